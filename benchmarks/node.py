@@ -38,7 +38,7 @@ SHORT_TASK_COUNT: Final = 400
 RUNNING_TASK_COUNT: Final = 100
 SHIM: Final = b"shim.sh"
 SUPERVISOR: Final = b"wharf.node.supervisor"
-SUPERVISOR_CONNECTED_TEXT: Final = "the supervisor is there"
+SUPERVISOR_CONNECTED_TEXT: Final = "connected to task supervisor"
 
 
 class NodeBenchmarkCluster:

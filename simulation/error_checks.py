@@ -19,7 +19,7 @@ EXPECTED_CODES: Final = frozenset({RefusalCode.NO_LEADER})
 
 EXPECTED_LOG_MESSAGES: Final[frozenset[str]] = frozenset(
     {
-        "the node's journal cannot be written: %s; nothing new is started until it can be",
+        "failed to write the journal: %s; no task is started until it can be written",
     }
 )
 """Error lines that are no fault of the product, by the text as it stands in the code, before values are put in."""

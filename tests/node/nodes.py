@@ -1,4 +1,4 @@
-"""A server and a node of real processes, of which each can be killed by itself."""
+"""A server and a node as real processes, which tests kill one by one."""
 
 import json
 import os
@@ -21,7 +21,7 @@ from wharf.node.supervisor.processes import is_session_leader, list_pids
 
 ROOT: Final = Path(__file__).parents[2]
 BROKE_OFF: Final = "the node's connection broke off: ask again"
-"""What is said to who asks in the moment in which the channel of a node's agent is lost."""
+"""The text for a request that was in flight when the node agent's channel broke."""
 AWAY: Final = ("No path to node", BROKE_OFF)
 SERVER_ALONE: Final = """\
 data_dir = "{folder}/data"
@@ -33,10 +33,12 @@ http = 0
 
 
 class ANode:
+    """A node agent as a process, with its supervisor and tasks."""
+
     module = "tests.node.one_node"
 
     def __init__(self, server: RunningAgent, folder: Path, *, way: str = "auto", address: str = "") -> None:
-        """`address`: where the node finds its server, if not where that is."""
+        """`address` is where the node connects to its server, if not directly."""
         self.server = server
         self._address = address or server.address
         self.folder = folder
@@ -44,6 +46,7 @@ class ANode:
         self._process: subprocess.Popen[bytes] | None = None
 
     def begin(self) -> None:
+        """Start the node agent."""
         words = [sys.executable, "-m", self.module, self._address, str(self.folder), self._way]
         # What is installed there is installed for the node: its plugins.
         environment = {**os.environ, "PYTHONPATH": str(self.folder / "installed")}
@@ -53,7 +56,7 @@ class ANode:
             )
 
     def wait_ready(self) -> None:
-        """Until servers give it work, and it can be asked."""
+        """Wait until servers place allocations on the node and requests reach it."""
         wait_until(
             lambda: self._is_ready() and self.supervisor() is not None,
             what="the node is ready",
@@ -66,7 +69,7 @@ class ANode:
         return any((node["ID"], node["Status"]) == (read_own_node_id(self.folder / "node"), "ready") for node in nodes)
 
     def asked(self, path: str) -> object:
-        """What the node itself answers, once it is there: its agent may have been killed a moment ago."""
+        """Return the node's own reply to a request; repeated while the agent is restarting."""
 
         def answer() -> object:
             try:
@@ -80,18 +83,19 @@ class ANode:
         return wait_until(answer, what=f"the node answers {path}")
 
     def agent(self) -> int:
+        """Return the process id of the agent."""
         assert self._process is not None
         return self._process.pid
 
     def kill_agent(self) -> None:
-        """And begin it anew."""
+        """Kill the agent and start it again."""
         assert self._process is not None
         self._process.kill()
         self._process.wait()
         self.begin()
 
     def damage(self, journal: bytes) -> None:
-        """Kill the agent, and begin it anew with this in its journal."""
+        """Kill the agent and start it again with these bytes as its journal."""
         assert self._process is not None
         self._process.kill()
         self._process.wait()
@@ -99,7 +103,7 @@ class ANode:
         self.begin()
 
     def supervisor(self) -> int | None:
-        """The one that looks after what runs: it listens. What began it, and one that came too late, end in a moment."""
+        """Return the process id of the supervisor that listens; its parent and surplus ones end soon."""
         return next(
             (pid for pid in self._supervisors() if any(each.startswith("socket:") for each in open_by(pid))), None
         )
@@ -108,7 +112,7 @@ class ANode:
         return self._with_words("wharf.node.supervisor", str(self.folder / "node"))
 
     def keeps_all(self) -> bool:
-        """Whether a supervisor has taken up all that runs: it holds their pipes."""
+        """Return whether a supervisor has taken over all runs: it holds their pipes."""
         pid = self.supervisor()
         if pid is None:
             return False
@@ -116,11 +120,12 @@ class ANode:
         return all(str(run / "out") in held for run in (self.folder / "node" / "runs").iterdir())
 
     def shims(self) -> list[int]:
-        """What forks away from a shim to become a task has its command line for a moment, but leads no session yet."""
+        """Return the shims that lead a session; a fork of one has its command line for a moment."""
         return [pid for pid in self._with_words("shim.sh", str(self.folder / "node")) if is_session_leader(pid)]
 
     @staticmethod
     def _with_words(word: str, start: str) -> list[int]:
+        """Return the processes with these arguments."""
         found = []
         for pid in list_pids():
             with suppress(OSError):
@@ -130,7 +135,7 @@ class ANode:
         return found
 
     def left(self, allocations: list[str]) -> list[int]:
-        """Processes of these allocations."""
+        """Return the processes that belong to these allocations."""
         marks = [f"{RUN_MARK_VARIABLE}={id}.".encode() for id in allocations]
         found = []
         for pid in list_pids():
@@ -141,6 +146,7 @@ class ANode:
         return found
 
     def said(self) -> str:
+        """Return the log of the node agent."""
         return (self.folder / "node.txt").read_text()
 
     def run(self, job: dict[str, Any]) -> None:
@@ -151,6 +157,7 @@ class ANode:
         return list(found)
 
     def end(self) -> None:
+        """Kill everything that belongs to the node and clean up."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
@@ -165,6 +172,7 @@ class ANode:
 
 
 def open_by(pid: int) -> set[str]:
+    """Return the files that a process has open."""
     with suppress(OSError):
         return {os.readlink(link) for link in Path(f"/proc/{pid}/fd").iterdir()}
     return set()
@@ -181,7 +189,10 @@ def a_server(folder: Path) -> Iterator[RunningAgent]:
 
 @contextmanager
 def a_node(server: RunningAgent, folder: Path, *, way: str = "auto") -> Iterator[ANode]:
-    """Folders in `folder/static` are volumes of its configuration; those whose name begins with `frozen` only to be read."""
+    """Run a node.
+
+    Folders in `folder/static` are its host volumes; those whose name begins with `frozen` are read-only.
+    """
     folder.mkdir(exist_ok=True)
     node = ANode(server, folder, way=way)
     try:
@@ -193,7 +204,7 @@ def a_node(server: RunningAgent, folder: Path, *, way: str = "auto") -> Iterator
 
 
 def a_raw_job(id: str, script: str, *, count: int = 1, kind: str = "batch", **task: Any) -> dict[str, Any]:
-    """One that is tried once."""
+    """Return a job with one raw_exec task that is not restarted."""
     return {
         "ID": id,
         "Type": kind,
@@ -220,7 +231,7 @@ def a_raw_job(id: str, script: str, *, count: int = 1, kind: str = "batch", **ta
 
 
 def ended(allocation: dict[str, Any]) -> dict[str, str]:
-    """How its task ended, as its last event of that kind tells."""
+    """Return the details of the last end of the allocation's task."""
     events = allocation["TaskStates"]["t"]["Events"]
     found = [event["Details"] for event in events if event["Type"] == "Terminated"]
     assert found, json.dumps(events)

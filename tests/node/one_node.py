@@ -1,4 +1,4 @@
-"""A node's agent in a process of its own, without the tree around it: `python -m tests.node.one_node ADDRESS FOLDER`."""
+"""Runs a node agent alone, without the agent process around it: `python -m tests.node.one_node ADDRESS FOLDER`."""
 
 import asyncio
 import logging

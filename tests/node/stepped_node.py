@@ -1,4 +1,4 @@
-"""`one_node` whose wall clock is as many seconds ahead as `FOLDER/ahead` says: `python -m tests.node.stepped_node …`."""
+"""`one_node` with a wall clock that is ahead by the seconds in `FOLDER/ahead`: `python -m tests.node.stepped_node …`."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""What is asked of a real node through a server: files, logs, signals, restarts, figures, metadata, commands."""
+"""Requests to a real node through a server: files, logs, signals, restarts, usage, metadata and commands."""
 
 import asyncio
 import json
@@ -97,7 +97,7 @@ def test_a_log_is_followed_as_it_grows(node: ANode, alloc: str) -> None:
         assert b"reloaded\n" == reply.readline()
 
 
-def test_a_task_that_runs_and_has_printed_nothing_has_an_empty_log(node: ANode) -> None:
+def test_a_running_task_without_output_has_an_empty_log(node: ANode) -> None:
     node.run(a_raw_job("quiet", "exec sleep 600", kind="service"))
     wait_until(lambda: any(a["ClientStatus"] == "running" for a in node.allocations("quiet")), what="it runs")
     quiet = str(node.allocations("quiet")[0]["ID"])
@@ -106,7 +106,7 @@ def test_a_task_that_runs_and_has_printed_nothing_has_an_empty_log(node: ANode) 
     assert (200, b"") == ask(node, f"fs/logs/{quiet}?task=t&type=stdout&plain=true")
 
 
-def test_a_task_whose_job_keeps_no_output_is_told_as_that(node: ANode) -> None:
+def test_a_task_whose_job_disables_logs_is_shown_as_such(node: ANode) -> None:
     node.run(a_raw_job("silent", "echo unheard", LogConfig={"Disabled": True, "MaxFiles": 1, "MaxFileSizeMB": 1}))
     wait_until(lambda: any(a["ClientStatus"] == "complete" for a in node.allocations("silent")), what="it has ended")
     ended = str(node.allocations("silent")[0]["ID"])
@@ -115,7 +115,7 @@ def test_a_task_whose_job_keeps_no_output_is_told_as_that(node: ANode) -> None:
     assert (404, told) == ask(node, f"fs/logs/{ended}?task=t&type=stdout")
 
 
-def test_a_task_that_is_none_has_no_log(node: ANode, alloc: str) -> None:
+def test_an_unknown_task_has_no_log(node: ANode, alloc: str) -> None:
     assert (400, b'unknown task name "x"') == ask(node, f"fs/logs/{alloc}?task=x&type=stdout")
 
 
@@ -128,7 +128,7 @@ def test_the_files_of_an_allocation_are_listed(node: ANode, alloc: str) -> None:
 # -- signals and restarts
 
 
-def test_a_signal_reaches_the_task_and_is_told_of(node: ANode, alloc: str) -> None:
+def test_a_signal_reaches_the_task_and_is_recorded(node: ANode, alloc: str) -> None:
     before = logs(node, alloc).count(b"reloaded")
 
     assert 200 == ask(node, f"allocation/{alloc}/signal", method="PUT", body={"Task": "t", "Signal": "SIGUSR1"})[0]
@@ -138,16 +138,16 @@ def test_a_signal_reaches_the_task_and_is_told_of(node: ANode, alloc: str) -> No
     assert ({"signal": "SIGUSR1"}, "Task being sent a signal") == (signalled["Details"], signalled["DisplayMessage"])
 
 
-def test_a_signal_that_is_none_reaches_nobody_and_is_refused(node: ANode, alloc: str) -> None:
+def test_an_unknown_signal_is_refused(node: ANode, alloc: str) -> None:
     told = [event["Type"] for event in events(node, alloc)]
 
     answer = ask(node, f"allocation/{alloc}/signal", method="PUT", body={"Task": "t", "Signal": "SIGFOO"})
 
-    assert (400, b'"SIGFOO" is no signal of the node\'s machine: name one, such as SIGHUP') == answer
+    assert (400, b'unknown signal "SIGFOO": use a name such as SIGHUP') == answer
     assert told == [event["Type"] for event in events(node, alloc)]
 
 
-def test_a_task_is_restarted_where_it_is(node: ANode, alloc: str) -> None:
+def test_a_task_is_restarted_on_its_node(node: ANode, alloc: str) -> None:
     before = logs(node, alloc).count(b"begun")
 
     assert 200 == ask(node, f"allocation/{alloc}/restart", method="PUT", body={"TaskName": "t"})[0]
@@ -158,13 +158,13 @@ def test_a_task_is_restarted_where_it_is(node: ANode, alloc: str) -> None:
     assert "User requested task to restart" == asked[-1]["DisplayMessage"]
 
 
-def test_an_allocation_that_runs_is_not_collected(node: ANode, alloc: str) -> None:
+def test_a_running_allocation_is_not_collected(node: ANode, alloc: str) -> None:
     status, said = ask(node, f"allocation/{alloc}/gc", method="PUT")
 
     assert (400, True) == (status, said.startswith(b"No such allocation on client"))
 
 
-def test_what_an_ended_allocation_holds_is_freed_when_asked(node: ANode) -> None:
+def test_the_files_of_an_ended_allocation_are_removed_on_request(node: ANode) -> None:
     node.run(a_raw_job("ended", "echo done"))
     wait_until(lambda: any(a["ClientStatus"] == "complete" for a in node.allocations("ended")), what="it has ended")
     ended = str(node.allocations("ended")[0]["ID"])
@@ -200,7 +200,7 @@ def test_the_end_of_a_log_is_read_when_the_files_are_gone(node: ANode) -> None:
 # -- figures and metadata
 
 
-def test_what_a_task_uses_is_measured(node: ANode, alloc: str) -> None:
+def test_the_resource_usage_of_a_task_is_measured(node: ANode, alloc: str) -> None:
     told = json.loads(ask(node, f"allocation/{alloc}/stats")[1])
 
     usage = told["Tasks"]["t"]["ResourceUsage"]
@@ -210,7 +210,7 @@ def test_what_a_task_uses_is_measured(node: ANode, alloc: str) -> None:
     assert [] == told["ResourceUsage"]["DeviceStats"]
 
 
-def test_what_was_is_told_only_where_it_is_asked_for(node: ANode, alloc: str) -> None:
+def test_history_is_returned_only_on_request(node: ANode, alloc: str) -> None:
     path, machine = f"allocation/{alloc}/stats", f"stats?node_id={node_id(node)}"
     now, past = json.loads(ask(node, path)[1]), json.loads(ask(node, f"{path}?history=5m")[1])
 
@@ -219,7 +219,7 @@ def test_what_was_is_told_only_where_it_is_asked_for(node: ANode, alloc: str) ->
     assert 400 == ask(node, f"{machine}&history=often")[0]
 
 
-def test_a_task_that_is_none_uses_nothing(node: ANode, alloc: str) -> None:
+def test_an_unknown_task_has_no_usage(node: ANode, alloc: str) -> None:
     told = json.loads(ask(node, f"allocation/{alloc}/stats?task=other")[1])
 
     assert ({}, 0, None) == (told["Tasks"], told["Timestamp"], told["ResourceUsage"]["CpuStats"]["Measured"])
@@ -233,7 +233,7 @@ def test_the_machine_is_measured(node: ANode) -> None:
     assert ("", True) == (told["AllocDirStats"]["Mountpoint"], told["AllocDirStats"]["Size"] > 0)
 
 
-def test_metadata_is_changed_while_the_node_runs_and_servers_hear_of_it(node: ANode) -> None:
+def test_metadata_can_be_changed_while_the_node_runs_and_servers_receive_it(node: ANode) -> None:
     id = node_id(node)
 
     status, body = ask(node, f"metadata?node_id={id}", method="POST", body={"Meta": {"rack": "r1"}})
@@ -263,17 +263,17 @@ def test_a_command_runs_with_the_tasks_variables_in_its_folder(node: ANode, allo
     assert (0, f"blue t\n{node.folder}/alloc/{alloc}/t\n") == (ended.exit_code, ended.stdout.decode())
 
 
-def test_a_command_hears_and_says_on_its_streams(node: ANode, alloc: str) -> None:
+def test_a_command_has_input_and_output_streams(node: ANode, alloc: str) -> None:
     ended = run(node, alloc, "/bin/sh", "-c", "cat; echo wrong >&2; exit 5", stdin=b"heard\n")
 
     assert CommandResult(5, b"heard\n", b"wrong\n") == ended
 
 
-def test_death_by_a_signal_is_told_as_128_and_its_number(node: ANode, alloc: str) -> None:
+def test_death_by_a_signal_is_reported_as_128_plus_its_number(node: ANode, alloc: str) -> None:
     assert 137 == run(node, alloc, "/bin/sh", "-c", "kill -9 $$").exit_code
 
 
-def test_all_that_a_command_says_arrives(node: ANode, alloc: str) -> None:
+def test_all_output_of_a_command_arrives(node: ANode, alloc: str) -> None:
     ended = run(node, alloc, "seq", "1", "200000")
 
     assert "".join(f"{n}\n" for n in range(1, 200_001)).encode() == ended.stdout
@@ -284,28 +284,28 @@ def test_a_command_that_cannot_be_started_is_refused_with_the_reason(node: ANode
         run(node, alloc, "nonesuch")
 
 
-def test_a_long_reason_is_cut_where_it_is_seen_to_be_and_nothing_is_guessed_beside_it(node: ANode, alloc: str) -> None:
+def test_a_long_reason_is_visibly_truncated_without_a_guess_beside_it(node: ANode, alloc: str) -> None:
     ended = wharf(node, "alloc", "exec", alloc, "x" * 200)
 
     assert (1, f"wharf: the program {'x' * 105}…\n") == (ended.returncode, ended.stderr.decode())
 
 
-def test_no_command_runs_beside_a_task_that_is_none(node: ANode, alloc: str) -> None:
+def test_a_command_in_an_unknown_task_is_refused(node: ANode, alloc: str) -> None:
     with pytest.raises(Refusal, match='unknown task name "other"'):
         run(node, alloc, "true", task="other")
 
 
-def test_no_command_runs_beside_a_task_whose_allocation_is_over(node: ANode) -> None:
+def test_a_command_in_an_ended_allocation_is_refused(node: ANode) -> None:
     node.run(a_raw_job("over", "exit 0"))
     wait_until(lambda: any(a["ClientStatus"] == "complete" for a in node.allocations("over")), what="it has ended")
     over = str(node.allocations("over")[0]["ID"])
 
     for _ in range(20):  # Right after its end, and when its orders are forgotten.
-        with pytest.raises(Refusal, match='task "t" does not run'):
+        with pytest.raises(Refusal, match='task "t" is not running'):
             run(node, over, "true")
 
 
-def test_with_a_terminal_all_comes_on_one_stream_of_the_callers_size(node: ANode, alloc: str) -> None:
+def test_with_a_terminal_all_output_is_one_stream_and_has_the_callers_size(node: ANode, alloc: str) -> None:
     async def story() -> tuple[bytes, set[str], int | None]:
         async with open_command(settings(node), alloc, "t", ["/bin/sh"], is_tty=True) as running:
             await running.resize(40, 101)
@@ -373,7 +373,7 @@ def test_the_last_lines_are_whole_however_long_they_are(node: ANode) -> None:
     assert 2 == wharf(node, "job", "logs", "long", "-n", "2").stdout.count(b"\n")
 
 
-def test_a_log_is_followed_on_when_the_nodes_agent_was_killed(node: ANode, tmp_path: Path) -> None:
+def test_following_a_log_continues_after_a_kill_of_the_node_agent(node: ANode, tmp_path: Path) -> None:
     node.run(a_raw_job("counts", "i=0; while true; do i=$((i+1)); echo $i; sleep 0.1; done", kind="service"))
     wait_until(lambda: any(a["ClientStatus"] == "running" for a in node.allocations("counts")), what="it runs")
     alloc = str(node.allocations("counts")[0]["ID"])
@@ -400,13 +400,13 @@ def test_a_log_is_followed_on_when_the_nodes_agent_was_killed(node: ANode, tmp_p
             process.wait()
 
 
-def test_the_exit_code_of_a_command_is_that_of_ours(node: ANode, alloc: str) -> None:
+def test_wharf_exits_with_the_exit_code_of_the_command(node: ANode, alloc: str) -> None:
     ended = wharf(node, "alloc", "exec", alloc, "sh", "-c", "cat; exit 9", stdin=b"piped")
 
     assert (9, b"piped") == (ended.returncode, ended.stdout)
 
 
-def test_with_a_terminal_keys_go_to_the_other_end(node: ANode, alloc: str) -> None:
+def test_with_a_terminal_keys_are_sent_to_the_command(node: ANode, alloc: str) -> None:
     ours, theirs = os.openpty()
     environment = {**os.environ, "WHARF_ADDR": node.server.address}
     words = [sys.executable, "-m", "wharf", "alloc", "exec", "-it", alloc, "/bin/sh"]
@@ -440,7 +440,7 @@ def test_with_a_terminal_keys_go_to_the_other_end(node: ANode, alloc: str) -> No
         os.close(ours)
 
 
-def test_what_looks_like_our_options_is_the_commands(node: ANode, alloc: str) -> None:
+def test_options_after_the_command_belong_to_the_command(node: ANode, alloc: str) -> None:
     assert b"-json --task\n" == wharf(node, "alloc", "exec", alloc, "echo", "-json", "--task").stdout
 
 
@@ -450,19 +450,19 @@ def test_files_are_listed_and_written_out(node: ANode, alloc: str) -> None:
     assert b"drwxrwxrwx" in wharf(node, "alloc", "fs", "stat", alloc, "t").stdout
 
 
-def test_who_may_not_read_a_secret_is_not_sent_for_a_token(node: ANode, alloc: str) -> None:
+def test_a_refused_secret_file_does_not_suggest_a_token(node: ANode, alloc: str) -> None:
     told = wharf(node, "alloc", "fs", "cat", alloc, "t/secrets/x").stderr
 
     assert b"wharf: Reading secret file prohibited: t/secrets/x\n" == told
 
 
-def test_the_logs_of_a_job_say_whose_each_line_is(node: ANode, alloc: str) -> None:
+def test_the_logs_of_a_job_name_the_allocation_of_each_line(node: ANode, alloc: str) -> None:
     said = wharf(node, "job", "logs", "asked", "-n", "1", "--stderr").stdout
 
     assert f"{alloc[:8]} g[0] t! trouble\n" == said.decode()
 
 
-def test_the_logs_of_a_job_are_sifted(node: ANode, alloc: str) -> None:
+def test_the_logs_of_a_job_can_be_filtered(node: ANode, alloc: str) -> None:
     said = wharf(node, "job", "logs", "asked", "--grep", "^tr").stdout.decode()
 
     assert {f"{alloc[:8]} g[0] t! trouble"} == set(said.splitlines())

@@ -1,4 +1,4 @@
-"""The fake node: it does what the job's script says, and stays honest when servers come and go."""
+"""The fake node: it follows the script of the job, and stays consistent when servers fail and return."""
 
 import json
 from typing import Any
@@ -45,7 +45,7 @@ async def ended(server: OneServer, status: str) -> float:
 
 
 @in_virtual_time
-async def test_a_service_runs_on_and_batch_work_ends_after_a_second() -> None:
+async def test_a_service_keeps_running_and_a_batch_job_ends_after_a_second() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
         await cluster.ready_nodes(server, 1)
@@ -59,7 +59,7 @@ async def test_a_service_runs_on_and_batch_work_ends_after_a_second() -> None:
 
 
 @in_virtual_time
-async def test_work_runs_for_as_long_as_its_script_says() -> None:
+async def test_an_allocation_runs_for_as_long_as_its_script_says() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
         await cluster.ready_nodes(server, 1)
@@ -70,7 +70,7 @@ async def test_work_runs_for_as_long_as_its_script_says() -> None:
 
 
 @in_virtual_time
-async def test_a_length_in_nanoseconds_is_a_length_too() -> None:
+async def test_a_duration_can_be_given_in_nanoseconds() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
         await cluster.ready_nodes(server, 1)
@@ -81,7 +81,7 @@ async def test_a_length_in_nanoseconds_is_a_length_too() -> None:
 
 
 @in_virtual_time
-async def test_an_exit_code_makes_work_fail() -> None:
+async def test_an_exit_code_makes_the_allocation_fail() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
         await cluster.ready_nodes(server, 1)
@@ -96,7 +96,7 @@ async def test_an_exit_code_makes_work_fail() -> None:
 
 
 @in_virtual_time
-async def test_an_error_at_the_start_makes_work_fail_at_once() -> None:
+async def test_a_start_error_makes_the_allocation_fail_at_once() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
         await cluster.ready_nodes(server, 1)
@@ -111,7 +111,7 @@ async def test_an_error_at_the_start_makes_work_fail_at_once() -> None:
 
 
 @in_virtual_time
-async def test_a_script_makes_the_node_silent_for_a_while_and_it_comes_back_with_what_it_runs() -> None:
+async def test_a_script_makes_the_node_silent_and_it_returns_with_its_allocations() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server(heartbeats=QUICK)
         (node,) = await cluster.ready_nodes(server, 1)
@@ -131,7 +131,7 @@ async def test_a_script_makes_the_node_silent_for_a_while_and_it_comes_back_with
 
 
 @in_virtual_time
-async def test_what_is_to_stop_ends_well() -> None:
+async def test_a_stopped_allocation_is_complete() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
         await cluster.ready_nodes(server, 1)
@@ -144,7 +144,7 @@ async def test_what_is_to_stop_ends_well() -> None:
 
 
 @in_virtual_time
-async def test_a_server_that_is_away_for_a_while_does_no_harm() -> None:
+async def test_a_short_outage_of_the_server_has_no_effect() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server(heartbeats=QUICK)
         (node,) = await cluster.ready_nodes(server, 1)
@@ -161,7 +161,7 @@ async def test_a_server_that_is_away_for_a_while_does_no_harm() -> None:
 
 
 @in_virtual_time
-async def test_a_node_that_was_given_up_comes_back_tells_all_and_gets_work_again() -> None:
+async def test_a_node_that_was_given_up_returns_with_a_full_report_and_gets_allocations_again() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server(heartbeats=QUICK)
         (node,) = await cluster.ready_nodes(server, 1)
@@ -178,7 +178,7 @@ async def test_a_node_that_was_given_up_comes_back_tells_all_and_gets_work_again
 
 
 @in_virtual_time
-async def test_a_node_that_comes_back_before_its_work_is_given_up_keeps_it() -> None:
+async def test_a_node_that_returns_before_its_allocations_are_lost_keeps_them() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server(heartbeats=QUICK)
         (node,) = await cluster.ready_nodes(server, 1)
@@ -198,7 +198,7 @@ async def test_a_node_that_comes_back_before_its_work_is_given_up_keeps_it() -> 
 
 
 @in_virtual_time
-async def test_a_node_whose_state_is_gone_registers_again_and_gets_work() -> None:
+async def test_a_node_unknown_to_restored_servers_registers_again_and_gets_allocations() -> None:
     async with ACluster() as cluster:
         old = await cluster.a_server("m1", heartbeats=QUICK)
         (node,) = await cluster.ready_nodes(old, 1)
@@ -213,12 +213,12 @@ async def test_a_node_whose_state_is_gone_registers_again_and_gets_work() -> Non
             await new.client.jobs.register(scripted(a_job("other")))
             await until(lambda: statuses(new) == ["running"], what="it runs", within_s=120.0)
 
-            assert list(node.node._work) == [allocations(new)[0].id]
+            assert list(node.node._allocations) == [allocations(new)[0].id]
             await node.die()
 
 
 @in_virtual_time
-async def test_orders_of_a_server_that_lags_are_not_taken() -> None:
+async def test_assignments_of_a_lagging_server_are_ignored() -> None:
     async with ACluster() as cluster:
         first = await cluster.a_server("m1", heartbeats=QUICK)
         second = await cluster.a_server("m2", leads=False, heartbeats=QUICK)
@@ -226,17 +226,17 @@ async def test_orders_of_a_server_that_lags_are_not_taken() -> None:
         second.faults.choose_fault = lambda asked: DelayFault(reply_s=20.0) if asked is EngineOperation.FEED else None
         await first.client.jobs.register(scripted(a_job("shop"), count=2))
         await until(lambda: statuses(first) == ["running"] * 2, what="two run")
-        before = dict(node.node._work)
+        before = dict(node.node._allocations)
 
         node.exchange.api = second.api
         await pass_time(90.0)
 
-        assert all(node.node._work[allocation_id] is work for allocation_id, work in before.items())
+        assert all(node.node._allocations[allocation_id] is work for allocation_id, work in before.items())
         assert statuses(first) == ["running"] * 2
 
 
 @in_virtual_time
-async def test_a_report_whose_answer_was_lost_is_said_again_with_its_id() -> None:
+async def test_a_report_whose_reply_was_lost_is_repeated_with_its_id() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
         (node,) = await cluster.ready_nodes(server, 1)
@@ -271,7 +271,7 @@ class Lossy:
 
 
 @in_virtual_time
-async def test_a_node_that_ends_leaves_nothing_running() -> None:
+async def test_a_canceled_fake_node_leaves_no_timer_running() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
         (node,) = await cluster.ready_nodes(server, 1)
@@ -280,7 +280,7 @@ async def test_a_node_that_ends_leaves_nothing_running() -> None:
 
         await node.die()
 
-        assert [work.ends for work in node.node._work.values()] == [None]
+        assert [work.end_timer for work in node.node._allocations.values()] == [None]
 
 
 def running(server: OneServer) -> int:
@@ -289,7 +289,7 @@ def running(server: OneServer) -> int:
 
 
 @in_virtual_time
-async def test_a_fleet_carries_a_large_job_to_its_end() -> None:
+async def test_a_fleet_completes_a_large_job() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
         await cluster.ready_nodes(server, 10)
@@ -306,7 +306,7 @@ async def test_a_fleet_carries_a_large_job_to_its_end() -> None:
 
 
 @in_virtual_time
-async def test_what_is_updated_in_place_is_told_as_healthy_to_its_new_deployment_too() -> None:
+async def test_an_in_place_update_is_reported_as_healthy_to_its_new_deployment() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
         await cluster.ready_nodes(server, 1)

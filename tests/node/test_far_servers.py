@@ -1,4 +1,4 @@
-"""A node whose servers are away, or only half there: what runs goes on, and what became of it is told later."""
+"""A node without servers or with slow ones: tasks keep running, and their ends are reported later."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -96,7 +96,7 @@ def check_after(seen: Seen, before: dict[str, Any], mended_ns: int) -> None:
 
 
 @pytest.mark.parametrize("ways", [("there", "back"), ("there",), ("back",)], ids=["both ways", "there", "back"])
-def test_while_the_network_is_cut_tasks_go_on_and_their_ends_are_told_in_order_when_it_is_mended(
+def test_tasks_keep_running_without_network_and_their_ends_are_reported_in_order_afterwards(
     tmp_path: Path, ways: tuple[str, ...]
 ) -> None:
     with a_far_server(tmp_path) as seen:
@@ -123,7 +123,7 @@ def finished(seen: Seen) -> list[str]:
     return [] if list((seen.node.folder / "node" / "runs").glob(f"{id}.*")) else ["ends"]
 
 
-def test_slow_replies_hold_up_nothing_but_themselves(tmp_path: Path) -> None:
+def test_slow_replies_delay_nothing_else(tmp_path: Path) -> None:
     with a_far_server(tmp_path, ttl="3s") as seen:
         seen.way.delay_s = 0.5
         begin_work(seen, tmp_path)
@@ -138,7 +138,9 @@ def test_slow_replies_hold_up_nothing_but_themselves(tmp_path: Path) -> None:
 
 @pytest.mark.faults
 @pytest.mark.parametrize("ways", [("there", "back"), ("back",)], ids=["both ways", "back"])
-def test_servers_are_away_for_minutes_and_each_group_follows_its_rule(tmp_path: Path, ways: tuple[str, ...]) -> None:
+def test_each_group_follows_its_disconnect_rule_when_servers_are_away_for_minutes(
+    tmp_path: Path, ways: tuple[str, ...]
+) -> None:
     with a_far_server(tmp_path, ttl="10s") as seen:
         begin_work(seen, tmp_path)
         run(seen, "stops", f"trap 'touch {tmp_path}/stopped; exit 0' INT; while :; do sleep 0.1; done",

@@ -1,4 +1,6 @@
-"""A node whose disk is full, or may only be read: what runs goes on, nothing begins, it is told, and mends itself."""
+"""A node whose disk is full or read-only: running tasks continue, no task starts, and the node reports it and
+recovers.
+"""
 
 import os
 import shutil
@@ -14,7 +16,7 @@ import pytest
 from tests.node.nodes import ANode, a_node, a_raw_job, a_server, ended
 from tests.waiting import wait_until
 
-TROUBLE = "The node's journal cannot be written. What runs goes on; nothing new is started until it can be"
+TROUBLE = "Failed to write the node's journal. Running tasks continue; none is started until it can be written"
 MOUNTS = Path("/proc/self/mounts")
 OVER = "The node's journal can be written again"
 
@@ -41,7 +43,7 @@ def statuses(node: ANode, job: str) -> list[str]:
 
 
 @pytest.mark.needs("namespaces")
-def test_on_a_full_disk_what_runs_goes_on_and_what_is_new_begins_when_there_is_room(tmp_path: Path, disk: Path) -> None:
+def test_on_a_full_disk_running_tasks_continue_and_new_ones_wait_for_free_space(tmp_path: Path, disk: Path) -> None:
     with a_server(tmp_path / "server") as server, a_node(server, disk / "node") as node:
         agent = node.agent()
         node.run(a_raw_job("runs", "exec sleep 1000", kind="service"))
@@ -59,7 +61,7 @@ def test_on_a_full_disk_what_runs_goes_on_and_what_is_new_begins_when_there_is_r
 
 
 @pytest.mark.needs("namespaces")
-def test_an_end_that_a_full_disk_lets_nobody_write_down_outlives_the_agent(tmp_path: Path, disk: Path) -> None:
+def test_an_end_that_cannot_be_stored_on_a_full_disk_survives_the_agent(tmp_path: Path, disk: Path) -> None:
     with a_server(tmp_path / "server") as server, a_node(server, disk / "node") as node:
         node.run(a_raw_job("ends", f"while [ ! -e {tmp_path}/go ]; do sleep 0.05; done; exit 7"))
         wait_until(lambda: statuses(node, "ends") == ["running"], what="it runs")
@@ -136,7 +138,7 @@ def breaking(tmp_path: Path) -> Iterator[ADiskThatBreaks]:
 @pytest.mark.faults
 @pytest.mark.needs("breaking_disks")
 @pytest.mark.needs_program("mkfs.ext4")
-def test_when_all_of_its_disk_may_only_be_read_what_runs_goes_on_and_on_a_mended_disk_the_node_goes_on(
+def test_on_a_read_only_disk_running_tasks_continue_and_the_node_recovers_with_the_disk(
     tmp_path: Path, breaking: ADiskThatBreaks
 ) -> None:
     with a_server(tmp_path / "server") as server, a_node(server, breaking.place / "node") as node:
@@ -155,7 +157,7 @@ def test_when_all_of_its_disk_may_only_be_read_what_runs_goes_on_and_on_a_mended
         assert (statuses(node, "runs"), node.agent(), node.supervisor()) == (["running"], agent, keeper)
 
 
-def test_a_node_begins_on_a_journal_of_rubbish_and_tells_it(tmp_path: Path) -> None:
+def test_a_node_starts_with_an_unreadable_journal_and_reports_it(tmp_path: Path) -> None:
     with a_server(tmp_path / "server") as server:
         folder = tmp_path / "node"
         with a_node(server, folder) as node:
@@ -165,7 +167,7 @@ def test_a_node_begins_on_a_journal_of_rubbish_and_tells_it(tmp_path: Path) -> N
             data = journal.read_bytes()
             node.damage(data[: len(data) // 2] + b"\0" * 20 + data[len(data) // 2 + 20 :])
             wait_until(
-                lambda: any("are damaged and left out" in each for each in messages(node)),
+                lambda: any("are damaged and were skipped" in each for each in messages(node)),
                 what="the damage is told",
             )
             node.run(a_raw_job("works", "exit 0"))

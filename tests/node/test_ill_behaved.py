@@ -1,4 +1,4 @@
-"""Tasks that do what they should not: each is bounded and ended in time, and the node and its other tasks do not notice."""
+"""Misbehaving tasks: each is limited and ended in time, without effect on the node or other tasks."""
 
 import urllib.request
 from collections.abc import Iterator
@@ -53,7 +53,7 @@ def stop(node: ANode, id: str) -> dict[str, Any]:
     return allocation
 
 
-def test_who_ignores_signals_is_killed_when_its_time_is_over(node: ANode) -> None:
+def test_a_task_that_ignores_signals_is_killed_after_its_timeout(node: ANode) -> None:
     script = "trap '' INT TERM HUP; >$WHARF_TASK_DIR/deaf; while :; do sleep 0.1; done"
     alloc = begin(node, "stubborn", script, KillTimeout=SECOND_NS)
     wait_until(
@@ -67,7 +67,7 @@ def test_who_ignores_signals_is_killed_when_its_time_is_over(node: ANode) -> Non
     assert times["Terminated"] - times["Killing"] >= SECOND_NS
 
 
-def test_who_forks_away_from_its_session_and_its_parents_ends_with_its_task(node: ANode) -> None:
+def test_a_process_that_forks_away_from_its_session_ends_with_its_task(node: ANode) -> None:
     away = "( trap '' INT TERM HUP; exec setsid sh -c 'setsid sleep 1001 & sleep 1002' ) &"
     alloc = begin(node, "forks", f"{away} {away} exec sleep 1003")
     wait_until(lambda: len(node.left([alloc])) >= 5, what="all have forked away", within_s=WITHIN_S)
@@ -75,7 +75,7 @@ def test_who_forks_away_from_its_session_and_its_parents_ends_with_its_task(node
     stop(node, "forks")
 
 
-def test_zombies_of_a_task_are_gone_with_it(node: ANode) -> None:
+def test_zombies_of_a_task_disappear_with_it(node: ANode) -> None:
     script = f"import os,time\nfor _ in range({ZOMBIES}):\n    os.fork() or os._exit(0)\ntime.sleep(1000)"
     job = a_raw_job(
         "zombies", "", kind="service", Config={"command": "/usr/bin/env", "args": ["python3", "-c", script]}
@@ -111,7 +111,7 @@ def stat_of(pid: int) -> list[str]:
 
 
 @pytest.mark.needs("memory_bounds")
-def test_who_eats_memory_is_ended_by_the_kernel_alone_and_this_is_told(node: ANode) -> None:
+def test_a_task_above_its_memory_limit_is_killed_by_the_kernel_and_shown_as_out_of_memory(node: ANode) -> None:
     eat = "import sys\nheld = []\nwhile True: held.append(bytearray(1 << 20))"
     job = a_raw_job("eats", "", Config={"command": "/usr/bin/env", "args": ["python3", "-c", eat]})
     job["TaskGroups"][0]["Tasks"][0]["Resources"] = {"CPU": 1, "MemoryMB": 40}
@@ -123,7 +123,7 @@ def test_who_eats_memory_is_ended_by_the_kernel_alone_and_this_is_told(node: ANo
 
 
 @pytest.mark.needs("memory_bounds")
-def test_who_has_no_room_even_to_begin_is_told_the_same(node: ANode) -> None:
+def test_a_task_without_enough_memory_to_start_is_shown_as_out_of_memory(node: ANode) -> None:
     job = a_raw_job("tiny", "", Config={"command": "/usr/bin/env", "args": ["python3", "-c", "print(bytes(1 << 25))"]})
     node.run(job)
     wait_until(lambda: statuses(node, "tiny") == ["failed"], what="it is ended", within_s=WITHIN_S)
@@ -131,7 +131,7 @@ def test_who_has_no_room_even_to_begin_is_told_the_same(node: ANode) -> None:
     assert "true" == ended(node.allocations("tiny")[0])["oom_killed"]
 
 
-def test_who_floods_its_log_has_the_last_of_it_kept_and_no_more(node: ANode) -> None:
+def test_a_task_that_floods_its_log_keeps_only_the_last_part(node: ANode) -> None:
     count = FLOOD_MB * 1_048_576 // 32
     flood = f"i=0; yes {'x' * 31} | head -n {count}; echo the end; exec sleep 1000"
     alloc = begin(node, "floods", flood)

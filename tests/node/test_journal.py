@@ -1,4 +1,4 @@
-"""The node's journal: what was written is read again, whatever happened to the end of the file."""
+"""The node's journal: everything that was written is read again, whatever happened to the end of the file."""
 
 import asyncio
 import os
@@ -44,7 +44,7 @@ def opened(folder: Path, boot: str = BOOT) -> NodeJournal:
     return journal
 
 
-def test_what_was_written_last_holds(tmp_path: Path) -> None:
+def test_the_last_entry_about_an_allocation_counts(tmp_path: Path) -> None:
     journal = opened(tmp_path)
     for entry in (kept("a1"), came("a1", TaskStep.RUNNING), kept("a1", 9), came("a1", TaskStep.DEAD), kept("a2")):
         journal.append_entry(entry)
@@ -55,11 +55,14 @@ def test_what_was_written_last_holds(tmp_path: Path) -> None:
     first, second = found["a1"], found["a2"]
     assert isinstance(first, RestoredAllocation)
     assert first.record is not None
-    assert (first.assignment.order.allocation.alloc_modify_index, first.record.status) == (9, ClientStatus.COMPLETE)
+    assert (first.stored_assignment.assignment.allocation.alloc_modify_index, first.record.status) == (
+        9,
+        ClientStatus.COMPLETE,
+    )
     assert second == RestoredAllocation(kept("a2"))
 
 
-def test_what_is_settled_stands_in_place_of_its_orders_and_is_found_again(tmp_path: Path) -> None:
+def test_a_settled_entry_replaces_the_assignment_and_is_restored(tmp_path: Path) -> None:
     ended = SettledAllocation(came("a1", TaskStep.DEAD).record, 9)
     journal = opened(tmp_path)
     for entry in (kept("a1"), came("a1", TaskStep.RUNNING), kept("a2"), ended):
@@ -73,7 +76,7 @@ def test_what_is_settled_stands_in_place_of_its_orders_and_is_found_again(tmp_pa
     assert decode_entries((tmp_path / "journal").read_bytes())[0][1:] == [ended, kept("a2")]
 
 
-def test_what_is_forgotten_is_gone(tmp_path: Path) -> None:
+def test_a_deleted_allocation_is_not_restored(tmp_path: Path) -> None:
     journal = opened(tmp_path)
     for entry in (kept("a1"), came("a1", TaskStep.DEAD), DeletedAllocation("a1")):
         journal.append_entry(entry)
@@ -88,7 +91,7 @@ LAST_BYTES = len(frame_entry(msgspec.msgpack.encode(kept("a2"))))
 @pytest.mark.parametrize(
     "cut_bytes", [1, 5, HEADER_BYTES, 20, LAST_BYTES - HEADER_BYTES, LAST_BYTES - 5, LAST_BYTES - 1]
 )
-def test_an_entry_that_was_cut_off_counts_as_not_written(tmp_path: Path, cut_bytes: int) -> None:
+def test_a_truncated_last_entry_is_ignored(tmp_path: Path, cut_bytes: int) -> None:
     journal = opened(tmp_path)
     journal.append_entry(kept("a1"))
     journal.append_entry(kept("a2"))
@@ -104,7 +107,7 @@ def test_an_entry_that_was_cut_off_counts_as_not_written(tmp_path: Path, cut_byt
     assert list(NodeJournal(DiskJournalFile(path), BOOT).load()) == ["a1", "a3"]
 
 
-def test_it_tells_whether_the_machine_was_booted_since(tmp_path: Path) -> None:
+def test_the_journal_detects_a_reboot(tmp_path: Path) -> None:
     opened(tmp_path).close()
 
     assert opened(tmp_path).has_rebooted is False
@@ -112,7 +115,7 @@ def test_it_tells_whether_the_machine_was_booted_since(tmp_path: Path) -> None:
     assert opened(tmp_path, OTHER_BOOT).has_rebooted is False
 
 
-def test_it_is_written_anew_when_most_of_it_is_old(tmp_path: Path) -> None:
+def test_the_journal_is_compacted_when_most_of_it_is_outdated(tmp_path: Path) -> None:
     journal = opened(tmp_path)
     journal.append_entry(kept("a1"))
     long = AllocationRecord("a1", tuple(TaskRecord("x" * 1_000) for _ in range(100)))
@@ -124,7 +127,7 @@ def test_it_is_written_anew_when_most_of_it_is_old(tmp_path: Path) -> None:
     assert list(NodeJournal(DiskJournalFile(tmp_path / "journal"), BOOT).load()) == ["a1"]
 
 
-def test_whatever_byte_is_damaged_all_other_entries_are_read() -> None:
+def test_all_other_entries_are_read_whichever_byte_is_damaged() -> None:
     whole = b"".join(frame_entry(msgspec.msgpack.encode(kept(f"a{number}"))) for number in range(6))
     assert decode_entries(whole) == ([kept(f"a{number}") for number in range(6)], 0)
     for at in range(len(whole)):
@@ -132,7 +135,7 @@ def test_whatever_byte_is_damaged_all_other_entries_are_read() -> None:
         assert (len(entries), lost) == (5, len(whole) // 6)
 
 
-def test_what_is_damaged_is_told_and_kept_aside(tmp_path: Path) -> None:
+def test_damage_is_reported_and_the_damaged_file_is_saved(tmp_path: Path) -> None:
     journal = opened(tmp_path)
     for number in range(3):
         journal.append_entry(kept(f"a{number}"))
@@ -145,18 +148,18 @@ def test_what_is_damaged_is_told_and_kept_aside(tmp_path: Path) -> None:
     again = NodeJournal(DiskJournalFile(path), BOOT)
     assert list(again.load()) == ["a0", "a2"]
     again.close()
-    assert "damaged and left out" in again.damage_text
+    assert "damaged and were skipped" in again.damage_text
     assert path.with_suffix(".damaged").read_bytes() == damaged
     healed = NodeJournal(DiskJournalFile(path), BOOT)
     assert (list(healed.load()), healed.damage_text) == (["a0", "a2"], "")
 
 
-def test_a_file_that_was_never_a_journal_is_told_and_begun_anew(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_journal_is_reported_and_replaced(tmp_path: Path) -> None:
     path = tmp_path / "journal"
     path.write_bytes(bytes(range(256)) * 100)
     journal = NodeJournal(DiskJournalFile(path), BOOT)
     assert journal.load() == {}
-    assert journal.damage_text == "25600 of 25600 bytes of the node's journal are damaged and left out"
+    assert journal.damage_text == "25600 of 25600 bytes of the node's journal are damaged and were skipped"
     journal.append_entry(kept("a1"))
     journal.close()
     assert list(NodeJournal(DiskJournalFile(path), BOOT).load()) == ["a1"]
@@ -200,7 +203,7 @@ def small(tmp_path: Path) -> Iterator[OnASmallDisk]:
 
 
 @pytest.mark.needs("namespaces")
-def test_on_a_full_disk_nothing_is_lost_and_who_must_be_sure_waits(small: OnASmallDisk) -> None:
+def test_on_a_full_disk_nothing_is_lost_and_syncs_wait(small: OnASmallDisk) -> None:
     asyncio.run(_fill_and_mend(small))
 
 
@@ -225,7 +228,7 @@ async def _fill_and_mend(small: OnASmallDisk) -> None:
 
 
 @pytest.mark.needs("namespaces")
-def test_a_disk_that_may_only_be_read_is_told_and_what_was_written_is_remembered(small: OnASmallDisk) -> None:
+def test_a_read_only_disk_is_reported_and_stored_entries_are_restored(small: OnASmallDisk) -> None:
     small.journal.load()
     small.journal.append_entry(kept("a1"))
     small.journal.close()

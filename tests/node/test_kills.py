@@ -1,4 +1,6 @@
-"""Whoever of a node is killed at whatever moment: no task is stopped or run twice, and its output and exit code are kept."""
+"""Kills of agent, supervisor and shims at random moments: no task is stopped or run twice, and output and exit code
+are kept.
+"""
 
 import os
 import signal
@@ -132,7 +134,7 @@ def was_not_begun(allocation: dict[str, Any]) -> bool:
 
 
 @pytest.mark.parametrize("what", ["agent", "supervisor", "shims", "all"])
-def test_whoever_is_killed_tasks_run_once_and_to_their_end(node: ANode, tmp_path: Path, what: str) -> None:
+def test_tasks_run_once_and_to_their_end_whichever_process_is_killed(node: ANode, tmp_path: Path, what: str) -> None:
     Rounds(node, tmp_path, seed=1).run(f"one-{what}", 6, [what] * 2)
 
 
@@ -147,7 +149,7 @@ def test_a_hundred_kills_under_churn(tmp_path: Path, way: str) -> None:
             rounds.run(f"churn-{way}-{number}", 12, kills)
 
 
-def test_a_service_goes_on_as_the_same_process_when_the_agent_is_killed(node: ANode) -> None:
+def test_a_service_keeps_its_process_when_the_agent_is_killed(node: ANode) -> None:
     node.run(a_raw_job("stays", "echo $$; exec sleep 1000", kind="service"))
     (allocation,) = wait_until(
         lambda: [each for each in node.allocations("stays") if each["ClientStatus"] == "running"], what="it runs"

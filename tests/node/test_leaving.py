@@ -1,4 +1,4 @@
-"""A node that ends and has its work moved away first."""
+"""A node that drains itself before it shuts down."""
 
 import signal
 from collections.abc import Iterator
@@ -51,7 +51,7 @@ def running_on(server: RunningAgent) -> list[str]:
     return [each["NodeName"] for each in allocations(server) if each["ClientStatus"] == "running"]
 
 
-def test_what_runs_is_moved_away_before_the_node_ends_and_work_comes_again_when_it_is_back(tmp_path: Path) -> None:
+def test_a_node_is_drained_before_shutdown_and_gets_allocations_again_afterwards(tmp_path: Path) -> None:
     with a_server(tmp_path / "server") as server, a_leaving_node(server, tmp_path / "leaves") as agent:
         job = a_raw_job("moves", "exec sleep 1000", kind="service")
         job["TaskGroups"][0]["Migrate"] = {"HealthCheck": "task_states", "MinHealthyTime": 1}
@@ -74,7 +74,7 @@ def test_what_runs_is_moved_away_before_the_node_ends_and_work_comes_again_when_
                 wait_until(lambda: not left.exists(), what="it is said only once")
 
 
-def test_nothing_begins_on_a_node_that_has_its_tasks_end(tmp_path: Path) -> None:
+def test_nothing_starts_on_a_node_that_stops_its_tasks(tmp_path: Path) -> None:
     """What ended early is replaced by servers while others take their time to end: the node would never come to its end."""
     with a_server(tmp_path / "server") as server, a_leaving_node(server, tmp_path / "ends", drains=False) as agent:
         slow = a_raw_job(

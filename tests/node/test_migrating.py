@@ -1,4 +1,4 @@
-"""What an allocation keeps follows it to another node; and what may go wrong on the way."""
+"""Migration of an allocation's data to another node, and its failures."""
 
 import asyncio
 import os
@@ -53,7 +53,7 @@ def unpacked(archive: bytes, folder: Path, *, files_max: int = 1_000) -> Path:
     return root
 
 
-def test_what_tasks_share_and_their_own_come_over_as_they_are_and_nothing_else(kept: Path, tmp_path: Path) -> None:
+def test_shared_and_task_data_are_migrated_unchanged_and_nothing_else(kept: Path, tmp_path: Path) -> None:
     root = unpacked(packed(kept), tmp_path)
 
     found = sorted(str(path.relative_to(root)) for path in root.rglob("*") if not path.is_dir())
@@ -65,7 +65,7 @@ def test_what_tasks_share_and_their_own_come_over_as_they_are_and_nothing_else(k
     assert "/etc/passwd" == os.readlink(root / "web/local/away")
 
 
-def test_an_archive_that_breaks_off_is_none_wherever_it_does(kept: Path, tmp_path: Path) -> None:
+def test_a_truncated_archive_is_rejected_wherever_it_ends(kept: Path, tmp_path: Path) -> None:
     archive = packed(kept)
     end = archive.index(COMPLETION_ENTRY_NAME.encode()) + 512  # Beyond it there are only zeroes.
     for number, length in enumerate(range(0, end, 256)):
@@ -99,14 +99,14 @@ def entry(name: str, kind: bytes = tarfile.REGTYPE, target: str = "") -> bytes:
         entry("web/local/name", tarfile.LNKTYPE, "../../etc/passwd"),
     ],
 )
-def test_what_no_allocation_keeps_is_not_taken(archive: bytes, tmp_path: Path) -> None:
+def test_an_archive_with_forbidden_entries_is_rejected(archive: bytes, tmp_path: Path) -> None:
     with suppress(InvalidArchive):
         unpacked(archive, tmp_path)
 
     assert ["archive"] == [path.name for path in tmp_path.rglob("*") if not path.is_dir()]
 
 
-def test_data_of_a_task_that_the_job_has_no_more_stay_behind_and_the_rest_comes(kept: Path, tmp_path: Path) -> None:
+def test_data_of_a_removed_task_are_not_migrated_and_the_rest_is(kept: Path, tmp_path: Path) -> None:
     (tmp_path / "archive").write_bytes(packed(kept))
     (tmp_path / "root").mkdir()
 
@@ -116,7 +116,7 @@ def test_data_of_a_task_that_the_job_has_no_more_stay_behind_and_the_rest_comes(
     assert ["alloc/data/deep/file"] == found
 
 
-def test_more_files_than_there_may_be_are_refused(kept: Path, tmp_path: Path) -> None:
+def test_an_archive_with_too_many_files_is_rejected(kept: Path, tmp_path: Path) -> None:
     with pytest.raises(InvalidArchive):
         unpacked(packed(kept), tmp_path, files_max=3)
 
@@ -193,7 +193,7 @@ def said(allocation: dict[str, Any]) -> list[str]:
     return [event["Message"] for event in allocation["TaskStates"]["t"]["Events"] if "hook" in event["Type"]]
 
 
-def test_an_allocation_finds_on_another_node_what_its_former_one_had_written_to_its_end(
+def test_a_replacement_on_another_node_has_everything_that_its_predecessor_wrote(
     nodes: tuple[ANode, ANode],
 ) -> None:
     moving(nodes, "moves", Migrate=True)
@@ -205,23 +205,23 @@ def test_an_allocation_finds_on_another_node_what_its_former_one_had_written_to_
     assert "end of one\n" == (folder / "alloc/data/kept").read_text()
     assert "begun\n" == (folder / "t/local/own").read_text()
     (message,) = said(new)
-    assert message.startswith(f"The data of allocation {former['ID']} came from node {former['NodeID']}")
+    assert message.startswith(f"Downloaded the data of allocation {former['ID']} from node {former['NodeID']}")
 
 
-def test_data_that_are_gone_are_told_and_the_allocation_begins_without_them(nodes: tuple[ANode, ANode]) -> None:
+def test_missing_data_are_reported_and_the_allocation_starts_without_them(nodes: tuple[ANode, ANode]) -> None:
     former = moving(nodes, "loses", Migrate=True)
     place = files_of(nodes, former)
     place.rename(place.with_name("elsewhere"))
 
     _, new = move_away(nodes[0], "loses")
 
-    why = "node {NodeID} does not give them: the allocation's files are gone from its node".format(**former)
-    assert [f"The data of allocation {former['ID']} have not come: {why}. It starts without them"] == said(new)
+    why = "download from node {NodeID} failed: the allocation's files are gone from its node".format(**former)
+    assert [f"Failed to download the data of allocation {former['ID']}: {why}. Starting without them"] == said(new)
     wait_until(lambda: (files_of(nodes, new) / "t/local/own").exists(), what="it begins")
     assert [] == arriving(nodes[0]) + arriving(nodes[1])
 
 
-def test_what_arrived_in_part_is_put_aside_though_a_former_part_of_it_is_still_being_deleted(tmp_path: Path) -> None:
+def test_a_partial_download_is_discarded_while_an_earlier_one_is_still_being_deleted(tmp_path: Path) -> None:
     for place in (".arriving/a1/new", ".removed/a1/old", ".removed/a1.arriving/old"):
         (tmp_path / place).mkdir(parents=True)
 
@@ -230,7 +230,7 @@ def test_what_arrived_in_part_is_put_aside_though_a_former_part_of_it_is_still_b
     assert ([], []) == (os.listdir(tmp_path / ".arriving"), os.listdir(tmp_path / ".removed"))
 
 
-def test_a_link_in_the_place_of_a_kept_folder_leads_nowhere(kept: Path, tmp_path: Path) -> None:
+def test_a_link_in_place_of_a_migrated_folder_is_not_followed(kept: Path, tmp_path: Path) -> None:
     (kept / "web/local").rename(kept / "web/elsewhere")
     (kept / "web/local").symlink_to("/etc")
 
@@ -240,7 +240,7 @@ def test_a_link_in_the_place_of_a_kept_folder_leads_nowhere(kept: Path, tmp_path
 
 
 @pytest.mark.parametrize("killed", ["who takes them", "who gives them"])
-def test_data_arrive_whole_though_one_of_both_nodes_is_killed_meanwhile(
+def test_data_arrive_complete_although_one_of_both_nodes_is_killed_meanwhile(
     nodes: tuple[ANode, ANode], killed: str
 ) -> None:
     node, other = nodes
@@ -256,7 +256,7 @@ def test_data_arrive_whole_though_one_of_both_nodes_is_killed_meanwhile(
 
     _, new = move_away(node, job, meanwhile=kill_one)
 
-    assert "came from node" in " ".join(said(new)), said(new)
+    assert "Downloaded the data of allocation" in " ".join(said(new)), said(new)
     assert size == size_of(files_of(nodes, new))
     assert "end of one\n" == (files_of(nodes, new) / "alloc/data/kept").read_text()
     assert [] == arriving(nodes[0]) + arriving(nodes[1])

@@ -1,6 +1,6 @@
-"""More short tasks than a node can run, for minutes: they wait, all of them run once, and nothing of them is left.
+"""More short tasks than a node can run, for minutes: they wait, each runs once, and nothing is left of them.
 
-`OVERLOAD_SECONDS=600` asks for ten minutes of them.
+`OVERLOAD_SECONDS=600` runs the test for ten minutes.
 """
 
 import os
@@ -65,7 +65,7 @@ def is_passed(moment_s: float) -> bool:
 
 
 @pytest.mark.faults
-def test_more_short_tasks_than_a_node_can_run_wait_and_leave_nothing_behind(tmp_path: Path) -> None:
+def test_more_short_tasks_than_a_node_can_run_wait_and_are_cleaned_up(tmp_path: Path) -> None:
     with a_server(tmp_path / "server") as server, a_node(server, tmp_path / "node") as node:
         node.run(a_raw_job("warm", "exit 0", count=20))
         wait_until(lambda: is_complete(node, "warm", 20), what="the node is warm", within_s=60.0)

@@ -1,4 +1,4 @@
-"""Ports that something else holds are found, whoever holds them and however."""
+"""Detection of ports that other programs hold."""
 
 import socket
 from collections.abc import Iterator
@@ -18,12 +18,12 @@ def held(request: pytest.FixtureRequest) -> Iterator[int]:
         yield holder.getsockname()[1]
 
 
-def test_a_port_that_another_holds_is_found(held: int) -> None:
+def test_a_port_held_by_another_program_is_found(held: int) -> None:
     port = AllocatedPort(label="http", value=held)
     assert find_taken_port([port], LOOPBACK_ADDRESS) == port
 
 
-def test_a_port_is_free_again_when_its_holder_has_gone() -> None:
+def test_a_port_is_free_again_when_its_holder_has_ended() -> None:
     with socket.socket() as holder:
         holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         holder.bind((LOOPBACK_ADDRESS, 0))
@@ -36,5 +36,5 @@ def test_a_port_is_free_again_when_its_holder_has_gone() -> None:
     assert is_port_bound(LOOPBACK_ADDRESS, port) is False
 
 
-def test_a_port_of_an_address_that_is_not_here_is_left_to_the_task(held: int) -> None:
+def test_a_port_of_a_foreign_address_is_left_to_the_task(held: int) -> None:
     assert find_taken_port([AllocatedPort(label="http", value=held, host_ip="192.0.2.1")], LOOPBACK_ADDRESS) is None

@@ -1,4 +1,4 @@
-"""A command beside a task, as a process of the machine."""
+"""A command in a task, as a process of the host."""
 
 import asyncio
 import os
@@ -8,7 +8,7 @@ from wharf.node.drivers.command_process import start_command
 from wharf.node.drivers.port import CommandOrder
 
 
-def test_who_hangs_up_before_the_command_has_its_terminal_ends_it_too(tmp_path: Path) -> None:
+def test_a_caller_that_disconnects_before_the_terminal_exists_ends_the_command(tmp_path: Path) -> None:
     async def story() -> int:
         order = CommandOrder("run", "a-command", ("sleep", "60"), dict(os.environ), str(tmp_path), is_tty=True)
         command = await start_command(order, "/bin/sleep", owner=Path("/proc/self"), cgroup=None)

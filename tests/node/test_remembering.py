@@ -1,4 +1,4 @@
-"""What a node remembers of what has ended, and what it removes."""
+"""What a node stores about ended allocations, and what it removes."""
 
 import signal
 import subprocess
@@ -42,7 +42,7 @@ def statuses(server: RunningAgent, job: str) -> set[str]:
     return {each["ClientStatus"] for each in of(server, job)}
 
 
-def test_of_many_allocations_that_ended_only_so_many_keep_their_folders_and_all_their_ends_of_logs(
+def test_only_gc_max_allocs_ended_allocations_keep_their_folders_and_all_keep_their_log_tails(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "wharf.toml").write_text(SETTINGS.format(folder=tmp_path))
@@ -62,7 +62,7 @@ def test_of_many_allocations_that_ended_only_so_many_keep_their_folders_and_all_
 
 
 @pytest.mark.needs("memory_bounds")
-def test_an_agent_that_stops_its_tasks_leaves_nothing_of_them_on_the_machine(tmp_path: Path) -> None:
+def test_an_agent_that_stops_its_tasks_leaves_no_trace_of_them(tmp_path: Path) -> None:
     (tmp_path / "wharf.toml").write_text(SETTINGS.format(folder=tmp_path))
     with running(tmp_path, "agent", "--config", "wharf.toml") as server:
         server.wait_ready()
@@ -99,7 +99,7 @@ def settled(node: ANode) -> set[str]:
     return {entry.record.id for entry in entries if isinstance(entry, SettledAllocation)}
 
 
-def test_of_what_has_ended_no_orders_are_kept_and_a_node_that_comes_back_knows_its_end_all_the_same(
+def test_a_restarted_node_knows_ended_allocations_without_their_assignments(
     tmp_path: Path,
 ) -> None:
     with a_server(tmp_path / "server") as server, a_node(server, tmp_path / "node") as node:
@@ -135,7 +135,7 @@ def left_of(node: ANode, alloc: str) -> list[str]:
 
 
 @pytest.mark.needs("namespaces")
-def test_what_is_mounted_in_a_folder_that_is_removed_keeps_its_files(tmp_path: Path) -> None:
+def test_files_mounted_in_a_removed_folder_are_not_deleted(tmp_path: Path) -> None:
     folders, host = AllocationFolders(tmp_path / "alloc"), tmp_path / "host"
     host.mkdir()
     (host / "precious").write_text("kept")

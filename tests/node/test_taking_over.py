@@ -1,4 +1,4 @@
-"""What an allocation finds on its node: ports that are held, and what the one before it has left."""
+"""What an allocation finds on its node: ports in use, and the data of its predecessor."""
 
 import socket
 import urllib.request
@@ -30,7 +30,7 @@ def reserved_ports(node: ANode) -> str:
     return str(the_node(node)["ReservedResources"]["Networks"]["ReservedHostPorts"])
 
 
-def test_a_port_that_is_held_is_told_and_not_given_away_until_it_is_free(node: ANode) -> None:
+def test_a_port_in_use_is_reported_and_not_assigned_until_it_is_free(node: ANode) -> None:
     with socket.socket() as holder:
         holder.bind(("0.0.0.0", 0))
         holder.listen()
@@ -43,13 +43,13 @@ def test_a_port_that_is_held_is_told_and_not_given_away_until_it_is_free(node: A
         )
         (allocation,) = node.allocations("held")
         (event,) = [each for each in allocation["TaskStates"]["t"]["Events"] if each["Type"] == "Setup Failure"]
-        assert f"port {port} (http) is held by something else on this node" in str(event)
+        assert f"port {port} (http) is in use by another program on this node" in str(event)
         wait_until(lambda: reserved_ports(node) == str(port), what="servers know of it")
         messages = [event["Message"] for event in the_node(node)["Events"]]
-        assert f"Port {port} is held by something else and not given away" in messages
+        assert f"Port {port} is in use by another program and is not assigned to tasks" in messages
 
 
-def test_who_takes_the_place_of_another_waits_for_its_end_and_finds_what_it_kept(node: ANode, tmp_path: Path) -> None:
+def test_a_replacement_waits_for_its_predecessor_and_gets_its_data(node: ANode, tmp_path: Path) -> None:
     said = tmp_path / "said"
     script = f"""
 echo "$VERSION begins" >>{said}
@@ -74,7 +74,7 @@ def holds(node: ANode, version: str) -> bool:
     return any(file.read_text() == f"own of {version}\n" for file in found)
 
 
-def test_who_is_to_stop_without_delay_does_not_wait_for_its_shutdown_delay(node: ANode) -> None:
+def test_a_stop_without_delay_skips_the_shutdown_delay(node: ANode) -> None:
     node.run(a_raw_job("slow", "exec sleep 1000", kind="service", ShutdownDelay=3_600_000_000_000))
     wait_until(lambda: [each["ClientStatus"] for each in node.allocations("slow")] == ["running"], what="it runs")
     address = f"{node.server.address}/v1/job/slow?no_shutdown_delay=true"

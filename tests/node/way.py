@@ -1,4 +1,4 @@
-"""The network between a node and a server, which a test cuts, one way or both, and makes slow."""
+"""A TCP relay between a node and a server, which tests disconnect in one or both directions, or slow down."""
 
 import contextlib
 import socket
@@ -10,7 +10,7 @@ CHUNK_BYTES = 65_536
 
 
 class Way:
-    """What is held up arrives when it is mended, as it does with packets that are sent again."""
+    """A relay. Data that are held back arrive after it is restored, as with retransmitted packets."""
 
     def __init__(self, address: str) -> None:
         self._target = (urlsplit(address).hostname or "", urlsplit(address).port or 0)
@@ -25,11 +25,12 @@ class Way:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def cut(self, *ways: str) -> None:
-        """`there`: what the node says; `back`: what it hears."""
+        """Stop forwarding: `there` is from the node to the server, `back` from the server to the node."""
         for way in ways:
             self._open[way].clear()
 
     def mend(self) -> None:
+        """Forward in both directions again."""
         for is_open in self._open.values():
             is_open.set()
 

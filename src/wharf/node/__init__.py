@@ -1,1 +1,3 @@
-"""The node agent: what it is told and what it sees become actions. It never touches state or engines."""
+"""One machine of the cluster: the node agent, its drivers and the task supervisor. It never uses server state or log
+engines.
+"""

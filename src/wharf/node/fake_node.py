@@ -1,9 +1,11 @@
-"""A node that runs nothing: it registers, keeps its heart beating, and reports what a script says.
+"""A node that runs nothing: it registers, sends heartbeats and reports what a script in the job says.
 
-It talks to servers as a real node does (`agent.servers`), so they cannot tell them apart. For development, simulation,
-tests and benchmarks. What its tasks do is told by the `mock` driver's configuration in the job: `run_for` (nanoseconds or a
-duration as text), `exit_code`, `start_error`, and `go_silent`: for how long the whole node neither says nor hears anything,
-from `go_silent_after` its task began (a second, where nothing is said).
+For development, simulation, tests and benchmarks.
+
+It uses the server session of a real node, so servers cannot tell the difference. The script is the configuration of
+the `mock` driver: `run_for` (nanoseconds or a duration such as 5s), `exit_code`, `start_error`, and `go_silent`, the
+duration for which the whole node neither sends nor receives anything, beginning `go_silent_after` (default 1 s) after
+the start of the task.
 """
 
 import asyncio
@@ -31,10 +33,11 @@ DRIVER_NAMES: Final = ("mock", "mock_driver", "raw_exec", "exec", "docker")
 
 
 PRODUCT_ATTRIBUTES: Final = {"version": __version__, "service_discovery": "true"}
+"""Attributes that exist under both product names."""
 
 
 class FakeMachine(msgspec.Struct, frozen=True, kw_only=True):
-    """What the node claims to be."""
+    """The machine that the node claims to be."""
 
     name: str
     datacenter: str = "dc1"
@@ -44,207 +47,234 @@ class FakeMachine(msgspec.Struct, frozen=True, kw_only=True):
     disk_mb: int = 100_000
 
 
-class _Work(msgspec.Struct):
+class _FakeAllocation(msgspec.Struct):
     """What the node knows of one allocation."""
 
     id: str
     seen_index: int
     status: ClientStatus = ClientStatus.PENDING
-    ends: asyncio.TimerHandle | None = None
+    end_timer: asyncio.TimerHandle | None = None
     tasks: tuple[str, ...] = ("task",)
     started_ns: int = 0
     finished_ns: int = 0
     deployment_id: str = ""
-    is_judged: bool = False
-    """Whether somebody waits for its health: its deployment, or whoever drains a node of its group."""
+    is_health_watched: bool = False
+    """Whether a deployment or a drain waits for its health."""
     min_healthy_s: float = 0.0
     healthy: bool | None = None
-    """None: not decided yet."""
-    becomes_healthy: asyncio.TimerHandle | None = None
+    """`None`: not decided yet."""
+    healthy_timer: asyncio.TimerHandle | None = None
     script: "_Script | None" = None
-    """What it does, once it has begun."""
+    """What the task does; `None` before it has started."""
 
 
-class _Muted:
-    """The way to a server while the node may speak. What is on its way meanwhile comes when it may again."""
+class _SilenceableTransport:
+    """A transport that holds requests and replies back while the node is silent."""
 
-    def __init__(self, exchange: Transport, may_speak: asyncio.Event) -> None:
-        self._exchange = exchange
-        self._may_speak = may_speak
+    def __init__(self, transport: Transport, can_communicate: asyncio.Event) -> None:
+        self._transport = transport
+        self._can_communicate = can_communicate
 
     async def send(self, request: ClientRequest) -> ClientReply:
-        await self._may_speak.wait()
-        reply = await self._exchange.send(request)
-        await self._may_speak.wait()
+        """Send a request; request and reply wait until the node may communicate."""
+        await self._can_communicate.wait()
+        reply = await self._transport.send(request)
+        await self._can_communicate.wait()
         return reply
 
     async def open(self, request: ClientRequest) -> StreamedReply:
-        await self._may_speak.wait()
-        return await self._exchange.open(request)
+        """Open a stream once the node may communicate."""
+        await self._can_communicate.wait()
+        return await self._transport.open(request)
 
     async def close(self) -> None:
-        """It is another's."""
+        """Do nothing: the wrapped transport belongs to the client."""
 
 
 class FakeNode:
+    """A fake node."""
+
     def __init__(
         self, world: World, client: AsyncClient, machine: FakeMachine, *, identity: NodeCredentials | None = None
     ) -> None:
-        """Without an identity it is a new node, known to nobody."""
+        """Without `identity` it is a new node."""
         identity = identity or NodeCredentials(world.new_id(), world.new_secret())
         self.id = identity.id
         self._world = world
         self._machine = machine
-        self._work: dict[str, _Work] = {}
-        self._may_speak = asyncio.Event()
-        self._may_speak.set()
-        self._silences: list[asyncio.TimerHandle] = []
-        """When it goes silent next, and when it speaks again."""
-        muted = client.with_transports(lambda exchange: _Muted(exchange, self._may_speak))
-        self._talk = ServerSession(world, muted, identity, self, self._describe, log_name=machine.name)
+        self._allocations: dict[str, _FakeAllocation] = {}
+        self._can_communicate = asyncio.Event()
+        self._can_communicate.set()
+        self._silence_timers: list[asyncio.TimerHandle] = []
+        """The timers that begin and end the silence."""
+        silenceable_client = client.with_transports(
+            lambda transport: _SilenceableTransport(transport, self._can_communicate)
+        )
+        self._session = ServerSession(
+            world, silenceable_client, identity, self, self._build_node_async, log_name=machine.name
+        )
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run the node until canceled."""
         try:
-            await self._talk.run()
+            await self._session.run()
         finally:
-            for known in self._work.values():
-                self._end(known)
-            for timer in self._silences:
+            for allocation in self._allocations.values():
+                self._cancel_timers(allocation)
+            for timer in self._silence_timers:
                 timer.cancel()
 
-    async def _describe(self) -> Node:
+    async def _build_node_async(self) -> Node:
         return self.build_node()
 
     def build_node(self) -> Node:
+        """Return the description of the node."""
         return build_fake_node(self.id, self._machine, self._world.now_ns())
 
-    # -- what servers say (the port `Work` of `agent.servers`)
+    # -- assignments and reports (implements `AssignmentHandler`)
 
     def find_assignment_index(self, allocation_id: str) -> int | None:
-        work = self._work.get(allocation_id)
-        return work.seen_index if work is not None else None
+        """Return the index of the assignment that was applied last; `None` if the allocation is unknown."""
+        allocation = self._allocations.get(allocation_id)
+        return allocation.seen_index if allocation is not None else None
 
     def list_allocations(self) -> list[str]:
-        return list(self._work)
+        """Return the ids of all allocations."""
+        return list(self._allocations)
 
     def has_allocation(self, allocation_id: str) -> bool:
-        return allocation_id in self._work
+        """Return whether the node has the allocation."""
+        return allocation_id in self._allocations
 
     def drop_allocation(self, allocation_id: str) -> None:
-        self._end(self._work.pop(allocation_id))
+        """Forget the allocation."""
+        self._cancel_timers(self._allocations.pop(allocation_id))
 
-    def apply_assignment(self, order: messages.Assignment) -> None:
-        allocation, job = order.allocation, order.job
-        is_new = allocation.id not in self._work
-        work = self._work.setdefault(allocation.id, _Work(allocation.id, 0, status=allocation.client_status))
-        work.seen_index = allocation.alloc_modify_index
-        if work.status in (ClientStatus.COMPLETE, ClientStatus.FAILED, ClientStatus.LOST):
+    def apply_assignment(self, assignment: messages.Assignment) -> None:
+        """Start, update or stop the allocation."""
+        assigned, job = assignment.allocation, assignment.job
+        is_new = assigned.id not in self._allocations
+        allocation = self._allocations.setdefault(
+            assigned.id, _FakeAllocation(assigned.id, 0, status=assigned.client_status)
+        )
+        allocation.seen_index = assigned.alloc_modify_index
+        if allocation.status in (ClientStatus.COMPLETE, ClientStatus.FAILED, ClientStatus.LOST):
             return
-        if allocation.desired_status is not DesiredStatus.RUN:
-            self._finish(work, ClientStatus.COMPLETE)
+        if assigned.desired_status is not DesiredStatus.RUN:
+            self._finish(allocation, ClientStatus.COMPLETE)
         elif is_new:
-            self._start(work, job, allocation.task_group)
-        if is_new or work.deployment_id != allocation.deployment_id:
-            # A new deployment wants to know anew, also of what was updated in place.
-            work.deployment_id = allocation.deployment_id
-            work.healthy = None
+            self._start(allocation, job, assigned.task_group)
+        if is_new or allocation.deployment_id != assigned.deployment_id:
+            # A new deployment needs a new decision, also for an allocation that is updated in place.
+            allocation.deployment_id = assigned.deployment_id
+            allocation.healthy = None
             is_service = job is not None and job.type == JobType.SERVICE
-            work.is_judged = bool(work.deployment_id) or is_service
-            work.min_healthy_s = _min_healthy_s(job, allocation.task_group, is_deployed=bool(work.deployment_id))
-            self._judge_health(work)
+            allocation.is_health_watched = bool(allocation.deployment_id) or is_service
+            allocation.min_healthy_s = _min_healthy_s(
+                job, assigned.task_group, is_deployed=bool(allocation.deployment_id)
+            )
+            self._decide_health(allocation)
 
     def build_update(self, allocation_id: str) -> messages.AllocationUpdate:
-        work = self._work[allocation_id]
+        """Return the state of the allocation as servers are sent it."""
+        allocation = self._allocations[allocation_id]
         states = {ClientStatus.RUNNING: TaskStatus.RUNNING, ClientStatus.PENDING: TaskStatus.PENDING}
         state = TaskState(
-            state=states.get(work.status, TaskStatus.DEAD),
-            failed=work.status is ClientStatus.FAILED,
-            started_at=to_datetime(work.started_ns) if work.started_ns else None,
-            finished_at=to_datetime(work.finished_ns) if work.finished_ns else None,
-            events=_why_it_failed(work),
+            state=states.get(allocation.status, TaskStatus.DEAD),
+            failed=allocation.status is ClientStatus.FAILED,
+            started_at=to_datetime(allocation.started_ns) if allocation.started_ns else None,
+            finished_at=to_datetime(allocation.finished_ns) if allocation.finished_ns else None,
+            events=_build_failure_events(allocation),
         )
         return messages.AllocationUpdate(
             id=allocation_id,
-            client_status=work.status,
-            client_description=STATUS_DESCRIPTIONS.get(work.status, ""),
-            task_states=dict.fromkeys(work.tasks, state),
-            deployment_status=AllocDeploymentStatus(healthy=work.healthy) if work.healthy is not None else None,
+            client_status=allocation.status,
+            client_description=STATUS_DESCRIPTIONS.get(allocation.status, ""),
+            task_states=dict.fromkeys(allocation.tasks, state),
+            deployment_status=AllocDeploymentStatus(healthy=allocation.healthy)
+            if allocation.healthy is not None
+            else None,
         )
 
     async def wait_until_stored(self) -> None:
-        """It keeps nothing."""
+        """Return at once: a fake node stores nothing."""
 
     def on_end_acknowledged(self, allocation_id: str) -> None:
-        """What it remembers is little anyway."""
+        """Do nothing: the node keeps the few data that it has."""
 
     def on_server_contact(self) -> None:
-        """What it plays goes on in any case."""
+        """Do nothing: scripts continue with or without contact."""
 
     def on_server_silence(self, since_s: float) -> None:
-        """As above."""
+        """Do nothing: scripts continue with or without contact."""
 
-    # -- what its tasks seem to do
+    # -- simulated tasks
 
-    def _start(self, work: _Work, job: Job | None, group_name: str) -> None:
-        script = _script(job, group_name)
-        work.script, work.tasks = script, script.tasks
-        work.started_ns = self._world.now_ns()
+    def _start(self, allocation: _FakeAllocation, job: Job | None, group_name: str) -> None:
+        """Start the script of the allocation."""
+        script = _read_script(job, group_name)
+        allocation.script, allocation.tasks = script, script.tasks
+        allocation.started_ns = self._world.now_ns()
         if script.start_error:
-            self._finish(work, ClientStatus.FAILED)
+            self._finish(allocation, ClientStatus.FAILED)
             return
-        work.status = ClientStatus.RUNNING
-        self._talk.mark_changed(work.id)
+        allocation.status = ClientStatus.RUNNING
+        self._session.mark_changed(allocation.id)
         if script.run_for_s is not None:
             ended = ClientStatus.FAILED if script.exit_code else ClientStatus.COMPLETE
-            work.ends = asyncio.get_running_loop().call_later(script.run_for_s, self._finish, work, ended)
+            allocation.end_timer = asyncio.get_running_loop().call_later(
+                script.run_for_s, self._finish, allocation, ended
+            )
 
         if script.silent_s:
             self._go_silent(script.silent_after_s, script.silent_s)
 
-    def _go_silent(self, after_s: float, length_s: float) -> None:
-        """One silence at a time: the last that was asked for counts."""
-        for timer in self._silences:
+    def _go_silent(self, after_s: float, duration_s: float) -> None:
+        """Schedule a silence; it replaces an earlier one."""
+        for timer in self._silence_timers:
             timer.cancel()
         loop = asyncio.get_running_loop()
-        self._silences = [
-            loop.call_later(after_s, self._may_speak.clear),
-            loop.call_later(after_s + length_s, self._may_speak.set),
+        self._silence_timers = [
+            loop.call_later(after_s, self._can_communicate.clear),
+            loop.call_later(after_s + duration_s, self._can_communicate.set),
         ]
 
-    def _judge_health(self, work: _Work) -> None:
-        """What has run for long enough is healthy; what failed is not, whatever it was before."""
-        if not work.is_judged:
+    def _decide_health(self, allocation: _FakeAllocation) -> None:
+        """Decide the health: healthy after running long enough, unhealthy after a failure."""
+        if not allocation.is_health_watched:
             return
-        if work.status is ClientStatus.FAILED:
-            work.healthy = False
-            self._talk.mark_changed(work.id)
-        elif work.status is ClientStatus.RUNNING and work.becomes_healthy is None:
+        if allocation.status is ClientStatus.FAILED:
+            allocation.healthy = False
+            self._session.mark_changed(allocation.id)
+        elif allocation.status is ClientStatus.RUNNING and allocation.healthy_timer is None:
             loop = asyncio.get_running_loop()
-            work.becomes_healthy = loop.call_later(work.min_healthy_s, self._become_healthy, work)
+            allocation.healthy_timer = loop.call_later(allocation.min_healthy_s, self._become_healthy, allocation)
 
-    def _become_healthy(self, work: _Work) -> None:
-        work.becomes_healthy = None
-        work.healthy = True
-        self._talk.mark_changed(work.id)
+    def _become_healthy(self, allocation: _FakeAllocation) -> None:
+        """Report that the allocation is healthy."""
+        allocation.healthy_timer = None
+        allocation.healthy = True
+        self._session.mark_changed(allocation.id)
 
-    def _finish(self, work: _Work, status: ClientStatus) -> None:
-        self._end(work)
-        work.status = status
-        self._judge_health(work)
-        work.finished_ns = self._world.now_ns()
-        self._talk.mark_changed(work.id)
+    def _finish(self, allocation: _FakeAllocation, status: ClientStatus) -> None:
+        """End the allocation with this status and report it."""
+        self._cancel_timers(allocation)
+        allocation.status = status
+        self._decide_health(allocation)
+        allocation.finished_ns = self._world.now_ns()
+        self._session.mark_changed(allocation.id)
 
     @staticmethod
-    def _end(work: _Work) -> None:
-        for timer in (work.ends, work.becomes_healthy):
+    def _cancel_timers(allocation: _FakeAllocation) -> None:
+        """Cancel the timers of the allocation."""
+        for timer in (allocation.end_timer, allocation.healthy_timer):
             if timer is not None:
                 timer.cancel()
-        work.ends = work.becomes_healthy = None
+        allocation.end_timer = allocation.healthy_timer = None
 
 
 def build_fake_node(node_id: str, machine: FakeMachine, now_ns: int) -> Node:
-    """What such a machine says of itself."""
+    """Return the description of the node."""
     healthy = DriverInfo(
         attributes={},
         detected=True,
@@ -264,7 +294,7 @@ def build_fake_node(node_id: str, machine: FakeMachine, now_ns: int) -> Node:
             "os.signals": "SIGHUP,SIGINT,SIGKILL,SIGQUIT,SIGTERM,SIGUSR1,SIGUSR2",
             "wharf.fake": "true",
             "unique.hostname": machine.name,
-            # Both names: constraints that admission adds use ours, job files of the peer use theirs.
+            # Both names: constraints that servers add use `wharf`, job files that were written for Nomad use `nomad`.
             **{
                 f"{product}.{name}": value
                 for product in ("wharf", "nomad")
@@ -281,15 +311,18 @@ def build_fake_node(node_id: str, machine: FakeMachine, now_ns: int) -> Node:
     )
 
 
-def _why_it_failed(work: _Work) -> tuple[TaskEvent, ...] | None:
-    """Of what goes well nothing is told: there are clusters with a million of these."""
-    if work.script is None or work.status is not ClientStatus.FAILED:
+def _build_failure_events(allocation: _FakeAllocation) -> tuple[TaskEvent, ...] | None:
+    """Return the task events of a failed allocation; `None` for any other.
+
+    Other events are left out, because simulated clusters have up to a million allocations.
+    """
+    if allocation.script is None or allocation.status is not ClientStatus.FAILED:
         return None
-    if work.script.start_error:
-        details = {"driver_error": work.script.start_error, "fails_task": "true"}
-        return (TaskEvent(type=TaskEventType.DRIVER_FAILURE, time=work.finished_ns, details=details),)
-    details = {"exit_code": str(work.script.exit_code)}
-    return (TaskEvent(type=TaskEventType.TERMINATED, time=work.finished_ns, details=details),)
+    if allocation.script.start_error:
+        details = {"driver_error": allocation.script.start_error, "fails_task": "true"}
+        return (TaskEvent(type=TaskEventType.DRIVER_FAILURE, time=allocation.finished_ns, details=details),)
+    details = {"exit_code": str(allocation.script.exit_code)}
+    return (TaskEvent(type=TaskEventType.TERMINATED, time=allocation.finished_ns, details=details),)
 
 
 STATUS_DESCRIPTIONS: Final = {
@@ -297,9 +330,12 @@ STATUS_DESCRIPTIONS: Final = {
     ClientStatus.COMPLETE: "All tasks have completed",
     ClientStatus.FAILED: "Failed tasks",
 }
+"""The client description for each status."""
 
 
 class _Script(msgspec.Struct, frozen=True):
+    """What the tasks of an allocation do."""
+
     run_for_s: float | None
     tasks: tuple[str, ...] = ("task",)
     exit_code: int = 0
@@ -308,25 +344,28 @@ class _Script(msgspec.Struct, frozen=True):
     silent_after_s: float = 1.0
 
 
-def _script(job: Job | None, group_name: str) -> _Script:
-    """What the first task's configuration says; without a word services run on and batch work ends after a second."""
+def _read_script(job: Job | None, group_name: str) -> _Script:
+    """Read the script from the configuration of the first task.
+
+    By default services run on and batch jobs end after a second.
+    """
     group = job.find_group(group_name) if job is not None else None
     if job is None or group is None or not group.tasks:
         return _Script(None)
     config = group.tasks[0].config or {}
-    ends = job.type in (JobType.BATCH, JobType.SYSBATCH)
+    ends_by_itself = job.type in (JobType.BATCH, JobType.SYSBATCH)
     return _Script(
         tasks=tuple(task.name for task in group.tasks),
-        run_for_s=_seconds(config.get("run_for"), default=1.0 if ends else None),
-        exit_code=_number(config.get("exit_code")),
+        run_for_s=_parse_seconds(config.get("run_for"), default=1.0 if ends_by_itself else None),
+        exit_code=_parse_number(config.get("exit_code")),
         start_error=str(config.get("start_error") or ""),
-        silent_s=_seconds(config.get("go_silent"), default=None) or 0.0,
-        silent_after_s=_seconds(config.get("go_silent_after"), default=None) or 1.0,
+        silent_s=_parse_seconds(config.get("go_silent"), default=None) or 0.0,
+        silent_after_s=_parse_seconds(config.get("go_silent_after"), default=None) or 1.0,
     )
 
 
 def _min_healthy_s(job: Job | None, group_name: str, *, is_deployed: bool) -> float:
-    """By the rules of its deployment, or by those for what is moved from one node to another."""
+    """Return how long the allocation must run to be healthy, from its `update` or `migrate` block."""
     group = job.find_group(group_name) if job is not None else None
     if group is None:
         return 0.0
@@ -334,16 +373,18 @@ def _min_healthy_s(job: Job | None, group_name: str, *, is_deployed: bool) -> fl
     return policy.min_healthy_time / SECOND_NS if policy is not None else 0.0
 
 
-def _seconds(given: object, *, default: float | None) -> float | None:
-    if isinstance(given, int | float):
-        return given / SECOND_NS
-    if isinstance(given, str):
+def _parse_seconds(value: object, *, default: float | None) -> float | None:
+    """Return a duration of the configuration in seconds."""
+    if isinstance(value, int | float):
+        return value / SECOND_NS
+    if isinstance(value, str):
         try:
-            return parse_duration_ns(given) / SECOND_NS
+            return parse_duration_ns(value) / SECOND_NS
         except DurationError:
             return default
     return default
 
 
-def _number(given: object) -> int:
-    return given if isinstance(given, int) else 0
+def _parse_number(value: object) -> int:
+    """Return a number of the configuration; 0 if it is not a number."""
+    return value if isinstance(value, int) else 0

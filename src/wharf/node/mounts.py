@@ -1,7 +1,4 @@
-"""Mounting, what is mounted in a folder, and letting go of it.
-
-The folder of a task's secrets, in memory: what is in it never reaches a disk, and is gone with its task.
-"""
+"""Mounts, unmounts and lists file systems, and keeps the secrets folder of a task in memory (tmpfs)."""
 
 import ctypes
 import functools
@@ -16,69 +13,81 @@ UMOUNT_NOFOLLOW: Final = 8
 MOUNTS_FILE: Final = Path("/proc/self/mounts")
 
 
-def mount(source: str, place: Path, *, file_system: str = "", flags: int = 0, options: str = "") -> None:
-    """As the kernel's own call. Raises OSError."""
-    words = (os.fsencode(text) or None for text in (source, str(place), file_system))
-    check_result(load_libc().mount(*words, flags, options.encode() or None), str(place))
+def mount(source: str, mount_point: Path, *, file_system: str = "", flags: int = 0, options: str = "") -> None:
+    """Call mount(2) for `mount_point`. Raises `OSError`."""
+    arguments = (os.fsencode(argument) or None for argument in (source, str(mount_point), file_system))
+    check_result(load_libc().mount(*arguments, flags, options.encode() or None), str(mount_point))
 
 
 def list_mounts_below(folder: Path) -> list[Path]:
-    """The deepest first."""
-    start = f"{folder}/"
-    found = [line.split(" ", 2)[1] for line in MOUNTS_FILE.read_text().splitlines()]
-    # The kernel writes blanks and the like in octal.
-    places = [place.encode().decode("unicode_escape").encode("latin-1").decode(errors="replace") for place in found]
-    return sorted((Path(place) for place in places if place.startswith(start)), reverse=True)
+    """Return the mount points below a folder, deepest first."""
+    prefix = f"{folder}/"
+    escaped_paths = [line.split(" ", 2)[1] for line in MOUNTS_FILE.read_text().splitlines()]
+    # The kernel writes spaces and some other characters as octal escapes.
+    paths = [
+        path.encode().decode("unicode_escape").encode("latin-1").decode(errors="replace") for path in escaped_paths
+    ]
+    return sorted((Path(path) for path in paths if path.startswith(prefix)), reverse=True)
 
 
 def unmount_all_below(folder: Path) -> None:
-    """As far as this is allowed. Whoever still uses it keeps it until he ends: nothing is to wait for him."""
-    for place in list_mounts_below(folder):
-        unmount(place)
+    """Detach all mounts below a folder, as far as the process is permitted to.
+
+    The detach is lazy: processes that still use a mount keep it until they end, so nothing waits for them.
+    """
+    for mount_point in list_mounts_below(folder):
+        unmount(mount_point)
 
 
-def unmount(place: Path) -> None:
-    load_libc().umount2(os.fsencode(place), MNT_DETACH | UMOUNT_NOFOLLOW)
+def unmount(mount_point: Path) -> None:
+    """Detach one mount lazily. Errors are ignored."""
+    load_libc().umount2(os.fsencode(mount_point), MNT_DETACH | UMOUNT_NOFOLLOW)
 
 
 @functools.cache
 def load_libc() -> ctypes.CDLL:
+    """Return the C library, loaded once."""
     return ctypes.CDLL(None, use_errno=True)
 
 
-def check_result(result: int, what: str) -> None:
-    """Of a call of `libc`. Raises OSError where it failed."""
+def check_result(result: int, path: str) -> None:
+    """Raise `OSError` if the return value of a libc call reports a failure; `path` is named in the error."""
     if result:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number), what)
+        error_number = ctypes.get_errno()
+        raise OSError(error_number, os.strerror(error_number), path)
 
 
 SECRETS_SIZE: Final = "1m"
+"""Size limit of a secrets folder in memory, as a tmpfs option; protects the memory of the node."""
 MS_NOSUID: Final = 2
 MS_NODEV: Final = 4
 MS_NOEXEC: Final = 8
 
 
 def mount_secrets(folder: Path) -> None:
-    """Where this is possible; else the folder stays as it is. What is in it is hidden. Twice does no harm."""
+    """Mount a tmpfs over the secrets folder of a task; does nothing if one is mounted already.
+
+    Files that are in the folder become hidden. If the process may not mount, the folder stays on the disk.
+    """
     if can_mount_tmpfs() and not os.path.ismount(folder):
         mount_tmpfs(folder)
 
 
 def mount_tmpfs(folder: Path) -> None:
-    """Raises OSError."""
+    """Mount a tmpfs at `folder`. Raises `OSError`."""
     flags = MS_NOSUID | MS_NODEV | MS_NOEXEC
     mount("tmpfs", folder, file_system="tmpfs", flags=flags, options=f"size={SECRETS_SIZE},mode=0777")
 
 
 def unmount_secrets(folder: Path) -> None:
+    """Unmount the secrets folder of a task, which erases its content."""
     if os.path.ismount(folder):
         unmount(folder)
 
 
 @functools.cache
 def can_mount_tmpfs() -> bool:
-    """Found by trying: neither the user nor the capabilities tell it for sure."""
+    """Return whether this process can mount a tmpfs. Tries it, because user and capabilities do not tell for sure."""
     with tempfile.TemporaryDirectory(prefix="wharf-") as folder:
         try:
             mount_tmpfs(Path(folder))

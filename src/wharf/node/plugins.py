@@ -1,4 +1,4 @@
-"""Other people's code within the node's agent: found by an entry point, and asked so that its faults stay its own."""
+"""Finds third-party plug-ins by entry point and calls them so that their faults cannot break the node agent."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -10,14 +10,16 @@ from wharf.world import World
 T = TypeVar("T")
 
 CALL_TIMEOUT_S: Final = 10.0
+"""Seconds that a plug-in may take for one call before the call counts as failed."""
 
 
 class PluginError(Exception):
-    """What a plugin did instead of answering."""
+    """A plug-in call failed: the plug-in raised an unexpected exception, canceled itself or timed out."""
 
 
 def list_entry_points(group: str) -> list[EntryPoint]:
-    return sorted(entry_points(group=group), key=lambda each: each.name)
+    """Return the entry points of a group, sorted by name."""
+    return sorted(entry_points(group=group), key=lambda entry_point: entry_point.name)
 
 
 async def call_plugin(
@@ -27,18 +29,23 @@ async def call_plugin(
     timeout_s: float | None = CALL_TIMEOUT_S,
     expected_errors: tuple[type[Exception], ...] = (),
 ) -> T:
-    """In a task of its own: what comes out of a plugin is no error of ours. Raises PluginFailed, and `sentences`, by which
-    it may refuse."""
-    task = world.start_task(call, name="a plugin")
+    """Run a plug-in's coroutine in its own task and return its result.
+
+    Exceptions of the types in `expected_errors` are passed on. Every other failure, including a timeout and
+    cancellation by the plug-in itself, raises `PluginError`.
+    """
+    task = world.start_task(call, name="plug-in call")
     try:
         done, _ = await asyncio.wait([task], timeout=timeout_s)
     finally:
         task.cancel()
     if not done:
-        raise PluginError(f"it did not answer within {timeout_s:g} s")
+        raise PluginError(f"no reply within {timeout_s:g} s")
     error = None if task.cancelled() else task.exception()
     if isinstance(error, expected_errors):
         raise error
     if task.cancelled() or error is not None:
-        raise PluginError(f"{type(error).__name__}: {error}" if error is not None else "it gave up")
+        raise PluginError(
+            f"{type(error).__name__}: {error}" if error is not None else "the plug-in canceled its own call"
+        )
     return task.result()

@@ -1,6 +1,7 @@
-"""The settings of a node: what it offers, what it keeps, what it lets tasks do.
+"""The settings of a node: what it offers, what it stores, what it permits tasks to do.
 
-Who a node is, and where its things are.
+Field names are keys of configuration files; the texts are shown in `docs/configuration.md`. `NodeLocation` says where
+the node and its folders are.
 """
 
 from pathlib import Path
@@ -13,84 +14,100 @@ from wharf.contract.model.times import MINUTE, SECOND
 from wharf.node.sandbox.privileges import DEFAULT_CAPABILITIES
 
 SHUTDOWN_MARGIN_S: Final = 10.0
-"""What a node that ends is given beyond its deadline, and beyond the longest time in which a task may end."""
+"""Seconds that a shutdown may take beyond the drain deadline and the longest kill timeout."""
 
 
 class ReservedSettings(msgspec.Struct, frozen=True, kw_only=True):
-    cpu: Annotated[int, SettingInfo("MHz.", min_value=0)] = 0
-    memory: Annotated[int, SettingInfo("MB.", min_value=0)] = 0
-    disk: Annotated[int, SettingInfo("MB.", min_value=0)] = 0
+    """Resources that are reserved for the host and not assigned to tasks."""
+
+    cpu: Annotated[int, SettingInfo("CPU, in MHz.", min_value=0)] = 0
+    memory: Annotated[int, SettingInfo("Memory, in MB.", min_value=0)] = 0
+    disk: Annotated[int, SettingInfo("Disk space, in MB.", min_value=0)] = 0
     cores: Annotated[str, SettingInfo("Cores, as a list of ranges: `0-2,7`.")] = ""
     reserved_ports: Annotated[str, SettingInfo("Ports, as a list of ranges: `22,80,8500-8600`.")] = ""
 
 
 class HostVolumeSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """A folder of the host that jobs can mount."""
+
     path: Annotated[str, SettingInfo("The folder or file of the host.")] = ""
-    read_only: Annotated[bool, SettingInfo("Whether tasks may only read it.")] = False
+    read_only: Annotated[bool, SettingInfo("Whether tasks can only read it.")] = False
 
 
 class HostNetworkSettings(msgspec.Struct, frozen=True, kw_only=True):
-    cidr: Annotated[str, SettingInfo("The network's addresses.")] = ""
-    interface: Annotated[str, SettingInfo("Or the interface that it is on.")] = ""
-    reserved_ports: Annotated[str, SettingInfo("Ports not given to tasks, as a list of ranges.")] = ""
+    """A network of the host on which jobs can request ports."""
+
+    cidr: Annotated[str, SettingInfo("The addresses of the network, such as `10.0.0.0/8`.")] = ""
+    interface: Annotated[str, SettingInfo("The interface of the network; an alternative to `cidr`.")] = ""
+    reserved_ports: Annotated[str, SettingInfo("Ports that are not assigned to tasks, as a list of ranges.")] = ""
 
 
 class DrainOnShutdownSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether and how a node drains itself before it shuts down."""
+
     enabled: Annotated[
-        bool, SettingInfo("Whether the node moves its work away before it ends. When it is back, work may come again.")
+        bool, SettingInfo("Whether the node drains itself before it shuts down. The drain ends when the node is back.")
     ] = False
-    deadline: Annotated[Duration, SettingInfo("How long that may take.")] = Duration(60 * MINUTE)
-    force: Annotated[bool, SettingInfo("Whether it stops all at once instead of moving it.")] = False
+    deadline: Annotated[Duration, SettingInfo("The deadline of the drain.")] = Duration(60 * MINUTE)
+    force: Annotated[bool, SettingInfo("Whether it stops all allocations at once instead.")] = False
     ignore_system_jobs: Annotated[bool, SettingInfo("Whether system jobs are left running.")] = False
 
 
 class RawExecSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The driver `raw_exec`: programs of the host without a sandbox."""
+
     enabled: Annotated[
         bool,
-        SettingInfo("Whether tasks may run programs of the machine without walls around them. On in `wharf dev`."),
+        SettingInfo("Whether tasks may run programs of the host without a sandbox. On in `wharf dev`."),
     ] = False
     bounds_memory: Annotated[
         bool,
         SettingInfo(
-            "Whether the kernel ends a task that wants more memory than its job says, where the machine can do that. Else "
-            "a task's memory counts where it is placed, and nowhere else."
+            "Whether the kernel kills a task that uses more memory than its job requests, if the host supports that. "
+            "Otherwise the request counts only for placement."
         ),
     ] = True
 
 
 class ExecSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The driver `exec`: programs of the host in a sandbox."""
+
     allow_caps: Annotated[
-        tuple[str, ...], SettingInfo("The capabilities that tasks may ask for; `all`: every one.")
+        tuple[str, ...], SettingInfo("The capabilities that tasks may request; `all` permits every one.")
     ] = DEFAULT_CAPABILITIES
     default_pid_mode: Annotated[
-        str, SettingInfo("Whether tasks see only their own processes (`private`) or those of the machine (`host`).")
+        str, SettingInfo("Whether tasks see only their own processes (`private`) or those of the host (`host`).")
     ] = "private"
     default_ipc_mode: Annotated[
         str,
-        SettingInfo("Whether tasks have shared memory and queues of their own (`private`) or the machine's (`host`)."),
+        SettingInfo(
+            "Whether tasks have their own shared memory and message queues (`private`) or the host's (`host`)."
+        ),
     ] = "private"
     pids_limit: Annotated[
-        int, SettingInfo("How many processes and threads a task may have at one time. 0: any number.", min_value=0)
+        int, SettingInfo("How many processes and threads a task may have at one time; 0 sets no limit.", min_value=0)
     ] = 16_384
 
 
 class DockerDriverSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The driver `docker`: containers."""
+
     socket: Annotated[
         str,
         SettingInfo(
-            "The socket of the container engine, Docker's or Podman's.", default_text="where they put it themselves"
+            "The socket of the container engine, Docker or Podman.", default_text="the usual path of each engine"
         ),
     ] = ""
     volumes_enabled: Annotated[
-        bool, SettingInfo("Whether tasks may ask for folders of the machine and for volumes of the engine.")
+        bool, SettingInfo("Whether tasks may mount folders of the host and volumes of the engine.")
     ] = False
     allow_privileged: Annotated[
-        bool, SettingInfo("Whether tasks may ask for a privileged container, and for the machine's own namespaces.")
+        bool, SettingInfo("Whether tasks may request a privileged container and namespaces of the host.")
     ] = False
     allow_caps: Annotated[
-        tuple[str, ...], SettingInfo("The capabilities that tasks may ask for; `all`: every one.")
+        tuple[str, ...], SettingInfo("The capabilities that tasks may request; `all` permits every one.")
     ] = DEFAULT_CAPABILITIES
-    allow_runtimes: Annotated[tuple[str, ...], SettingInfo("The runtimes that tasks may ask for.")] = (
+    allow_runtimes: Annotated[tuple[str, ...], SettingInfo("The runtimes that tasks may request.")] = (
         "runc",
         "crun",
         "nvidia",
@@ -98,82 +115,89 @@ class DockerDriverSettings(msgspec.Struct, frozen=True, kw_only=True):
     extra_labels: Annotated[
         tuple[str, ...],
         SettingInfo(
-            "What more is written on containers: `job_name`, `job_id`, `task_group_name`, `task_name`, `namespace`, "
+            "Additional labels of containers: `job_name`, `job_id`, `task_group_name`, `task_name`, `namespace`, "
             "`node_id`, `node_name`."
         ),
     ] = ()
 
 
 class DriversSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The settings of each driver."""
+
     docker: Annotated[DockerDriverSettings, SettingInfo("Containers.")] = DockerDriverSettings()
-    exec: Annotated[ExecSettings, SettingInfo("Programs of the machine, within walls.")] = ExecSettings()
-    raw_exec: Annotated[RawExecSettings, SettingInfo("Programs of the machine, as they are.")] = RawExecSettings()
+    exec: Annotated[ExecSettings, SettingInfo("Programs of the host in a sandbox.")] = ExecSettings()
+    raw_exec: Annotated[RawExecSettings, SettingInfo("Programs of the host without a sandbox.")] = RawExecSettings()
 
 
 class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """All settings of a node."""
+
     enabled: Annotated[bool, SettingInfo("Whether this agent is a node: it runs tasks.")] = False
     servers: Annotated[
         tuple[str, ...],
         SettingInfo(
-            "HTTP addresses of servers, used in turn: one until it does not answer, then the next.",
+            "HTTP addresses of servers. The node uses one until it does not reply, then the next.",
             default_text="the server in the same agent",
         ),
     ] = ()
     intro_token: Annotated[
-        SecretText, SettingInfo("The token that a new node is introduced with where tokens are needed.")
+        SecretText, SettingInfo("The introduction token with which a new node registers while access control is on.")
     ] = SecretText()
-    node_class: Annotated[str, SettingInfo("The class that constraints and spreads can name.")] = ""
-    node_pool: Annotated[str, SettingInfo("The pool that the node is in.")] = "default"
-    meta: Annotated[dict[str, str], SettingInfo("Free names and values that constraints can name.")] = {}
-    options: Annotated[
-        dict[str, str], SettingInfo("What plugins for drivers and devices are told (docs/node.md).")
-    ] = {}
+    node_class: Annotated[str, SettingInfo("The node class, which constraints and spreads can use.")] = ""
+    node_pool: Annotated[str, SettingInfo("The node pool that the node belongs to.")] = "default"
+    meta: Annotated[dict[str, str], SettingInfo("Metadata of your choice, which constraints can use.")] = {}
+    options: Annotated[dict[str, str], SettingInfo("Options for driver and device plug-ins (docs/node.md).")] = {}
     fake_nodes: Annotated[
         int,
         SettingInfo(
-            "How many fake nodes run beside the real one: they take work and say that it runs, and start "
-            "nothing. For trying and measuring.",
+            "How many fake nodes run beside the real one. They accept allocations and report them as running, "
+            "but start nothing. For tests and measurements.",
             min_value=0,
             max_value=100_000,
         ),
     ] = 0
     alloc_dir: Annotated[
-        str, SettingInfo("Where the folders of allocations are.", default_text="`alloc` in the data folder")
+        str, SettingInfo("The folder for the folders of allocations.", default_text="`alloc` in the data folder")
     ] = ""
     state_dir: Annotated[
-        str, SettingInfo("Where the node remembers what it runs.", default_text="`node` in the data folder")
+        str,
+        SettingInfo(
+            "The folder for the node's own state, such as its journal.", default_text="`node` in the data folder"
+        ),
     ] = ""
     network_interface: Annotated[
-        str, SettingInfo("The interface whose address tasks get.", default_text="that of the default route")
+        str, SettingInfo("The interface whose address tasks get.", default_text="the interface of the default route")
     ] = ""
-    min_dynamic_port: Annotated[int, SettingInfo("The first port given to tasks.", min_value=1, max_value=65_535)] = (
-        20_000
-    )
-    max_dynamic_port: Annotated[int, SettingInfo("The last port given to tasks.", min_value=1, max_value=65_535)] = (
-        32_000
-    )
-    max_kill_timeout: Annotated[Duration, SettingInfo("The longest time that a task may ask for to end.")] = Duration(
+    min_dynamic_port: Annotated[
+        int, SettingInfo("The first port that is assigned to tasks.", min_value=1, max_value=65_535)
+    ] = 20_000
+    max_dynamic_port: Annotated[
+        int, SettingInfo("The last port that is assigned to tasks.", min_value=1, max_value=65_535)
+    ] = 32_000
+    max_kill_timeout: Annotated[Duration, SettingInfo("The longest kill timeout that a task may request.")] = Duration(
         30 * SECOND
     )
-    reserved: Annotated[ReservedSettings, SettingInfo("What is kept for the host itself.")] = ReservedSettings()
-    gc_interval: Annotated[Duration, SettingInfo("How often folders of ended allocations are looked at.")] = Duration(
-        MINUTE
+    reserved: Annotated[ReservedSettings, SettingInfo("Resources that are reserved for the host itself.")] = (
+        ReservedSettings()
     )
+    gc_interval: Annotated[
+        Duration, SettingInfo("How often the node checks whether folders of ended allocations must be removed.")
+    ] = Duration(MINUTE)
     gc_disk_usage_threshold: Annotated[
-        float, SettingInfo("Percent of the disk in use from which they are removed.")
+        float, SettingInfo("Disk usage in percent from which folders of ended allocations are removed.")
     ] = 80.0
-    gc_inode_usage_threshold: Annotated[float, SettingInfo("Percent of inodes in use from which they are removed.")] = (
-        70.0
-    )
-    gc_parallel_destroys: Annotated[int, SettingInfo("How many are removed at a time.", min_value=1)] = 2
+    gc_inode_usage_threshold: Annotated[
+        float, SettingInfo("Inode usage in percent from which folders of ended allocations are removed.")
+    ] = 70.0
+    gc_parallel_destroys: Annotated[int, SettingInfo("How many folders are removed at a time.", min_value=1)] = 2
     gc_max_allocs: Annotated[
-        int, SettingInfo("How many allocations a node may keep before it removes.", min_value=1)
+        int, SettingInfo("How many allocations a node may have before it removes folders of ended ones.", min_value=1)
     ] = 50
     log_tail_bytes: Annotated[
         int,
         SettingInfo(
-            "How much of the end of each log is kept on the servers when an allocation is over, where its files are gone: "
-            "so much of what a task printed, and of its errors. 0: nothing.",
+            "How many bytes of the end of each log, `stdout` and `stderr` of every task, servers keep after the "
+            "allocation has ended; 0 keeps nothing.",
             min_value=0,
             max_value=65_536,
         ),
@@ -181,73 +205,78 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
     chroot_env: Annotated[
         dict[str, str],
         SettingInfo(
-            "Folders and files of the host that tasks of the driver `exec` may read, each with the path at which they "
-            "find it.",
+            "Folders and files of the host that tasks of the driver `exec` can read, each with its path in the task.",
             default_text="`/bin`, `/etc`, `/lib`, `/lib32`, `/lib64`, `/run/resolvconf`, `/run/systemd/resolve`, `/sbin`, "
-            "`/usr`, where they are",
+            "`/usr`, as far as they exist",
         ),
     ] = {}
     cni_path: Annotated[
         str,
         SettingInfo(
-            "Where CNI plugins are, folders as in `PATH`; then it is looked in `/usr/lib/cni` and `/usr/libexec/cni`."
+            "The folders of CNI plug-ins, separated by colons; `/usr/lib/cni` and `/usr/libexec/cni` are searched too."
         ),
     ] = "/opt/cni/bin"
     cni_config_dir: Annotated[
-        str, SettingInfo("Where networks of CNI are declared: jobs ask for them by the mode `cni/NAME`.")
+        str, SettingInfo("The folder of CNI network configurations; jobs request one with the network mode `cni/NAME`.")
     ] = "/opt/cni/config"
     bridge_network_name: Annotated[
-        str, SettingInfo("The bridge of tasks in network mode `bridge`; it is made when it is needed.")
+        str, SettingInfo("The bridge for the network mode `bridge`; it is created when it is needed.")
     ] = "wharf"
-    bridge_network_subnet: Annotated[str, SettingInfo("Its addresses.")] = "172.26.64.0/20"
+    bridge_network_subnet: Annotated[str, SettingInfo("The addresses of the bridge network.")] = "172.26.64.0/20"
     host_volume: Annotated[
-        dict[str, HostVolumeSettings], SettingInfo("Folders of the host that jobs may ask for, by name.")
+        dict[str, HostVolumeSettings], SettingInfo("Folders of the host that jobs can mount, by name.")
     ] = {}
     host_volumes_dir: Annotated[
         str,
         SettingInfo(
-            "Where volumes lie that are made while the node runs.", default_text="`host_volumes` beside `state_dir`"
+            "The folder for volumes that are created while the node runs.",
+            default_text="`host_volumes` beside `state_dir`",
         ),
     ] = ""
     host_volume_plugin_dir: Annotated[
         str,
         SettingInfo(
-            "Programs that make volumes, beside the built-in `mkdir`.",
+            "The folder of plug-ins that create volumes, in addition to the built-in `mkdir`.",
             default_text="`host_volume_plugins` beside `state_dir`",
         ),
     ] = ""
     host_network: Annotated[
-        dict[str, HostNetworkSettings], SettingInfo("Networks that ports may be asked on, by name.")
+        dict[str, HostNetworkSettings], SettingInfo("Networks on which jobs can request ports, by name.")
     ] = {}
-    disable_remote_exec: Annotated[bool, SettingInfo("Whether no command may be run in a task from outside.")] = False
-    drivers: Annotated[DriversSettings, SettingInfo("The ways to run tasks.")] = DriversSettings()
+    disable_remote_exec: Annotated[
+        bool, SettingInfo("Whether remote commands in tasks, such as `alloc exec`, are forbidden.")
+    ] = False
+    drivers: Annotated[DriversSettings, SettingInfo("The settings of each driver.")] = DriversSettings()
     finds_left_overs_by: Annotated[
         str,
         SettingInfo(
-            "How the node finds processes that a task left behind: by control groups where it may make them (`auto`), or "
+            "How the node finds processes that a task left behind: by control groups if it may create them (`auto`), or "
             "only by a mark in their environment (`mark`)."
         ),
     ] = "auto"
     stop_on_shutdown: Annotated[
         bool,
         SettingInfo(
-            "Whether the node stops its tasks when it ends; else they go on, and it finds them again. On in `wharf dev`."
+            "Whether the node stops its tasks when it shuts down. Otherwise they keep running, and the restarted node "
+            "takes them over. On in `wharf dev`."
         ),
     ] = False
     drain_on_shutdown: Annotated[
-        DrainOnShutdownSettings, SettingInfo("What a node does with its work when it ends.")
+        DrainOnShutdownSettings, SettingInfo("Whether and how the node drains itself before it shuts down.")
     ] = DrainOnShutdownSettings()
 
     @property
     def shutdown_drain_timeout_s(self) -> float:
-        """How long its end may be held up by moving its work away."""
-        wanted = self.drain_on_shutdown
-        if not wanted.enabled:
+        """How many seconds the drain may delay a shutdown; 0 without a drain."""
+        drain = self.drain_on_shutdown
+        if not drain.enabled:
             return 0.0
-        return (0.0 if wanted.force else wanted.deadline.seconds) + self.max_kill_timeout.seconds + SHUTDOWN_MARGIN_S
+        return (0.0 if drain.force else drain.deadline.seconds) + self.max_kill_timeout.seconds + SHUTDOWN_MARGIN_S
 
 
 class NodeLocation(msgspec.Struct, frozen=True):
+    """The name of the node, where it is in the cluster, and where its folders are."""
+
     name: str
     datacenter: str
     region: str

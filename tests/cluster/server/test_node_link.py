@@ -148,7 +148,7 @@ async def test_what_the_node_refuses_is_refused_here_in_its_words() -> None:
 
 @in_virtual_time
 async def test_a_fault_of_the_node_is_told_as_one() -> None:
-    with pytest.raises(Refusal, match="an error of the node's own; its log tells of it") as refused:
+    with pytest.raises(Refusal, match="internal error of the node; see the node's log") as refused:
         await Wire().ask("broken")
 
     assert RefusalCode.OUTCOME_UNKNOWN is refused.value.code

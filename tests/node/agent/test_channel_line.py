@@ -1,4 +1,6 @@
-"""A node's channel, from its files to a caller of the API: it is opened, answers, breaks off and is opened again."""
+"""The node channel, from the files of an allocation to a caller of the API: it opens, replies, breaks and opens
+again.
+"""
 
 import base64
 from collections.abc import Callable, Coroutine
@@ -81,7 +83,7 @@ async def test_files_and_logs_are_read_through_the_channel(tmp_path: Path) -> No
 
 
 @with_folder
-async def test_what_is_wrong_is_told_with_its_status(tmp_path: Path) -> None:
+async def test_errors_have_the_right_status(tmp_path: Path) -> None:
     async with ACluster() as cluster:
         server = await with_node(cluster)
         await ANode(cluster, tmp_path, InMemorySockets(server.api)).is_open()
@@ -97,7 +99,7 @@ async def test_what_is_wrong_is_told_with_its_status(tmp_path: Path) -> None:
 
 
 @with_folder
-async def test_a_channel_that_breaks_off_is_open_again_within_five_seconds(tmp_path: Path) -> None:
+async def test_a_broken_channel_is_open_again_within_five_seconds(tmp_path: Path) -> None:
     async with ACluster() as cluster:
         server = await with_node(cluster)
         way = InMemorySockets(server.api)
@@ -114,7 +116,7 @@ async def test_a_channel_that_breaks_off_is_open_again_within_five_seconds(tmp_p
 
 
 @with_folder
-async def test_a_node_goes_on_to_the_next_server_when_one_does_not_answer(tmp_path: Path) -> None:
+async def test_a_node_connects_to_the_next_server_when_one_does_not_reply(tmp_path: Path) -> None:
     async with ACluster() as cluster:
         server = await with_node(cluster)
         node = ANode(cluster, tmp_path, InMemorySockets(None), InMemorySockets(server.api))
@@ -125,7 +127,7 @@ async def test_a_node_goes_on_to_the_next_server_when_one_does_not_answer(tmp_pa
 
 
 @with_folder
-async def test_a_node_that_is_refused_goes_on_trying(tmp_path: Path) -> None:
+async def test_a_node_whose_channel_is_refused_keeps_trying(tmp_path: Path) -> None:
     async with ACluster() as cluster:
         server = await with_node(cluster)
         node = ANode(cluster, tmp_path, InMemorySockets(server.api), secret="not this one")

@@ -1,5 +1,6 @@
-"""Tasks are somebody: their identities, where they find them, and what they may read with them. By a server with access
-control on, and a node of real processes."""
+"""Workload identities: where tasks find their tokens, when they are renewed and what they permit; on real processes
+with access control.
+"""
 
 import base64
 import json
@@ -107,7 +108,7 @@ def claims_of(jwt: str) -> dict[str, Any]:
     return found
 
 
-def test_a_template_reads_what_is_kept_for_its_task_and_nothing_else(cluster: Cluster) -> None:
+def test_a_template_can_read_only_the_variables_of_its_task(cluster: Cluster) -> None:
     cluster.put_variable("nomad/jobs/reads/g/t", v="mine")
     cluster.put_variable("nomad/jobs/other", v="theirs")
     mine = '{{ with nomadVar "nomad/jobs/reads/g/t" }}{{ .v }}{{ end }}'
@@ -123,7 +124,7 @@ def test_a_template_reads_what_is_kept_for_its_task_and_nothing_else(cluster: Cl
     assert "pending" == cluster.allocation("pries")["ClientStatus"]
 
 
-def test_a_template_reads_services_by_a_policy_of_its_job_and_waits_for_that(cluster: Cluster) -> None:
+def test_a_template_waits_for_a_policy_of_its_job_that_permits_listing_services(cluster: Cluster) -> None:
     text = "{{ range nomadServices }}{{ .Name }}{{ end }}."
     cluster.run(a_raw_job("lists", WAITS, Templates=[template(text)], KillSignal="SIGKILL"))
     told = wait_until(lambda: cluster.events("lists", "Template"), what="that it may not is told")
@@ -135,7 +136,7 @@ def test_a_template_reads_services_by_a_policy_of_its_job_and_waits_for_that(clu
     assert "." == (cluster.folder(allocation) / "t/local/conf").read_text()
 
 
-def test_a_task_finds_its_identities_where_it_wants_them_and_they_are_told_nowhere(cluster: Cluster) -> None:
+def test_identities_are_given_to_the_task_as_requested_and_appear_nowhere_else(cluster: Cluster) -> None:
     cluster.put_variable("nomad/jobs/names", v="kept for it")
     script = (
         f'echo "$WHARF_TOKEN $NOMAD_TOKEN $NOMAD_TOKEN_other_one $NOMAD_UNIX_ADDR" >$WHARF_SECRETS_DIR/seen; {WAITS}'
@@ -167,7 +168,7 @@ def words_of(pid: int) -> str:
         return ""
 
 
-def test_a_task_asks_the_cluster_by_the_socket_among_its_secrets(cluster: Cluster) -> None:
+def test_a_task_can_send_api_requests_through_the_socket_in_its_secrets_folder(cluster: Cluster) -> None:
     cluster.put_variable("nomad/jobs/asks", v="asked")
     cluster.run(a_raw_job("asks", WAITS, Identity={"File": True}, KillSignal="SIGKILL"))
     secrets = cluster.folder(cluster.running("asks")) / "t" / "secrets"
@@ -198,7 +199,7 @@ def by_socket(folder: Path, path: str, headers: str) -> tuple[str, bytes]:
     return head.split()[1].decode(), body
 
 
-def test_an_identity_is_renewed_before_it_ends_and_the_task_is_told(cluster: Cluster) -> None:
+def test_an_identity_is_renewed_before_it_expires_and_the_task_is_signaled(cluster: Cluster) -> None:
     short = {"Name": "short", "TTL": 4 * SECOND_NS, "File": True, "ChangeMode": "signal", "ChangeSignal": "SIGHUP"}
     cluster.run(a_raw_job("renews", WAITS, Identities=[short], KillSignal="SIGKILL"))
     folder = cluster.folder(cluster.running("renews")) / "t"
@@ -212,7 +213,7 @@ def test_an_identity_is_renewed_before_it_ends_and_the_task_is_told(cluster: Clu
     assert "Task being sent signal SIGHUP: identity short was renewed" == told[0]
 
 
-def test_a_node_proves_to_others_who_it_is_and_gets_a_new_identity_when_asked(cluster: Cluster) -> None:
+def test_a_node_has_a_signed_identity_that_can_be_renewed_on_request(cluster: Cluster) -> None:
     (node,) = cluster.ask("GET", "/v1/nodes")
 
     def claims() -> dict[str, Any]:

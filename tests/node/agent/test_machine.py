@@ -1,4 +1,4 @@
-"""What a node finds out about its machine."""
+"""The attributes that a node detects on its machine."""
 
 from pathlib import Path
 
@@ -21,14 +21,16 @@ from wharf.node.agent.fingerprint.machine import detect_cloud, probe_machine
         ({}, ""),
     ],
 )
-def test_a_machine_of_a_cloud_is_known_by_its_firmware(tmp_path: Path, firmware: dict[str, str], cloud: str) -> None:
+def test_a_cloud_is_detected_by_the_firmware_of_the_machine(
+    tmp_path: Path, firmware: dict[str, str], cloud: str
+) -> None:
     for name, said in firmware.items():
         (tmp_path / name).write_text(f"{said}\n")
 
     assert cloud == detect_cloud(tmp_path)
 
 
-def test_each_node_of_memory_tells_its_cores(tmp_path: Path) -> None:
+def test_the_cores_of_each_numa_node_are_reported(tmp_path: Path) -> None:
     attributes = probe_machine(tmp_path).attributes
     told = [attributes.get(f"numa.node{number}.cores", "") for number in range(int(attributes["numa.node.count"]))]
 

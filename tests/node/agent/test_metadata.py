@@ -1,11 +1,11 @@
-"""NodeMetadata of a node that changes while it runs."""
+"""Metadata of a node that are changed while it runs."""
 
 from pathlib import Path
 
 from wharf.node.agent.fingerprint.metadata import NodeMetadata
 
 
-def test_what_is_set_lies_over_what_the_configuration_says(tmp_path: Path) -> None:
+def test_changed_metadata_overrides_the_configuration(tmp_path: Path) -> None:
     metadata = NodeMetadata(tmp_path / "metadata", {"rack": "r1", "row": "a"})
 
     metadata.apply_changes({"rack": "r2", "disk": "fast"})
@@ -14,7 +14,7 @@ def test_what_is_set_lies_over_what_the_configuration_says(tmp_path: Path) -> No
     assert {"rack": "r1", "row": "a"} == metadata.build_response().static
 
 
-def test_a_key_of_the_configuration_that_is_taken_away_is_kept_as_nothing(tmp_path: Path) -> None:
+def test_a_deleted_key_of_the_configuration_is_hidden_by_a_stored_null(tmp_path: Path) -> None:
     metadata = NodeMetadata(tmp_path / "metadata", {"rack": "r1"})
     metadata.apply_changes({"disk": "fast"})
 
@@ -23,7 +23,7 @@ def test_a_key_of_the_configuration_that_is_taken_away_is_kept_as_nothing(tmp_pa
     assert ({}, {"rack": None}) == (metadata.merged, metadata.build_response().dynamic)
 
 
-def test_what_was_set_is_there_after_a_restart(tmp_path: Path) -> None:
+def test_changed_metadata_survive_a_restart(tmp_path: Path) -> None:
     NodeMetadata(tmp_path / "metadata", {}).apply_changes({"disk": "fast"})
 
     assert {"disk": "fast"} == NodeMetadata(tmp_path / "metadata", {}).merged

@@ -1,4 +1,4 @@
-"""Which orders a node carries out: none that are older than what it has said of itself."""
+"""Which assignments a node applies: none that is older than its last full report."""
 
 import asyncio
 import json
@@ -53,7 +53,7 @@ def statuses(server: OneServer) -> list[str]:
 
 
 @in_virtual_time
-async def test_what_a_whole_report_left_out_is_not_begun_by_orders_of_a_server_that_lags() -> None:
+async def test_an_assignment_from_a_lagging_server_is_ignored_after_a_full_report_without_it() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
         world = cluster.world("node-1")
@@ -83,7 +83,7 @@ async def test_what_a_whole_report_left_out_is_not_begun_by_orders_of_a_server_t
 
 
 @in_virtual_time
-async def test_what_a_whole_report_left_out_is_not_begun_by_orders_that_were_on_their_way_meanwhile() -> None:
+async def test_an_assignment_in_flight_during_a_full_report_without_it_is_ignored() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
         world = cluster.world("node-1")

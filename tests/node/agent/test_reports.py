@@ -1,4 +1,4 @@
-"""What a node tells, and when: an end only once it is kept."""
+"""When a node reports changes: an end only once it is stored."""
 
 import asyncio
 import json
@@ -32,7 +32,7 @@ def statuses(server: OneServer) -> list[str]:
 
 
 @in_virtual_time
-async def test_an_end_is_told_when_it_is_kept_and_what_is_no_end_at_once() -> None:
+async def test_an_end_is_reported_once_it_is_stored_and_any_other_change_at_once() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
         world = cluster.world("node-1")
@@ -52,7 +52,7 @@ async def test_an_end_is_told_when_it_is_kept_and_what_is_no_end_at_once() -> No
 
 
 @in_virtual_time
-async def test_an_agent_that_has_lost_all_it_knew_is_heard_and_what_its_former_life_said_late_is_not() -> None:
+async def test_reports_of_an_agent_without_journal_are_accepted_and_late_ones_of_its_predecessor_are_not() -> None:
     async with ACluster() as cluster:
         await cluster.a_server("m1")
         server = await cluster.a_server("m2", leads=False)

@@ -1,4 +1,4 @@
-"""What a node tells: all that servers ask for, in reports that they can read."""
+"""The content of a node's reports: everything that servers requested, in reports of acceptable size."""
 
 from wharf.contract.model.allocations.allocation import ClientStatus
 from wharf.contract.wire.nodes.messages import AllocationUpdate, NodeReportRequest
@@ -36,12 +36,12 @@ class Remembering:
         self.settled.append(allocation_id)
 
 
-def told(telling: ReportQueue) -> list[NodeReportRequest]:
+def send_all_reports(report_queue: ReportQueue) -> list[NodeReportRequest]:
     """All that it says, each answered at once."""
     said = []
-    while (report := telling.next_report()) is not None:
+    while (report := report_queue.next_report()) is not None:
         said.append(report)
-        telling.on_accepted(should_send_full_report=False)
+        report_queue.on_accepted(should_send_full_report=False)
     return said
 
 
@@ -49,12 +49,12 @@ def ids(*reports: NodeReportRequest) -> list[str]:
     return sorted(update.id for report in reports for update in report.allocations)
 
 
-def test_what_is_asked_for_in_whole_is_over_in_parts_and_all_that_runs_in_the_last_one() -> None:
+def test_a_full_report_has_ended_allocations_in_parts_and_all_running_ones_in_the_last_part() -> None:
     work = Remembering(3_500, running={0, 1_700, 3_499})
-    telling = ReportQueue(RealWorld(), work)
-    telling.request_full_report()
+    report_queue = ReportQueue(RealWorld(), work)
+    report_queue.request_full_report()
 
-    *parts, whole = told(telling)
+    *parts, whole = send_all_reports(report_queue)
 
     assert [(1_000, False)] * 3 == [(len(part.allocations), part.is_whole) for part in parts]
     assert whole.is_whole
@@ -63,43 +63,43 @@ def test_what_is_asked_for_in_whole_is_over_in_parts_and_all_that_runs_in_the_la
     assert 3_497 == len(work.settled)
 
 
-def test_what_ends_while_all_is_told_is_told_as_over() -> None:
+def test_an_allocation_that_ends_during_a_full_report_is_reported_as_ended() -> None:
     work = Remembering(1_500, running={3})
-    telling = ReportQueue(RealWorld(), work)
-    telling.request_full_report()
-    telling.next_report()
-    telling.on_accepted(should_send_full_report=True)
+    report_queue = ReportQueue(RealWorld(), work)
+    report_queue.request_full_report()
+    report_queue.next_report()
+    report_queue.on_accepted(should_send_full_report=True)
     work.updates["a3"] = AllocationUpdate(id="a3", client_status=ClientStatus.FAILED)
-    telling.mark_changed("a3")
+    report_queue.mark_changed("a3")
 
-    (whole,) = told(telling)
+    (whole,) = send_all_reports(report_queue)
 
     assert (whole.is_whole, len(whole.allocations)) == (True, 500)
     assert [ClientStatus.FAILED] == [each.client_status for each in whole.allocations if each.id == "a3"]
 
 
-def test_ends_of_logs_never_make_a_report_longer_than_servers_read() -> None:
+def test_log_tails_never_make_a_report_longer_than_servers_accept() -> None:
     work = Remembering(60, running=set(), tail=b"x" * 100_000)
-    telling = ReportQueue(RealWorld(), work)
+    report_queue = ReportQueue(RealWorld(), work)
     for id in work.updates:
-        telling.mark_changed(id)
+        report_queue.mark_changed(id)
 
-    reports = told(telling)
+    reports = send_all_reports(report_queue)
 
     assert sorted(work.updates) == ids(*reports)
     most = max(sum(len(each.log_tails) for each in report.allocations) for report in reports)
     assert most <= 2_000_000
 
 
-def test_to_servers_that_read_less_less_is_said_at_once() -> None:
+def test_reports_become_smaller_after_one_was_rejected_as_too_large() -> None:
     work = Remembering(60, running=set(), tail=b"x" * 100_000)
-    telling = ReportQueue(RealWorld(), work)
+    report_queue = ReportQueue(RealWorld(), work)
     for id in work.updates:
-        telling.mark_changed(id)
-    first = telling.next_report()
-    telling.on_rejected(is_too_large=True)
+        report_queue.mark_changed(id)
+    first = report_queue.next_report()
+    report_queue.on_rejected(is_too_large=True)
 
-    second = telling.next_report()
+    second = report_queue.next_report()
 
     assert first is not None
     assert second is not None
@@ -110,39 +110,39 @@ def numbers(*reports: NodeReportRequest) -> list[int]:
     return [report.number for report in reports]
 
 
-def test_reports_count_on_from_where_servers_say_and_never_back() -> None:
+def test_report_numbers_begin_where_servers_say_and_never_fall() -> None:
     work = Remembering(5, running={0, 1, 2, 3, 4})
-    telling = ReportQueue(RealWorld(), work)
-    telling.start_numbering(40)
+    report_queue = ReportQueue(RealWorld(), work)
+    report_queue.start_numbering(40)
     said = []
     for id in work.updates:
-        telling.skip_to_number({"a2": 70, "a3": 7}.get(id, 0))
-        telling.mark_changed(id)
-        said += told(telling)
+        report_queue.skip_to_number({"a2": 70, "a3": 7}.get(id, 0))
+        report_queue.mark_changed(id)
+        said += send_all_reports(report_queue)
 
     assert numbers(*said) == [40, 41, 70, 71, 72]
 
 
-def test_a_report_that_was_not_answered_is_made_anew_where_a_later_beginning_makes_it_old() -> None:
+def test_a_report_without_reply_is_rebuilt_when_a_higher_first_number_makes_it_outdated() -> None:
     work = Remembering(1, running={0})
-    telling = ReportQueue(RealWorld(), work)
-    telling.start_numbering(40)
-    telling.mark_changed("a0")
-    old = telling.next_report()
+    report_queue = ReportQueue(RealWorld(), work)
+    report_queue.start_numbering(40)
+    report_queue.mark_changed("a0")
+    old = report_queue.next_report()
     assert old is not None
-    assert telling.next_report() is old
+    assert report_queue.next_report() is old
 
-    telling.skip_to_number(90)
+    report_queue.skip_to_number(90)
 
-    (anew,) = told(telling)
+    (anew,) = send_all_reports(report_queue)
     assert (anew.number, anew.allocations, anew.report_id != old.report_id) == (90, old.allocations, True)
 
 
-def test_reports_have_no_numbers_where_no_server_told_a_beginning_for_this_life() -> None:
+def test_reports_are_not_numbered_before_a_server_has_assigned_a_first_number() -> None:
     work = Remembering(1, running={0})
-    telling = ReportQueue(RealWorld(), work)
-    telling.start_numbering(0)
-    telling.skip_to_number(90)
-    telling.mark_changed("a0")
+    report_queue = ReportQueue(RealWorld(), work)
+    report_queue.start_numbering(0)
+    report_queue.skip_to_number(90)
+    report_queue.mark_changed("a0")
 
-    assert numbers(*told(telling)) == [0]
+    assert numbers(*send_all_reports(report_queue)) == [0]

@@ -1,4 +1,4 @@
-"""What the node's journal remembers of orders, and of what followed from them."""
+"""What the node's journal contains about assignments and their effects."""
 
 import asyncio
 from collections.abc import Collection
@@ -66,7 +66,7 @@ def a_disk(data: bytes = b"") -> SimulatedDisk:
     return disk
 
 
-def works_of(disk: SimulatedDisk) -> AllocationManager:
+def build_manager(disk: SimulatedDisk) -> AllocationManager:
     driver, looks, journal = Patient(), FakeMachine(name="node-1"), NodeJournal(disk, BOOT)
     world = SimulatedWorld(7, asyncio.get_running_loop().time, member="node-1")
     works = AllocationManager(
@@ -89,11 +89,11 @@ STOP = replace(RUN, allocation=replace(RUN.allocation, alloc_modify_index=9, des
 
 @pytest.mark.parametrize("is_gone", [False, True], ids=["it is to stop", "servers do not know it any more"])
 @in_virtual_time
-async def test_wherever_the_journal_is_cut_off_no_order_is_remembered_without_what_follows_from_it(
+async def test_a_truncated_journal_never_contains_an_assignment_without_its_effects(
     is_gone: bool,
 ) -> None:
     disk = a_disk()
-    works = works_of(disk)
+    works = build_manager(disk)
     works.apply_assignment(RUN)
     await pass_time(1.0)
     if is_gone:
@@ -107,7 +107,7 @@ async def test_wherever_the_journal_is_cut_off_no_order_is_remembered_without_wh
         ends.append(end)
     found = []
     for end in ends:
-        cut = works_of(a_disk(data[:end]))
+        cut = build_manager(a_disk(data[:end]))
         work = cut.find("a1")
         if work is not None:
             is_told_again = (

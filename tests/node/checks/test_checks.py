@@ -1,4 +1,4 @@
-"""Checks: what is found when a service is asked, and what a row of findings means."""
+"""Health checks: the result of one probe, and the status after several."""
 
 import asyncio
 import contextlib
@@ -73,7 +73,7 @@ def http(status: str, body: bytes = b"", more: str = "") -> bytes:
         (http("500 Error", b"\xff"), ProbeResult(False, "\ufffd", 500)),
     ],
 )
-def test_a_service_is_well_when_its_status_is_below_400(answer: bytes, finding: ProbeResult) -> None:
+def test_a_service_is_healthy_when_its_status_is_below_400(answer: bytes, finding: ProbeResult) -> None:
     async def work() -> None:
         async with service(answer) as port:
             assert finding == await probe_service(wanted("http", port=port), no_task)
@@ -81,7 +81,7 @@ def test_a_service_is_well_when_its_status_is_below_400(answer: bytes, finding: 
     run(work())
 
 
-def test_method_path_headers_and_body_are_the_checks() -> None:
+def test_method_path_headers_and_body_come_from_the_check() -> None:
     async def work() -> None:
         heard: list[bytes] = []
         async with service(http("200 OK"), heard) as port:
@@ -98,7 +98,7 @@ def test_method_path_headers_and_body_are_the_checks() -> None:
     run(work())
 
 
-def test_a_long_answer_is_cut() -> None:
+def test_a_long_reply_is_truncated() -> None:
     async def work() -> None:
         async with service(http("500 Error", "é".encode() * MAX_OUTPUT_BYTES)) as port:
             found = await probe_service(wanted("http", port=port), no_task)
@@ -109,7 +109,7 @@ def test_a_long_answer_is_cut() -> None:
 
 
 @pytest.mark.parametrize("kind", ["http", "tcp", "grpc"])
-def test_a_service_that_is_not_there_is_not_well(kind: str) -> None:
+def test_an_unreachable_service_is_unhealthy(kind: str) -> None:
     async def work() -> None:
         found = await probe_service(wanted(kind, port=1), no_task)
 
@@ -119,17 +119,17 @@ def test_a_service_that_is_not_there_is_not_well(kind: str) -> None:
     run(work())
 
 
-def test_a_service_that_says_nothing_is_not_well() -> None:
+def test_a_service_that_does_not_reply_is_unhealthy() -> None:
     async def work() -> None:
         async with service(None) as port:
             found = await probe_service(wanted("http", port=port, timeout_s=0.1), no_task)
 
-        assert ProbeResult(False, "http: no answer within 0.1 s") == found
+        assert ProbeResult(False, "http: no reply within 0.1 s") == found
 
     run(work())
 
 
-def test_a_port_that_takes_connections_is_well() -> None:
+def test_a_port_that_accepts_connections_is_healthy() -> None:
     async def work() -> None:
         async with service(None) as port:
             assert ProbeResult(True, "wharf: tcp ok") == await probe_service(wanted("tcp", port=port), no_task)
@@ -141,7 +141,7 @@ def test_a_port_that_takes_connections_is_well() -> None:
     ("service_name", "finding"),
     [("", ProbeResult(True, "grpc: SERVING")), ("shop", ProbeResult(False, "grpc: NOT_SERVING"))],
 )
-def test_a_grpc_service_tells_of_itself(service_name: str, finding: ProbeResult) -> None:
+def test_a_grpc_service_reports_its_own_health(service_name: str, finding: ProbeResult) -> None:
     async def check(request: bytes, _: grpc.aio.ServicerContext) -> bytes:
         return b"\x08\x02" if b"shop" in request else b"\x08\x01"
 
@@ -163,7 +163,7 @@ def test_a_grpc_service_tells_of_itself(service_name: str, finding: ProbeResult)
     ("code", "finding"),
     [(0, ProbeResult(True, "x")), (1, ProbeResult(False, "x", is_warning=True)), (2, ProbeResult(False, "x"))],
 )
-def test_a_script_tells_by_its_exit_code(code: int, finding: ProbeResult) -> None:
+def test_the_exit_code_of_a_script_is_the_result(code: int, finding: ProbeResult) -> None:
     ran: list[tuple[str, ...]] = []
 
     async def run_in_task(command: tuple[str, ...]) -> tuple[int, str]:
@@ -177,13 +177,13 @@ def test_a_script_tells_by_its_exit_code(code: int, finding: ProbeResult) -> Non
     assert [("/bin/check", "-a")] == ran
 
 
-def test_a_script_that_takes_too_long_is_not_well() -> None:
+def test_a_script_that_takes_too_long_is_unhealthy() -> None:
     async def hang(_: tuple[str, ...]) -> tuple[int, str]:
         await asyncio.Event().wait()
         return 0, ""
 
     async def work() -> None:
-        assert ProbeResult(False, "script: no answer within 0.05 s") == await probe_service(
+        assert ProbeResult(False, "script: no reply within 0.05 s") == await probe_service(
             wanted("script", timeout_s=0.05), hang
         )
 
@@ -216,7 +216,7 @@ def row(check: CheckSpec, *findings: ProbeResult, runs_for_s: float = 100.0) -> 
         (wanted(should_ignore_warnings=True), [WARNED], CheckStatus.SUCCESS),
     ],
 )
-def test_a_status_changes_when_enough_in_a_row_say_so(
+def test_a_status_changes_after_enough_equal_results_in_a_row(
     check: CheckSpec, findings: list[ProbeResult], status: CheckStatus
 ) -> None:
     assert status == row(check, *findings).status
@@ -235,13 +235,13 @@ def test_a_status_changes_when_enough_in_a_row_say_so(
         (wanted(restart_limit=1, should_ignore_warnings_for_restart=True), [WARNED], 100, False),
     ],
 )
-def test_a_task_is_started_anew_after_so_many_failures(
+def test_a_task_is_restarted_after_the_configured_number_of_failures(
     check: CheckSpec, findings: list[ProbeResult], runs_for_s: float, wants: bool
 ) -> None:
     assert wants is should_restart(row(check, *findings, runs_for_s=runs_for_s), check)
 
 
-def test_what_a_check_was_answered_is_one_line_with_its_status() -> None:
+def test_the_output_of_a_check_is_one_line_with_its_status() -> None:
     page = {"Status": "failure", "StatusCode": 404, "Output": "<html>\n  <p>not   here\n" + "x" * 200}
 
     assert f"404: <html> <p>not here {'x' * 81}…" == format_check_output(page)

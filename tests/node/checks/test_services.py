@@ -1,4 +1,4 @@
-"""Services of tasks that run: listed with where they are, looked at, and started anew when they are not well."""
+"""Services of running tasks: registered with their address, checked, and restarted when they are unhealthy."""
 
 import urllib.request
 from collections.abc import Iterator
@@ -58,7 +58,7 @@ def stop(node: ANode, job: str) -> None:
     urllib.request.urlopen(request, timeout=ANSWERED_WITHIN_S).close()
 
 
-def test_a_service_is_listed_where_it_can_be_reached_and_its_check_makes_it_healthy(node: ANode) -> None:
+def test_a_service_is_registered_with_its_address_and_its_check_makes_it_healthy(node: ANode) -> None:
     node.run(a_served_job("shop"))
     wait_until(lambda: status(node, "shop") == "successful", what="the deployment is healthy")
     [instance] = listed(node, "shop")
@@ -75,7 +75,7 @@ def test_a_service_is_listed_where_it_can_be_reached_and_its_check_makes_it_heal
     wait_until(lambda: not listed(node, "shop"), what="it is taken off the list")
 
 
-def test_what_its_check_finds_ill_does_not_make_a_deployment_healthy(node: ANode) -> None:
+def test_a_failing_check_keeps_a_deployment_unhealthy(node: ANode) -> None:
     node.run(a_served_job("ill", Path="/nothing"))
     wait_until(lambda: [each["ClientStatus"] for each in node.allocations("ill")] == ["running"], what="it runs")
     wait_until(
@@ -86,14 +86,14 @@ def test_what_its_check_finds_ill_does_not_make_a_deployment_healthy(node: ANode
     stop(node, "ill")
 
 
-def test_a_check_that_only_tells_does_not_hold_up_a_deployment(node: ANode) -> None:
+def test_a_readiness_check_does_not_hold_up_a_deployment(node: ANode) -> None:
     node.run(a_served_job("tells", Path="/nothing", OnUpdate="ignore"))
     wait_until(lambda: status(node, "tells") == "successful", what="the deployment is healthy")
     assert ["readiness"] == [check["Mode"] for check in checks(node, "tells")]
     stop(node, "tells")
 
 
-def test_a_service_that_stays_ill_is_started_anew(node: ANode) -> None:
+def test_a_service_that_stays_unhealthy_is_restarted(node: ANode) -> None:
     node.run(a_served_job("again", Path="/nothing", CheckRestart={"Limit": 2, "Grace": 0}))
     wait_until(lambda: node.allocations("again") and node.allocations("again")[0]["TaskStates"], what="it is placed")
 
@@ -106,7 +106,7 @@ def test_a_service_that_stays_ill_is_started_anew(node: ANode) -> None:
     stop(node, "again")
 
 
-def test_a_script_in_the_task_is_a_check_with_thresholds_of_its_own(node: ANode) -> None:
+def test_a_script_check_runs_in_the_task_and_has_its_own_thresholds(node: ANode) -> None:
     """It fails at first, and has to be well twice."""
     script = 'echo "$GREETING"; echo >>local/looks; test $(wc -l <local/looks) -gt 1'
     wanted: dict[str, Any] = {"Type": "script", "Command": "/bin/sh", "Args": ["-c", script], "SuccessBeforePassing": 2}

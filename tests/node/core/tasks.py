@@ -1,4 +1,4 @@
-"""Small words for allocations on a node: plans, moments, and a stage on which events are played."""
+"""Builders for the rules of allocations, and a harness that applies events to one allocation."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ from wharf.contract.model.allocations.allocation import ClientStatus
 from wharf.contract.model.allocations.task_states import TaskEventType
 from wharf.contract.model.jobs.group_policies import RestartPolicy
 from wharf.contract.model.times import SECOND
-from wharf.node.core import events as on
+from wharf.node.core import events
 from wharf.node.core.allocation import apply_event, find_next_deadline_s, receive_allocation
 from wharf.node.core.allocation_spec import AllocationSpec, TaskSpec
 from wharf.node.core.clock import ClockReading
@@ -23,72 +23,82 @@ def failed(code: int = 1) -> Outcome:
     return Outcome(code)
 
 
-def a_policy(attempts: int = 0, *, delay_s: int = 15, interval_s: int = 1_800, mode: str = "fail") -> RestartPolicy:
+def make_restart_policy(
+    attempts: int = 0, *, delay_s: int = 15, interval_s: int = 1_800, mode: str = "fail"
+) -> RestartPolicy:
     return RestartPolicy(attempts=attempts, delay=delay_s * SECOND, interval=interval_s * SECOND, mode=mode)
 
 
-def a_task(name: str = "web", **given: Any) -> TaskSpec:
-    given.setdefault("restart_policy", a_policy())
-    return TaskSpec(name, **given)
+def make_task(name: str = "web", **fields: Any) -> TaskSpec:
+    fields.setdefault("restart_policy", make_restart_policy())
+    return TaskSpec(name, **fields)
 
 
-def a_batch_task(name: str = "work", **given: Any) -> TaskSpec:
-    return a_task(name, is_run_to_completion=True, **given)
+def make_batch_task(name: str = "work", **fields: Any) -> TaskSpec:
+    return make_task(name, is_run_to_completion=True, **fields)
 
 
-def a_plan(*tasks: TaskSpec, **given: Any) -> AllocationSpec:
-    return AllocationSpec(tasks=tasks or (a_task(),), **given)
+def make_spec(*tasks: TaskSpec, **fields: Any) -> AllocationSpec:
+    return AllocationSpec(tasks=tasks or (make_task(),), **fields)
 
 
 class Stage:
-    """One allocation, to which things happen. What is asked for is done at once, unless it is held back."""
+    """One allocation to which a test applies events.
+
+    Preparations and starts succeed at once unless they are switched off.
+    """
 
     def __init__(
-        self, plan: AllocationSpec, *, prepares: bool = True, starts: bool = True, waits_for_former: bool = False
+        self,
+        spec: AllocationSpec,
+        *,
+        prepares: bool = True,
+        starts: bool = True,
+        is_waiting_for_predecessor: bool = False,
     ) -> None:
-        self.plan = plan
+        self.spec = spec
         self.now_s = 100.0
-        self.actions: list[on.TaskAction] = []
+        self.actions: list[events.TaskAction] = []
         self.chance = 0.0
         self._prepares = prepares
         self._starts = starts
-        turned = receive_allocation("a1", plan, self.now(), is_waiting_for_predecessor=waits_for_former)
-        self.record: AllocationRecord = turned.record
-        self._do(turned.actions)
+        transition = receive_allocation("a1", spec, self.now(), is_waiting_for_predecessor=is_waiting_for_predecessor)
+        self.record: AllocationRecord = transition.record
+        self._do(transition.actions)
 
     def now(self) -> ClockReading:
         return ClockReading(NOON_NS + round(self.now_s * SECOND), self.now_s, self.chance)
 
-    def happen(self, event: on.AllocationEvent) -> None:
-        turned = apply_event(self.record, self.plan, event, self.now())
-        self.record = turned.record
-        self._do(turned.actions)
+    def apply(self, event: events.AllocationEvent) -> None:
+        transition = apply_event(self.record, self.spec, event, self.now())
+        self.record = transition.record
+        self._do(transition.actions)
 
-    def _do(self, actions: tuple[on.TaskAction, ...]) -> None:
+    def _do(self, actions: tuple[events.TaskAction, ...]) -> None:
         self.actions += actions
         for action in actions:
             match action:
-                case on.PrepareTask(name) if self._prepares:
-                    self.happen(on.TaskPrepared(name))
-                case on.StartTask(name, run) if self._starts:
-                    self.happen(on.TaskStarted(name, run))
+                case events.PrepareTask(name) if self._prepares:
+                    self.apply(events.TaskPrepared(name))
+                case events.StartTask(name, run) if self._starts:
+                    self.apply(events.TaskStarted(name, run))
                 case _:
                     pass
 
     def end(self, name: str, outcome: Outcome = ENDED_WELL) -> None:
-        self.happen(on.TaskEnded(name, self.task(name).run, outcome))
+        self.apply(events.TaskEnded(name, self.task(name).run, outcome))
 
     def stop(self, *, skips_delays: bool = False) -> None:
-        self.happen(on.StopRequested(skips_delays))
+        self.apply(events.StopRequested(skips_delays))
 
-    def pass_s(self, seconds: float) -> None:
-        """Whatever comes due on the way happens at its moment."""
+    def pass_time(self, seconds: float) -> None:
+        """Let time pass; every deadline on the way is applied at its time."""
         until_s = self.now_s + seconds
-        while (due_s := find_next_deadline_s(self.record, self.plan)) is not None and due_s <= until_s:
+        while (due_s := find_next_deadline_s(self.record, self.spec)) is not None and due_s <= until_s:
             self.now_s = max(due_s, self.now_s)
-            self.happen(on.DeadlineReached())
+            self.apply(events.DeadlineReached())
         self.now_s = until_s
-        self.happen(on.DeadlineReached())
+        self.apply(events.DeadlineReached())
 
     def task(self, name: str) -> TaskRecord:
         return self.record.task(name)
@@ -99,12 +109,12 @@ class Stage:
     def status(self) -> ClientStatus:
         return self.record.status
 
-    def events(self, name: str) -> list[str]:
+    def event_types(self, name: str) -> list[str]:
         return [str(event.type) for event in self.task(name).events]
 
     def details(self, name: str, kind: TaskEventType) -> dict[str, str]:
         return next(event.details or {} for event in reversed(self.task(name).events) if event.type == kind)
 
-    def take_actions(self) -> list[on.TaskAction]:
+    def take_actions(self) -> list[events.TaskAction]:
         taken, self.actions = self.actions, []
         return taken

@@ -1,11 +1,11 @@
-"""Whatever happens to an allocation, in whatever order: some things are true of it."""
+"""Properties that hold for an allocation after any sequence of events."""
 
 from hypothesis import given
 from hypothesis import strategies as some
 
-from tests.node.core.tasks import Stage, a_policy, a_task
+from tests.node.core.tasks import Stage, make_restart_policy, make_task
 from wharf.contract.model.allocations.allocation import ClientStatus
-from wharf.node.core import events as on
+from wharf.node.core import events
 from wharf.node.core.allocation import find_next_deadline_s, list_interrupted_actions, reset_after_boot
 from wharf.node.core.allocation_spec import AllocationSpec, HealthSpec
 from wharf.node.core.outcome import UNKNOWN, Outcome
@@ -13,7 +13,7 @@ from wharf.node.core.steps import STEPS_WITH_PROCESS, TaskStep
 
 HOOKS = ("", "", "prestart", "poststart", "poststop")
 POLICIES = some.builds(
-    a_policy,
+    make_restart_policy,
     some.integers(0, 3),
     delay_s=some.integers(0, 20),
     interval_s=some.integers(5, 60),
@@ -28,7 +28,7 @@ def plans(draw: some.DrawFn) -> AllocationSpec:
     for number, hook in enumerate(hooks):
         is_sidecar = hook in ("prestart", "poststart") and draw(some.booleans())
         tasks.append(
-            a_task(
+            make_task(
                 f"t{number}",
                 hook=hook,
                 is_sidecar=is_sidecar,
@@ -52,34 +52,36 @@ OUTCOMES = some.sampled_from((Outcome(), Outcome(1), Outcome(137, 9), UNKNOWN))
 NAMES = some.sampled_from(("t0", "t1", "t2", "t3"))
 RUNS = some.integers(0, 4)
 EVENTS = some.one_of(
-    some.builds(on.StopRequested, some.booleans()),
-    some.just(on.HealthWatchStarted()),
-    some.builds(on.TaskPrepared, NAMES),
-    some.builds(on.TaskPreparationFailed, NAMES, some.just("why"), is_final=some.booleans()),
-    some.builds(on.TaskStarted, NAMES, RUNS),
-    some.builds(on.TaskStartFailed, NAMES, RUNS, some.just("why"), some.booleans()),
-    some.builds(on.TaskEnded, NAMES, RUNS, OUTCOMES),
-    some.builds(on.RestartRequested, some.just(()), some.booleans()),
-    some.builds(on.ChecksChanged, some.booleans()),
-    some.builds(on.ServerContactLost, some.just(100.0)),
-    some.just(on.ServerContactRestored()),
-    some.just(on.DeadlineReached()),
+    some.builds(events.StopRequested, some.booleans()),
+    some.just(events.HealthWatchStarted()),
+    some.builds(events.TaskPrepared, NAMES),
+    some.builds(events.TaskPreparationFailed, NAMES, some.just("why"), is_final=some.booleans()),
+    some.builds(events.TaskStarted, NAMES, RUNS),
+    some.builds(events.TaskStartFailed, NAMES, RUNS, some.just("why"), some.booleans()),
+    some.builds(events.TaskEnded, NAMES, RUNS, OUTCOMES),
+    some.builds(events.RestartRequested, some.just(()), some.booleans()),
+    some.builds(events.ChecksChanged, some.booleans()),
+    some.builds(events.ServerContactLost, some.just(100.0)),
+    some.just(events.ServerContactRestored()),
+    some.just(events.DeadlineReached()),
 )
 HISTORIES = some.lists(some.tuples(EVENTS, some.floats(0.0, 10.0)), max_size=40)
 
 
 @given(plans(), HISTORIES, some.booleans(), some.booleans())
-def test_nothing_that_happens_breaks_it(
-    plan: AllocationSpec, history: list[tuple[on.AllocationEvent, float]], prepares: bool, starts: bool
+def test_no_sequence_of_events_breaks_an_allocation(
+    plan: AllocationSpec, history: list[tuple[events.AllocationEvent, float]], prepares: bool, starts: bool
 ) -> None:
     stage = Stage(plan, prepares=prepares, starts=starts)
     started: list[tuple[str, int]] = []
     was_over = False
     for event, wait_s in history:
-        stage.happen(event)
-        stage.pass_s(wait_s)
+        stage.apply(event)
+        stage.pass_time(wait_s)
 
-        started += [(action.task, action.run) for action in stage.take_actions() if isinstance(action, on.StartTask)]
+        started += [
+            (action.task, action.run) for action in stage.take_actions() if isinstance(action, events.StartTask)
+        ]
         for task in stage.record.tasks:
             # A step that only time ends knows when; no other waits for time.
             is_timed = task.step in (TaskStep.BACKOFF, TaskStep.SHUTDOWN_DELAY, TaskStep.STOPPING, TaskStep.KILLING)
@@ -87,7 +89,7 @@ def test_nothing_that_happens_breaks_it(
             assert len(task.events) <= 10
         due_s = find_next_deadline_s(stage.record, plan)
         assert due_s is None or due_s > stage.now_s
-        if was_over and not isinstance(event, on.RestartRequested):
+        if was_over and not isinstance(event, events.RestartRequested):
             assert stage.record.is_over
         was_over = stage.record.is_over
         assert stage.status() is not ClientStatus.COMPLETE or was_over
@@ -95,17 +97,17 @@ def test_nothing_that_happens_breaks_it(
 
 
 @given(plans(), HISTORIES)
-def test_what_is_to_stop_comes_to_an_end_once_its_programs_do(
-    plan: AllocationSpec, history: list[tuple[on.AllocationEvent, float]]
+def test_a_stopping_allocation_is_over_once_its_programs_have_ended(
+    plan: AllocationSpec, history: list[tuple[events.AllocationEvent, float]]
 ) -> None:
     stage = Stage(plan)
     for event, wait_s in history:
-        stage.happen(event)
-        stage.pass_s(wait_s)
+        stage.apply(event)
+        stage.pass_time(wait_s)
     stage.stop()
-    stage.happen(on.ServerContactRestored())
+    stage.apply(events.ServerContactRestored())
     for _ in range(60):
-        stage.pass_s(60)
+        stage.pass_time(60)
         for task in stage.record.tasks:
             if task.step in STEPS_WITH_PROCESS:
                 stage.end(task.name)
@@ -114,19 +116,19 @@ def test_what_is_to_stop_comes_to_an_end_once_its_programs_do(
 
 
 @given(plans(), HISTORIES)
-def test_a_record_can_be_taken_up_again_after_a_crash_or_another_boot(
-    plan: AllocationSpec, history: list[tuple[on.AllocationEvent, float]]
+def test_a_record_can_be_restored_after_a_crash_or_a_reboot(
+    plan: AllocationSpec, history: list[tuple[events.AllocationEvent, float]]
 ) -> None:
     stage = Stage(plan, prepares=False, starts=False)
     for event, wait_s in history:
-        stage.happen(event)
-        stage.pass_s(wait_s)
+        stage.apply(event)
+        stage.pass_time(wait_s)
     under_way = {task.name for task in stage.record.tasks if task.step in (TaskStep.PREPARING, TaskStep.STARTING)}
 
     assert under_way <= {action.task for action in list_interrupted_actions(stage.record, plan)}
     stage.record = reset_after_boot(stage.record)
     stage.now_s = 3.0
-    stage.happen(on.DeadlineReached())
+    stage.apply(events.DeadlineReached())
     for task in stage.record.tasks:
-        stage.happen(on.TaskEnded(task.name, task.run, UNKNOWN))
+        stage.apply(events.TaskEnded(task.name, task.run, UNKNOWN))
     assert not any(task.step in STEPS_WITH_PROCESS for task in stage.record.tasks)

@@ -1,24 +1,24 @@
-"""Signals that people send to tasks."""
+"""Signals that users send to tasks."""
 
-from tests.node.core.tasks import Stage, a_plan, a_task
-from wharf.node.core import events as on
+from tests.node.core.tasks import Stage, make_spec, make_task
+from wharf.node.core import events
 
 
-def test_a_signal_is_sent_to_the_tasks_that_run_and_told_of() -> None:
-    stage = Stage(a_plan(a_task("web"), a_task("helper")))
+def test_a_signal_is_sent_to_running_tasks_and_recorded() -> None:
+    stage = Stage(make_spec(make_task("web"), make_task("helper")))
 
-    stage.happen(on.SignalRequested("SIGHUP", ("web",)))
+    stage.apply(events.SignalRequested("SIGHUP", ("web",)))
 
-    assert [on.SignalTask("web", 1, "SIGHUP")] == stage.actions[-1:]
-    assert "Signaling" == stage.events("web")[-1]
+    assert [events.SignalTask("web", 1, "SIGHUP")] == stage.actions[-1:]
+    assert "Signaling" == stage.event_types("web")[-1]
     assert {"signal": "SIGHUP"} == stage.task("web").events[-1].details
-    assert "Signaling" not in stage.events("helper")
+    assert "Signaling" not in stage.event_types("helper")
 
 
-def test_a_signal_reaches_nothing_that_does_not_run() -> None:
-    stage = Stage(a_plan(), starts=False)
+def test_a_signal_is_not_sent_to_tasks_that_do_not_run() -> None:
+    stage = Stage(make_spec(), starts=False)
     before = list(stage.actions)
 
-    stage.happen(on.SignalRequested("SIGHUP"))
+    stage.apply(events.SignalRequested("SIGHUP"))
 
     assert before == stage.actions

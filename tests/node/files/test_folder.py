@@ -1,4 +1,4 @@
-"""The folder of an allocation: what is shown of it, and that nothing else is."""
+"""Read access to the folder of an allocation: what is shown, and that nothing else is."""
 
 import os
 import socket
@@ -48,7 +48,7 @@ def test_a_folder_is_listed_by_name_with_hidden_files(root: Path, folder: ReadOn
     assert ["local", "private", "secrets"] == [entry.name for entry in folder.list_entries("/web/./local/..")]
 
 
-def test_a_file_is_told_with_size_mode_time_and_kind(root: Path, folder: ReadOnlyFolder) -> None:
+def test_a_file_is_listed_with_size_mode_time_and_content_type(root: Path, folder: ReadOnlyFolder) -> None:
     page = root / "web/local/page.html"
     page.chmod(0o640)
     os.utime(page, ns=(0, 1_500_000_000_120_000_000))
@@ -59,7 +59,7 @@ def test_a_file_is_told_with_size_mode_time_and_kind(root: Path, folder: ReadOnl
     assert ("2017-07-14T02:40:00.12Z", "text/plain; charset=utf-8") == (found.mod_time, found.content_type)
 
 
-def test_what_is_a_folder_says_so(folder: ReadOnlyFolder) -> None:
+def test_a_folder_is_reported_as_a_folder(folder: ReadOnlyFolder) -> None:
     assert (True, "application/octet-stream") == ((found := folder.read_info("web")).is_dir, found.content_type)
     assert folder.read_info("/").is_dir
     assert (RefusalCode.INVALID, 'file "web" is a directory') == refusal_of(lambda: folder.open_file("web"))
@@ -106,26 +106,26 @@ def test_secrets_are_listed_and_never_read_also_through_a_link(root: Path, folde
 
 
 @pytest.mark.parametrize("path", ["none", "web/none/x", "web/local/page.html/x", "x" * 300])
-def test_what_is_not_there_is_told(folder: ReadOnlyFolder, path: str) -> None:
+def test_a_missing_file_is_refused_as_not_found(folder: ReadOnlyFolder, path: str) -> None:
     assert (RefusalCode.NOT_FOUND, f'file "{path}" does not exist') == refusal_of(lambda: folder.open_file(path))
 
 
 def test_a_file_must_be_named(folder: ReadOnlyFolder) -> None:
     assert (RefusalCode.INVALID, "must provide a file name") == refusal_of(lambda: folder.read_info(""))
     assert (RefusalCode.INVALID, "must provide a file name") == refusal_of(lambda: folder.open_file(""))
-    assert (RefusalCode.INVALID, "a path holds no zero byte") == refusal_of(lambda: folder.open_file("a\0b"))
+    assert (RefusalCode.INVALID, "a path must not contain a zero byte") == refusal_of(lambda: folder.open_file("a\0b"))
 
 
 def test_a_pipe_is_not_waited_for(root: Path, folder: ReadOnlyFolder) -> None:
     os.mkfifo(root / "web/local/pipe")
 
-    assert (RefusalCode.INVALID, 'file "web/local/pipe" is no regular file') == refusal_of(
+    assert (RefusalCode.INVALID, 'file "web/local/pipe" is not a regular file') == refusal_of(
         lambda: folder.open_file("web/local/pipe")
     )
     assert "prw-r--r--" == folder.read_info("web/local/pipe").file_mode
 
 
-def test_files_of_an_allocation_that_was_collected_are_told_to_be_gone(tmp_path: Path) -> None:
+def test_files_of_a_collected_allocation_are_refused_as_gone(tmp_path: Path) -> None:
     expected = (RefusalCode.NOT_FOUND, "the allocation's files are gone from its node")
 
     assert expected == refusal_of(lambda: ReadOnlyFolder(tmp_path / "gone").list_entries("/"))
@@ -159,7 +159,7 @@ def test_no_descriptor_stays_open(root: Path, folder: ReadOnlyFolder) -> None:
         (0o020600, "Dcrw-------"),
     ],
 )
-def test_modes_are_written_with_the_kind_in_front(mode: int, text: str) -> None:
+def test_modes_are_formatted_with_the_file_type_in_front(mode: int, text: str) -> None:
     assert text == format_mode(mode)
 
 
@@ -183,5 +183,5 @@ def test_a_socket_is_listed(root: Path, folder: ReadOnlyFolder, monkeypatch: pyt
         (b"", "x", "text/plain; charset=utf-8"),
     ],
 )
-def test_what_a_file_holds_is_seen_from_its_beginning(head: bytes, name: str, kind: str) -> None:
+def test_the_content_type_is_detected_from_the_beginning_of_a_file(head: bytes, name: str, kind: str) -> None:
     assert kind == detect_content_type(head, name)

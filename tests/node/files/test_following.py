@@ -1,4 +1,4 @@
-"""Files and logs as they grow, in virtual time."""
+"""Following files and logs while they grow, in virtual time."""
 
 from collections.abc import AsyncGenerator
 from pathlib import Path
@@ -85,7 +85,7 @@ class Follower:
         (ReadOrigin.END, 99, b"0123456789"),
     ],
 )
-def test_a_file_is_read_from_a_place_counted_from_either_end(
+def test_a_file_is_read_from_an_offset_counted_from_start_or_end(
     root: Path, origin: ReadOrigin, offset: int, data: bytes
 ) -> None:
     (root / "f").write_text("0123456789")
@@ -100,7 +100,7 @@ def test_a_file_is_read_from_a_place_counted_from_either_end(
     work()
 
 
-def test_a_large_file_comes_in_pieces_with_their_ends(root: Path) -> None:
+def test_a_large_file_is_sent_in_pieces_with_their_end_offsets(root: Path) -> None:
     (root / "f").write_bytes(b"x" * 150_000)
 
     @in_virtual_time
@@ -130,11 +130,11 @@ async def follow_what_is_written(root: Path) -> None:
     assert "file deleted" == follower.frames[-1].event
 
 
-def test_what_is_written_comes_within_a_twentieth_of_a_second_and_the_files_end_is_told(root: Path) -> None:
+def test_appended_data_arrive_within_50_ms_and_truncation_and_deletion_are_reported(root: Path) -> None:
     follow_what_is_written(root)
 
 
-def test_while_nothing_comes_an_empty_frame_says_each_second_that_one_still_looks(root: Path) -> None:
+def test_an_empty_frame_is_sent_each_second_without_data(root: Path) -> None:
     (root / "f").write_text("")
 
     @in_virtual_time
@@ -149,7 +149,7 @@ def test_while_nothing_comes_an_empty_frame_says_each_second_that_one_still_look
     work()
 
 
-def test_a_file_that_is_not_there_is_refused_before_the_first_frame(root: Path) -> None:
+def test_a_missing_file_is_refused_before_the_first_frame(root: Path) -> None:
     @in_virtual_time
     async def work() -> None:
         with pytest.raises(Refusal, match='file "f" does not exist'):
@@ -169,7 +169,7 @@ def test_a_file_that_is_not_there_is_refused_before_the_first_frame(root: Path) 
         (ReadOrigin.START, 99, ""),
     ],
 )
-def test_a_log_is_one_text_over_its_files(root: Path, origin: ReadOrigin, offset: int, text: str) -> None:
+def test_a_log_is_read_as_one_text_over_all_its_files(root: Path, origin: ReadOrigin, offset: int, text: str) -> None:
     for number, part in ((9, "aaa"), (10, "bbb"), (11, "ccc")):
         write(root, number, part)
     write(root, 10, "other", stream="stderr")
@@ -184,7 +184,7 @@ def test_a_log_is_one_text_over_its_files(root: Path, origin: ReadOrigin, offset
     work()
 
 
-def test_a_log_that_is_followed_goes_on_in_the_next_file(root: Path) -> None:
+def test_following_a_log_continues_in_the_next_file(root: Path) -> None:
     @in_virtual_time
     async def work() -> None:
         follower = Follower(of_logs(root, follows=True))
@@ -204,7 +204,7 @@ def test_a_log_that_is_followed_goes_on_in_the_next_file(root: Path) -> None:
     work()
 
 
-def test_a_follower_that_was_too_slow_goes_on_with_the_oldest_file_that_is_left(root: Path) -> None:
+def test_a_slow_follower_continues_with_the_oldest_remaining_file(root: Path) -> None:
     write(root, 0, "old")
 
     @in_virtual_time
@@ -221,7 +221,7 @@ def test_a_follower_that_was_too_slow_goes_on_with_the_oldest_file_that_is_left(
     work()
 
 
-def test_following_ends_when_the_task_is_over_and_all_is_told(root: Path) -> None:
+def test_following_ends_when_the_task_is_over_and_everything_was_sent(root: Path) -> None:
     write(root, 0, "all")
 
     @in_virtual_time
@@ -231,7 +231,7 @@ def test_following_ends_when_the_task_is_over_and_all_is_told(root: Path) -> Non
     work()
 
 
-def test_a_log_that_is_not_there_yet_is_refused_or_waited_for(root: Path) -> None:
+def test_a_log_that_does_not_exist_yet_is_refused_or_waited_for_when_following(root: Path) -> None:
     @in_virtual_time
     async def work() -> None:
         with pytest.raises(Refusal, match='no stdout log of task "web" yet'):
@@ -246,7 +246,7 @@ def test_a_log_that_is_not_there_yet_is_refused_or_waited_for(root: Path) -> Non
     work()
 
 
-def test_frames_leave_out_what_is_empty() -> None:
+def test_frames_omit_empty_fields() -> None:
     async def frames() -> AsyncGenerator[FileFrame, None]:
         yield FileFrame(3, b"abc", "f")
         yield FileFrame()

@@ -1,4 +1,4 @@
-"""What was measured in the last minutes."""
+"""The history of resource usage."""
 
 import os
 import time
@@ -14,7 +14,7 @@ def burn(seconds: float) -> None:
         pass
 
 
-def test_what_a_run_used_between_two_looks_is_told_with_its_memory() -> None:
+def test_the_history_shows_cpu_and_memory_of_a_run_between_two_samples() -> None:
     history = UsageHistory()
     pids = [os.getpid()]
 
@@ -40,7 +40,7 @@ def test_the_machine_has_a_history_too() -> None:
     assert [] == history.list_machine_samples(MINUTE_NS + 1)
 
 
-def test_only_the_last_minutes_are_kept_and_nothing_of_runs_that_are_over() -> None:
+def test_only_the_last_minutes_are_kept_and_ended_runs_are_dropped() -> None:
     history = UsageHistory()
     for minute in range(2 * MAX_SAMPLES):
         history.record_run("r", [os.getpid()], at_ns=minute, at_s=float(minute))
@@ -53,7 +53,7 @@ def test_only_the_last_minutes_are_kept_and_nothing_of_runs_that_are_over() -> N
     assert [] == history.list_run_samples("r", 0)
 
 
-def test_a_run_whose_processes_are_gone_is_passed_over() -> None:
+def test_a_run_without_processes_is_skipped() -> None:
     history = UsageHistory()
 
     history.record_run("r", [2**22 + 1], at_ns=0, at_s=0.0)
@@ -62,7 +62,7 @@ def test_a_run_whose_processes_are_gone_is_passed_over() -> None:
     assert [] == history.list_run_samples("r", 0)
 
 
-def test_the_tasks_of_an_allocation_are_added_moment_by_moment() -> None:
+def test_the_samples_of_all_tasks_are_added_by_time() -> None:
     together = sum_histories([[UsageSample(1, 10.0, 5), UsageSample(2, 20.0, 5)], [UsageSample(2, 1.0, 7)]])
 
     assert [UsageSample(1, 10.0, 5), UsageSample(2, 21.0, 12)] == together

@@ -241,7 +241,7 @@ def test_a_network_that_its_plugin_refuses_is_told_as_that_and_undone(node: ANod
     (allocation,) = node.allocations("refused")
     said = [(event["Details"] or {}).get("setup_error", "") for event in allocation["TaskStates"]["t"]["Events"]]
     why = "the network plugin desk refuses: all desks are taken: ask for another"
-    assert f"the allocation's network cannot be made: {why}" in said
+    assert f"cannot create the allocation's network: {why}" in said
     assert {"ADD", "DEL"} == set(office.asked(allocation["ID"]))
     wait_until(lambda: is_taken_down(full(node, allocation["ID"])), what="nothing of it is left")
     stop(node, "refused")

@@ -1,4 +1,4 @@
-"""When a task's identities are signed: once, again before they end, and not because the agent came back."""
+"""When the identities of a task are signed: once, again before they expire, and not because the agent was restarted."""
 
 import asyncio
 from collections.abc import Sequence
@@ -43,20 +43,20 @@ class Servers:
         ]
 
 
-class Told:
+class RecordedTaskControl:
     """The port `Tells`: what was done about the task."""
 
     def __init__(self) -> None:
-        self.said: list[str] = []
+        self.recorded: list[str] = []
 
-    def record_event(self, kind: TaskEventType, message: str = "", **_details: str) -> None:
-        self.said.append(f"{kind}: {message}")
+    def record_event(self, event_type: TaskEventType, message: str = "", **_details: str) -> None:
+        self.recorded.append(f"{event_type}: {message}")
 
     def restart_task(self, reason: str) -> None:
-        self.said.append(reason)
+        self.recorded.append(reason)
 
     def signal_task(self, name: str, reason: str) -> None:
-        self.said.append(f"{name}: {reason}")
+        self.recorded.append(f"{name}: {reason}")
 
     async def run_command(self, _command: tuple[str, ...], *, timeout_s: float) -> tuple[int, str]:
         raise AssertionError(f"nothing is to be run within {timeout_s}")
@@ -75,53 +75,53 @@ def a_world() -> SimulatedWorld:
 
 
 @in_virtual_time
-async def test_an_identity_is_renewed_in_the_middle_of_its_life_and_not_by_an_agent_that_came_back(
+async def test_an_identity_is_renewed_after_half_its_lifetime_and_not_by_a_restarted_agent(
     tmp_path: Path,
 ) -> None:
-    world, told, work = a_world(), Told(), a_task_of(tmp_path)
+    world, task_control, work = a_world(), RecordedTaskControl(), a_task_of(tmp_path)
     servers, file = Servers(world), tmp_path / "secrets" / "nomad_short.jwt"
-    await TaskIdentities(world, servers, work).prepare_task(told.record_event)
+    await TaskIdentities(world, servers, work).prepare_task(task_control.record_event)
     await pass_time(TTL_S * 0.3)
 
-    keeping = world.start_task(TaskIdentities(world, servers, work).keep_renewed(told), name="the next agent")
+    keeping = world.start_task(TaskIdentities(world, servers, work).keep_renewed(task_control), name="the next agent")
     await pass_time(TTL_S * 0.1)
-    before = (file.read_text(), list(told.said))
+    before = (file.read_text(), list(task_control.recorded))
     await pass_time(TTL_S * 0.2)
     keeping.cancel()
     await asyncio.gather(keeping, return_exceptions=True)
 
     assert before == ("short-1", [])
-    assert (file.read_text(), told.said) == ("short-3", ["identity short was renewed"])
+    assert (file.read_text(), task_control.recorded) == ("short-3", ["identity short was renewed"])
 
 
 @in_virtual_time
-async def test_a_clock_that_is_ahead_of_that_of_the_servers_renews_no_identity_early(tmp_path: Path) -> None:
-    world, told = a_world(), Told()
+async def test_a_node_clock_ahead_of_the_servers_renews_no_identity_early(tmp_path: Path) -> None:
+    world, task_control = a_world(), RecordedTaskControl()
     servers = Servers(world)
     servers.behind_ns = TTL_S * SECOND
     identities = TaskIdentities(world, servers, a_task_of(tmp_path))
-    await identities.prepare_task(told.record_event)
+    await identities.prepare_task(task_control.record_event)
 
-    keeping = world.start_task(identities.keep_renewed(told), name="keeps them")
+    keeping = world.start_task(identities.keep_renewed(task_control), name="keeps them")
     await pass_time(TTL_S * 0.6)
     keeping.cancel()
     await asyncio.gather(keeping, return_exceptions=True)
 
-    assert (2, ["identity short was renewed"]) == (servers.signed, told.said)
+    assert (2, ["identity short was renewed"]) == (servers.signed, task_control.recorded)
 
 
 @in_virtual_time
-async def test_a_task_waits_for_servers_that_are_away_and_says_so(tmp_path: Path) -> None:
-    world, told = a_world(), Told()
+async def test_a_task_waits_for_unreachable_servers_and_its_history_shows_that(tmp_path: Path) -> None:
+    world, task_control = a_world(), RecordedTaskControl()
     servers = Servers(world)
     servers.are_away = True
     identities = TaskIdentities(world, servers, a_task_of(tmp_path))
-    preparing = world.start_task(identities.prepare_task(told.record_event), name="prepare")
+    preparing = world.start_task(identities.prepare_task(task_control.record_event), name="prepare")
 
     await pass_time(20)
-    while_away = (preparing.done(), told.said)
+    while_away = (preparing.done(), task_control.recorded)
     servers.are_away = False
     await pass_time(30)
 
-    assert while_away == (False, ["Task hook message: waits for its identity to be signed: nobody answers"])
+    assert while_away == (False, ["Task hook message: waiting for its identity to be signed: nobody answers"])
     assert (preparing.done(), (tmp_path / "secrets" / "nomad_short.jwt").read_text()) == (True, "short-1")

@@ -1,4 +1,4 @@
-"""What a task finds when it starts, and what it is told when that changes: by jobs on a node of real processes."""
+"""What a task finds when it starts on a real node, and what happens when a rendered file changes."""
 
 import json
 import os
@@ -74,7 +74,7 @@ def variable_template(path: str, **more: object) -> dict[str, Any]:
     return {"EmbeddedTmpl": text, "DestPath": "local/conf", "Splay": SOON_NS, **more}
 
 
-def test_a_task_waits_for_what_its_template_asks_for_and_says_for_what(node: ANode) -> None:
+def test_a_task_waits_for_missing_template_data_and_names_them(node: ANode) -> None:
     templates = [
         variable_template("waits/for", Perms="0640"),
         {"EmbeddedTmpl": 'FROM="a template"\n# no more\n', "DestPath": "secrets/env", "Envvars": True},
@@ -91,7 +91,7 @@ def test_a_task_waits_for_what_its_template_asks_for_and_says_for_what(node: ANo
 
 
 @pytest.mark.needs("mounts")
-def test_secrets_are_in_memory_and_gone_with_their_task(node: ANode) -> None:
+def test_secrets_are_in_memory_and_disappear_with_their_task(node: ANode) -> None:
     template = {"EmbeddedTmpl": "hidden", "DestPath": "secrets/key", "Perms": "0600"}
     node.run(a_raw_job("hides", WAITS, Templates=[template], KillSignal="SIGKILL"))
     wait_until(lambda: only(node, "hides").get("ClientStatus") == "running", what="it runs")
@@ -105,7 +105,7 @@ def test_secrets_are_in_memory_and_gone_with_their_task(node: ANode) -> None:
     assert "" == text(node, allocation, "t/secrets/key")
 
 
-def test_a_task_is_signalled_when_its_file_has_changed(node: ANode) -> None:
+def test_a_task_is_signaled_when_a_rendered_file_has_changed(node: ANode) -> None:
     put_variable(node, "tells", v="1")
     template = variable_template("tells", ChangeMode="signal", ChangeSignal="sighup")
     node.run(a_raw_job("tells", WAITS, Templates=[template], KillSignal="SIGKILL"))
@@ -120,7 +120,7 @@ def test_a_task_is_signalled_when_its_file_has_changed(node: ANode) -> None:
     stop(node, "tells")
 
 
-def test_a_task_is_restarted_when_its_file_has_changed_also_while_the_agent_was_away(node: ANode) -> None:
+def test_a_task_is_restarted_when_a_rendered_file_has_changed_even_without_a_running_agent(node: ANode) -> None:
     put_variable(node, "again", v="1")
     job = a_raw_job("again", f"cat local/conf; {WAITS}", Templates=[variable_template("again")], KillSignal="SIGKILL")
     node.run(job)
@@ -137,7 +137,7 @@ def test_a_task_is_restarted_when_its_file_has_changed_also_while_the_agent_was_
     stop(node, "again")
 
 
-def test_a_script_runs_beside_the_task_when_its_file_has_changed(node: ANode) -> None:
+def test_a_change_script_runs_in_the_task_when_a_rendered_file_has_changed(node: ANode) -> None:
     put_variable(node, "script", v="1")
     script = {"Command": "/bin/sh", "Args": ["-c", "echo $WHARF_TASK_NAME >>$WHARF_TASK_DIR/ran"]}
     template = variable_template("script", ChangeMode="script", ChangeScript=script)
@@ -149,7 +149,7 @@ def test_a_script_runs_beside_the_task_when_its_file_has_changed(node: ANode) ->
     stop(node, "script")
 
 
-def test_a_template_that_cannot_be_read_fails_its_task_with_line_and_column(node: ANode) -> None:
+def test_a_template_with_a_syntax_error_fails_its_task_with_line_and_column(node: ANode) -> None:
     node.run(a_raw_job("broken", "true", Templates=[{"EmbeddedTmpl": "one\n{{ nothing }}", "DestPath": "local/x"}]))
     allocation = over(node, "broken")
     told = events(node, "broken", "Setup Failure")
@@ -157,12 +157,12 @@ def test_a_template_that_cannot_be_read_fails_its_task_with_line_and_column(node
     assert "template local/x: line 2, column" in told[0]["DisplayMessage"]
 
 
-def test_a_reference_that_nobody_knows_fails_its_task_as_not_valid(node: ANode) -> None:
+def test_an_unknown_reference_fails_the_validation_of_its_task(node: ANode) -> None:
     node.run(a_raw_job("refers", "echo ${attr.zzz} ${meta.yyy}"))
     allocation = over(node, "refers")
     assert "failed" == allocation["ClientStatus"]
     told = [each["DisplayMessage"] for each in events(node, "refers", "Failed Validation")]
-    assert ["nothing is known by the name of ${attr.zzz}, ${meta.yyy}"] == told
+    assert ["unknown reference: ${attr.zzz}, ${meta.yyy}"] == told
 
 
 def test_a_template_writes_nothing_outside_of_its_allocation(node: ANode) -> None:
@@ -174,7 +174,7 @@ def test_a_template_writes_nothing_outside_of_its_allocation(node: ANode) -> Non
     assert not (node.folder / "outside").exists()
 
 
-def test_artifacts_are_there_when_the_task_starts(node: ANode, site: Site) -> None:
+def test_artifacts_are_fetched_before_the_task_starts(node: ANode, site: Site) -> None:
     site.answers["/tool"] = body(b"from the site\n")
     artifacts = [{"GetterSource": f"{site.address}/tool", "RelativeDest": "local/"}]
     node.run(a_raw_job("fetches", "cat local/tool", Artifacts=artifacts))
@@ -183,7 +183,7 @@ def test_artifacts_are_there_when_the_task_starts(node: ANode, site: Site) -> No
     assert 1 == len(events(node, "fetches", "Downloading Artifacts"))
 
 
-def test_what_is_secret_in_the_address_of_an_artifact_is_told_to_nobody(node: ANode, site: Site) -> None:
+def test_secrets_in_the_url_of_an_artifact_are_never_shown(node: ANode, site: Site) -> None:
     site.answers["/tool"] = body(b"something else\n")
     place = site.address.removeprefix("http://")
     sources = [
@@ -198,7 +198,7 @@ def test_what_is_secret_in_the_address_of_an_artifact_is_told_to_nobody(node: AN
         assert event["DisplayMessage"].startswith(f"failed to download artifact {site.address}/")
 
 
-def test_an_artifact_that_cannot_be_had_fails_its_task_with_a_sentence(node: ANode, site: Site) -> None:
+def test_an_artifact_that_cannot_be_downloaded_fails_its_task_with_a_reason(node: ANode, site: Site) -> None:
     node.run(a_raw_job("fails", "true", Artifacts=[{"GetterSource": f"{site.address}/missing"}]))
     allocation = over(node, "fails")
     assert "failed" == allocation["ClientStatus"]
@@ -215,14 +215,14 @@ def test_the_payload_of_a_dispatch_is_a_file_of_the_task(node: ANode) -> None:
     assert {"a": 1} == json.loads(text(node, allocation))
 
 
-def test_a_task_that_is_stopped_while_it_waits_for_its_files_is_over_at_once(node: ANode) -> None:
+def test_a_task_stopped_during_its_preparation_ends_at_once(node: ANode) -> None:
     node.run(a_raw_job("given-up", "true", Templates=[variable_template("never/there")]))
     wait_until(lambda: only(node, "given-up"), what="the node has it")
     stop(node, "given-up")
     assert "complete" == over(node, "given-up")["ClientStatus"]
 
 
-def test_what_a_task_needs_is_fetched_once_though_the_supervisor_died_meanwhile(node: ANode, site: Site) -> None:
+def test_artifacts_are_fetched_once_although_the_supervisor_died_meanwhile(node: ANode, site: Site) -> None:
     asked: list[str] = []
 
     def when_told(handler: BaseHTTPRequestHandler) -> None:

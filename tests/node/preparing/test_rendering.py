@@ -1,4 +1,4 @@
-"""What a template is made of when answers come while it is made."""
+"""Rendering of templates while their data arrive."""
 
 import asyncio
 import threading
@@ -67,7 +67,7 @@ def a_work(folder: Path, template: str) -> TaskContext:
     return TaskContext("a1", "default", "global", task, TaskFolders(folder, folder), View.HOST, {}, ReferenceValues({}))
 
 
-def test_what_becomes_known_while_a_template_is_made_is_not_left_out_of_it(tmp_path: Path) -> None:
+def test_data_that_arrive_during_a_rendering_are_not_missing_in_it(tmp_path: Path) -> None:
     work = a_work(tmp_path, ASKS_AND_WAITS)
 
     async def story() -> None:
@@ -98,7 +98,7 @@ def templates_of(work: TaskContext, world: RealWorld) -> TaskTemplates:
     return TaskTemplates(world, work, lambda on_change: ClusterQueries(world, client, "default", on_change))
 
 
-def test_a_file_that_a_template_waits_for_is_seen_when_it_comes(tmp_path: Path) -> None:
+def test_a_template_is_rendered_when_a_missing_file_appears(tmp_path: Path) -> None:
     work = a_work(tmp_path, '{{ file "local/late" }} {{ timestamp "unix" }}')
 
     async def story() -> None:
@@ -115,7 +115,7 @@ def test_a_file_that_a_template_waits_for_is_seen_when_it_comes(tmp_path: Path) 
     assert "here 7" == (tmp_path / "local" / "it").read_text()
 
 
-def test_a_file_that_a_template_may_never_read_fails_it_at_its_place(tmp_path: Path) -> None:
+def test_a_forbidden_file_fails_the_template_with_line_and_column(tmp_path: Path) -> None:
     work = a_work(tmp_path, 'one\n{{ file "../../etc/passwd" }}')
 
     async def story() -> None:

@@ -1,1 +1,3 @@
-"""The node's agent: it speaks with servers, drives the core, and has drivers and the supervisor do what the core says."""
+"""The node agent: talks to servers, applies events to allocations, and has drivers and task supervisor perform the
+actions.
+"""

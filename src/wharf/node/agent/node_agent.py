@@ -1,4 +1,4 @@
-"""The node: its parts put together, and their life from the first registration to the end."""
+"""Assembles the parts of the node agent and runs them from the first registration to shutdown."""
 
 import asyncio
 import logging
@@ -62,10 +62,12 @@ JOURNAL_FILE: Final = "journal"
 METADATA_FILE: Final = "metadata.json"
 DRAIN_MARKER_FILE: Final = "left"
 JOURNAL_RETRY_DELAY_S: Final = 1.0
-"""How often a journal that cannot be read or written is tried again."""
+"""Seconds between attempts to read or write a journal that failed."""
 
 
 class NodeAgent:
+    """The node agent: owns all parts and connects them. Receives the drivers' reports as their `Watcher`."""
+
     def __init__(
         self,
         world: World,
@@ -76,17 +78,17 @@ class NodeAgent:
         servers: Sequence[SocketRelay],
         server_endpoints: Sequence[Dialer] = (),
     ) -> None:
-        """`servers`: the ways to them for the node's channel, used in turn; `doors`: for what tasks ask themselves."""
+        """`servers` carry the node channel, used in turn; `server_endpoints` are for API requests of tasks."""
         self._world = world
         self._settings = settings
-        self._places = location
+        self._location = location
         self._identity = identity
         location.state_folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        self._news = NodeEventQueue(world)
+        self._event_queue = NodeEventQueue(world)
         self._journal = NodeJournal(
             DiskJournalFile(location.state_folder / JOURNAL_FILE),
             read_boot_id(),
-            on_write_state_changed=self._on_journal,
+            on_write_state_changed=self._on_journal_state_changed,
         )
         self._folders = AllocationFolders(
             location.allocation_folder, max_parallel_removals=settings.gc_parallel_destroys
@@ -99,25 +101,27 @@ class NodeAgent:
             is_allowed=settings.drivers.raw_exec.enabled,
             is_memory_limited=settings.drivers.raw_exec.bounds_memory,
         )
-        self._docker = self._docker_driver()
-        walled = ExecDriver(
+        self._docker = self._build_docker_driver()
+        exec_driver = ExecDriver(
             self.supervisor, settings.drivers.exec, settings.chroot_env or DEFAULT_FOLDERS, location.state_folder
         )
-        found: list[Driver] = [
+        drivers: list[Driver] = [
             raw_exec,
-            walled,
+            exec_driver,
             self._docker,
             MockDriver(self),
             MockDriver(self, name="mock_driver"),
             MissingDriver(self),
         ]
-        self._drivers: dict[str, Driver] = {driver.name: driver for driver in found}
-        self._supervised: tuple[Driver, ...] = (raw_exec, walled)
+        self._drivers: dict[str, Driver] = {driver.name: driver for driver in drivers}
+        self._supervised_drivers: tuple[Driver, ...] = (raw_exec, exec_driver)
         self._metadata = NodeMetadata(location.state_folder / METADATA_FILE, settings.meta)
-        self._own_identity = SignedNodeIdentity(world, client, identity, self._news.mark_changed)
-        self._connecting = AllocationNetworks(world, settings, identity.id)
-        self._devices = NodeDevices(world, settings.options, partial(self._news.add_event, NodeEventSubsystem.DRIVER))
-        self._views = ReadOnlyMounts(location.state_folder / "read-only")
+        self._signed_identity = SignedNodeIdentity(world, client, identity, self._event_queue.mark_changed)
+        self._networks = AllocationNetworks(world, settings, identity.id)
+        self._devices = NodeDevices(
+            world, settings.options, partial(self._event_queue.add_event, NodeEventSubsystem.DRIVER)
+        )
+        self._read_only_mounts = ReadOnlyMounts(location.state_folder / "read-only")
         self._volumes = NodeVolumes(
             settings.host_volume,
             state_folder=location.state_folder,
@@ -127,27 +131,27 @@ class NodeAgent:
             ),
             node_id=identity.id,
             node_pool=settings.node_pool,
-            report_event=partial(self._news.add_event, NodeEventSubsystem.STORAGE),
-            on_change=self._news.mark_changed,
+            report_event=partial(self._event_queue.add_event, NodeEventSubsystem.STORAGE),
+            on_change=self._event_queue.mark_changed,
             list_users=lambda name: list_volume_users(self.allocations, name),
-            on_deleted=self._views.unmount,
+            on_deleted=self._read_only_mounts.unmount,
         )
-        self._likeness = NodeFingerprint(
+        self._fingerprint = NodeFingerprint(
             world,
             identity.id,
             settings,
             location,
             self._drivers,
-            event_queue=self._news,
+            event_queue=self._event_queue,
             metadata=self._metadata,
-            signed_identity=self._own_identity,
-            networks=self._connecting,
+            signed_identity=self._signed_identity,
+            networks=self._networks,
             volumes=self._volumes,
             devices=self._devices,
         )
-        machine = self._likeness.machine
-        facts = build_reference_values(self._likeness.build_node(), region=location.region)
-        place = TaskHost(
+        machine = self._fingerprint.machine
+        reference_values = build_reference_values(self._fingerprint.build_node(), region=location.region)
+        host = TaskHost(
             location.datacenter,
             location.region,
             machine.address,
@@ -156,34 +160,36 @@ class NodeAgent:
             total_mhz=machine.resources.cpu.cpu_shares,
             volumes=self._volumes.by_name,
         )
-        naming = TaskIdentityManager(world, client, identity, server_endpoints)
-        self._upkeep = LocalTaskHooks(world, naming, place, self._views, self._connecting, self._devices)
+        identities = TaskIdentityManager(world, client, identity, server_endpoints)
+        self._task_hooks = LocalTaskHooks(
+            world, identities, host, self._read_only_mounts, self._networks, self._devices
+        )
         self.allocations = AllocationManager(
             world,
             self._journal,
             self._folders,
             self._drivers,
-            host=place,
-            reference_values=facts,
-            task_hooks=self._upkeep,
+            host=host,
+            reference_values=reference_values,
+            task_hooks=self._task_hooks,
             on_change=self._on_change,
-            on_port_taken=self._likeness.mark_port_taken,
+            on_port_taken=self._fingerprint.mark_port_taken,
             max_kill_timeout_s=settings.max_kill_timeout.seconds,
             log_tail_bytes=settings.log_tail_bytes,
             downloader=MigrationDownloader(client, identity, self._folders),
         )
-        self._upkeep.attach_manager(self.allocations)
-        self._plugins = DriverPlugins(
+        self._task_hooks.attach_manager(self.allocations)
+        self._driver_plugins = DriverPlugins(
             world,
             self.allocations,
             options=settings.options,
             folder=location.state_folder / "drivers",
-            report_event=partial(self._news.add_event, NodeEventSubsystem.DRIVER),
+            report_event=partial(self._event_queue.add_event, NodeEventSubsystem.DRIVER),
         )
         self.server_session = ServerSession(
-            world, client, identity, self.allocations, self._likeness.probe_and_build_node
+            world, client, identity, self.allocations, self._fingerprint.probe_and_build_node
         )
-        self._leaving = ShutdownDrain(
+        self._shutdown_drain = ShutdownDrain(
             world,
             client,
             identity,
@@ -192,30 +198,30 @@ class NodeAgent:
             settings=settings.drain_on_shutdown,
             timeout_s=settings.shutdown_drain_timeout_s,
         )
-        self.channel_connection = ChannelConnection(world, self._asked(), identity, cycle(servers).__next__)
+        self.channel_connection = ChannelConnection(world, self._build_dispatcher(), identity, cycle(servers).__next__)
 
     async def run(self, on_ready: Callable[[], None]) -> None:
-        """Until cancelled."""
-        await self._plugins.load_into(self._drivers)
-        await self._likeness.load_plugins()
-        remembered = await self._remember(on_ready)
-        self.allocations.restore(remembered, has_rebooted=self._journal.has_rebooted)
-        self._connecting.sweep_unknown_networks({work.record.id for work in self.allocations.list_live()})
+        """Run the node until canceled. `on_ready` is called when it is running or waits for its journal."""
+        await self._driver_plugins.load_into(self._drivers)
+        await self._fingerprint.load_plugins()
+        stored_allocations = await self._load_journal(on_ready)
+        self.allocations.restore(stored_allocations, has_rebooted=self._journal.has_rebooted)
+        self._networks.sweep_unknown_networks({work.record.id for work in self.allocations.list_live()})
         for driver in self._drivers.values():
-            if driver not in self._supervised:
+            if driver not in self._supervised_drivers:
                 await self.allocations.recover_driver(driver)
         tasks = [
-            self._world.start_task(self.supervisor.run(self._on_supervisor), name="node supervisor"),
-            self._world.start_task(self.allocations.run_deadlines(), name="node time"),
+            self._world.start_task(self.supervisor.run(self._on_supervisor_connected), name="node supervisor"),
+            self._world.start_task(self.allocations.run_deadlines(), name="node deadlines"),
             self._world.start_task(self.server_session.run(), name="node servers"),
-            self._world.start_task(self._keep_channel(), name="node channel"),
-            self._world.start_task(self._likeness.watch_for_changes(), name="node fingerprint"),
-            self._world.start_task(self._tell_news(), name="node news"),
-            self._world.start_task(self._mend_journal(), name="node journal"),
-            self._world.start_task(self._keep_room(), name="node room"),
-            self._world.start_task(self._measured.record_history(), name="node figures"),
-            self._world.start_task(self._come_back(), name="node back"),
-            self._world.start_task(self._keep_identity(), name="node identity"),
+            self._world.start_task(self._run_channel(), name="node channel"),
+            self._world.start_task(self._fingerprint.watch_for_changes(), name="node fingerprint"),
+            self._world.start_task(self._send_node_events(), name="node events"),
+            self._world.start_task(self._retry_journal_writes(), name="node journal"),
+            self._world.start_task(self._collect_garbage(), name="node garbage collection"),
+            self._world.start_task(self._stats_handlers.record_history(), name="node statistics"),
+            self._world.start_task(self._cancel_last_drain(), name="node drain cancellation"),
+            self._world.start_task(self._renew_identity(), name="node identity"),
         ]
         on_ready()
         try:
@@ -224,97 +230,116 @@ class NodeAgent:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            await self._upkeep.close()
+            await self._task_hooks.close()
             await self._docker.close()
 
     async def drain_node(self) -> None:
-        """Have its work moved away. Call while `run` goes on."""
-        await self._leaving.drain_node(self.server_session.has_reported_all)
+        """Drain the node before shutdown. Call it while `run` is running."""
+        await self._shutdown_drain.drain_node(self.server_session.has_reported_all)
 
-    async def _come_back(self) -> None:
+    async def _cancel_last_drain(self) -> None:
+        """Cancel the drain of the last shutdown once the node is registered."""
         await self.server_session.is_registered.wait()
-        await self._leaving.cancel_drain()
+        await self._shutdown_drain.cancel_drain()
 
     async def stop_all_tasks(self) -> None:
-        """Stop every task, and the supervisor when all have ended. Call while `run` goes on."""
+        """Stop every task, then the task supervisor. Call it while `run` is running."""
         await self.allocations.stop_all()
-        self._views.unmount_all()
+        self._read_only_mounts.unmount_all()
         await self.supervisor.shut_down()
 
-    async def _on_supervisor(self) -> None:
-        """All runs of a supervisor have been told, of this life or of one before."""
+    async def _on_supervisor_connected(self) -> None:
+        """Compare the supervisor's runs with the allocations, after every new connection to a supervisor."""
         log.info(
-            "the supervisor is there",
+            "connected to task supervisor",
             extra={"supervisor": str(self.supervisor.pid), "finds_left_overs_by": self.supervisor.tracking_method},
         )
-        await self._likeness.probe()  # What can be bounded is known only now.
-        self._news.mark_changed()
-        for driver in self._supervised:
+        await self._fingerprint.probe()  # The supervisor has reported which limits it can enforce.
+        self._event_queue.mark_changed()
+        for driver in self._supervised_drivers:
             await self.allocations.recover_driver(driver)
         for run in self.supervisor.list_runs():
             if not self.allocations.is_current_run(run):
-                # A start that nobody remembers is ended, never repeated.
+                # The journal does not know this run, so nothing may depend on it.
                 self.supervisor.send_message(KillRun(run))
                 self.allocations.run_when_stored(partial(self.supervisor.send_message, ForgetRun(run)))
 
-    # -- what is asked of the node
+    # -- requests to the node
 
-    def _asked(self) -> RequestDispatcher:
-        steered = AllocationHandlers(self.allocations, self._upkeep.build_check_results)
-        cpu = self._likeness.machine.resources.cpu
+    def _build_dispatcher(self) -> RequestDispatcher:
+        """Build the handlers of the requests that arrive through the node channel."""
+        allocations = AllocationHandlers(self.allocations, self._task_hooks.build_check_results)
+        cpu = self._fingerprint.machine.resources.cpu
         mhz = cpu.cpu_shares
         core_mhz = mhz // max(1, cpu.total_cpu_cores)
-        self._measured = StatsHandlers(
+        self._stats_handlers = StatsHandlers(
             self._world,
             self.allocations,
             MachineMeter(
-                self._world, self._places.allocation_folder, mhz=mhz, measure_devices=self._devices.measure_devices
+                self._world, self._location.allocation_folder, mhz=mhz, measure_devices=self._devices.measure_devices
             ),
             TaskMeter(self._world, mhz=core_mhz),
             mhz=mhz,
             core_mhz=core_mhz,
         )
-        metadata = MetadataHandlers(self._metadata, self._on_metadata)
-        files = FileHandlers(self._folders, steered.is_over, steered.has_started)
+        metadata = MetadataHandlers(self._metadata, self._on_metadata_changed)
+        files = FileHandlers(self._folders, allocations.is_over, allocations.has_started)
         commands = ExecHandlers(
             self._world,
             self.allocations,
             is_allowed=not self._settings.disable_remote_exec,
             name_prefix=self._identity.id,
         )
-        departures = MigrationUploader(self._folders, steered.list_ended_tasks)
-        rooms = (self._own_identity, self._volumes, files, steered, self._measured, metadata, commands, departures)
-        return RequestDispatcher({verb: answer for room in rooms for verb, answer in room.handlers().items()})
+        uploader = MigrationUploader(self._folders, allocations.list_ended_tasks)
+        handler_groups = (
+            self._signed_identity,
+            self._volumes,
+            files,
+            allocations,
+            self._stats_handlers,
+            metadata,
+            commands,
+            uploader,
+        )
+        return RequestDispatcher(
+            {verb: handler for group in handler_groups for verb, handler in group.handlers().items()}
+        )
 
-    async def _keep_identity(self) -> None:
+    async def _renew_identity(self) -> None:
+        """Keep the node's signed identity renewed once the node is registered."""
         await self.server_session.is_registered.wait()
-        await self._own_identity.keep_renewed()
+        await self._signed_identity.keep_renewed()
 
-    async def _keep_channel(self) -> None:
-        """A server takes the channel only of a node that it knows."""
+    async def _run_channel(self) -> None:
+        """Keep the node channel open. Servers accept it only from a registered node."""
         await self.server_session.is_registered.wait()
-        # Commands of an earlier life of this agent have no caller any more.
+        # The callers of commands that an earlier agent process started are gone.
         kill_marked_processes(f"{COMMAND_MARK_VARIABLE}={self._identity.id}.", is_exact_match=False)
         await self.channel_connection.run()
 
-    async def _on_metadata(self) -> None:
+    async def _on_metadata_changed(self) -> None:
+        """Use the changed metadata for new tasks, and report it to servers."""
         self.allocations.reference_values = build_reference_values(
-            self._likeness.build_node(), region=self._places.region
+            self._fingerprint.build_node(), region=self._location.region
         )
-        self._news.mark_changed()
+        self._event_queue.mark_changed()
 
-    # -- what drivers say
+    # -- reports of drivers
 
     def on_begun(self, run: str) -> None:
+        """A run has started."""
         self.allocations.on_begun(run)
 
-    def on_refused(self, run: str, why: str) -> None:
-        self.allocations.on_refused(run, why)
+    def on_refused(self, run: str, reason: str) -> None:
+        """A run was not started and will not be."""
+        self.allocations.on_refused(run, reason)
 
     def on_said(self, run: str, message: str) -> None:
+        """A driver reports progress to be shown in the task's history."""
         self.allocations.on_said(run, message)
 
     def on_ended(self, run: str, outcome: Outcome) -> None:
+        """A run has ended. A run that no task waits for is cleaned up."""
         if self.allocations.is_current_run(run):
             self.allocations.on_ended(run, outcome)
         elif self._docker.has_run(run):
@@ -325,67 +350,78 @@ class NodeAgent:
     def _on_change(self, allocation_id: str) -> None:
         self.server_session.mark_changed(allocation_id)
 
-    def _docker_driver(self) -> DockerDriver:
-        wanted = self._settings.drivers.docker
+    def _build_docker_driver(self) -> DockerDriver:
+        """Build the docker driver from the settings."""
+        settings = self._settings.drivers.docker
         return DockerDriver(
             self._world,
             self,
-            socket=find_socket(wanted.socket),
+            socket=find_socket(settings.socket),
             settings=DockerSettings(
-                volumes_enabled=wanted.volumes_enabled,
-                allow_privileged=wanted.allow_privileged,
-                allow_capabilities=wanted.allow_caps,
-                allow_runtimes=wanted.allow_runtimes,
-                extra_labels=wanted.extra_labels,
+                volumes_enabled=settings.volumes_enabled,
+                allow_privileged=settings.allow_privileged,
+                allow_capabilities=settings.allow_caps,
+                allow_runtimes=settings.allow_runtimes,
+                extra_labels=settings.extra_labels,
             ),
             node_id=self._identity.id,
-            folder=self._places.state_folder / "containers",
+            folder=self._location.state_folder / "containers",
             is_current_run=lambda run: self.allocations.is_current_run(run),
         )
 
     async def list_working_drivers(self) -> list[str]:
-        return await self._likeness.list_working_drivers()
+        """Return the names of the drivers that can run tasks."""
+        return await self._fingerprint.list_working_drivers()
 
-    async def _tell_news(self) -> None:
+    async def _send_node_events(self) -> None:
+        """Send node events and changes of the node to servers."""
         await self.server_session.is_registered.wait()
-        await self._news.send_events(self.server_session.register_again)
+        await self._event_queue.send_events(self.server_session.register_again)
 
     # -- the journal
 
-    async def _remember(self, on_ready: Callable[[], None]) -> dict[str, RestoredAllocation | SettledAllocation]:
-        """What the journal holds. A node that cannot know what it runs takes no work, and waits until it can."""
-        said = ""
+    async def _load_journal(self, on_ready: Callable[[], None]) -> dict[str, RestoredAllocation | SettledAllocation]:
+        """Load the journal; wait and retry while it cannot be read.
+
+        Without it the node does not know what it runs, so it accepts no assignments.
+        """
+        last_error = ""
         while True:
             try:
-                remembered = self._journal.load()
+                stored_allocations = self._journal.load()
             except OSError as error:
-                if said != str(error):
-                    said = str(error)
-                    log.error("the node's journal cannot be read; the node waits until it can be: %s", error)
+                if last_error != str(error):
+                    last_error = str(error)
+                    log.error("failed to read the journal: %s; the node waits and retries", error)
                 on_ready()
                 await asyncio.sleep(JOURNAL_RETRY_DELAY_S)
                 continue
             if self._journal.damage_text:
-                self._news.add_event(NodeEventSubsystem.STORAGE, self._journal.damage_text)
-            return remembered
+                self._event_queue.add_event(NodeEventSubsystem.STORAGE, self._journal.damage_text)
+            return stored_allocations
 
-    def _on_journal(self, why: str) -> None:
-        if why:
-            log.error("the node's journal cannot be written: %s; nothing new is started until it can be", why)
-            message = "The node's journal cannot be written. What runs goes on; nothing new is started until it can be"
-            self._news.add_event(NodeEventSubsystem.STORAGE, message, error=why)
+    def _on_journal_state_changed(self, reason: str) -> None:
+        """Log and report that writing the journal has failed, or works again if `reason` is empty."""
+        if reason:
+            log.error("failed to write the journal: %s; no task is started until it can be written", reason)
+            message = (
+                "Failed to write the node's journal. Running tasks continue; none is started until it can be written"
+            )
+            self._event_queue.add_event(NodeEventSubsystem.STORAGE, message, error=reason)
         else:
-            log.warning("the node's journal can be written again")
-            self._news.add_event(NodeEventSubsystem.STORAGE, "The node's journal can be written again")
+            log.warning("the journal can be written again")
+            self._event_queue.add_event(NodeEventSubsystem.STORAGE, "The node's journal can be written again")
 
-    async def _mend_journal(self) -> None:
+    async def _retry_journal_writes(self) -> None:
+        """Retry to write the journal after a failure."""
         while True:
             await asyncio.sleep(JOURNAL_RETRY_DELAY_S)
             self._journal.retry_write()
 
-    async def _keep_room(self) -> None:
+    async def _collect_garbage(self) -> None:
+        """Remove folders of ended allocations when there are too many or the disk is too full."""
         settings = self._settings
-        bounds = CollectionLimits(
+        limits = CollectionLimits(
             max_allocations=settings.gc_max_allocs,
             max_disk_percent=settings.gc_disk_usage_threshold,
             max_inodes_percent=settings.gc_inode_usage_threshold,
@@ -393,10 +429,10 @@ class NodeAgent:
         )
         while True:
             await asyncio.sleep(settings.gc_interval.seconds)
-            before: list[str] = []
-            # What cannot be removed is not tried again at once.
+            previous: list[str] = []
+            # The same choice again means that the removal failed; it is retried after the next interval.
             while (
-                chosen := self.allocations.collect_garbage(self._folders.measure_disk_usage(), bounds)
-            ) and chosen != before:
-                before = chosen
-                await self._folders.wait_until_removed()  # Only then the disk tells whether that was enough.
+                chosen := self.allocations.collect_garbage(self._folders.measure_disk_usage(), limits)
+            ) and chosen != previous:
+                previous = chosen
+                await self._folders.wait_until_removed()  # The disk usage shows only then whether that was enough.

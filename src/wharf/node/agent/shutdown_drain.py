@@ -1,4 +1,4 @@
-"""What a node does with its work when it ends: it has servers move it away first, and says so when it is back."""
+"""Drains the node before it shuts down, if configured, and cancels that drain when the node is back."""
 
 import asyncio
 import logging
@@ -17,12 +17,15 @@ from wharf.world import World
 log = logging.getLogger(__name__)
 
 FORCE_DEADLINE_NS: Final = -1
+"""The drain deadline that means: stop all allocations at once."""
 RETRY_DELAY_S: Final = 1.0
+"""Seconds before the next attempt to reach a server."""
 SYSTEM_JOB_TYPES: Final = frozenset({JobType.SYSTEM, JobType.SYSBATCH})
+"""Jobs that run on every node; they can be excluded from the drain."""
 
 
 class ShutdownDrain:
-    """`marker`: a file that is there from when it leaves until it has said that it is back."""
+    """`marker_file` exists from the start of the drain until the drain is canceled."""
 
     def __init__(
         self,
@@ -38,49 +41,55 @@ class ShutdownDrain:
         self._world = world
         self._client = client
         self._identity = identity
-        self._works = allocations
-        self._marker = marker_file
+        self._manager = allocations
+        self._marker_file = marker_file
         self._settings = settings
-        self._within_s = timeout_s
+        self._timeout_s = timeout_s
 
-    async def drain_node(self, has_told_all: asyncio.Event) -> bool:
-        """Until nothing runs here that is to be moved, and servers know it. False: not in time."""
+    async def drain_node(self, has_reported_all: asyncio.Event) -> bool:
+        """Drain the node and wait until no allocation is left and servers have been sent every end.
+
+        `has_reported_all` is set while no report is pending. Return whether it was done in time.
+        """
         settings = self._settings
-        self._marker.touch()
+        self._marker_file.touch()
         spec = DrainSpec(
             deadline=FORCE_DEADLINE_NS if settings.force else settings.deadline.ns,
             ignore_system_jobs=settings.ignore_system_jobs,
         )
-        log.info("the node ends: what it runs is moved away first")
+        log.info("draining the node before shutdown")
         try:
-            async with asyncio.timeout(self._within_s):
-                await self._say(spec)
-                await self._works.wait_until(lambda: not any(map(self._is_to_move, self._works.list_live())))
-                await has_told_all.wait()
+            async with asyncio.timeout(self._timeout_s):
+                await self._send_drain(spec)
+                await self._manager.wait_until(lambda: not any(map(self._is_drained, self._manager.list_live())))
+                await has_reported_all.wait()
         except TimeoutError:
             log.error(
-                "what the node runs was not moved away in time", extra={"left": str(len(self._works.list_live()))}
+                "drain before shutdown did not end in time",
+                extra={"allocations_left": str(len(self._manager.list_live()))},
             )
             return False
         return True
 
     async def cancel_drain(self) -> None:
-        """After an end of that kind work may come again. An order of somebody else's is left as it is."""
-        if self._marker.exists():
-            await self._say(None)
-            self._marker.unlink()
+        """Cancel the drain of the last shutdown, if there was one. A drain that an operator requested stays."""
+        if self._marker_file.exists():
+            await self._send_drain(None)
+            self._marker_file.unlink()
 
-    def _is_to_move(self, work: ManagedAllocation) -> bool:
-        return not (self._settings.ignore_system_jobs and work.job.type in SYSTEM_JOB_TYPES)
+    def _is_drained(self, allocation: ManagedAllocation) -> bool:
+        """Return whether the drain waits for the allocation to end."""
+        return not (self._settings.ignore_system_jobs and allocation.job.type in SYSTEM_JOB_TYPES)
 
-    async def _say(self, spec: DrainSpec | None) -> None:
-        said = ""
+    async def _send_drain(self, spec: DrainSpec | None) -> None:
+        """Send the drain, or `None` to cancel it; repeat until a server has accepted it."""
+        last_error = ""
         while True:
             try:
                 await self._client.node_agents.leave(self._identity.id, self._identity.secret_id, spec)
                 return
             except (Refusal, Unreachable) as error:
-                if said != str(error):
-                    said = str(error)
-                    log.warning("servers cannot be told that the node leaves or is back: %s", error)
+                if last_error != str(error):
+                    last_error = str(error)
+                    log.warning("failed to send the node's drain state to servers: %s", error)
             await asyncio.sleep(RETRY_DELAY_S)

@@ -1,4 +1,4 @@
-"""What people have a node do with its allocations: restart tasks, send them signals, free what ended ones hold."""
+"""Handles requests about allocations: restart tasks, send signals, show checks, remove files of ended allocations."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any, Final
@@ -16,43 +16,50 @@ from wharf.contract.wire.nodes import channel
 from wharf.node.agent.allocations.manager import AllocationManager, ManagedAllocation
 from wharf.node.channel.endpoint import ChannelReply
 from wharf.node.channel.files import JSON_CONTENT_TYPE, VerbHandler
-from wharf.node.core import events as on
+from wharf.node.core import events
 from wharf.node.drivers.supervised import is_signal
 
 RESTART_RUNNING_REASON: Final = "User requested running tasks to restart"
 RESTART_ALL_REASON: Final = "User requested all tasks to restart"
 RESTART_ONE_REASON: Final = "User requested task to restart"
 DONE_REPLY: Final = ChannelReply(JSON_CONTENT_TYPE, msgspec.json.encode(IndexResponse()))
+"""The reply of a request that changed something."""
 
 CheckResultsLookup = Callable[[str], Awaitable[Mapping[str, Any]]]
-"""The results of an allocation's checks, by the id of each."""
+"""Returns the results of an allocation's checks, by check id."""
 
 
 async def return_no_checks(_allocation: str) -> Mapping[str, Any]:
+    """Return no results, for nodes without checks."""
     return {}
 
 
-def require_allocation(works: AllocationManager, allocation_id: str) -> ManagedAllocation:
-    work = works.find(allocation_id)
-    if work is None:
+def require_allocation(manager: AllocationManager, allocation_id: str) -> ManagedAllocation:
+    """Return the allocation. Raises `Refusal` if it is unknown."""
+    allocation = manager.find(allocation_id)
+    if allocation is None:
         raise not_found(f'Unknown allocation "{allocation_id}"')
-    return work
+    return allocation
 
 
-def require_task(work: ManagedAllocation, task: str) -> None:
-    names = [each.name for each in work.record.tasks]
-    if not names:  # Of one that has ended, and is remembered without its orders.
-        raise invalid_request(f'task "{task}" does not run')
+def require_task(allocation: ManagedAllocation, task: str) -> None:
+    """Raise `Refusal` if the allocation has no task of this name."""
+    names = [task_record.name for task_record in allocation.record.tasks]
+    if not names:  # The allocation is over, and its tasks were forgotten.
+        raise invalid_request(f'task "{task}" is not running')
     if task not in names:
         raise invalid_request(f'unknown task name "{task}"')
 
 
 class AllocationHandlers:
-    def __init__(self, works: AllocationManager, checks_of: CheckResultsLookup = return_no_checks) -> None:
-        self._works = works
-        self._checks_of = checks_of
+    """The handlers of requests about allocations."""
+
+    def __init__(self, manager: AllocationManager, find_check_results: CheckResultsLookup = return_no_checks) -> None:
+        self._manager = manager
+        self._find_check_results = find_check_results
 
     def handlers(self) -> dict[str, VerbHandler]:
+        """Return the handlers of the node channel by verb."""
         return {
             "restart": self._restart,
             "signal": self._signal,
@@ -67,86 +74,103 @@ class AllocationHandlers:
         }
 
     def is_over(self, allocation_id: str, task: str) -> bool:
-        """Whether the task will write no more. Raises Refusal."""
-        work = self._works.find(allocation_id)
-        if work is None or not work.record.tasks:
-            return True  # Only its files are left, if they are.
-        require_task(work, task)
-        return work.record.task(task).is_dead
+        """Return whether the task will write no more output. Raises `Refusal` for an unknown task."""
+        allocation = self._manager.find(allocation_id)
+        if allocation is None or not allocation.record.tasks:
+            return True  # Only its files may be left.
+        require_task(allocation, task)
+        return allocation.record.task(task).is_dead
 
     def has_started(self, allocation_id: str, task: str) -> bool:
-        """Whether it ran at some time, as far as is known. Raises Refusal."""
-        work = self._works.find(allocation_id)
-        if work is None or not work.record.tasks:
+        """Return whether the task is known to have run. Raises `Refusal` for an unknown task."""
+        allocation = self._manager.find(allocation_id)
+        if allocation is None or not allocation.record.tasks:
             return False
-        require_task(work, task)
-        return work.record.task(task).has_started
+        require_task(allocation, task)
+        return allocation.record.task(task).has_started
 
     def list_ended_tasks(self, allocation_id: str) -> tuple[str, ...] | None:
-        """Of an allocation that has ended; None: it has not. Raises Refusal."""
-        work = require_allocation(self._works, allocation_id)
-        return tuple(task.name for task in work.record.tasks) if work.record.is_over else None
+        """Return the tasks of an allocation that is over; `None` if it is not over.
 
-    async def _restart(self, question: channel.ChannelRequest, _: AsyncIterator[bytes]) -> ChannelReply:
-        work = require_allocation(self._works, question.about)
-        asked = _read(question, AllocRestartRequest)
-        if work.record.is_to_stop or work.record.is_over:
+        Raises `Refusal` if it is unknown.
+        """
+        allocation = require_allocation(self._manager, allocation_id)
+        return tuple(task.name for task in allocation.record.tasks) if allocation.record.is_over else None
+
+    async def _restart(self, request: channel.ChannelRequest, _: AsyncIterator[bytes]) -> ChannelReply:
+        """Restart one task, all running tasks or all tasks."""
+        allocation = require_allocation(self._manager, request.about)
+        body = _decode_body(request, AllocRestartRequest)
+        if allocation.record.is_to_stop or allocation.record.is_over:
             raise invalid_request("restart of an alloc that should not run")
-        if asked.task_name:
-            require_task(work, asked.task_name)
-            if not work.record.task(asked.task_name).has_process:
-                raise invalid_request(f'task "{asked.task_name}" does not run')
-            event = on.RestartRequested((asked.task_name,), reason=RESTART_ONE_REASON)
+        if body.task_name:
+            require_task(allocation, body.task_name)
+            if not allocation.record.task(body.task_name).has_process:
+                raise invalid_request(f'task "{body.task_name}" is not running')
+            event = events.RestartRequested((body.task_name,), reason=RESTART_ONE_REASON)
         else:
-            event = on.RestartRequested(
-                is_including_dead_tasks=asked.all_tasks,
-                reason=RESTART_ALL_REASON if asked.all_tasks else RESTART_RUNNING_REASON,
+            event = events.RestartRequested(
+                is_including_dead_tasks=body.all_tasks,
+                reason=RESTART_ALL_REASON if body.all_tasks else RESTART_RUNNING_REASON,
             )
-        self._works.handle_event(question.about, event)
+        self._manager.handle_event(request.about, event)
         return DONE_REPLY
 
-    async def _signal(self, question: channel.ChannelRequest, _: AsyncIterator[bytes]) -> ChannelReply:
-        work = require_allocation(self._works, question.about)
-        asked = _read(question, AllocSignalRequest)
-        if asked.task:
-            require_task(work, asked.task)
-        if not is_signal(asked.signal):
-            raise invalid_request(f'"{asked.signal}" is no signal of the node\'s machine: name one, such as SIGHUP')
-        running = [task.name for task in work.record.tasks if task.has_process]
-        if not running or (asked.task and asked.task not in running):
-            raise invalid_request(f'task "{asked.task}" does not run' if asked.task else "none of its tasks runs")
-        self._works.handle_event(question.about, on.SignalRequested(asked.signal, (asked.task,) if asked.task else ()))
+    async def _signal(self, request: channel.ChannelRequest, _: AsyncIterator[bytes]) -> ChannelReply:
+        """Send a signal to one task or to all running tasks."""
+        allocation = require_allocation(self._manager, request.about)
+        body = _decode_body(request, AllocSignalRequest)
+        if body.task:
+            require_task(allocation, body.task)
+        if not is_signal(body.signal):
+            raise invalid_request(f'unknown signal "{body.signal}": use a name such as SIGHUP')
+        running = [task.name for task in allocation.record.tasks if task.has_process]
+        if not running or (body.task and body.task not in running):
+            raise invalid_request(
+                f'task "{body.task}" is not running' if body.task else "no task of the allocation is running"
+            )
+        self._manager.handle_event(
+            request.about, events.SignalRequested(body.signal, (body.task,) if body.task else ())
+        )
         return DONE_REPLY
 
-    async def _pause_state(self, question: channel.ChannelRequest, _: AsyncIterator[bytes]) -> ChannelReply:
-        require_allocation(self._works, question.about)
+    async def _pause_state(self, request: channel.ChannelRequest, _: AsyncIterator[bytes]) -> ChannelReply:
+        """Return that the task is not paused by a schedule."""
+        require_allocation(self._manager, request.about)
         return ChannelReply(JSON_CONTENT_TYPE, msgspec.json.encode(AllocPauseState()))
 
-    async def _pause(self, _question: channel.ChannelRequest, _: AsyncIterator[bytes]) -> ChannelReply:
+    async def _pause(self, _request: channel.ChannelRequest, _: AsyncIterator[bytes]) -> ChannelReply:
+        """Refuse the request: schedules of tasks are not supported."""
         raise Refusal(
             RefusalCode.NOT_IMPLEMENTED,
-            "tasks cannot be paused by a schedule here: stop the job, or scale its group to 0",
+            "pausing tasks by schedule is not supported. Stop the job or scale its group to 0",
         )
 
-    async def _checks(self, question: channel.ChannelRequest, _: AsyncIterator[bytes]) -> ChannelReply:
-        require_allocation(self._works, question.about)
-        return ChannelReply(JSON_CONTENT_TYPE, msgspec.json.encode(await self._checks_of(question.about)))
+    async def _checks(self, request: channel.ChannelRequest, _: AsyncIterator[bytes]) -> ChannelReply:
+        """Return the results of the allocation's checks."""
+        require_allocation(self._manager, request.about)
+        return ChannelReply(JSON_CONTENT_TYPE, msgspec.json.encode(await self._find_check_results(request.about)))
 
-    async def _collect_all(self, _question: channel.ChannelRequest, _: AsyncIterator[bytes]) -> ChannelReply:
-        for id in self._works.list_ended():
-            self._works.remove_files(id)
+    async def _collect_all(self, _request: channel.ChannelRequest, _: AsyncIterator[bytes]) -> ChannelReply:
+        """Remove the files of all allocations that are over."""
+        for id in self._manager.list_ended():
+            self._manager.remove_files(id)
         return ChannelReply(JSON_CONTENT_TYPE)
 
-    async def _collect(self, question: channel.ChannelRequest, _: AsyncIterator[bytes]) -> ChannelReply:
-        work = require_allocation(self._works, question.about)
-        if not work.record.is_over:
+    async def _collect(self, request: channel.ChannelRequest, _: AsyncIterator[bytes]) -> ChannelReply:
+        """Remove the files of one allocation that is over."""
+        allocation = require_allocation(self._manager, request.about)
+        if not allocation.record.is_over:
             raise invalid_request("No such allocation on client, or allocation not eligible for GC: it has not ended")
-        self._works.remove_files(question.about)
+        self._manager.remove_files(request.about)
         return ChannelReply(JSON_CONTENT_TYPE)
 
 
-def _read(question: channel.ChannelRequest, kind: Any) -> Any:  # A struct of `client_shapes`, and one of that kind.
+def _decode_body(
+    request: channel.ChannelRequest, message_type: Any
+) -> Any:  # `Any`: a message type, and an instance of it.
+    """Decode the body of a request. Raises `Refusal` if it is invalid."""
     try:
-        return msgspec.json.decode(question.body or b"{}", type=kind)
+        return msgspec.json.decode(request.body or b"{}", type=message_type)
     except msgspec.MsgspecError as error:
-        raise invalid_request(f"the body cannot be read: {error}") from None
+        raise invalid_request(f"invalid request body: {error}") from None

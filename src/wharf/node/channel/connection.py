@@ -1,4 +1,4 @@
-"""Keeps the node's channel open: to whichever server answers, and again when it breaks off."""
+"""Keeps the node channel open: connects to any server that replies, and again after each disconnect."""
 
 import asyncio
 import logging
@@ -17,49 +17,55 @@ from wharf.world import World
 log = logging.getLogger(__name__)
 
 SECRET_HEADER: Final = b"x-cluster-node-secret"
-# Within five seconds a node that was cut off is to be reached again.
+"""The header with which the node authenticates itself."""
+# Short delays: after a network failure, a node must be reachable again within five seconds.
 MIN_RETRY_DELAY_S: Final = 0.25
 MAX_RETRY_DELAY_S: Final = 3.0
 
 
 class ChannelConnection:
-    """`next_server` gives the way to a server, another one each time it is asked."""
+    """The node's connection. `next_server` returns the way to the next server each time it is called."""
 
     def __init__(
-        self, world: World, answerer: RequestHandler, identity: NodeCredentials, next_server: Callable[[], SocketRelay]
+        self,
+        world: World,
+        request_handler: RequestHandler,
+        identity: NodeCredentials,
+        next_server: Callable[[], SocketRelay],
     ) -> None:
         self._world = world
-        self._answerer = answerer
+        self._request_handler = request_handler
         self._next_server = next_server
         target = f"/v1/node/{identity.id}/channel"
-        self._opening = RelayRequest("GET", target.encode(), [(SECRET_HEADER, identity.secret_id.encode())])
+        self._handshake = RelayRequest("GET", target.encode(), [(SECRET_HEADER, identity.secret_id.encode())])
         self.is_open = asyncio.Event()
 
     async def run(self) -> None:
-        """Until cancelled."""
-        again_s = MIN_RETRY_DELAY_S
+        """Until canceled: connect, handle requests, reconnect with growing delays."""
+        retry_delay_s = MIN_RETRY_DELAY_S
         while True:
             try:
-                async with self._next_server().open_socket(self._opening) as socket:
-                    log.info("the channel to a server is open")
-                    again_s = MIN_RETRY_DELAY_S
+                async with self._next_server().open_socket(self._handshake) as socket:
+                    log.info("node channel is open")
+                    retry_delay_s = MIN_RETRY_DELAY_S
                     self.is_open.set()
-                    await self._answer_all(socket)
+                    await self._handle_messages(socket)
             except (Unreachable, HandshakeRefused) as error:
-                log.info("no channel to a server yet", extra={"why": str(error)})
+                log.info("failed to open node channel", extra={"error": str(error)})
             finally:
                 self.is_open.clear()
-            # Not all at once: a server that comes back has many nodes.
-            await asyncio.sleep(again_s * self._world.random.uniform(0.5, 1.0))
-            again_s = min(again_s * 2, MAX_RETRY_DELAY_S)
+            # A random delay, because many nodes reconnect to a server that comes back.
+            await asyncio.sleep(retry_delay_s * self._world.random.uniform(0.5, 1.0))
+            retry_delay_s = min(retry_delay_s * 2, MAX_RETRY_DELAY_S)
 
-    async def _answer_all(self, socket: WebSocket) -> None:
-        end = ChannelEndpoint(self._world, self._answerer, socket.send)
+    async def _handle_messages(self, socket: WebSocket) -> None:
+        """Handle the messages of one connection until it is closed."""
+        endpoint = ChannelEndpoint(self._world, self._request_handler, socket.send)
         try:
             while (message := await socket.receive()) is not None:
-                end.receive_message(message.encode() if isinstance(message, str) else message)
+                endpoint.receive_message(message.encode() if isinstance(message, str) else message)
         except msgspec.MsgspecError as error:
-            log.warning("a server says what cannot be read", extra={"why": str(error)})
+            log.warning("closing node channel: undecodable message", extra={"error": str(error)})
             await socket.close(CLOSE_INTERNAL_ERROR)
         finally:
-            await end.close()
+            await endpoint.close()

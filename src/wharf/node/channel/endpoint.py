@@ -1,6 +1,6 @@
-"""The node's end of its channel: answers many questions at once, each in a task of its own.
+"""The node's end of the node channel: runs many requests at once, each in its own task, and sends their replies.
 
-It decides nothing: an `Answerer` does. What a question makes is sent as far as the asking end has room.
+What a request does is decided by a `RequestHandler`. A reply is sent only as fast as the receiver grants credit.
 """
 
 import asyncio
@@ -19,121 +19,133 @@ log = logging.getLogger(__name__)
 
 
 class ChannelReply(msgspec.Struct, frozen=True):
-    """A whole body, or its parts as they come."""
+    """The reply to a request: a whole body, or chunks that are produced while they are sent."""
 
     content_type: str
     body: bytes = b""
     chunks: AsyncGenerator[bytes, None] | None = None
     release: Callable[[], Awaitable[None]] | None = None
-    """Lets go of what is held for the parts before the first of them is asked for: it may be that none ever is. Called in
-    any case, also when they are over."""
+    """Releases what the chunks need, such as an open file. Always called once, even if no chunk is ever read."""
 
 
 class RequestHandler(Protocol):
-    async def handle_request(self, question: channel.ChannelRequest, inputs: AsyncIterator[bytes]) -> ChannelReply:
-        """`inputs`: what is said while one answers. Raises `Refusal`."""
+    """Handles the requests of a channel."""
+
+    async def handle_request(self, request: channel.ChannelRequest, inputs: AsyncIterator[bytes]) -> ChannelReply:
+        """Return the reply. `inputs` yields what the caller sends meanwhile. Raises `Refusal`."""
         ...
 
 
-class _Answering:
-    """One question."""
+class _RequestInProgress:
+    """One request in progress."""
 
-    def __init__(self, taken: Callable[[int], Awaitable[None]]) -> None:
-        self._taken = taken
+    def __init__(self, acknowledge: Callable[[int], Awaitable[None]]) -> None:
+        self._acknowledge = acknowledge
         self.inputs: asyncio.Queue[bytes] = asyncio.Queue()
-        self.room = channel.WINDOW_BYTES
-        self.more_room = asyncio.Event()
+        self.credit_bytes = channel.WINDOW_BYTES
+        self.credit_granted = asyncio.Event()
 
-    async def heard(self) -> AsyncIterator[bytes]:
+    async def iter_inputs(self) -> AsyncIterator[bytes]:
+        """Yield the inputs of the caller.
+
+        An input is acknowledged when the next one is requested; until then the caller may send only a limited amount.
+        """
         while True:
-            said = await self.inputs.get()
-            yield said
-            # Asked for the next: this one has found its way. Until that is told, only so much is sent.
-            await self._taken(len(said))
+            data = await self.inputs.get()
+            yield data
+            # The consumer asks for the next input, so it has used this one.
+            await self._acknowledge(len(data))
 
-    async def take_room(self, count: int) -> None:
-        """Wait until so much more may be sent."""
-        while self.room <= 0:
-            self.more_room.clear()
-            await self.more_room.wait()
-        self.room -= count
+    async def use_credit(self, count: int) -> None:
+        """Wait until the receiver has granted credit, then use `count` bytes of it."""
+        while self.credit_bytes <= 0:
+            self.credit_granted.clear()
+            await self.credit_granted.wait()
+        self.credit_bytes -= count
 
 
 class ChannelEndpoint:
-    """`send` puts a message on the connection. Whoever reads the connection gives each to `hear`, and at its end calls `close`."""
+    """The node's end of one connection.
 
-    def __init__(self, world: World, answerer: RequestHandler, send: Callable[[bytes], Awaitable[None]]) -> None:
+    `send` writes a message to the connection. The owner passes every received message to `receive_message` and calls
+    `close` at the end.
+    """
+
+    def __init__(self, world: World, request_handler: RequestHandler, send: Callable[[bytes], Awaitable[None]]) -> None:
         self._world = world
-        self._answerer = answerer
+        self._request_handler = request_handler
         self._send = send
-        self._open: dict[int, tuple[_Answering, asyncio.Task[None]]] = {}
+        self._open: dict[int, tuple[_RequestInProgress, asyncio.Task[None]]] = {}
 
     def receive_message(self, data: bytes) -> None:
-        """Raises `msgspec.MsgspecError` where it cannot be read."""
+        """Start, feed or cancel a request. Raises `msgspec.MsgspecError` if the message cannot be decoded."""
         message = channel.decode_message_to_node(data)
         if isinstance(message, channel.ChannelRequest):
             number = message.id
-            answering = _Answering(lambda count: self._say(channel.InputCredit(number, count)))
-            task = self._world.start_task(self._answer(message, answering), name=f"answer {message.verb}")
-            self._open[message.id] = (answering, task)
+            progress = _RequestInProgress(lambda count: self._send_message(channel.InputCredit(number, count)))
+            task = self._world.start_task(self._run_request(message, progress), name=f"node request {message.verb}")
+            self._open[message.id] = (progress, task)
             return
-        found = self._open.get(message.id)
-        if found is None:
-            return  # It was answered meanwhile.
-        answering, task = found
+        open_request = self._open.get(message.id)
+        if open_request is None:
+            return  # The request was finished meanwhile.
+        progress, task = open_request
         match message:
-            case channel.ChannelInput(_, said):
-                answering.inputs.put_nowait(said)
+            case channel.ChannelInput(_, data):
+                progress.inputs.put_nowait(data)
             case channel.OutputCredit(_, count):
-                answering.room += count
-                answering.more_room.set()
+                progress.credit_bytes += count
+                progress.credit_granted.set()
             case channel.CancelRequest():
                 task.cancel()
 
     async def close(self) -> None:
-        """Nobody listens any more."""
+        """Cancel all requests, after the connection is closed."""
         tasks = [task for _, task in self._open.values()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _answer(self, question: channel.ChannelRequest, answering: _Answering) -> None:
-        number = question.id
-        end: Callable[[], Awaitable[None]] | None = None
+    async def _run_request(self, request: channel.ChannelRequest, progress: _RequestInProgress) -> None:
+        """Run one request and send its reply."""
+        number = request.id
+        release: Callable[[], Awaitable[None]] | None = None
         try:
-            reply = await self._answerer.handle_request(question, answering.heard())
-            end = reply.release
+            reply = await self._request_handler.handle_request(request, progress.iter_inputs())
+            release = reply.release
             if reply.chunks is None and len(reply.body) <= channel.MAX_PART_BYTES:
-                await self._say(channel.WholeReply(number, reply.content_type, reply.body))
+                await self._send_message(channel.WholeReply(number, reply.content_type, reply.body))
                 return
-            await self._say(channel.StreamBegin(number, reply.content_type))
-            parts = reply.chunks if reply.chunks is not None else _whole(reply.body)
-            async with aclosing(parts):  # What it holds open is closed at once, also when whoever asked has gone.
+            await self._send_message(channel.StreamBegin(number, reply.content_type))
+            parts = reply.chunks if reply.chunks is not None else _yield_body(reply.body)
+            async with aclosing(parts):  # Close the generator at once, also if the caller has disconnected.
                 async for part in parts:
                     for begin in range(0, len(part), channel.MAX_PART_BYTES):
-                        piece = part[begin : begin + channel.MAX_PART_BYTES]
-                        await answering.take_room(len(piece))
-                        await self._say(channel.StreamPart(number, piece))
-            await self._say(channel.StreamEnd(number))
+                        chunk = part[begin : begin + channel.MAX_PART_BYTES]
+                        await progress.use_credit(len(chunk))
+                        await self._send_message(channel.StreamPart(number, chunk))
+            await self._send_message(channel.StreamEnd(number))
         except Refusal as refusal:
-            await self._say(channel.ChannelRefusal(number, refusal.code, refusal.text))
+            await self._send_message(channel.ChannelRefusal(number, refusal.code, refusal.text))
         except ConnectionError:
-            return  # The reader of the connection sees it too, and begins anew.
-        except Exception:  # The top of a question: whoever asks must hear something.
-            log.exception("the question %s about %s failed", question.verb, question.about or "the node")
-            await self._say(
+            return  # The reader of the connection sees the error too, and reconnects.
+        except Exception:  # The caller must receive a reply, whatever fails.
+            log.exception("node request failed verb=%s target=%s", request.verb, request.about or "the node")
+            await self._send_message(
                 channel.ChannelRefusal(
-                    number, RefusalCode.OUTCOME_UNKNOWN, "an error of the node's own; its log tells of it"
+                    number, RefusalCode.OUTCOME_UNKNOWN, "internal error of the node; see the node's log"
                 )
             )
         finally:
             self._open.pop(number, None)
-            if end is not None:
-                await end()
+            if release is not None:
+                await release()
 
-    async def _say(self, message: channel.MessageToServer) -> None:
+    async def _send_message(self, message: channel.MessageToServer) -> None:
+        """Send a message."""
         await self._send(channel.encode_message(message))
 
 
-async def _whole(body: bytes) -> AsyncGenerator[bytes, None]:
+async def _yield_body(body: bytes) -> AsyncGenerator[bytes, None]:
+    """Yield the body as the only chunk."""
     yield body

@@ -1,6 +1,7 @@
-"""Commands beside tasks, asked through the node's channel: what the caller says goes in, what the command says comes back.
+"""Runs commands in tasks, requested through the node channel: passes input and output between caller and command.
 
-Both ways each message is one object of JSON. A command ends with its caller: nothing that it started is left.
+In both directions each message is one JSON object. When the caller disconnects, the command is ended with everything
+that it started.
 """
 
 import asyncio
@@ -21,45 +22,49 @@ from wharf.node.drivers.port import CannotStart, Command, CommandDriver, Command
 from wharf.world import World
 
 HEARTBEAT_INTERVAL_S: Final = 10.0
+"""Seconds without output after which an empty message shows that the connection is alive."""
 OUTPUT_GRACE_S: Final = 0.25
-"""How long what others still write is waited for, when the command itself has ended."""
+"""How long to wait for more output of other processes after the command itself has ended."""
 MAX_QUEUED_MESSAGES: Final = 16
+"""Limit of output messages in memory; beyond it the command has to wait."""
 OUTPUT_STREAMS: Final[tuple[Stream, ...]] = ("stdout", "stderr")
 HEARTBEAT_MESSAGE: Final = b"{}"
 
 
 class ExecHandlers:
-    """`mark`: what the names of all commands of this node begin with."""
+    """Handles requests to run a command. The names of all commands of this node begin with `name_prefix`."""
 
-    def __init__(self, world: World, works: AllocationManager, *, is_allowed: bool, name_prefix: str) -> None:
+    def __init__(self, world: World, manager: AllocationManager, *, is_allowed: bool, name_prefix: str) -> None:
         self._world = world
-        self._works = works
+        self._manager = manager
         self._is_allowed = is_allowed
-        self._mark = name_prefix
+        self._name_prefix = name_prefix
 
     def handlers(self) -> dict[str, VerbHandler]:
+        """Return the handlers of the node channel by verb."""
         return {"exec": self._exec}
 
-    async def _exec(self, question: channel.ChannelRequest, inputs: AsyncIterator[bytes]) -> ChannelReply:
+    async def _exec(self, request: channel.ChannelRequest, inputs: AsyncIterator[bytes]) -> ChannelReply:
+        """Start the command in the task and return its stream of messages."""
         if not self._is_allowed:
-            raise Refusal(RefusalCode.FORBIDDEN, "permission denied: this node runs no commands from outside")
-        work = require_allocation(self._works, question.about)
-        task = str(question.parameters.get("task", ""))
-        require_task(work, task)
-        record = work.record.task(task)
+            raise Refusal(RefusalCode.FORBIDDEN, "permission denied: remote commands are disabled on this node")
+        allocation = require_allocation(self._manager, request.about)
+        task = str(request.parameters.get("task", ""))
+        require_task(allocation, task)
+        record = allocation.record.task(task)
         if not record.has_process or not record.has_started:
-            raise invalid_request(f'task "{task}" does not run')
-        driver = self._works.find_driver(work, task)
+            raise invalid_request(f'task "{task}" is not running')
+        driver = self._manager.find_driver(allocation, task)
         if not isinstance(driver, CommandDriver):
-            raise invalid_request(f"the driver {work.task(task).driver} runs no commands beside its tasks")
-        environment, folders = self._works.get_environment_and_folders(work, task)
-        is_tty = bool(question.parameters.get("tty", False))
+            raise invalid_request(f"driver {allocation.task(task).driver} cannot run commands in tasks")
+        environment, folders = self._manager.get_environment_and_folders(allocation, task)
+        is_tty = bool(request.parameters.get("tty", False))
         if is_tty:
             environment.setdefault("TERM", "xterm")
         order = CommandOrder(
-            run=work.make_run_name(task, record.run),
-            name=f"{self._mark}.{self._world.new_id()}",
-            command=tuple(msgspec.json.decode(str(question.parameters["command"]), type=list[str])),
+            run=allocation.make_run_name(task, record.run),
+            name=f"{self._name_prefix}.{self._world.new_id()}",
+            command=tuple(msgspec.json.decode(str(request.parameters["command"]), type=list[str])),
             environment=environment,
             folder=str(folders.task),
             is_tty=is_tty,
@@ -68,71 +73,78 @@ class ExecHandlers:
             command = await driver.run_beside(order)
         except CannotStart as error:
             raise Refusal(RefusalCode.UNAVAILABLE, str(error)) from error
-        conversation = ExecSession(self._world, command, inputs, is_tty=order.is_tty)
-        return ChannelReply(JSON_CONTENT_TYPE, chunks=conversation.stream_messages(), release=command.end)
+        session = ExecSession(self._world, command, inputs, is_tty=order.is_tty)
+        return ChannelReply(JSON_CONTENT_TYPE, chunks=session.stream_messages(), release=command.end)
 
 
 class ExecSession:
-    """One command with its caller. Whoever has begun the command ends it."""
+    """Connects one running command with its caller. The owner of the command ends it."""
 
     def __init__(self, world: World, command: Command, inputs: AsyncIterator[bytes], *, is_tty: bool) -> None:
         self._world = world
         self._command = command
         self._inputs = inputs
         self._streams = OUTPUT_STREAMS[:1] if is_tty else OUTPUT_STREAMS
-        self._said: asyncio.Queue[bytes] = asyncio.Queue(MAX_QUEUED_MESSAGES)
-        self._passed = 0
+        self._messages: asyncio.Queue[bytes] = asyncio.Queue(MAX_QUEUED_MESSAGES)
+        self._passed_count = 0
 
     async def stream_messages(self) -> AsyncGenerator[bytes, None]:
-        hearing = self._world.start_task(self._hear(), name="command input")
-        speaking = [self._world.start_task(self._pass_on(stream), name=f"command {stream}") for stream in self._streams]
-        ending = self._world.start_task(self._end(speaking), name="command end")
+        """Yield the output messages until the command has ended; pass the caller's input meanwhile."""
+        input_task = self._world.start_task(self._pass_input(), name="command input")
+        output_tasks = [
+            self._world.start_task(self._pass_output(stream), name=f"command {stream}") for stream in self._streams
+        ]
+        end_task = self._world.start_task(self._finish(output_tasks), name="command end")
         try:
             while True:
                 try:
-                    said = await asyncio.wait_for(self._said.get(), HEARTBEAT_INTERVAL_S)
+                    message = await asyncio.wait_for(self._messages.get(), HEARTBEAT_INTERVAL_S)
                 except TimeoutError:
                     yield HEARTBEAT_MESSAGE
                     continue
-                yield said
-                if said.startswith(EXITED_PREFIX):
+                yield message
+                if message.startswith(EXITED_PREFIX):
                     return
         finally:
-            for task in (hearing, ending, *speaking):
+            for task in (input_task, end_task, *output_tasks):
                 task.cancel()
-            await asyncio.gather(hearing, ending, *speaking, return_exceptions=True)
+            await asyncio.gather(input_task, end_task, *output_tasks, return_exceptions=True)
 
-    async def _hear(self) -> None:
+    async def _pass_input(self) -> None:
+        """Pass input and terminal sizes from the caller to the command."""
         async for message in self._inputs:
             try:
-                said = msgspec.json.decode(message, type=ExecInput)
+                exec_input = msgspec.json.decode(message, type=ExecInput)
             except msgspec.MsgspecError:
-                continue  # As unknown messages are to be: no more than a sign of life.
-            if said.tty_size is not None:
-                self._command.resize(said.tty_size.height, said.tty_size.width)
-            if said.stdin is not None:
-                if said.stdin.data:
-                    await self._command.write(base64.b64decode(said.stdin.data))
-                if said.stdin.close:
+                continue  # Unknown messages only show that the caller is alive.
+            if exec_input.tty_size is not None:
+                self._command.resize(exec_input.tty_size.height, exec_input.tty_size.width)
+            if exec_input.stdin is not None:
+                if exec_input.stdin.data:
+                    await self._command.write(base64.b64decode(exec_input.stdin.data))
+                if exec_input.stdin.close:
                     await self._command.close_input()
 
-    async def _pass_on(self, stream: Stream) -> None:
+    async def _pass_output(self, stream: Stream) -> None:
+        """Queue the output of one stream as messages."""
         while data := await self._command.read(stream):
-            await self._said.put(encode_output(stream, data))
-            self._passed += 1
+            await self._messages.put(encode_output(stream, data))
+            self._passed_count += 1
 
-    async def _end(self, speaking: list[asyncio.Task[None]]) -> None:
+    async def _finish(self, output_tasks: list[asyncio.Task[None]]) -> None:
+        """Queue the last messages once the command has ended and no more output arrives."""
         code = await self._command.wait()
-        # What it left behind may hold its output open for ever: only as long as more comes, more is waited for.
-        passed = -1
-        while passed != self._passed or self._said.full():
-            passed = self._passed
-            _, left = await asyncio.wait(speaking, timeout=OUTPUT_GRACE_S)
-            if not left:
+        # Processes that it left behind may keep the output open forever, so wait only while more output arrives.
+        previous_count = -1
+        while previous_count != self._passed_count or self._messages.full():
+            previous_count = self._passed_count
+            _, running = await asyncio.wait(output_tasks, timeout=OUTPUT_GRACE_S)
+            if not running:
                 break
         for stream in self._streams:
-            await self._said.put(encode_output_close(stream))
-        await self._said.put(msgspec.json.encode(ExecExit(exited=True, result=ExecResult(code))))
+            await self._messages.put(encode_output_close(stream))
+        await self._messages.put(msgspec.json.encode(ExecExit(exited=True, result=ExecResult(code))))
 
 
 EXITED_PREFIX: Final = b'{"exited":true'
+"""The beginning of the last message."""

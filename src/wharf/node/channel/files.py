@@ -1,4 +1,4 @@
-"""What is asked of a node through its channel: which question is whose to answer."""
+"""Dispatches requests of the node channel to their handlers, and handles requests for files and logs of allocations."""
 
 import os
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
@@ -16,38 +16,45 @@ from wharf.node.tasks.folders import AllocationFolders
 JSON_CONTENT_TYPE: Final = "application/json"
 TEXT_CONTENT_TYPE: Final = "text/plain; charset=utf-8"
 CHUNK_BYTES: Final = 64 << 10
+"""Bytes read at a time; limits the memory that a request needs."""
 LOG_STREAMS: Final = ("stdout", "stderr")
 
 VerbHandler = Callable[[channel.ChannelRequest, AsyncIterator[bytes]], Awaitable[ChannelReply]]
+"""Handles the requests of one verb. The second argument yields what the caller sends meanwhile."""
 
 
 class RequestDispatcher:
-    """`answers`: by verb. A verb that nobody answers is refused with a sentence."""
+    """Passes each request to the handler of its verb; an unknown verb is refused."""
 
-    def __init__(self, answers: Mapping[str, VerbHandler]) -> None:
-        self._answers = answers
+    def __init__(self, handlers_by_verb: Mapping[str, VerbHandler]) -> None:
+        self._handlers = handlers_by_verb
 
-    async def handle_request(self, question: channel.ChannelRequest, inputs: AsyncIterator[bytes]) -> ChannelReply:
-        found = self._answers.get(question.verb)
-        if found is None:
+    async def handle_request(self, request: channel.ChannelRequest, inputs: AsyncIterator[bytes]) -> ChannelReply:
+        """Call the handler of the request's verb. Raises `Refusal`."""
+        handler = self._handlers.get(request.verb)
+        if handler is None:
             raise Refusal(
-                RefusalCode.NOT_IMPLEMENTED, f"this node does not answer {question.verb.replace('_', ' ')} yet"
+                RefusalCode.NOT_IMPLEMENTED, f"this node does not support the request {request.verb.replace('_', ' ')}"
             )
-        return await found(question, inputs)
+        return await handler(request, inputs)
 
 
 class FileHandlers:
-    """Files and logs of allocations. `is_over`: whether a task will write no more; raises Refusal for one that is none.
-    `has_begun`: whether it may have written something."""
+    """Handles requests for files and logs.
+
+    `is_over` tells whether a task will write no more, and `has_started` whether it may have written something. Both
+    raise `Refusal` for an unknown task.
+    """
 
     def __init__(
-        self, folders: AllocationFolders, is_over: Callable[[str, str], bool], has_begun: Callable[[str, str], bool]
+        self, folders: AllocationFolders, is_over: Callable[[str, str], bool], has_started: Callable[[str, str], bool]
     ) -> None:
         self._folders = folders
         self._is_over = is_over
-        self._has_begun = has_begun
+        self._has_started = has_started
 
     def handlers(self) -> dict[str, VerbHandler]:
+        """Return the handlers of the node channel by verb."""
         return {
             "fs_list": self._list,
             "fs_stat": self._stat,
@@ -57,93 +64,107 @@ class FileHandlers:
             "fs_logs": self._logs,
         }
 
-    def _folder(self, question: channel.ChannelRequest) -> ReadOnlyFolder:
-        return ReadOnlyFolder(self._folders.get_allocation_folder(question.about))
+    def _open_folder(self, request: channel.ChannelRequest) -> ReadOnlyFolder:
+        """Return the folder of the allocation that the request is about."""
+        return ReadOnlyFolder(self._folders.get_allocation_folder(request.about))
 
-    async def _list(self, question: channel.ChannelRequest, _: AsyncIterator[bytes]) -> ChannelReply:
+    async def _list(self, request: channel.ChannelRequest, _: AsyncIterator[bytes]) -> ChannelReply:
+        """Return the entries of a folder."""
         return ChannelReply(
-            JSON_CONTENT_TYPE, msgspec.json.encode(self._folder(question).list_entries(_text(question, "path") or "/"))
+            JSON_CONTENT_TYPE,
+            msgspec.json.encode(self._open_folder(request).list_entries(_get_text(request, "path") or "/")),
         )
 
-    async def _stat(self, question: channel.ChannelRequest, _: AsyncIterator[bytes]) -> ChannelReply:
+    async def _stat(self, request: channel.ChannelRequest, _: AsyncIterator[bytes]) -> ChannelReply:
+        """Return size, mode and type of one file."""
         return ChannelReply(
-            JSON_CONTENT_TYPE, msgspec.json.encode(self._folder(question).read_info(_text(question, "path")))
+            JSON_CONTENT_TYPE, msgspec.json.encode(self._open_folder(request).read_info(_get_text(request, "path")))
         )
 
-    async def _cat(self, question: channel.ChannelRequest, _: AsyncIterator[bytes]) -> ChannelReply:
-        return self._part(question, begin=0, limit=0)
+    async def _cat(self, request: channel.ChannelRequest, _: AsyncIterator[bytes]) -> ChannelReply:
+        """Return the content of a file."""
+        return self._read_part(request, begin=0, limit=0)
 
-    async def _read_at(self, question: channel.ChannelRequest, _: AsyncIterator[bytes]) -> ChannelReply:
-        return self._part(question, begin=_number(question, "offset"), limit=_number(question, "limit"))
+    async def _read_at(self, request: channel.ChannelRequest, _: AsyncIterator[bytes]) -> ChannelReply:
+        """Return a part of a file."""
+        return self._read_part(request, begin=_get_number(request, "offset"), limit=_get_number(request, "limit"))
 
-    def _part(self, question: channel.ChannelRequest, *, begin: int, limit: int) -> ChannelReply:
-        path = _text(question, "path")
-        # Opened before the first byte is sent, so that what is wrong is told as a refusal.
-        file = os.fdopen(self._folder(question).open_file(path), "rb", 0)
+    def _read_part(self, request: channel.ChannelRequest, *, begin: int, limit: int) -> ChannelReply:
+        """Return `limit` bytes of a file from `begin`; all of them if `limit` is 0."""
+        path = _get_text(request, "path")
+        # Opened before the reply begins, so that an error becomes a refusal.
+        file = os.fdopen(self._open_folder(request).open_file(path), "rb", 0)
 
         async def close() -> None:
             file.close()
 
-        kind = detect_content_type(os.pread(file.fileno(), CONTENT_SAMPLE_BYTES, 0), path)
-        return ChannelReply(kind, chunks=_read(file.fileno(), begin, limit), release=close)
+        content_type = detect_content_type(os.pread(file.fileno(), CONTENT_SAMPLE_BYTES, 0), path)
+        return ChannelReply(content_type, chunks=_read_chunks(file.fileno(), begin, limit), release=close)
 
-    async def _stream(self, question: channel.ChannelRequest, _: AsyncIterator[bytes]) -> ChannelReply:
-        path, folder = _text(question, "path"), self._folder(question)
+    async def _stream(self, request: channel.ChannelRequest, _: AsyncIterator[bytes]) -> ChannelReply:
+        """Return the frames of a file that may still grow."""
+        path, folder = _get_text(request, "path"), self._open_folder(request)
         os.close(folder.open_file(path))
         frames = follow_file(
             folder,
             path,
-            origin=_origin(question),
-            offset=_number(question, "offset"),
-            should_follow=bool(question.parameters.get("follow", True)),
+            origin=_get_origin(request),
+            offset=_get_number(request, "offset"),
+            should_follow=bool(request.parameters.get("follow", True)),
         )
         return ChannelReply(TEXT_CONTENT_TYPE, chunks=encode_frames(frames))
 
-    async def _logs(self, question: channel.ChannelRequest, _: AsyncIterator[bytes]) -> ChannelReply:
-        task, stream = _text(question, "task"), _text(question, "type")
+    async def _logs(self, request: channel.ChannelRequest, _: AsyncIterator[bytes]) -> ChannelReply:
+        """Return the log of a task, as frames or as plain text, over all its files."""
+        task, stream = _get_text(request, "task"), _get_text(request, "type")
         if stream not in LOG_STREAMS:
             raise invalid_request('log type must be "stdout" or "stderr"')
-        follows = bool(question.parameters.get("follow", False))
-        folder = self._folder(question)
-        is_over = self._is_over(question.about, task)
-        if not follows and not any(name.startswith(f"{task}.{stream}.") for name in folder.list_names("alloc/logs")):
-            if is_over or not self._has_begun(question.about, task):
+        should_follow = bool(request.parameters.get("follow", False))
+        folder = self._open_folder(request)
+        is_over = self._is_over(request.about, task)
+        if not should_follow and not any(
+            name.startswith(f"{task}.{stream}.") for name in folder.list_names("alloc/logs")
+        ):
+            if is_over or not self._has_started(request.about, task):
                 raise not_found(f'task "{task}" not started yet. No logs available')
-            return ChannelReply("text/plain" if question.parameters.get("plain", False) else JSON_CONTENT_TYPE, b"")
+            return ChannelReply("text/plain" if request.parameters.get("plain", False) else JSON_CONTENT_TYPE, b"")
         frames = follow_logs(
             folder,
             task,
             stream,
-            origin=_origin(question),
-            offset=_number(question, "offset"),
-            should_follow=follows,
-            is_over=lambda: is_over or self._is_over(question.about, task),
+            origin=_get_origin(request),
+            offset=_get_number(request, "offset"),
+            should_follow=should_follow,
+            is_over=lambda: is_over or self._is_over(request.about, task),
         )
-        if question.parameters.get("plain", False):
+        if request.parameters.get("plain", False):
             return ChannelReply("text/plain", chunks=extract_data(frames))
         return ChannelReply(JSON_CONTENT_TYPE, chunks=encode_frames(frames))
 
 
-async def _read(handle: int, begin: int, limit: int) -> AsyncGenerator[bytes, None]:
-    """From there on, so many bytes; all of them without a limit."""
-    at, left = max(begin, 0), limit if limit > 0 else None
-    while left is None or left > 0:
-        piece = os.pread(handle, CHUNK_BYTES if left is None else min(left, CHUNK_BYTES), at)
-        if not piece:
+async def _read_chunks(descriptor: int, begin: int, limit: int) -> AsyncGenerator[bytes, None]:
+    """Yield up to `limit` bytes from `begin`; everything to the end if `limit` is 0."""
+    offset, remaining = max(begin, 0), limit if limit > 0 else None
+    while remaining is None or remaining > 0:
+        chunk = os.pread(descriptor, CHUNK_BYTES if remaining is None else min(remaining, CHUNK_BYTES), offset)
+        if not chunk:
             return
-        at += len(piece)
-        left = None if left is None else left - len(piece)
-        yield piece
+        offset += len(chunk)
+        remaining = None if remaining is None else remaining - len(chunk)
+        yield chunk
 
 
-def _text(question: channel.ChannelRequest, name: str) -> str:
-    return str(question.parameters.get(name, ""))
+def _get_text(request: channel.ChannelRequest, name: str) -> str:
+    """Return a parameter of the request as text; empty if it is missing."""
+    return str(request.parameters.get(name, ""))
 
 
-def _number(question: channel.ChannelRequest, name: str) -> int:
-    value = question.parameters.get(name, 0)
+def _get_number(request: channel.ChannelRequest, name: str) -> int:
+    """Return a parameter of the request as an integer; 0 if it is missing."""
+    value = request.parameters.get(name, 0)
     return value if isinstance(value, int) else 0
 
 
-def _origin(question: channel.ChannelRequest) -> ReadOrigin:
-    return ReadOrigin.END if _text(question, "origin") == ReadOrigin.END.value else ReadOrigin.START
+def _get_origin(request: channel.ChannelRequest) -> ReadOrigin:
+    """Return whether the offset counts from the start or the end."""
+    return ReadOrigin.END if _get_text(request, "origin") == ReadOrigin.END.value else ReadOrigin.START

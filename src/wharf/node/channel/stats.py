@@ -1,4 +1,4 @@
-"""What is asked of a node about figures: of its machine, and of the tasks of an allocation, now and in the last minutes."""
+"""Handles requests for resource usage of the machine and of tasks, now and over the last minutes."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -17,16 +17,16 @@ from wharf.node.statistics.tasks import build_empty_usage, sum_usage
 from wharf.world import World
 
 MAX_RUNS_PER_PASS: Final = 10
-"""So many runs are looked at before others have their turn."""
+"""How many runs are measured before other tasks of the event loop may continue."""
 
 
 class StatsHandlers:
-    """`mhz`: of all processors together; `core_mhz`: of one."""
+    """Handles requests for resource usage. `mhz` is the speed of all processors together, `core_mhz` of one."""
 
     def __init__(
         self,
         world: World,
-        works: AllocationManager,
+        manager: AllocationManager,
         machine: MachineMeter,
         tasks: TaskMeter,
         *,
@@ -34,7 +34,7 @@ class StatsHandlers:
         core_mhz: int,
     ) -> None:
         self._world = world
-        self._works = works
+        self._manager = manager
         self._machine = machine
         self._tasks = tasks
         self._history = UsageHistory()
@@ -42,72 +42,79 @@ class StatsHandlers:
         self._core_mhz = core_mhz
 
     def handlers(self) -> dict[str, VerbHandler]:
+        """Return the handlers of the node channel by verb."""
         return {"stats": self._stats, "alloc_stats": self._alloc_stats}
 
     async def record_history(self) -> None:
-        """Until cancelled."""
+        """Until canceled: record the usage at intervals."""
         while True:
-            await self._look()
+            await self._record_samples()
             await asyncio.sleep(past.SAMPLE_INTERVAL_S)
 
-    async def _look(self) -> None:
+    async def _record_samples(self) -> None:
+        """Record the usage of the machine and of every run once."""
         at_ns = self._world.now_ns()
         self._history.record_machine(at_ns)
-        seen = []
-        for run, driver in list(self._running()):
+        runs = []
+        for run, driver in list(self._iter_measurable_runs()):
             self._history.record_run(run, driver.processes_of(run), at_ns=at_ns, at_s=self._world.monotonic_s())
-            seen.append(run)
-            if len(seen) % MAX_RUNS_PER_PASS == 0:
+            runs.append(run)
+            if len(runs) % MAX_RUNS_PER_PASS == 0:
                 await asyncio.sleep(0)
-        self._history.drop_other_runs(seen)
+        self._history.drop_other_runs(runs)
 
-    def _running(self) -> Iterator[tuple[str, MeasurableDriver]]:
-        for work in self._works.list_live():
-            for task in work.record.tasks:
-                driver = self._works.find_driver(work, task.name)
+    def _iter_measurable_runs(self) -> Iterator[tuple[str, MeasurableDriver]]:
+        """Yield all runs whose driver can be measured, with the driver."""
+        for allocation in self._manager.list_live():
+            for task in allocation.record.tasks:
+                driver = self._manager.find_driver(allocation, task.name)
                 if task.has_process and isinstance(driver, MeasurableDriver):
-                    yield work.make_run_name(task.name, task.run), driver
+                    yield allocation.make_run_name(task.name, task.run), driver
 
-    async def _stats(self, question: channel.ChannelRequest, _: AsyncIterator[bytes]) -> ChannelReply:
-        told = await self._machine.read_statistics()
-        if since_ns := self._since_ns(question):
-            told = {
-                **told,
+    async def _stats(self, request: channel.ChannelRequest, _: AsyncIterator[bytes]) -> ChannelReply:
+        """Return the usage of the machine, with history if requested."""
+        statistics = await self._machine.read_statistics()
+        if since_ns := self._since_ns(request):
+            statistics = {
+                **statistics,
                 "History": past.render_samples(self._history.list_machine_samples(since_ns), mhz=self._mhz),
             }
-        return ChannelReply(JSON_CONTENT_TYPE, msgspec.json.encode(told))
+        return ChannelReply(JSON_CONTENT_TYPE, msgspec.json.encode(statistics))
 
-    async def _alloc_stats(self, question: channel.ChannelRequest, _: AsyncIterator[bytes]) -> ChannelReply:
-        work = require_allocation(self._works, question.about)
-        wanted = str(question.parameters.get("task", ""))
-        since_ns = self._since_ns(question)
+    async def _alloc_stats(self, request: channel.ChannelRequest, _: AsyncIterator[bytes]) -> ChannelReply:
+        """Return the usage of one task or of all tasks of an allocation, with history if requested."""
+        allocation = require_allocation(self._manager, request.about)
+        task_name = str(request.parameters.get("task", ""))
+        since_ns = self._since_ns(request)
         tasks, histories = {}, []
-        for task in work.record.tasks:
-            if task.has_process and wanted in ("", task.name):
-                told = await self._of_task(work, task.name, task.run)
-                if told is None:
+        for task in allocation.record.tasks:
+            if task.has_process and task_name in ("", task.name):
+                statistics = await self._read_task_statistics(allocation, task.name, task.run)
+                if statistics is None:
                     continue
-                tasks[task.name] = told
+                tasks[task.name] = statistics
                 if since_ns:
-                    samples = self._history.list_run_samples(work.make_run_name(task.name, task.run), since_ns)
-                    told["History"] = past.render_samples(samples, mhz=self._core_mhz)
+                    samples = self._history.list_run_samples(allocation.make_run_name(task.name, task.run), since_ns)
+                    statistics["History"] = past.render_samples(samples, mhz=self._core_mhz)
                     histories.append(samples)
-        total = sum_usage([told["ResourceUsage"] for told in tasks.values()]) if tasks else build_empty_usage()
+        total = (
+            sum_usage([statistics["ResourceUsage"] for statistics in tasks.values()]) if tasks else build_empty_usage()
+        )
         total["DeviceStats"] = []
-        newest = max((told["Timestamp"] for told in tasks.values()), default=0)
+        newest = max((statistics["Timestamp"] for statistics in tasks.values()), default=0)
         reply = {"ResourceUsage": total, "Tasks": tasks, "Timestamp": newest}
         if since_ns:
             reply["History"] = past.render_samples(past.sum_histories(histories), mhz=self._core_mhz)
         return ChannelReply(JSON_CONTENT_TYPE, msgspec.json.encode(reply))
 
-    def _since_ns(self, question: channel.ChannelRequest) -> int:
-        """From when on what was is to be told; 0: not at all."""
-        length_ns = question.parameters.get("history", 0)
-        return self._world.now_ns() - length_ns if isinstance(length_ns, int) and length_ns > 0 else 0
+    def _since_ns(self, request: channel.ChannelRequest) -> int:
+        """Return the beginning of the requested history; 0 if no history is requested."""
+        duration_ns = request.parameters.get("history", 0)
+        return self._world.now_ns() - duration_ns if isinstance(duration_ns, int) and duration_ns > 0 else 0
 
-    async def _of_task(self, work: ManagedAllocation, name: str, run: int) -> dict[str, Any] | None:
-        """None where its driver measures nothing."""
-        driver = self._works.find_driver(work, name)
+    async def _read_task_statistics(self, allocation: ManagedAllocation, name: str, run: int) -> dict[str, Any] | None:
+        """Return the usage of a task; `None` if its driver cannot be measured."""
+        driver = self._manager.find_driver(allocation, name)
         if not isinstance(driver, MeasurableDriver):
             return None
-        return await self._tasks.read_statistics(driver.processes_of(work.make_run_name(name, run)))
+        return await self._tasks.read_statistics(driver.processes_of(allocation.make_run_name(name, run)))

@@ -1,3 +1,4 @@
-"""What a node decides: (what it was told, what it sees, the moment) + event -> what it does. It never waits, and it
-knows neither clock nor process: the agent and the simulator drive it alike.
+"""The decisions of a node as pure functions: record, event and time in, new record and actions out.
+
+Nothing here waits, reads a clock or knows a process, so the node agent and the simulation drive the same code.
 """

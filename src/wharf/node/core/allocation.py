@@ -1,9 +1,7 @@
-"""One allocation on its node: what happened to it becomes its next record, and what is to be done now.
+"""Applies one event to one allocation: returns its next record and the actions that follow.
 
-The only writer of records. Every step of a task goes through the table of `steps`; what the table lacks is a fault of
-this module and stops it. It never waits, and performs nothing itself.
-
-When an allocation must be looked at again although nothing happens to it.
+The only writer of records. Every step of a task goes through the table in `steps`; a transition that the table lacks
+raises, because it is a bug here. Nothing here waits or performs an action.
 """
 
 from collections.abc import Callable, Iterator
@@ -16,7 +14,7 @@ from wharf.contract.model.allocations.task_states import TaskEventType
 from wharf.contract.model.jobs.groups import LifecycleHook
 from wharf.contract.model.state_machines.machine import advance_state
 from wharf.contract.model.times import format_duration
-from wharf.node.core import events as on
+from wharf.node.core import events
 from wharf.node.core.allocation_spec import AllocationSpec, TaskSpec
 from wharf.node.core.clock import SECOND_NS, ClockReading, find_earliest
 from wharf.node.core.health import find_health_deadline_s, update_health
@@ -26,58 +24,73 @@ from wharf.node.core.restart_policy import UNRECOVERABLE_MESSAGE, NoRestart, Res
 from wharf.node.core.steps import TASK_STEPS, TaskStep
 
 KILL_RETRY_DELAYS_S: Final = (5.0, 20.0, 80.0, 120.0)
-"""How long is waited for a killed task before it is killed again; the last one repeats."""
+"""Seconds between repeated kills of a task that does not die; the last value repeats."""
 
 
 class Transition(msgspec.Struct, frozen=True):
+    """The result of an event: the new record and the actions to perform, in order."""
+
     record: AllocationRecord
-    actions: tuple[on.TaskAction, ...] = ()
+    actions: tuple[events.TaskAction, ...] = ()
 
 
 def receive_allocation(
-    allocation_id: str, plan: AllocationSpec, now: ClockReading, *, is_waiting_for_predecessor: bool = False
+    allocation_id: str, spec: AllocationSpec, now: ClockReading, *, is_waiting_for_predecessor: bool = False
 ) -> Transition:
-    """A new allocation, and what its first tasks need."""
-    tasks = tuple(add_task_event(TaskRecord(task.name), TaskEventType.RECEIVED, now) for task in plan.tasks)
-    turn = _Turn(AllocationRecord(allocation_id, tasks, waits_for_former=is_waiting_for_predecessor), plan, now)
-    turn.take(on.HealthWatchStarted())
-    turn.settle()
-    return turn.done()
+    """Return the first record of a new allocation and the preparation of its first tasks."""
+    tasks = tuple(add_task_event(TaskRecord(task.name), TaskEventType.RECEIVED, now) for task in spec.tasks)
+    builder = _TransitionBuilder(
+        AllocationRecord(allocation_id, tasks, is_waiting_for_predecessor=is_waiting_for_predecessor), spec, now
+    )
+    builder.apply(events.HealthWatchStarted())
+    builder.apply_consequences()
+    return builder.build()
 
 
 def apply_event(
-    record: AllocationRecord, plan: AllocationSpec, event: on.AllocationEvent, now: ClockReading
+    record: AllocationRecord, spec: AllocationSpec, event: events.AllocationEvent, now: ClockReading
 ) -> Transition:
-    turn = _Turn(record, plan, now)
-    turn.take(event)
-    turn.settle()
-    return turn.done()
+    """Return the record after `event` and everything that follows from it, with the actions to perform."""
+    builder = _TransitionBuilder(record, spec, now)
+    builder.apply(event)
+    builder.apply_consequences()
+    return builder.build()
 
 
-def list_interrupted_actions(record: AllocationRecord, plan: AllocationSpec) -> tuple[on.TaskAction, ...]:
-    """What must be done again after the node's agent ended in the middle: nobody knows whether it was done."""
+def list_interrupted_actions(record: AllocationRecord, spec: AllocationSpec) -> tuple[events.TaskAction, ...]:
+    """Return the actions to repeat after a restart of the node agent.
+
+    The agent may have ended before or after it performed them, so they are performed again.
+    """
     return tuple(
-        _resumed(task, plan) for task in record.tasks if task.step in _UNDER_WAY and not task.is_of_former_boot
+        _build_repeated_action(task, spec)
+        for task in record.tasks
+        if task.step in _STEPS_WITH_ACTION and not task.is_of_former_boot
     )
 
 
-_UNDER_WAY: Final = frozenset({TaskStep.PREPARING, TaskStep.STARTING, TaskStep.STOPPING, TaskStep.KILLING})
+_STEPS_WITH_ACTION: Final = frozenset({TaskStep.PREPARING, TaskStep.STARTING, TaskStep.STOPPING, TaskStep.KILLING})
+"""Steps that begin with an action: it may not have been performed when the agent ended."""
 
 
-def _resumed(task: TaskRecord, plan: AllocationSpec) -> on.TaskAction:
+def _build_repeated_action(task: TaskRecord, spec: AllocationSpec) -> events.TaskAction:
+    """Return the action that belongs to the task's current step."""
     match task.step:
         case TaskStep.PREPARING:
-            return on.PrepareTask(task.name)
+            return events.PrepareTask(task.name)
         case TaskStep.STARTING:
-            return on.StartTask(task.name, task.run)
+            return events.StartTask(task.name, task.run)
         case TaskStep.STOPPING:
-            return on.SignalTask(task.name, task.run, plan.task(task.name).kill_signal)
+            return events.SignalTask(task.name, task.run, spec.task(task.name).kill_signal)
         case _:
-            return on.KillTask(task.name, task.run)
+            return events.KillTask(task.name, task.run)
 
 
 def reset_after_boot(record: AllocationRecord) -> AllocationRecord:
-    """The record of an earlier life of the machine: its monotonic clock has begun anew, so what was due is due now."""
+    """Return a record from before a reboot, adapted to the new monotonic clock.
+
+    Times of the old clock mean nothing now. Deadlines become due at once, and intervals begin again.
+    """
     tasks = tuple(
         replace(
             task,
@@ -94,22 +107,26 @@ def reset_after_boot(record: AllocationRecord) -> AllocationRecord:
         stop_due_s=0.0 if record.stop_due_s is not None else None,
         began_s=0.0 if record.began_s is not None else None,
         lost_contact_s=None,
-        judged_since_s=0.0 if record.judged_since_s is not None else None,
+        health_watch_since_s=0.0 if record.health_watch_since_s is not None else None,
         checks_pass_since_s=None,
         finished_s=0.0 if record.finished_s is not None else None,
     )
 
 
-class _Turn:
-    """The work on one event. Its parts replace records; nobody outside sees a half-done one."""
+class _TransitionBuilder:
+    """Builds the transition for one event.
 
-    def __init__(self, record: AllocationRecord, plan: AllocationSpec, now: ClockReading) -> None:
+    Its methods replace the record step by step; callers see only the final one.
+    """
+
+    def __init__(self, record: AllocationRecord, spec: AllocationSpec, now: ClockReading) -> None:
         self._record = record
-        self._plan = plan
+        self._spec = spec
         self._now = now
-        self._actions: list[on.TaskAction] = []
+        self._actions: list[events.TaskAction] = []
 
-    def done(self) -> Transition:
+    def build(self) -> Transition:
+        """Return the transition, with the finish time if the allocation has just ended."""
         record = self._record
         if record.is_over and record.finished_s is None:
             record = replace(record, finished_s=self._now.monotonic_s)
@@ -117,76 +134,83 @@ class _Turn:
 
     # -- what happened
 
-    def take(self, event: on.AllocationEvent) -> None:
+    def apply(self, event: events.AllocationEvent) -> None:
+        """Apply the direct effect of the event."""
         match event:
-            case on.StopRequested(skips_delays):
-                self._stop(skips_delays)
-            case on.TaskEventOccurred(name, kind, message, details):
+            case events.StopRequested(skips_delays):
+                self._stop_allocation(skips_delays)
+            case events.TaskEventOccurred(name, event_type, message, details):
                 task = next((task for task in self._record.tasks if task.name == name and not task.is_dead), None)
                 if task is not None:
-                    self._put(add_task_event(task, kind, self._now, message=message, **details))
-            case on.HealthWatchStarted():
-                since_s = self._now.monotonic_s if self._plan.health is not None else None
-                self._record = replace(self._record, judged_since_s=since_s, is_healthy=None)
-            case on.PredecessorEnded():
-                self._record = replace(self._record, waits_for_former=False)
-            case on.TaskPrepared(name):
-                self._of(name, TaskStep.PREPARING, self._start)
-            case on.TaskPreparationFailed(name):
-                self._of(name, TaskStep.PREPARING, lambda task: self._not_prepared(task, event))
-            case on.TaskStarted(name, run):
-                self._of(name, TaskStep.STARTING, self._started, run)
-            case on.TaskStartFailed(name, run):
-                self._of(name, TaskStep.STARTING, lambda task: self._not_started(task, event), run)
-            case on.TaskEnded(name, run, outcome):
-                self._ended(name, run, outcome)
-            case on.RestartRequested():
-                self._restart(event)
-            case on.SignalRequested():
-                self._signal(event)
-            case on.ChecksChanged(passes):
-                since_s = self._record.checks_pass_since_s if passes else None
-                since_s = self._now.monotonic_s if passes and since_s is None else since_s
+                    self._replace_task(add_task_event(task, event_type, self._now, message=message, **details))
+            case events.HealthWatchStarted():
+                since_s = self._now.monotonic_s if self._spec.health is not None else None
+                self._record = replace(self._record, health_watch_since_s=since_s, is_healthy=None)
+            case events.PredecessorEnded():
+                self._record = replace(self._record, is_waiting_for_predecessor=False)
+            case events.TaskPrepared(name):
+                self._if_at_step(name, TaskStep.PREPARING, self._begin_run)
+            case events.TaskPreparationFailed(name):
+                self._if_at_step(name, TaskStep.PREPARING, lambda task: self._handle_preparation_failure(task, event))
+            case events.TaskStarted(name, run):
+                self._if_at_step(name, TaskStep.STARTING, self._mark_started, run)
+            case events.TaskStartFailed(name, run):
+                self._if_at_step(name, TaskStep.STARTING, lambda task: self._handle_start_failure(task, event), run)
+            case events.TaskEnded(name, run, outcome):
+                self._handle_end(name, run, outcome)
+            case events.RestartRequested():
+                self._restart_tasks(event)
+            case events.SignalRequested():
+                self._signal_tasks(event)
+            case events.ChecksChanged(is_passing):
+                since_s = self._record.checks_pass_since_s if is_passing else None
+                since_s = self._now.monotonic_s if is_passing and since_s is None else since_s
                 self._record = replace(self._record, checks_pass_since_s=since_s)
-            case on.ServerContactLost(since_s):
+            case events.ServerContactLost(since_s):
                 self._record = replace(self._record, lost_contact_s=since_s)
-            case on.ServerContactRestored():
+            case events.ServerContactRestored():
                 self._record = replace(self._record, lost_contact_s=None)
             case _:
-                pass  # Time passes with every event.
+                pass  # A deadline needs no effect of its own: every event checks the deadlines.
 
-    def _of(self, name: str, step: TaskStep, then: Callable[[TaskRecord], None], run: int | None = None) -> None:
-        """What comes late, about another step or an earlier run, says nothing any more."""
+    def _if_at_step(
+        self, name: str, step: TaskStep, then: Callable[[TaskRecord], None], run: int | None = None
+    ) -> None:
+        """Call `then` with the task if it is still at this step and run; ignore reports about earlier ones."""
         task = next((task for task in self._record.tasks if task.name == name), None)
         if task is not None and task.step is step and run in (None, task.run):
             then(task)
 
-    def _stop(self, skips_delays: bool) -> None:
+    def _stop_allocation(self, skips_delays: bool) -> None:
+        """Mark the allocation as stopping, after the group's shutdown delay if there is one."""
         record = self._record
         skips_delays = skips_delays or record.skips_delays
         due_s = record.stop_due_s
         if skips_delays:
             due_s = None
-        elif not record.is_to_stop and self._plan.shutdown_delay_s and any(t.has_process for t in record.tasks):
-            due_s = self._now.monotonic_s + self._plan.shutdown_delay_s
+        elif not record.is_to_stop and self._spec.shutdown_delay_s and any(t.has_process for t in record.tasks):
+            due_s = self._now.monotonic_s + self._spec.shutdown_delay_s
         self._record = replace(record, is_to_stop=True, skips_delays=skips_delays, stop_due_s=due_s)
-        if skips_delays:  # Those that wait already need not.
+        if skips_delays:  # Tasks that already wait for their shutdown delay are stopped now.
             for task in self._record.tasks:
                 if task.step is TaskStep.SHUTDOWN_DELAY:
-                    self._interrupt(task)
+                    self._send_kill_signal(task)
 
-    def _not_prepared(self, task: TaskRecord, event: on.TaskPreparationFailed) -> None:
+    def _handle_preparation_failure(self, task: TaskRecord, event: events.TaskPreparationFailed) -> None:
+        """Record why the preparation failed, and restart or fail the task."""
         task = add_task_event(task, event.event_type, self._now, **{event.detail_name: event.reason})
-        self._try_again(task, is_final=event.is_final)
+        self._restart_or_fail(task, is_final=event.is_final)
 
-    def _start(self, task: TaskRecord) -> None:
-        task = self._move(task, TaskStep.STARTING, run=task.run + 1)
-        self._actions.append(on.StartTask(task.name, task.run))
+    def _begin_run(self, task: TaskRecord) -> None:
+        """Begin the next run of a prepared task."""
+        task = self._advance(task, TaskStep.STARTING, run=task.run + 1)
+        self._actions.append(events.StartTask(task.name, task.run))
 
-    def _started(self, task: TaskRecord) -> None:
+    def _mark_started(self, task: TaskRecord) -> None:
+        """Record that the run has started; stop the task if a stop was requested meanwhile."""
         task = add_task_event(task, TaskEventType.STARTED, self._now)
         now = self._now
-        self._move(
+        self._advance(
             task,
             TaskStep.RUNNING,
             started_s=now.monotonic_s,
@@ -197,68 +221,72 @@ class _Turn:
         if self._record.began_s is None:
             self._record = replace(self._record, began_s=now.monotonic_s)
         if task.is_to_end:
-            self._end(self._record.task(task.name))
+            self._stop_task(self._record.task(task.name))
 
-    def _not_started(self, task: TaskRecord, event: on.TaskStartFailed) -> None:
+    def _handle_start_failure(self, task: TaskRecord, event: events.TaskStartFailed) -> None:
+        """Record why the start failed, and restart or fail the task."""
         task = add_task_event(task, event.event_type, self._now, **{event.detail_name: event.reason})
-        self._try_again(task, is_final=event.is_final)
+        self._restart_or_fail(task, is_final=event.is_final)
 
-    def _ended(self, name: str, run: int, outcome: Outcome) -> None:
+    def _handle_end(self, name: str, run: int, outcome: Outcome) -> None:
+        """Record the outcome of a run, and decide whether the task restarts, fails or is done."""
         task = next((task for task in self._record.tasks if task.name == name), None)
         if task is None or task.run != run:
             return
-        if task.step is TaskStep.STARTING:  # Over before anybody said that it had begun.
+        if task.step is TaskStep.STARTING:  # It ended before its start was reported.
             is_doubtful = not outcome.is_known and not task.has_started
-            self._started(task)
+            self._mark_started(task)
             task = replace(self._record.task(name), is_start_doubtful=is_doubtful)
         if not task.has_process:
             return
         task = replace(add_termination_event(task, outcome, self._now), finished_ns=self._now.wall_ns)
-        if task.begins_anew and task.is_ill:
-            self._try_again(replace(task, begins_anew=False, is_ill=False, is_to_end=False))
-        elif task.begins_anew:
-            task = replace(task, begins_anew=False, is_to_end=False)
-            self._rest(task, RestartAfterDelay(0.0, "", task.window))
+        if task.is_restarting and task.is_restart_after_failure:
+            self._restart_or_fail(replace(task, is_restarting=False, is_restart_after_failure=False, is_to_end=False))
+        elif task.is_restarting:
+            task = replace(task, is_restarting=False, is_to_end=False)
+            self._back_off(task, RestartAfterDelay(0.0, "", task.window))
         elif task.is_to_end:
-            self._move(add_task_event(task, TaskEventType.KILLED, self._now), TaskStep.DEAD)
-        elif outcome.is_success and self._plan.task(name).is_run_to_completion:
-            self._move(task, TaskStep.DEAD)
+            self._advance(add_task_event(task, TaskEventType.KILLED, self._now), TaskStep.DEAD)
+        elif outcome.is_success and self._spec.task(name).is_run_to_completion:
+            self._advance(task, TaskStep.DEAD)
         else:
-            self._try_again(task, is_success=outcome.is_success)
+            self._restart_or_fail(task, is_success=outcome.is_success)
 
-    def _try_again(self, task: TaskRecord, *, is_final: bool = False, is_success: bool = False) -> None:
-        """As its restart policy says; what is to end does not begin again."""
+    def _restart_or_fail(self, task: TaskRecord, *, is_final: bool = False, is_success: bool = False) -> None:
+        """Restart the task as its restart policy says, or let it die. A task that is being stopped is not restarted."""
         if task.is_to_end:
-            self._move(
+            self._advance(
                 add_task_event(task, TaskEventType.KILLED, self._now), TaskStep.DEAD, finished_ns=self._now.wall_ns
             )
             return
-        policy = self._plan.task(task.name).restart_policy
+        policy = self._spec.task(task.name).restart_policy
         decision = NoRestart(UNRECOVERABLE_MESSAGE) if is_final else decide_restart(policy, task.window, self._now)
         if isinstance(decision, RestartAfterDelay):
-            self._rest(task, decision)
+            self._back_off(task, decision)
             return
         task = add_task_event(
             task, TaskEventType.NOT_RESTARTING, self._now, restart_reason=decision.reason, fails_task="true"
         )
         has_failed = not (is_success and policy.attempts == 0)
-        self._move(task, TaskStep.DEAD, has_failed=has_failed, finished_ns=self._now.wall_ns)
+        self._advance(task, TaskStep.DEAD, has_failed=has_failed, finished_ns=self._now.wall_ns)
 
-    def _rest(self, task: TaskRecord, again: RestartAfterDelay) -> None:
-        delay_ns = round(again.delay_s * SECOND_NS)
+    def _back_off(self, task: TaskRecord, restart: RestartAfterDelay) -> None:
+        """Wait for the restart delay, then start the task again."""
+        delay_ns = round(restart.delay_s * SECOND_NS)
         task = add_task_event(
-            task, TaskEventType.RESTARTING, self._now, restart_reason=again.reason, start_delay=str(delay_ns)
+            task, TaskEventType.RESTARTING, self._now, restart_reason=restart.reason, start_delay=str(delay_ns)
         )
-        self._move(
+        self._advance(
             task,
             TaskStep.BACKOFF,
-            due_s=self._now.monotonic_s + again.delay_s,
-            window=again.window,
+            due_s=self._now.monotonic_s + restart.delay_s,
+            window=restart.window,
             restarts=task.restarts + 1,
             last_restart_ns=self._now.wall_ns,
         )
 
-    def _restart(self, event: on.RestartRequested) -> None:
+    def _restart_tasks(self, event: events.RestartRequested) -> None:
+        """Restart the requested tasks: running ones via their kill signal, waiting ones at once."""
         if self._record.is_to_stop:
             return
         for task in self._record.tasks:
@@ -266,45 +294,52 @@ class _Turn:
                 continue
             if task.step is TaskStep.RUNNING:
                 task = add_task_event(task, TaskEventType.RESTART_SIGNALED, self._now, restart_reason=event.reason)
-                self._interrupt(replace(task, begins_anew=True, is_ill=event.is_failure), is_said=False)
+                self._send_kill_signal(
+                    replace(task, is_restarting=True, is_restart_after_failure=event.is_failure), is_recorded=False
+                )
             elif task.step is TaskStep.BACKOFF:
-                self._put(replace(task, due_s=self._now.monotonic_s))
+                self._replace_task(replace(task, due_s=self._now.monotonic_s))
             elif task.is_dead and event.is_including_dead_tasks:
-                self._move(task, TaskStep.WAITING, has_failed=False, is_to_end=False)
+                self._advance(task, TaskStep.WAITING, has_failed=False, is_to_end=False)
 
-    def _signal(self, event: on.SignalRequested) -> None:
+    def _signal_tasks(self, event: events.SignalRequested) -> None:
+        """Send the signal to the requested tasks that run."""
         for task in self._record.tasks:
             if task.step is TaskStep.RUNNING and (not event.tasks or task.name in event.tasks):
-                self._put(add_task_event(task, TaskEventType.SIGNALING, self._now, signal=event.signal))
-                self._actions.append(on.SignalTask(task.name, task.run, event.signal))
+                self._replace_task(add_task_event(task, TaskEventType.SIGNALING, self._now, signal=event.signal))
+                self._actions.append(events.SignalTask(task.name, task.run, event.signal))
 
-    # -- what follows from it
+    # -- consequences of the event
 
-    def settle(self) -> None:
-        """Until nothing follows any more."""
-        for _ in range(4 + 8 * len(self._plan.tasks)):
+    def apply_consequences(self) -> None:
+        """Apply all consequences until the record no longer changes, then update the health.
+
+        Raises `AssertionError` if the record keeps changing, which is a bug here.
+        """
+        for _ in range(4 + 8 * len(self._spec.tasks)):
             before = self._record
-            self._on_time()
-            self._end_what_must()
-            self._begin_what_may()
+            self._apply_deadlines()
+            self._stop_doomed_tasks()
+            self._prepare_ready_tasks()
             if self._record == before:
                 break
         else:
-            raise AssertionError(f"allocation {self._record.id} does not come to rest")
-        self._record = update_health(self._record, self._plan, self._now)
+            raise AssertionError(f"the record of allocation {self._record.id} keeps changing")
+        self._record = update_health(self._record, self._spec, self._now)
 
-    def _on_time(self) -> None:
-        now_s, record, plan = self._now.monotonic_s, self._record, self._plan
+    def _apply_deadlines(self) -> None:
+        """Apply every deadline that is due by now."""
+        now_s, record, spec = self._now.monotonic_s, self._record, self._spec
         if not record.is_to_stop and not record.is_over:
-            if plan.max_run_s is not None and record.began_s is not None and now_s >= record.began_s + plan.max_run_s:
+            if spec.max_run_s is not None and record.began_s is not None and now_s >= record.began_s + spec.max_run_s:
                 self._record = replace(record, is_overdue=True)
-                self._stop(False)
+                self._stop_allocation(False)
             elif (
-                plan.stop_after_contact_lost_s is not None
+                spec.stop_after_contact_lost_s is not None
                 and record.lost_contact_s is not None
-                and now_s >= record.lost_contact_s + plan.stop_after_contact_lost_s
+                and now_s >= record.lost_contact_s + spec.stop_after_contact_lost_s
             ):
-                self._stop(False)
+                self._stop_allocation(False)
         if record.stop_due_s is not None and now_s >= record.stop_due_s:
             self._record = replace(self._record, stop_due_s=None)
         for task in self._record.tasks:
@@ -314,142 +349,156 @@ class _Turn:
                 case TaskStep.BACKOFF:
                     self._prepare(task)
                 case TaskStep.SHUTDOWN_DELAY:
-                    self._interrupt(task)
+                    self._send_kill_signal(task)
                 case TaskStep.STOPPING | TaskStep.KILLING:
                     self._kill(task)
                 case _:
-                    raise AssertionError(f"nothing is due to task {task.name}, which is {task.step}")
+                    raise AssertionError(f"task {task.name} has a deadline in step {task.step}, which has none")
 
-    def _end_what_must(self) -> None:
-        for name, reason, kind in list(self._doomed()):
+    def _stop_doomed_tasks(self) -> None:
+        """Stop every task that must not keep running."""
+        for name, failed_sibling, event_type in list(self._find_doomed_tasks()):
             task = self._record.task(name)
-            if task.is_dead or (task.is_to_end and not task.begins_anew):
+            if task.is_dead or (task.is_to_end and not task.is_restarting):
                 continue
-            if kind is not None:
-                details = {"failed_sibling": reason} if kind is TaskEventType.SIBLING_TASK_FAILED else {}
-                task = add_task_event(task, kind, self._now, **details)
-            self._end(task)
+            if event_type is not None:
+                details = {"failed_sibling": failed_sibling} if event_type is TaskEventType.SIBLING_TASK_FAILED else {}
+                task = add_task_event(task, event_type, self._now, **details)
+            self._stop_task(task)
 
-    def _doomed(self) -> Iterator[tuple[str, str, TaskEventType | None]]:
-        """The tasks that are not to go on, each with the sibling that it is for, and what is said of it."""
-        record, plan = self._record, self._plan
-        lasting = [task for task in plan.tasks if task.hook != LifecycleHook.POSTSTOP]
+    def _find_doomed_tasks(self) -> Iterator[tuple[str, str, TaskEventType | None]]:
+        """Yield the tasks that must be stopped: name, failed sibling (or empty), and the event for the task's
+        history.
+
+        The event is `None` if the whole allocation is being stopped.
+        """
+        record, spec = self._record, self._spec
+        stoppable = [task for task in spec.tasks if task.hook != LifecycleHook.POSTSTOP]
         if record.is_to_stop:
             if record.stop_due_s is not None:
                 return
-            leaders = [task.name for task in lasting if task.is_leader and not record.task(task.name).is_dead]
-            for task in lasting:
+            leaders = [task.name for task in stoppable if task.is_leader and not record.task(task.name).is_dead]
+            for task in stoppable:
                 if not leaders or task.name in leaders or not record.task(task.name).has_process:
                     yield task.name, "", None
             return
-        failed = next((task.name for task in plan.tasks if record.task(task.name).has_failed), None)
+        failed = next((task.name for task in spec.tasks if record.task(task.name).has_failed), None)
         if failed is not None:
-            for task in lasting:
+            for task in stoppable:
                 yield task.name, failed, TaskEventType.SIBLING_TASK_FAILED
             return
-        if any(task.is_leader and record.task(task.name).is_dead for task in lasting):
-            for task in lasting:
+        if any(task.is_leader and record.task(task.name).is_dead for task in stoppable):
+            for task in stoppable:
                 yield task.name, "", TaskEventType.LEADER_TASK_DEAD
             return
-        mains = [task for task in plan.tasks if task.is_main]
-        if mains and all(record.task(task.name).is_dead for task in mains):
-            for task in lasting:
-                # What is to run to its end beside them may do so.
+        main_tasks = [task for task in spec.tasks if task.is_main]
+        if main_tasks and all(record.task(task.name).is_dead for task in main_tasks):
+            for task in stoppable:
+                # Tasks that are not sidecars and already run may finish.
                 if task.is_sidecar or not record.task(task.name).has_process:
                     yield task.name, "", TaskEventType.MAIN_TASKS_DEAD
 
-    def _begin_what_may(self) -> None:
-        if self._record.waits_for_former and not self._record.is_to_stop:
+    def _prepare_ready_tasks(self) -> None:
+        """Prepare every waiting task that may start now."""
+        if self._record.is_waiting_for_predecessor and not self._record.is_to_stop:
             return
-        for task in self._plan.tasks:
+        for task in self._spec.tasks:
             record = self._record.task(task.name)
             if record.step is not TaskStep.WAITING:
                 continue
-            match self._turn_of(task):
+            match self._can_start(task):
                 case True:
                     self._prepare(record)
                 case None:
-                    self._move(record, TaskStep.DEAD)
+                    self._advance(record, TaskStep.DEAD)
                 case _:
                     pass
 
-    def _turn_of(self, task: TaskSpec) -> bool | None:
-        """Whether the task may begin; None: it never will."""
-        record, plan = self._record, self._plan
+    def _can_start(self, task: TaskSpec) -> bool | None:
+        """Return whether the task may start now; `None` if it never will."""
+        record, spec = self._record, self._spec
         match task.hook:
             case LifecycleHook.PRESTART:
                 return True
             case LifecycleHook.POSTSTART:
-                main = [record.task(t.name) for t in plan.tasks if t.is_main]
-                return all(task.has_started and not task.is_start_doubtful for task in main)
+                main_records = [record.task(t.name) for t in spec.tasks if t.is_main]
+                return all(task.has_started and not task.is_start_doubtful for task in main_records)
             case LifecycleHook.POSTSTOP:
-                others = [record.task(t.name) for t in plan.tasks if t.hook != LifecycleHook.POSTSTOP]
-                if not all(other.is_dead for other in others):
+                earlier = [record.task(t.name) for t in spec.tasks if t.hook != LifecycleHook.POSTSTOP]
+                if not all(task_record.is_dead for task_record in earlier):
                     return False
-                return True if any(other.has_started for other in others) else None
+                return True if any(task_record.has_started for task_record in earlier) else None
             case _:
-                before = [(t, record.task(t.name)) for t in plan.tasks if t.hook == LifecycleHook.PRESTART]
-                return all(r.step is TaskStep.RUNNING if t.is_sidecar else r.is_dead for t, r in before)
+                prestart = [(t, record.task(t.name)) for t in spec.tasks if t.hook == LifecycleHook.PRESTART]
+                return all(r.step is TaskStep.RUNNING if t.is_sidecar else r.is_dead for t, r in prestart)
 
-    # -- steps
+    # -- steps of a task
 
     def _prepare(self, task: TaskRecord) -> None:
-        self._move(task, TaskStep.PREPARING)
-        self._actions.append(on.PrepareTask(task.name))
+        """Begin the preparation of the task."""
+        self._advance(task, TaskStep.PREPARING)
+        self._actions.append(events.PrepareTask(task.name))
 
-    def _end(self, task: TaskRecord) -> None:
-        """Have it end, from wherever it is."""
-        task = replace(task, is_to_end=True, begins_anew=False, is_ill=False)
+    def _stop_task(self, task: TaskRecord) -> None:
+        """Stop the task, whatever its step is."""
+        task = replace(task, is_to_end=True, is_restarting=False, is_restart_after_failure=False)
         match task.step:
             case TaskStep.WAITING:
-                self._move(task, TaskStep.DEAD)
+                self._advance(task, TaskStep.DEAD)
             case TaskStep.PREPARING | TaskStep.BACKOFF:
                 task = add_task_event(task, TaskEventType.KILLED, self._now)
-                self._move(task, TaskStep.DEAD, finished_ns=self._now.wall_ns)
+                self._advance(task, TaskStep.DEAD, finished_ns=self._now.wall_ns)
             case TaskStep.RUNNING:
-                delay_s = self._plan.task(task.name).shutdown_delay_s
+                delay_s = self._spec.task(task.name).shutdown_delay_s
                 if not delay_s or self._record.skips_delays:
-                    self._interrupt(task)
+                    self._send_kill_signal(task)
                     return
-                said = f"Waiting for shutdown_delay of {format_duration(round(delay_s * SECOND_NS))} before killing the task."
-                task = add_task_event(task, TaskEventType.WAITING_FOR_SHUTDOWN_DELAY, self._now, message=said)
-                self._move(task, TaskStep.SHUTDOWN_DELAY, due_s=self._now.monotonic_s + delay_s)
+                message = f"Waiting for shutdown_delay of {format_duration(round(delay_s * SECOND_NS))} before killing the task."
+                task = add_task_event(task, TaskEventType.WAITING_FOR_SHUTDOWN_DELAY, self._now, message=message)
+                self._advance(task, TaskStep.SHUTDOWN_DELAY, due_s=self._now.monotonic_s + delay_s)
             case TaskStep.STARTING:
-                self._put(task)
-                self._actions.append(on.CancelStart(task.name, task.run))
+                self._replace_task(task)
+                self._actions.append(events.CancelStart(task.name, task.run))
             case _:
-                self._put(task)
+                self._replace_task(task)
 
-    def _interrupt(self, task: TaskRecord, *, is_said: bool = True) -> None:
-        plan = self._plan.task(task.name)
-        if is_said:
-            timeout = format_duration(round(plan.kill_timeout_s * SECOND_NS))
+    def _send_kill_signal(self, task: TaskRecord, *, is_recorded: bool = True) -> None:
+        """Send the kill signal; the task is killed if it still runs after its kill timeout."""
+        spec = self._spec.task(task.name)
+        if is_recorded:
+            timeout = format_duration(round(spec.kill_timeout_s * SECOND_NS))
             task = add_task_event(task, TaskEventType.KILLING, self._now, kill_timeout=timeout)
-        self._move(task, TaskStep.STOPPING, due_s=self._now.monotonic_s + plan.kill_timeout_s)
-        self._actions.append(on.SignalTask(task.name, task.run, plan.kill_signal))
+        self._advance(task, TaskStep.STOPPING, due_s=self._now.monotonic_s + spec.kill_timeout_s)
+        self._actions.append(events.SignalTask(task.name, task.run, spec.kill_signal))
 
     def _kill(self, task: TaskRecord) -> None:
+        """Kill the task, and again after a delay if it does not die."""
         wait_s = KILL_RETRY_DELAYS_S[min(task.kill_tries, len(KILL_RETRY_DELAYS_S) - 1)]
         tries = task.kill_tries + 1
-        self._move(task, TaskStep.KILLING, due_s=self._now.monotonic_s + wait_s, kill_tries=tries)
-        self._actions.append(on.KillTask(task.name, task.run))
+        self._advance(task, TaskStep.KILLING, due_s=self._now.monotonic_s + wait_s, kill_tries=tries)
+        self._actions.append(events.KillTask(task.name, task.run))
 
-    def _move(self, task: TaskRecord, target: TaskStep, *, due_s: float | None = None, **changes: object) -> TaskRecord:
+    def _advance(
+        self, task: TaskRecord, target: TaskStep, *, due_s: float | None = None, **changes: object
+    ) -> TaskRecord:
+        """Move the task to another step and return its new record. Raises if the table of steps lacks the transition."""
         advance_state(TASK_STEPS, task.step, target, record_id=f"{self._record.id}/{task.name}")
         if target is not TaskStep.KILLING:
             changes["kill_tries"] = 0
         if target is TaskStep.DEAD and not task.finished_ns and task.has_started:
             changes.setdefault("finished_ns", self._now.wall_ns)
         task = replace(task, step=target, due_s=due_s, is_of_former_boot=False, **changes)
-        self._put(task)
+        self._replace_task(task)
         return task
 
-    def _put(self, task: TaskRecord) -> None:
-        tasks = tuple(task if known.name == task.name else known for known in self._record.tasks)
+    def _replace_task(self, task: TaskRecord) -> None:
+        """Replace the record of one task."""
+        tasks = tuple(task if task_record.name == task.name else task_record for task_record in self._record.tasks)
         self._record = replace(self._record, tasks=tasks)
 
 
 def add_termination_event(task: TaskRecord, outcome: Outcome, now: ClockReading) -> TaskRecord:
+    """Return the task with an event that describes how its run ended."""
     details = {"exit_code": str(outcome.exit_code), "signal": str(outcome.signal)}
     if outcome.message:
         details["exit_message"] = outcome.message
@@ -458,12 +507,13 @@ def add_termination_event(task: TaskRecord, outcome: Outcome, now: ClockReading)
     return add_task_event(task, TaskEventType.TERMINATED, now, **details)
 
 
-def find_next_deadline_s(record: AllocationRecord, plan: AllocationSpec) -> float | None:
-    dues = [task.due_s for task in record.tasks]
-    dues += [record.stop_due_s, find_health_deadline_s(record, plan)]
+def find_next_deadline_s(record: AllocationRecord, spec: AllocationSpec) -> float | None:
+    """Return when time alone would change the allocation next; `None` if never."""
+    deadlines = [task.due_s for task in record.tasks]
+    deadlines += [record.stop_due_s, find_health_deadline_s(record, spec)]
     if not record.is_to_stop and not record.is_over:
-        if plan.max_run_s is not None and record.began_s is not None:
-            dues.append(record.began_s + plan.max_run_s)
-        if plan.stop_after_contact_lost_s is not None and record.lost_contact_s is not None:
-            dues.append(record.lost_contact_s + plan.stop_after_contact_lost_s)
-    return find_earliest(dues)
+        if spec.max_run_s is not None and record.began_s is not None:
+            deadlines.append(record.began_s + spec.max_run_s)
+        if spec.stop_after_contact_lost_s is not None and record.lost_contact_s is not None:
+            deadlines.append(record.lost_contact_s + spec.stop_after_contact_lost_s)
+    return find_earliest(deadlines)

@@ -1,4 +1,4 @@
-"""What an allocation is to be on this node: its tasks with the rules that they live by, read out of its job."""
+"""What an allocation must do on this node: its tasks and their rules, derived from the job."""
 
 from typing import Final
 
@@ -11,16 +11,19 @@ from wharf.contract.model.jobs.services import OnUpdate
 from wharf.node.core.clock import SECOND_NS
 
 MAX_KILL_TIMEOUT_S: Final = 30.0
+"""The longest time a task may have between its kill signal and SIGKILL, unless the node configures another."""
 
 
 class TaskSpec(msgspec.Struct, frozen=True):
+    """The rules of one task on this node."""
+
     name: str
     hook: str = ""
-    """Empty: a main task."""
+    """The lifecycle hook; empty for a main task."""
     is_sidecar: bool = False
     is_leader: bool = False
     is_run_to_completion: bool = False
-    """Whether it is done once it ended well; else it is to run for ever."""
+    """Whether the task is done when it ends with success; otherwise it is restarted."""
     restart_policy: RestartPolicy = RestartPolicy()
     kill_signal: str = ""
     kill_timeout_s: float = 5.0
@@ -28,11 +31,12 @@ class TaskSpec(msgspec.Struct, frozen=True):
 
     @property
     def is_main(self) -> bool:
+        """Whether the task has no lifecycle hook."""
         return not self.hook
 
 
 class HealthSpec(msgspec.Struct, frozen=True):
-    """When the allocation counts as healthy, for its deployment or for whoever drains a node of its group."""
+    """When the allocation counts as healthy, for its deployment or for the drain of another node."""
 
     min_healthy_s: float
     deadline_s: float
@@ -40,33 +44,39 @@ class HealthSpec(msgspec.Struct, frozen=True):
 
 
 class AllocationSpec(msgspec.Struct, frozen=True):
+    """The tasks of an allocation and the rules for all of them."""
+
     tasks: tuple[TaskSpec, ...]
     health: HealthSpec | None = None
     shutdown_delay_s: float = 0.0
     max_run_s: float | None = None
     stop_after_contact_lost_s: float | None = None
-    """How long it may go on while no server is in contact."""
+    """How long the allocation may keep running without contact to any server."""
     required_checks: tuple[str, ...] = ()
-    """The checks that must pass before it counts as healthy."""
+    """The names of the checks that must pass before the allocation counts as healthy."""
 
     def task(self, name: str) -> TaskSpec:
+        """Return the rules of the task of this name."""
         return next(task for task in self.tasks if task.name == name)
 
 
 def build_allocation_spec(
     job: Job, group_name: str, *, is_deployed: bool, max_kill_timeout_s: float = MAX_KILL_TIMEOUT_S
 ) -> AllocationSpec | None:
-    """None where the job has no such group."""
+    """Derive the rules from the group of the job; `None` if the job has no such group.
+
+    With `is_deployed` the health rules come from the group's `update` block, otherwise from `migrate`.
+    """
     group = job.find_group(group_name)
     if group is None:
         return None
     is_batch = job.type in (JobType.BATCH, JobType.SYSBATCH)
-    services = [*(group.services or ()), *(each for task in group.tasks or () for each in task.services or ())]
-    shared = group.restart_policy or RestartPolicy()
-    tasks = tuple(_task_plan(task, shared, is_batch, max_kill_timeout_s) for task in group.tasks or ())
+    services = [*(group.services or ()), *(service for task in group.tasks or () for service in task.services or ())]
+    group_policy = group.restart_policy or RestartPolicy()
+    tasks = tuple(_build_task_spec(task, group_policy, is_batch, max_kill_timeout_s) for task in group.tasks or ())
     health = None
     if is_deployed or job.type == JobType.SERVICE:
-        health = _health_plan(group.update if is_deployed else group.migrate)
+        health = _build_health_spec(group.update if is_deployed else group.migrate)
     lost_after_ns = group.disconnect.stop_on_client_after if group.disconnect is not None else None
     return AllocationSpec(
         tasks=tasks,
@@ -84,7 +94,8 @@ def build_allocation_spec(
     )
 
 
-def _task_plan(task: Task, shared: RestartPolicy, is_batch: bool, max_kill_timeout_s: float) -> TaskSpec:
+def _build_task_spec(task: Task, group_policy: RestartPolicy, is_batch: bool, max_kill_timeout_s: float) -> TaskSpec:
+    """Derive the rules of one task; `group_policy` is the restart policy of tasks without one of their own."""
     hook = task.lifecycle.hook if task.lifecycle is not None else ""
     is_sidecar = task.lifecycle is not None and task.lifecycle.sidecar and hook != LifecycleHook.POSTSTOP
     return TaskSpec(
@@ -93,14 +104,15 @@ def _task_plan(task: Task, shared: RestartPolicy, is_batch: bool, max_kill_timeo
         is_sidecar=is_sidecar,
         is_leader=task.leader,
         is_run_to_completion=not is_sidecar and (is_batch or bool(hook)),
-        restart_policy=task.restart_policy or shared,
+        restart_policy=task.restart_policy or group_policy,
         kill_signal=task.kill_signal,
         kill_timeout_s=min(task.kill_timeout / SECOND_NS, max_kill_timeout_s),
         shutdown_delay_s=task.shutdown_delay / SECOND_NS,
     )
 
 
-def _health_plan(policy: UpdatePolicy | MigratePolicy | None) -> HealthSpec | None:
+def _build_health_spec(policy: UpdatePolicy | MigratePolicy | None) -> HealthSpec | None:
+    """Return when the allocation is healthy; `None` if no policy applies or health is set by the operator."""
     if policy is None or policy.health_check == HealthCheck.MANUAL:
         return None
     return HealthSpec(

@@ -1,4 +1,4 @@
-"""When something happens to a node, by both of its clocks, and the chance that decisions may use up."""
+"""The time of an event, by both clocks of the node, and the random number that decisions may use."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -9,14 +9,17 @@ SECOND_NS: Final = 1_000_000_000
 
 
 class ClockReading(msgspec.Struct, frozen=True):
-    """`wall_ns` is shown to people and may step; every duration is measured by `monotonic_s`, which does not."""
+    """Both clocks of the node at one event.
+
+    `wall_ns` is shown to users and may jump. Durations are measured with `monotonic_s`, which never jumps.
+    """
 
     wall_ns: int
     monotonic_s: float
     random_fraction: float = 0.0
-    """From 0 up to 1, drawn anew for each event."""
+    """At least 0 and below 1, drawn again for each event."""
 
 
-def find_earliest(dues: Sequence[float | None]) -> float | None:
-    """The first of these moments; None where nothing is due."""
-    return min((due for due in dues if due is not None), default=None)
+def find_earliest(deadlines: Sequence[float | None]) -> float | None:
+    """Return the earliest of the deadlines; `None` if there is none."""
+    return min((deadline for deadline in deadlines if deadline is not None), default=None)

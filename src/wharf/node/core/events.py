@@ -1,4 +1,4 @@
-"""What happens to an allocation on its node, and what is done about it."""
+"""The events that can happen to an allocation on its node, and the actions that follow from them."""
 
 import msgspec
 
@@ -7,11 +7,11 @@ from wharf.node.core.outcome import Outcome
 
 
 class AllocationEvent(msgspec.Struct, frozen=True):
-    """One thing that happened."""
+    """Base class of everything that can happen to an allocation."""
 
 
 class TaskEventOccurred(AllocationEvent, frozen=True):
-    """Something that the task's owner may like to know: it changes nothing."""
+    """An event to be shown in the task's history; it changes nothing else."""
 
     task: str
     event_type: TaskEventType
@@ -20,40 +20,46 @@ class TaskEventOccurred(AllocationEvent, frozen=True):
 
 
 class StopRequested(AllocationEvent, frozen=True):
-    """Servers want it stopped, or know it no more."""
+    """Servers want the allocation stopped, or no longer know it. `skips_delays` skips shutdown delays."""
 
     skips_delays: bool = False
 
 
 class HealthWatchStarted(AllocationEvent, frozen=True):
-    """Somebody waits for its health, from now on."""
+    """A deployment or a drain begins to wait for the health of the allocation."""
 
 
 class PredecessorEnded(AllocationEvent, frozen=True):
-    """The allocation whose place this one takes has ended, or its node does not know it."""
+    """The allocation that this one replaces has ended, or this node does not know it."""
 
 
 class TaskPrepared(AllocationEvent, frozen=True):
-    """All that the task needs is there."""
+    """Everything that the task needs is prepared."""
 
     task: str
 
 
 class TaskPreparationFailed(AllocationEvent, frozen=True):
+    """The task could not be prepared; `event_type` and `detail_name` say how its history shows `reason`."""
+
     task: str
     reason: str
     event_type: TaskEventType = TaskEventType.SETUP_FAILURE
     detail_name: str = "setup_error"
     is_final: bool = False
-    """Trying again would come to the same."""
+    """Whether another attempt would fail in the same way."""
 
 
 class TaskStarted(AllocationEvent, frozen=True):
+    """The driver has started run number `run` of the task."""
+
     task: str
     run: int
 
 
 class TaskStartFailed(AllocationEvent, frozen=True):
+    """The driver could not start run number `run`; `is_final` means that another attempt would fail too."""
+
     task: str
     run: int
     reason: str
@@ -63,76 +69,83 @@ class TaskStartFailed(AllocationEvent, frozen=True):
 
 
 class TaskEnded(AllocationEvent, frozen=True):
+    """Run number `run` of the task has ended."""
+
     task: str
     run: int
     outcome: Outcome
 
 
 class RestartRequested(AllocationEvent, frozen=True):
-    """A person, a template or a check asks for it. Without names: all that run; `is_all`: those that are dead too."""
+    """A user, a template or a check requests a restart.
+
+    Without task names it applies to all running tasks; with `is_including_dead_tasks` to dead ones as well.
+    """
 
     tasks: tuple[str, ...] = ()
     is_including_dead_tasks: bool = False
     reason: str = "User requested running tasks to restart"
     is_failure: bool = False
-    """It is asked for because the task is ill: its restart policy counts it, and may give it up."""
+    """The restart is requested because the task is unhealthy: the restart policy counts it and may refuse it."""
 
 
 class SignalRequested(AllocationEvent, frozen=True):
-    """A person sends a signal to tasks that run. Without names: to all of them."""
+    """A user sends a signal to running tasks; without task names to all of them."""
 
     signal: str
     tasks: tuple[str, ...] = ()
 
 
 class ChecksChanged(AllocationEvent, frozen=True):
-    """Whether every check that health rests on passes."""
+    """`is_passing` says whether all checks that count for the health of the allocation pass now."""
 
     is_passing: bool
 
 
 class ServerContactLost(AllocationEvent, frozen=True):
-    """No server has been heard of since this moment of the monotonic clock."""
+    """No server has replied since `since_s`, in seconds of the monotonic clock."""
 
     since_s: float
 
 
 class ServerContactRestored(AllocationEvent, frozen=True):
-    pass
+    """A server has replied again."""
 
 
 class DeadlineReached(AllocationEvent, frozen=True):
-    """Something may be due."""
+    """Time has passed; a deadline of the allocation may be due."""
 
 
 class TaskAction(msgspec.Struct, frozen=True):
-    """One thing to do about a task. Doing it twice must come to the same as doing it once."""
+    """One action on a task. To perform it twice must have the same effect as once."""
 
     task: str
 
 
 class PrepareTask(TaskAction, frozen=True):
-    """Make its folders, and have all there that it needs."""
+    """Create the task's folders and prepare everything that it needs."""
 
 
 class StartTask(TaskAction, frozen=True):
+    """Have the driver start run number `run`."""
+
     run: int
 
 
 class CancelStart(TaskAction, frozen=True):
-    """It is to end before it has begun: what its start waits for need not come any more."""
+    """Abort a start that is not finished, including what it still waits for."""
 
     run: int
 
 
 class SignalTask(TaskAction, frozen=True):
-    """Send it a signal, most often to ask it to end. An empty name: the driver's own way to ask."""
+    """Send a signal, usually to ask the task to end. An empty name selects the driver's default way to ask."""
 
     run: int
     name: str
 
 
 class KillTask(TaskAction, frozen=True):
-    """End it, with all that it started."""
+    """Kill the task with all processes that it started."""
 
     run: int

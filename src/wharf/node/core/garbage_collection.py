@@ -1,4 +1,6 @@
-"""Which folders of ended allocations a node removes to have room: the oldest first, and never one that runs."""
+"""Decides which folders of ended allocations a node removes to free disk space: the oldest first, never a running
+one.
+"""
 
 from collections.abc import Sequence
 
@@ -6,31 +8,39 @@ import msgspec
 
 
 class EndedAllocation(msgspec.Struct, frozen=True):
+    """An ended allocation whose folder still exists; `finished_s` is in seconds of the monotonic clock."""
+
     id: str
     finished_s: float
 
 
 class DiskUsage(msgspec.Struct, frozen=True):
-    """How much of the disk under the folders is in use, in percent."""
+    """Used bytes and inodes of the file system that holds the allocation folders, in percent."""
 
     disk_percent: float
     inodes_percent: float
 
 
 class CollectionLimits(msgspec.Struct, frozen=True):
+    """When folders of ended allocations are removed."""
+
     max_allocations: int
+    """Running and ended allocations together; above this, the oldest ended ones are removed."""
     max_disk_percent: float
     max_inodes_percent: float
     max_parallel_removals: int
-    """So many are removed before the disk is looked at again."""
+    """How many folders are removed before the disk usage is measured again."""
 
 
 def choose_allocations_to_remove(
-    ended: Sequence[EndedAllocation], live: int, room: DiskUsage, bounds: CollectionLimits
+    ended: Sequence[EndedAllocation], live_count: int, disk_usage: DiskUsage, limits: CollectionLimits
 ) -> list[str]:
-    """What to remove now. Where nothing has ended nothing is removed, however full it is."""
-    oldest = sorted(ended, key=lambda each: (each.finished_s, each.id))
-    count = max(0, len(ended) + live - bounds.max_allocations)
-    if room.disk_percent >= bounds.max_disk_percent or room.inodes_percent >= bounds.max_inodes_percent:
-        count = max(count, bounds.max_parallel_removals)
-    return [each.id for each in oldest[:count]]
+    """Return the ids of the ended allocations whose folders are to be removed now, oldest first.
+
+    Returns an empty list if no allocation has ended, even if the disk is full.
+    """
+    oldest = sorted(ended, key=lambda allocation: (allocation.finished_s, allocation.id))
+    count = max(0, len(ended) + live_count - limits.max_allocations)
+    if disk_usage.disk_percent >= limits.max_disk_percent or disk_usage.inodes_percent >= limits.max_inodes_percent:
+        count = max(count, limits.max_parallel_removals)
+    return [allocation.id for allocation in oldest[:count]]

@@ -1,4 +1,4 @@
-"""Whether an allocation is healthy: for its deployment, or for whoever drains a node of its group."""
+"""Decides whether an allocation is healthy, for its deployment or for the drain of another node."""
 
 from typing import Final
 
@@ -14,20 +14,23 @@ from wharf.node.core.steps import TaskStep
 HEALTHY_DEADLINE_MESSAGE: Final = "Task not running by healthy_deadline"
 
 
-def update_health(record: AllocationRecord, plan: AllocationSpec, now: ClockReading) -> AllocationRecord:
-    """The record with what is known by now. What was found healthy is so until a task fails; unhealthy it stays."""
-    if plan.health is None or record.judged_since_s is None or record.is_healthy is False or record.is_to_stop:
+def update_health(record: AllocationRecord, spec: AllocationSpec, now: ClockReading) -> AllocationRecord:
+    """Return the record with its health as of now.
+
+    A healthy allocation becomes unhealthy if a task fails. An unhealthy one stays unhealthy.
+    """
+    if spec.health is None or record.health_watch_since_s is None or record.is_healthy is False or record.is_to_stop:
         return record
     if any(task.has_failed for task in record.tasks):
         return replace(record, is_healthy=False)
     if record.is_healthy:
         return record
-    if _has_ended_early(record, plan):
+    if _has_ended_early(record, spec):
         return replace(record, is_healthy=False)
-    healthy_at_s = _healthy_at_s(record, plan, plan.health)
+    healthy_at_s = _healthy_at_s(record, spec, spec.health)
     if healthy_at_s is not None and now.monotonic_s >= healthy_at_s:
         return replace(record, is_healthy=True)
-    if now.monotonic_s < record.judged_since_s + plan.health.deadline_s:
+    if now.monotonic_s < record.health_watch_since_s + spec.health.deadline_s:
         return record
     tasks = tuple(
         add_task_event(task, TaskEventType.ALLOC_UNHEALTHY, now, message=HEALTHY_DEADLINE_MESSAGE)
@@ -38,28 +41,34 @@ def update_health(record: AllocationRecord, plan: AllocationSpec, now: ClockRead
     return replace(record, is_healthy=False, tasks=tasks)
 
 
-def find_health_deadline_s(record: AllocationRecord, plan: AllocationSpec) -> float | None:
-    """When time alone will decide."""
-    if plan.health is None or record.judged_since_s is None or record.is_healthy is not None or record.is_to_stop:
+def find_health_deadline_s(record: AllocationRecord, spec: AllocationSpec) -> float | None:
+    """Return when the health can change by time alone; `None` if it cannot."""
+    if spec.health is None or record.health_watch_since_s is None or record.is_healthy is not None or record.is_to_stop:
         return None
-    return find_earliest((record.judged_since_s + plan.health.deadline_s, _healthy_at_s(record, plan, plan.health)))
+    return find_earliest(
+        (record.health_watch_since_s + spec.health.deadline_s, _healthy_at_s(record, spec, spec.health))
+    )
 
 
-def _has_ended_early(record: AllocationRecord, plan: AllocationSpec) -> bool:
-    return any(record.task(task.name).is_dead for task in plan.tasks if task.is_main)
+def _has_ended_early(record: AllocationRecord, spec: AllocationSpec) -> bool:
+    """Return whether a main task is dead before the health was decided."""
+    return any(record.task(task.name).is_dead for task in spec.tasks if task.is_main)
 
 
-def _healthy_at_s(record: AllocationRecord, plan: AllocationSpec, health: HealthSpec) -> float | None:
-    """When it has been as it should be for long enough; None while it is not."""
+def _healthy_at_s(record: AllocationRecord, spec: AllocationSpec, health: HealthSpec) -> float | None:
+    """Return when the allocation becomes healthy if nothing changes.
+
+    `None` while a required task does not run or a required check does not pass.
+    """
     since_s = 0.0
-    for task in plan.tasks:
-        known = record.task(task.name)
-        if task.hook == LifecycleHook.POSTSTOP or (task.hook and known.is_dead):
+    for task in spec.tasks:
+        record_of_task = record.task(task.name)
+        if task.hook == LifecycleHook.POSTSTOP or (task.hook and record_of_task.is_dead):
             continue
-        if known.step is not TaskStep.RUNNING:
+        if record_of_task.step is not TaskStep.RUNNING:
             return None
-        since_s = max(since_s, known.started_s)
-    if health.should_wait_for_checks and plan.required_checks:
+        since_s = max(since_s, record_of_task.started_s)
+    if health.should_wait_for_checks and spec.required_checks:
         if record.checks_pass_since_s is None:
             return None
         since_s = max(since_s, record.checks_pass_since_s)

@@ -4,9 +4,10 @@ import msgspec
 
 
 class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A program that a signal ended has exit code 128 + that signal, and the signal beside it tells the two apart.
+    """How a run of a task ended.
 
-    What nobody saw is not guessed: then `is_known` is False.
+    A program that was ended by signal N has exit code 128 + N, and `signal` is set too, to tell it from a program
+    that returned that code. If nobody saw the end, `is_known` is False and nothing is guessed.
     """
 
     exit_code: int = 0
@@ -17,7 +18,11 @@ class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def is_success(self) -> bool:
+        """Whether the program ended with exit code 0, without a signal or an error message."""
         return self.is_known and self.exit_code == 0 and self.signal == 0 and not self.message
 
 
-UNKNOWN = Outcome(exit_code=-1, is_known=False, message="exit code unknown: whoever waited for the task was killed")
+UNKNOWN = Outcome(
+    exit_code=-1, is_known=False, message="exit code unknown: the process that waited for the task was killed"
+)
+"""The outcome of a run whose end nobody saw."""

@@ -1,4 +1,4 @@
-"""What a node remembers of one allocation and its tasks. Values, kept in the journal as they are."""
+"""What a node stores about one allocation and its tasks: immutable records, written to the journal unchanged."""
 
 import msgspec
 
@@ -17,23 +17,29 @@ from wharf.node.core.steps import STATUS_BY_STEP, STEPS_WITH_PROCESS, TaskStep
 
 
 class TaskRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The state of one task, as the journal stores it.
+
+    Fields that end in `_s` are seconds of the monotonic clock, `_ns` is wall clock time. The stored names of fields
+    must not change.
+    """
+
     name: str
     step: TaskStep = TaskStep.WAITING
     run: int = 0
-    """The number of its latest start; with the allocation's id and the task's name it makes the run's own name."""
+    """The number of the latest start. Allocation id, position of the task and this number make the name of the run."""
     due_s: float | None = None
-    """When the step that it is in is over by itself."""
+    """When the current step ends by time alone."""
     has_failed: bool = False
     is_to_end: bool = False
-    """Its end is wanted: whatever its exit code, it has not failed."""
-    begins_anew: bool = False
-    is_ill: bool = False
-    """And not because a person wanted it, but because it was found ill: that counts as a failure."""
-    """Somebody asked that it be stopped in order to start again."""
+    """The task is being stopped: its exit code no longer counts as a failure."""
+    is_restarting: bool = msgspec.field(default=False, name="begins_anew")
+    """The task is being stopped in order to be started again."""
+    is_restart_after_failure: bool = msgspec.field(default=False, name="is_ill")
+    """The restart was requested because the task is unhealthy: its restart policy counts it as a failure."""
     is_of_former_boot: bool = False
-    """It was being started when the machine went down: it is not started a second time, its driver is asked what became of it."""
+    """The task was being started when the machine went down. It is not started twice; the driver reports what became of it."""
     is_start_doubtful: bool = False
-    """Nobody saw it begin, and nobody knows how it ended: it may never have begun."""
+    """Nobody saw the run begin, and its outcome is unknown: it may never have begun."""
     restarts: int = 0
     window: RestartWindow = RestartWindow()
     kill_tries: int = 0
@@ -45,23 +51,26 @@ class TaskRecord(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def is_dead(self) -> bool:
+        """Whether the task has ended for good."""
         return self.step is TaskStep.DEAD
 
     @property
     def has_process(self) -> bool:
+        """Whether the task has a process in its current step."""
         return self.step in STEPS_WITH_PROCESS
 
     @property
     def should_recover(self) -> bool:
-        """Whether the driver knows more of it than this node's agent, when that was away."""
+        """Whether the driver, after a restart of the node agent, must report what became of the run."""
         return self.has_process or self.is_of_former_boot
 
     @property
     def has_started(self) -> bool:
+        """Whether any run of the task has started."""
         return self.started_ns != 0
 
     def to_task_state(self) -> TaskState:
-        """As servers hear of it."""
+        """Return the state of the task as servers are sent it."""
         return TaskState(
             state=STATUS_BY_STEP[self.step],
             failed=self.has_failed,
@@ -74,35 +83,46 @@ class TaskRecord(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class AllocationRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The state of one allocation, as the journal stores it.
+
+    Fields that end in `_s` are seconds of the monotonic clock. The stored names of fields must not change.
+    """
+
     id: str
     tasks: tuple[TaskRecord, ...] = ()
-    waits_for_former: bool = False
-    """The allocation whose place it takes still runs: until it has ended nothing of this one begins."""
+    is_waiting_for_predecessor: bool = msgspec.field(default=False, name="waits_for_former")
+    """The allocation that this one replaces still runs; no task starts before it has ended."""
     is_to_stop: bool = False
     skips_delays: bool = False
     stop_due_s: float | None = None
-    """Until then its tasks are left alone although it is to stop: the group's shutdown delay."""
+    """End of the group's shutdown delay; until then the tasks keep running although a stop was requested."""
     is_overdue: bool = False
+    """The allocation was stopped because it reached its max run duration."""
     began_s: float | None = None
-    """When its first task started."""
+    """When the first task started."""
     lost_contact_s: float | None = None
-    judged_since_s: float | None = None
-    """Since when somebody waits for its health; None: nobody does."""
+    """Since when no server has replied; `None` while there is contact."""
+    health_watch_since_s: float | None = msgspec.field(default=None, name="judged_since_s")
+    """Since when a deployment or a drain waits for the health; `None`: nothing waits for it."""
     is_healthy: bool | None = None
     checks_pass_since_s: float | None = None
     finished_s: float | None = None
 
     def task(self, name: str) -> TaskRecord:
+        """Return the record of the task of this name."""
         return next(task for task in self.tasks if task.name == name)
 
     @property
     def is_over(self) -> bool:
-        """Nothing of it runs, and nothing of it will run any more."""
+        """Whether all tasks are dead and none will run again."""
         return all(task.is_dead for task in self.tasks)
 
     @property
     def status(self) -> ClientStatus:
-        """Terminal only when all has ended: until then what it holds is in use."""
+        """The client status of the allocation.
+
+        It is terminal only when all tasks are dead, because until then the resources of the allocation are in use.
+        """
         if self.is_over:
             has_failed = self.is_overdue or any(task.has_failed for task in self.tasks)
             return ClientStatus.FAILED if has_failed else ClientStatus.COMPLETE
@@ -112,6 +132,7 @@ class AllocationRecord(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def description(self) -> str:
+        """The client description that servers are sent."""
         if self.is_over and self.is_overdue:
             return "allocation exceeded max_run_duration"
         return STATUS_DESCRIPTIONS[self.status]
@@ -126,8 +147,8 @@ STATUS_DESCRIPTIONS = {
 
 
 def add_task_event(
-    task: TaskRecord, kind: TaskEventType, now: ClockReading, *, message: str = "", **details: str
+    task: TaskRecord, event_type: TaskEventType, now: ClockReading, *, message: str = "", **details: str
 ) -> TaskRecord:
-    """The task with one more thing that happened to it; of many the oldest are dropped."""
-    event = TaskEvent(type=kind, time=now.wall_ns, message=message, details=details or None)
+    """Return the task with one more event in its history; the oldest events beyond `MAX_TASK_EVENTS` are dropped."""
+    event = TaskEvent(type=event_type, time=now.wall_ns, message=message, details=details or None)
     return msgspec.structs.replace(task, events=(*task.events, event)[-MAX_TASK_EVENTS:])

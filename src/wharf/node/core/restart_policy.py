@@ -1,4 +1,4 @@
-"""Whether a task that ended is started again here, and when: the restart policy in both modes."""
+"""Decides whether and when a task that ended is started again on this node, by its restart policy."""
 
 from typing import Final
 
@@ -10,20 +10,21 @@ from wharf.contract.model.times import format_duration
 from wharf.node.core.clock import SECOND_NS, ClockReading
 
 RESTART_JITTER_FRACTION: Final = 0.25
+"""The delay grows by up to this fraction at random, so that tasks do not restart at the same moment."""
 NO_RESTARTS_MESSAGE: Final = "Policy allows no restarts"
 DELAY_MESSAGE: Final = "Exceeded allowed attempts, applying a delay"
 UNRECOVERABLE_MESSAGE: Final = "Error was unrecoverable"
 
 
 class RestartWindow(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The interval that attempts are counted in, from its first failure on."""
+    """The interval in which restarts are counted; it begins with its first failure."""
 
     began_s: float = 0.0
     count: int = 0
 
 
 class RestartAfterDelay(msgspec.Struct, frozen=True):
-    """It is started again after a while."""
+    """The decision to start the task again after `delay_s` seconds."""
 
     delay_s: float
     reason: str
@@ -31,11 +32,13 @@ class RestartAfterDelay(msgspec.Struct, frozen=True):
 
 
 class NoRestart(msgspec.Struct, frozen=True):
+    """The decision not to start the task again."""
+
     reason: str
 
 
 def decide_restart(policy: RestartPolicy, window: RestartWindow, now: ClockReading) -> RestartAfterDelay | NoRestart:
-    """What becomes of a task that ended and is not done."""
+    """Return what happens to a task that ended before it was done."""
     if policy.attempts == 0:
         return NoRestart(NO_RESTARTS_MESSAGE)
     interval_s = policy.interval / SECOND_NS
@@ -46,7 +49,7 @@ def decide_restart(policy: RestartPolicy, window: RestartWindow, now: ClockReadi
         delay_s = policy.delay / SECOND_NS * (1 + RESTART_JITTER_FRACTION * now.random_fraction)
         return RestartAfterDelay(delay_s, RESTART_WITHIN_POLICY, window)
     if policy.mode == RestartMode.DELAY:
-        left_s = max(0.0, window.began_s + interval_s - now.monotonic_s)
-        return RestartAfterDelay(left_s, DELAY_MESSAGE, window)
+        remaining_s = max(0.0, window.began_s + interval_s - now.monotonic_s)
+        return RestartAfterDelay(remaining_s, DELAY_MESSAGE, window)
     interval = format_duration(policy.interval)
     return NoRestart(f'Exceeded allowed attempts {policy.attempts} in interval {interval} and mode is "fail"')

@@ -1,7 +1,7 @@
-"""The files of an allocation, read from afar: lists, parts, what is written while one looks, and logs over all their files.
+"""Reads the files of an allocation for remote callers: lists, contents, growing files, and logs that span several
+files.
 
-Responsible for showing what lies in an allocation's folder and nothing beside it, whatever links a task makes there.
-Secrets are not read. It writes nothing.
+Shows nothing outside the allocation's folder, whatever links a task creates, and no secrets. Writes nothing.
 """
 
 from wharf.node.files.folder import ReadOnlyFolder

@@ -1,7 +1,7 @@
-"""One allocation's folder, seen from its root.
+"""Read access to the folder of one allocation.
 
-A path is resolved here step by step, with links, and never by the kernel alone: a link that a task points at the rest
-of the machine, or at its secrets, leads to a refusal and not there.
+Paths are resolved here step by step, links included, and never by the kernel alone: a link that leads out of the
+folder or to secrets is refused.
 """
 
 import contextlib
@@ -21,70 +21,81 @@ from wharf.contract.wire.allocations.messages import AllocFileInfo
 T = TypeVar("T")
 
 MAX_LINKS: Final = 40
+"""Limit of links on one path; protects against links that lead in a circle."""
 CONTENT_SAMPLE_BYTES: Final = 512
-# Below each task's folder. What is in them is listed, and not read.
+"""How much of a file is read to detect its content type."""
+# Below each task's folder. Their entries can be listed, but not read.
 SECRET_FOLDERS: Final = ("secrets", "private")
 PATH_ESCAPES_MESSAGE: Final = "Path escapes the alloc directory"
-_FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-# A pipe or a device of a task must not make us wait.
-_FILE: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+_FOLDER_OPEN_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+# O_NONBLOCK, because opening a pipe or a device must not block.
+_FILE_OPEN_FLAGS: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 
 
-class _Found(NamedTuple):
-    parent: int  # An open folder.
-    name: str  # Empty: the root itself.
-    steps: tuple[str, ...]  # Where it really lies.
+class _ResolvedPath(NamedTuple):
+    """A resolved path."""
+
+    parent: int  # The descriptor of the folder that contains it.
+    name: str  # Empty for the root itself.
+    steps: tuple[str, ...]  # Its path below the root, without links.
 
 
 class ReadOnlyFolder:
+    """The folder of one allocation."""
+
     def __init__(self, root: Path) -> None:
         self._root = root
 
     def list_entries(self, path: str) -> list[AllocFileInfo]:
-        """What lies in a folder, by name. Raises Refusal."""
-        with self._resolved(path) as found:
-            handle = self._open_folder(found, path)
+        """Return the entries of a folder, sorted by name. Raises `Refusal`."""
+        with self._resolve(path) as resolved:
+            descriptor = self._open_folder(resolved, path)
             try:
                 infos = [
-                    _info(name, os.stat(name, dir_fd=handle, follow_symlinks=False)) for name in os.listdir(handle)
+                    _build_info(name, os.stat(name, dir_fd=descriptor, follow_symlinks=False))
+                    for name in os.listdir(descriptor)
                 ]
             finally:
-                os.close(handle)
+                os.close(descriptor)
         return sorted(infos, key=lambda info: info.name)
 
     def read_info(self, path: str) -> AllocFileInfo:
-        """Raises Refusal."""
+        """Return size, mode and type of one entry. Raises `Refusal`."""
         if not path:
             raise invalid_request("must provide a file name")
-        with self._resolved(path) as found:
-            if not found.name:
-                return _info("/", os.fstat(found.parent), "application/octet-stream")
-            info = _missing_told(path, lambda: os.stat(found.name, dir_fd=found.parent, follow_symlinks=False))
-            kind = "application/octet-stream"
-            if stat.S_ISREG(info.st_mode) and not _is_secret(found.steps):
-                handle = os.open(found.name, _FILE, dir_fd=found.parent)
-                with contextlib.closing(os.fdopen(handle, "rb")) as file:
-                    kind = detect_content_type(file.read(CONTENT_SAMPLE_BYTES), found.name)
-            return _info(found.name, info, kind)
+        with self._resolve(path) as resolved:
+            if not resolved.name:
+                return _build_info("/", os.fstat(resolved.parent), "application/octet-stream")
+            info = _refuse_if_missing(
+                path, lambda: os.stat(resolved.name, dir_fd=resolved.parent, follow_symlinks=False)
+            )
+            content_type = "application/octet-stream"
+            if stat.S_ISREG(info.st_mode) and not _is_secret(resolved.steps):
+                descriptor = os.open(resolved.name, _FILE_OPEN_FLAGS, dir_fd=resolved.parent)
+                with contextlib.closing(os.fdopen(descriptor, "rb")) as file:
+                    content_type = detect_content_type(file.read(CONTENT_SAMPLE_BYTES), resolved.name)
+            return _build_info(resolved.name, info, content_type)
 
     def open_file(self, path: str) -> int:
-        """A descriptor of a regular file, which the caller closes. Raises Refusal."""
+        """Open a regular file and return its descriptor, which the caller closes. Raises `Refusal`."""
         if not path:
             raise invalid_request("must provide a file name")
-        with self._resolved(path) as found:
-            if _is_secret(found.steps):
+        with self._resolve(path) as resolved:
+            if _is_secret(resolved.steps):
                 raise Refusal(RefusalCode.FORBIDDEN, f"Reading secret file prohibited: {path}")
-            if not found.name:
+            if not resolved.name:
                 raise invalid_request(f'file "{path}" is a directory')
-            handle = _missing_told(path, lambda: os.open(found.name, _FILE, dir_fd=found.parent))
-        mode = os.fstat(handle).st_mode
+            descriptor = _refuse_if_missing(
+                path, lambda: os.open(resolved.name, _FILE_OPEN_FLAGS, dir_fd=resolved.parent)
+            )
+        mode = os.fstat(descriptor).st_mode
         if not stat.S_ISREG(mode):
-            os.close(handle)
-            raise invalid_request(f'file "{path}" is {"a directory" if stat.S_ISDIR(mode) else "no regular file"}')
-        return handle
+            os.close(descriptor)
+            raise invalid_request(f'file "{path}" is {"a directory" if stat.S_ISDIR(mode) else "not a regular file"}')
+        return descriptor
 
     def list_names(self, path: str) -> list[str]:
-        """Of a folder that may not be there yet."""
+        """Return the names in a folder; empty if the folder does not exist. Raises `Refusal`."""
         try:
             return [entry.name for entry in self.list_entries(path)]
         except Refusal as refusal:
@@ -92,65 +103,75 @@ class ReadOnlyFolder:
                 return []
             raise
 
-    def _open_folder(self, found: _Found, path: str) -> int:
-        if not found.name:
-            return os.dup(found.parent)
+    def _open_folder(self, resolved: _ResolvedPath, path: str) -> int:
+        """Open a resolved folder and return its descriptor. Raises `Refusal`."""
+        if not resolved.name:
+            return os.dup(resolved.parent)
         try:
-            opened = _missing_told(path, lambda: os.open(found.name, _FOLDER, dir_fd=found.parent))
+            opened = _refuse_if_missing(
+                path, lambda: os.open(resolved.name, _FOLDER_OPEN_FLAGS, dir_fd=resolved.parent)
+            )
         except NotADirectoryError:
             raise invalid_request(f'file "{path}" is not a directory') from None
         return opened
 
     @contextlib.contextmanager
-    def _resolved(self, path: str) -> Iterator[_Found]:
+    def _resolve(self, path: str) -> Iterator[_ResolvedPath]:
+        """Resolve a path; the descriptors on the way stay open inside the `with` block. Raises `Refusal`."""
         if "\0" in path:
-            raise invalid_request("a path holds no zero byte")
+            raise invalid_request("a path must not contain a zero byte")
         try:
-            handles = [os.open(self._root, _FOLDER)]
+            descriptors = [os.open(self._root, _FOLDER_OPEN_FLAGS)]
         except FileNotFoundError:
             raise not_found("the allocation's files are gone from its node") from None
         try:
-            yield self._walk(path, handles)
+            yield self._walk(path, descriptors)
         finally:
-            for handle in handles:
-                os.close(handle)
+            for descriptor in descriptors:
+                os.close(descriptor)
 
-    def _walk(self, path: str, handles: list[int]) -> _Found:
-        """Every folder on the way is held open, so that `..` is the one we came through."""
-        left = _split(path)
+    def _walk(self, path: str, descriptors: list[int]) -> _ResolvedPath:
+        """Follow the path step by step. Raises `Refusal`.
+
+        Every folder on the way is kept open in `descriptors`, so that `..` leads back to the folder that was passed.
+        """
+        remaining = _split_path(path)
         steps: list[str] = []
         links = 0
-        while left:
-            step = left.pop(0)
+        while remaining:
+            step = remaining.pop(0)
             if step == "..":
                 if not steps:
                     raise invalid_request(PATH_ESCAPES_MESSAGE)
                 steps.pop()
-                os.close(handles.pop())
+                os.close(descriptors.pop())
                 continue
-            target = self._link_target(step, handles[-1])
+            target = self._read_link(step, descriptors[-1])
             if target is not None:
                 links += 1
-                # A task in a root of its own means that root; from here it cannot be told from the machine's.
+                # An absolute link means the root of the task's file system, which is not known here.
                 if target.startswith("/") or links > MAX_LINKS:
                     raise invalid_request(PATH_ESCAPES_MESSAGE)
-                left = _split(target) + left
+                remaining = _split_path(target) + remaining
                 continue
-            if not left:
-                return _Found(handles[-1], step, (*steps, step))
+            if not remaining:
+                return _ResolvedPath(descriptors[-1], step, (*steps, step))
             try:
-                handles.append(_missing_told(path, lambda: os.open(step, _FOLDER, dir_fd=handles[-1])))  # noqa: B023  # called at once
+                descriptors.append(
+                    _refuse_if_missing(path, lambda: os.open(step, _FOLDER_OPEN_FLAGS, dir_fd=descriptors[-1]))  # noqa: B023  # called at once
+                )
             except NotADirectoryError:
                 raise not_found(f'file "{path}" does not exist') from None
             steps.append(step)
         if not steps:
-            return _Found(handles[-1], "", ())
-        # It ended in `..`: the folder is the one that is open now, found again by its name in its parent.
-        os.close(handles.pop())
-        return _Found(handles[-1], steps[-1], tuple(steps))
+            return _ResolvedPath(descriptors[-1], "", ())
+        # The path ended in `..`: the result is the folder that is open now, named in its parent.
+        os.close(descriptors.pop())
+        return _ResolvedPath(descriptors[-1], steps[-1], tuple(steps))
 
     @staticmethod
-    def _link_target(name: str, folder: int) -> str | None:
+    def _read_link(name: str, folder: int) -> str | None:
+        """Return where a link leads; `None` if the entry is not a link."""
         try:
             return os.readlink(name, dir_fd=folder)
         except OSError as error:
@@ -159,40 +180,44 @@ class ReadOnlyFolder:
             raise
 
 
-def _split(path: str) -> list[str]:
+def _split_path(path: str) -> list[str]:
+    """Return the steps of a path."""
     return [step for step in path.split("/") if step not in ("", ".")]
 
 
-def _missing_told(path: str, look: Callable[[], T]) -> T:
+def _refuse_if_missing(path: str, read: Callable[[], T]) -> T:
+    """Call `read` and turn errors about a missing file into refusals."""
     try:
-        return look()
+        return read()
     except (FileNotFoundError, OSError) as error:
         if isinstance(error, FileNotFoundError) or error.errno == errno.ENAMETOOLONG:
             raise not_found(f'file "{path[:500]}" does not exist') from None
-        if error.errno == errno.ELOOP:  # It became a link while we looked.
+        if error.errno == errno.ELOOP:  # It was replaced by a link meanwhile.
             raise invalid_request(PATH_ESCAPES_MESSAGE) from None
         raise
 
 
 def _is_secret(steps: tuple[str, ...]) -> bool:
+    """Return whether the path is in a folder for secrets."""
     return len(steps) >= 2 and steps[1] in SECRET_FOLDERS
 
 
-def _info(name: str, found: os.stat_result, kind: str = "") -> AllocFileInfo:
-    moment = datetime.fromtimestamp(found.st_mtime_ns // 1_000_000_000, UTC)
-    text = f"{moment:%Y-%m-%dT%H:%M:%S}.{found.st_mtime_ns % 1_000_000_000:09}".rstrip("0").rstrip(".") + "Z"
+def _build_info(name: str, status: os.stat_result, content_type: str = "") -> AllocFileInfo:
+    """Return an entry in the format of the API."""
+    modified_at = datetime.fromtimestamp(status.st_mtime_ns // 1_000_000_000, UTC)
+    text = f"{modified_at:%Y-%m-%dT%H:%M:%S}.{status.st_mtime_ns % 1_000_000_000:09}".rstrip("0").rstrip(".") + "Z"
     return AllocFileInfo(
         name=name,
-        is_dir=stat.S_ISDIR(found.st_mode),
-        size=found.st_size,
-        file_mode=format_mode(found.st_mode),
+        is_dir=stat.S_ISDIR(status.st_mode),
+        size=status.st_size,
+        file_mode=format_mode(status.st_mode),
         mod_time=text,
-        content_type=kind or msgspec.UNSET,
+        content_type=content_type or msgspec.UNSET,
     )
 
 
 def format_mode(mode: int) -> str:
-    """`drwxr-xr-x`, with each special bit as a letter of its own in front."""
+    """Return a mode as text, such as `drwxr-xr-x`. Each special bit adds a letter in front."""
     letters = (
         (stat.S_ISDIR(mode), "d"),
         (stat.S_ISLNK(mode), "L"),
@@ -204,13 +229,16 @@ def format_mode(mode: int) -> str:
         (stat.S_ISCHR(mode), "c"),
         (mode & stat.S_ISVTX, "t"),
     )
-    kind = "".join(letter for holds, letter in letters if holds) or "-"
-    return kind + "".join(letter if mode & 1 << 8 - bit else "-" for bit, letter in enumerate("rwxrwxrwx"))
+    content_type = "".join(letter for is_set, letter in letters if is_set) or "-"
+    return content_type + "".join(letter if mode & 1 << 8 - bit else "-" for bit, letter in enumerate("rwxrwxrwx"))
 
 
-def detect_content_type(head: bytes, name: str) -> str:
-    """What kind of content begins so. A page is never called one: no browser should run what a task wrote."""
-    signs = (
+def detect_content_type(sample: bytes, name: str) -> str:
+    """Return the content type of a file by its beginning and name.
+
+    HTML is reported as plain text, so that no browser executes what a task wrote.
+    """
+    signatures = (
         (b"\x89PNG\r\n\x1a\n", "image/png"),
         (b"\xff\xd8\xff", "image/jpeg"),
         (b"GIF8", "image/gif"),
@@ -219,15 +247,15 @@ def detect_content_type(head: bytes, name: str) -> str:
         (b"PK\x03\x04", "application/zip"),
         (b"\x7fELF", "application/octet-stream"),
     )
-    for sign, kind in signs:
-        if head.startswith(sign):
-            return kind
-    if name.endswith(".json") and head.lstrip()[:1] in (b"{", b"["):
+    for signature, content_type in signatures:
+        if sample.startswith(signature):
+            return content_type
+    if name.endswith(".json") and sample.lstrip()[:1] in (b"{", b"["):
         return "application/json"
     try:
-        head.decode()
+        sample.decode()
     except UnicodeDecodeError as error:
-        # A character may be cut at the end of what we looked at.
-        if error.start < len(head) - 3:
+        # The sample may end within a character.
+        if error.start < len(sample) - 3:
             return "application/octet-stream"
-    return "application/octet-stream" if b"\0" in head else "text/plain; charset=utf-8"
+    return "application/octet-stream" if b"\0" in sample else "text/plain; charset=utf-8"

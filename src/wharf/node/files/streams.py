@@ -1,10 +1,8 @@
-"""What a follower is sent: pieces of a file with the place where they end, and what became of the file.
+"""Follows growing files and rotated logs, and encodes what is read as frames for remote followers.
 
-Files as they grow: from a place on, over the files of a log that is rotated, until there is no more or nobody looks.
+Also reads the end of a log.
 
-Looking costs a few microseconds, so it is done often: what is written is on its way within a fiftieth of a second.
-
-The ends of logs, for who asks when the files are gone.
+A check for new data takes microseconds, so files are checked 50 times a second.
 """
 
 import asyncio
@@ -24,7 +22,7 @@ from wharf.node.files.folder import ReadOnlyFolder
 
 
 class FileFrame(NamedTuple):
-    """Without data and event it only says that one still looks."""
+    """A piece of a file and the position of its end. Without data and event it only shows that the stream is alive."""
 
     offset: int = 0
     data: bytes = b""
@@ -32,11 +30,13 @@ class FileFrame(NamedTuple):
     event: str = ""
 
 
-class _Shape(
+class _EncodedFrame(
     msgspec.Struct,
     omit_defaults=True,
     rename={"offset": "Offset", "data": "Data", "file": "File", "event": "FileEvent"},
 ):
+    """A frame in the format of the API."""
+
     offset: int = 0
     data: str = ""
     file: str = ""
@@ -44,28 +44,35 @@ class _Shape(
 
 
 async def encode_frames(frames: AsyncGenerator[FileFrame, None]) -> AsyncGenerator[bytes, None]:
+    """Yield the frames as JSON."""
     async with aclosing(frames):
         async for frame in frames:
             data = base64.b64encode(frame.data).decode()
-            yield msgspec.json.encode(_Shape(frame.offset, data, frame.file, frame.event))
+            yield msgspec.json.encode(_EncodedFrame(frame.offset, data, frame.file, frame.event))
 
 
 async def extract_data(frames: AsyncGenerator[FileFrame, None]) -> AsyncGenerator[bytes, None]:
-    """The bytes alone. That one still looks is said by none."""
+    """Yield the data of the frames. An empty piece only shows that the stream is alive."""
     async with aclosing(frames):
         async for frame in frames:
             yield frame.data
 
 
 CHUNK_BYTES: Final = 64 << 10
+"""Limit of the data in one frame."""
 POLL_INTERVAL_S: Final = 0.02
+"""Seconds between checks for new data."""
 HEARTBEAT_INTERVAL_S: Final = 1.0
+"""Seconds without data after which an empty frame is sent."""
 LOGS_PATH: Final = "alloc/logs"
+"""The folder of the logs in the folder of an allocation."""
 DELETED_EVENT: Final = "file deleted"
 TRUNCATED_EVENT: Final = "file truncated"
 
 
 class ReadOrigin(Enum):
+    """Whether an offset counts from the start or back from the end."""
+
     START = "start"
     END = "end"
 
@@ -73,26 +80,29 @@ class ReadOrigin(Enum):
 async def follow_file(
     folder: ReadOnlyFolder, path: str, *, origin: ReadOrigin, offset: int, should_follow: bool
 ) -> AsyncGenerator[FileFrame, None]:
-    """Raises Refusal, before the first frame."""
-    handle = folder.open_file(path)
+    """Yield the content of a file from an offset; with `should_follow` also what is appended later.
+
+    Raises `Refusal` before the first frame.
+    """
+    descriptor = folder.open_file(path)
     try:
-        at = _begin(os.fstat(handle).st_size, origin, offset)
+        position = _get_start(os.fstat(descriptor).st_size, origin, offset)
         quiet_s = 0.0
         while True:
-            data = os.pread(handle, CHUNK_BYTES, at)
+            data = os.pread(descriptor, CHUNK_BYTES, position)
             if data:
-                at += len(data)
+                position += len(data)
                 quiet_s = 0.0
-                yield FileFrame(at, data, path)
+                yield FileFrame(position, data, path)
                 continue
             if not should_follow:
                 return
-            if _is_truncated(handle, at):
-                at = 0
+            if _is_truncated(descriptor, position):
+                position = 0
                 yield FileFrame(0, b"", path, TRUNCATED_EVENT)
                 continue
-            if os.fstat(handle).st_nlink == 0:
-                yield FileFrame(at, b"", path, DELETED_EVENT)
+            if os.fstat(descriptor).st_nlink == 0:
+                yield FileFrame(position, b"", path, DELETED_EVENT)
                 return
             await asyncio.sleep(POLL_INTERVAL_S)
             quiet_s += POLL_INTERVAL_S
@@ -100,7 +110,7 @@ async def follow_file(
                 quiet_s = 0.0
                 yield FileFrame()
     finally:
-        os.close(handle)
+        os.close(descriptor)
 
 
 async def follow_logs(
@@ -113,35 +123,38 @@ async def follow_logs(
     should_follow: bool,
     is_over: Callable[[], bool],
 ) -> AsyncGenerator[FileFrame, None]:
-    """Over all files of the task's log, the oldest first. With `follows` until `is_over` says that nothing will come.
-    Raises Refusal, before the first frame."""
+    """Yield the log of a task over all its files, oldest first.
+
+    With `should_follow` it continues until `is_over` returns that nothing more will be written. Raises `Refusal`
+    before the first frame.
+    """
     numbers = list_log_numbers(folder, task, stream)
     if not numbers and not should_follow:
         raise Refusal(RefusalCode.NOT_FOUND, f'no {stream} log of task "{task}" yet')
-    place = _place(folder, task, stream, numbers, origin, offset) if numbers else (0, 0)
-    number, at = place
-    last = numbers[-1] if numbers else None
+    start = _locate_offset(folder, task, stream, numbers, origin, offset) if numbers else (0, 0)
+    number, position = start
+    last_number = numbers[-1] if numbers else None
     quiet_s = 0.0
-    handle: int | None = None
+    descriptor: int | None = None
     try:
         while True:
-            if handle is None:
-                handle = _opened(folder, task, stream, number)
-            data = os.pread(handle, CHUNK_BYTES, at) if handle is not None else b""
+            if descriptor is None:
+                descriptor = _open_log_file(folder, task, stream, number)
+            data = os.pread(descriptor, CHUNK_BYTES, position) if descriptor is not None else b""
             if data:
-                at += len(data)
+                position += len(data)
                 quiet_s = 0.0
-                yield FileFrame(at, data, build_log_path(task, stream, number))
+                yield FileFrame(position, data, build_log_path(task, stream, number))
                 continue
-            # Read before one looks for the next file: what was written until it was begun is in this one.
+            # Checked before the list of files: anything written until now is in the files that are listed.
             was_over = is_over()
-            following = [other for other in list_log_numbers(folder, task, stream) if other > number or handle is None]
-            if handle is not None and os.fstat(handle).st_size > at:
+            later_numbers = [n for n in list_log_numbers(folder, task, stream) if n > number or descriptor is None]
+            if descriptor is not None and os.fstat(descriptor).st_size > position:
                 continue
-            if following and (should_follow or (last is not None and following[0] <= last)):
-                if handle is not None:
-                    os.close(handle)
-                handle, number, at = None, following[0], 0
+            if later_numbers and (should_follow or (last_number is not None and later_numbers[0] <= last_number)):
+                if descriptor is not None:
+                    os.close(descriptor)
+                descriptor, number, position = None, later_numbers[0], 0
                 continue
             if not should_follow or was_over:
                 return
@@ -151,78 +164,87 @@ async def follow_logs(
                 quiet_s = 0.0
                 yield FileFrame()
     finally:
-        if handle is not None:
-            os.close(handle)
+        if descriptor is not None:
+            os.close(descriptor)
 
 
-def _begin(size: int, origin: ReadOrigin, offset: int) -> int:
+def _get_start(size: int, origin: ReadOrigin, offset: int) -> int:
+    """Return the position at which reading begins."""
     return max(offset, 0) if origin is ReadOrigin.START else max(size - max(offset, 0), 0)
 
 
-def _is_truncated(handle: int, at: int) -> bool:
-    return os.fstat(handle).st_size < at
+def _is_truncated(descriptor: int, position: int) -> bool:
+    """Return whether the file is shorter than what was already read."""
+    return os.fstat(descriptor).st_size < position
 
 
 def build_log_path(task: str, stream: str, number: int) -> str:
+    """Return the path of a log file in the folder of its allocation."""
     return f"{LOGS_PATH}/{task}.{stream}.{number}"
 
 
 def list_log_numbers(folder: ReadOnlyFolder, task: str, stream: str) -> list[int]:
-    wanted = re.compile(re.escape(f"{task}.{stream}.") + r"(\d{1,15})")
-    return sorted(int(found[1]) for name in folder.list_names(LOGS_PATH) if (found := wanted.fullmatch(name)))
+    """Return the numbers of a log's files in ascending order."""
+    pattern = re.compile(re.escape(f"{task}.{stream}.") + r"(\d{1,15})")
+    return sorted(int(match[1]) for name in folder.list_names(LOGS_PATH) if (match := pattern.fullmatch(name)))
 
 
-def _place(
+def _locate_offset(
     folder: ReadOnlyFolder, task: str, stream: str, numbers: list[int], origin: ReadOrigin, offset: int
 ) -> tuple[int, int]:
-    """The file and the place in it where the offset leads, counted over all of them."""
-    sizes = [_size(folder, build_log_path(task, stream, number)) for number in numbers]
-    left = _begin(sum(sizes), origin, offset)
+    """Return the file number and the position in that file for an offset over all files of the log."""
+    sizes = [_get_size(folder, build_log_path(task, stream, number)) for number in numbers]
+    remaining = _get_start(sum(sizes), origin, offset)
     for number, size in zip(numbers, sizes, strict=True):
-        if left < size:
-            return number, left
-        left -= size
+        if remaining < size:
+            return number, remaining
+        remaining -= size
     return numbers[-1], sizes[-1]
 
 
-def _size(folder: ReadOnlyFolder, path: str) -> int:
+def _get_size(folder: ReadOnlyFolder, path: str) -> int:
+    """Return the size of a file; 0 if it does not exist."""
     with contextlib.suppress(Refusal):
         return folder.read_info(path).size
     return 0
 
 
-def _opened(folder: ReadOnlyFolder, task: str, stream: str, number: int) -> int | None:
-    """None where the file is gone (rotated away) or not there yet."""
+def _open_log_file(folder: ReadOnlyFolder, task: str, stream: str, number: int) -> int | None:
+    """Open a log file; `None` if it does not exist yet or was rotated away."""
     with contextlib.suppress(Refusal):
         return folder.open_file(build_log_path(task, stream, number))
     return None
 
 
 def read_log_tail(folder: ReadOnlyFolder, task: str, stream: str, max_bytes: int) -> bytes:
-    """So many bytes at most, over all files of the log; nothing where there is none. Begins with a line where it can."""
+    """Return the last `max_bytes` of a log over all its files; empty if there is none.
+
+    Begins at the start of a line if possible.
+    """
     pieces: list[bytes] = []
-    left = max_bytes
+    remaining = max_bytes
     is_cut = False
-    for number in reversed(_numbers(folder, task, stream)):
-        if left <= 0:
+    for number in reversed(_list_readable_numbers(folder, task, stream)):
+        if remaining <= 0:
             is_cut = True
             break
         with contextlib.suppress(Refusal):
-            handle = folder.open_file(build_log_path(task, stream, number))
+            descriptor = folder.open_file(build_log_path(task, stream, number))
             try:
-                size = os.fstat(handle).st_size
-                begin = max(0, size - left)
+                size = os.fstat(descriptor).st_size
+                begin = max(0, size - remaining)
                 is_cut = begin > 0
-                pieces.append(os.pread(handle, size - begin, begin))
+                pieces.append(os.pread(descriptor, size - begin, begin))
             finally:
-                os.close(handle)
-            left -= len(pieces[-1])
+                os.close(descriptor)
+            remaining -= len(pieces[-1])
     text = b"".join(reversed(pieces))
     _, line_end, rest = text.partition(b"\n")
     return rest if is_cut and line_end and rest else text
 
 
-def _numbers(folder: ReadOnlyFolder, task: str, stream: str) -> list[int]:
+def _list_readable_numbers(folder: ReadOnlyFolder, task: str, stream: str) -> list[int]:
+    """Return the numbers of a log's files; empty if they cannot be read."""
     try:
         return list_log_numbers(folder, task, stream)
     except (Refusal, OSError):

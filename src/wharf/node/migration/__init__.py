@@ -1,4 +1,4 @@
-"""What an allocation keeps, on its way to the node where another one takes its place."""
+"""Migration: moves the data of an ephemeral disk from an ended allocation to the node of its replacement."""
 
 from wharf.node.migration.archive import (
     InvalidArchive,

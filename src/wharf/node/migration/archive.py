@@ -1,11 +1,9 @@
-"""Packs what an ended allocation keeps: the data that its tasks share, and each task's own `local`.
+"""Packs the data of an ended allocation into an archive, and unpacks such an archive.
 
-An archive that broke off must never pass for a whole one, so the last entry says how many stand before it.
-
-Unpacks what an allocation kept on another node, into a folder that nobody looks at until it is whole.
-
-The archive comes from a node of the cluster, and holds what a task made: it is not believed. Only what an allocation keeps
-is taken, through `Inside`, and only as much as there is room for.
+The data are the folder that the tasks share and each task's own `local`. The last entry holds the number of entries
+before it, so that a truncated archive is never taken for a complete one. The archive comes from another node and
+contains what tasks wrote, so unpacking trusts nothing: it takes only the expected folders, and not more than the
+budget allows.
 """
 
 import io
@@ -21,133 +19,143 @@ from wharf.node.artifacts.confined_folder import ConfinedFolder
 from wharf.node.artifacts.errors import ArtifactError
 
 COMPLETION_ENTRY_NAME: Final = "complete"
-"""The name of the last entry."""
-_FILE: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+"""The name of the last entry, which holds the number of entries before it."""
+_FILE_OPEN_FLAGS: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 def list_migrated_folders(tasks: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the folders of an allocation that are moved."""
     return ("alloc/data", *(f"{task}/local" for task in tasks))
 
 
 def pack_folders(root: Path, tasks: tuple[str, ...], target: IO[bytes]) -> None:
-    """Raises OSError. Pipes, sockets and devices are left out: they are nothing without who made them."""
+    """Write the archive to `target`. Pipes, sockets and devices are left out. Raises `OSError`."""
     count = 0
     with tarfile.open(fileobj=target, mode="w|", format=tarfile.PAX_FORMAT) as archive:
         for folder in list_migrated_folders(tasks):
-            for path in _all_below(root / folder):
+            for path in _iter_entries(root / folder):
                 info = archive.gettarinfo(path, str(path.relative_to(root)))
-                # It goes by numbers: the other node may know other names.
+                # Owners are numbers only, because the other node may have other user names.
                 info.uname = info.gname = ""
                 if info.isreg():
-                    with open(os.open(path, _FILE), "rb") as file:
+                    with open(os.open(path, _FILE_OPEN_FLAGS), "rb") as file:
                         archive.addfile(info, file)
                 elif info.isdir() or info.issym() or info.islnk():
                     archive.addfile(info)
                 count += 1
-        said = str(count).encode()
-        last = tarfile.TarInfo(COMPLETION_ENTRY_NAME)
-        last.size = len(said)
-        archive.addfile(last, io.BytesIO(said))
+        count_text = str(count).encode()
+        completion_entry = tarfile.TarInfo(COMPLETION_ENTRY_NAME)
+        completion_entry.size = len(count_text)
+        archive.addfile(completion_entry, io.BytesIO(count_text))
 
 
-def _all_below(folder: Path) -> Iterator[Path]:
-    """The folder itself, and what is in it; never through a link."""
+def _iter_entries(folder: Path) -> Iterator[Path]:
+    """Yield the folder and its folders, files and links. Links are not followed."""
     try:
         if not stat.S_ISDIR(folder.lstat().st_mode):
             return
     except FileNotFoundError:
         return
     yield folder
-    for above, folders, files in os.walk(folder, onerror=_raise):
+    for parent, folders, files in os.walk(folder, onerror=_raise_error):
         for name in sorted([*folders, *files]):
-            path = Path(above, name)
+            path = Path(parent, name)
             if stat.S_IFMT(path.lstat().st_mode) in (stat.S_IFDIR, stat.S_IFREG, stat.S_IFLNK):
                 yield path
 
 
-def _raise(error: OSError) -> None:
+def _raise_error(error: OSError) -> None:
+    """Raise the error; `os.walk` would ignore it."""
     raise error
 
 
 CHUNK_BYTES: Final = 1 << 20
+"""Bytes written at a time."""
 MODE_MASK: Final = 0o1777
+"""The permission bits that are taken from an archive; set-user-id and set-group-id are dropped."""
 
 
 class InvalidArchive(Exception):
-    """The archive is none, or damaged, or only a part of one, or says what it should not."""
+    """The archive is damaged, incomplete, or contains something that is not allowed."""
 
 
 class TruncatedArchive(InvalidArchive):
-    """It is the beginning of one: who sent it, or passed it on, was ended. Asked again it may come whole."""
+    """The archive ends early because its sender was interrupted. Another attempt may return all of it."""
 
 
 def unpack_folders(archive: Path, tasks: tuple[str, ...], root: Path, budget: UnpackBudget) -> None:
-    """Raises InvalidArchive, OSError."""
-    inside = ConfinedFolder(root)
+    """Unpack the archive below `root`. Raises `InvalidArchive` and `OSError`."""
+    confined_folder = ConfinedFolder(root)
     folders: list[tarfile.TarInfo] = []
     count = 0
     try:
-        with tarfile.open(archive, "r|") as opened:
-            for entry in opened:
+        with tarfile.open(archive, "r|") as tar:
+            for entry in tar:
                 if entry.name == COMPLETION_ENTRY_NAME:
-                    _check_count(opened, entry, count)
+                    _check_count(tar, entry, count)
                     break
                 count += 1
-                if not _is_kept(entry.name, tasks):
-                    continue  # Of a task that the job has no more.
-                _take(opened, entry, inside, budget)
+                if not _is_migrated(entry.name, tasks):
+                    continue  # It belongs to a task that the job no longer has.
+                _unpack_entry(tar, entry, confined_folder, budget)
                 if entry.isdir():
                     folders.append(entry)
             else:
-                raise TruncatedArchive("it breaks off")
-        for entry in reversed(folders):  # A folder that nobody may write to was filled first.
-            _own(root / entry.name, entry)
+                raise TruncatedArchive("the archive is truncated")
+        for entry in reversed(folders):  # Modes are set last, because a folder may be read-only.
+            _set_owner_and_mode(root / entry.name, entry)
     except (tarfile.ReadError, EOFError) as error:
         raise TruncatedArchive(str(error)) from error
     except (tarfile.TarError, ArtifactError, ValueError) as error:
         raise InvalidArchive(str(error)) from error
 
 
-def _check_count(opened: tarfile.TarFile, entry: tarfile.TarInfo, count: int) -> None:
-    said = opened.extractfile(entry)
-    if said is None or said.read(32) != str(count).encode():
-        raise InvalidArchive("something is missing in it")
+def _check_count(tar: tarfile.TarFile, entry: tarfile.TarInfo, count: int) -> None:
+    """Raise `InvalidArchive` if the archive has lost entries."""
+    count_text = tar.extractfile(entry)
+    if count_text is None or count_text.read(32) != str(count).encode():
+        raise InvalidArchive("entries are missing from the archive")
 
 
-def _is_kept(name: str, tasks: tuple[str, ...]) -> bool:
+def _is_migrated(name: str, tasks: tuple[str, ...]) -> bool:
+    """Return whether the entry belongs to a migrated folder."""
     return any(name == folder or name.startswith(f"{folder}/") for folder in list_migrated_folders(tasks))
 
 
-def _take(opened: tarfile.TarFile, entry: tarfile.TarInfo, inside: ConfinedFolder, budget: UnpackBudget) -> None:
+def _unpack_entry(
+    tar: tarfile.TarFile, entry: tarfile.TarInfo, confined_folder: ConfinedFolder, budget: UnpackBudget
+) -> None:
+    """Unpack one entry. Raises `InvalidArchive` and `ArtifactError`."""
     budget.count_file()
     if entry.isdir():
-        inside.make_folder(entry.name)
+        confined_folder.make_folder(entry.name)
     elif entry.isreg():
-        source = opened.extractfile(entry)
+        source = tar.extractfile(entry)
         assert source is not None, "a regular file has content"
-        with inside.open_new_file(entry.name, entry.mode & MODE_MASK) as file:
-            while piece := source.read(CHUNK_BYTES):
-                budget.count_bytes(len(piece))
-                file.write(piece)
-            _give(file.fileno(), entry)
+        with confined_folder.open_new_file(entry.name, entry.mode & MODE_MASK) as file:
+            while chunk := source.read(CHUNK_BYTES):
+                budget.count_bytes(len(chunk))
+                file.write(chunk)
+            _set_owner(file.fileno(), entry)
     elif entry.issym():
-        inside.create_link(entry.name, entry.linkname, may_lead_out=True)
+        confined_folder.create_link(entry.name, entry.linkname, may_lead_out=True)
     elif entry.islnk() and entry.linkname:
-        inside.create_hard_link(entry.name, entry.linkname)
+        confined_folder.create_hard_link(entry.name, entry.linkname)
     else:
-        raise InvalidArchive(f"{entry.name[:200]!r} is a device or the like")
+        raise InvalidArchive(f"{entry.name[:200]!r} is not a file, folder or link")
 
 
-def _own(folder: Path, entry: tarfile.TarInfo) -> None:
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+def _set_owner_and_mode(folder: Path, entry: tarfile.TarInfo) -> None:
+    """Set owner and mode of a folder."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        _give(handle, entry)
-        os.fchmod(handle, entry.mode & MODE_MASK)
+        _set_owner(descriptor, entry)
+        os.fchmod(descriptor, entry.mode & MODE_MASK)
     finally:
-        os.close(handle)
+        os.close(descriptor)
 
 
-def _give(handle: int, entry: tarfile.TarInfo) -> None:
-    """To whom it belonged; a node that is not root has but one user."""
+def _set_owner(descriptor: int, entry: tarfile.TarInfo) -> None:
+    """Set the owner of an open file; only root may do so."""
     if os.geteuid() == 0:
-        os.fchown(handle, entry.uid, entry.gid)
+        os.fchown(descriptor, entry.uid, entry.gid)

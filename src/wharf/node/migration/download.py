@@ -1,6 +1,7 @@
-"""Fetches what an allocation kept on another node: through servers, since a node has no open port.
+"""Downloads the data of an allocation's predecessor from another node, through the servers, because nodes have no
+open port.
 
-Bounded in time, bytes and files. What has come becomes the new allocation's folder in one moment, or is thrown away.
+Time, bytes and files are limited. The data become the folder of the new allocation atomically, or are deleted.
 """
 
 import asyncio
@@ -20,111 +21,127 @@ from wharf.node.tasks.folders import AllocationFolders
 log = logging.getLogger(__name__)
 
 PREDECESSOR_POLL_S: Final = 60.0
+"""How long a server may hold a request until the predecessor changes."""
 RETRY_DELAY_S: Final = 1.0
+"""Seconds before the second attempt; the delay doubles with each attempt."""
 MAX_DOWNLOAD_ATTEMPTS: Final = 7
-"""How often data are asked for that cannot be had just now, over a minute: who gives them, or passes them on, may be about
-to come back."""
+"""Attempts, over about a minute, in which a server or the other node may come back."""
 MAX_DOWNLOAD_S: Final = 3_600.0
+"""Time limit of a download; the allocation waits for it."""
 BYTES_PER_MB: Final = 1 << 20
 MAX_FILES: Final = 1_000_000
+"""Limit of files in one download; protects the inodes of the node."""
 TRANSIENT_CODES: Final = frozenset({RefusalCode.UNAVAILABLE, RefusalCode.NO_LEADER})
+"""Refusals after which another attempt may succeed."""
 NO_PATH_TEXT: Final = "No path to node"
-"""What servers say of a node that keeps no channel open just now."""
+"""The text with which servers refuse a request to a node that has no open channel."""
 
 
 class MigrationError(Exception):
-    """Why there is nothing."""
+    """The data cannot be downloaded; the text says why."""
 
 
 class MigrationDownloader:
+    """Downloads data of predecessors."""
+
     def __init__(self, client: AsyncClient, identity: NodeCredentials, folders: AllocationFolders) -> None:
         self._client = client
         self._identity = identity
         self._folders = folders
 
-    async def fetch_predecessor_data(self, order: messages.Assignment, *, size_mb: int) -> str:
-        """Wait for the former allocation's end, and have what it kept. What is to be said of it; empty: nothing.
+    async def fetch_predecessor_data(self, assignment: messages.Assignment, *, size_mb: int) -> str:
+        """Wait until the predecessor has ended, and download its data.
 
-        Raises NotArrived.
+        Returns a text for the task's history; empty if there was nothing to download. Raises `MigrationError`.
         """
-        wanted = order.allocation
-        former = await self._ended(wanted.previous_allocation)
-        if former is None:
-            raise MigrationError("servers know it no more")
-        if former.node_id == self._identity.id or self._folders.get_allocation_folder(wanted.id).exists():
-            return ""  # What is here changes hands here; or it came before this agent was killed.
+        assigned = assignment.allocation
+        predecessor = await self._wait_for_end(assigned.previous_allocation)
+        if predecessor is None:
+            raise MigrationError("the allocation no longer exists")
+        if predecessor.node_id == self._identity.id or self._folders.get_allocation_folder(assigned.id).exists():
+            return ""  # The data are on this node, or were downloaded before a restart of the agent.
         try:
             async with asyncio.timeout(MAX_DOWNLOAD_S):
-                size = await self._have(order, former, size_mb)
+                size = await self._download_with_retries(assignment, predecessor, size_mb)
         except TimeoutError:
-            raise MigrationError(f"they have not come within {MAX_DOWNLOAD_S:,.0f} s") from None
+            raise MigrationError(f"the download took more than {MAX_DOWNLOAD_S:,.0f} s") from None
         except OSError as error:
-            raise MigrationError(f"they cannot be written here: {error.strerror}") from error
+            raise MigrationError(f"cannot write the data on this node: {error.strerror}") from error
         except InvalidArchive as error:
-            raise MigrationError(f"what came is not whole: {error}") from error
+            raise MigrationError(f"invalid archive: {error}") from error
         finally:
-            await asyncio.shield(asyncio.to_thread(self._folders.discard_incoming, wanted.id))
-        return f"The data of allocation {former.id} came from node {former.node_id}: {size / BYTES_PER_MB:,.1f} MB"
+            await asyncio.shield(asyncio.to_thread(self._folders.discard_incoming, assigned.id))
+        return f"Downloaded the data of allocation {predecessor.id} from node {predecessor.node_id}: {size / BYTES_PER_MB:,.1f} MB"
 
-    async def _ended(self, former_id: str) -> messages.PredecessorView | None:
-        """As soon as nobody waits for it any more. None: there is no such allocation."""
+    async def _wait_for_end(self, predecessor_id: str) -> messages.PredecessorView | None:
+        """Wait until the predecessor has ended; `None` if it does not exist."""
         index = 0
         while True:
             try:
-                told = await self._client.node_agents.read_predecessor(
-                    self._identity.id, self._identity.secret_id, former_id, index=index, wait_s=PREDECESSOR_POLL_S
+                response = await self._client.node_agents.read_predecessor(
+                    self._identity.id, self._identity.secret_id, predecessor_id, index=index, wait_s=PREDECESSOR_POLL_S
                 )
-                if told.value.is_finished_or_unknown:
-                    return told.value
-                index = told.index
+                if response.value.is_finished_or_unknown:
+                    return response.value
+                index = response.index
                 continue
             except Unreachable as error:
-                log.info("no server tells whether a former allocation has ended: %s", error)
+                log.info("failed to read the state of a predecessor: %s", error)
             except Refusal as refusal:
                 index = 0
                 if refusal.code is RefusalCode.NOT_FOUND:
                     return None
-                log.info("no server tells whether a former allocation has ended: %s", refusal)
+                log.info("failed to read the state of a predecessor: %s", refusal)
             await asyncio.sleep(RETRY_DELAY_S)
 
-    async def _have(self, order: messages.Assignment, former: messages.PredecessorView, size_mb: int) -> int:
-        """Raises MigrationError, InvalidArchive, OSError."""
-        id, tasks = order.allocation.id, list_task_names(order)
-        # More than its share of the disk may have been written, and is not thrown away while there is room.
+    async def _download_with_retries(
+        self, assignment: messages.Assignment, predecessor: messages.PredecessorView, size_mb: int
+    ) -> int:
+        """Download and unpack the data, with retries.
+
+        Return their size. Raises `MigrationError`, `InvalidArchive`, `OSError`.
+        """
+        id, tasks = assignment.allocation.id, list_task_names(assignment)
+        # The tasks may have written more than the group requested; accept it while the disk has space.
         budget = UnpackBudget(max(size_mb * BYTES_PER_MB, self._folders.measure_free_bytes() // 2), MAX_FILES)
         archive = self._folders.get_incoming_archive(id)
-        for again in range(MAX_DOWNLOAD_ATTEMPTS):
-            place = await asyncio.to_thread(self._folders.create_incoming, id, tasks)
+        for attempt in range(MAX_DOWNLOAD_ATTEMPTS):
+            incoming_folder = await asyncio.to_thread(self._folders.create_incoming, id, tasks)
             try:
-                size = await self._load(
-                    former, archive, max_bytes=max(size_mb * BYTES_PER_MB, self._folders.measure_free_bytes() // 2)
+                size = await self._download_archive(
+                    predecessor, archive, max_bytes=max(size_mb * BYTES_PER_MB, self._folders.measure_free_bytes() // 2)
                 )
-                await asyncio.to_thread(self._settle, id, archive, tasks, place, budget)
+                await asyncio.to_thread(self._unpack_and_commit, id, archive, tasks, incoming_folder, budget)
                 return size
             except (Refusal, Unreachable, TruncatedArchive) as error:
-                if again == MAX_DOWNLOAD_ATTEMPTS - 1 or not is_transient(error):
-                    raise MigrationError(f"node {former.node_id} does not give them: {error}") from error
-            await asyncio.sleep(RETRY_DELAY_S * 2**again)
-        raise AssertionError("the last try answers or raises")
+                if attempt == MAX_DOWNLOAD_ATTEMPTS - 1 or not is_transient(error):
+                    raise MigrationError(f"download from node {predecessor.node_id} failed: {error}") from error
+            await asyncio.sleep(RETRY_DELAY_S * 2**attempt)
+        raise AssertionError("unreachable: the last attempt returns or raises")
 
-    async def _load(self, former: messages.PredecessorView, archive: Path, *, max_bytes: int) -> int:
+    async def _download_archive(self, predecessor: messages.PredecessorView, archive: Path, *, max_bytes: int) -> int:
+        """Download the archive and return its size. Raises `MigrationError` if it is too large."""
         size = 0
         with open_archive_file(archive) as file:
-            async for piece in self._client.files.snapshot(former.id, migrate_token=former.migrate_token):
-                size += len(piece)
+            async for chunk in self._client.files.snapshot(predecessor.id, migrate_token=predecessor.migrate_token):
+                size += len(chunk)
                 if size > max_bytes:
-                    raise MigrationError(f"they are more than {max_bytes:,} bytes")
-                await asyncio.to_thread(file.write, piece)
+                    raise MigrationError(f"the data are larger than {max_bytes:,} bytes")
+                await asyncio.to_thread(file.write, chunk)
         return size
 
-    def _settle(self, id: str, archive: Path, tasks: tuple[str, ...], place: Path, budget: UnpackBudget) -> None:
-        unpack_folders(archive, tasks, place, budget)
+    def _unpack_and_commit(
+        self, id: str, archive: Path, tasks: tuple[str, ...], incoming_folder: Path, budget: UnpackBudget
+    ) -> None:
+        """Unpack the archive and make the result the folder of the allocation, durably."""
+        unpack_folders(archive, tasks, incoming_folder, budget)
         archive.unlink()
-        os.sync()  # The journal will say that it is here: after a power cut it must be.
+        os.sync()  # The journal will record that the data are here, so they must survive a power cut.
         self._folders.commit_incoming(id)
 
 
 def is_transient(error: Refusal | Unreachable | TruncatedArchive) -> bool:
+    """Return whether another attempt may succeed."""
     return (
         isinstance(error, (Unreachable, TruncatedArchive))
         or error.code in TRANSIENT_CODES
@@ -133,9 +150,11 @@ def is_transient(error: Refusal | Unreachable | TruncatedArchive) -> bool:
 
 
 def open_archive_file(archive: Path) -> BinaryIO:
+    """Create the file for the archive."""
     return os.fdopen(os.open(archive, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb")
 
 
-def list_task_names(order: messages.Assignment) -> tuple[str, ...]:
-    group = order.job.find_group(order.allocation.task_group) if order.job is not None else None
+def list_task_names(assignment: messages.Assignment) -> tuple[str, ...]:
+    """Return the names of the tasks of the allocation's group."""
+    group = assignment.job.find_group(assignment.allocation.task_group) if assignment.job is not None else None
     return tuple(task.name for task in (group.tasks if group is not None else None) or ())

@@ -1,7 +1,7 @@
-"""Allocations that take the place of another: each waits until that one has ended, and finds what it kept.
+"""Tracks allocations that replace another one: each waits until its predecessor has ended, and then gets its data.
 
-On the same node its folders change hands when the first task is prepared. From another node they are fetched, where the
-group says `Migrate`, and the allocation begins with all of them or, after an event that says why, with nothing.
+On the same node the folders are moved when the first task is prepared. From another node they are downloaded if the
+group has `Migrate`. If the download fails, an event says why and the allocation starts without the data.
 """
 
 import logging
@@ -10,7 +10,7 @@ from typing import Protocol
 from wharf.contract.model.allocations.task_states import TaskEventType
 from wharf.contract.model.jobs.group_policies import EphemeralDisk
 from wharf.contract.wire.nodes import messages
-from wharf.node.core import events as on
+from wharf.node.core import events
 from wharf.node.core.record import AllocationRecord
 from wharf.node.migration.download import MigrationDownloader, MigrationError
 from wharf.world import World
@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 
 class ManagedAllocation(Protocol):
-    """One allocation."""
+    """The part of an allocation that is needed here."""
 
     record: AllocationRecord
 
@@ -28,89 +28,104 @@ class ManagedAllocation(Protocol):
 
 
 class AllocationManager(Protocol):
+    """The part of the node's allocation manager that is needed here."""
+
     def find(self, allocation_id: str) -> ManagedAllocation | None: ...
 
-    def handle_event(self, allocation_id: str, event: on.AllocationEvent) -> None: ...
+    def handle_event(self, allocation_id: str, event: events.AllocationEvent) -> None: ...
 
 
 class PredecessorTracker:
-    """Without `arrivals` nothing comes from other nodes."""
+    """The waiting allocations of the node. Without a downloader no data come from other nodes."""
 
-    def __init__(self, world: World, works: AllocationManager, downloader: MigrationDownloader | None = None) -> None:
+    def __init__(self, world: World, manager: AllocationManager, downloader: MigrationDownloader | None = None) -> None:
         self._world = world
-        self._works = works
-        self._arrivals = downloader
+        self._manager = manager
+        self._downloader = downloader
         self._waiting: set[str] = set()
-        """Those that wait for one of this node."""
-        self._fetching: dict[str, CancelableFetch] = {}
+        """The ids of allocations that wait for a predecessor on this node."""
+        self._downloads: dict[str, CancelableFetch] = {}
 
-    def should_wait(self, order: messages.Assignment) -> bool:
-        former = order.allocation.previous_allocation
-        return self._is_live(former) or self._is_elsewhere(order)
+    def should_wait(self, assignment: messages.Assignment) -> bool:
+        """Return whether the allocation must wait before its tasks start."""
+        predecessor_id = assignment.allocation.previous_allocation
+        return self._is_live(predecessor_id) or self._is_download_needed(assignment)
 
-    def on_record_changed(self, work: ManagedAllocation) -> None:
-        """It is known, or not what it was."""
-        id = work.record.id
-        if work.record.is_over or not work.record.waits_for_former:
+    def on_record_changed(self, allocation: ManagedAllocation) -> None:
+        """Start or stop waiting for the predecessor, after a change of the allocation's record."""
+        id = allocation.record.id
+        if allocation.record.is_over or not allocation.record.is_waiting_for_predecessor:
             self._waiting.discard(id)
-            if (fetching := self._fetching.pop(id, None)) is not None:
-                fetching.cancel()
-        elif not self._is_elsewhere(work.assignment):
+            if (download := self._downloads.pop(id, None)) is not None:
+                download.cancel()
+        elif not self._is_download_needed(allocation.assignment):
             self._waiting.add(id)
-        elif id not in self._fetching:
-            self._fetching[id] = self._world.start_task(
-                self._fetch(work.assignment), name="data of a former allocation"
+        elif id not in self._downloads:
+            self._downloads[id] = self._world.start_task(
+                self._download(allocation.assignment), name="download of a predecessor's data"
             )
 
     def release_waiting(self) -> None:
-        """For those whose former allocation has ended on this node meanwhile."""
+        """Report `PredecessorEnded` for allocations whose predecessor on this node is over."""
         for id in list(self._waiting):
-            work = self._works.find(id)
-            if work is None or not self._is_live(work.assignment.allocation.previous_allocation):
+            allocation = self._manager.find(id)
+            if allocation is None or not self._is_live(allocation.assignment.allocation.previous_allocation):
                 self._waiting.discard(id)
-                if work is not None:
-                    self._works.handle_event(id, on.PredecessorEnded())
+                if allocation is not None:
+                    self._manager.handle_event(id, events.PredecessorEnded())
 
     def _is_live(self, allocation_id: str) -> bool:
-        known = self._works.find(allocation_id)
-        return known is not None and not known.record.is_over
+        """Return whether the allocation is on this node and not over."""
+        allocation = self._manager.find(allocation_id)
+        return allocation is not None and not allocation.record.is_over
 
-    def _is_elsewhere(self, order: messages.Assignment) -> bool:
-        """Whether there is something to be fetched from another node, as far as this one knows."""
-        former = order.allocation.previous_allocation
-        disk = find_ephemeral_disk(order)
-        is_wanted = self._arrivals is not None and disk is not None and disk.migrate
-        return bool(former) and is_wanted and self._works.find(former) is None
+    def _is_download_needed(self, assignment: messages.Assignment) -> bool:
+        """Return whether data may have to be downloaded from another node."""
+        predecessor_id = assignment.allocation.previous_allocation
+        disk = find_ephemeral_disk(assignment)
+        is_wanted = self._downloader is not None and disk is not None and disk.migrate
+        return bool(predecessor_id) and is_wanted and self._manager.find(predecessor_id) is None
 
-    async def _fetch(self, order: messages.Assignment) -> None:
-        assert self._arrivals is not None
-        disk = find_ephemeral_disk(order)
+    async def _download(self, assignment: messages.Assignment) -> None:
+        """Download the data, record the result in the tasks' histories, and end the wait."""
+        assert self._downloader is not None
+        disk = find_ephemeral_disk(assignment)
         assert disk is not None
-        kind, message = TaskEventType.HOOK_MESSAGE, ""
+        event_type, message = TaskEventType.HOOK_MESSAGE, ""
         try:
-            message = await self._arrivals.fetch_predecessor_data(order, size_mb=disk.size_mb)
+            message = await self._downloader.fetch_predecessor_data(assignment, size_mb=disk.size_mb)
         except MigrationError as error:
-            kind, message = TaskEventType.HOOK_FAILED, _without(order, str(error))
-        except Exception:  # The top of a task: the allocation must not wait for ever for a fault of ours.
-            log.exception("the data of a former allocation could not be fetched")
-            kind, message = TaskEventType.HOOK_FAILED, _without(order, "the node's log tells why")
-        id = order.allocation.id
-        work = self._works.find(id)
-        for task in work.record.tasks if work is not None and message else ():
-            self._works.handle_event(id, on.TaskEventOccurred(task.name, kind, message))
-        self._fetching.pop(id, None)
-        if self._works.find(id) is not None:
-            self._works.handle_event(id, on.PredecessorEnded())
+            event_type, message = TaskEventType.HOOK_FAILED, _format_failure(assignment, str(error))
+        except Exception:  # The allocation must not wait forever because of a bug here.
+            log.exception("failed to download data of a predecessor: unexpected error")
+            event_type, message = (
+                TaskEventType.HOOK_FAILED,
+                _format_failure(assignment, "internal error, see the node's log"),
+            )
+        id = assignment.allocation.id
+        allocation = self._manager.find(id)
+        for task in allocation.record.tasks if allocation is not None and message else ():
+            self._manager.handle_event(id, events.TaskEventOccurred(task.name, event_type, message))
+        self._downloads.pop(id, None)
+        if self._manager.find(id) is not None:
+            self._manager.handle_event(id, events.PredecessorEnded())
 
 
 class CancelableFetch(Protocol):
+    """A running download."""
+
     def cancel(self) -> object: ...
 
 
-def _without(order: messages.Assignment, why: str) -> str:
-    return f"The data of allocation {order.allocation.previous_allocation} have not come: {why}. It starts without them"
+def _format_failure(assignment: messages.Assignment, reason: str) -> str:
+    """Return the text for the tasks' histories after a failed download."""
+    return (
+        f"Failed to download the data of allocation {assignment.allocation.previous_allocation}: {reason}. "
+        "Starting without them"
+    )
 
 
-def find_ephemeral_disk(order: messages.Assignment) -> EphemeralDisk | None:
-    group = order.job.find_group(order.allocation.task_group) if order.job is not None else None
+def find_ephemeral_disk(assignment: messages.Assignment) -> EphemeralDisk | None:
+    """Return the ephemeral disk of the allocation's group; `None` if the job is unknown."""
+    group = assignment.job.find_group(assignment.allocation.task_group) if assignment.job is not None else None
     return group.ephemeral_disk if group is not None else None

@@ -1,4 +1,6 @@
-"""Answers a node that wants what an ended allocation kept here: one archive, made while it is sent."""
+"""Sends the data of an ended allocation to the node of its replacement, as an archive that is packed while it is
+sent.
+"""
 
 import asyncio
 import os
@@ -16,58 +18,65 @@ from wharf.node.migration import list_migrated_folders, pack_folders
 from wharf.node.tasks.folders import AllocationFolders
 
 MAX_PARALLEL_UPLOADS: Final = 2
+"""Limit of uploads at a time; protects the disk of the node."""
 CHUNK_BYTES: Final = 1 << 18
+"""Bytes sent at a time."""
 TAR_CONTENT_TYPE: Final = "application/x-tar"
 
 EndedTasksLookup = Callable[[str], tuple[str, ...] | None]
-"""The tasks of an allocation that has ended, by its id; None: it has not. Raises Refusal where it is not known."""
+"""Returns the tasks of an ended allocation; `None` if it has not ended. Raises `Refusal` if it is unknown."""
 
 
 class MigrationUploader:
-    def __init__(self, folders: AllocationFolders, tasks_of: EndedTasksLookup) -> None:
+    """Handles requests of other nodes for data."""
+
+    def __init__(self, folders: AllocationFolders, find_ended_tasks: EndedTasksLookup) -> None:
         self._folders = folders
-        self._tasks_of = tasks_of
-        self._packing = ThreadPoolExecutor(MAX_PARALLEL_UPLOADS, thread_name_prefix="packing")
+        self._find_ended_tasks = find_ended_tasks
+        self._packing_threads = ThreadPoolExecutor(MAX_PARALLEL_UPLOADS, thread_name_prefix="packing")
 
     def handlers(self) -> dict[str, VerbHandler]:
+        """Return the handlers of the node channel by verb."""
         return {"snapshot": self._snapshot}
 
-    async def _snapshot(self, question: channel.ChannelRequest, _: AsyncIterator[bytes]) -> ChannelReply:
-        tasks = self._tasks_of(question.about)
+    async def _snapshot(self, request: channel.ChannelRequest, _: AsyncIterator[bytes]) -> ChannelReply:
+        """Return the archive of an ended allocation."""
+        tasks = self._find_ended_tasks(request.about)
         if tasks is None:
-            raise invalid_request("the allocation has not ended: what it keeps still changes")
-        root = self._folders.get_allocation_folder(question.about)
+            raise invalid_request("the allocation has not ended, so its data may still change")
+        root = self._folders.get_allocation_folder(request.about)
         if not any((root / folder).is_dir() for folder in list_migrated_folders(tasks)):
             raise not_found("the allocation's files are gone from its node")
-        return ChannelReply(TAR_CONTENT_TYPE, chunks=self._archive(root, tasks))
+        return ChannelReply(TAR_CONTENT_TYPE, chunks=self._stream_archive(root, tasks))
 
-    async def _archive(self, root: Path, tasks: tuple[str, ...]) -> AsyncGenerator[bytes, None]:
+    async def _stream_archive(self, root: Path, tasks: tuple[str, ...]) -> AsyncGenerator[bytes, None]:
+        """Yield the archive while a thread packs it into a pipe."""
         loop = asyncio.get_running_loop()
-        reading, writing = os.pipe2(os.O_CLOEXEC)
-        packed = loop.run_in_executor(self._packing, _pack, root, tasks, writing)
+        read_end, write_end = os.pipe2(os.O_CLOEXEC)
+        packing = loop.run_in_executor(self._packing_threads, _pack, root, tasks, write_end)
         reader = asyncio.StreamReader(CHUNK_BYTES)
         transport, _ = await loop.connect_read_pipe(
-            lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(reading, "rb", 0)
+            lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(read_end, "rb", 0)
         )
         try:
-            while piece := await reader.read(CHUNK_BYTES):
-                yield piece
+            while chunk := await reader.read(CHUNK_BYTES):
+                yield chunk
             try:
-                await packed
+                await packing
             except OSError as error:
-                raise Refusal(
-                    RefusalCode.UNAVAILABLE, f"what it keeps cannot be read: {error.strerror or error}"
-                ) from error
+                raise Refusal(RefusalCode.UNAVAILABLE, f"failed to read the data: {error.strerror or error}") from error
         finally:
-            transport.close()  # The packing ends by itself: nobody reads what it writes.
-            packed.add_done_callback(_heard)
+            transport.close()  # The thread then fails to write and ends.
+            packing.add_done_callback(_consume_result)
 
 
-def _pack(root: Path, tasks: tuple[str, ...], writing: int) -> None:
-    with open(writing, "wb") as target:
+def _pack(root: Path, tasks: tuple[str, ...], write_end: int) -> None:
+    """Write the archive to a pipe; runs in a thread."""
+    with open(write_end, "wb") as target:
         pack_folders(root, tasks, target)
 
 
-def _heard(packed: "asyncio.Future[None]") -> None:
+def _consume_result(packing: "asyncio.Future[None]") -> None:
+    """Retrieve the result of the thread, so that asyncio does not log it as never retrieved."""
     with suppress(OSError, asyncio.CancelledError):
-        packed.result()
+        packing.result()

@@ -1,7 +1,6 @@
-"""Whether services are well: they are asked at intervals, and what they answer is judged.
+"""Health checks and registrations of services: probes services at intervals and derives the status of each check.
 
-Responsible for asking (http, tcp, grpc, a script in the task) and for what a row of answers means. What follows from it,
-a restart or the health of an allocation, is decided by the core of the node.
+The node core decides what follows for the task and for the health of the allocation.
 """
 
 from wharf.node.services.checks import (

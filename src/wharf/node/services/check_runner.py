@@ -1,6 +1,6 @@
-"""Asks after the services of every allocation at their intervals, and keeps what was found.
+"""Runs the health checks of every allocation at their intervals and keeps the results.
 
-What follows from it is the core's: it is told whether all that health rests on passes, and which task a check restarts.
+Reports to the node core whether all checks that count for health pass, and which task a failing check restarts.
 """
 
 import asyncio
@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from wharf.node.core import events as on
+from wharf.node.core import events
 from wharf.node.services import CheckState, CheckStatus, apply_probe_result, probe_service, should_restart
 from wharf.node.services.checks import create_check_state
 from wharf.node.services.registrations import AllocationCheck
@@ -20,11 +20,11 @@ log = logging.getLogger(__name__)
 
 SECOND_NS: Final = 1_000_000_000
 TaskCommandRunner = Callable[[str, str, tuple[str, ...]], Awaitable[tuple[int, str]]]
-"""(allocation, task, command)"""
+"""`(allocation_id, task, command)`: runs a command in a task and returns its exit code and output."""
 
 
 class CheckResult(msgspec.Struct, frozen=True, omit_defaults=True):
-    """As it is shown."""
+    """The result of a check as the API shows it."""
 
     id: str = msgspec.field(name="ID")
     mode: str = msgspec.field(name="Mode")
@@ -39,98 +39,117 @@ class CheckResult(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class _Check:
-    def __init__(self, looked: AllocationCheck, group: str) -> None:
-        self.looked = looked
+    """One check of an allocation, with its state and the task that runs it."""
+
+    def __init__(self, definition: AllocationCheck, group: str) -> None:
+        self.definition = definition
         self.group = group
-        self.standing = create_check_state(looked.spec)
-        self.asking: asyncio.Task[None] | None = None
+        self.state = create_check_state(definition.spec)
+        self.probing: asyncio.Task[None] | None = None
         self.since_s = 0.0
 
-    def shown(self) -> CheckResult:
-        standing, wanted = self.standing, self.looked.spec
+    def build_result(self) -> CheckResult:
+        """Return the result for the API."""
+        state, spec = self.state, self.definition.spec
         return CheckResult(
-            id=wanted.id,
-            mode="readiness" if wanted.is_readiness else "healthiness",
-            status=standing.status.value,
-            output=standing.last.output if standing.last is not None else "wharf: waiting to run",
-            timestamp=standing.at_ns // SECOND_NS,
+            id=spec.id,
+            mode="readiness" if spec.is_readiness else "healthiness",
+            status=state.status.value,
+            output=state.last.output if state.last is not None else "wharf: waiting to run",
+            timestamp=state.at_ns // SECOND_NS,
             group=self.group,
-            service=self.looked.service,
-            check=wanted.name,
-            status_code=standing.last.status_code if standing.last is not None else 0,
-            task=self.looked.task,
+            service=self.definition.service,
+            check=spec.name,
+            status_code=state.last.status_code if state.last is not None else 0,
+            task=self.definition.task,
         )
 
 
 class CheckRunner:
+    """Runs the checks of all allocations of the node."""
+
     def __init__(
-        self, world: World, handle_event: Callable[[str, on.AllocationEvent], None], run_in_task: TaskCommandRunner
+        self, world: World, handle_event: Callable[[str, events.AllocationEvent], None], run_in_task: TaskCommandRunner
     ) -> None:
         self._world = world
-        self._happen = handle_event
+        self._handle_event = handle_event
         self._run_in_task = run_in_task
         self._checks: dict[str, list[_Check]] = {}
-        self._passes: dict[str, bool] = {}
+        self._is_passing: dict[str, bool] = {}
 
     def has_checks(self, allocation_id: str) -> bool:
+        """Return whether checks of the allocation are set."""
         return allocation_id in self._checks
 
-    def set_checks(self, allocation_id: str, group: str, looked: list[AllocationCheck]) -> None:
-        """`group`: the allocation's name, as results show it."""
-        self._checks[allocation_id] = [_Check(each, group) for each in looked]
+    def set_checks(self, allocation_id: str, group: str, definition: list[AllocationCheck]) -> None:
+        """Set the checks of an allocation. `group` is the allocation's name, as results show it."""
+        self._checks[allocation_id] = [_Check(definition, group) for definition in definition]
 
     def update_running_checks(self, allocation_id: str, running_since_s: Callable[[str], float | None]) -> None:
-        """Ask after those whose task runs, and after no others. `up`: since when a task (or, by the empty name, any) runs."""
+        """Run the checks whose task runs, and stop the others.
+
+        `running_since_s` returns since when a task runs (for an empty name: any task of the group), or `None`.
+        """
         for check in self._checks.get(allocation_id, ()):
-            since_s = running_since_s(check.looked.task)
-            if since_s is not None and check.asking is not None and check.since_s == since_s:
+            since_s = running_since_s(check.definition.task)
+            if since_s is not None and check.probing is not None and check.since_s == since_s:
                 continue
-            if check.asking is not None:
-                check.asking.cancel()
-                check.asking = None
-                # Not now: whoever says what runs is in the middle of it.
-                asyncio.get_running_loop().call_soon(self._judge, allocation_id)
+            if check.probing is not None:
+                check.probing.cancel()
+                check.probing = None
+                # Later, because the caller is still applying an event to this allocation.
+                asyncio.get_running_loop().call_soon(self._evaluate_checks, allocation_id)
             if since_s is not None:
                 check.since_s = since_s
-                check.standing = create_check_state(check.looked.spec)
-                check.asking = self._world.start_task(
-                    self._ask_on(allocation_id, check), name=f"check {check.looked.spec.name}"
+                check.state = create_check_state(check.definition.spec)
+                check.probing = self._world.start_task(
+                    self._run_check(allocation_id, check), name=f"check {check.definition.spec.name}"
                 )
 
     def remove_checks(self, allocation_id: str) -> None:
+        """Stop the checks of an allocation and forget them."""
         for check in self._checks.pop(allocation_id, ()):
-            if check.asking is not None:
-                check.asking.cancel()
-        self._passes.pop(allocation_id, None)
+            if check.probing is not None:
+                check.probing.cancel()
+        self._is_passing.pop(allocation_id, None)
 
     async def build_results(self, allocation_id: str) -> Mapping[str, Any]:  # JSON.
-        return {check.looked.spec.id: check.shown() for check in self._checks.get(allocation_id, ())}
+        """Return the results of an allocation's checks, by check id."""
+        return {check.definition.spec.id: check.build_result() for check in self._checks.get(allocation_id, ())}
 
-    async def _ask_on(self, allocation_id: str, check: _Check) -> None:
-        wanted, task = check.looked.spec, check.looked.script_task
+    async def _run_check(self, allocation_id: str, check: _Check) -> None:
+        """Until canceled: probe the service, update the state of the check and restart its task if necessary."""
+        spec, task = check.definition.spec, check.definition.script_task
         while True:
-            # Asked at once, and then at its interval: what is well is soon known to be.
-            finding = await probe_service(wanted, lambda command: self._run_in_task(allocation_id, task, command))
-            runs_for_s = self._world.monotonic_s() - check.since_s
-            before = check.standing
-            standing = apply_probe_result(before, wanted, finding, at_ns=self._world.now_ns(), running_for_s=runs_for_s)
-            check.standing = standing
-            self._tell(allocation_id, before, standing)
-            if should_restart(standing, wanted):
-                check.standing = standing._replace(counted_failures=0)
+            # The first probe runs at once, so that a healthy service is soon known to be healthy.
+            probe_result = await probe_service(spec, lambda command: self._run_in_task(allocation_id, task, command))
+            running_for_s = self._world.monotonic_s() - check.since_s
+            previous = check.state
+            state = apply_probe_result(
+                previous, spec, probe_result, at_ns=self._world.now_ns(), running_for_s=running_for_s
+            )
+            check.state = state
+            self._on_probed(allocation_id, previous, state)
+            if should_restart(state, spec):
+                check.state = state._replace(counted_failures=0)
                 tasks = (task,) if task else ()
-                reason = f'healthcheck: check "{wanted.name}" unhealthy'
-                self._happen(allocation_id, on.RestartRequested(tasks, reason=reason, is_failure=True))
-            await asyncio.sleep(wanted.interval_s)
+                reason = f'healthcheck: check "{spec.name}" unhealthy'
+                self._handle_event(allocation_id, events.RestartRequested(tasks, reason=reason, is_failure=True))
+            await asyncio.sleep(spec.interval_s)
 
-    def _tell(self, allocation_id: str, before: CheckState, now: CheckState) -> None:
-        """What is found is only told when it changes what all of them say."""
-        if before.status is not now.status:
-            self._judge(allocation_id)
+    def _on_probed(self, allocation_id: str, previous: CheckState, current: CheckState) -> None:
+        """Evaluate the allocation's checks again if the status has changed."""
+        if previous.status is not current.status:
+            self._evaluate_checks(allocation_id)
 
-    def _judge(self, allocation_id: str) -> None:
-        judged = [check for check in self._checks.get(allocation_id, ()) if not check.looked.spec.is_readiness]
-        passes = all(check.asking is not None and check.standing.status is CheckStatus.SUCCESS for check in judged)
-        if judged and self._passes.get(allocation_id, False) is not passes:
-            self._passes[allocation_id] = passes
-            self._happen(allocation_id, on.ChecksChanged(passes))
+    def _evaluate_checks(self, allocation_id: str) -> None:
+        """Report whether all checks that count for health pass, if that has changed."""
+        health_checks = [
+            check for check in self._checks.get(allocation_id, ()) if not check.definition.spec.is_readiness
+        ]
+        is_passing = all(
+            check.probing is not None and check.state.status is CheckStatus.SUCCESS for check in health_checks
+        )
+        if health_checks and self._is_passing.get(allocation_id, False) is not is_passing:
+            self._is_passing[allocation_id] = is_passing
+            self._handle_event(allocation_id, events.ChecksChanged(is_passing))

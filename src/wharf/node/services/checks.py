@@ -1,32 +1,35 @@
-"""What one look at a service found.
+"""Health checks as values: what to check, the result of one probe, and the state after several probes.
 
-A check with everything in it put in: names, ports and addresses are known.
-
-What a row of findings means: one bad answer may be chance, so a check may ask for several in a row.
+One failure may be chance, so a check can require several equal results in a row before its status changes.
 """
 
 from enum import Enum
 from typing import Final, NamedTuple
 
 MAX_OUTPUT_BYTES: Final = 3 * 1_024
+"""Limit of the output kept of one probe; protects the memory of the node."""
 
 
 class CheckStatus(Enum):
+    """The status of a check, as the API shows it."""
+
     PENDING = "pending"
     SUCCESS = "success"
     FAILURE = "failure"
 
 
 class ProbeResult(NamedTuple):
+    """The result of one probe."""
+
     is_healthy: bool
     output: str
-    status_code: int = 0  # Of HTTP.
-    # A script may only warn; whether that counts as well is the check's to say (its OnUpdate).
+    status_code: int = 0  # The HTTP status.
+    # A script reported a warning; the check's `OnUpdate` says whether that counts as healthy.
     is_warning: bool = False
 
 
 def truncate_output(text: str) -> str:
-    """At a bound of bytes, and not within a character."""
+    """Return the text, cut to `MAX_OUTPUT_BYTES` without breaking a character."""
     data = text.encode(errors="replace")
     return text if len(data) <= MAX_OUTPUT_BYTES else data[:MAX_OUTPUT_BYTES].decode(errors="ignore")
 
@@ -35,6 +38,8 @@ SECOND_NS = 1_000_000_000
 
 
 class CheckSpec(NamedTuple):
+    """A service check with all names, ports and addresses resolved."""
+
     id: str
     name: str
     kind: str  # http, tcp, grpc, script
@@ -54,55 +59,63 @@ class CheckSpec(NamedTuple):
     grpc_service: str = ""
     # script
     command: tuple[str, ...] = ()
-    # How many in a row it takes. 0 and 1: the first.
+    # How many equal results in a row change the status. 0 means 1.
     successes_needed: int = 0
     failures_needed: int = 0
     is_initially_passing: bool = False
-    # Said to say nothing about health: what it finds is shown, and that is all.
+    # The result is shown but does not count for the health of the allocation.
     is_readiness: bool = False
     should_ignore_warnings: bool = False
-    # Failures in a row after which its task is started anew; 0: never. Not counted before the grace is over.
+    # Failures in a row after which the task is restarted; 0: never. They are not counted before the grace period is over.
     restart_limit: int = 0
     restart_grace_s: float = 0.0
     should_ignore_warnings_for_restart: bool = False
 
 
 class CheckState(NamedTuple):
+    """The state of a check after its last probe."""
+
     status: CheckStatus
     successes: int = 0  # In a row.
     failures: int = 0
-    # As the restart of the task counts them: neither warnings, if it takes those, nor what came in the grace.
+    # Failures that count for a restart: not those in the grace period, and not warnings if the check ignores them.
     counted_failures: int = 0
     last: ProbeResult | None = None
     at_ns: int = 0
 
 
-def create_check_state(wanted: CheckSpec) -> CheckState:
-    return CheckState(CheckStatus.SUCCESS if wanted.is_initially_passing else CheckStatus.PENDING)
+def create_check_state(spec: CheckSpec) -> CheckState:
+    """Return the state of a check before its first probe."""
+    return CheckState(CheckStatus.SUCCESS if spec.is_initially_passing else CheckStatus.PENDING)
 
 
 def apply_probe_result(
-    standing: CheckState, wanted: CheckSpec, finding: ProbeResult, *, at_ns: int, running_for_s: float
+    state: CheckState, spec: CheckSpec, result: ProbeResult, *, at_ns: int, running_for_s: float
 ) -> CheckState:
-    """`runs_for_s`: how long its task has been running."""
-    is_well = finding.is_healthy or (finding.is_warning and wanted.should_ignore_warnings)
-    successes = standing.successes + 1 if is_well else 0
-    failures = 0 if is_well else standing.failures + 1
-    status = standing.status
-    if successes >= max(wanted.successes_needed, 1):
+    """Return the state after one more probe.
+
+    `at_ns` is the time of the probe, and `running_for_s` how long the task has been running.
+    """
+    is_healthy = result.is_healthy or (result.is_warning and spec.should_ignore_warnings)
+    successes = state.successes + 1 if is_healthy else 0
+    failures = 0 if is_healthy else state.failures + 1
+    status = state.status
+    if successes >= max(spec.successes_needed, 1):
         status = CheckStatus.SUCCESS
-    elif failures >= max(wanted.failures_needed, 1):
+    elif failures >= max(spec.failures_needed, 1):
         status = CheckStatus.FAILURE
-    return CheckState(status, successes, failures, _counted(standing, wanted, finding, running_for_s), finding, at_ns)
+    return CheckState(status, successes, failures, _count_failures(state, spec, result, running_for_s), result, at_ns)
 
 
-def should_restart(standing: CheckState, wanted: CheckSpec) -> bool:
-    return 0 < wanted.restart_limit <= standing.counted_failures
+def should_restart(state: CheckState, spec: CheckSpec) -> bool:
+    """Return whether the task must be restarted because of the check."""
+    return 0 < spec.restart_limit <= state.counted_failures
 
 
-def _counted(standing: CheckState, wanted: CheckSpec, finding: ProbeResult, runs_for_s: float) -> int:
-    if finding.is_healthy or (finding.is_warning and wanted.should_ignore_warnings_for_restart):
+def _count_failures(state: CheckState, spec: CheckSpec, result: ProbeResult, running_for_s: float) -> int:
+    """Return how many failures count for a restart after this probe."""
+    if result.is_healthy or (result.is_warning and spec.should_ignore_warnings_for_restart):
         return 0
-    if runs_for_s < wanted.restart_grace_s:
-        return standing.counted_failures
-    return standing.counted_failures + 1
+    if running_for_s < spec.restart_grace_s:
+        return state.counted_failures
+    return state.counted_failures + 1

@@ -1,4 +1,7 @@
-"""One look at a service. Whatever goes wrong is what was found: asking never fails."""
+"""Probes a service once: by HTTP, TCP, gRPC or a script in the task.
+
+Every error becomes a result, so probing never fails.
+"""
 
 import asyncio
 import contextlib
@@ -10,99 +13,104 @@ import httpx2
 
 from wharf.node.services.checks import MAX_OUTPUT_BYTES, CheckSpec, ProbeResult, truncate_output
 
-# Of scripts, as monitors have had it for long.
+# The exit code by which check scripts of monitoring systems report a warning.
 WARNING_EXIT_CODE: Final = 1
 # grpc.health.v1.HealthCheckResponse.ServingStatus
 SERVING_STATUS: Final = 1
 SERVING_STATUS_NAMES: Final = {0: "UNKNOWN", 1: "SERVING", 2: "NOT_SERVING", 3: "SERVICE_UNKNOWN"}
 
 ScriptRunner = Callable[[tuple[str, ...]], Awaitable[tuple[int, str]]]
-"""Runs a command where the task runs; its exit code and output. Cancelled when it takes too long."""
+"""Runs a command in the task; returns its exit code and output. Canceled when it takes too long."""
 
 
-async def probe_service(wanted: CheckSpec, run_in_task: ScriptRunner) -> ProbeResult:
+async def probe_service(spec: CheckSpec, run_in_task: ScriptRunner) -> ProbeResult:
+    """Probe the service once, within the timeout of the check."""
     try:
-        async with asyncio.timeout(wanted.timeout_s):
-            match wanted.kind:
+        async with asyncio.timeout(spec.timeout_s):
+            match spec.kind:
                 case "http":
-                    return await _ask_http(wanted)
+                    return await _probe_http(spec)
                 case "tcp":
-                    return await _ask_tcp(wanted)
+                    return await _probe_tcp(spec)
                 case "grpc":
-                    return await _ask_grpc(wanted)
+                    return await _probe_grpc(spec)
                 case _:
-                    return _judged(*await run_in_task(wanted.command))
+                    return _build_script_result(*await run_in_task(spec.command))
     except TimeoutError:
-        return ProbeResult(False, f"{wanted.kind}: no answer within {wanted.timeout_s:g} s")
+        return ProbeResult(False, f"{spec.kind}: no reply within {spec.timeout_s:g} s")
     except (OSError, httpx2.HTTPError, httpx2.InvalidURL) as error:
-        return ProbeResult(False, truncate_output(f"{wanted.kind}: {error or type(error).__name__}"))
+        return ProbeResult(False, truncate_output(f"{spec.kind}: {error or type(error).__name__}"))
 
 
-async def _ask_http(wanted: CheckSpec) -> ProbeResult:
-    host = f"[{wanted.host}]" if ":" in wanted.host else wanted.host
-    path = wanted.path if wanted.path.startswith("/") else f"/{wanted.path}"
-    address = f"{'https' if wanted.is_tls else 'http'}://{host}:{wanted.port}{path}"
-    extensions = {"sni_hostname": wanted.server_name} if wanted.server_name else {}
-    # A service is asked itself: neither a proxy nor a place that it sends us to.
+async def _probe_http(spec: CheckSpec) -> ProbeResult:
+    """Send an HTTP request. Any status below 400 is healthy."""
+    host = f"[{spec.host}]" if ":" in spec.host else spec.host
+    path = spec.path if spec.path.startswith("/") else f"/{spec.path}"
+    address = f"{'https' if spec.is_tls else 'http'}://{host}:{spec.port}{path}"
+    extensions = {"sni_hostname": spec.server_name} if spec.server_name else {}
+    # The service itself is probed: proxies and redirects are ignored.
     async with (
-        httpx2.AsyncClient(verify=not wanted.should_skip_tls_verify, trust_env=False, timeout=None) as client,
+        httpx2.AsyncClient(verify=not spec.should_skip_tls_verify, trust_env=False, timeout=None) as client,
         client.stream(
-            wanted.method or "GET",
+            spec.method or "GET",
             address,
-            headers=list(wanted.headers),
-            content=wanted.body or None,
+            headers=list(spec.headers),
+            content=spec.body or None,
             extensions=extensions,
-        ) as answer,
+        ) as response,
     ):
-        code = answer.status_code
+        code = response.status_code
         if code == 200:
             return ProbeResult(True, "wharf: http ok", code)
-        said = b""
-        async for piece in answer.aiter_bytes():
-            said += piece
-            if len(said) >= MAX_OUTPUT_BYTES:
+        body = b""
+        async for chunk in response.aiter_bytes():
+            body += chunk
+            if len(body) >= MAX_OUTPUT_BYTES:
                 break
-        return ProbeResult(code < 400, truncate_output(said.decode(errors="replace")), code)
+        return ProbeResult(code < 400, truncate_output(body.decode(errors="replace")), code)
 
 
-async def _ask_tcp(wanted: CheckSpec) -> ProbeResult:
-    context = ssl.create_default_context() if wanted.is_tls else None
-    _, writer = await asyncio.open_connection(wanted.host, wanted.port, ssl=context)
+async def _probe_tcp(spec: CheckSpec) -> ProbeResult:
+    """Open a connection, with TLS if the check requests it."""
+    context = ssl.create_default_context() if spec.is_tls else None
+    _, writer = await asyncio.open_connection(spec.host, spec.port, ssl=context)
     writer.close()
     with contextlib.suppress(OSError):
         await writer.wait_closed()
     return ProbeResult(True, "wharf: tcp ok")
 
 
-async def _ask_grpc(wanted: CheckSpec) -> ProbeResult:
-    """The standard service of health. Its two messages are small enough to be written by hand."""
-    import grpc.aio  # type: ignore[import-untyped]  # The library ships no types. Heavy, and rarely wanted.
+async def _probe_grpc(spec: CheckSpec) -> ProbeResult:
+    """Call the standard gRPC health service. Its messages are small enough to be encoded here by hand."""
+    import grpc.aio  # type: ignore[import-untyped]  # The library has no types. Imported here, because it is large and rarely needed.
 
-    name = wanted.grpc_service.encode()
-    request = b"\x0a" + _varint(len(name)) + name if name else b""
-    target = f"{wanted.host}:{wanted.port}"
+    name = spec.grpc_service.encode()
+    request = b"\x0a" + _encode_varint(len(name)) + name if name else b""
+    target = f"{spec.host}:{spec.port}"
     channel = (
         grpc.aio.secure_channel(target, grpc.ssl_channel_credentials())
-        if wanted.is_tls
+        if spec.is_tls
         else grpc.aio.insecure_channel(target)
     )
     async with channel:
         check = channel.unary_unary("/grpc.health.v1.Health/Check")
         try:
-            answer: bytes = await check(request, timeout=wanted.timeout_s)
+            response: bytes = await check(request, timeout=spec.timeout_s)
         except grpc.aio.AioRpcError as error:
             return ProbeResult(False, truncate_output(f"grpc: {error.code().name}: {error.details()}"))
-    serving = answer[1] if len(answer) >= 2 and answer[0] == 0x08 else 0
+    serving = response[1] if len(response) >= 2 and response[0] == 0x08 else 0
     return ProbeResult(serving == SERVING_STATUS, f"grpc: {SERVING_STATUS_NAMES.get(serving, str(serving))}")
 
 
-def _varint(number: int) -> bytes:
-    made = b""
+def _encode_varint(number: int) -> bytes:
+    """Return a number as a protobuf varint."""
+    encoded = b""
     while number > 127:
-        made += bytes([number & 127 | 128])
+        encoded += bytes([number & 127 | 128])
         number >>= 7
-    return made + bytes([number])
+    return encoded + bytes([number])
 
 
-def _judged(code: int, output: str) -> ProbeResult:
+def _build_script_result(code: int, output: str) -> ProbeResult:
+    """Return the result of a script."""
     return ProbeResult(code == 0, truncate_output(output), is_warning=code == WARNING_EXIT_CODE)

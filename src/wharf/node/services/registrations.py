@@ -1,4 +1,4 @@
-"""What services of an allocation say to the cluster, and how they are looked at: read out of the job and what was given."""
+"""Derives service registrations and checks from the job and the resources that were assigned to the allocation."""
 
 import hashlib
 from collections.abc import Callable, Iterator
@@ -15,11 +15,13 @@ from wharf.node.tasks.environment import TaskHost
 from wharf.node.tasks.interpolation import ReferenceValues, resolve_text
 
 GROUP_OWNER_PREFIX: Final = "group-"
+"""Begins the owner name of services that belong to the whole group."""
 ALLOCATION_ADDRESS_MODE: Final = "alloc"
+"""The address mode that selects the address inside the allocation's own network."""
 
 
 class ServiceInstance(NamedTuple):
-    """A service with where it is: in a task, or (with an empty name) of the whole group."""
+    """A service of this allocation with its address and port. `task` is empty for a service of the group."""
 
     service: Service
     task: str
@@ -28,106 +30,115 @@ class ServiceInstance(NamedTuple):
 
 
 class AllocationCheck(NamedTuple):
-    """A check, and what it is a check of."""
+    """A check of this allocation, with the service that it belongs to."""
 
     spec: CheckSpec
     service: str
     task: str
-    """Empty: of the whole group."""
+    """Empty for a service of the group."""
     script_task: str
-    """The task that a script runs in, and that is restarted."""
+    """The task in which a script runs and which a failing check restarts."""
 
 
-def list_services(work: AssignedAllocation, job: Job, place: TaskHost) -> Iterator[ServiceInstance]:
-    """Those that the cluster itself lists."""
-    group = job.find_group(work.task_group)
+def list_services(allocation: AssignedAllocation, job: Job, host: TaskHost) -> Iterator[ServiceInstance]:
+    """Yield the services of the allocation that are registered with the cluster itself."""
+    group = job.find_group(allocation.task_group)
     if group is None:
         return
     owned = [("", service) for service in group.services or ()]
     owned += [(task.name, service) for task in group.tasks or () for service in task.services or ()]
     for task, service in owned:
         if service.is_native:
-            yield ServiceInstance(service, task, *_address(work, service.port_label, service.address_mode, place))
+            yield ServiceInstance(
+                service, task, *_resolve_address(allocation, service.port_label, service.address_mode, host)
+            )
 
 
-def is_service_up(record: AllocationRecord, announced: ServiceInstance) -> bool:
-    """Taken off the list before anything of it is told to end."""
+def is_service_up(record: AllocationRecord, instance: ServiceInstance) -> bool:
+    """Return whether the service is to be registered. It is removed before its task is asked to end."""
     if record.is_to_stop:
         return False
-    tasks = [record.task(announced.task)] if announced.task else record.tasks
-    return any(task.step is TaskStep.RUNNING and not task.is_to_end and not task.begins_anew for task in tasks)
+    tasks = [record.task(instance.task)] if instance.task else record.tasks
+    return any(task.step is TaskStep.RUNNING and not task.is_to_end and not task.is_restarting for task in tasks)
 
 
 def build_registration(
-    work: AssignedAllocation, announced: ServiceInstance, place: TaskHost, facts: ReferenceValues
+    allocation: AssignedAllocation, instance: ServiceInstance, host: TaskHost, reference_values: ReferenceValues
 ) -> ServiceRegistration:
-    service = announced.service
-    owner = announced.task or f"{GROUP_OWNER_PREFIX}{work.task_group}"
-    name = resolve_text(service.name, facts)
+    """Return the registration of a service."""
+    service = instance.service
+    owner = instance.task or f"{GROUP_OWNER_PREFIX}{allocation.task_group}"
+    name = resolve_text(service.name, reference_values)
     return ServiceRegistration(
-        id=make_registration_id(alloc_id=work.id, owner=owner, service=name, port_label=service.port_label),
+        id=make_registration_id(alloc_id=allocation.id, owner=owner, service=name, port_label=service.port_label),
         service_name=name,
-        namespace=work.namespace,
-        node_id=place.node_id,
-        datacenter=place.datacenter,
-        job_id=work.job_id,
-        alloc_id=work.id,
-        tags=tuple(resolve_text(tag, facts) for tag in service.tags or ()),
-        address=resolve_text(service.address, facts) or announced.address,
-        port=announced.port,
+        namespace=allocation.namespace,
+        node_id=host.node_id,
+        datacenter=host.datacenter,
+        job_id=allocation.job_id,
+        alloc_id=allocation.id,
+        tags=tuple(resolve_text(tag, reference_values) for tag in service.tags or ()),
+        address=resolve_text(service.address, reference_values) or instance.address,
+        port=instance.port,
     )
 
 
 def list_checks(
-    work: AssignedAllocation, job: Job, place: TaskHost, facts_of: Callable[[str], ReferenceValues]
+    allocation: AssignedAllocation, job: Job, host: TaskHost, find_reference_values: Callable[[str], ReferenceValues]
 ) -> list[AllocationCheck]:
-    """`facts_of`: of a task by its name; empty: of the group."""
-    found = []
-    for announced in list_services(work, job, place):
-        if not announced.service.checks:
+    """Return the checks of all services.
+
+    `find_reference_values` takes the name of a task, or an empty name for the group.
+    """
+    checks = []
+    for instance in list_services(allocation, job, host):
+        if not instance.service.checks:
             continue
-        facts = facts_of(announced.task)
-        for check in announced.service.checks or ():
-            label = check.port_label or announced.service.port_label
-            mode = check.address_mode or announced.service.address_mode
-            address, port = _address(work, label, mode, place)
-            wanted = _wanted(work, announced, check, address, port, facts)
-            name = resolve_text(announced.service.name, facts)
-            found.append(AllocationCheck(wanted, name, announced.task, check.task_name or announced.task))
-    return found
+        reference_values = find_reference_values(instance.task)
+        for check in instance.service.checks or ():
+            label = check.port_label or instance.service.port_label
+            mode = check.address_mode or instance.service.address_mode
+            address, port = _resolve_address(allocation, label, mode, host)
+            spec = _build_check_spec(allocation, instance, check, address, port, reference_values)
+            name = resolve_text(instance.service.name, reference_values)
+            checks.append(AllocationCheck(spec, name, instance.task, check.task_name or instance.task))
+    return checks
 
 
-def _wanted(
-    work: AssignedAllocation,
-    announced: ServiceInstance,
+def _build_check_spec(
+    allocation: AssignedAllocation,
+    instance: ServiceInstance,
     check: ServiceCheck,
     address: str,
     port: int,
-    facts: ReferenceValues,
+    reference_values: ReferenceValues,
 ) -> CheckSpec:
-    service = announced.service
-    said = resolve_text(check.name, facts) or f'service: "{service.name}" check'
+    """Resolve one check."""
+    service = instance.service
+    name = resolve_text(check.name, reference_values) or f'service: "{service.name}" check'
     restart = check.check_restart or service.check_restart
     on_update = check.on_update or service.on_update
     return CheckSpec(
-        id=make_check_id(work, announced, said, check),
-        name=said,
+        id=make_check_id(allocation, instance, name, check),
+        name=name,
         kind=check.type,
         interval_s=max(1.0, check.interval / SECOND_NS),
         timeout_s=max(1.0, check.timeout / SECOND_NS),
         host=address,
         port=port,
         is_tls=check.protocol == "https" or check.grpc_use_tls,
-        path=resolve_text(check.path, facts),
+        path=resolve_text(check.path, reference_values),
         method=check.method or "GET",
         headers=tuple(
-            (name, resolve_text(value, facts)) for name, values in (check.header or {}).items() for value in values
+            (name, resolve_text(value, reference_values))
+            for name, values in (check.header or {}).items()
+            for value in values
         ),
-        body=resolve_text(check.body, facts),
+        body=resolve_text(check.body, reference_values),
         should_skip_tls_verify=check.tls_skip_verify,
         server_name=check.tls_server_name,
         grpc_service=check.grpc_service,
-        command=(check.command, *(resolve_text(argument, facts) for argument in check.args or ())),
+        command=(check.command, *(resolve_text(argument, reference_values) for argument in check.args or ())),
         successes_needed=check.success_before_passing,
         failures_needed=check.failures_before_critical,
         is_initially_passing=check.initial_status == "passing",
@@ -139,22 +150,26 @@ def _wanted(
     )
 
 
-def make_check_id(work: AssignedAllocation, announced: ServiceInstance, name: str, check: ServiceCheck) -> str:
-    parts = (work.id, work.task_group, announced.task, announced.service.name, name, check.type, check.path)
+def make_check_id(allocation: AssignedAllocation, instance: ServiceInstance, name: str, check: ServiceCheck) -> str:
+    """Return the id of a check: the same for the same check of the same allocation."""
+    parts = (allocation.id, allocation.task_group, instance.task, instance.service.name, name, check.type, check.path)
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
-def _address(work: AssignedAllocation, label: str, mode: str, place: TaskHost) -> tuple[str, int]:
-    """Of a port by its label, or by its number; with the mode `alloc` as it is within the allocation's own network."""
-    is_inside = mode == ALLOCATION_ADDRESS_MODE and bool(place.allocation_address)
+def _resolve_address(allocation: AssignedAllocation, label: str, mode: str, host: TaskHost) -> tuple[str, int]:
+    """Return address and port for a port label or a port number.
+
+    With the mode `alloc`, they are those inside the allocation's own network.
+    """
+    is_inner_address = mode == ALLOCATION_ADDRESS_MODE and bool(host.allocation_address)
     if not label:
-        return (place.allocation_address, 0) if is_inside else ("", 0)
-    allocated = work.allocated_resources
+        return (host.allocation_address, 0) if is_inner_address else ("", 0)
+    allocated = allocation.allocated_resources
     for port in (allocated.shared.ports or ()) if allocated is not None else ():
         if port.label == label:
-            if is_inside:
-                return place.allocation_address, port.to if port.to > 0 else port.value
-            return port.host_ip or place.address, port.value
+            if is_inner_address:
+                return host.allocation_address, port.to if port.to > 0 else port.value
+            return port.host_ip or host.address, port.value
     if not label.isdecimal():
         return "", 0
-    return (place.allocation_address if is_inside else place.address), int(label)
+    return (host.allocation_address if is_inner_address else host.address), int(label)

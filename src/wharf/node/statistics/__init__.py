@@ -1,4 +1,4 @@
-"""What a node measures: of its machine, and of the processes of its tasks."""
+"""Measures resource usage: of the machine, and of the processes of tasks."""
 
 from wharf.node.statistics.history import UsageHistory
 from wharf.node.statistics.machine import MachineMeter

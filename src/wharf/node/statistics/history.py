@@ -1,7 +1,7 @@
-"""What was measured in the last minutes: of the machine and of each run, a few numbers every so often.
+"""The resource usage of the last ten minutes: of the machine and of each run, as samples at intervals.
 
-To look at everything costs milliseconds, so it is done seldom, and with the cheapest sources: the counters of a run's
-control group where they are, else those of its processes.
+A measurement of everything takes milliseconds, so it is done seldom and with the cheapest source: the counters of the
+run's control group if it has one, otherwise those of its processes.
 """
 
 from collections import deque
@@ -13,113 +13,122 @@ from wharf.node.statistics.machine import read_memory, read_ticks
 from wharf.node.statistics.tasks import PAGE_BYTES, PROC, TICKS_PER_S, list_cgroups
 
 SAMPLE_INTERVAL_S: Final = 10.0
+"""Seconds between samples."""
 MAX_SAMPLES: Final = 61
-"""Ten minutes."""
+"""Samples that are kept of each run: ten minutes. Limits the memory of the node agent."""
 
 
 class UsageSample(NamedTuple):
+    """CPU and memory usage at one time."""
+
     at_ns: int
     percent: float
-    """Of one processor; of the machine: of all of them."""
+    """Of one processor; for the machine, of all processors."""
     bytes: int
 
 
 class CpuReading(NamedTuple):
-    """What only grows, and when it was read."""
+    """A CPU time counter and when it was read."""
 
     at_s: float
     cpu_s: float
 
 
 class UsageHistory:
-    """`note_…` at every look; what was not noted at one is forgotten at the next."""
+    """The samples of the machine and of all runs."""
 
     def __init__(self) -> None:
         self._machine: deque[UsageSample] = deque(maxlen=MAX_SAMPLES)
         self._ticks: tuple[int, int] | None = None
         self._runs: dict[str, deque[UsageSample]] = {}
-        self._counted: dict[str, CpuReading] = {}
+        self._cpu_readings: dict[str, CpuReading] = {}
 
     def record_machine(self, at_ns: int) -> None:
+        """Add a sample of the machine, from the second call on."""
         ticks = read_ticks().values()
-        now = (sum(each.idle for each in ticks), sum(each.total for each in ticks))
-        if self._ticks is not None and now[1] > self._ticks[1]:
-            idle, total = now[0] - self._ticks[0], now[1] - self._ticks[1]
+        current = (sum(cpu.idle for cpu in ticks), sum(cpu.total for cpu in ticks))
+        if self._ticks is not None and current[1] > self._ticks[1]:
+            idle, total = current[0] - self._ticks[0], current[1] - self._ticks[1]
             percent = max(0.0, 100.0 * (total - idle) / total)
             self._machine.append(UsageSample(at_ns, percent, read_memory()["Used"]))
-        self._ticks = now
+        self._ticks = current
 
     def record_run(self, run: str, pids: list[int], *, at_ns: int, at_s: float) -> None:
-        found = read_run_usage(run, pids)
-        if found is None:
+        """Add a sample of a run, from the second call on."""
+        usage = read_run_usage(run, pids)
+        if usage is None:
             return
-        cpu_s, memory = found
-        before = self._counted.get(run)
-        self._counted[run] = CpuReading(at_s, cpu_s)
-        if before is not None and at_s > before.at_s:
-            # Of processes that ended unseen the count is gone: it never counts backwards.
-            percent = max(0.0, 100.0 * (cpu_s - before.cpu_s) / (at_s - before.at_s))
+        cpu_s, memory = usage
+        previous = self._cpu_readings.get(run)
+        self._cpu_readings[run] = CpuReading(at_s, cpu_s)
+        if previous is not None and at_s > previous.at_s:
+            # The counters of processes that have ended are gone, so the sum may fall.
+            percent = max(0.0, 100.0 * (cpu_s - previous.cpu_s) / (at_s - previous.at_s))
             self._runs.setdefault(run, deque(maxlen=MAX_SAMPLES)).append(UsageSample(at_ns, percent, memory))
 
     def drop_other_runs(self, runs: Iterable[str]) -> None:
+        """Forget all runs but these."""
         known = frozenset(runs)
-        for run in [run for run in self._counted if run not in known]:
-            del self._counted[run]
+        for run in [run for run in self._cpu_readings if run not in known]:
+            del self._cpu_readings[run]
             self._runs.pop(run, None)
 
     def list_machine_samples(self, since_ns: int) -> list[UsageSample]:
-        """The oldest first."""
+        """Return the samples of the machine since a time, oldest first."""
         return [sample for sample in self._machine if sample.at_ns >= since_ns]
 
     def list_run_samples(self, run: str, since_ns: int) -> list[UsageSample]:
+        """Return the samples of a run since a time, oldest first."""
         return [sample for sample in self._runs.get(run, ()) if sample.at_ns >= since_ns]
 
 
 def read_run_usage(run: str, pids: list[int]) -> tuple[float, int] | None:
-    """Seconds of processor so far, and bytes of memory now; None where none of the processes is there."""
-    cpu_s, memory, is_there = 0.0, 0, False
+    """Return the CPU seconds so far and the bytes of memory now; `None` if none of the processes exists."""
+    cpu_s, memory, has_process = 0.0, 0, False
     for pid in pids:
         try:
             text = (PROC / str(pid) / "stat").read_text()
         except OSError:
             continue
         fields = text[text.rindex(")") + 2 :].split()
-        # With its children that have ended: their own counts are gone with them.
+        # Fields 14 to 17: CPU time of the process and of its children that have ended.
         cpu_s += sum(int(field) for field in fields[11:15]) / TICKS_PER_S
         memory += int(fields[21]) * PAGE_BYTES
-        is_there = True
-    if not is_there:
+        has_process = True
+    if not has_process:
         return None
-    counted = _counted_by_group(run, pids[0])
-    return (cpu_s if counted is None else counted), memory
+    cgroup_cpu_s = _read_cgroup_cpu_s(run, pids[0])
+    return (cpu_s if cgroup_cpu_s is None else cgroup_cpu_s), memory
 
 
-def _counted_by_group(run: str, pid: int) -> float | None:
+def _read_cgroup_cpu_s(run: str, pid: int) -> float | None:
+    """Return the CPU seconds of the run's control group; `None` if it has none."""
     for group in list_cgroups(pid, run):
-        for name, read in (("cpu.stat", _usage_usec), ("cpuacct.usage", _usage_ns)):
+        for name, read in (("cpu.stat", _read_cpu_stat), ("cpuacct.usage", _read_cpuacct)):
             try:
-                found = read(group / name)
+                cpu_s = read(group / name)
             except (OSError, ValueError):
                 continue
-            if found is not None:
-                return found
+            if cpu_s is not None:
+                return cpu_s
     return None
 
 
-def _usage_usec(file: Path) -> float | None:
-    """Of version 2; version 1 has a file of this name that tells of throttling alone."""
+def _read_cpu_stat(file: Path) -> float | None:
+    """Read `cpu.stat` of cgroup version 2; `None` for version 1, where this file has no CPU time."""
     for line in file.read_text().splitlines():
         if line.startswith("usage_usec "):
             return int(line.split()[1]) / 1e6
     return None
 
 
-def _usage_ns(file: Path) -> float | None:
+def _read_cpuacct(file: Path) -> float | None:
+    """Read `cpuacct.usage` of cgroup version 1."""
     return int(file.read_text()) / 1e9
 
 
-def render_samples(samples: list[UsageSample], *, mhz: int) -> list[dict[str, Any]]:  # In the words of the interface.
-    """`mhz`: of what a hundred percent are."""
+def render_samples(samples: list[UsageSample], *, mhz: int) -> list[dict[str, Any]]:  # JSON.
+    """Return the samples in the format of the API. `mhz` is the speed that 100 percent stand for."""
     return [
         {"Timestamp": at_ns, "Percent": percent, "TotalTicks": percent / 100 * mhz, "Memory": memory}
         for at_ns, percent, memory in samples
@@ -127,10 +136,10 @@ def render_samples(samples: list[UsageSample], *, mhz: int) -> list[dict[str, An
 
 
 def sum_histories(histories: list[list[UsageSample]]) -> list[UsageSample]:
-    """Of all tasks together: they are looked at in the same moment."""
-    at: dict[int, tuple[float, int]] = {}
+    """Return the sum of the samples of several runs, which were taken at the same times."""
+    sums: dict[int, tuple[float, int]] = {}
     for history in histories:
         for at_ns, percent, memory in history:
-            before = at.get(at_ns, (0.0, 0))
-            at[at_ns] = (before[0] + percent, before[1] + memory)
-    return [UsageSample(at_ns, *at[at_ns]) for at_ns in sorted(at)]
+            previous = sums.get(at_ns, (0.0, 0))
+            sums[at_ns] = (previous[0] + percent, previous[1] + memory)
+    return [UsageSample(at_ns, *sums[at_ns]) for at_ns in sorted(sums)]

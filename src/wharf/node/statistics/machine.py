@@ -1,6 +1,6 @@
-"""The figures of the machine: memory, processors, disks, as the kernel counts them.
+"""Reads the resource usage of the machine from the kernel: memory, processors and disks.
 
-Shares of a processor are those since the last look, or of a moment just now where nobody has looked for a while.
+CPU percentages cover the time since the last call; if that was long ago, a short time just now.
 """
 
 import asyncio
@@ -13,16 +13,21 @@ from wharf.world import World
 
 PROC: Final = Path("/proc")
 FIRST_SAMPLE_S: Final = 0.1
-"""How long is looked where there is no earlier look to compare with."""
+"""How long is measured if there is no recent sample to compare with."""
 CACHE_TTL_S: Final = 1.0
+"""Calls within this time after a measurement return the same result."""
 MAX_SAMPLE_AGE_S: Final = 30.0
+"""An older sample is not compared with."""
 BYTES_PER_KB: Final = 1024
 DISK_FILE_SYSTEMS: Final = frozenset(
     {"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "overlay", "vfat", "reiserfs", "jfs"}
 )
+"""The file systems that are reported as disks."""
 
 
 class CpuTicks(NamedTuple):
+    """Counters of one processor since boot, in clock ticks."""
+
     user: int
     system: int
     idle: int
@@ -30,11 +35,11 @@ class CpuTicks(NamedTuple):
 
 
 async def return_no_devices() -> None:
-    return None
+    """Report no device statistics, for nodes without devices."""
 
 
 class MachineMeter:
-    """`folder`: where allocations are. `mhz`: of all processors together."""
+    """Measures the machine. `folder` holds the allocations; `mhz` is the speed of all processors together."""
 
     def __init__(
         self,
@@ -44,42 +49,47 @@ class MachineMeter:
         mhz: int,
         measure_devices: Callable[[], Awaitable[list[dict[str, Any]] | None]] = return_no_devices,
     ) -> None:
-        self._figures_of_devices = measure_devices
+        self._measure_devices = measure_devices
         self._world = world
         self._folder = folder
         self._mhz = mhz
-        self._looked_s: float | None = None
+        self._last_sample_s: float | None = None
         self._ticks: dict[str, CpuTicks] = {}
-        self._told: dict[str, Any] = {}
-        self._looking = asyncio.Lock()
+        self._last_statistics: dict[str, Any] = {}
+        self._lock = asyncio.Lock()
 
-    async def read_statistics(self) -> dict[str, Any]:  # In the words of the interface.
-        async with self._looking:
+    async def read_statistics(self) -> dict[str, Any]:  # JSON.
+        """Return the usage of the machine in the format of the API."""
+        async with self._lock:
             now_s = self._world.monotonic_s()
-            if self._looked_s is not None and now_s - self._looked_s < CACHE_TTL_S and self._told:
-                return self._told
-            if self._looked_s is None or now_s - self._looked_s > MAX_SAMPLE_AGE_S:
+            if self._last_sample_s is not None and now_s - self._last_sample_s < CACHE_TTL_S and self._last_statistics:
+                return self._last_statistics
+            if self._last_sample_s is None or now_s - self._last_sample_s > MAX_SAMPLE_AGE_S:
                 self._ticks = read_ticks()
                 await asyncio.sleep(FIRST_SAMPLE_S)
             ticks = read_ticks()
-            cpus = [self._cpu(name, self._ticks.get(name), now) for name, now in sorted(ticks.items(), key=_number)]
-            self._ticks, self._looked_s = ticks, self._world.monotonic_s()
-            self._told = {
+            cpus = [
+                self._build_cpu_usage(name, self._ticks.get(name), now)
+                for name, now in sorted(ticks.items(), key=_get_cpu_number)
+            ]
+            self._ticks, self._last_sample_s = ticks, self._world.monotonic_s()
+            self._last_statistics = {
                 "Memory": read_memory(),
                 "CPU": cpus,
                 "DiskStats": read_disks(),
                 "AllocDirStats": read_disk_usage(str(self._folder), device="", mount_point=""),
-                "DeviceStats": await self._figures_of_devices(),
+                "DeviceStats": await self._measure_devices(),
                 "Uptime": int(float((PROC / "uptime").read_text().split()[0])),
                 "Timestamp": self._world.now_ns(),
                 "CPUTicksConsumed": sum(cpu["TotalTicks"] for cpu in cpus),
             }
-            return self._told
+            return self._last_statistics
 
-    def _cpu(self, name: str, before: CpuTicks | None, now: CpuTicks) -> dict[str, Any]:
-        before = before or CpuTicks(0, 0, 0, 0)
-        total = max(1, now.total - before.total)
-        user, system, idle = (100.0 * (new - old) / total for new, old in zip(now[:3], before[:3], strict=True))
+    def _build_cpu_usage(self, name: str, previous: CpuTicks | None, current: CpuTicks) -> dict[str, Any]:
+        """Return the usage of one processor between two readings."""
+        previous = previous or CpuTicks(0, 0, 0, 0)
+        total = max(1, current.total - previous.total)
+        user, system, idle = (100.0 * (new - old) / total for new, old in zip(current[:3], previous[:3], strict=True))
         busy = max(0.0, 100.0 - idle)
         count = max(1, os.cpu_count() or 1)
         return {
@@ -92,22 +102,25 @@ class MachineMeter:
         }
 
 
-def _number(pair: tuple[str, CpuTicks]) -> int:
+def _get_cpu_number(pair: tuple[str, CpuTicks]) -> int:
+    """Return the number of the processor, to sort by."""
     return int(pair[0].removeprefix("cpu"))
 
 
 def read_ticks() -> dict[str, CpuTicks]:
-    found = {}
+    """Return the counters of every processor by its name."""
+    ticks = {}
     for line in (PROC / "stat").read_text().splitlines():
         name, *fields = line.split()
         if name.startswith("cpu") and name != "cpu":
-            user, nice, system, idle, wait, hard, soft, stolen = (int(field) for field in fields[:8])
-            all_ = user + nice + system + idle + wait + hard + soft + stolen
-            found[name] = CpuTicks(user + nice, system + hard + soft, idle + wait, all_)
-    return found
+            user, nice, system, idle, iowait, irq, softirq, steal = (int(field) for field in fields[:8])
+            total = user + nice + system + idle + iowait + irq + softirq + steal
+            ticks[name] = CpuTicks(user + nice, system + irq + softirq, idle + iowait, total)
+    return ticks
 
 
 def read_memory() -> dict[str, int]:
+    """Return total, available, used and free memory in bytes."""
     lines = (line.split() for line in (PROC / "meminfo").read_text().splitlines())
     sizes = {words[0].rstrip(":"): int(words[1]) * BYTES_PER_KB for words in lines if len(words) >= 2}
     total, free = sizes.get("MemTotal", 0), sizes.get("MemFree", 0)
@@ -116,26 +129,27 @@ def read_memory() -> dict[str, int]:
 
 
 def read_disks() -> list[dict[str, Any]]:
-    found = []
+    """Return the usage of every mounted disk, each device once."""
+    disks = []
     seen: set[str] = set()
     for line in (PROC / "self/mounts").read_text().splitlines():
-        device, place, kind = line.split()[:3]
-        if kind not in DISK_FILE_SYSTEMS or device in seen:
+        device, mount_point, file_system = line.split()[:3]
+        if file_system not in DISK_FILE_SYSTEMS or device in seen:
             continue
         seen.add(device)
-        place = place.encode().decode("unicode_escape")
+        mount_point = mount_point.encode().decode("unicode_escape")
         try:
-            found.append(read_disk_usage(place, device=device, mount_point=place))
+            disks.append(read_disk_usage(mount_point, device=device, mount_point=mount_point))
         except OSError:
             continue
-    return found
+    return disks
 
 
 def read_disk_usage(path: str, *, device: str, mount_point: str) -> dict[str, Any]:
-    """Raises OSError."""
-    room = os.statvfs(path)
-    size, available = room.f_blocks * room.f_frsize, room.f_bavail * room.f_frsize
-    used = (room.f_blocks - room.f_bfree) * room.f_frsize
+    """Return the usage of the file system that holds `path`. Raises `OSError`."""
+    disk = os.statvfs(path)
+    size, available = disk.f_blocks * disk.f_frsize, disk.f_bavail * disk.f_frsize
+    used = (disk.f_blocks - disk.f_bfree) * disk.f_frsize
     return {
         "Device": device,
         "Mountpoint": mount_point,
@@ -143,5 +157,5 @@ def read_disk_usage(path: str, *, device: str, mount_point: str) -> dict[str, An
         "Used": used,
         "Available": available,
         "UsedPercent": 100.0 * used / (used + available) if used + available else 0.0,
-        "InodesUsedPercent": 100.0 * (room.f_files - room.f_ffree) / room.f_files if room.f_files else 0.0,
+        "InodesUsedPercent": 100.0 * (disk.f_files - disk.f_ffree) / disk.f_files if disk.f_files else 0.0,
     }

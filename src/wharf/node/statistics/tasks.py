@@ -1,7 +1,7 @@
-"""The figures of a task: what its processes use of memory and of the processors, in all and each by itself.
+"""Measures the resource usage of a task: memory and CPU of its processes, as a sum and for each.
 
-Which processes those are, its driver says. Shares of a processor are those since the last look, or of a moment just now
-where nobody has looked at that process for a while.
+The driver says which processes belong to the task. CPU percentages cover the time since the last call; if that was
+long ago, a short time just now.
 """
 
 import asyncio
@@ -14,21 +14,29 @@ from wharf.world import World
 
 PROC: Final = Path("/proc")
 FIRST_SAMPLE_S: Final = 0.1
+"""How long is measured if there is no recent sample to compare with."""
 MAX_SAMPLE_AGE_S: Final = 30.0
+"""An older sample is not compared with."""
 TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 MEASURED_MEMORY_FIELDS: Final = ("RSS", "Swap")
+"""The memory fields of the API that are measured; the others are always 0."""
 MEASURED_CPU_FIELDS: Final = ("System Mode", "User Mode", "Percent")
+"""The CPU fields of the API that are measured; the others are always 0."""
 
 
 @runtime_checkable
 class MeasurableDriver(Protocol):
     """A driver that knows the processes of its tasks."""
 
-    def processes_of(self, run: str) -> list[int]: ...
+    def processes_of(self, run: str) -> list[int]:
+        """Return the process ids of a run."""
+        ...
 
 
 class ProcessUsage(NamedTuple):
+    """Counters and sizes of one process: CPU in clock ticks, memory in bytes."""
+
     user_ticks: int
     system_ticks: int
     rss: int
@@ -36,43 +44,45 @@ class ProcessUsage(NamedTuple):
 
 
 class TaskMeter:
-    """`mhz`: of one processor, for figures in those."""
+    """Measures tasks. `mhz` is the speed of one processor."""
 
     def __init__(self, world: World, *, mhz: int) -> None:
         self._world = world
         self._mhz = mhz
-        self._before: dict[int, tuple[float, ProcessUsage]] = {}
+        self._samples: dict[int, tuple[float, ProcessUsage]] = {}
 
-    async def read_statistics(self, pids: list[int]) -> dict[str, Any]:  # In the words of the interface.
-        """Of one task, by its processes."""
+    async def read_statistics(self, pids: list[int]) -> dict[str, Any]:  # JSON.
+        """Return the usage of a task in the format of the API."""
         now_s = self._world.monotonic_s()
-        if any(pid not in self._before or now_s - self._before[pid][0] > MAX_SAMPLE_AGE_S for pid in pids):
-            self._look(pids)
+        if any(pid not in self._samples or now_s - self._samples[pid][0] > MAX_SAMPLE_AGE_S for pid in pids):
+            self._take_sample(pids)
             await asyncio.sleep(FIRST_SAMPLE_S)
-        found = {}
-        before, now = self._before, self._look(pids)
-        for pid, (at_s, use) in now.items():
-            earlier_s, earlier = before.get(pid, (at_s, use))
-            found[pid] = self._figures(use, earlier, max(at_s - earlier_s, 1e-3))
+        usage_by_pid = {}
+        previous, current = self._samples, self._take_sample(pids)
+        for pid, (at_s, usage) in current.items():
+            earlier_s, earlier_usage = previous.get(pid, (at_s, usage))
+            usage_by_pid[pid] = self._build_process_usage(usage, earlier_usage, max(at_s - earlier_s, 1e-3))
         return {
-            "ResourceUsage": sum_usage(list(found.values())),
+            "ResourceUsage": sum_usage(list(usage_by_pid.values())),
             "Timestamp": self._world.now_ns(),
-            "Pids": {str(pid): figures for pid, figures in found.items()},
+            "Pids": {str(pid): usage for pid, usage in usage_by_pid.items()},
         }
 
-    def _look(self, pids: list[int]) -> dict[int, tuple[float, ProcessUsage]]:
+    def _take_sample(self, pids: list[int]) -> dict[int, tuple[float, ProcessUsage]]:
+        """Read the usage of the processes now, and forget old samples."""
         now_s = self._world.monotonic_s()
-        now = {pid: (now_s, use) for pid in pids if (use := read_process_usage(pid)) is not None}
-        known = {pid: looked for pid, looked in self._before.items() if now_s - looked[0] <= MAX_SAMPLE_AGE_S}
-        self._before = known | now
-        return now
+        current = {pid: (now_s, usage) for pid in pids if (usage := read_process_usage(pid)) is not None}
+        recent = {pid: sample for pid, sample in self._samples.items() if now_s - sample[0] <= MAX_SAMPLE_AGE_S}
+        self._samples = recent | current
+        return current
 
-    def _figures(self, use: ProcessUsage, earlier: ProcessUsage, length_s: float) -> dict[str, Any]:
-        user = 100.0 * (use.user_ticks - earlier.user_ticks) / TICKS_PER_S / length_s
-        system = 100.0 * (use.system_ticks - earlier.system_ticks) / TICKS_PER_S / length_s
+    def _build_process_usage(self, usage: ProcessUsage, earlier: ProcessUsage, duration_s: float) -> dict[str, Any]:
+        """Return the usage of one process between two readings."""
+        user = 100.0 * (usage.user_ticks - earlier.user_ticks) / TICKS_PER_S / duration_s
+        system = 100.0 * (usage.system_ticks - earlier.system_ticks) / TICKS_PER_S / duration_s
         return build_usage(
-            rss=use.rss,
-            swap=use.swap,
+            rss=usage.rss,
+            swap=usage.swap,
             user=user,
             system=system,
             ticks=(user + system) / 100 * self._mhz,
@@ -81,6 +91,7 @@ class TaskMeter:
 
 
 def build_usage(*, rss: int, swap: int, user: float, system: float, ticks: float, is_measured: bool) -> dict[str, Any]:
+    """Return usage in the format of the API. CPU values are percentages; `ticks` are MHz."""
     return {
         "MemoryStats": {
             "RSS": rss,
@@ -107,27 +118,31 @@ def build_usage(*, rss: int, swap: int, user: float, system: float, ticks: float
 
 
 def build_empty_usage() -> dict[str, Any]:
+    """Return the usage of a task that is not measured."""
     return build_usage(rss=0, swap=0, user=0.0, system=0.0, ticks=0.0, is_measured=False)
 
 
-def sum_usage(figures: list[dict[str, Any]]) -> dict[str, Any]:
-    def of(part: str, name: str) -> Any:  # A count or a share.
-        return sum(each[part][name] for each in figures)
+def sum_usage(usages: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the sum of several usages."""
 
-    if not figures:
+    def sum_field(part: str, name: str) -> Any:  # A count or a share.
+        """Return the sum of one field."""
+        return sum(usage[part][name] for usage in usages)
+
+    if not usages:
         return build_empty_usage()
     return build_usage(
-        rss=of("MemoryStats", "RSS"),
-        swap=of("MemoryStats", "Swap"),
-        user=of("CpuStats", "UserMode"),
-        system=of("CpuStats", "SystemMode"),
-        ticks=of("CpuStats", "TotalTicks"),
-        is_measured=any(each["CpuStats"]["Measured"] for each in figures),
+        rss=sum_field("MemoryStats", "RSS"),
+        swap=sum_field("MemoryStats", "Swap"),
+        user=sum_field("CpuStats", "UserMode"),
+        system=sum_field("CpuStats", "SystemMode"),
+        ticks=sum_field("CpuStats", "TotalTicks"),
+        is_measured=any(usage["CpuStats"]["Measured"] for usage in usages),
     )
 
 
 def read_process_usage(pid: int) -> ProcessUsage | None:
-    """None where the process is gone."""
+    """Return the usage of a process; `None` if it does not exist."""
     try:
         text = (PROC / str(pid) / "stat").read_text()
         status = (PROC / str(pid) / "status").read_text()
@@ -139,12 +154,12 @@ def read_process_usage(pid: int) -> ProcessUsage | None:
 
 
 def find_cgroup(pid: int, run: str) -> Path | None:
-    """A control group that was made for this run; None where there is none."""
+    """Return a control group of the run; `None` if it has none."""
     return next(iter(list_cgroups(pid, run)), None)
 
 
 def list_cgroups(pid: int, run: str) -> list[Path]:
-    """All control groups that were made for this run: one for each of the first version's trees."""
+    """Return all control groups of the run: one for each hierarchy of cgroup version 1, or the one of version 2."""
     try:
         lines = (PROC / str(pid) / "cgroup").read_text().splitlines()
     except OSError:
@@ -158,8 +173,11 @@ def list_cgroups(pid: int, run: str) -> list[Path]:
 
 
 def list_container_processes(pid: int, container: str) -> list[int]:
-    """By its first process; none where that is another's by now, or is not to be seen from here. Engines name the
-    control group of a container after it."""
+    """Return the processes of a container, by its first process and its id.
+
+    Empty if the process id belongs to another process now, or its control group is not visible from here. Engines
+    name the control group of a container after it.
+    """
     try:
         lines = (PROC / str(pid) / "cgroup").read_text().splitlines()
     except OSError:
@@ -173,7 +191,7 @@ def list_container_processes(pid: int, container: str) -> list[int]:
 
 
 def list_process_tree(pid: int) -> list[int]:
-    """The process with all that descend from it, or are in its session."""
+    """Return the process, all its descendants and the processes of its session."""
     children: dict[int, list[int]] = {}
     in_session = []
     for name in os.listdir(PROC):
@@ -187,24 +205,24 @@ def list_process_tree(pid: int) -> list[int]:
         children.setdefault(int(fields[1]), []).append(int(name))
         if int(fields[3]) == pid:
             in_session.append(int(name))
-    found = dict.fromkeys([pid, *in_session])
-    left = list(found)
-    while left:
-        for child in children.get(left.pop(), ()):
-            if child not in found:
-                found[child] = None
-                left.append(child)
-    return list(found)
+    pids = dict.fromkeys([pid, *in_session])
+    remaining = list(pids)
+    while remaining:
+        for child in children.get(remaining.pop(), ()):
+            if child not in pids:
+                pids[child] = None
+                remaining.append(child)
+    return list(pids)
 
 
 def list_run_processes(pid: int, run: str) -> list[int]:
-    """Of a run, by its first process: those of its control group, or else those that descend from it."""
+    """Return the processes of a run: those of its control group, otherwise those that descend from its first process."""
     group = find_cgroup(pid, run)
     if group is not None:
         try:
-            found = [int(line) for line in (group / "cgroup.procs").read_text().split()]
+            pids = [int(line) for line in (group / "cgroup.procs").read_text().split()]
         except OSError:
-            found = []
-        if found:
-            return found
+            pids = []
+        if pids:
+            return pids
     return list_process_tree(pid) if (PROC / str(pid)).exists() else []

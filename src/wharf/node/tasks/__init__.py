@@ -1,5 +1,6 @@
-"""What a task finds when it starts: its payload, what it has fetched, its rendered files, its secrets.
+"""Prepares what a task finds when it starts: folders, payload, artifacts, rendered templates, secrets and
+environment.
 
-Responsible for making these, each once, and for keeping rendered files true while the task runs. What follows for the
-task, a wait, a restart or a failure, is decided by the core of the node.
+Also keeps rendered files and tokens up to date while the task runs. The node core decides what a failure or a change
+means for the task.
 """

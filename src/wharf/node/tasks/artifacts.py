@@ -1,4 +1,4 @@
-"""The payload of a dispatch and the artifacts of a task, put there once in the task's life."""
+"""Writes the dispatch payload of a task and fetches its artifacts, once in the life of the task."""
 
 import pwd
 import re
@@ -11,68 +11,75 @@ from wharf.node.artifacts.confined_folder import ConfinedFolder
 from wharf.node.tasks.context import TaskContext, TaskSetupError
 
 USERINFO_PATTERN: Final = re.compile(r"//[^/@\s]*@")
+"""Matches credentials in a URL."""
 QUERY_PATTERN: Final = re.compile(r"(//[^\s?]*)\?[^\s:]*")
+"""Matches the query of a URL, which may contain secrets."""
 FETCHED_MARKER_FILE: Final = ".fetched"
-"""In the agent's own folder of the task: a task that begins again finds what it had."""
+"""In the task's private folder: its artifacts were fetched, so a restarted task keeps them."""
 
 TaskEventRecorder = Callable[..., None]
-"""(kind, message, **details): an event of the task."""
+"""`(event_type, message, **details)`: adds an event to the history of the task."""
 
 
-async def write_payload(work: TaskContext) -> None:
-    wanted = work.task.dispatch_payload
-    if wanted is None or not wanted.file:
+async def write_payload(context: TaskContext) -> None:
+    """Write the payload of the dispatch to the file that the task requests. Raises `TaskSetupError`."""
+    payload_config = context.task.dispatch_payload
+    if payload_config is None or not payload_config.file:
         return
     try:
-        ConfinedFolder(work.folders.local).replace_file(wanted.file, work.payload, 0o755)
+        ConfinedFolder(context.folders.local).replace_file(payload_config.file, context.payload, 0o755)
     except (ArtifactError, OSError) as error:
-        why = f"the dispatch payload cannot be written: {error}"
-        raise TaskSetupError(why, TaskEventType.SETUP_FAILURE, "setup_error", is_final=True) from error
+        reason = f"cannot write the dispatch payload: {error}"
+        raise TaskSetupError(reason, TaskEventType.SETUP_FAILURE, "setup_error", is_final=True) from error
 
 
-async def fetch_artifacts(work: TaskContext, say: TaskEventRecorder) -> None:
-    """Raises TaskSetupError."""
-    artifacts = work.task.artifacts or ()
-    done = work.folders.task / "private" / FETCHED_MARKER_FILE
-    if not artifacts or done.exists():
+async def fetch_artifacts(context: TaskContext, record_event: TaskEventRecorder) -> None:
+    """Fetch all artifacts, unless it was done before. Raises `TaskSetupError`."""
+    artifacts = context.task.artifacts or ()
+    marker_file = context.folders.task / "private" / FETCHED_MARKER_FILE
+    if not artifacts or marker_file.exists():
         return
-    say(TaskEventType.DOWNLOADING_ARTIFACTS)
+    record_event(TaskEventType.DOWNLOADING_ARTIFACTS)
     for artifact in artifacts:
-        spot = work.resolve_path(artifact.relative_dest)
-        wanted = ArtifactRequest(
-            source=work.resolve_text(artifact.getter_source),
-            options=_resolved(work, artifact.getter_options),
-            headers=_resolved(work, artifact.getter_headers),
+        destination = context.resolve_path(artifact.relative_dest)
+        request = ArtifactRequest(
+            source=context.resolve_text(artifact.getter_source),
+            options=_resolve_values(context, artifact.getter_options),
+            headers=_resolve_values(context, artifact.getter_headers),
             mode=artifact.getter_mode,
             is_insecure=artifact.getter_insecure,
-            destination=spot.path,
+            destination=destination.path,
         )
         try:
-            await fetch_artifact(wanted, spot.root, owner=_owner(work.task.user) if artifact.chown else None)
+            await fetch_artifact(
+                request, destination.root, owner=_find_owner(context.task.user) if artifact.chown else None
+            )
         except ArtifactError as error:
             source = redact_urls(artifact.getter_source)
-            why = redact_urls(str(error)).removeprefix(f"{source}: ")
+            reason = redact_urls(str(error)).removeprefix(f"{source}: ")
             raise TaskSetupError(
-                f"failed to download artifact {source}: {why}",
+                f"failed to download artifact {source}: {reason}",
                 TaskEventType.FAILED_ARTIFACT_DOWNLOAD,
                 "download_error",
                 is_final=error.is_permanent,
             ) from error
-    done.touch()
+    marker_file.touch()
 
 
 def redact_urls(text: str) -> str:
-    """Addresses in it without who asks, and without their queries: everybody may read it who may read the job's state."""
+    """Remove credentials and queries from the URLs in a text, because users without access to them may read it."""
     return QUERY_PATTERN.sub(r"\1", USERINFO_PATTERN.sub("//", text))
 
 
-def _resolved(work: TaskContext, said: dict[str, str] | None) -> dict[str, str]:
-    return {name: work.resolve_text(value) for name, value in (said or {}).items()}
+def _resolve_values(context: TaskContext, values: dict[str, str] | None) -> dict[str, str]:
+    """Return the values with all references resolved."""
+    return {name: context.resolve_text(value) for name, value in (values or {}).items()}
 
 
-def _owner(user: str) -> tuple[int, int] | None:
+def _find_owner(user: str) -> tuple[int, int] | None:
+    """Return user and group id of a user of this machine; `None` if it does not exist."""
     try:
-        found = pwd.getpwnam(user)
+        user_entry = pwd.getpwnam(user)
     except KeyError:
         return None
-    return found.pw_uid, found.pw_gid
+    return user_entry.pw_uid, user_entry.pw_gid

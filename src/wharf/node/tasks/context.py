@@ -1,4 +1,4 @@
-"""One task that is to be prepared, with all that is known of it."""
+"""Everything that is known about a task while it is prepared."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -12,31 +12,35 @@ from wharf.node.tasks.folders import TaskFolders
 from wharf.node.tasks.interpolation import ReferenceValues, resolve_text
 
 CONTAINER_FOLDERS = {"alloc": "/alloc", "local": "/local", "secrets": "/secrets"}
+"""Where a task with a root file system of its own finds its folders."""
 
 
 class TaskSetupError(Exception):
-    """Why a task cannot be prepared: a sentence for its owner."""
+    """A task cannot be prepared; the text is for its owner."""
 
-    def __init__(self, why: str, event_type: TaskEventType, detail_name: str, *, is_final: bool = False) -> None:
-        super().__init__(why)
+    def __init__(self, reason: str, event_type: TaskEventType, detail_name: str, *, is_final: bool = False) -> None:
+        """`is_final` means that another attempt would fail in the same way."""
+        super().__init__(reason)
         self.event_type = event_type
         self.detail_name = detail_name
         self.is_final = is_final
 
 
 def map_task_folders(folders: TaskFolders, view: View) -> TaskFolders:
-    """As the task itself finds them."""
+    """Return the folders as the task itself sees them."""
     return folders if view is View.HOST else TaskFolders(Path("/"), Path("/alloc"))
 
 
 class ConfinedPath(NamedTuple):
-    """A path below a folder that may not be left."""
+    """A path relative to a folder that it must not leave."""
 
     root: Path
     path: str
 
 
 class TaskContext(msgspec.Struct, frozen=True):
+    """One task with its allocation, folders and resolved values."""
+
     allocation_id: str
     namespace: str
     region: str
@@ -45,16 +49,18 @@ class TaskContext(msgspec.Struct, frozen=True):
     view: View
     environment: dict[str, str]
     reference_values: ReferenceValues
-    """Of the node, and the environment's."""
+    """What `${...}` references mean: values of the node and variables of the task."""
     payload: bytes = b""
 
     def resolve_text(self, text: str) -> str:
+        """Return the text with all references resolved."""
         return resolve_text(text, self.reference_values)
 
     def resolve_path(self, path: str) -> ConfinedPath:
-        """Where the task's owner means, whether named as on the node, as the task sees it, or from the task's folder.
+        """Return where a path of the job lies: given as on the node, as the task sees it, or relative to the task's
+        folder.
 
-        A path that leads out of both folders is found below one of them nevertheless: what writes there refuses it.
+        A path that leads out of both folders is returned below one of them; writing there is refused.
         """
         path = self.resolve_text(path)
         for root, seen in ((self.folders.shared, "/alloc"), (self.folders.task, "/")):

@@ -1,7 +1,7 @@
-"""The variables that a task is started with.
+"""Builds the environment variables of a task.
 
-Each of the node's own has two names: `WHARF_…`, and the one that programs made for other schedulers read. From weak to
-strong: what the node says, the environment of the agent (where a name is not taken), the task's own `env`.
+Every variable of the node has two names: `WHARF_...`, and `NOMAD_...` for programs that were written for Nomad. In
+order of priority: the task's own `env`, the node's variables, the environment of the agent.
 """
 
 import re
@@ -20,21 +20,23 @@ from wharf.node.tasks.folders import TaskFolders
 from wharf.node.tasks.interpolation import ReferenceValues, resolve_text
 
 VARIABLE_PREFIXES: Final = ("WHARF_", "NOMAD_")
-_NOT_IN_NAMES: Final = re.compile("[^A-Za-z0-9_]")
+_INVALID_NAME_CHARACTERS: Final = re.compile("[^A-Za-z0-9_]")
+"""Characters that are replaced in the names of variables."""
 AGENT_SECRET_VARIABLES: Final = (
     *("WHARF_TOKEN", "NOMAD_TOKEN", "CONSUL_TOKEN", "CONSUL_HTTP_TOKEN", "VAULT_TOKEN", "WHARF_CLIENT_INTRO_TOKEN"),
     *("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "GOOGLE_APPLICATION_CREDENTIALS"),
 )
+"""Variables of the agent that tasks must not inherit, because they contain or locate credentials."""
 
 
 class TaskHost(msgspec.Struct, frozen=True):
-    """Where a task runs."""
+    """The node on which a task runs, as the task's variables, services and volumes show it."""
 
     datacenter: str
     region: str
     address: str
     allocation_address: str = ""
-    """Of the allocation, where it has a network of its own."""
+    """The address of the allocation, if it has its own network."""
     node_id: str = ""
     node_name: str = ""
     total_mhz: int = 0
@@ -42,77 +44,84 @@ class TaskHost(msgspec.Struct, frozen=True):
 
 
 def build_environment(
-    work: AssignedAllocation,
+    allocation: AssignedAllocation,
     job: Job,
     task: Task,
     folders: TaskFolders,
-    place: TaskHost,
-    facts: ReferenceValues,
+    host: TaskHost,
+    reference_values: ReferenceValues,
     *,
     agent_environment: Mapping[str, str],
     network: NetworkStatus | None = None,
 ) -> dict[str, str]:
-    """`network`: the allocation's own, where it has one."""
-    said = build_node_variables(work, job, task, folders, place) | _inside(work, network)
-    found = {f"{prefix}{name}": value for name, value in said.items() for prefix in VARIABLE_PREFIXES}
-    kept_back = frozenset(AGENT_SECRET_VARIABLES)
+    """Return all variables of a task.
+
+    `network` is the allocation's own network, if it has one.
+    """
+    node_variables = build_node_variables(allocation, job, task, folders, host) | _build_network_variables(
+        allocation, network
+    )
+    variables = {f"{prefix}{name}": value for name, value in node_variables.items() for prefix in VARIABLE_PREFIXES}
+    secret_variables = frozenset(AGENT_SECRET_VARIABLES)
     for name, value in agent_environment.items():
-        # What configures this program is not for tasks.
-        if name not in kept_back and not name.startswith("WHARF_"):
-            found.setdefault(name, value)
-    known = facts.with_variables(found)
+        # WHARF_ variables of the agent configure the agent.
+        if name not in secret_variables and not name.startswith("WHARF_"):
+            variables.setdefault(name, value)
+    all_values = reference_values.with_variables(variables)
     for name, value in (task.env or {}).items():
-        found[name] = resolve_text(value, known)
-    return found
+        variables[name] = resolve_text(value, all_values)
+    return variables
 
 
 def build_node_variables(
-    work: AssignedAllocation, job: Job, task: Task, folders: TaskFolders, place: TaskHost
+    allocation: AssignedAllocation, job: Job, task: Task, folders: TaskFolders, host: TaskHost
 ) -> dict[str, str]:
-    allocated = work.allocated_resources
-    of_task = (allocated.tasks or {}).get(task.name) if allocated is not None else None
+    """Return the node's variables without their prefix."""
+    allocated = allocation.allocated_resources
+    task_resources = (allocated.tasks or {}).get(task.name) if allocated is not None else None
     ports = (allocated.shared.ports or ()) if allocated is not None else ()
-    index = work.name.rpartition("[")[2].rstrip("]")
-    found = {
+    index = allocation.name.rpartition("[")[2].rstrip("]")
+    variables = {
         "ALLOC_DIR": str(folders.shared),
         "TASK_DIR": str(folders.local),
         "SECRETS_DIR": str(folders.secrets),
-        "ALLOC_ID": work.id,
-        "SHORT_ALLOC_ID": work.id[:8],
-        "ALLOC_NAME": work.name,
+        "ALLOC_ID": allocation.id,
+        "SHORT_ALLOC_ID": allocation.id[:8],
+        "ALLOC_NAME": allocation.name,
         "ALLOC_INDEX": index,
         "TASK_NAME": task.name,
-        "GROUP_NAME": work.task_group,
+        "GROUP_NAME": allocation.task_group,
         "JOB_ID": job.id,
         "JOB_NAME": job.name,
-        "DC": place.datacenter,
-        "REGION": place.region,
-        "NAMESPACE": work.namespace,
-        **_resources(task, of_task),
-        **_meta(work, job, task),
+        "DC": host.datacenter,
+        "REGION": host.region,
+        "NAMESPACE": allocation.namespace,
+        **_build_resource_variables(task, task_resources),
+        **_build_metadata_variables(allocation, job, task),
     }
     if job.parent_id:
-        found["JOB_PARENT_ID"] = job.parent_id
+        variables["JOB_PARENT_ID"] = job.parent_id
     for port in ports:
-        found |= _port(port, place)
-    return found
+        variables |= _build_port_variables(port, host)
+    return variables
 
 
-def _resources(task: Task, given: AllocatedTaskResources | None) -> dict[str, str]:
-    if given is None:
-        given = AllocatedTaskResources()
-    found = {
-        "CPU_LIMIT": str(given.cpu.cpu_shares or task.resources.cpu),
-        "MEMORY_LIMIT": str(given.memory.memory_mb or task.resources.memory_mb),
-        "CPU_CORES": format_ranges(given.cpu.reserved_cores or ()) or " ",
+def _build_resource_variables(task: Task, task_resources: AllocatedTaskResources | None) -> dict[str, str]:
+    """Return the variables for the resources that are assigned to the task."""
+    if task_resources is None:
+        task_resources = AllocatedTaskResources()
+    variables = {
+        "CPU_LIMIT": str(task_resources.cpu.cpu_shares or task.resources.cpu),
+        "MEMORY_LIMIT": str(task_resources.memory.memory_mb or task.resources.memory_mb),
+        "CPU_CORES": format_ranges(task_resources.cpu.reserved_cores or ()) or " ",
     }
-    if given.memory.memory_max_mb:
-        found["MEMORY_MAX_LIMIT"] = str(given.memory.memory_max_mb)
-    return found
+    if task_resources.memory.memory_max_mb:
+        variables["MEMORY_MAX_LIMIT"] = str(task_resources.memory.memory_max_mb)
+    return variables
 
 
 def format_ranges(numbers: tuple[int, ...]) -> str:
-    """`3-5,8`."""
+    """Return numbers as a list of ranges, such as `3-5,8`."""
     runs: list[list[int]] = []
     for number in sorted(numbers):
         if runs and runs[-1][1] == number - 1:
@@ -122,44 +131,46 @@ def format_ranges(numbers: tuple[int, ...]) -> str:
     return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
 
 
-def _meta(work: AssignedAllocation, job: Job, task: Task) -> dict[str, str]:
-    group = job.find_group(work.task_group)
+def _build_metadata_variables(allocation: AssignedAllocation, job: Job, task: Task) -> dict[str, str]:
+    """Return the variables for the metadata of job, group and task; the innermost value counts."""
+    group = job.find_group(allocation.task_group)
     optional = (job.parameterized_job.meta_optional or ()) if job.parameterized_job is not None else ()
     merged = dict.fromkeys(optional, "")
     for level in (job.meta, group.meta if group is not None else None, task.meta):
         merged |= level or {}
-    found = {}
+    variables = {}
     for name, value in merged.items():
-        clean = _NOT_IN_NAMES.sub("_", name)
-        found[f"META_{clean}"] = value
-        found[f"META_{clean.upper()}"] = value
-    return found
+        variable_name = _INVALID_NAME_CHARACTERS.sub("_", name)
+        variables[f"META_{variable_name}"] = value
+        variables[f"META_{variable_name.upper()}"] = value
+    return variables
 
 
-def _inside(work: AssignedAllocation, network: NetworkStatus | None) -> dict[str, str]:
-    """Where ports are within the allocation's own network."""
-    if network is None or not network.address or work.allocated_resources is None:
+def _build_network_variables(allocation: AssignedAllocation, network: NetworkStatus | None) -> dict[str, str]:
+    """Return the variables for addresses and ports inside the allocation's own network."""
+    if network is None or not network.address or allocation.allocated_resources is None:
         return {}
-    found = {}
-    for port in work.allocated_resources.shared.ports or ():
-        inside = port.to if port.to > 0 else port.value
-        found[f"ALLOC_INTERFACE_{port.label}"] = network.interface_name
-        found[f"ALLOC_IP_{port.label}"] = network.address
-        found[f"ALLOC_ADDR_{port.label}"] = f"{network.address}:{inside}"
-    return found
+    variables = {}
+    for port in allocation.allocated_resources.shared.ports or ():
+        inner_port = port.to if port.to > 0 else port.value
+        variables[f"ALLOC_INTERFACE_{port.label}"] = network.interface_name
+        variables[f"ALLOC_IP_{port.label}"] = network.address
+        variables[f"ALLOC_ADDR_{port.label}"] = f"{network.address}:{inner_port}"
+    return variables
 
 
-def _port(port: AllocatedPort, place: TaskHost) -> dict[str, str]:
-    label, clean = port.label, _NOT_IN_NAMES.sub("_", port.label)
-    address = port.host_ip or place.address
-    inside, outside = str(port.to if port.to > 0 else port.value), str(port.value)
-    shown = f"[{address}]" if ":" in address else address
+def _build_port_variables(port: AllocatedPort, host: TaskHost) -> dict[str, str]:
+    """Return the variables for one port."""
+    label, variable_label = port.label, _INVALID_NAME_CHARACTERS.sub("_", port.label)
+    address = port.host_ip or host.address
+    inner_port, host_port = str(port.to if port.to > 0 else port.value), str(port.value)
+    host_address = f"[{address}]" if ":" in address else address
     return {
-        f"IP_{clean}": address,
+        f"IP_{variable_label}": address,
         f"HOST_IP_{label}": address,
-        f"PORT_{clean}": inside,
-        f"ALLOC_PORT_{label}": inside,
-        f"HOST_PORT_{clean}": outside,
-        f"ADDR_{clean}": f"{shown}:{outside}",
-        f"HOST_ADDR_{label}": f"{shown}:{outside}",
+        f"PORT_{variable_label}": inner_port,
+        f"ALLOC_PORT_{label}": inner_port,
+        f"HOST_PORT_{variable_label}": host_port,
+        f"ADDR_{variable_label}": f"{host_address}:{host_port}",
+        f"HOST_ADDR_{label}": f"{host_address}:{host_port}",
     }

@@ -1,4 +1,4 @@
-"""The folders of allocations: one for all tasks of an allocation, and one for each task."""
+"""The folders of allocations: one that all tasks of an allocation share, and one for each task."""
 
 import asyncio
 import errno
@@ -20,131 +20,163 @@ from wharf.node.mounts import list_mounts_below, unmount_all_below
 log = logging.getLogger(__name__)
 
 TRASH_FOLDER: Final = ".removed"
-"""Holds what is being deleted."""
+"""Holds folders that are being deleted."""
 INCOMING_FOLDER: Final = ".arriving"
-"""Holds folders whose data come from another node, until they are whole."""
+"""Holds folders with data from another node until they are complete."""
 
 
 class TaskFolders(msgspec.Struct, frozen=True):
+    """The folders of one task."""
+
     task: Path
     shared: Path
-    """Of all tasks of the allocation: `alloc/`, with `data`, `logs` and `tmp`."""
+    """Shared by all tasks of the allocation: `alloc/`, with `data`, `logs` and `tmp`."""
 
     @property
     def local(self) -> Path:
+        """The folder for the task's own data."""
         return self.task / "local"
 
     @property
     def secrets(self) -> Path:
+        """The folder for the task's secrets, in memory if possible."""
         return self.task / "secrets"
 
     @property
     def logs(self) -> Path:
+        """The folder for the logs of all tasks."""
         return self.shared / "logs"
 
 
 class AllocationFolders:
+    """Creates, moves and removes the folders of all allocations of the node."""
+
     def __init__(self, root: Path, *, max_parallel_removals: int = 1) -> None:
+        """Create the root folder and delete what an earlier process left in trash and incoming folders."""
         self._root = root
-        self._removing = ThreadPoolExecutor(max_parallel_removals, thread_name_prefix="removing")
-        self._leaving: set[Future[None]] = set()
+        self._removal_threads = ThreadPoolExecutor(max_parallel_removals, thread_name_prefix="removing")
+        self._removals: set[Future[None]] = set()
         root.mkdir(parents=True, exist_ok=True)
         root.chmod(0o711)
-        for place in (TRASH_FOLDER, INCOMING_FOLDER):
-            (root / place).mkdir(mode=0o700, exist_ok=True)
+        for name in (TRASH_FOLDER, INCOMING_FOLDER):
+            (root / name).mkdir(mode=0o700, exist_ok=True)
         for left in list((root / TRASH_FOLDER).iterdir()):
-            self._leave(left)
-        for left in list((root / INCOMING_FOLDER).iterdir()):  # It may be fetched again at once.
-            self._leave(self._put_aside(left))
+            self._delete_later(left)
+        for left in list((root / INCOMING_FOLDER).iterdir()):  # Renamed, because it may be fetched again at once.
+            self._delete_later(self._move_to_trash(left))
 
     def get_allocation_folder(self, allocation_id: str) -> Path:
+        """Return the folder of an allocation; it may not exist."""
         return self._root / allocation_id
 
     def get_task_folders(self, allocation_id: str, task: str) -> TaskFolders:
+        """Return the folders of a task; they may not exist."""
         folder = self.get_allocation_folder(allocation_id)
         return TaskFolders(folder / task, folder / "alloc")
 
     def create_task_folders(self, allocation_id: str, task: str) -> TaskFolders:
-        """All that a task needs. Raises OSError."""
-        return _lay_out(self.get_allocation_folder(allocation_id), task)
+        """Create all folders of a task. Raises `OSError`."""
+        return _create_folders(self.get_allocation_folder(allocation_id), task)
 
     def create_incoming(self, allocation_id: str, tasks: Sequence[str]) -> Path:
-        """A new folder as the allocation's will be, at a place where nobody looks. Raises OSError."""
-        place = self._root / INCOMING_FOLDER / allocation_id
-        shutil.rmtree(place, ignore_errors=True)
+        """Create empty folders for an allocation whose data will be downloaded. Raises `OSError`."""
+        incoming_folder = self._root / INCOMING_FOLDER / allocation_id
+        shutil.rmtree(incoming_folder, ignore_errors=True)
         for task in tasks:
-            _lay_out(place, task)
-        return place
+            _create_folders(incoming_folder, task)
+        return incoming_folder
 
     def commit_incoming(self, allocation_id: str) -> None:
-        """It becomes the allocation's folder, in one moment, unless that is there. Raises OSError."""
+        """Make the incoming folder the folder of the allocation, atomically, unless that exists. Raises `OSError`."""
         if not self.get_allocation_folder(allocation_id).exists():
             (self._root / INCOMING_FOLDER / allocation_id).rename(self.get_allocation_folder(allocation_id))
 
     def get_incoming_archive(self, allocation_id: str) -> Path:
+        """Return where the downloaded archive of an allocation is stored."""
         return self._root / INCOMING_FOLDER / f"{allocation_id}.tar"
 
     def discard_incoming(self, allocation_id: str) -> None:
-        """What is left of it, if anything is: in one moment, for who still unpacks it must not end with a part of it."""
+        """Remove what is left of a download, if anything is.
+
+        The folder is moved away first, so that an unpacking that is still running cannot be completed with a part of
+        it.
+        """
         self.get_incoming_archive(allocation_id).unlink(missing_ok=True)
         with suppress(FileNotFoundError):
-            self._leave(self._put_aside(self._root / INCOMING_FOLDER / allocation_id))
+            self._delete_later(self._move_to_trash(self._root / INCOMING_FOLDER / allocation_id))
 
     def measure_free_bytes(self) -> int:
-        found = os.statvfs(self._root)
-        return found.f_bavail * found.f_frsize
+        """Return how many bytes are free on the disk of the folders."""
+        disk = os.statvfs(self._root)
+        return disk.f_bavail * disk.f_frsize
 
     def move_predecessor_data(self, predecessor_id: str, allocation_id: str, task: str) -> None:
-        """What the former allocation left behind becomes this one's: what tasks share, and the task's own `local`.
+        """Move the data of the predecessor here: the shared data and the task's own `local`.
 
-        Only into folders in which there is nothing yet, so it may be said again. Raises OSError.
+        Only into folders that are empty, so it may be repeated. Raises `OSError`.
         """
-        theirs, ours = self.get_task_folders(predecessor_id, task), self.get_task_folders(allocation_id, task)
-        for source, target in ((theirs.shared / "data", ours.shared / "data"), (theirs.local, ours.local)):
+        predecessor_folders, own_folders = (
+            self.get_task_folders(predecessor_id, task),
+            self.get_task_folders(allocation_id, task),
+        )
+        for source, target in (
+            (predecessor_folders.shared / "data", own_folders.shared / "data"),
+            (predecessor_folders.local, own_folders.local),
+        ):
             if source.is_dir() and not any(target.iterdir()):
                 source.rename(target)
 
     def list_allocations(self) -> list[str]:
-        ours = (TRASH_FOLDER, INCOMING_FOLDER)
-        return sorted(entry.name for entry in self._root.iterdir() if entry.is_dir() and entry.name not in ours)
+        """Return the ids of all allocations that have a folder."""
+        internal_folders = (TRASH_FOLDER, INCOMING_FOLDER)
+        return sorted(
+            entry.name for entry in self._root.iterdir() if entry.is_dir() and entry.name not in internal_folders
+        )
 
     def measure_disk_usage(self) -> DiskUsage:
-        found = os.statvfs(self._root)
-        return DiskUsage(_used_percent(found.f_blocks, found.f_bavail), _used_percent(found.f_files, found.f_favail))
+        """Return how full the disk of the folders is."""
+        disk = os.statvfs(self._root)
+        return DiskUsage(
+            _get_used_percent(disk.f_blocks, disk.f_bavail), _get_used_percent(disk.f_files, disk.f_favail)
+        )
 
     def remove_folder(self, allocation_id: str) -> None:
-        """At once out of the way; what it takes to delete it is left to another thread."""
+        """Move the folder of an allocation to the trash at once, and delete it in another thread."""
         try:
-            removed = self._put_aside(self.get_allocation_folder(allocation_id))
+            removed = self._move_to_trash(self.get_allocation_folder(allocation_id))
         except FileNotFoundError:
             return
-        except OSError:  # Something is mounted in it, or it was removed in part before.
+        except OSError:  # Something is mounted in it, or an earlier removal was incomplete.
             removed = self.get_allocation_folder(allocation_id)
-        self._leave(removed)
+        self._delete_later(removed)
 
-    def _put_aside(self, place: Path) -> Path:
-        """Where it is now, under a name of its own: another of that name may still be being deleted. Raises OSError."""
+    def _move_to_trash(self, path: Path) -> Path:
+        """Move a folder to the trash and return its new path. Raises `OSError`.
+
+        A folder of the same name may still be in the trash, so a number is added if necessary.
+        """
         for number in count():
             try:
-                return place.rename(self._root / TRASH_FOLDER / (f"{place.name}.{number}" if number else place.name))
+                return path.rename(self._root / TRASH_FOLDER / (f"{path.name}.{number}" if number else path.name))
             except OSError as error:
                 if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                     raise
-        raise AssertionError("there is always another number")
+        raise AssertionError("unreachable: the numbers do not end")
 
-    def _leave(self, place: Path) -> None:
-        leaving = self._removing.submit(_delete, place)
-        self._leaving.add(leaving)
-        leaving.add_done_callback(self._leaving.discard)
+    def _delete_later(self, path: Path) -> None:
+        """Delete a folder in another thread."""
+        removal = self._removal_threads.submit(_delete, path)
+        self._removals.add(removal)
+        removal.add_done_callback(self._removals.discard)
 
     async def wait_until_removed(self) -> None:
         """Until all that was to be removed has gone."""
         # Copied first: another thread takes out what is done, and what is added meanwhile is not waited for.
-        await asyncio.gather(*map(asyncio.wrap_future, tuple(self._leaving)))
+        await asyncio.gather(*map(asyncio.wrap_future, tuple(self._removals)))
 
 
-def _lay_out(folder: Path, task: str) -> TaskFolders:
-    """All that a task needs. Raises OSError."""
+def _create_folders(folder: Path, task: str) -> TaskFolders:
+    """Create the folders of a task below the folder of its allocation."""
     folders = TaskFolders(folder / task, folder / "alloc")
     folder.mkdir(mode=0o755, exist_ok=True)
     shared, own = str(folders.shared), str(folders.task)
@@ -161,18 +193,18 @@ def _lay_out(folder: Path, task: str) -> TaskFolders:
     return folders
 
 
-def _delete(place: Path) -> None:
-    """Never what is mounted below: that may be a folder of the machine."""
-    if not place.is_dir() or place.is_symlink():
-        place.unlink(missing_ok=True)
+def _delete(path: Path) -> None:
+    """Delete a file or folder. What is mounted below is unmounted, never deleted: it may be a folder of the machine."""
+    if not path.is_dir() or path.is_symlink():
+        path.unlink(missing_ok=True)
         return
-    unmount_all_below(place)
-    if mounted := list_mounts_below(place):
-        log.error("%s is not removed: %s is mounted in it", place, mounted[0])
+    unmount_all_below(path)
+    if mount_points := list_mounts_below(path):
+        log.error("failed to remove folder: a file system is mounted in it folder=%s mount=%s", path, mount_points[0])
         return
-    shutil.rmtree(place, ignore_errors=True)
+    shutil.rmtree(path, ignore_errors=True)
 
 
-def _used_percent(all_: int, free: int) -> float:
-    """A file system that does not count says 0 of 0."""
-    return 100.0 * (all_ - free) / all_ if all_ else 0.0
+def _get_used_percent(total: int, free: int) -> float:
+    """Return how much is used, in percent; 0 for a file system that does not count."""
+    return 100.0 * (total - free) / total if total else 0.0

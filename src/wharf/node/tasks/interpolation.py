@@ -1,6 +1,7 @@
-"""`${...}` in what a job says: the node's facts and the task's variables take the place of references.
+"""Resolves `${...}` references in texts of a job.
 
-`${node.…}`, `${attr.…}`, `${meta.…}`, a variable by its name, or `${env["NAME"]}`; `$${` stands for `${` itself.
+A reference names a value of the node (`${node.…}`, `${attr.…}`, `${meta.…}`) or a variable of the task, by name or as
+`${env["NAME"]}`. `$${` stands for a literal `${`.
 """
 
 import re
@@ -12,23 +13,26 @@ import msgspec
 from wharf.contract.model.nodes.node import Node
 
 _REFERENCE: Final = re.compile(r"\$?\$\{([^{}]*)\}")
-_BY_NAME: Final = re.compile(r'env\["([^"]+)"\]')
+_ENVIRONMENT_REFERENCE: Final = re.compile(r'env\["([^"]+)"\]')
 
 
 class ReferenceValues(msgspec.Struct, frozen=True):
-    """All that a reference can mean."""
+    """The values that references can name."""
 
     values: Mapping[str, str]
 
     def with_variables(self, variables: Mapping[str, str]) -> "ReferenceValues":
+        """Return the values with additional variables."""
         return ReferenceValues({**self.values, **variables})
 
     def find_value(self, reference: str) -> str | None:
-        by_name = _BY_NAME.fullmatch(reference)
-        return self.values.get(by_name[1] if by_name else reference)
+        """Return the value of a reference; `None` if it names nothing."""
+        environment_reference = _ENVIRONMENT_REFERENCE.fullmatch(reference)
+        return self.values.get(environment_reference[1] if environment_reference else reference)
 
 
 def build_reference_values(node: Node, *, region: str) -> ReferenceValues:
+    """Return the values of a node."""
     values = {
         "node.unique.id": node.id,
         "node.unique.name": node.name,
@@ -42,33 +46,34 @@ def build_reference_values(node: Node, *, region: str) -> ReferenceValues:
     return ReferenceValues(values)
 
 
-def resolve_text(text: str, facts: ReferenceValues, missing: list[str] | None = None) -> str:
-    """What means nothing stays as it is, and is added to `missing`."""
+def resolve_text(text: str, reference_values: ReferenceValues, missing: list[str] | None = None) -> str:
+    """Return the text with all references resolved. An unknown reference stays and is added to `missing`."""
 
-    def one(found: re.Match[str]) -> str:
-        if found[0].startswith("$$"):
-            return found[0][1:]
-        value = facts.find_value(found[1].strip())
+    def replace_reference(match: re.Match[str]) -> str:
+        """Return what replaces one reference."""
+        if match[0].startswith("$$"):
+            return match[0][1:]
+        value = reference_values.find_value(match[1].strip())
         if value is None:
             if missing is not None:
-                missing.append(found[0])
-            return found[0]
+                missing.append(match[0])
+            return match[0]
         return value
 
-    return _REFERENCE.sub(one, text) if "${" in text else text
+    return _REFERENCE.sub(replace_reference, text) if "${" in text else text
 
 
-def resolve_document(value: object, facts: ReferenceValues, missing: list[str]) -> object:
-    """In every text of a document, keys included."""
+def resolve_document(value: object, reference_values: ReferenceValues, missing: list[str]) -> object:
+    """Return the document with all references resolved, in keys and values."""
     match value:
         case str():
-            return resolve_text(value, facts, missing)
+            return resolve_text(value, reference_values, missing)
         case Mapping():
             return {
-                resolve_text(str(name), facts, missing): resolve_document(each, facts, missing)
-                for name, each in value.items()
+                resolve_text(str(name), reference_values, missing): resolve_document(item, reference_values, missing)
+                for name, item in value.items()
             }
         case Sequence() if not isinstance(value, bytes):
-            return [resolve_document(each, facts, missing) for each in value]
+            return [resolve_document(item, reference_values, missing) for item in value]
         case _:
             return value

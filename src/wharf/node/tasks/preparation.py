@@ -1,6 +1,7 @@
-"""Has each task prepared before it starts, and its files kept true while it runs.
+"""Prepares payload, artifacts and templates of each task before it starts, and re-renders its templates while it
+runs.
 
-Of every task it is told when it is to be prepared, that it runs, and that it is over; each may be said twice.
+Every call may be repeated: preparing, keeping rendered and releasing the same task twice has no further effect.
 """
 
 import asyncio
@@ -20,126 +21,151 @@ from wharf.world import World
 log = logging.getLogger(__name__)
 
 RERENDERED_REASON = "Template re-rendered"
+"""Why a task is sent a signal after a change."""
 RESTART_REASON = "Template with change_mode restart re-rendered"
-RENDERING_STOPPED_MESSAGE = "templates cannot be rendered any more"
+"""Why a task is restarted after a change."""
+RENDERING_STOPPED_MESSAGE = "failed to render templates again"
+"""Begins the event that reports the end of re-rendering after an error."""
 
 
 class TaskControl(Protocol):
-    """What can be done about one task."""
+    """What preparation, templates and identities may do to their task."""
 
-    def record_event(self, kind: TaskEventType, message: str = "", **details: str) -> None: ...
+    def record_event(self, event_type: TaskEventType, message: str = "", **details: str) -> None:
+        """Add an event to the history of the task."""
+        ...
 
-    def restart_task(self, reason: str) -> None: ...
+    def restart_task(self, reason: str) -> None:
+        """Restart the task."""
+        ...
 
-    def signal_task(self, name: str, reason: str) -> None:
-        """If it runs."""
+    def signal_task(self, signal: str, reason: str) -> None:
+        """Send the task a signal if it runs."""
         ...
 
     async def run_command(self, command: tuple[str, ...], *, timeout_s: float) -> tuple[int, str]:
-        """A command beside it. Raises TimeoutError, OSError."""
+        """Run a command beside the task and return its exit code and output. Raises `TimeoutError` and `OSError`."""
         ...
 
 
-class _Tended:
-    def __init__(self, templates: TaskTemplates, tells: TaskControl) -> None:
+class _RenderedTask:
+    """The templates of one task, and the task that re-renders them."""
+
+    def __init__(self, templates: TaskTemplates, task_control: TaskControl) -> None:
         self.templates = templates
-        self.tells = tells
-        self.keeping: asyncio.Task[None] | None = None
+        self.task_control = task_control
+        self.rerendering: asyncio.Task[None] | None = None
 
 
 class TaskPreparation:
+    """Prepares the tasks of the node."""
+
     def __init__(self, world: World, build_task_client: Callable[[TaskContext], AsyncClient]) -> None:
-        """`client_of`: servers, asked in the name of the task."""
+        """`build_task_client` returns a client that sends requests with the token of the task."""
         self._world = world
-        self._client_of = build_task_client
-        self._tended: dict[tuple[str, str], _Tended] = {}
-        self._ending: set[asyncio.Task[None]] = set()
+        self._build_task_client = build_task_client
+        self._rendered_tasks: dict[tuple[str, str], _RenderedTask] = {}
+        self._closing: set[asyncio.Task[None]] = set()
 
     def build_environment(self, allocation_id: str, task: str) -> dict[str, str]:
-        """What its files add to the variables of a task."""
-        tended = self._tended.get((allocation_id, task))
-        return dict(tended.templates.environment) if tended is not None else {}
+        """Return the variables that the templates of the task define."""
+        rendered_task = self._rendered_tasks.get((allocation_id, task))
+        return dict(rendered_task.templates.environment) if rendered_task is not None else {}
 
-    async def prepare_task(self, work: TaskContext, tells: TaskControl) -> None:
-        """Until all is there. Raises TaskSetupError."""
-        await write_payload(work)
-        await fetch_artifacts(work, tells.record_event)
-        if work.task.templates:
-            tended = self._tend(work, tells)
-            change = await tended.templates.render_initial(tells.record_event)
-            await self._run_scripts(tells, change.scripts)
+    async def prepare_task(self, context: TaskContext, task_control: TaskControl) -> None:
+        """Write the payload, fetch the artifacts and render the templates. Raises `TaskSetupError`."""
+        await write_payload(context)
+        await fetch_artifacts(context, task_control.record_event)
+        if context.task.templates:
+            rendered_task = self._get_or_create(context, task_control)
+            change = await rendered_task.templates.render_initial(task_control.record_event)
+            await self._run_scripts(task_control, change.scripts)
 
     def keep_rendered(
-        self, build_context: Callable[[], TaskContext], allocation_id: str, task: str, tells: TaskControl
+        self, build_context: Callable[[], TaskContext], allocation_id: str, task: str, task_control: TaskControl
     ) -> None:
-        """It runs, perhaps since before this agent began: follow what its files were made from."""
+        """Re-render the templates of a running task, which an earlier agent process may have started."""
         key = (allocation_id, task)
-        tended = self._tended.get(key)
-        if tended is not None and tended.keeping is not None:
+        rendered_task = self._rendered_tasks.get(key)
+        if rendered_task is not None and rendered_task.rerendering is not None:
             return
-        is_new = tended is None
-        if tended is None:
-            tended = self._tend(build_context(), tells)
-        tended.keeping = self._world.start_task(self._keep(tended, is_new=is_new), name=f"templates of {task}")
+        is_new = rendered_task is None
+        if rendered_task is None:
+            rendered_task = self._get_or_create(build_context(), task_control)
+        rendered_task.rerendering = self._world.start_task(
+            self._rerender(rendered_task, is_new=is_new), name=f"templates of {task}"
+        )
 
     def release(self, allocation_id: str, task: str) -> None:
-        tended = self._tended.pop((allocation_id, task), None)
-        if tended is None:
+        """Stop re-rendering the templates of a task."""
+        rendered_task = self._rendered_tasks.pop((allocation_id, task), None)
+        if rendered_task is None:
             return
-        if tended.keeping is not None:
-            tended.keeping.cancel()
-        ending = self._world.start_task(tended.templates.close(), name=f"end of the templates of {task}")
-        self._ending.add(ending)
-        ending.add_done_callback(self._ending.discard)
+        if rendered_task.rerendering is not None:
+            rendered_task.rerendering.cancel()
+        closing = self._world.start_task(rendered_task.templates.close(), name=f"end of the templates of {task}")
+        self._closing.add(closing)
+        closing.add_done_callback(self._closing.discard)
 
     async def close(self) -> None:
-        for allocation_id, task in list(self._tended):
+        """Release all tasks."""
+        for allocation_id, task in list(self._rendered_tasks):
             self.release(allocation_id, task)
-        await asyncio.gather(*self._ending, return_exceptions=True)
+        await asyncio.gather(*self._closing, return_exceptions=True)
 
-    def _tend(self, work: TaskContext, tells: TaskControl) -> _Tended:
-        key = (work.allocation_id, work.task.name)
-        if key not in self._tended:
+    def _get_or_create(self, context: TaskContext, task_control: TaskControl) -> _RenderedTask:
+        """Return the templates of the task, created on first use."""
+        key = (context.allocation_id, context.task.name)
+        if key not in self._rendered_tasks:
             templates = TaskTemplates(
                 self._world,
-                work,
-                lambda on_change: ClusterQueries(self._world, self._client_of(work), work.namespace, on_change),
+                context,
+                lambda on_change: ClusterQueries(
+                    self._world, self._build_task_client(context), context.namespace, on_change
+                ),
             )
-            self._tended[key] = _Tended(templates, tells)
-        return self._tended[key]
+            self._rendered_tasks[key] = _RenderedTask(templates, task_control)
+        return self._rendered_tasks[key]
 
-    async def _keep(self, tended: _Tended, *, is_new: bool) -> None:
+    async def _rerender(self, rendered_task: _RenderedTask, *, is_new: bool) -> None:
+        """Until canceled: wait for changes and apply them to the task."""
         try:
             if is_new:
-                # What has changed while nobody looked is told as every other change.
-                await self._act(tended.tells, await tended.templates.render_initial(lambda *_, **__: None))
+                # A change while no agent was running counts like any other change.
+                await self._apply_change(
+                    rendered_task.task_control, await rendered_task.templates.render_initial(lambda *_, **__: None)
+                )
             while True:
-                await self._act(tended.tells, await tended.templates.wait_for_change())
+                await self._apply_change(rendered_task.task_control, await rendered_task.templates.wait_for_change())
         except TaskSetupError as error:
             log.warning("%s: %s", RENDERING_STOPPED_MESSAGE, error)
-            tended.tells.record_event(TaskEventType.TEMPLATE, f"{RENDERING_STOPPED_MESSAGE}: {error}")
+            rendered_task.task_control.record_event(TaskEventType.TEMPLATE, f"{RENDERING_STOPPED_MESSAGE}: {error}")
 
-    async def _act(self, tells: TaskControl, change: TemplateChange) -> None:
+    async def _apply_change(self, task_control: TaskControl, change: TemplateChange) -> None:
+        """Restart or signal the task, or run its change scripts."""
         if change.is_restart_required:
-            tells.restart_task(RESTART_REASON)
+            task_control.restart_task(RESTART_REASON)
             return
         for signal in change.signals:
-            tells.signal_task(signal, RERENDERED_REASON)
-        await self._run_scripts(tells, change.scripts)
+            task_control.signal_task(signal, RERENDERED_REASON)
+        await self._run_scripts(task_control, change.scripts)
 
-    async def _run_scripts(self, tells: TaskControl, scripts: tuple[ChangeScript, ...]) -> None:
+    async def _run_scripts(self, task_control: TaskControl, scripts: tuple[ChangeScript, ...]) -> None:
+        """Run change scripts in the task and record their results; restart the task if a script requires it."""
         for script in scripts:
             command = (script.command, *(script.args or ()))
             try:
-                code, output = await tells.run_command(command, timeout_s=script.timeout / 1_000_000_000)
-                said = f"exit code {code}: {output[:200]}" if code else ""
+                code, output = await task_control.run_command(command, timeout_s=script.timeout / 1_000_000_000)
+                failure = f"exit code {code}: {output[:200]}" if code else ""
             except TimeoutError:
-                said = "it did not end in time"
+                failure = "it did not end in time"
             except OSError as error:
-                said = str(error)
-            if said:
-                tells.record_event(TaskEventType.HOOK_FAILED, f"Template ran script {script.command}: {said}")
+                failure = str(error)
+            if failure:
+                task_control.record_event(TaskEventType.HOOK_FAILED, f"Template ran script {script.command}: {failure}")
                 if script.fail_on_error:
-                    tells.restart_task(f"Template script {script.command} failed")
+                    task_control.restart_task(f"Template script {script.command} failed")
             else:
-                tells.record_event(TaskEventType.HOOK_MESSAGE, f"Template successfully ran script {script.command}")
+                task_control.record_event(
+                    TaskEventType.HOOK_MESSAGE, f"Template successfully ran script {script.command}"
+                )

@@ -1,6 +1,6 @@
-"""Which volumes of the host tasks ask for, by their names on the node, and who uses one.
+"""Derives from an allocation what a driver must give a task: volumes, ports, devices, CPU and memory.
 
-A start of a task, put into the words that drivers understand.
+Also finds users of a volume.
 """
 
 from collections.abc import Iterator, Mapping
@@ -17,11 +17,14 @@ from wharf.node.drivers.port import CannotStart, Given, GivenDevice, GivenPort, 
 from wharf.node.tasks.environment import format_ranges
 
 
-def list_volume_requests(work: AssignedAllocation, job: Job) -> Mapping[str, tuple[str, VolumeRequest]]:
-    """By their names in the job: the name on the node, and how it is asked for."""
-    group = job.find_group(work.task_group)
+def list_volume_requests(allocation: AssignedAllocation, job: Job) -> Mapping[str, tuple[str, VolumeRequest]]:
+    """Return the host volumes that the group requests, by their names in the job.
+
+    Each value is the name of the volume on the node, and the request.
+    """
+    group = job.find_group(allocation.task_group)
     requests = (group.volumes or {}) if group is not None else {}
-    slot = work.name[work.name.rfind("[") :]
+    slot = allocation.name[allocation.name.rfind("[") :]
     return {
         name: (request.source + slot if request.per_alloc else request.source, request)
         for name, request in requests.items()
@@ -30,24 +33,26 @@ def list_volume_requests(work: AssignedAllocation, job: Job) -> Mapping[str, tup
 
 
 def list_granted_volumes(
-    work: AssignedAllocation, job: Job, task: Task, volumes: Mapping[str, NodeHostVolume]
+    allocation: AssignedAllocation, job: Job, task: Task, volumes: Mapping[str, NodeHostVolume]
 ) -> tuple[GivenVolume, ...]:
-    """What the task mounts. Raises CannotStart where a volume is not here."""
+    """Return the volumes that the task mounts. Raises `CannotStart` if this node lacks one."""
     if not task.volume_mounts:
         return ()
-    asked = list_volume_requests(work, job)
-    found = []
+    requests = list_volume_requests(allocation, job)
+    granted = []
     for mount in task.volume_mounts:
-        name, request = asked.get(mount.volume, (mount.volume, None))
-        known = volumes.get(name)
-        if request is None or known is None:
-            raise CannotStart(f"the host volume {name} is not on this node")
-        is_read_only = known.read_only or request.read_only or mount.read_only
-        found.append(GivenVolume(known.path, mount.destination, is_read_only))
-    return tuple(found)
+        name, request = requests.get(mount.volume, (mount.volume, None))
+        volume = volumes.get(name)
+        if request is None or volume is None:
+            raise CannotStart(f"this node has no host volume {name}")
+        is_read_only = volume.read_only or request.read_only or mount.read_only
+        granted.append(GivenVolume(volume.path, mount.destination, is_read_only))
+    return tuple(granted)
 
 
 class ManagedAllocation(Protocol):
+    """The part of an allocation that is needed here."""
+
     record: AllocationRecord
 
     @property
@@ -55,29 +60,33 @@ class ManagedAllocation(Protocol):
 
 
 class AllocationManager(Protocol):
+    """The part of the node's allocation manager that is needed here."""
+
     def list_allocations(self) -> list[str]: ...
 
     def find(self, allocation_id: str) -> ManagedAllocation | None: ...
 
 
-def list_volume_users(works: AllocationManager, volume: str) -> list[str]:
-    """The allocations here that ask for it and are not over."""
-    return list(_users_of(works, volume))
+def list_volume_users(manager: AllocationManager, volume: str) -> list[str]:
+    """Return the ids of allocations on this node that request the volume and are not over."""
+    return list(_iter_volume_users(manager, volume))
 
 
-def _users_of(works: AllocationManager, volume: str) -> Iterator[str]:
-    for id in works.list_allocations():
-        work = works.find(id)
-        if work is None or work.record.is_over or work.assignment.job is None:
+def _iter_volume_users(manager: AllocationManager, volume: str) -> Iterator[str]:
+    """Yield the ids of allocations on this node that request the volume and are not over."""
+    for id in manager.list_allocations():
+        allocation = manager.find(id)
+        if allocation is None or allocation.record.is_over or allocation.assignment.job is None:
             continue
         if volume in [
-            name for name, _ in list_volume_requests(work.assignment.allocation, work.assignment.job).values()
+            name
+            for name, _ in list_volume_requests(allocation.assignment.allocation, allocation.assignment.job).values()
         ]:
             yield id
 
 
 def build_granted_resources(
-    work: AssignedAllocation,
+    allocation: AssignedAllocation,
     job: Job,
     task: Task,
     volumes: Mapping[str, NodeHostVolume],
@@ -85,31 +94,36 @@ def build_granted_resources(
     total_mhz: int,
     reserved: Reserved = NOTHING_RESERVED,
 ) -> Given:
-    """What of the node the task may use; `reserved`: for its devices. Raises CannotStart where a volume is not here."""
+    """Return what the task may use of the node. Raises `CannotStart` if this node lacks a volume.
+
+    `reserved` is what the task needs for its devices.
+    """
     mounts = tuple(GivenVolume(*mount) for mount in reserved.mounts)
-    allocated = work.allocated_resources
-    of_task = (allocated.tasks or {}).get(task.name) if allocated is not None else None
+    allocated = allocation.allocated_resources
+    task_resources = (allocated.tasks or {}).get(task.name) if allocated is not None else None
     ports = (allocated.shared.ports or ()) if allocated is not None else ()
     return Given(
-        cpu_mhz=(of_task.cpu.cpu_shares if of_task else 0) or task.resources.cpu,
+        cpu_mhz=(task_resources.cpu.cpu_shares if task_resources else 0) or task.resources.cpu,
         cpu_total_mhz=total_mhz,
-        memory_mb=(of_task.memory.memory_mb if of_task else 0) or task.resources.memory_mb,
-        memory_max_mb=of_task.memory.memory_max_mb if of_task else 0,
-        cores=format_ranges((of_task.cpu.reserved_cores or ()) if of_task else ()),
+        memory_mb=(task_resources.memory.memory_mb if task_resources else 0) or task.resources.memory_mb,
+        memory_max_mb=task_resources.memory.memory_max_mb if task_resources else 0,
+        cores=format_ranges((task_resources.cpu.reserved_cores or ()) if task_resources else ()),
         ports=tuple(GivenPort(port.label, port.host_ip, port.value, port.to) for port in ports),
-        volumes=(*list_granted_volumes(work, job, task, volumes), *mounts),
+        volumes=(*list_granted_volumes(allocation, job, task, volumes), *mounts),
         devices=tuple(GivenDevice(path, target or path, allowed) for path, target, allowed in reserved.nodes),
     )
 
 
-def build_labels(work: AssignedAllocation, job: Job, task: str, *, node_id: str, node_name: str) -> dict[str, str]:
-    """What operators may have shown on containers."""
+def build_labels(
+    allocation: AssignedAllocation, job: Job, task: str, *, node_id: str, node_name: str
+) -> dict[str, str]:
+    """Return the labels that operators may have written on containers."""
     return {
         "job_name": job.name,
         "job_id": job.id,
-        "task_group_name": work.task_group,
+        "task_group_name": allocation.task_group,
         "task_name": task,
-        "namespace": work.namespace,
+        "namespace": allocation.namespace,
         "node_id": node_id,
         "node_name": node_name,
     }

@@ -1,15 +1,13 @@
-"""Where the node's journal lies: bytes that are appended, made sure of, or replaced as a whole. It knows no entries.
+"""The node's journal: a file with the assignment and the progress of every allocation, from which a restarted agent
+continues.
 
-What the node must know after its agent ended in the middle: each allocation with its orders, and how far it came.
+Each entry has a mark, its length and a checksum. Entries are appended; the last entry about an allocation counts. A
+damaged entry is skipped and reported, and reading continues at the next mark. A truncated last entry is no damage:
+nobody relied on it. The file is compacted when most of it is outdated.
 
-A file of entries, each with a mark, its length and a checksum. Entries are appended; what is written last holds. What is
-damaged is left out and told of, and reading goes on at the next mark; a last entry that is cut off was never made sure of
-and is no damage. The file is written anew when most of it is old.
-
-Where it lies is a port (`journal_file`). Writing goes to the kernel at once, which is enough for the death of the process;
-`synced` waits until it is on the disk.
-A disk that cannot be written stops nothing that runs: all is kept in memory, `synced` waits, and so do those who may only
-begin something that is surely written down. `mend` tries again to write everything.
+An append reaches the kernel at once, which survives the death of the process. `wait_until_synced` waits until it is
+on the disk. If the disk cannot be written, running tasks continue: everything is kept in memory, and callers that
+need durability wait. `retry_write` tries again to write everything.
 """
 
 import asyncio
@@ -30,38 +28,44 @@ from wharf.node.core.record import AllocationRecord
 from wharf.node.durable_file import sync_folder
 
 DAMAGED_SUFFIX: Final = ".damaged"
+"""Suffix of the copy of a journal that was partly unreadable."""
 
 
 class JournalFile(Protocol):
-    """All but `close` raise OSError."""
+    """The file below the journal: bytes are appended, synced or replaced as a whole.
+
+    All methods but `close` raise `OSError`.
+    """
 
     size: int
 
     def read(self) -> bytes:
-        """All of it; nothing where there is none yet."""
+        """Return the whole content; empty if the file does not exist."""
         ...
 
     def append(self, data: bytes) -> None:
-        """All of it or nothing. Afterwards it outlives this process, and not yet the machine."""
+        """Append all of `data` or nothing. Afterwards it survives this process, but not yet a power cut."""
         ...
 
     def sync(self) -> asyncio.Future[None]:
-        """Done when all that was appended until now is on the disk."""
+        """Return a future that is done when everything appended until now is on the disk."""
         ...
 
     def replace(self, parts: Sequence[bytes]) -> None:
-        """These stand in place of all that was, on the disk, or nothing has changed."""
+        """Replace the whole content durably, or leave it unchanged."""
         ...
 
     def save_damaged(self, data: bytes) -> None:
-        """Put aside what could not be read."""
+        """Store a copy of a partly unreadable journal for inspection."""
         ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Close the file."""
+        ...
 
 
 class DiskJournalFile:
-    """The real one."""
+    """The journal's file on a real disk."""
 
     def __init__(self, path: Path) -> None:
         self.size = 0
@@ -69,93 +73,109 @@ class DiskJournalFile:
         self._file = -1
 
     def read(self) -> bytes:
+        """Return the whole content; empty if the file does not exist."""
         try:
             return self._path.read_bytes()
         except FileNotFoundError:
             return b""
 
     def append(self, data: bytes) -> None:
+        """Append all of `data` or nothing. Raises `OSError`."""
         written = os.write(self._file, data)
-        if written < len(data):  # A full disk: what was written in part must not stand before what comes next.
+        if written < len(data):  # The disk is full. A partial entry must not precede the next one.
             os.ftruncate(self._file, self.size)
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         self.size += len(data)
 
     def sync(self) -> asyncio.Future[None]:
-        # A descriptor of its own: the file may be replaced meanwhile.
+        """Sync the file in a thread."""
+        # A duplicate descriptor, because the file may be replaced before the sync ends.
         return asyncio.get_running_loop().run_in_executor(None, _sync, os.dup(self._file))
 
     def replace(self, parts: Sequence[bytes]) -> None:
-        draft = self._path.with_suffix(".new")
-        file = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        """Write a new file, sync it and rename it over the old one. Raises `OSError`."""
+        temporary_file = self._path.with_suffix(".new")
+        descriptor = os.open(temporary_file, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC, 0o600)
         try:
-            with os.fdopen(os.dup(file), "wb") as writing:
-                writing.writelines(parts)
-            os.fdatasync(file)
-            draft.rename(self._path)
+            with os.fdopen(os.dup(descriptor), "wb") as stream:
+                stream.writelines(parts)
+            os.fdatasync(descriptor)
+            temporary_file.rename(self._path)
             sync_folder(self._path.parent)
         except OSError:
-            os.close(file)
+            os.close(descriptor)
             with contextlib.suppress(OSError):
-                draft.unlink()
+                temporary_file.unlink()
             raise
         self.close()
-        self._file = file
+        self._file = descriptor
         self.size = sum(map(len, parts))
 
     def save_damaged(self, data: bytes) -> None:
+        """Write a copy of a partly unreadable journal beside it."""
         self._path.with_suffix(DAMAGED_SUFFIX).write_bytes(data)
 
     def close(self) -> None:
+        """Close the file if it is open."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
 
 
-def _sync(file: int) -> None:
+def _sync(descriptor: int) -> None:
+    """Sync the file and close the descriptor; runs in a thread."""
     try:
-        os.fdatasync(file)
+        os.fdatasync(descriptor)
     finally:
-        os.close(file)
+        os.close(descriptor)
 
 
 log = logging.getLogger(__name__)
 
 ENTRY_MARK: Final = b"WJ1\n"
+"""The first bytes of every entry; reading continues at the next mark after damage."""
 HEADER_BYTES: Final = 12
+"""Length of mark, body length and checksum."""
 MIN_COMPACTION_BYTES: Final = 4_000_000
-"""A file smaller than this is not written anew."""
+"""A smaller file is never compacted."""
 
 
 class StoredAssignment(msgspec.Struct, frozen=True, tag="Kept"):
-    """An allocation's orders. They change seldom and are long, so they stand apart from how far it came."""
+    """An allocation's assignment, as servers sent it.
+
+    It changes seldom and is long, so it is stored apart from the progress.
+    """
 
     id: str
-    order: Assignment
+    assignment: Assignment = msgspec.field(name="order")
     is_gone: bool = False
-    """The servers know it no more."""
+    """Servers no longer know the allocation: it is to be stopped and forgotten."""
 
 
 class StoredProgress(msgspec.Struct, frozen=True, tag="Came"):
+    """The state of an allocation and its tasks."""
+
     record: AllocationRecord
 
 
 class SettledAllocation(msgspec.Struct, frozen=True, tag="Settled", omit_defaults=True):
-    """An allocation that is over, and servers know it: all that is kept of it, in place of its orders and how far it came."""
+    """An allocation that is over, which servers have acknowledged. It replaces assignment and progress."""
 
     record: AllocationRecord
     index: int
-    """Of its latest orders."""
+    """The modify index of its latest assignment."""
     client_status: ClientStatus = ClientStatus.PENDING
-    """As those orders had it."""
+    """The client status in that assignment."""
 
 
 class DeletedAllocation(msgspec.Struct, frozen=True, tag="Forgotten"):
+    """Deletes everything that the journal holds about an allocation."""
+
     id: str
 
 
 class BootMarker(msgspec.Struct, frozen=True, tag="Booted"):
-    """The life of the machine that what follows belongs to."""
+    """The boot of the machine in which the entries after it were written."""
 
     boot_id: str
 
@@ -164,50 +184,54 @@ JournalEntry = StoredAssignment | StoredProgress | SettledAllocation | DeletedAl
 
 
 class RestoredAllocation(msgspec.Struct):
-    """Of an allocation that is not settled."""
+    """An allocation that is not settled, as read from the journal."""
 
-    assignment: StoredAssignment
+    stored_assignment: StoredAssignment
     record: AllocationRecord | None = None
+    """`None`: it was assigned, and nothing was done yet."""
 
 
 class NodeJournal:
-    """`load` it before anything is put."""
+    """The node's journal. Call `load` before any other method."""
 
     def __init__(
         self, file: JournalFile, boot_id: str, *, on_write_state_changed: Callable[[str], None] = lambda _why: None
     ) -> None:
-        """`on_trouble` is told why it cannot be written; and with nothing to say, when it can again."""
+        """`on_write_state_changed` receives the reason when writing fails, and an empty text when it works again."""
         self._file = file
         self._boot_id = boot_id
-        self._on_trouble = on_write_state_changed
+        self._on_write_state_changed = on_write_state_changed
         self._encoder = msgspec.msgpack.Encoder()
-        self._orders: dict[str, bytes] = {}
-        """What is kept of each allocation, as it is written: its orders, or that it is settled."""
+        self._assignments: dict[str, bytes] = {}
+        """The encoded `StoredAssignment` or `SettledAllocation` of each allocation."""
         self._records: dict[str, bytes] = {}
         self._live_bytes = 0
         self._is_loaded = False
-        self._written = 0
-        self._on_disk = 0
+        self._appended_count = 0
+        self._synced_count = 0
         self._syncing: tuple[asyncio.Future[None], int] | None = None
-        """What is on its way to the disk, and how many entries are there when it has come."""
-        self._is_well = asyncio.Event()
+        """The running sync, and how many entries will be on the disk when it is done."""
+        self._is_writable_event = asyncio.Event()
         self.has_rebooted = False
         self.damage_text = ""
-        """What of it could not be read, as a sentence; empty where all could."""
+        """A sentence about the part that could not be read; empty if everything was read."""
 
     def load(self) -> dict[str, RestoredAllocation | SettledAllocation]:
-        """All that is remembered; afterwards it can be written to. Raises OSError where it cannot be read at all."""
+        """Return all stored allocations by id, and open the journal for writing.
+
+        Raises `OSError` if the file cannot be read at all.
+        """
         found: dict[str, RestoredAllocation | SettledAllocation] = {}
         boot_id = self._boot_id
         for entry in self._read():
             match entry:
                 case StoredAssignment(id):
-                    known = found.get(id)
+                    previous = found.get(id)
                     found[id] = RestoredAllocation(
-                        entry, known.record if isinstance(known, RestoredAllocation) else None
+                        entry, previous.record if isinstance(previous, RestoredAllocation) else None
                     )
                 case StoredProgress(record) if record.id in found:
-                    found[record.id] = _come_further(found[record.id], record)
+                    found[record.id] = _with_progress(found[record.id], record)
                 case SettledAllocation(record):
                     found[record.id] = entry
                 case DeletedAllocation(id):
@@ -217,128 +241,146 @@ class NodeJournal:
                 case _:
                     pass
         self.has_rebooted = boot_id != self._boot_id
-        for remembered in found.values():
-            match remembered:
+        for allocation in found.values():
+            match allocation:
                 case SettledAllocation():
-                    self._note(remembered)
-                case RestoredAllocation(order, came):
-                    self._note(order)
-                    if came is not None:
-                        self._note(StoredProgress(came))
+                    self._add_entry(allocation)
+                case RestoredAllocation(stored_assignment, progress):
+                    self._add_entry(stored_assignment)
+                    if progress is not None:
+                        self._add_entry(StoredProgress(progress))
         try:
-            self._write_anew()
+            self._compact()
         except OSError as error:
             self._fail(error)
         else:
-            self._is_well.set()
+            self._is_writable_event.set()
         self._is_loaded = True
         return found
 
     def _read(self) -> list[JournalEntry]:
+        """Return all readable entries; store a copy of the file if parts are damaged."""
         data = self._file.read()
-        entries, lost = decode_entries(data)
-        if lost:
-            self.damage_text = f"{lost} of {len(data)} bytes of the node's journal are damaged and left out"
-            with contextlib.suppress(OSError):  # For whoever wants to know what was in it.
+        entries, damaged_bytes = decode_entries(data)
+        if damaged_bytes:
+            self.damage_text = (
+                f"{damaged_bytes} of {len(data)} bytes of the node's journal are damaged and were skipped"
+            )
+            with contextlib.suppress(OSError):  # For an operator who wants to inspect it.
                 self._file.save_damaged(data)
-            log.error("the node's journal is read without what is damaged: %s", self.damage_text)
+            log.error("journal is partly damaged: %s", self.damage_text)
         return entries
 
     def read_settled(self, allocation_id: str) -> SettledAllocation:
-        """What is kept of one that is settled."""
-        entry = _decoder.decode(self._orders[allocation_id][HEADER_BYTES:])
-        assert isinstance(entry, SettledAllocation), "only what is settled is recalled"
+        """Return the entry of a settled allocation."""
+        entry = _decoder.decode(self._assignments[allocation_id][HEADER_BYTES:])
+        assert isinstance(entry, SettledAllocation), "the allocation is settled"
         return entry
 
     def append_entry(self, entry: StoredAssignment | StoredProgress | SettledAllocation | DeletedAllocation) -> None:
-        framed = self._framed(entry)
-        self._keep(entry, framed)
-        self._written += 1
+        """Add an entry and write it to the kernel.
+
+        If the disk cannot be written, the entry is kept in memory. Compacts a file that is mostly outdated.
+        """
+        encoded = self._encode_entry(entry)
+        self._store_encoded(entry, encoded)
+        self._appended_count += 1
         if not self.is_writable:
             return
         try:
-            self._file.append(framed)
+            self._file.append(encoded)
             if self._file.size > MIN_COMPACTION_BYTES and self._file.size > 4 * self._live_bytes:
-                self._write_anew()
+                self._compact()
         except OSError as error:
             self._fail(error)
 
     @property
     def is_writable(self) -> bool:
-        return self._is_well.is_set()
+        """Whether the last write succeeded."""
+        return self._is_writable_event.is_set()
 
     def retry_write(self) -> bool:
-        """Try again to write all that holds. Whether it is well now."""
+        """Try again to write everything, if the last write failed. Return whether the journal is writable now."""
         if not self.is_writable:
             try:
-                self._write_anew()
+                self._compact()
             except OSError:
                 return False
-            self._is_well.set()
-            self._on_trouble("")
+            self._is_writable_event.set()
+            self._on_write_state_changed("")
         return True
 
     def _fail(self, error: OSError) -> None:
-        """From here on all is kept in memory, until it is mended."""
+        """Keep everything in memory from now on, and report why."""
         if self.is_writable or not self._is_loaded:
-            self._is_well.clear()
-            self._on_trouble(error.strerror or str(error))
+            self._is_writable_event.clear()
+            self._on_write_state_changed(error.strerror or str(error))
 
-    def _framed(self, entry: JournalEntry) -> bytes:
+    def _encode_entry(self, entry: JournalEntry) -> bytes:
+        """Return the entry as bytes for the file."""
         return frame_entry(self._encoder.encode(entry))
 
-    def _note(self, entry: StoredAssignment | StoredProgress | SettledAllocation) -> None:
-        self._keep(entry, self._framed(entry))
+    def _add_entry(self, entry: StoredAssignment | StoredProgress | SettledAllocation) -> None:
+        """Add an entry in memory alone."""
+        self._store_encoded(entry, self._encode_entry(entry))
 
-    def _keep(
-        self, entry: StoredAssignment | StoredProgress | SettledAllocation | DeletedAllocation, framed: bytes
+    def _store_encoded(
+        self, entry: StoredAssignment | StoredProgress | SettledAllocation | DeletedAllocation, encoded: bytes
     ) -> None:
+        """Update the encoded entries in memory."""
         match entry:
             case StoredAssignment(id):
-                self._replace(self._orders, id, framed)
+                self._put_encoded(self._assignments, id, encoded)
             case StoredProgress(record):
-                self._replace(self._records, record.id, framed)
+                self._put_encoded(self._records, record.id, encoded)
             case SettledAllocation(record):
-                self._replace(self._orders, record.id, framed)
-                self._drop(self._records, record.id)
+                self._put_encoded(self._assignments, record.id, encoded)
+                self._drop_encoded(self._records, record.id)
             case DeletedAllocation(id):
-                self._drop(self._orders, id)
-                self._drop(self._records, id)
+                self._drop_encoded(self._assignments, id)
+                self._drop_encoded(self._records, id)
 
-    def _replace(self, kept: dict[str, bytes], id: str, framed: bytes) -> None:
-        self._live_bytes += len(framed) - len(kept.get(id, b""))
-        kept[id] = framed
+    def _put_encoded(self, entries: dict[str, bytes], id: str, encoded: bytes) -> None:
+        """Store an encoded entry and update the count of live bytes."""
+        self._live_bytes += len(encoded) - len(entries.get(id, b""))
+        entries[id] = encoded
 
-    def _drop(self, kept: dict[str, bytes], id: str) -> None:
-        self._live_bytes -= len(kept.pop(id, b""))
+    def _drop_encoded(self, entries: dict[str, bytes], id: str) -> None:
+        """Delete an encoded entry and update the count of live bytes."""
+        self._live_bytes -= len(entries.pop(id, b""))
 
-    def _write_anew(self) -> None:
-        parts = [self._framed(BootMarker(self._boot_id))]
-        for id, order in self._orders.items():
-            parts.append(order)
+    def _compact(self) -> None:
+        """Replace the file by the entries that count."""
+        parts = [self._encode_entry(BootMarker(self._boot_id))]
+        for id, assignment in self._assignments.items():
+            parts.append(assignment)
             if (record := self._records.get(id)) is not None:
                 parts.append(record)
         self._file.replace(parts)
-        self._on_disk = self._written
+        self._synced_count = self._appended_count
 
     async def wait_until_synced(self) -> None:
-        """Until all that was put before is on the disk. Those who wait at one time share the work."""
-        wanted = self._written
-        while self._on_disk < wanted:
-            await self._is_well.wait()
+        """Wait until everything appended before this call is on the disk.
+
+        Callers that wait at the same time share one sync. Waits as long as the disk cannot be written.
+        """
+        target_count = self._appended_count
+        while self._synced_count < target_count:
+            await self._is_writable_event.wait()
             if self._syncing is None:
-                self._syncing = self._file.sync(), self._written
-            syncing, count = self._syncing
+                self._syncing = self._file.sync(), self._appended_count
+            sync, count_after = self._syncing
             try:
-                await asyncio.shield(syncing)
-                self._on_disk = max(self._on_disk, count)
+                await asyncio.shield(sync)
+                self._synced_count = max(self._synced_count, count_after)
             except OSError as error:
                 self._fail(error)
             finally:
-                if self._syncing is not None and self._syncing[0] is syncing and syncing.done():
+                if self._syncing is not None and self._syncing[0] is sync and sync.done():
                     self._syncing = None
 
     def close(self) -> None:
+        """Close the file."""
         self._file.close()
 
 
@@ -346,57 +388,65 @@ _decoder: Final = msgspec.msgpack.Decoder(JournalEntry)
 
 
 def frame_entry(body: bytes) -> bytes:
+    """Return mark, length, checksum and body."""
     size = len(body).to_bytes(4, "big")
     return ENTRY_MARK + size + zlib.crc32(size + body).to_bytes(4, "big") + body
 
 
 def decode_entries(data: bytes) -> tuple[list[JournalEntry], int]:
-    """All that can be read, and how many bytes are damaged."""
-    at, lost = 0, 0
-    found: list[JournalEntry] = []
-    while at < len(data):
-        end = find_entry_end(data, at)
+    """Return all readable entries, and how many bytes are damaged."""
+    offset, damaged_bytes = 0, 0
+    entries: list[JournalEntry] = []
+    while offset < len(data):
+        end = find_entry_end(data, offset)
         if end is not None:
-            with contextlib.suppress(msgspec.MsgspecError):  # Whole, and yet nothing we know: another program's.
-                found.append(_decoder.decode(data[at + HEADER_BYTES : end]))
-                at = end
+            with contextlib.suppress(
+                msgspec.MsgspecError
+            ):  # A complete entry of an unknown type, from another version.
+                entries.append(_decoder.decode(data[offset + HEADER_BYTES : end]))
+                offset = end
                 continue
-        following = data.find(ENTRY_MARK, at + 1)
-        if following < 0 and is_truncated_entry(data[at:]):
-            log.debug(
-                "the last %s bytes of the node's journal are an entry that was never written to its end", len(data) - at
-            )
+        next_mark = data.find(ENTRY_MARK, offset + 1)
+        if next_mark < 0 and is_truncated_entry(data[offset:]):
+            log.debug("ignoring truncated last entry of the journal bytes=%s", len(data) - offset)
             break
-        following = len(data) if following < 0 else following
-        lost, at = lost + following - at, following
-    return found, lost
+        next_mark = len(data) if next_mark < 0 else next_mark
+        damaged_bytes, offset = damaged_bytes + next_mark - offset, next_mark
+    return entries, damaged_bytes
 
 
-def _come_further(
-    known: RestoredAllocation | SettledAllocation, record: AllocationRecord
+def _with_progress(
+    allocation: RestoredAllocation | SettledAllocation, record: AllocationRecord
 ) -> RestoredAllocation | SettledAllocation:
-    return RestoredAllocation(known.assignment, record) if isinstance(known, RestoredAllocation) else known
+    """Return the allocation with newer progress; progress after its end is ignored."""
+    return (
+        RestoredAllocation(allocation.stored_assignment, record)
+        if isinstance(allocation, RestoredAllocation)
+        else allocation
+    )
 
 
-def find_entry_end(data: bytes, at: int) -> int | None:
-    """Where the entry that begins here ends; None where none begins here, or not a whole one."""
-    head = data[at : at + HEADER_BYTES]
-    if len(head) < HEADER_BYTES or not head.startswith(ENTRY_MARK):
+def find_entry_end(data: bytes, offset: int) -> int | None:
+    """Return the end of the entry that begins at `offset`; `None` if no complete and undamaged entry begins there."""
+    header = data[offset : offset + HEADER_BYTES]
+    if len(header) < HEADER_BYTES or not header.startswith(ENTRY_MARK):
         return None
-    end = at + HEADER_BYTES + int.from_bytes(head[4:8], "big")
-    if end > len(data) or zlib.crc32(head[4:8] + data[at + HEADER_BYTES : end]) != int.from_bytes(head[8:], "big"):
+    end = offset + HEADER_BYTES + int.from_bytes(header[4:8], "big")
+    if end > len(data) or zlib.crc32(header[4:8] + data[offset + HEADER_BYTES : end]) != int.from_bytes(
+        header[8:], "big"
+    ):
         return None
     return end
 
 
-def is_truncated_entry(last: bytes) -> bool:
-    """Whether this is the beginning of an entry, which the power cut or the agent's death kept from being written whole."""
-    if len(last) < HEADER_BYTES:
-        return last.startswith(ENTRY_MARK[: len(last)])
-    if not last.startswith(ENTRY_MARK) or HEADER_BYTES + int.from_bytes(last[4:8], "big") <= len(last):
+def is_truncated_entry(data: bytes) -> bool:
+    """Return whether the data are the beginning of an entry that was not written completely, after a crash."""
+    if len(data) < HEADER_BYTES:
+        return data.startswith(ENTRY_MARK[: len(data)])
+    if not data.startswith(ENTRY_MARK) or HEADER_BYTES + int.from_bytes(data[4:8], "big") <= len(data):
         return False
     try:
-        msgspec.msgpack.decode(last[HEADER_BYTES:])
+        msgspec.msgpack.decode(data[HEADER_BYTES:])
     except msgspec.MsgspecError:
         return True
-    return False  # All of it is there, and its length is what is damaged.
+    return False  # The body is complete, so the length in the header is damaged.

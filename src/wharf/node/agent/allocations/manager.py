@@ -1,5 +1,7 @@
-"""Drives the core for every allocation of the node: hands it what happens, writes down what came of it, and has the
-drivers do what it says. It decides nothing.
+"""Drives the node core for every allocation: passes events to it, stores the new records, and has drivers perform the
+actions.
+
+Decides nothing itself.
 """
 
 import asyncio
@@ -27,7 +29,7 @@ from wharf.node.agent.allocations.journal import (
     StoredProgress,
 )
 from wharf.node.agent.fingerprint.host_ports import find_taken_port, is_requested_port
-from wharf.node.core import events as on
+from wharf.node.core import events
 from wharf.node.core.allocation import (
     Transition,
     apply_event,
@@ -62,42 +64,49 @@ from wharf.world import World
 log = logging.getLogger(__name__)
 
 LOG_STREAMS: Final = ("stdout", "stderr")
+"""The output streams of a task."""
 EMPTY_SPEC: Final = AllocationSpec(tasks=())
+"""The rules of an allocation that runs nothing here: its job is unknown or it ended before it arrived."""
 FORGET_TIMEOUT_S: Final = 5.0
-"""For so long it is waited for a disk that cannot keep the ends of tasks, when the agent ends with all of them."""
+"""Seconds that the agent, when it ends with all tasks, waits for a disk that cannot store their ends."""
 
 
 class ManagedAllocation:
-    """One allocation."""
+    """An allocation of this node: what servers assigned, and how far it has come."""
 
-    def __init__(self, kept: StoredAssignment, plan: AllocationSpec, record: AllocationRecord) -> None:
-        self.stored_assignment = kept
-        self.spec = plan
+    def __init__(self, stored_assignment: StoredAssignment, spec: AllocationSpec, record: AllocationRecord) -> None:
+        self.stored_assignment = stored_assignment
+        self.spec = spec
         self.record = record
         self.log_tails: bytes | None = None
-        """When it is over: the ends of its tasks' logs, packed. None: not read yet, or told."""
+        """The ends of its tasks' logs, packed, after it has ended. `None`: not read yet."""
 
     @property
     def assignment(self) -> messages.Assignment:
-        return self.stored_assignment.order
+        """The allocation and its job, as servers sent them."""
+        return self.stored_assignment.assignment
 
     @property
     def job(self) -> Job:
+        """The job of the allocation."""
         assert self.assignment.job is not None
         return self.assignment.job
 
     def task(self, name: str) -> Task:
+        """Return the task of this name from the job."""
         group = self.job.find_group(self.assignment.allocation.task_group)
         assert group is not None
         return next(task for task in group.tasks or () if task.name == name)
 
     def make_run_name(self, task: str, run: int) -> str:
-        """The name of one start: it is never used again."""
-        number = [each.name for each in self.spec.tasks].index(task)
-        return f"{self.record.id}.{number}.{run}"
+        """Return the name of one start of a task; each name is used once."""
+        position = [spec.name for spec in self.spec.tasks].index(task)
+        return f"{self.record.id}.{position}.{run}"
 
 
 class AllocationManager:
+    """All allocations of the node. Implements `AssignmentHandler` for servers and `Watcher` for drivers."""
+
     def __init__(
         self,
         world: World,
@@ -118,118 +127,144 @@ class AllocationManager:
         self._journal = journal
         self._folders = folders
         self._drivers = drivers
-        self._place = host
+        self._host = host
         self.reference_values = reference_values
-        """Of the node, for what is started from now on."""
-        self._upkeep = task_hooks
+        """What `${...}` references mean on this node, for tasks that start from now on."""
+        self._task_hooks = task_hooks
         self._preparing: dict[tuple[str, str], asyncio.Task[None]] = {}
         self._on_change = on_change
-        self._on_taken_port = on_port_taken
+        self._on_port_taken = on_port_taken
         self._max_kill_timeout_s = max_kill_timeout_s
         self._log_tail_bytes = log_tail_bytes
-        self._of_agent = dict(os.environ)  # Each look at the real one decodes all of it.
-        self._works: dict[str, ManagedAllocation] = {}
+        self._agent_environment = dict(os.environ)  # A copy, because each read of `os.environ` decodes it.
+        self._allocations: dict[str, ManagedAllocation] = {}
         self._live: dict[str, ManagedAllocation] = {}
-        """Those that are not over."""
+        """The allocations that are not over, by id."""
         self._settled: dict[str, int] = {}
-        """Those that are over, as servers know: the index of their orders. They are many; the journal has the rest."""
-        self._formers = PredecessorTracker(world, self, downloader)
-        self._doing: set[asyncio.Task[None]] = set()
+        """Ended allocations that servers have acknowledged, by id: the index of their assignment.
+
+        There can be many, so everything else about them is only in the journal.
+        """
+        self._predecessors = PredecessorTracker(world, self, downloader)
+        self._background_tasks: set[asyncio.Task[None]] = set()
         self._wake = asyncio.Event()
         self._is_ending = False
-        self._left_out: dict[str, int] = {}
-        """What came when nothing was to begin any more: the index of its orders."""
+        self._ignored_assignments: dict[str, int] = {}
+        """Assignments that arrived after `stop_all`, by id: their index. They are ignored."""
         self._silent_since_s: float | None = None
 
-    # -- what servers say (the port `Work` of `servers`)
+    # -- assignments and reports (implements `AssignmentHandler`)
 
     def find_assignment_index(self, allocation_id: str) -> int | None:
+        """Return the index of the assignment that was applied last; `None` if the allocation is unknown."""
         if (index := self._settled.get(allocation_id)) is not None:
             return index
-        work = self._works.get(allocation_id)
-        return work.assignment.allocation.alloc_modify_index if work is not None else self._left_out.get(allocation_id)
+        allocation = self._allocations.get(allocation_id)
+        return (
+            allocation.assignment.allocation.alloc_modify_index
+            if allocation is not None
+            else self._ignored_assignments.get(allocation_id)
+        )
 
     def list_allocations(self) -> list[str]:
-        return [*self._settled, *(id for id, work in self._works.items() if not work.stored_assignment.is_gone)]
+        """Return the ids of all allocations that servers know and that this node has."""
+        return [
+            *self._settled,
+            *(id for id, allocation in self._allocations.items() if not allocation.stored_assignment.is_gone),
+        ]
 
     def has_allocation(self, allocation_id: str) -> bool:
-        work = self._works.get(allocation_id)
-        return allocation_id in self._settled or (work is not None and not work.stored_assignment.is_gone)
+        """Return whether this node has the allocation and servers still know it."""
+        allocation = self._allocations.get(allocation_id)
+        return allocation_id in self._settled or (allocation is not None and not allocation.stored_assignment.is_gone)
 
-    def apply_assignment(self, order: messages.Assignment) -> None:
-        wanted = order.allocation
-        if wanted.id in self._settled:
-            self._take_settled(wanted)
+    def apply_assignment(self, assignment: messages.Assignment) -> None:
+        """Start, update or stop the allocation as servers want it now."""
+        assigned = assignment.allocation
+        if assigned.id in self._settled:
+            self._update_settled(assigned)
             return
-        known = self._works.get(wanted.id)
-        if known is None and self._is_ending:
-            self._left_out[wanted.id] = wanted.alloc_modify_index  # Servers tell of it again when the node is back.
+        existing = self._allocations.get(assigned.id)
+        if existing is None and self._is_ending:
+            self._ignored_assignments[assigned.id] = (
+                assigned.alloc_modify_index
+            )  # Servers send it again when the node is back.
             return
-        plan = self._plan_of(order)
-        if known is not None and [task.name for task in known.spec.tasks] != [task.name for task in plan.tasks]:
-            # Its job was purged, or is another one by now: what runs is not what is wanted, and ends as its own job says.
-            order, plan = replace(order, job=known.assignment.job), known.spec
-        kept = StoredAssignment(wanted.id, order)
-        if known is None:
-            self._journal.append_entry(kept)
-            if wanted.desired_status is not DesiredStatus.RUN or wanted.client_status.is_terminal:
-                # It came to an end before this node heard of it, or in a life of the node that is forgotten.
-                turned = apply_event(AllocationRecord(wanted.id), EMPTY_SPEC, on.StopRequested(), self._now())
-                self._put(ManagedAllocation(kept, EMPTY_SPEC, turned.record), turned)
+        spec = self._build_spec(assignment)
+        if existing is not None and [task.name for task in existing.spec.tasks] != [task.name for task in spec.tasks]:
+            # The job was purged or replaced. The running tasks end by the rules of the job that they were started with.
+            assignment, spec = replace(assignment, job=existing.assignment.job), existing.spec
+        stored_assignment = StoredAssignment(assigned.id, assignment)
+        if existing is None:
+            self._journal.append_entry(stored_assignment)
+            if assigned.desired_status is not DesiredStatus.RUN or assigned.client_status.is_terminal:
+                # It ended before this node received it, or the node has lost its journal.
+                transition = apply_event(AllocationRecord(assigned.id), EMPTY_SPEC, events.StopRequested(), self._now())
+                self._apply_transition(ManagedAllocation(stored_assignment, EMPTY_SPEC, transition.record), transition)
             else:
-                waits = self._formers.should_wait(order)
-                turned = receive_allocation(wanted.id, plan, self._now(), is_waiting_for_predecessor=waits)
-                self._put(ManagedAllocation(kept, plan, turned.record), turned)
+                is_waiting = self._predecessors.should_wait(assignment)
+                transition = receive_allocation(assigned.id, spec, self._now(), is_waiting_for_predecessor=is_waiting)
+                self._apply_transition(ManagedAllocation(stored_assignment, spec, transition.record), transition)
             return
-        is_judged_anew = known.assignment.allocation.deployment_id != wanted.deployment_id
-        known.stored_assignment, known.spec = kept, plan
-        if wanted.desired_status is not DesiredStatus.RUN:
-            marks = wanted.desired_transition
+        is_new_deployment = existing.assignment.allocation.deployment_id != assigned.deployment_id
+        existing.stored_assignment, existing.spec = stored_assignment, spec
+        if assigned.desired_status is not DesiredStatus.RUN:
+            desired_transition = assigned.desired_transition
             self.handle_event(
-                wanted.id, on.StopRequested(skips_delays=marks is not None and bool(marks.no_shutdown_delay))
+                assigned.id,
+                events.StopRequested(
+                    skips_delays=desired_transition is not None and bool(desired_transition.no_shutdown_delay)
+                ),
             )
-        elif is_judged_anew:
-            self.handle_event(wanted.id, on.HealthWatchStarted())
-        # After what follows from it: an order that is remembered is not given again.
-        self._journal.append_entry(kept)
+        elif is_new_deployment:
+            self.handle_event(assigned.id, events.HealthWatchStarted())
+        # Stored after its effects, because an assignment that is in the journal is not applied again after a crash.
+        self._journal.append_entry(stored_assignment)
 
-    def _take_settled(self, wanted: messages.AssignedAllocation) -> None:
-        settled = self._journal.read_settled(wanted.id)
-        self._keep_settled(
-            replace(settled, index=wanted.alloc_modify_index, client_status=wanted.client_status), wanted.id
+    def _update_settled(self, assigned: messages.AssignedAllocation) -> None:
+        """Apply an assignment of an allocation that is over: only its index is of interest."""
+        settled = self._journal.read_settled(assigned.id)
+        self._store_settled(
+            replace(settled, index=assigned.alloc_modify_index, client_status=assigned.client_status), assigned.id
         )
-        if not wanted.client_status.is_terminal:  # A log that was restored does not know of its end any more.
-            self._on_change(wanted.id)
+        if not assigned.client_status.is_terminal:  # Servers were restored from a snapshot that predates its end.
+            self._on_change(assigned.id)
 
-    def _keep_settled(self, settled: SettledAllocation, id: str) -> None:
-        """`id`: the same object for all who know the allocation, where it may be: there are many."""
+    def _store_settled(self, settled: SettledAllocation, id: str) -> None:
+        """Store that the allocation is settled.
+
+        Pass the id object that other tables hold: there can be many settled allocations, and sharing it saves memory.
+        """
         self._journal.append_entry(settled)
         self._settled[id] = settled.index
 
-    def _note_life(self, work: ManagedAllocation) -> None:
-        id = work.record.id
-        if work.record.is_over:
+    def _update_live(self, allocation: ManagedAllocation) -> None:
+        """Update the table of live allocations."""
+        id = allocation.record.id
+        if allocation.record.is_over:
             self._live.pop(id, None)
         else:
-            self._live[id] = work
+            self._live[id] = allocation
 
     def drop_allocation(self, allocation_id: str) -> None:
+        """Stop an allocation that servers no longer know, and forget it once it is over."""
         if self._settled.pop(allocation_id, None) is not None:
-            self._forget_files(allocation_id)
+            self._delete_files_and_entries(allocation_id)
             return
-        work = self._works[allocation_id]
-        work.stored_assignment = StoredAssignment(allocation_id, work.assignment, is_gone=True)
-        self.handle_event(allocation_id, on.StopRequested())
-        if allocation_id in self._works:
-            self._journal.append_entry(work.stored_assignment)
-        self._forget_if_over(work)
+        allocation = self._allocations[allocation_id]
+        allocation.stored_assignment = StoredAssignment(allocation_id, allocation.assignment, is_gone=True)
+        self.handle_event(allocation_id, events.StopRequested())
+        if allocation_id in self._allocations:
+            self._journal.append_entry(allocation.stored_assignment)
+        self._forget_if_ended(allocation)
 
     def build_update(self, allocation_id: str) -> messages.AllocationUpdate:
-        work = self.find(allocation_id)
-        assert work is not None, "only of what is known somebody asks"
-        record = work.record
-        if not record.tasks and work.assignment.allocation.client_status.is_terminal:
-            status = work.assignment.allocation.client_status
+        """Return the state of the allocation as servers are sent it."""
+        allocation = self.find(allocation_id)
+        assert allocation is not None, "the caller has checked has_allocation"
+        record = allocation.record
+        if not record.tasks and allocation.assignment.allocation.client_status.is_terminal:
+            status = allocation.assignment.allocation.client_status
             status = status if status is not ClientStatus.LOST else ClientStatus.COMPLETE
         else:
             status = record.status
@@ -241,452 +276,515 @@ class AllocationManager:
             deployment_status=(
                 AllocDeploymentStatus(healthy=record.is_healthy) if record.is_healthy is not None else None
             ),
-            log_tails=self._log_tails(work),
-            services=self._upkeep.list_services(work),
-            network_status=self._upkeep.find_network_status(allocation_id),
+            log_tails=self._read_log_tails(allocation),
+            services=self._task_hooks.list_services(allocation),
+            network_status=self._task_hooks.find_network_status(allocation_id),
         )
 
     async def wait_until_stored(self) -> None:
+        """Wait until everything that was reported before is on the disk."""
         await self._journal.wait_until_synced()
 
     def on_end_acknowledged(self, allocation_id: str) -> None:
-        work = self._works.get(allocation_id)
-        if work is not None and work.record.is_over:
-            del self._works[allocation_id]
-            wanted = work.assignment.allocation
-            settled = SettledAllocation(work.record, wanted.alloc_modify_index, wanted.client_status)
-            self._keep_settled(settled, work.record.id)
-            self._upkeep.release(work.record.id, tuple(task.name for task in work.record.tasks))
+        """Keep only a short entry about an ended allocation, because servers know that it is over."""
+        allocation = self._allocations.get(allocation_id)
+        if allocation is not None and allocation.record.is_over:
+            del self._allocations[allocation_id]
+            assigned = allocation.assignment.allocation
+            settled = SettledAllocation(allocation.record, assigned.alloc_modify_index, assigned.client_status)
+            self._store_settled(settled, allocation.record.id)
+            self._task_hooks.release(allocation.record.id, tuple(task.name for task in allocation.record.tasks))
 
-    def _log_tails(self, work: ManagedAllocation) -> bytes:
-        """Read before the files are gone. Once they are told nothing is said without files: servers keep what they have."""
-        if not work.record.is_over or not work.record.tasks:
-            work.log_tails = None
+    def _read_log_tails(self, allocation: ManagedAllocation) -> bytes:
+        """Return the ends of the logs of an ended allocation, packed; empty while it runs.
+
+        They are read while the files exist and kept until they are reported. An empty value makes servers keep the
+        tails that they have.
+        """
+        if not allocation.record.is_over or not allocation.record.tasks:
+            allocation.log_tails = None
             return b""
-        if work.log_tails is None and not self._folders.get_allocation_folder(work.record.id).is_dir():
+        if allocation.log_tails is None and not self._folders.get_allocation_folder(allocation.record.id).is_dir():
             return b""
-        if work.log_tails is None:
-            folder = ReadOnlyFolder(self._folders.get_allocation_folder(work.record.id))
-            length = self._log_tail_bytes
-            work.log_tails = pack_log_tails(
+        if allocation.log_tails is None:
+            folder = ReadOnlyFolder(self._folders.get_allocation_folder(allocation.record.id))
+            max_bytes = self._log_tail_bytes
+            allocation.log_tails = pack_log_tails(
                 {
-                    task.name: {stream: read_log_tail(folder, task.name, stream, length) for stream in LOG_STREAMS}
-                    for task in work.record.tasks
-                    if length
+                    task.name: {stream: read_log_tail(folder, task.name, stream, max_bytes) for stream in LOG_STREAMS}
+                    for task in allocation.record.tasks
+                    if max_bytes
                 }
             )
-        return work.log_tails
+        return allocation.log_tails
 
     def on_server_contact(self) -> None:
+        """Record that a server has replied."""
         if self._silent_since_s is not None:
             self._silent_since_s = None
-            self._happen_to_all(on.ServerContactRestored())
+            self._apply_to_all(events.ServerContactRestored())
 
     def on_server_silence(self, since_s: float) -> None:
+        """Record that no server has replied since `since_s` of the monotonic clock."""
         if self._silent_since_s is None:
             self._silent_since_s = since_s
-            self._happen_to_all(on.ServerContactLost(since_s))
+            self._apply_to_all(events.ServerContactLost(since_s))
 
-    def _happen_to_all(self, event: on.AllocationEvent) -> None:
-        for id, work in list(self._works.items()):
-            if not work.record.is_over and work.spec.stop_after_contact_lost_s is not None:
+    def _apply_to_all(self, event: events.AllocationEvent) -> None:
+        """Apply an event to all allocations that stop after a loss of contact."""
+        for id, allocation in list(self._allocations.items()):
+            if not allocation.record.is_over and allocation.spec.stop_after_contact_lost_s is not None:
                 self.handle_event(id, event)
 
-    # -- what drivers say (the port `Watcher`)
+    # -- reports of drivers (implements `Watcher`)
 
     def on_begun(self, run: str) -> None:
-        if (found := self._find(run)) is not None:
-            work, task, number = found
-            self.handle_event(work.record.id, on.TaskStarted(task, number))
+        """Apply a driver's report that a run has started."""
+        if (found := self._find_run(run)) is not None:
+            allocation, task, number = found
+            self.handle_event(allocation.record.id, events.TaskStarted(task, number))
 
-    def on_refused(self, run: str, why: str) -> None:
-        if (found := self._find(run)) is not None:
-            work, task, number = found
-            self.find_driver(work, task).forget(run)
-            self.handle_event(work.record.id, on.TaskStartFailed(task, number, why))
+    def on_refused(self, run: str, reason: str) -> None:
+        """Apply a driver's report that a run was not started and will not be."""
+        if (found := self._find_run(run)) is not None:
+            allocation, task, number = found
+            self.find_driver(allocation, task).forget(run)
+            self.handle_event(allocation.record.id, events.TaskStartFailed(task, number, reason))
 
     def on_said(self, run: str, message: str) -> None:
-        if (found := self._find(run)) is not None:
-            work, task, _ = found
-            said = on.TaskEventOccurred(task, TaskEventType.DRIVER, details={"driver_message": message})
-            self.handle_event(work.record.id, said)
+        """Add a driver's message to the history of the task."""
+        if (found := self._find_run(run)) is not None:
+            allocation, task, _ = found
+            event = events.TaskEventOccurred(task, TaskEventType.DRIVER, details={"driver_message": message})
+            self.handle_event(allocation.record.id, event)
 
     def on_ended(self, run: str, outcome: Outcome) -> None:
-        if (found := self._find(run)) is not None:
-            work, task, number = found
-            driver = self.find_driver(work, task)
-            self.handle_event(work.record.id, on.TaskEnded(task, number, outcome))
+        """Apply the outcome of a run; the driver may forget the run once the outcome is stored."""
+        if (found := self._find_run(run)) is not None:
+            allocation, task, number = found
+            driver = self.find_driver(allocation, task)
+            self.handle_event(allocation.record.id, events.TaskEnded(task, number, outcome))
             self.run_when_stored(lambda: driver.forget(run))
 
-    # -- what people ask
+    # -- lookups
 
     def find(self, allocation_id: str) -> ManagedAllocation | None:
-        """Of what is settled: what is remembered of it, without its job."""
+        """Return the allocation; a settled one has no job. `None` if it is unknown."""
         if allocation_id not in self._settled:
-            return self._works.get(allocation_id)
+            return self._allocations.get(allocation_id)
         settled = self._journal.read_settled(allocation_id)
-        wanted = messages.AssignedAllocation(
+        assigned = messages.AssignedAllocation(
             id=allocation_id, alloc_modify_index=settled.index, client_status=settled.client_status
         )
         return ManagedAllocation(
-            StoredAssignment(allocation_id, messages.Assignment(allocation=wanted)), EMPTY_SPEC, settled.record
+            StoredAssignment(allocation_id, messages.Assignment(allocation=assigned)), EMPTY_SPEC, settled.record
         )
 
     def list_live(self) -> list[ManagedAllocation]:
+        """Return the allocations that are not over."""
         return list(self._live.values())
 
     def list_ended(self) -> list[str]:
-        """Allocations of which nothing runs any more."""
-        return [*self._settled, *(id for id, work in self._works.items() if work.record.is_over)]
+        """Return the ids of all allocations that are over."""
+        return [*self._settled, *(id for id, allocation in self._allocations.items() if allocation.record.is_over)]
 
-    def get_environment_and_folders(self, work: ManagedAllocation, name: str) -> tuple[dict[str, str], TaskFolders]:
-        """The variables and the folders of a task."""
-        id = work.record.id
-        folders = self._folders.get_task_folders(id, name)
-        wanted = work.assignment.allocation
-        task, view = work.task(name), self.find_driver(work, name).view
+    def get_environment_and_folders(
+        self, allocation: ManagedAllocation, task_name: str
+    ) -> tuple[dict[str, str], TaskFolders]:
+        """Return the environment variables and the folders of a task."""
+        id = allocation.record.id
+        folders = self._folders.get_task_folders(id, task_name)
+        assigned = allocation.assignment.allocation
+        task, view = allocation.task(task_name), self.find_driver(allocation, task_name).view
         environment = build_environment(
-            wanted,
-            work.job,
+            assigned,
+            allocation.job,
             task,
             map_task_folders(folders, view),
-            self._place,
+            self._host,
             self.reference_values,
-            agent_environment=self._of_agent if view is not View.OWN else {},
-            network=self._upkeep.find_network_status(id),
+            agent_environment=self._agent_environment if view is not View.OWN else {},
+            network=self._task_hooks.find_network_status(id),
         )
-        return environment | self._upkeep.build_environment(id, name), folders
+        return environment | self._task_hooks.build_environment(id, task_name), folders
 
-    def find_driver(self, work: ManagedAllocation, name: str) -> Driver:
-        driver = work.task(name).driver
-        return self._drivers.get(driver) or self._drivers[""]
+    def find_driver(self, allocation: ManagedAllocation, task_name: str) -> Driver:
+        """Return the driver of the task; the driver with the empty name stands in for a missing one."""
+        driver_name = allocation.task(task_name).driver
+        return self._drivers.get(driver_name) or self._drivers[""]
 
-    def _find(self, run: str) -> tuple[ManagedAllocation, str, int] | None:
-        allocation_id, number, count = run.rsplit(".", 2)
-        work = self._works.get(allocation_id)
-        if work is None or int(number) >= len(work.spec.tasks):
+    def _find_run(self, run: str) -> tuple[ManagedAllocation, str, int] | None:
+        """Return the allocation, task name and number of a run; `None` if the allocation or task is unknown."""
+        allocation_id, position, run_number = run.rsplit(".", 2)
+        allocation = self._allocations.get(allocation_id)
+        if allocation is None or int(position) >= len(allocation.spec.tasks):
             return None
-        return work, work.spec.tasks[int(number)].name, int(count)
+        return allocation, allocation.spec.tasks[int(position)].name, int(run_number)
 
-    # -- the core
+    # -- applying events
 
-    def handle_event(self, allocation_id: str, event: on.AllocationEvent) -> None:
+    def handle_event(self, allocation_id: str, event: events.AllocationEvent) -> None:
+        """Apply an event to the allocation and perform everything that follows. Settled allocations ignore events."""
         if allocation_id in self._settled:
-            return  # Nothing happens to it any more.
-        work = self._works[allocation_id]
-        self._put(work, apply_event(work.record, work.spec, event, self._now()))
+            return
+        allocation = self._allocations[allocation_id]
+        self._apply_transition(allocation, apply_event(allocation.record, allocation.spec, event, self._now()))
 
-    def _put(self, work: ManagedAllocation, turned: Transition) -> None:
-        is_new = turned.record.id not in self._works
-        changed = turned.record != work.record or is_new
-        self._works[turned.record.id] = work
-        work.record = turned.record
-        self._note_life(work)
+    def _apply_transition(self, allocation: ManagedAllocation, transition: Transition) -> None:
+        """Store the new record, perform its actions and call the hooks."""
+        is_new = transition.record.id not in self._allocations
+        changed = transition.record != allocation.record or is_new
+        self._allocations[transition.record.id] = allocation
+        allocation.record = transition.record
+        self._update_live(allocation)
         if changed:
-            self._journal.append_entry(StoredProgress(turned.record))
-            self._on_change(turned.record.id)
+            self._journal.append_entry(StoredProgress(transition.record))
+            self._on_change(transition.record.id)
             self._wake.set()
-        self._end_preparing(work)
-        for action in turned.actions:
-            self._do(work, action)
+        self._cancel_preparations(allocation)
+        for action in transition.actions:
+            self._perform(allocation, action)
         if changed:
-            self._upkeep.on_record_changed(work)
-            self._formers.on_record_changed(work)
-            self._forget_if_over(work)
-            if turned.record.is_over:
-                self._formers.release_waiting()
+            self._task_hooks.on_record_changed(allocation)
+            self._predecessors.on_record_changed(allocation)
+            self._forget_if_ended(allocation)
+            if transition.record.is_over:
+                self._predecessors.release_waiting()
 
-    def _end_preparing(self, work: ManagedAllocation) -> None:
-        """What is to end needs nothing any more."""
-        for task in work.record.tasks:
+    def _cancel_preparations(self, allocation: ManagedAllocation) -> None:
+        """Cancel preparations of tasks that no longer are in that step."""
+        for task in allocation.record.tasks:
             if task.step is not TaskStep.PREPARING:
-                doing = self._preparing.pop((work.record.id, task.name), None)
-                if doing is not None:
-                    doing.cancel()
+                preparation = self._preparing.pop((allocation.record.id, task.name), None)
+                if preparation is not None:
+                    preparation.cancel()
 
-    def _forget_if_over(self, work: ManagedAllocation) -> None:
-        id = work.record.id
-        if work.stored_assignment.is_gone and work.record.is_over and id in self._works:
-            del self._works[id]
-            self._upkeep.release(id, tuple(task.name for task in work.record.tasks))
-            self._forget_files(id)
+    def _forget_if_ended(self, allocation: ManagedAllocation) -> None:
+        """Forget an allocation that is over and that servers no longer know."""
+        id = allocation.record.id
+        if allocation.stored_assignment.is_gone and allocation.record.is_over and id in self._allocations:
+            del self._allocations[id]
+            self._task_hooks.release(id, tuple(task.name for task in allocation.record.tasks))
+            self._delete_files_and_entries(id)
 
-    def _forget_files(self, id: str) -> None:
+    def _delete_files_and_entries(self, id: str) -> None:
+        """Remove the folder and the journal entries of an allocation."""
         self._folders.remove_folder(id)
         self._journal.append_entry(DeletedAllocation(id))
 
     def _now(self) -> ClockReading:
+        """Return both clocks and a random number for one event."""
         return ClockReading(self._world.now_ns(), self._world.monotonic_s(), self._world.random.random())
 
-    def _plan_of(self, order: messages.Assignment) -> AllocationSpec:
-        if order.job is None:
+    def _build_spec(self, assignment: messages.Assignment) -> AllocationSpec:
+        """Derive the rules of the allocation from its job."""
+        if assignment.job is None:
             return EMPTY_SPEC
-        wanted = order.allocation
-        plan = build_allocation_spec(
-            order.job,
-            wanted.task_group,
-            is_deployed=bool(wanted.deployment_id),
+        assigned = assignment.allocation
+        spec = build_allocation_spec(
+            assignment.job,
+            assigned.task_group,
+            is_deployed=bool(assigned.deployment_id),
             max_kill_timeout_s=self._max_kill_timeout_s,
         )
-        return plan or EMPTY_SPEC
+        return spec or EMPTY_SPEC
 
     async def run_deadlines(self) -> None:
-        """Until cancelled: hand every allocation its time when something of it is due."""
-        self._formers.release_waiting()
+        """Until canceled: pass `DeadlineReached` to every allocation of which something is due."""
+        self._predecessors.release_waiting()
         while True:
             self._wake.clear()
-            due_s = find_earliest([find_next_deadline_s(work.record, work.spec) for work in self._live.values()])
+            due_s = find_earliest(
+                [find_next_deadline_s(allocation.record, allocation.spec) for allocation in self._live.values()]
+            )
             wait_s = None if due_s is None else max(0.0, due_s - self._world.monotonic_s())
             try:
                 await asyncio.wait_for(self._wake.wait(), wait_s)
                 await asyncio.sleep(0)
             except TimeoutError:
                 now_s = self._world.monotonic_s()
-                for id, work in list(self._live.items()):
-                    due_s = find_next_deadline_s(work.record, work.spec)
+                for id, allocation in list(self._live.items()):
+                    due_s = find_next_deadline_s(allocation.record, allocation.spec)
                     if due_s is not None and due_s <= now_s:
-                        self.handle_event(id, on.DeadlineReached())
+                        self.handle_event(id, events.DeadlineReached())
 
-    # -- what is to be done
+    # -- performing actions
 
-    def _do(self, work: ManagedAllocation, action: on.TaskAction) -> None:
+    def _perform(self, allocation: ManagedAllocation, action: events.TaskAction) -> None:
+        """Perform one action."""
         match action:
-            case on.PrepareTask(task):
-                doing = self._preparing.get((work.record.id, task))
-                if doing is None or doing.done():  # Else it was said again by who does not know that it goes on.
-                    self._preparing[work.record.id, task] = self._begin(self._prepare(work, task))
-            case on.StartTask(task, run):
-                self._begin(self._start(work, task, run))
-            case on.CancelStart(task, run):
-                self.find_driver(work, task).give_up(work.make_run_name(task, run))
-            case on.SignalTask(task, run, name):
-                self.find_driver(work, task).signal(work.make_run_name(task, run), name)
-            case on.KillTask(task, run):
-                self.find_driver(work, task).kill(work.make_run_name(task, run))
+            case events.PrepareTask(task):
+                preparation = self._preparing.get((allocation.record.id, task))
+                if preparation is None or preparation.done():  # A repeated action does not start a second preparation.
+                    self._preparing[allocation.record.id, task] = self._run_in_background(
+                        self._prepare(allocation, task)
+                    )
+            case events.StartTask(task, run):
+                self._run_in_background(self._start(allocation, task, run))
+            case events.CancelStart(task, run):
+                self.find_driver(allocation, task).give_up(allocation.make_run_name(task, run))
+            case events.SignalTask(task, run, signal):
+                self.find_driver(allocation, task).signal(allocation.make_run_name(task, run), signal)
+            case events.KillTask(task, run):
+                self.find_driver(allocation, task).kill(allocation.make_run_name(task, run))
             case _:
-                raise AssertionError(f"nobody knows how to {action}")
+                raise AssertionError(f"unknown action {action}")
 
-    def _begin(self, doing: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = self._world.start_task(doing, name="a task's step")
-        self._doing.add(task)
-        task.add_done_callback(self._done)
+    def _run_in_background(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run a coroutine in the background and log its failure."""
+        task = self._world.start_task(coroutine, name="task action")
+        self._background_tasks.add(task)
+        task.add_done_callback(self._on_background_task_done)
         return task
 
-    def _done(self, task: asyncio.Task[None]) -> None:
-        self._doing.discard(task)
+    def _on_background_task_done(self, task: asyncio.Task[None]) -> None:
+        """Remove a finished background task and log its failure."""
+        self._background_tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("a step of a task failed by a fault of ours", exc_info=error)
+            log.error("task action failed: unexpected error", exc_info=error)
 
-    async def _prepare(self, work: ManagedAllocation, name: str) -> None:
-        id = work.record.id
+    async def _prepare(self, allocation: ManagedAllocation, task_name: str) -> None:
+        """Create the task's folders, check its ports and call the hooks; report the result as an event."""
+        id = allocation.record.id
         try:
-            self._folders.create_task_folders(id, name)
-            self._inherit(work, name)
+            self._folders.create_task_folders(id, task_name)
+            self._move_predecessor_data(allocation, task_name)
         except OSError as error:
-            why = f"its folders cannot be made: {error.strerror}"
-            self._prepared(id, name, on.TaskPreparationFailed(name, why))
+            reason = f"cannot create the task's folders: {error.strerror}"
+            self._report_preparation(id, task_name, events.TaskPreparationFailed(task_name, reason))
             return
-        if (taken := self._taken_port(work)) is not None:
-            why = f"port {taken.value} ({taken.label}) is held by something else on this node"
-            self._on_taken_port(taken.value)
-            # One that was asked for by its number may become free; else another node, or another number, is better.
-            is_final = not is_requested_port(work.job, work.assignment.allocation.task_group, taken)
-            self._prepared(id, name, on.TaskPreparationFailed(name, why, is_final=is_final))
+        if (taken_port := self._find_taken_port(allocation)) is not None:
+            reason = f"port {taken_port.value} ({taken_port.label}) is in use by another program on this node"
+            self._on_port_taken(taken_port.value)
+            # A port that the job names may become free. Otherwise a replacement with another port or node is better.
+            is_final = not is_requested_port(allocation.job, allocation.assignment.allocation.task_group, taken_port)
+            self._report_preparation(id, task_name, events.TaskPreparationFailed(task_name, reason, is_final=is_final))
             return
         try:
-            await self._upkeep.prepare_task(work, name)
+            await self._task_hooks.prepare_task(allocation, task_name)
         except TaskSetupError as error:
-            not_prepared = on.TaskPreparationFailed(
-                name, str(error), error.event_type, error.detail_name, is_final=error.is_final
+            failure = events.TaskPreparationFailed(
+                task_name, str(error), error.event_type, error.detail_name, is_final=error.is_final
             )
-            self._prepared(id, name, not_prepared)
+            self._report_preparation(id, task_name, failure)
             return
-        self._prepared(id, name, on.TaskPrepared(name))
+        self._report_preparation(id, task_name, events.TaskPrepared(task_name))
 
-    def _inherit(self, work: ManagedAllocation, name: str) -> None:
-        """What a sticky group keeps. Raises OSError."""
-        disk, former = find_ephemeral_disk(work.assignment), work.assignment.allocation.previous_allocation
-        if disk is not None and (disk.sticky or disk.migrate) and former:
-            self._folders.move_predecessor_data(former, work.record.id, name)
+    def _move_predecessor_data(self, allocation: ManagedAllocation, task_name: str) -> None:
+        """Move the data of the predecessor here, if the group has a sticky disk. Raises `OSError`."""
+        disk, predecessor_id = (
+            find_ephemeral_disk(allocation.assignment),
+            allocation.assignment.allocation.previous_allocation,
+        )
+        if disk is not None and (disk.sticky or disk.migrate) and predecessor_id:
+            self._folders.move_predecessor_data(predecessor_id, allocation.record.id, task_name)
 
-    def _taken_port(self, work: ManagedAllocation) -> AllocatedPort | None:
-        """Looked at while nothing of the allocation runs: afterwards they are held by itself."""
-        if any(task.has_process or task.step is TaskStep.STARTING for task in work.record.tasks):
+    def _find_taken_port(self, allocation: ManagedAllocation) -> AllocatedPort | None:
+        """Return a port of the allocation that another program holds; `None` if all are free.
+
+        Checked only while no task runs, because afterwards the allocation holds its ports itself.
+        """
+        if any(task.has_process or task.step is TaskStep.STARTING for task in allocation.record.tasks):
             return None
-        allocated = work.assignment.allocation.allocated_resources
+        allocated = allocation.assignment.allocation.allocated_resources
         ports = (allocated.shared.ports or ()) if allocated is not None else ()
-        return find_taken_port(ports, self._place.address)
+        return find_taken_port(ports, self._host.address)
 
-    def _prepared(self, id: str, name: str, event: on.AllocationEvent) -> None:
-        self._preparing.pop((id, name), None)
-        if id in self._works:
+    def _report_preparation(self, id: str, task_name: str, event: events.AllocationEvent) -> None:
+        """Report the result of a preparation, if the allocation is still known."""
+        self._preparing.pop((id, task_name), None)
+        if id in self._allocations:
             self.handle_event(id, event)
 
-    async def _start(self, work: ManagedAllocation, name: str, run: int) -> None:
-        id = work.record.id
-        # After a crash of the machine nobody may think that this was never begun.
+    async def _start(self, allocation: ManagedAllocation, task_name: str, run: int) -> None:
+        """Have the driver start the run; report a failure as an event."""
+        id = allocation.record.id
+        # After a power cut the journal must show that this run may have been started.
         await self._journal.wait_until_synced()
-        if not self._is_starting(work, name, run):
+        if not self._is_starting(allocation, task_name, run):
             return
         try:
-            await self._upkeep.ensure_prepared(work, name)
+            await self._task_hooks.ensure_prepared(allocation, task_name)
         except TaskSetupError as error:
             self.handle_event(
-                id, on.TaskStartFailed(name, run, str(error), error.is_final, error.event_type, error.detail_name)
+                id,
+                events.TaskStartFailed(task_name, run, str(error), error.is_final, error.event_type, error.detail_name),
             )
             return
-        if not self._is_starting(work, name, run):
+        if not self._is_starting(allocation, task_name, run):
             return
-        task = work.task(name)
-        environment, _ = self.get_environment_and_folders(work, name)
+        task = allocation.task(task_name)
+        environment, _ = self.get_environment_and_folders(allocation, task_name)
         missing: list[str] = []
         config = resolve_document(task.config or {}, self.reference_values.with_variables(environment), missing)
         if missing:
-            why = f"nothing is known by the name of {', '.join(missing)}"
-            kind = TaskEventType.FAILED_VALIDATION
+            reason = f"unknown reference: {', '.join(missing)}"
+            event_type = TaskEventType.FAILED_VALIDATION
             self.handle_event(
-                id, on.TaskStartFailed(name, run, why, is_final=True, event_type=kind, detail_name="validation_error")
+                id,
+                events.TaskStartFailed(
+                    task_name, run, reason, is_final=True, event_type=event_type, detail_name="validation_error"
+                ),
             )
             return
         assert isinstance(config, dict)
         try:
-            order = self._order(work, name, run, config, environment)
-            await self.find_driver(work, name).start(order)
+            order = self._build_task_order(allocation, task_name, run, config, environment)
+            await self.find_driver(allocation, task_name).start(order)
         except CannotStart as error:
-            self.handle_event(id, on.TaskStartFailed(name, run, str(error), is_final=error.is_final))
+            self.handle_event(id, events.TaskStartFailed(task_name, run, str(error), is_final=error.is_final))
 
-    def _order(
-        self, work: ManagedAllocation, name: str, run: int, config: dict[str, object], environment: dict[str, str]
+    def _build_task_order(
+        self,
+        allocation: ManagedAllocation,
+        task_name: str,
+        run: int,
+        config: dict[str, object],
+        environment: dict[str, str],
     ) -> TaskOrder:
-        """Raises CannotStart."""
-        task, wanted, place = work.task(name), work.assignment.allocation, self._place
-        folders = self._folders.get_task_folders(wanted.id, name)
+        """Build the order for the driver. Raises `CannotStart`."""
+        task, assigned, host = allocation.task(task_name), allocation.assignment.allocation, self._host
+        folders = self._folders.get_task_folders(assigned.id, task_name)
         return TaskOrder(
-            run=work.make_run_name(name, run),
-            task=name,
+            run=allocation.make_run_name(task_name, run),
+            task=task_name,
             config=config,
             environment=environment,
             task_folder=folders.task,
             log_folder=folders.logs,
             log=task.log_config,
             user=task.user,
-            allocation_id=wanted.id,
+            allocation_id=assigned.id,
             shared_folder=folders.shared,
-            network=self._upkeep.find_network(wanted.id),
+            network=self._task_hooks.find_network(assigned.id),
             given=build_granted_resources(
-                wanted,
-                work.job,
+                assigned,
+                allocation.job,
                 task,
-                place.volumes,
-                total_mhz=place.total_mhz,
-                reserved=self._upkeep.find_device_reservation(wanted.id, name),
+                host.volumes,
+                total_mhz=host.total_mhz,
+                reserved=self._task_hooks.find_device_reservation(assigned.id, task_name),
             ),
-            labels=build_labels(wanted, work.job, name, node_id=place.node_id, node_name=place.node_name),
+            labels=build_labels(assigned, allocation.job, task_name, node_id=host.node_id, node_name=host.node_name),
         )
 
-    def run_when_stored(self, forget: Callable[[], None]) -> None:
-        """Drivers and supervisor may forget a run when all that happened before is surely written down: on a disk that is
-        full the outcome that they keep is the only one."""
-        self._begin(self._when_kept(forget))
+    def run_when_stored(self, action: Callable[[], None]) -> None:
+        """Call `action`, such as the cleanup of a run, once everything that was appended to the journal is on the
+        disk.
 
-    async def _when_kept(self, forget: Callable[[], None]) -> None:
+        While the disk is full, the outcome that drivers and supervisor hold is the only copy.
+        """
+        self._run_in_background(self._run_after_sync(action))
+
+    async def _run_after_sync(self, action: Callable[[], None]) -> None:
+        """Wait until the journal is on the disk, then call `action`."""
         await self._journal.wait_until_synced()
-        forget()
+        action()
 
     @staticmethod
-    def _is_starting(work: ManagedAllocation, name: str, run: int) -> bool:
-        record = work.record.task(name)
+    def _is_starting(allocation: ManagedAllocation, task_name: str, run: int) -> bool:
+        """Return whether the task still is at the start of this run."""
+        record = allocation.record.task(task_name)
         return record.step is TaskStep.STARTING and record.run == run
 
-    # -- after the agent was away
+    # -- restart of the agent
 
-    def restore(self, remembered: Mapping[str, RestoredAllocation | SettledAllocation], *, has_rebooted: bool) -> None:
-        for id, each in remembered.items():
-            if isinstance(each, SettledAllocation):
-                self._settled[id] = each.index
+    def restore(
+        self, stored_allocations: Mapping[str, RestoredAllocation | SettledAllocation], *, has_rebooted: bool
+    ) -> None:
+        """Take over the allocations from the journal, before anything else happens to them."""
+        for id, restored in stored_allocations.items():
+            if isinstance(restored, SettledAllocation):
+                self._settled[id] = restored.index
                 if has_rebooted:
-                    self._keep_settled(replace(each, record=reset_after_boot(each.record)), id)
+                    self._store_settled(replace(restored, record=reset_after_boot(restored.record)), id)
                 continue
-            if each.record is None:  # Its orders had come, and nothing was done about them yet.
+            if restored.record is None:  # It was assigned, but nothing was done yet; servers will send it again.
                 self._journal.append_entry(DeletedAllocation(id))
                 continue
-            record = reset_after_boot(each.record) if has_rebooted else each.record
-            plan = self._plan_of(each.assignment.order) if record.tasks and not record.is_over else EMPTY_SPEC
-            if not record.is_over and [task.name for task in record.tasks] != [task.name for task in plan.tasks]:
-                log.error("the journal's orders for %s do not fit what it has begun", id)
+            record = reset_after_boot(restored.record) if has_rebooted else restored.record
+            spec = (
+                self._build_spec(restored.stored_assignment.assignment)
+                if record.tasks and not record.is_over
+                else EMPTY_SPEC
+            )
+            if not record.is_over and [task.name for task in record.tasks] != [task.name for task in spec.tasks]:
+                log.error("ignoring journal entry: tasks of assignment and progress differ", extra={"allocation": id})
                 continue
-            if (
-                has_rebooted
-            ):  # Else an agent that ends before anything changes would leave the former clock's times behind.
+            if has_rebooted:  # Without this, an agent that ends before any change would leave times of the old clock.
                 self._journal.append_entry(StoredProgress(record))
-            self._works[id] = ManagedAllocation(each.assignment, plan, record)
-            self._note_life(self._works[id])
-            self._upkeep.on_record_changed(self._works[id])
+            self._allocations[id] = ManagedAllocation(restored.stored_assignment, spec, record)
+            self._update_live(self._allocations[id])
+            self._task_hooks.on_record_changed(self._allocations[id])
             self._on_change(id)
-        for work in list(self._works.values()):
-            self._formers.on_record_changed(work)
-            self._forget_if_over(work)
+        for allocation in list(self._allocations.values()):
+            self._predecessors.on_record_changed(allocation)
+            self._forget_if_ended(allocation)
 
     async def recover_driver(self, driver: Driver) -> None:
-        """Have the driver tell what became of its runs, and say again what may not have been heard."""
+        """Have the driver report what became of its runs, and repeat actions that may not have been performed."""
         runs = [
-            work.make_run_name(task.name, task.run)
-            for work in self._works.values()
-            for task in work.record.tasks
-            if task.should_recover and self.find_driver(work, task.name) is driver
+            allocation.make_run_name(task.name, task.run)
+            for allocation in self._allocations.values()
+            for task in allocation.record.tasks
+            if task.should_recover and self.find_driver(allocation, task.name) is driver
         ]
         await driver.recover(runs)
-        for work in list(self._works.values()):
-            for action in list_interrupted_actions(work.record, work.spec):
-                if self.find_driver(work, action.task) is driver:
-                    self._do(work, action)
+        for allocation in list(self._allocations.values()):
+            for action in list_interrupted_actions(allocation.record, allocation.spec):
+                if self.find_driver(allocation, action.task) is driver:
+                    self._perform(allocation, action)
         self._wake.set()
 
     def is_current_run(self, run: str) -> bool:
-        """Whether a task is at this run, so that its end must be heard."""
-        found = self._find(run)
+        """Return whether the task is at this run, so that its end must be reported."""
+        found = self._find_run(run)
         if found is None:
             return False
-        work, name, number = found
-        task = work.record.task(name)
+        allocation, name, number = found
+        task = allocation.record.task(name)
         return task.run == number and (task.has_process or task.step is TaskStep.STARTING)
 
-    # -- room
+    # -- garbage collection
 
     def collect_garbage(self, disk_usage: DiskUsage, limits: CollectionLimits) -> list[str]:
-        """Remove folders of what has ended, as far as there must be room. Which."""
-        found = [work for id in self._folders.list_allocations() if (work := self.find(id)) is not None]
-        ended = [EndedAllocation(w.record.id, w.record.finished_s) for w in found if w.record.finished_s is not None]
+        """Remove folders of ended allocations, as far as the limits require it. Return their ids."""
+        stored = [allocation for id in self._folders.list_allocations() if (allocation := self.find(id)) is not None]
+        ended = [EndedAllocation(a.record.id, a.record.finished_s) for a in stored if a.record.finished_s is not None]
         chosen = choose_allocations_to_remove(ended, len(self._live), disk_usage, limits)
         for id in chosen:
-            log.info("the folder of an ended allocation is removed to have room", extra={"allocation": id})
+            log.info("removing folder of ended allocation to free disk space", extra={"allocation": id})
             self.remove_files(id)
         return chosen
 
     def remove_files(self, allocation_id: str) -> None:
-        if (work := self._works.get(allocation_id)) is not None:
-            self._log_tails(work)  # Servers have not been told yet.
+        """Remove the folder of the allocation; the ends of its logs are read before, unless they were reported."""
+        if (allocation := self._allocations.get(allocation_id)) is not None:
+            self._read_log_tails(allocation)  # Servers have not received them yet.
         self._folders.remove_folder(allocation_id)
 
-    # -- the end of the agent
+    # -- shutdown
 
     async def stop_all(self) -> None:
-        """Have every task end, and wait for it. Nothing begins any more: servers replace what has ended, on this node too,
-        while other tasks still take their time."""
-        self._is_ending = True
-        for id, work in list(self._works.items()):
-            if not work.record.is_over:
-                self.handle_event(id, on.StopRequested(skips_delays=True))
-        await self.wait_until(lambda: not self._live)
-        # Drivers forget runs once their end is kept: until then something of each is left on the machine.
-        if self._doing:
-            await asyncio.wait(self._doing, timeout=FORGET_TIMEOUT_S)
+        """Stop every task and wait for the ends. New assignments are ignored from now on.
 
-    async def wait_until(self, is_so: Callable[[], bool]) -> None:
-        """Looked at whenever something happens to an allocation."""
-        while not is_so():
+        Otherwise servers would place replacements on this node while other tasks are still ending.
+        """
+        self._is_ending = True
+        for id, allocation in list(self._allocations.items()):
+            if not allocation.record.is_over:
+                self.handle_event(id, events.StopRequested(skips_delays=True))
+        await self.wait_until(lambda: not self._live)
+        # Drivers clean up a run once its end is stored.
+        if self._background_tasks:
+            await asyncio.wait(self._background_tasks, timeout=FORGET_TIMEOUT_S)
+
+    async def wait_until(self, condition: Callable[[], bool]) -> None:
+        """Wait until the condition holds; it is checked after every change of an allocation."""
+        while not condition():
             self._wake.clear()
             await self._wake.wait()
 
     def list_live_tasks(self) -> list[TaskRecord]:
-        return [task for work in self._live.values() for task in work.record.tasks if task.has_process]
+        """Return the tasks that have a process."""
+        return [task for allocation in self._live.values() for task in allocation.record.tasks if task.has_process]

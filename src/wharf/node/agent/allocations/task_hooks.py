@@ -1,6 +1,8 @@
-"""What goes on around tasks while they are prepared and run: their files, their checks, their place in the list of services.
+"""Prepares, accompanies and cleans up tasks: folders, network, devices, volumes, identities, templates, checks and
+services.
 
-It is told of every change of an allocation's record, and sees by itself what must begin or end; told twice it does nothing.
+The manager reports every change of an allocation's record; the hooks find out themselves what must start or stop. A
+repeated report has no effect.
 """
 
 import asyncio
@@ -16,7 +18,7 @@ from wharf.contract.model.allocations.task_states import TaskEventType
 from wharf.contract.model.jobs.groups import Task
 from wharf.contract.model.services import ServiceRegistration
 from wharf.node.agent.allocations.allocation import ManagedAllocation
-from wharf.node.core import events as on
+from wharf.node.core import events
 from wharf.node.core.record import AllocationRecord
 from wharf.node.core.steps import TaskStep
 from wharf.node.devices.node_devices import NodeDevices
@@ -41,266 +43,315 @@ from wharf.world import World
 log = logging.getLogger(__name__)
 
 MAX_OUTPUT_BYTES: Final = 4_096
+"""How much of the output of a check script or change script is kept; protects the memory of the node."""
 CANNOT_RUN_EXIT_CODE: Final = 126
-"""The exit code of a command that could not be run, as shells have it."""
+"""The exit code for a command that could not be run, as shells use it."""
 
 
 class AllocationManager(Protocol):
+    """The part of the node's allocation manager that the hooks use."""
+
     reference_values: ReferenceValues
 
     def find(self, allocation_id: str) -> ManagedAllocation | None: ...
 
-    def handle_event(self, allocation_id: str, event: on.AllocationEvent) -> None: ...
+    def handle_event(self, allocation_id: str, event: events.AllocationEvent) -> None: ...
 
-    def get_environment_and_folders(
-        self, work: Any, name: str
-    ) -> tuple[dict[str, str], TaskFolders]: ...  # Its own kind of work.
+    # `Any`: the manager takes its own class of allocations, which satisfies `ManagedAllocation`.
+    def get_environment_and_folders(self, allocation: Any, task_name: str) -> tuple[dict[str, str], TaskFolders]: ...
 
-    def find_driver(self, work: Any, name: str) -> Driver: ...  # As above.
+    def find_driver(self, allocation: Any, task_name: str) -> Driver: ...
 
 
 class LocalTaskHooks:
-    """`attach` it before anything else."""
+    """The hooks of a real node. Call `attach_manager` before any other method."""
 
     def __init__(
         self,
         world: World,
-        naming: TaskIdentityManager,
-        place: TaskHost,
-        views: ReadOnlyMounts,
-        connecting: AllocationNetworks,
+        identities: TaskIdentityManager,
+        host: TaskHost,
+        read_only_mounts: ReadOnlyMounts,
+        networks: AllocationNetworks,
         devices: NodeDevices,
     ) -> None:
         self._world = world
         self._devices = devices
-        self._reserved: dict[tuple[str, str], Reserved] = {}
-        self._asking: set[asyncio.Task[None]] = set()
+        self._reservations: dict[tuple[str, str], Reserved] = {}
+        self._reserving_tasks: set[asyncio.Task[None]] = set()
         self._prepared: dict[tuple[str, str], None] = {}
-        """Tasks that have all that they need, in the life of this agent."""
-        self._views = views
-        self._connecting = connecting
-        self._place = place
-        self._naming = naming
-        self._tending = TaskPreparation(world, naming.build_task_client)
-        self._checking = CheckRunner(world, self.handle_event, self.run_command_in_task)
-        self._wiped: dict[tuple[str, str], None] = {}
-        """Tasks that are over, whose secrets are gone."""
-        self._works: AllocationManager
+        """Tasks that this agent process has prepared; the keys are (allocation id, task name)."""
+        self._read_only_mounts = read_only_mounts
+        self._networks = networks
+        self._host = host
+        self._identities = identities
+        self._preparation = TaskPreparation(world, identities.build_task_client)
+        self._check_runner = CheckRunner(world, self.handle_event, self.run_command_in_task)
+        self._erased: dict[tuple[str, str], None] = {}
+        """Dead tasks whose secrets have been erased; the keys are (allocation id, task name)."""
+        self._manager: AllocationManager
 
-    def attach_manager(self, works: AllocationManager) -> None:
-        self._works = works
+    def attach_manager(self, manager: AllocationManager) -> None:
+        """Set the manager, which is created after the hooks."""
+        self._manager = manager
 
-    async def ensure_prepared(self, work: ManagedAllocation, name: str) -> None:
-        """Before a start: what was prepared by an agent before this one is not all on disk. Raises NotReady."""
-        if (work.record.id, name) not in self._prepared:
-            await self.prepare_task(work, name)
+    async def ensure_prepared(self, allocation: ManagedAllocation, task_name: str) -> None:
+        """Prepare the task again if this agent process has not done so. Raises `TaskSetupError`.
 
-    async def prepare_task(self, work: ManagedAllocation, name: str) -> None:
-        """Raises TaskSetupError."""
-        await self._prepare(work, name)
-        self._prepared[work.record.id, name] = None
+        Not all that an earlier agent process prepared is on the disk.
+        """
+        if (allocation.record.id, task_name) not in self._prepared:
+            await self.prepare_task(allocation, task_name)
 
-    async def _prepare(self, work: ManagedAllocation, name: str) -> None:
-        task = work.task(name)
-        if self._connecting.has_own_network(work.assignment.allocation, work.job):
-            await self._connect(work, name)
-        await self._reserve(work, name)
-        if task.volume_mounts and self._works.find_driver(work, name).view is View.HOST:
-            self._link_volumes(work, task)
+    async def prepare_task(self, allocation: ManagedAllocation, task_name: str) -> None:
+        """Prepare everything that the task needs. Raises `TaskSetupError`."""
+        await self._prepare(allocation, task_name)
+        self._prepared[allocation.record.id, task_name] = None
+
+    async def _prepare(self, allocation: ManagedAllocation, task_name: str) -> None:
+        """Prepare network, devices, volumes, secrets, identities, payload, artifacts and templates, in this order."""
+        task = allocation.task(task_name)
+        if self._networks.has_own_network(allocation.assignment.allocation, allocation.job):
+            await self._ensure_network(allocation, task_name)
+        await self._reserve(allocation, task_name)
+        if task.volume_mounts and self._manager.find_driver(allocation, task_name).view is View.HOST:
+            self._link_volumes(allocation, task)
         if not (task.artifacts or task.dispatch_payload or has_secrets(task)):
-            return  # As most: what they need is there.
-        _, folders = self._works.get_environment_and_folders(work, name)
-        self._wiped.pop((work.record.id, name), None)
+            return  # Most tasks need nothing else.
+        _, folders = self._manager.get_environment_and_folders(allocation, task_name)
+        self._erased.pop((allocation.record.id, task_name), None)
         try:
             if has_secrets(task):
                 mount_secrets(folders.secrets)
         except OSError as error:
-            why = f"the folder of its secrets cannot be kept in memory: {error.strerror}"
-            raise TaskSetupError(why, TaskEventType.SETUP_FAILURE, "setup_error") from error
-        tells = _Tells(self, work.record.id, name)
-        await self._naming.prepare_task(self._task_work(work, name), tells)
-        # Again: its identities may be in its variables now.
-        await self._tending.prepare_task(self._task_work(work, name), tells)
+            reason = f"cannot mount the secrets folder in memory: {error.strerror}"
+            raise TaskSetupError(reason, TaskEventType.SETUP_FAILURE, "setup_error") from error
+        task_control = _TaskControl(self, allocation.record.id, task_name)
+        await self._identities.prepare_task(self._build_task_context(allocation, task_name), task_control)
+        # A new context: the environment may contain the identities now.
+        await self._preparation.prepare_task(self._build_task_context(allocation, task_name), task_control)
 
-    async def _connect(self, work: ManagedAllocation, name: str) -> None:
-        """Raises TaskSetupError."""
+    async def _ensure_network(self, allocation: ManagedAllocation, task_name: str) -> None:
+        """Create the allocation's own network if it does not exist. Raises `TaskSetupError`."""
         try:
-            await self._connecting.ensure_network(work.assignment.allocation, work.job, self._facts(work, name))
+            await self._networks.ensure_network(
+                allocation.assignment.allocation, allocation.job, self._build_reference_values(allocation, task_name)
+            )
         except NetworkError as error:
-            why = f"the allocation's network cannot be made: {error}"
-            raise TaskSetupError(why, TaskEventType.SETUP_FAILURE, "setup_error") from error
+            reason = f"cannot create the allocation's network: {error}"
+            raise TaskSetupError(reason, TaskEventType.SETUP_FAILURE, "setup_error") from error
 
     def find_network(self, allocation_id: str) -> TaskNetwork | None:
-        return self._connecting.find_task_network(allocation_id)
+        """Return the allocation's own network; `None` if it has none."""
+        return self._networks.find_task_network(allocation_id)
 
     def find_network_status(self, allocation_id: str) -> NetworkStatus | None:
-        return self._connecting.find_network_status(allocation_id)
+        """Return the addresses of the allocation's own network; `None` if it has none."""
+        return self._networks.find_network_status(allocation_id)
 
-    async def _reserve(self, work: ManagedAllocation, name: str) -> None:
-        """What the task needs for the devices that it was given. Raises TaskSetupError."""
-        if not (devices := _devices_of(work, name)):
+    async def _reserve(self, allocation: ManagedAllocation, task_name: str) -> None:
+        """Reserve the devices that are assigned to the task. Raises `TaskSetupError`."""
+        if not (devices := _list_devices(allocation, task_name)):
             return
         try:
             reserved = await self._devices.reserve_devices(devices)
         except CannotReserve as error:
             raise TaskSetupError(str(error), TaskEventType.SETUP_FAILURE, "setup_error") from error
-        self._reserved[work.record.id, name] = reserved
+        self._reservations[allocation.record.id, task_name] = reserved
 
-    async def _reserve_again(self, work: ManagedAllocation, name: str) -> None:
-        """For commands beside a task that an agent before this one started: they find its devices as it does."""
+    async def _reserve_again(self, allocation: ManagedAllocation, task_name: str) -> None:
+        """Reserve the devices of a task that an earlier agent process started.
+
+        Commands beside the task then find its devices as the task does.
+        """
         try:
-            await self._reserve(work, name)
+            await self._reserve(allocation, task_name)
         except TaskSetupError as error:
-            log.warning("the devices of a task that runs are not known any more: %s", error)
+            log.warning("failed to reserve the devices of a running task again: %s", error, extra={"task": task_name})
 
     def find_device_reservation(self, allocation_id: str, task: str) -> Reserved:
-        return self._reserved.get((allocation_id, task), NOTHING_RESERVED)
+        """Return what drivers must do for the devices of the task; nothing if it has none."""
+        return self._reservations.get((allocation_id, task), NOTHING_RESERVED)
 
-    def _link_volumes(self, work: ManagedAllocation, task: Task) -> None:
-        """For a task that has no file system of its own. Raises TaskSetupError."""
+    def _link_volumes(self, allocation: ManagedAllocation, task: Task) -> None:
+        """Link the volumes into the folder of a task that has no root file system of its own.
+
+        Raises `TaskSetupError`.
+        """
         try:
-            volumes = list_granted_volumes(work.assignment.allocation, work.job, task, self._place.volumes)
+            volumes = list_granted_volumes(allocation.assignment.allocation, allocation.job, task, self._host.volumes)
         except CannotStart as error:
             raise TaskSetupError(str(error), TaskEventType.SETUP_FAILURE, "setup_error") from error
-        link_volumes(volumes, self._works.get_environment_and_folders(work, task.name)[1], self._views)
+        link_volumes(
+            volumes, self._manager.get_environment_and_folders(allocation, task.name)[1], self._read_only_mounts
+        )
 
     def build_environment(self, allocation_id: str, task: str) -> dict[str, str]:
-        of_devices = self.find_device_reservation(allocation_id, task).environment
-        named = self._naming.build_environment(allocation_id, task)
-        return {**of_devices, **named, **self._tending.build_environment(allocation_id, task)}
+        """Return the environment variables that devices, identities and templates add for the task."""
+        from_devices = self.find_device_reservation(allocation_id, task).environment
+        from_identities = self._identities.build_environment(allocation_id, task)
+        return {**from_devices, **from_identities, **self._preparation.build_environment(allocation_id, task)}
 
-    def on_record_changed(self, work: ManagedAllocation) -> None:
-        record, id = work.record, work.record.id
-        if not record.tasks or (record.is_over and work.assignment.job is None):
+    def on_record_changed(self, allocation: ManagedAllocation) -> None:
+        """Start and stop what accompanies the tasks, after a change of the allocation's record."""
+        record, id = allocation.record, allocation.record.id
+        if not record.tasks or (record.is_over and allocation.assignment.job is None):
             return
         for task in record.tasks:
             if task.is_dead:
                 self._prepared.pop((id, task.name), None)
-                self._reserved.pop((id, task.name), None)
-                self._naming.release(id, task.name)
-                self._tending.release(id, task.name)
-                self._wipe_secrets(work, task.name)
+                self._reservations.pop((id, task.name), None)
+                self._identities.release(id, task.name)
+                self._preparation.release(id, task.name)
+                self._wipe_secrets(allocation, task.name)
             elif task.has_process:
-                self._keep(work, task.name)
+                self._accompany_task(allocation, task.name)
         if record.is_over:
-            self._checking.remove_checks(id)
-            self._connecting.release_network(id)
+            self._check_runner.remove_checks(id)
+            self._networks.release_network(id)
             return
-        if not self._checking.has_checks(id) and self._is_connected(work):
-            wanted = work.assignment.allocation
-            self._checking.set_checks(
+        if not self._check_runner.has_checks(id) and self._is_connected(allocation):
+            assigned = allocation.assignment.allocation
+            self._check_runner.set_checks(
                 id,
-                wanted.name,
-                list_checks(wanted, work.job, self._place_of(id), lambda task: self._facts(work, task)),
+                assigned.name,
+                list_checks(
+                    assigned,
+                    allocation.job,
+                    self._get_host(id),
+                    lambda task: self._build_reference_values(allocation, task),
+                ),
             )
-        self._checking.update_running_checks(id, lambda task: _up_since_s(record, task))
+        self._check_runner.update_running_checks(id, lambda task: _up_since_s(record, task))
 
-    def _keep(self, work: ManagedAllocation, name: str) -> None:
-        wanted = work.task(name)
-        if (work.record.id, name) not in self._reserved and _devices_of(work, name):
-            self._reserved[work.record.id, name] = NOTHING_RESERVED
-            asking = self._world.start_task(self._reserve_again(work, name), name="devices of a task")
-            self._asking.add(asking)
-            asking.add_done_callback(self._asking.discard)
-        if not has_secrets(wanted):
+    def _accompany_task(self, allocation: ManagedAllocation, task_name: str) -> None:
+        """Accompany a task that has a process: keep devices known, identities renewed and templates rendered."""
+        task = allocation.task(task_name)
+        if (allocation.record.id, task_name) not in self._reservations and _list_devices(allocation, task_name):
+            self._reservations[allocation.record.id, task_name] = NOTHING_RESERVED
+            reserving = self._world.start_task(self._reserve_again(allocation, task_name), name="devices of a task")
+            self._reserving_tasks.add(reserving)
+            reserving.add_done_callback(self._reserving_tasks.discard)
+        if not has_secrets(task):
             return
-        id, tells = work.record.id, _Tells(self, work.record.id, name)
-        self._naming.keep_renewed(lambda: self._task_work(work, name), id, wanted, tells)
-        if wanted.templates:
-            self._tending.keep_rendered(lambda: self._task_work(work, name), id, name, tells)
+        id, task_control = allocation.record.id, _TaskControl(self, allocation.record.id, task_name)
+        self._identities.keep_renewed(lambda: self._build_task_context(allocation, task_name), id, task, task_control)
+        if task.templates:
+            self._preparation.keep_rendered(
+                lambda: self._build_task_context(allocation, task_name), id, task_name, task_control
+            )
 
-    def _wipe_secrets(self, work: ManagedAllocation, task: str) -> None:
-        key = (work.record.id, task)
-        if key not in self._wiped and has_secrets(work.task(task)):
-            self._wiped[key] = None
-            unmount_secrets(self._works.get_environment_and_folders(work, task)[1].secrets)
+    def _wipe_secrets(self, allocation: ManagedAllocation, task: str) -> None:
+        """Erase the secrets of a dead task, once."""
+        key = (allocation.record.id, task)
+        if key not in self._erased and has_secrets(allocation.task(task)):
+            self._erased[key] = None
+            unmount_secrets(self._manager.get_environment_and_folders(allocation, task)[1].secrets)
 
-    def list_services(self, work: ManagedAllocation) -> tuple[ServiceRegistration, ...]:
-        """Of what runs now."""
-        wanted, record = work.assignment.allocation, work.record
+    def list_services(self, allocation: ManagedAllocation) -> tuple[ServiceRegistration, ...]:
+        """Return the registrations of the services that are up now."""
+        assigned, record = allocation.assignment.allocation, allocation.record
         if not record.tasks or record.is_over:
             return ()
         return tuple(
-            build_registration(wanted, announced, self._place, self._facts(work, announced.task))
-            for announced in list_services(wanted, work.job, self._place_of(work.record.id))
-            if is_service_up(record, announced)
+            build_registration(assigned, service, self._host, self._build_reference_values(allocation, service.task))
+            for service in list_services(assigned, allocation.job, self._get_host(allocation.record.id))
+            if is_service_up(record, service)
         )
 
-    def _place_of(self, allocation_id: str) -> TaskHost:
+    def _get_host(self, allocation_id: str) -> TaskHost:
+        """Return the host, with the address of the allocation's own network if it has one."""
         status = self.find_network_status(allocation_id)
-        return self._place if status is None else replace(self._place, allocation_address=status.address)
+        return self._host if status is None else replace(self._host, allocation_address=status.address)
 
-    def _is_connected(self, work: ManagedAllocation) -> bool:
-        """Until then nobody knows where its ports are."""
-        wanted = work.assignment.allocation
-        return not self._connecting.has_own_network(wanted, work.job) or self.find_network_status(wanted.id) is not None
+    def _is_connected(self, allocation: ManagedAllocation) -> bool:
+        """Return whether the addresses of the allocation's ports are known."""
+        assigned = allocation.assignment.allocation
+        return (
+            not self._networks.has_own_network(assigned, allocation.job)
+            or self.find_network_status(assigned.id) is not None
+        )
 
     def release(self, allocation_id: str, tasks: tuple[str, ...]) -> None:
-        """Nobody wants to know of it any more."""
-        self._checking.remove_checks(allocation_id)
+        """Forget the allocation and its tasks."""
+        self._check_runner.remove_checks(allocation_id)
         for task in tasks:
-            self._naming.release(allocation_id, task)
-            self._tending.release(allocation_id, task)
-            self._wiped.pop((allocation_id, task), None)
-            self._reserved.pop((allocation_id, task), None)
+            self._identities.release(allocation_id, task)
+            self._preparation.release(allocation_id, task)
+            self._erased.pop((allocation_id, task), None)
+            self._reservations.pop((allocation_id, task), None)
             self._prepared.pop((allocation_id, task), None)
 
     async def build_check_results(self, allocation_id: str) -> Mapping[str, Any]:  # JSON.
-        return await self._checking.build_results(allocation_id)
+        """Return the results of the allocation's checks by check id."""
+        return await self._check_runner.build_results(allocation_id)
 
     async def close(self) -> None:
-        for asking in self._asking:
-            asking.cancel()
-        await asyncio.gather(*self._asking, return_exceptions=True)
-        await self._tending.close()
-        await self._naming.close()
-        await self._connecting.close()
+        """Cancel everything that accompanies tasks, when the agent ends."""
+        for reserving in self._reserving_tasks:
+            reserving.cancel()
+        await asyncio.gather(*self._reserving_tasks, return_exceptions=True)
+        await self._preparation.close()
+        await self._identities.close()
+        await self._networks.close()
 
     # -- for one task
 
-    def _facts(self, work: ManagedAllocation, task: str) -> ReferenceValues:
-        """Of a service that is its group's: those of the first task, whose variables of ports are the same."""
-        name = task or work.record.tasks[0].name
-        environment, _ = self._works.get_environment_and_folders(work, name)
-        return self._works.reference_values.with_variables(environment)
+    def _build_reference_values(self, allocation: ManagedAllocation, task: str) -> ReferenceValues:
+        """Return what references in a service or check of the task mean.
 
-    def _task_work(self, work: ManagedAllocation, name: str) -> TaskContext:
-        environment, folders = self._works.get_environment_and_folders(work, name)
-        wanted = work.assignment.allocation
+        An empty name stands for the group: its services use the first task's values, whose port variables are the
+        same.
+        """
+        task_name = task or allocation.record.tasks[0].name
+        environment, _ = self._manager.get_environment_and_folders(allocation, task_name)
+        return self._manager.reference_values.with_variables(environment)
+
+    def _build_task_context(self, allocation: ManagedAllocation, task_name: str) -> TaskContext:
+        """Return everything that the preparation of the task needs to know."""
+        environment, folders = self._manager.get_environment_and_folders(allocation, task_name)
+        assigned = allocation.assignment.allocation
         return TaskContext(
-            allocation_id=wanted.id,
-            namespace=wanted.namespace,
-            region=self._place.region,
-            task=work.task(name),
+            allocation_id=assigned.id,
+            namespace=assigned.namespace,
+            region=self._host.region,
+            task=allocation.task(task_name),
             folders=folders,
-            view=self._works.find_driver(work, name).view,
+            view=self._manager.find_driver(allocation, task_name).view,
             environment=environment,
-            reference_values=self._works.reference_values.with_variables(environment),
-            payload=work.job.payload or b"",
+            reference_values=self._manager.reference_values.with_variables(environment),
+            payload=allocation.job.payload or b"",
         )
 
-    def handle_event(self, allocation_id: str, event: on.AllocationEvent) -> None:
-        if self._works.find(allocation_id) is not None:
-            self._works.handle_event(allocation_id, event)
+    def handle_event(self, allocation_id: str, event: events.AllocationEvent) -> None:
+        """Apply an event to the allocation if it is still known."""
+        if self._manager.find(allocation_id) is not None:
+            self._manager.handle_event(allocation_id, event)
 
-    def signal_task(self, allocation_id: str, task: str, name: str, reason: str) -> None:
-        work = self._works.find(allocation_id)
-        if work is None or work.record.task(task).step is not TaskStep.RUNNING:
+    def signal_task(self, allocation_id: str, task: str, signal: str, reason: str) -> None:
+        """Send a signal to the task if it runs, and record why in the task's history."""
+        allocation = self._manager.find(allocation_id)
+        if allocation is None or allocation.record.task(task).step is not TaskStep.RUNNING:
             return
-        details = {"task_signal": name, "task_signal_reason": reason}
-        self.handle_event(allocation_id, on.TaskEventOccurred(task, TaskEventType.SIGNALING, details=details))
-        self._works.find_driver(work, task).signal(work.make_run_name(task, work.record.task(task).run), name)
+        details = {"task_signal": signal, "task_signal_reason": reason}
+        self.handle_event(allocation_id, events.TaskEventOccurred(task, TaskEventType.SIGNALING, details=details))
+        self._manager.find_driver(allocation, task).signal(
+            allocation.make_run_name(task, allocation.record.task(task).run), signal
+        )
 
     async def run_command_in_task(self, allocation_id: str, task: str, command: tuple[str, ...]) -> tuple[int, str]:
-        """Cancelled when it takes too long: then it is ended, with all that it started."""
-        work = self._works.find(allocation_id)
-        if work is None or not task or not work.record.task(task).has_process:
-            return CANNOT_RUN_EXIT_CODE, "the task does not run"
-        driver = self._works.find_driver(work, task)
+        """Run a command beside the task and return its exit code and output.
+
+        When it is canceled, for example by a timeout, the command is ended with all processes that it started.
+        """
+        allocation = self._manager.find(allocation_id)
+        if allocation is None or not task or not allocation.record.task(task).has_process:
+            return CANNOT_RUN_EXIT_CODE, "the task is not running"
+        driver = self._manager.find_driver(allocation, task)
         if not isinstance(driver, CommandDriver):
-            return CANNOT_RUN_EXIT_CODE, f"the driver {work.task(task).driver} runs no commands beside its tasks"
-        environment, folders = self._works.get_environment_and_folders(work, task)
-        run = work.make_run_name(task, work.record.task(task).run)
+            return CANNOT_RUN_EXIT_CODE, f"driver {allocation.task(task).driver} cannot run commands in tasks"
+        environment, folders = self._manager.get_environment_and_folders(allocation, task)
+        run = allocation.make_run_name(task, allocation.record.task(task).run)
         order = CommandOrder(
             run=run,
             name=f"{run}.{self._world.new_id()}",
@@ -309,59 +360,75 @@ class LocalTaskHooks:
             folder=str(folders.task),
         )
         try:
-            begun = await driver.run_beside(order)
+            running_command = await driver.run_beside(order)
         except CannotStart as error:
             return CANNOT_RUN_EXIT_CODE, str(error)
         try:
-            await begun.close_input()
-            said, also_said = await asyncio.gather(_all_said(begun, "stdout"), _all_said(begun, "stderr"))
-            return await begun.wait(), (said + also_said)[:MAX_OUTPUT_BYTES].decode(errors="replace")
+            await running_command.close_input()
+            output, errors = await asyncio.gather(
+                _read_output(running_command, "stdout"), _read_output(running_command, "stderr")
+            )
+            return await running_command.wait(), (output + errors)[:MAX_OUTPUT_BYTES].decode(errors="replace")
         finally:
-            await begun.end()
+            await running_command.end()
 
 
-def _devices_of(work: ManagedAllocation, name: str) -> tuple[AllocatedDevice, ...]:
-    allocated = work.assignment.allocation.allocated_resources
-    of_task = (allocated.tasks or {}).get(name) if allocated is not None else None
-    return tuple(of_task.devices or ()) if of_task is not None else ()
+def _list_devices(allocation: ManagedAllocation, task_name: str) -> tuple[AllocatedDevice, ...]:
+    """Return the devices that are assigned to the task."""
+    allocated = allocation.assignment.allocation.allocated_resources
+    task_resources = (allocated.tasks or {}).get(task_name) if allocated is not None else None
+    return tuple(task_resources.devices or ()) if task_resources is not None else ()
 
 
-class _Tells:
-    """What templates can have done about their task."""
+class _TaskControl:
+    """What identities and templates may do to their task."""
 
-    def __init__(self, upkeep: LocalTaskHooks, allocation_id: str, task: str) -> None:
-        self._upkeep = upkeep
+    def __init__(self, hooks: LocalTaskHooks, allocation_id: str, task: str) -> None:
+        self._hooks = hooks
         self._allocation_id = allocation_id
         self._task = task
 
-    def record_event(self, kind: TaskEventType, message: str = "", **details: str) -> None:
-        self._upkeep.handle_event(self._allocation_id, on.TaskEventOccurred(self._task, kind, message, details))
+    def record_event(self, event_type: TaskEventType, message: str = "", **details: str) -> None:
+        """Add an event to the history of the task."""
+        self._hooks.handle_event(
+            self._allocation_id, events.TaskEventOccurred(self._task, event_type, message, details)
+        )
 
     def restart_task(self, reason: str) -> None:
-        self._upkeep.handle_event(self._allocation_id, on.RestartRequested((self._task,), reason=reason))
+        """Restart the task."""
+        self._hooks.handle_event(self._allocation_id, events.RestartRequested((self._task,), reason=reason))
 
-    def signal_task(self, name: str, reason: str) -> None:
-        self._upkeep.signal_task(self._allocation_id, self._task, name, reason)
+    def signal_task(self, signal: str, reason: str) -> None:
+        """Send the task a signal if it runs."""
+        self._hooks.signal_task(self._allocation_id, self._task, signal, reason)
 
     async def run_command(self, command: tuple[str, ...], *, timeout_s: float) -> tuple[int, str]:
+        """Run a command beside the task and return its exit code and output. Raises `TimeoutError`."""
         async with asyncio.timeout(timeout_s):
-            return await self._upkeep.run_command_in_task(self._allocation_id, self._task, command)
+            return await self._hooks.run_command_in_task(self._allocation_id, self._task, command)
 
 
 def has_secrets(task: Task) -> bool:
-    """Whether the node itself may put some there. To mount costs more than a short task runs: so not for every one."""
+    """Return whether the node may write secrets for the task.
+
+    A mount in memory takes longer than a short task runs, so tasks without secrets get none.
+    """
     return bool(task.templates or task.secrets or list_exposed_identities(task))
 
 
-async def _all_said(command: Command, stream: Stream) -> bytes:
-    said = b""
-    while piece := await command.read(stream):
-        said = (said + piece)[:MAX_OUTPUT_BYTES]
-    return said
+async def _read_output(command: Command, stream: Stream) -> bytes:
+    """Read a stream of the command to its end and return its first `MAX_OUTPUT_BYTES`."""
+    output = b""
+    while chunk := await command.read(stream):
+        output = (output + chunk)[:MAX_OUTPUT_BYTES]
+    return output
 
 
 def _up_since_s(record: AllocationRecord, task: str) -> float | None:
-    """When it began to run; of the whole group: the first of its tasks. None: it does not, or is to end."""
+    """Return since when the task runs; for an empty name, since when the first task of the group runs.
+
+    `None` if it does not run or is being stopped.
+    """
     tasks = [record.task(task)] if task else record.tasks
-    since = [each.started_s for each in tasks if each.step is TaskStep.RUNNING]
-    return min(since, default=None)
+    start_times = [task_record.started_s for task_record in tasks if task_record.step is TaskStep.RUNNING]
+    return min(start_times, default=None)

@@ -1,4 +1,4 @@
-"""What the machine is and has, read from the kernel's files, in the words that jobs can ask for."""
+"""Reads the attributes and resources of the machine from the kernel, in the terms that jobs can request."""
 
 import contextlib
 import fcntl
@@ -32,7 +32,9 @@ PROC: Final = Path("/proc")
 SYS: Final = Path("/sys")
 ARCHITECTURES: Final = {"x86_64": "amd64", "aarch64": "arm64", "i686": "386", "armv7l": "arm"}
 DEFAULT_CORE_MHZ: Final = 1_000
+"""The speed of a core if the kernel does not report one."""
 SIGNALS: Final = "SIGABRT,SIGALRM,SIGBUS,SIGCHLD,SIGCONT,SIGFPE,SIGHUP,SIGILL,SIGINT,SIGIO,SIGIOT,SIGKILL,SIGPIPE,SIGPROF,SIGQUIT,SIGSEGV,SIGSTOP,SIGSYS,SIGTERM,SIGTRAP,SIGTSTP,SIGTTIN,SIGTTOU,SIGURG,SIGUSR1,SIGUSR2,SIGWINCH,SIGXCPU,SIGXFSZ"
+"""The signals that tasks can be sent."""
 BYTES_PER_MB: Final = 1 << 20
 CLOUDS: Final = (
     ("aws", "sys_vendor", "Amazon EC2"),
@@ -41,24 +43,31 @@ CLOUDS: Final = (
     ("azure", "chassis_asset_tag", "7783-7084-3265-9085-8269-3286-77"),
     ("digitalocean", "sys_vendor", "DigitalOcean"),
 )
+"""How to recognize a cloud: its name, the firmware field and the beginning of its value."""
 VARYING_ATTRIBUTES: Final = ("cpu.frequency", "cpu.totalcompute", "cpu.usablecompute")
+"""Attributes that change all the time; changes of them alone are not reported."""
 
 
 class MachineInfo(msgspec.Struct, frozen=True):
+    """Attributes and resources of the machine, and the address that tasks get."""
+
     attributes: dict[str, str]
     resources: NodeResources
     address: str
 
 
 def probe_machine(folder: Path, *, interface: str = "", min_port: int = 20_000, max_port: int = 32_000) -> MachineInfo:
-    """`folder`: where allocations will be, for the size of their disk."""
-    cores, model = _cores()
+    """Return attributes and resources of the machine.
+
+    `folder` is where allocations will be; its file system gives the disk size.
+    """
+    cores, model = _read_cores()
     mhz = sum(core.base_speed for core in cores)
     memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    room = os.statvfs(folder)
+    disk = os.statvfs(folder)
     device, address = find_default_address(interface)
     nodes = tuple(sorted({core.node_id for core in cores}))
-    system = platform.freedesktop_os_release() if Path("/etc/os-release").exists() else {}
+    os_release = platform.freedesktop_os_release() if Path("/etc/os-release").exists() else {}
     attributes = {
         "kernel.name": platform.system().lower(),
         "kernel.version": platform.release(),
@@ -77,16 +86,16 @@ def probe_machine(folder: Path, *, interface: str = "", min_port: int = 20_000, 
         },
         "platform.cloud": detect_cloud(SYS / "class/dmi/id"),
         "memory.totalbytes": str(memory_bytes),
-        "os.name": system.get("ID", "linux"),
-        "os.version": system.get("VERSION_ID", ""),
+        "os.name": os_release.get("ID", "linux"),
+        "os.version": os_release.get("VERSION_ID", ""),
         "os.signals": SIGNALS,
         "os.cgroups.version": "2" if (SYS / "fs/cgroup/cgroup.controllers").exists() else "1",
         "unique.hostname": socket.gethostname(),
         "unique.storage.volume": str(folder),
-        "unique.storage.bytestotal": str(room.f_blocks * room.f_frsize),
+        "unique.storage.bytestotal": str(disk.f_blocks * disk.f_frsize),
         "unique.network.ip-address": address,
         "unique.storage.secrets": "memory" if can_mount_tmpfs() else "disk",
-        # Both names: constraints that admission adds use ours, job files made for others use theirs.
+        # Both names: constraints that servers add use `wharf`, job files that were written for Nomad use `nomad`.
         **{f"{name}.version": __version__ for name in ("wharf", "nomad")},
         **{f"{name}.service_discovery": "true" for name in ("wharf", "nomad")},
     }
@@ -96,13 +105,13 @@ def probe_machine(folder: Path, *, interface: str = "", min_port: int = 20_000, 
             topology=ProcessorTopology(nodes=nodes, distances=((10,),) if len(nodes) == 1 else None, cores=cores)
         ),
         memory=NodeMemory(memory_mb=memory_bytes // BYTES_PER_MB),
-        disk=NodeDisk(disk_mb=room.f_bavail * room.f_frsize // BYTES_PER_MB),
+        disk=NodeDisk(disk_mb=disk.f_bavail * disk.f_frsize // BYTES_PER_MB),
         networks=(NetworkResource(mode="host", device=device, cidr=f"{address}/32", ip=address, mbits=1000),),
         node_networks=(
             NodeNetwork(
                 mode="host",
                 device=device,
-                mac_address=_text(SYS / "class/net" / device / "address"),
+                mac_address=_read_text(SYS / "class/net" / device / "address"),
                 speed=1000,
                 addresses=(NodeNetworkAddress(family="ipv4", alias="default", address=address),),
             ),
@@ -114,78 +123,85 @@ def probe_machine(folder: Path, *, interface: str = "", min_port: int = 20_000, 
 
 
 def merge_machine_info(before: MachineInfo, now: MachineInfo) -> MachineInfo:
-    """What the machine is now; itself as before where only that moved which always moves: free disk, clock rates."""
-    known, found = before.resources, now.resources
+    """Return what the machine is now, without changes that happen all the time: free disk space and clock rates.
+
+    If nothing else has changed, the result equals `before`.
+    """
+    old, new = before.resources, now.resources
     resources = msgspec.structs.replace(
-        found,
-        disk=known.disk if _same("unique.storage.bytestotal", before, now) else found.disk,
-        cpu=known.cpu if known.cpu.reservable_cpu_cores == found.cpu.reservable_cpu_cores else found.cpu,
-        processors=known.processors if _same("cpu.numcores", before, now) else found.processors,
+        new,
+        disk=old.disk if _is_unchanged("unique.storage.bytestotal", before, now) else new.disk,
+        cpu=old.cpu if old.cpu.reservable_cpu_cores == new.cpu.reservable_cpu_cores else new.cpu,
+        processors=old.processors if _is_unchanged("cpu.numcores", before, now) else new.processors,
     )
     rates = {name: before.attributes[name] for name in VARYING_ATTRIBUTES if name in before.attributes}
-    attributes = now.attributes | (rates if _same("cpu.numcores", before, now) else {})
+    attributes = now.attributes | (rates if _is_unchanged("cpu.numcores", before, now) else {})
     return MachineInfo(attributes, resources, now.address)
 
 
-def _same(name: str, before: MachineInfo, now: MachineInfo) -> bool:
+def _is_unchanged(name: str, before: MachineInfo, now: MachineInfo) -> bool:
+    """Return whether the attribute has the same value in both."""
     return before.attributes.get(name) == now.attributes.get(name)
 
 
-def _cores() -> tuple[tuple[ProcessorCore, ...], str]:
-    text = _text(PROC / "cpuinfo")
-    found = re.search(r"^model name\s*:\s*(.*)$", text, re.MULTILINE)
+def _read_cores() -> tuple[tuple[ProcessorCore, ...], str]:
+    """Return the cores that this process may use, and the name of the processor model."""
+    text = _read_text(PROC / "cpuinfo")
+    model_name = re.search(r"^model name\s*:\s*(.*)$", text, re.MULTILINE)
     speeds = [float(speed) for speed in re.findall(r"^cpu MHz\s*:\s*([\d.]+)$", text, re.MULTILINE)]
     cores = []
     for number in sorted(os.sched_getaffinity(0)):
         folder = SYS / f"devices/system/cpu/cpu{number}"
-        most_khz = _text(folder / "cpufreq/base_frequency") or _text(folder / "cpufreq/cpuinfo_max_freq")
-        if most_khz.isdecimal():
-            mhz = int(most_khz) // 1000
+        max_khz = _read_text(folder / "cpufreq/base_frequency") or _read_text(folder / "cpufreq/cpuinfo_max_freq")
+        if max_khz.isdecimal():
+            mhz = int(max_khz) // 1000
         else:
             mhz = round(speeds[number]) if number < len(speeds) else DEFAULT_CORE_MHZ
-        node = next((int(each.name[4:]) for each in folder.glob("node[0-9]*")), 0)
-        socket_id = _text(folder / "topology/physical_package_id")
+        node = next((int(entry.name[4:]) for entry in folder.glob("node[0-9]*")), 0)
+        socket_id = _read_text(folder / "topology/physical_package_id")
         cores.append(
             ProcessorCore(
                 socket_id=int(socket_id) if socket_id.isdecimal() else 0, node_id=node, id=number, base_speed=mhz
             )
         )
-    return tuple(cores), found[1] if found else ""
+    return tuple(cores), model_name[1] if model_name else ""
 
 
 def detect_cloud(firmware: Path) -> str:
-    """Whose machine it is, by what its firmware says; nothing where it is nobody's whom we know. No network is asked."""
-    said = {name: _text(firmware / name) for name in ("sys_vendor", "product_name", "chassis_asset_tag")}
-    for cloud, name, word in CLOUDS:
-        if said[name].startswith(word):
+    """Return the name of the cloud by the firmware's texts; empty if none is recognized. Uses no network."""
+    firmware_texts = {name: _read_text(firmware / name) for name in ("sys_vendor", "product_name", "chassis_asset_tag")}
+    for cloud, name, prefix in CLOUDS:
+        if firmware_texts[name].startswith(prefix):
             return cloud
     return ""
 
 
 def find_default_address(interface: str) -> tuple[str, str]:
-    """The interface that leads out, and its address; the loopback one where none does."""
-    device = interface or _default_device() or "lo"
-    return device, _address_of(device) or "127.0.0.1"
+    """Return the interface of the default route and its address; the loopback interface if there is no route."""
+    device = interface or _find_default_device() or "lo"
+    return device, _read_address(device) or "127.0.0.1"
 
 
-def _default_device() -> str:
-    for line in _text(PROC / "net/route").splitlines()[1:]:
+def _find_default_device() -> str:
+    """Return the interface of the default route; empty if there is none."""
+    for line in _read_text(PROC / "net/route").splitlines()[1:]:
         fields = line.split()
         if len(fields) > 2 and fields[1] == "00000000":
             return fields[0]
     return ""
 
 
-def _address_of(device: str) -> str:
-    """Asks the kernel (SIOCGIFADDR)."""
+def _read_address(device: str) -> str:
+    """Return the IPv4 address of an interface, from the kernel (SIOCGIFADDR); empty if it has none."""
 
-    with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
-        answer = fcntl.ioctl(asking.fileno(), 0x8915, struct.pack("256s", device.encode()[:15]))
-        return socket.inet_ntoa(answer[20:24])
+    with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as query_socket:
+        reply = fcntl.ioctl(query_socket.fileno(), 0x8915, struct.pack("256s", device.encode()[:15]))
+        return socket.inet_ntoa(reply[20:24])
     return ""
 
 
-def _text(path: Path) -> str:
+def _read_text(path: Path) -> str:
+    """Return the stripped content of a file; empty if it cannot be read."""
     try:
         return path.read_text().strip()
     except OSError:

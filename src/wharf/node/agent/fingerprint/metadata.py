@@ -1,4 +1,6 @@
-"""Metadata of a node that changes while it runs: kept in a file of the node, laid over what the configuration says."""
+"""Metadata of the node that can be changed while it runs: stored in a file, applied on top of the configured
+metadata.
+"""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
@@ -14,6 +16,8 @@ from wharf.node.durable_file import replace_file
 
 
 class NodeMetadata:
+    """The metadata of the node: configured (static) and changed by requests (dynamic)."""
+
     def __init__(self, file: Path, static: Mapping[str, str]) -> None:
         self._file = file
         self._static = dict(static)
@@ -23,15 +27,19 @@ class NodeMetadata:
 
     @property
     def merged(self) -> dict[str, str]:
-        """What jobs see."""
-        over = self._static | self._dynamic
-        return {name: value for name, value in over.items() if value is not None}
+        """The metadata that jobs see."""
+        merged = self._static | self._dynamic
+        return {name: value for name, value in merged.items() if value is not None}
 
     def build_response(self) -> NodeMetaResponse:
+        """Return static, dynamic and merged metadata for the API."""
         return NodeMetaResponse(meta=self.merged, dynamic=dict(self._dynamic), static=dict(self._static))
 
     def apply_changes(self, changes: Mapping[str, str | None]) -> None:
-        """None takes a key away; of one that the configuration sets it is kept that it is not to count. Raises OSError."""
+        """Set and delete keys, and store the result. Raises `OSError`.
+
+        `None` deletes a key. A key that the configuration sets is hidden: its `None` is stored.
+        """
         dynamic = self._dynamic | dict(changes)
         dynamic = {name: value for name, value in dynamic.items() if value is not None or name in self._static}
         replace_file(self._file, msgspec.json.encode(dynamic))
@@ -39,24 +47,29 @@ class NodeMetadata:
 
 
 class MetadataHandlers:
+    """The handlers of metadata requests from the node channel."""
+
     def __init__(self, metadata: NodeMetadata, on_change: Callable[[], Awaitable[None]]) -> None:
         self._metadata = metadata
         self._on_change = on_change
 
     def handlers(self) -> dict[str, VerbHandler]:
+        """Return the handlers of the node channel by verb."""
         return {"metadata": self._read, "metadata_apply": self._apply}
 
-    async def _read(self, _question: channel.ChannelRequest, _: AsyncIterator[bytes]) -> ChannelReply:
+    async def _read(self, _request: channel.ChannelRequest, _: AsyncIterator[bytes]) -> ChannelReply:
+        """Return the metadata."""
         return ChannelReply(JSON_CONTENT_TYPE, msgspec.json.encode(self._metadata.build_response()))
 
-    async def _apply(self, question: channel.ChannelRequest, _: AsyncIterator[bytes]) -> ChannelReply:
+    async def _apply(self, request: channel.ChannelRequest, _: AsyncIterator[bytes]) -> ChannelReply:
+        """Apply changes and return the new metadata."""
         try:
-            asked = msgspec.json.decode(question.body, type=NodeMetaApplyRequest)
+            changes = msgspec.json.decode(request.body, type=NodeMetaApplyRequest)
         except msgspec.MsgspecError as error:
-            raise invalid_request(f"the body cannot be read: {error}") from None
+            raise invalid_request(f"invalid request body: {error}") from None
         try:
-            self._metadata.apply_changes(asked.meta or {})
+            self._metadata.apply_changes(changes.meta or {})
         except OSError as error:
-            raise Refusal(RefusalCode.UNAVAILABLE, f"the node cannot keep its metadata: {error.strerror}") from error
+            raise Refusal(RefusalCode.UNAVAILABLE, f"failed to store the node's metadata: {error.strerror}") from error
         await self._on_change()
         return ChannelReply(JSON_CONTENT_TYPE, msgspec.json.encode(self._metadata.build_response()))

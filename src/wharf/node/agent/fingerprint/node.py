@@ -1,4 +1,4 @@
-"""What the node is, as servers are told: looked at again and again, and told anew when it is not what it was."""
+"""Builds the description of the node for servers, and has it sent again when something changes."""
 
 import asyncio
 from collections.abc import Collection, Mapping
@@ -22,10 +22,12 @@ from wharf.node.volumes.node_volumes import NodeVolumes
 from wharf.world import World
 
 FINGERPRINT_INTERVAL_S: Final = 30.0
-"""How often the machine, the drivers and the plugins are looked at."""
+"""Seconds between checks of the machine, the drivers and the plug-ins."""
 
 
 class NodeFingerprint:
+    """The description of the node, built from the machine, drivers, networks, volumes, devices and metadata."""
+
     def __init__(
         self,
         world: World,
@@ -44,111 +46,123 @@ class NodeFingerprint:
         self._world = world
         self._node_id = node_id
         self._settings = settings
-        self._places = location
+        self._location = location
         self._drivers = drivers
-        self._news = event_queue
+        self._event_queue = event_queue
         self._metadata = metadata
-        self._own_identity = signed_identity
-        self._connecting = networks
+        self._signed_identity = signed_identity
+        self._networks = networks
         self._volumes = volumes
         self._devices = devices
         self._health: dict[str, DriverInfo] = {}
-        self._fell_ill: set[str] = set()
+        self._unhealthy_drivers: set[str] = set()
         self._taken_ports: set[int] = set()
-        self.machine = self._look()
+        self.machine = self._probe_machine()
 
-    def _look(self) -> machine.MachineInfo:
+    def _probe_machine(self) -> machine.MachineInfo:
+        """Read the machine's attributes and resources."""
         settings = self._settings
         return machine.probe_machine(
-            self._places.allocation_folder,
+            self._location.allocation_folder,
             interface=settings.network_interface,
             min_port=settings.min_dynamic_port,
             max_port=settings.max_dynamic_port,
         )
 
     async def load_plugins(self) -> None:
-        """What plugins had here before, and what they have."""
+        """Restore volumes of volume plug-ins and load device plug-ins."""
         await self._volumes.restore()
         await self._devices.load_plugins()
 
     async def probe(self) -> None:
-        await self._connecting.probe()
+        """Check networks and drivers, and report changes of a driver's health as node events."""
+        await self._networks.probe()
         for name, driver in self._drivers.items():
             if name:
-                told = build_driver_info(await driver.probe(), self._world.now_ns())
-                known = self._health.get(name)
-                self._tell_of_health(name, was_well=known is not None and known.healthy, told=told)
-                if known is None or replace(told, update_time=known.update_time) != known:
-                    self._health[name] = told
+                driver_info = build_driver_info(await driver.probe(), self._world.now_ns())
+                previous_info = self._health.get(name)
+                self._report_health_change(
+                    name, was_healthy=previous_info is not None and previous_info.healthy, driver_info=driver_info
+                )
+                if (
+                    previous_info is None
+                    or replace(driver_info, update_time=previous_info.update_time) != previous_info
+                ):
+                    self._health[name] = driver_info
 
-    def _tell_of_health(self, name: str, *, was_well: bool, told: DriverInfo) -> None:
-        """That it fell ill, and that it is well again; not that it became what it was from the start."""
-        if was_well == told.healthy or (told.healthy and name not in self._fell_ill):
+    def _report_health_change(self, name: str, *, was_healthy: bool, driver_info: DriverInfo) -> None:
+        """Report that a driver became unhealthy, or healthy again; not its first healthy state."""
+        if was_healthy == driver_info.healthy or (driver_info.healthy and name not in self._unhealthy_drivers):
             return
-        self._fell_ill ^= {name}
-        self._news.add_event(NodeEventSubsystem.DRIVER, told.health_description, driver=name)
+        self._unhealthy_drivers ^= {name}
+        self._event_queue.add_event(NodeEventSubsystem.DRIVER, driver_info.health_description, driver=name)
 
     async def list_working_drivers(self) -> list[str]:
+        """Return the names of the drivers that can run tasks."""
         await self.probe()
-        return [name for name, told in self._health.items() if told.healthy]
+        return [name for name, driver_info in self._health.items() if driver_info.healthy]
 
     async def probe_and_build_node(self) -> Node:
+        """Check networks and drivers, then return the description of the node."""
         await self.probe()
         return self.build_node()
 
     async def watch_for_changes(self) -> None:
-        """Until cancelled: have servers told when the node is not what it was."""
-        before = self._all_told()
+        """Until canceled: check everything at intervals, and report the node again if it has changed."""
+        previous = self._collect_compared_values()
         while True:
             await asyncio.sleep(FINGERPRINT_INTERVAL_S)
             await self.probe()
-            self._look_at_ports()
-            self.machine = machine.merge_machine_info(self.machine, self._look())
+            self._release_free_ports()
+            self.machine = machine.merge_machine_info(self.machine, self._probe_machine())
             await self._volumes.probe()
             await self._devices.probe()
-            if (now := self._all_told()) != before:
-                before = now
-                self._news.mark_changed()
+            if (current := self._collect_compared_values()) != previous:
+                previous = current
+                self._event_queue.mark_changed()
 
-    def _all_told(self) -> tuple[object, ...]:
-        attributes = self._volumes.attributes | self._connecting.attributes
+    def _collect_compared_values(self) -> tuple[object, ...]:
+        """Return everything that is compared to detect a change."""
+        attributes = self._volumes.attributes | self._networks.attributes
         return dict(self._health), self.machine, attributes, self._devices.groups
 
-    # -- ports that something else holds
+    # -- ports that other programs hold
 
     def mark_port_taken(self, port: int) -> None:
-        """Servers are not to give it away again while it is held."""
+        """Reserve a port that another program holds, so that servers do not assign it again."""
         if port not in self._taken_ports:
             self._taken_ports.add(port)
-            self._news.add_event(
-                NodeEventSubsystem.CLUSTER, f"Port {port} is held by something else and not given away"
+            self._event_queue.add_event(
+                NodeEventSubsystem.CLUSTER, f"Port {port} is in use by another program and is not assigned to tasks"
             )
 
-    def _look_at_ports(self) -> None:
+    def _release_free_ports(self) -> None:
+        """Release reserved ports that are free again."""
         free = {port for port in self._taken_ports if not is_port_taken(port, "", self.machine.address)}
         if free:
             self._taken_ports -= free
-            self._news.mark_changed()
+            self._event_queue.mark_changed()
 
-    # -- all of it
+    # -- the whole description
 
     def build_node(self) -> Node:
-        settings, looked = self._settings, self.machine
-        attributes = {**looked.attributes, **self._volumes.attributes, **self._connecting.attributes}
-        for name, told in self._health.items():
-            if told.healthy:
+        """Return the description of the node from the last checks."""
+        settings, machine_info = self._settings, self.machine
+        attributes = {**machine_info.attributes, **self._volumes.attributes, **self._networks.attributes}
+        for name, driver_info in self._health.items():
+            if driver_info.healthy:
                 attributes[f"driver.{name}"] = "1"
-                attributes |= told.attributes or {}
+                attributes |= driver_info.attributes or {}
         reserved = settings.reserved
         return Node(
             id=self._node_id,
-            name=self._places.name,
-            datacenter=self._places.datacenter,
+            name=self._location.name,
+            datacenter=self._location.datacenter,
             node_class=settings.node_class,
             node_pool=settings.node_pool,
             attributes=attributes,
             meta=self._metadata.merged,
-            node_resources=self._devices.add_devices(self._connecting.add_networks(looked.resources)),
+            node_resources=self._devices.add_devices(self._networks.add_networks(machine_info.resources)),
             reserved_resources=ReservedResources(
                 cpu=ReservedCpu(cpu_shares=reserved.cpu),
                 memory=NodeMemory(memory_mb=reserved.memory),
@@ -157,8 +171,8 @@ class NodeFingerprint:
                     reserved_host_ports=format_reserved_ports(reserved.reserved_ports, self._taken_ports)
                 ),
             ),
-            identity_signing_key_id=self._own_identity.signing_key_id,
-            events=self._news.pending_events,
+            identity_signing_key_id=self._signed_identity.signing_key_id,
+            events=self._event_queue.pending_events,
             drivers=dict(self._health),
             host_volumes=dict(self._volumes.by_name),
             host_networks={
@@ -168,11 +182,13 @@ class NodeFingerprint:
         )
 
 
-def format_reserved_ports(ranges: str, more: Collection[int]) -> str:
-    return ",".join([*filter(None, [ranges]), *map(str, sorted(more))])
+def format_reserved_ports(ranges: str, additional: Collection[int]) -> str:
+    """Return the configured ranges with the additional ports, as one list."""
+    return ",".join([*filter(None, [ranges]), *map(str, sorted(additional))])
 
 
 def build_driver_info(health: Health, now_ns: int) -> DriverInfo:
+    """Return the health of a driver as servers store it."""
     return DriverInfo(
         attributes=dict(health.attributes),
         detected=health.is_there,

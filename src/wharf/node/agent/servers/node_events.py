@@ -1,4 +1,4 @@
-"""What the node itself has to tell its servers: events of its own, and that it is not what it was. Kept until it is told."""
+"""Events of the node and changes of its description, queued until a server has received them."""
 
 import asyncio
 import logging
@@ -14,41 +14,48 @@ from wharf.world import World
 log = logging.getLogger(__name__)
 
 RETRY_DELAY_S: Final = 1.0
+"""Seconds before the next attempt to reach a server."""
 
 
 class NodeEventQueue:
+    """The queue of node events."""
+
     def __init__(self, world: World) -> None:
         self._world = world
         self._events: tuple[NodeEvent, ...] = ()
-        self._is_there = asyncio.Event()
+        self._has_changed = asyncio.Event()
 
     def add_event(self, subsystem: NodeEventSubsystem, message: str, **details: str) -> None:
-        """Something that whoever looks after the node should know of."""
+        """Queue an event for the operators of the node; the oldest ones beyond `MAX_NODE_EVENTS` are dropped."""
         event = NodeEvent(
             message=message, subsystem=subsystem, details=details or None, timestamp=to_datetime(self._world.now_ns())
         )
         self._events = (*self._events, event)[-MAX_NODE_EVENTS:]
-        self._is_there.set()
+        self._has_changed.set()
 
     def mark_changed(self) -> None:
-        self._is_there.set()
+        """Send the node's description to servers again, because it has changed."""
+        self._has_changed.set()
 
     @property
     def pending_events(self) -> tuple[NodeEvent, ...] | None:
-        """Those that no server has surely heard of. Said twice they are one."""
+        """The events that servers may not have received; `None` if there are none.
+
+        Servers store an event once, even if it is sent twice.
+        """
         return self._events or None
 
     async def send_events(self, register_again: Callable[[], Awaitable[None]]) -> None:
-        """Until cancelled. `describe` says to servers what the node is, with its events."""
+        """Until canceled: call `register_again`, which sends the node with its events, after each change."""
         while True:
-            await self._is_there.wait()
-            self._is_there.clear()
-            said = self._events
+            await self._has_changed.wait()
+            self._has_changed.clear()
+            sent = self._events
             try:
                 await register_again()
             except (Refusal, Unreachable) as error:
-                log.warning("what is new of the node cannot be told: %s", error)
-                self._is_there.set()
+                log.warning("failed to send node events to servers: %s", error)
+                self._has_changed.set()
                 await asyncio.sleep(RETRY_DELAY_S)
             else:
-                self._events = tuple(event for event in self._events if event not in said)
+                self._events = tuple(event for event in self._events if event not in sent)

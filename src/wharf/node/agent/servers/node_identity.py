@@ -1,4 +1,7 @@
-"""The node's own signed identity: by it the node proves to others who it is. Servers know it by its secret."""
+"""The node's signed identity, a token with which the node proves to others who it is.
+
+Servers know the node by its secret.
+"""
 
 import asyncio
 import base64
@@ -21,15 +24,18 @@ from wharf.world import World
 log = logging.getLogger(__name__)
 
 RETRY_DELAY_S: Final = 5.0
+"""Seconds before the next attempt to get an identity."""
 TIME_CLAIMS: Final = ("iat", "nbf", "exp")
+"""Claims that are times in seconds."""
 SHOWN_CLAIMS: Final = (
     *(*TIME_CLAIMS, "jti", "iss", "aud", "sub"),
     *("nomad_node_id", "nomad_node_class", "nomad_node_pool", "nomad_node_datacenter"),
 )
+"""The claims that the API shows; the signature is never shown."""
 
 
 class SignedNodeIdentity:
-    """Kept in memory alone: an agent that begins asks for another."""
+    """The signed identity. It is kept in memory only: a restarted agent requests a new one."""
 
     def __init__(
         self, world: World, client: AsyncClient, identity: NodeCredentials, on_change: Callable[[], None]
@@ -40,28 +46,28 @@ class SignedNodeIdentity:
         self._on_change = on_change
         self._signed: SignedIdentity | None = None
         self.signing_key_id = ""
-        """Of the key that signed it; empty before there is one."""
+        """The id of the key that signed it; empty before the first one."""
 
     async def keep_renewed(self) -> None:
-        """Until cancelled, have one that holds."""
-        said = ""
+        """Until canceled: renew the identity when half of its lifetime is over."""
+        last_error = ""
         while True:
             signed = self._signed
             if signed is not None:
-                middle_ns = signed.issued + (signed.expires - signed.issued) // 2
-                await asyncio.sleep(max(0.0, (middle_ns - self._world.now_ns()) / 1e9))
+                renew_at_ns = signed.issued + (signed.expires - signed.issued) // 2
+                await asyncio.sleep(max(0.0, (renew_at_ns - self._world.now_ns()) / 1e9))
                 if self._signed is not signed:
-                    continue  # It was renewed meanwhile.
+                    continue  # A request renewed it meanwhile.
             try:
                 await self.renew_identity()
             except (Refusal, Unreachable) as error:
-                if said != str(error):
-                    said = str(error)
-                    log.info("the node's identity is not signed: %s", error)
+                if last_error != str(error):
+                    last_error = str(error)
+                    log.info("failed to renew the node's identity: %s", error)
                 await asyncio.sleep(RETRY_DELAY_S)
 
     async def renew_identity(self) -> None:
-        """Raises Refusal and Unreachable."""
+        """Have servers sign a new identity. Raises `Refusal` and `Unreachable`."""
         reply = await self._client.node_agents.sign_own_identity(self._identity.id, self._identity.secret_id)
         self._signed = reply.identity.with_local_times(self._world.now_ns())
         if reply.signing_key_id != self.signing_key_id:
@@ -69,23 +75,28 @@ class SignedNodeIdentity:
             self._on_change()
 
     def handlers(self) -> dict[str, VerbHandler]:
-        return {"identity": self._told, "identity_renew": self._renew}
+        """Return the handlers of the node channel by verb."""
+        return {"identity": self._read, "identity_renew": self._renew}
 
-    async def _told(self, _question: channel.ChannelRequest, _: AsyncIterator[bytes]) -> ChannelReply:
+    async def _read(self, _request: channel.ChannelRequest, _: AsyncIterator[bytes]) -> ChannelReply:
+        """Return the claims of the identity."""
         if self._signed is None:
-            raise Refusal(RefusalCode.UNAVAILABLE, "no identity of this node is signed yet; ask again in a moment")
+            raise Refusal(RefusalCode.UNAVAILABLE, "this node has no signed identity yet. Try again in a few seconds")
         return ChannelReply(JSON_CONTENT_TYPE, msgspec.json.encode({"Claims": decode_claims(self._signed.jwt)}))
 
-    async def _renew(self, question: channel.ChannelRequest, inputs: AsyncIterator[bytes]) -> ChannelReply:
+    async def _renew(self, request: channel.ChannelRequest, inputs: AsyncIterator[bytes]) -> ChannelReply:
+        """Renew the identity and return its claims."""
         try:
             await self.renew_identity()
         except Unreachable as error:
-            raise Refusal(RefusalCode.UNAVAILABLE, f"the node's identity cannot be renewed now: {error}") from error
-        return await self._told(question, inputs)
+            raise Refusal(RefusalCode.UNAVAILABLE, f"failed to renew the node's identity: {error}") from error
+        return await self._read(request, inputs)
 
 
 def decode_claims(jwt: str) -> dict[str, Any]:
-    """What it says, without the signature: shown, it proves nothing."""
-    middle = jwt.split(".")[1]
-    said = json.loads(base64.urlsafe_b64decode(middle + "=" * (-len(middle) % 4)))
-    return {name: float(said[name]) if name in TIME_CLAIMS else said[name] for name in SHOWN_CLAIMS if name in said}
+    """Return the shown claims of a token. The signature is not checked."""
+    payload = jwt.split(".")[1]
+    claims = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
+    return {
+        name: float(claims[name]) if name in TIME_CLAIMS else claims[name] for name in SHOWN_CLAIMS if name in claims
+    }

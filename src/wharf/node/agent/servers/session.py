@@ -1,5 +1,6 @@
-"""What the node says to its servers and hears from them: it registers, keeps its heart beating, follows its orders and
-tells what became of them. Whatever is not answered is said again.
+"""The node's exchange with servers: registration, heartbeats, assignments and reports.
+
+Every failed request is repeated.
 """
 
 import asyncio
@@ -22,54 +23,69 @@ from wharf.world import World
 log = logging.getLogger(__name__)
 
 RETRY_DELAY_S: Final = 1.0
+"""Seconds before the next attempt after a failed request."""
 ASSIGNMENT_POLL_S: Final = 60.0
+"""How long a server may hold a request for assignments until something changes."""
 HEARTBEAT_TIMEOUT_S: Final = 10.0
+"""Seconds without a reply after which a heartbeat counts as failed."""
 MAX_ASSIGNMENTS_PER_FETCH: Final = 1_000
-"""Each with its job; servers refuse more than ten times as many."""
+"""Limit of one request; each assignment contains its job. Servers refuse more than ten times as many."""
 
 
 class NodeCredentials(msgspec.Struct, frozen=True):
-    """By what a node is known; kept, so that a restarted node is the same one."""
+    """The id and the secret of a node. They are stored, so that a restarted node is the same node."""
 
     id: str
     secret_id: str
 
 
 class AssignmentHandler(Protocol):
-    """What the node does about what it hears."""
+    """Applies assignments and describes allocations: the real node, the fake node or the simulated node."""
 
     def find_assignment_index(self, allocation_id: str) -> int | None:
-        """The index of the orders that were taken; None where it is not known."""
+        """Return the index of the assignment that was applied last; `None` if the allocation is unknown."""
         ...
 
-    def list_allocations(self) -> list[str]: ...
+    def list_allocations(self) -> list[str]:
+        """Return the ids of all allocations that servers know and that this node has."""
+        ...
 
-    def has_allocation(self, allocation_id: str) -> bool: ...
+    def has_allocation(self, allocation_id: str) -> bool:
+        """Return whether this node has the allocation and servers still know it."""
+        ...
 
-    def apply_assignment(self, order: messages.Assignment) -> None: ...
+    def apply_assignment(self, assignment: messages.Assignment) -> None:
+        """Start, update or stop the allocation as servers want it now."""
+        ...
 
     def drop_allocation(self, allocation_id: str) -> None:
-        """Servers know it no more."""
+        """Stop and forget the allocation: servers no longer know it."""
         ...
 
-    def build_update(self, allocation_id: str) -> messages.AllocationUpdate: ...
+    def build_update(self, allocation_id: str) -> messages.AllocationUpdate:
+        """Return the state of the allocation as servers are sent it."""
+        ...
 
     async def wait_until_stored(self) -> None:
-        """Until what `update_of` has said outlives this process, and a power cut."""
+        """Wait until everything that `build_update` returned survives a power cut."""
         ...
 
     def on_end_acknowledged(self, allocation_id: str) -> None:
-        """Servers know that it is over: little needs to be remembered of it."""
+        """Servers know that the allocation is over, so little must be stored about it."""
         ...
 
-    def on_server_contact(self) -> None: ...
+    def on_server_contact(self) -> None:
+        """A server has replied."""
+        ...
 
     def on_server_silence(self, since_s: float) -> None:
-        """No server has answered since then."""
+        """No server has replied since `since_s` of the monotonic clock."""
         ...
 
 
 class ServerSession:
+    """One node's exchange with servers."""
+
     def __init__(
         self,
         world: World,
@@ -80,29 +96,33 @@ class ServerSession:
         *,
         log_name: str = "the node",
     ) -> None:
-        """`name`: as it is called in the log, where more than one node may speak."""
+        """`log_name` names the node in log lines, for processes with several nodes."""
         self._world = world
-        self._name = log_name
+        self._log_name = log_name
         self._client = client
         self._identity = identity
-        self._work = assignment_handler
-        self._describe = build_node
+        self._handler = assignment_handler
+        self._build_node = build_node
         self._index = 0
-        """Of the newest orders that were taken."""
-        self._telling = ReportQueue(world, assignment_handler)
-        self._followed_reports = -1
-        """How many whole reports were begun when the newest orders were asked for."""
-        self._has_news = asyncio.Event()
+        """The index of the newest assignments that were applied."""
+        self._reports = ReportQueue(world, assignment_handler)
+        self._report_count_at_fetch = -1
+        """How many full reports had been begun when the newest assignments were requested."""
+        self._has_changes = asyncio.Event()
         self.has_reported_all = asyncio.Event()
         self.has_reported_all.set()
-        self._heard_s = world.monotonic_s()
+        self._last_reply_s = world.monotonic_s()
         self.is_registered = asyncio.Event()
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Register, then run heartbeats, assignments and reports until canceled."""
         await self._register()
-        parts = ((self._beat(), "heartbeat"), (self._follow(), "orders"), (self._tell(), "reports"))
-        tasks = [self._world.start_task(work, name=f"{self._name} {part}") for work, part in parts]
+        parts = (
+            (self._run_heartbeats(), "heartbeat"),
+            (self._follow_assignments(), "assignments"),
+            (self._send_reports(), "reports"),
+        )
+        tasks = [self._world.start_task(coroutine, name=f"{self._log_name} {part}") for coroutine, part in parts]
         try:
             await asyncio.gather(*tasks)
         finally:
@@ -110,128 +130,143 @@ class ServerSession:
                 task.cancel()
 
     def mark_changed(self, allocation_id: str) -> None:
-        """There may be something to tell of it."""
-        self._telling.mark_changed(allocation_id)
-        self._has_news.set()
+        """Report the allocation again if it has changed."""
+        self._reports.mark_changed(allocation_id)
+        self._has_changes.set()
         self.has_reported_all.clear()
 
     async def register_again(self) -> None:
-        """The node is not what it was."""
-        await self._client.node_agents.register(await self._describe(), self._identity.secret_id)
+        """Send the node's changed description. Raises `Refusal` and `Unreachable`."""
+        await self._client.node_agents.register(await self._build_node(), self._identity.secret_id)
 
-    async def _begin(self) -> None:
-        """Servers tell from where on reports are to be numbered: higher than all that was said before, in this life or not."""
-        node = replace(await self._describe(), reports_from=1)
+    async def _send_registration(self) -> None:
+        """Register the node; the reply says the first number for reports, higher than all numbers used before."""
+        node = replace(await self._build_node(), reports_from=1)
         reply = await self._client.node_agents.register(node, self._identity.secret_id)
-        self._telling.start_numbering(reply.reports_from)
+        self._reports.start_numbering(reply.reports_from)
 
     async def _register(self) -> None:
-        said = ""
+        """Register and send a first heartbeat; repeat until a server accepts both."""
+        last_error = ""
         while True:
             try:
-                await self._begin()
+                await self._send_registration()
                 await self._heartbeat()
                 self.is_registered.set()
                 return
             except (Refusal, Unreachable) as error:
-                if said != str(error):  # Tried once a second: who reads wants to know when the reason changes.
-                    said = str(error)
-                    log.warning("%s cannot register yet: %s", self._name, error)
-                self._work.on_server_silence(self._heard_s)
+                if last_error != str(error):  # Tried once a second; only a new reason is logged.
+                    last_error = str(error)
+                    log.warning("failed to register %s: %s", self._log_name, error)
+                self._handler.on_server_silence(self._last_reply_s)
             await asyncio.sleep(RETRY_DELAY_S)
 
     async def _heartbeat(self) -> float:
-        """Seconds until the next one is due."""
+        """Send a heartbeat and return the seconds until the next one is due. Raises `Refusal` and `Unreachable`."""
         try:
             async with asyncio.timeout(HEARTBEAT_TIMEOUT_S):
                 reply = await self._client.node_agents.send_heartbeat(self._identity.id, self._identity.secret_id)
         except TimeoutError:
-            # Where the network loses what is said nothing else would tell how long nobody has answered.
-            raise Unreachable(f"no server has answered within {HEARTBEAT_TIMEOUT_S:.0f} s", is_sent=True) from None
-        self._heard_s = self._world.monotonic_s()
-        self._work.on_server_contact()
-        self._telling.skip_to_number(reply.reports_from)
+            # If the network drops packets silently, only this timeout shows that no server replies.
+            raise Unreachable(f"no server replied within {HEARTBEAT_TIMEOUT_S:.0f} s", is_sent=True) from None
+        self._last_reply_s = self._world.monotonic_s()
+        self._handler.on_server_contact()
+        self._reports.skip_to_number(reply.reports_from)
         if reply.must_report:
-            self._telling.request_full_report()
-            self._has_news.set()
+            self._reports.request_full_report()
+            self._has_changes.set()
         return reply.heartbeat_ttl / SECOND_NS
 
-    async def _beat(self) -> None:
+    async def _run_heartbeats(self) -> None:
+        """Send heartbeats; register again if servers do not know the node."""
         wait_s = RETRY_DELAY_S
         while True:
             await asyncio.sleep(wait_s)
             try:
                 wait_s = await self._heartbeat()
             except (Refusal, Unreachable) as error:
-                log.warning("a heartbeat of %s failed: %s", self._name, error)
-                self._work.on_server_silence(self._heard_s)
+                log.warning("heartbeat of %s failed: %s", self._log_name, error)
+                self._handler.on_server_silence(self._last_reply_s)
                 wait_s = RETRY_DELAY_S
                 if isinstance(error, Refusal) and error.code is RefusalCode.NOT_FOUND:
-                    # A state that does not know this node: what was followed until now says nothing about it.
+                    # The servers have another state than before, for example from a snapshot; read it from the start.
                     self._index = 0
                     await self._register()
 
-    async def _follow(self) -> None:
+    async def _follow_assignments(self) -> None:
+        """Follow the assignments of the node and apply them."""
         while True:
-            asked, reports = self._index, self._telling.full_report_count
+            requested_index, report_count = self._index, self._reports.full_report_count
             try:
-                # What a whole report leaves out may be given up for good by it: orders from before it are not carried out.
-                # So those after it are read of a server that is surely as new as who wanted the report.
-                is_newer = self._followed_reports == reports
-                answer = await self._client.node_agents.list_assignments(
-                    self._identity.id, self._identity.secret_id, index=asked, wait_s=ASSIGNMENT_POLL_S, stale=is_newer
+                # Servers give up every allocation that a full report omits, so assignments from before the report must
+                # not be applied. The first read after a report must not come from a server that lags.
+                is_newer = self._report_count_at_fetch == report_count
+                response = await self._client.node_agents.list_assignments(
+                    self._identity.id,
+                    self._identity.secret_id,
+                    index=requested_index,
+                    wait_s=ASSIGNMENT_POLL_S,
+                    stale=is_newer,
                 )
-                if reports != self._telling.full_report_count:
+                if report_count != self._reports.full_report_count:
                     continue
-                # Orders that are older than those taken come from a server that lags: they are not taken. Neither must
-                # count as seen what could not be fetched: nothing would tell of it a second time.
-                if answer.index >= self._index and await self._take(answer.value, reports):
-                    self._followed_reports = reports
-                    self._index = max(1, answer.index) if self._index == asked else 0
+                # Older assignments than the applied ones come from a server that lags and are ignored. The index only
+                # advances if all assignments were fetched, because they would not be sent again.
+                if response.index >= self._index and await self._apply_desired(response.value, report_count):
+                    self._report_count_at_fetch = report_count
+                    self._index = max(1, response.index) if self._index == requested_index else 0
                     continue
             except (Refusal, Unreachable) as error:
-                log.warning("%s cannot follow its orders: %s", self._name, error)
+                log.warning("failed to fetch assignments of %s: %s", self._log_name, error)
             await asyncio.sleep(RETRY_DELAY_S)
 
-    async def _take(self, desired: Mapping[str, int], reports: int) -> bool:
-        """False where a server that lags did not know all of it yet, or where a whole report was begun meanwhile: then it
-        must be asked for again."""
-        for gone in [known for known in self._work.list_allocations() if known not in desired]:
-            self._work.drop_allocation(gone)
-            self._telling.forget_allocation(gone)
-        news = [id for id, index in desired.items() if (self._work.find_assignment_index(id) or 0) < index]
-        for start in range(0, len(news), MAX_ASSIGNMENTS_PER_FETCH):
-            some = news[start : start + MAX_ASSIGNMENTS_PER_FETCH]
-            orders = await self._client.node_agents.fetch_assignments(self._identity.id, self._identity.secret_id, some)
-            if reports != self._telling.full_report_count:
-                return False
-            for order in orders:
-                # One that is older than it was said to be comes from a server that lags.
-                if order.allocation.alloc_modify_index >= desired.get(order.allocation.id, 0):
-                    self._work.apply_assignment(order)
-        return all((self._work.find_assignment_index(id) or 0) >= desired[id] for id in news)
+    async def _apply_desired(self, desired: Mapping[str, int], report_count: int) -> bool:
+        """Drop allocations that are no longer assigned, and fetch and apply what is new.
 
-    async def _tell(self) -> None:
+        Return False if it must be repeated: the server lags and lacks an assignment, or a full report was begun
+        meanwhile.
+        """
+        for dropped_id in [id for id in self._handler.list_allocations() if id not in desired]:
+            self._handler.drop_allocation(dropped_id)
+            self._reports.forget_allocation(dropped_id)
+        changed = [id for id, index in desired.items() if (self._handler.find_assignment_index(id) or 0) < index]
+        for start in range(0, len(changed), MAX_ASSIGNMENTS_PER_FETCH):
+            batch = changed[start : start + MAX_ASSIGNMENTS_PER_FETCH]
+            assignments = await self._client.node_agents.fetch_assignments(
+                self._identity.id, self._identity.secret_id, batch
+            )
+            if report_count != self._reports.full_report_count:
+                return False
+            for assignment in assignments:
+                # An older assignment than the list announced comes from a server that lags.
+                if assignment.allocation.alloc_modify_index >= desired.get(assignment.allocation.id, 0):
+                    self._handler.apply_assignment(assignment)
+        return all((self._handler.find_assignment_index(id) or 0) >= desired[id] for id in changed)
+
+    async def _send_reports(self) -> None:
+        """Send reports whenever something has changed."""
         while True:
-            await self._has_news.wait()
-            self._has_news.clear()
+            await self._has_changes.wait()
+            self._has_changes.clear()
             try:
-                while (report := self._telling.next_report()) is not None:
+                while (report := self._reports.next_report()) is not None:
                     if any(update.client_status.is_terminal for update in report.allocations):
-                        # An end that servers know and this node has forgotten when it comes back would run again.
-                        await self._work.wait_until_stored()
+                        # If servers knew of an end that this node forgot in a crash, the task would run again.
+                        await self._handler.wait_until_stored()
                     reply = await self._client.node_agents.send_report(
                         self._identity.id, self._identity.secret_id, report
                     )
-                    self._telling.on_accepted(should_send_full_report=reply.must_report)
-                if not self._has_news.is_set():
+                    self._reports.on_accepted(should_send_full_report=reply.must_report)
+                if not self._has_changes.is_set():
                     self.has_reported_all.set()
             except (Refusal, Unreachable) as error:
-                log.warning("a report of %s failed: %s", self._name, error)
+                log.warning("report of %s failed: %s", self._log_name, error)
                 if isinstance(error, Refusal) and error.code in (RefusalCode.INVALID, RefusalCode.TOO_LARGE):
-                    self._telling.on_rejected(is_too_large=error.code is RefusalCode.TOO_LARGE)
+                    self._reports.on_rejected(is_too_large=error.code is RefusalCode.TOO_LARGE)
                 await asyncio.sleep(RETRY_DELAY_S)
                 if isinstance(error, Refusal) and error.code is RefusalCode.INVALID:
-                    with contextlib.suppress(Refusal, Unreachable):  # Then it is refused again.
-                        await self._begin()
-                self._has_news.set()
+                    with contextlib.suppress(
+                        Refusal, Unreachable
+                    ):  # The next report is rejected too, and this is retried.
+                        await self._send_registration()
+                self._has_changes.set()

@@ -1,7 +1,8 @@
-"""The HTTP API for one task, as a socket among its secrets: a task without a network may ask the cluster, too.
+"""A Unix socket in a task's secrets folder that forwards HTTP requests to the API, so that tasks without a network
+reach it too.
 
-It adds nothing to what the task may do: who asks shows a token, and servers decide about it. One request a connection,
-passed on as it came, so that nothing that follows the first goes on unseen.
+The socket grants no rights: each request must have a token, which servers check. One request per connection,
+forwarded unchanged, so that nothing can follow the first request unchecked.
 """
 
 import asyncio
@@ -21,59 +22,68 @@ from wharf.world import World
 log = logging.getLogger(__name__)
 
 MAX_HEAD_BYTES: Final = 64 << 10
+"""Limit of the request line and headers; protects the memory of the node."""
 HEAD_TIMEOUT_S: Final = 30.0
+"""Seconds that a task may take to send the headers of a request."""
 CHUNK_BYTES: Final = 64 << 10
+"""Bytes copied at a time."""
 MAX_CONNECTIONS: Final = 100
-"""Of one task: it may not use up the files of its node."""
+"""Limit for one task; protects the file descriptors of the node."""
 TOKEN_HEADERS: Final = (b"x-cluster-token", b"authorization")
+"""Headers that may contain a token."""
 CONNECTION_HEADERS: Final = (b"connection", b"keep-alive", b"proxy-connection")
+"""Headers that are replaced by `Connection: close`."""
 FOLDER_OPEN_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 NO_TOKEN_RESPONSE: Final = (b"401 Unauthorized", b"Unauthorized")
-INVALID_REQUEST_RESPONSE: Final = (b"400 Bad Request", b"this is no request of HTTP/1.1")
-HEAD_TOO_LONG_RESPONSE: Final = (b"431 Request Header Fields Too Large", b"the head of the request is too long")
+INVALID_REQUEST_RESPONSE: Final = (b"400 Bad Request", b"not an HTTP/1.1 request")
+HEAD_TOO_LONG_RESPONSE: Final = (b"431 Request Header Fields Too Large", b"the request headers are too long")
 TOO_MANY_REQUESTS_RESPONSE: Final = (b"429 Too Many Requests", b"this task has too many requests open")
-NO_SERVER_RESPONSE: Final = (b"502 Bad Gateway", b"no server answers")
+NO_SERVER_RESPONSE: Final = (b"502 Bad Gateway", b"no server can be reached")
 
 
 class ApiSocket:
-    """`close` it when its task is over."""
+    """The socket of one task. Close it when the task is over."""
 
-    def __init__(self, world: World, doors: Sequence[Dialer]) -> None:
+    def __init__(self, world: World, servers: Sequence[Dialer]) -> None:
         self._world = world
-        self._doors = list(doors)
-        self._server: asyncio.Server | None = None
-        self._serving: set[asyncio.Task[None]] = set()
+        self._servers = list(servers)
+        self._listener: asyncio.Server | None = None
+        self._connections: set[asyncio.Task[None]] = set()
 
     async def open(self, secrets: Path) -> None:
-        """In the place of one that an agent before us left. Raises OSError."""
-        if self._server is not None:
+        """Listen in the secrets folder, in place of a socket that an earlier agent process left. Raises `OSError`."""
+        if self._listener is not None:
             return
-        bound = _bound(secrets)
-        self._server = await asyncio.start_unix_server(self._begin, sock=bound, limit=MAX_HEAD_BYTES)
+        bound = _bind_socket(secrets)
+        self._listener = await asyncio.start_unix_server(self._on_connection, sock=bound, limit=MAX_HEAD_BYTES)
 
     async def close(self) -> None:
-        if self._server is not None:
-            self._server.close()
-        serving = list(self._serving)
-        for each in serving:
-            each.cancel()
-        await asyncio.gather(*serving, return_exceptions=True)
+        """Stop listening and cancel all requests."""
+        if self._listener is not None:
+            self._listener.close()
+        connections = list(self._connections)
+        for connection in connections:
+            connection.cancel()
+        await asyncio.gather(*connections, return_exceptions=True)
 
-    def _begin(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = self._world.start_task(self._serve(reader, writer), name="a request of a task")
-        self._serving.add(task)
-        task.add_done_callback(self._serving.discard)
+    def _on_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serve a new connection in its own task."""
+        task = self._world.start_task(self._serve(reader, writer), name="API connection of a task")
+        self._connections.add(task)
+        task.add_done_callback(self._connections.discard)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Serve one connection and close it."""
         try:
             with suppress(OSError, TimeoutError, asyncio.IncompleteReadError):
-                await self._answer(reader, writer)
+                await self._forward_request(reader, writer)
         finally:
             writer.close()
 
-    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if len(self._serving) > MAX_CONNECTIONS:
+    async def _forward_request(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Check the headers of the request and forward it to a server."""
+        if len(self._connections) > MAX_CONNECTIONS:
             await _refuse(writer, *TOO_MANY_REQUESTS_RESPONSE)
             return
         try:
@@ -83,76 +93,81 @@ class ApiSocket:
             await _refuse(writer, *HEAD_TOO_LONG_RESPONSE)
             return
         first, *lines = head[:-4].split(b"\r\n")
-        named = [(line.partition(b":")[0].strip().lower(), line) for line in lines]
+        headers = [(line.partition(b":")[0].strip().lower(), line) for line in lines]
         if not first.endswith(b" HTTP/1.1"):
             await _refuse(writer, *INVALID_REQUEST_RESPONSE)
             return
-        if not any(name in TOKEN_HEADERS and line.partition(b":")[2].strip() for name, line in named):
+        if not any(name in TOKEN_HEADERS and line.partition(b":")[2].strip() for name, line in headers):
             await _refuse(writer, *NO_TOKEN_RESPONSE)
             return
         try:
-            theirs, ours = await self._connected()
+            server_reader, server_writer = await self._connect()
         except Unreachable:
             await _refuse(writer, *NO_SERVER_RESPONSE)
             return
-        if not any(name == b"upgrade" for name, _ in named):
-            kept = [line for name, line in named if name not in CONNECTION_HEADERS]
-            head = b"\r\n".join([first, *kept, b"Connection: close", b"", b""])
+        if not any(name == b"upgrade" for name, _ in headers):
+            forwarded_lines = [line for name, line in headers if name not in CONNECTION_HEADERS]
+            head = b"\r\n".join([first, *forwarded_lines, b"Connection: close", b"", b""])
         try:
-            ours.write(head)
-            await self._pass_on(reader, ours, theirs, writer)
+            server_writer.write(head)
+            await self._copy_both_ways(reader, server_writer, server_reader, writer)
         finally:
-            ours.close()
+            server_writer.close()
 
-    async def _connected(self) -> ByteStream:
-        """To the first server that answers; those that did not are asked last from now on."""
-        why = Unreachable("this node knows no server", is_sent=False)
-        for _ in range(len(self._doors)):
+    async def _connect(self) -> ByteStream:
+        """Connect to the first server that can be reached. Raises `Unreachable`.
+
+        Servers that could not be reached are tried last from now on.
+        """
+        failure = Unreachable("this node knows no server", is_sent=False)
+        for _ in range(len(self._servers)):
             try:
-                return await self._doors[0].open()
+                return await self._servers[0].open()
             except Unreachable as error:
-                why = error
-                self._doors.append(self._doors.pop(0))
-        raise why
+                failure = error
+                self._servers.append(self._servers.pop(0))
+        raise failure
 
-    async def _pass_on(
-        self, reader: asyncio.StreamReader, ours: asyncio.StreamWriter, theirs: asyncio.StreamReader,
+    async def _copy_both_ways(
+        self, reader: asyncio.StreamReader, server_writer: asyncio.StreamWriter, server_reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
     ) -> None:  # fmt: skip
-        """Until the server has said all."""
-        asking = self._world.start_task(_copy(reader, ours), name="what a task asks")
+        """Copy in both directions until the server has sent its whole reply."""
+        upload = self._world.start_task(_copy(reader, server_writer), name="API request of a task")
         try:
-            await _copy(theirs, writer)
+            await _copy(server_reader, writer)
         finally:
-            asking.cancel()
-            await asyncio.gather(asking, return_exceptions=True)
+            upload.cancel()
+            await asyncio.gather(upload, return_exceptions=True)
 
 
 async def _copy(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
-    while piece := await source.read(CHUNK_BYTES):
-        target.write(piece)
+    """Copy a stream to its end."""
+    while chunk := await source.read(CHUNK_BYTES):
+        target.write(chunk)
         await target.drain()
 
 
 async def _refuse(writer: asyncio.StreamWriter, status: bytes, text: bytes) -> None:
+    """Send a response without forwarding the request."""
     head = b"HTTP/1.1 %b\r\nContent-Type: text/plain\r\nContent-Length: %d\r\nConnection: close\r\n\r\n"
     writer.write(head % (status, len(text)) + text)
     await writer.drain()
 
 
-def _bound(folder: Path) -> socket.socket:
-    """By way of its folder: paths of sockets may not be long, and those of allocations are."""
-    handle = os.open(folder, FOLDER_OPEN_FLAGS)
-    made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+def _bind_socket(folder: Path) -> socket.socket:
+    """Return a socket bound in the folder, via its descriptor, because socket paths are limited to about 100 bytes."""
+    folder_descriptor = os.open(folder, FOLDER_OPEN_FLAGS)
+    api_socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         with suppress(FileNotFoundError):
-            os.unlink(API_SOCKET_FILE, dir_fd=handle)
-        made.bind(f"/proc/self/fd/{handle}/{API_SOCKET_FILE}")
-        os.chmod(API_SOCKET_FILE, 0o666, dir_fd=handle)
+            os.unlink(API_SOCKET_FILE, dir_fd=folder_descriptor)
+        api_socket.bind(f"/proc/self/fd/{folder_descriptor}/{API_SOCKET_FILE}")
+        os.chmod(API_SOCKET_FILE, 0o666, dir_fd=folder_descriptor)
     except OSError:
-        made.close()
+        api_socket.close()
         raise
     finally:
-        os.close(handle)
-    made.setblocking(False)
-    return made
+        os.close(folder_descriptor)
+    api_socket.setblocking(False)
+    return api_socket

@@ -1,6 +1,6 @@
-"""Who this node's tasks are: keeps the identities of each, its socket to the API, and asks servers in its name.
+"""Keeps the identities and the API socket of every task on this node, and provides clients that act in a task's name.
 
-Of every task it is told when it is to be prepared, that it runs, and that it is over; each may be said twice.
+Every call may be repeated: preparing, renewing and releasing the same task twice has no further effect.
 """
 
 import asyncio
@@ -22,102 +22,115 @@ from wharf.world import World
 
 log = logging.getLogger(__name__)
 
-NOT_RENEWED_MESSAGE: Final = "its identities are not renewed any more"
+NOT_RENEWED_MESSAGE: Final = "failed to renew identities"
+"""Begins the event that reports the end of renewals after an error."""
 
 
 class ServerSigner:
-    """The port `Signer`: by the node's own secret."""
+    """Has servers sign identities, authenticated by the node's secret. Implements `IdentitySigner`."""
 
     def __init__(self, client: AsyncClient, identity: NodeCredentials) -> None:
         self._client = client
         self._identity = identity
 
     async def sign_identities(self, alloc_id: str, task: str, names: Sequence[str]) -> Sequence[SignedIdentity]:
-        wanted = IdentitiesRequest(alloc_id=alloc_id, task=task, names=tuple(names))
-        reply = await self._client.node_agents.sign_identities(self._identity.id, self._identity.secret_id, wanted)
+        """Return the signed identities. Raises `Refusal` and `Unreachable`."""
+        request = IdentitiesRequest(alloc_id=alloc_id, task=task, names=tuple(names))
+        reply = await self._client.node_agents.sign_identities(self._identity.id, self._identity.secret_id, request)
         return reply.identities
 
 
-class _Named:
+class _IdentifiedTask:
+    """The identities and the API socket of one task, and the task that renews them."""
+
     def __init__(self, identities: TaskIdentities, api: ApiSocket) -> None:
         self.identities = identities
         self.api = api
-        self.keeping: asyncio.Task[None] | None = None
+        self.renewal: asyncio.Task[None] | None = None
 
 
 class TaskIdentityManager:
+    """The identities of all tasks of the node."""
+
     def __init__(
         self, world: World, client: AsyncClient, identity: NodeCredentials, server_endpoints: Sequence[Dialer]
     ) -> None:
         self._world = world
         self._client = client
         self._signer = ServerSigner(client, identity)
-        self._doors = server_endpoints
-        self._named: dict[tuple[str, str], _Named] = {}
-        self._ending: set[asyncio.Task[None]] = set()
+        self._server_endpoints = server_endpoints
+        self._identified_tasks: dict[tuple[str, str], _IdentifiedTask] = {}
+        self._closing: set[asyncio.Task[None]] = set()
 
     def build_environment(self, allocation_id: str, task: str) -> dict[str, str]:
-        named = self._named.get((allocation_id, task))
-        return named.identities.build_environment() if named is not None else {}
+        """Return the variables with tokens and the path of the API socket."""
+        identified_task = self._identified_tasks.get((allocation_id, task))
+        return identified_task.identities.build_environment() if identified_task is not None else {}
 
-    def build_task_client(self, work: TaskContext) -> AsyncClient:
-        """Servers, asked in the name of the task: it gets to know what it may know itself."""
-        return self._client.with_token_source(self._of(work).identities)
+    def build_task_client(self, context: TaskContext) -> AsyncClient:
+        """Return a client that sends requests with the token of the task, so it has the task's rights."""
+        return self._client.with_token_source(self._get_or_create(context).identities)
 
-    async def prepare_task(self, work: TaskContext, tells: TaskControl) -> None:
-        """Until all is there that the task is to see. Raises TaskSetupError."""
-        if not list_exposed_identities(work.task):
+    async def prepare_task(self, context: TaskContext, task_control: TaskControl) -> None:
+        """Have the identities signed that the task can see, and open its API socket. Raises `TaskSetupError`."""
+        if not list_exposed_identities(context.task):
             return
-        named = self._of(work)
-        await named.identities.prepare_task(tells.record_event)
+        identified_task = self._get_or_create(context)
+        await identified_task.identities.prepare_task(task_control.record_event)
         try:
-            await named.api.open(work.folders.secrets)
+            await identified_task.api.open(context.folders.secrets)
         except OSError as error:
-            why = f"the socket of the API cannot be made: {error.strerror}"
-            raise TaskSetupError(why, TaskEventType.SETUP_FAILURE, "setup_error") from error
+            reason = f"cannot create the API socket: {error.strerror}"
+            raise TaskSetupError(reason, TaskEventType.SETUP_FAILURE, "setup_error") from error
 
     def keep_renewed(
-        self, build_context: Callable[[], TaskContext], allocation_id: str, task: Task, tells: TaskControl
+        self, build_context: Callable[[], TaskContext], allocation_id: str, task: Task, task_control: TaskControl
     ) -> None:
-        """It runs, perhaps since before this agent began."""
+        """Renew the identities of a running task, which an earlier agent process may have started."""
         if not list_exposed_identities(task):
             return
-        named = self._named.get((allocation_id, task.name))
-        if named is not None and named.keeping is not None:
+        identified_task = self._identified_tasks.get((allocation_id, task.name))
+        if identified_task is not None and identified_task.renewal is not None:
             return
-        work = build_context()
-        named = self._of(work)
-        named.keeping = self._world.start_task(self._keep(named, work, tells), name=f"identities of {task.name}")
+        context = build_context()
+        identified_task = self._get_or_create(context)
+        identified_task.renewal = self._world.start_task(
+            self._renew(identified_task, context, task_control), name=f"identities of {task.name}"
+        )
 
-    async def _keep(self, named: _Named, work: TaskContext, tells: TaskControl) -> None:
+    async def _renew(self, identified_task: _IdentifiedTask, context: TaskContext, task_control: TaskControl) -> None:
+        """Open the API socket again and renew the identities until canceled."""
         try:
-            await named.api.open(work.folders.secrets)
+            await identified_task.api.open(context.folders.secrets)
         except OSError as error:
-            log.warning("the socket of the API cannot be made again: %s", error, extra={"task": work.task.name})
+            log.warning("failed to create the API socket of a task: %s", error, extra={"task": context.task.name})
         try:
-            await named.identities.keep_renewed(tells)
+            await identified_task.identities.keep_renewed(task_control)
         except TaskSetupError as error:
-            log.warning("%s: %s", NOT_RENEWED_MESSAGE, error, extra={"task": work.task.name})
-            tells.record_event(TaskEventType.HOOK_FAILED, f"{NOT_RENEWED_MESSAGE}: {error}")
+            log.warning("%s: %s", NOT_RENEWED_MESSAGE, error, extra={"task": context.task.name})
+            task_control.record_event(TaskEventType.HOOK_FAILED, f"{NOT_RENEWED_MESSAGE}: {error}")
 
     def release(self, allocation_id: str, task: str) -> None:
-        named = self._named.pop((allocation_id, task), None)
-        if named is None:
+        """Stop renewing the identities of a task and close its API socket."""
+        identified_task = self._identified_tasks.pop((allocation_id, task), None)
+        if identified_task is None:
             return
-        if named.keeping is not None:
-            named.keeping.cancel()
-        ending = self._world.start_task(named.api.close(), name=f"end of the socket of {task}")
-        self._ending.add(ending)
-        ending.add_done_callback(self._ending.discard)
+        if identified_task.renewal is not None:
+            identified_task.renewal.cancel()
+        closing = self._world.start_task(identified_task.api.close(), name=f"end of the socket of {task}")
+        self._closing.add(closing)
+        closing.add_done_callback(self._closing.discard)
 
     async def close(self) -> None:
-        for allocation_id, task in list(self._named):
+        """Release all tasks."""
+        for allocation_id, task in list(self._identified_tasks):
             self.release(allocation_id, task)
-        await asyncio.gather(*self._ending, return_exceptions=True)
+        await asyncio.gather(*self._closing, return_exceptions=True)
 
-    def _of(self, work: TaskContext) -> _Named:
-        key = (work.allocation_id, work.task.name)
-        if key not in self._named:
-            identities = TaskIdentities(self._world, self._signer, work)
-            self._named[key] = _Named(identities, ApiSocket(self._world, self._doors))
-        return self._named[key]
+    def _get_or_create(self, context: TaskContext) -> _IdentifiedTask:
+        """Return the identities of the task, created on first use."""
+        key = (context.allocation_id, context.task.name)
+        if key not in self._identified_tasks:
+            identities = TaskIdentities(self._world, self._signer, context)
+            self._identified_tasks[key] = _IdentifiedTask(identities, ApiSocket(self._world, self._server_endpoints))
+        return self._identified_tasks[key]

@@ -1,7 +1,8 @@
-"""The identities of this node's tasks: signed by servers, put where their tasks look for them, and renewed before they end.
+"""The identity tokens of one task: signed by servers, given to the task as variables and files, and renewed before
+they expire.
 
-What an identity may do is decided by servers alone. A token is never kept on disk by us but where its job wants it as a
-file; what is remembered over an end of the agent is when each was signed, and until when it holds.
+Servers decide what a token permits. The node writes a token to the disk only if the job requests a file. Across
+restarts the agent remembers only when each token was signed and when it expires.
 """
 
 import asyncio
@@ -28,124 +29,152 @@ log = logging.getLogger(__name__)
 
 VARIABLE_PREFIXES: Final = ("WHARF_", "NOMAD_")
 API_SOCKET_FILE: Final = "api.sock"
+"""Name of the API socket in the secrets folder."""
 VALIDITY_FILE: Final = ".identities"
-"""In the agent's own folder of the task."""
+"""In the task's private folder: when each token was signed and when it expires."""
 FILE_MODE: Final = 0o644
+"""Mode of token files; the task may run as any user."""
 RENEWAL_FRACTION: Final = 0.5
-"""Of its life: as long again remains for an outage of the servers."""
+"""A token is renewed after this part of its lifetime; the rest is left for an outage of the servers."""
 MIN_RETRY_DELAY_S: Final = 1.0
 MAX_RETRY_DELAY_S: Final = 30.0
+"""The delay between attempts to sign doubles up to this limit."""
 WAITING_NOTICE_DELAY_S: Final = 3.0
+"""Seconds without success after which the task's history shows that the task is waiting."""
 MIN_REFUSED_TOKEN_AGE_NS: Final = 60_000_000_000
-"""A token that was refused is signed anew, if it is older than this: its key may be gone."""
+"""A refused token that is older is replaced: its signing key may have been deleted."""
 PERMANENT_CODES: Final = frozenset({RefusalCode.INVALID, RefusalCode.FORBIDDEN})
-_NOT_IN_NAMES: Final = re.compile("[^A-Za-z0-9_]")
+"""Refusals that another attempt would meet again."""
+_INVALID_NAME_CHARACTERS: Final = re.compile("[^A-Za-z0-9_]")
 
 
 class IdentitySigner(Protocol):
+    """Signs identities of tasks."""
+
     async def sign_identities(self, alloc_id: str, task: str, names: Sequence[str]) -> Sequence[SignedIdentity]:
-        """Raises Refusal and Unreachable."""
+        """Return the signed identities. Raises `Refusal` and `Unreachable`."""
         ...
 
 
 class TokenValidity(msgspec.Struct, frozen=True):
-    """When the identity that the task has was signed, and when it ends; 0: never."""
+    """When a token was signed and when it expires (0: never), in nanoseconds."""
 
     issued: int
     expires: int
 
     @property
     def renew_at_ns(self) -> int | None:
+        """When to renew the token; `None` if it never expires."""
         if not self.expires:
             return None
         return self.issued + int((self.expires - self.issued) * RENEWAL_FRACTION)
 
 
 def list_declared_identities(task: Task) -> tuple[WorkloadIdentity, ...]:
+    """Return all identities of the task, the default one first."""
     return (task.identity or WorkloadIdentity(), *(task.identities or ()))
 
 
 def list_exposed_identities(task: Task) -> tuple[WorkloadIdentity, ...]:
-    """Those that the task itself is to see."""
-    return tuple(each for each in list_declared_identities(task) if each.env or each.file)
+    """Return the identities that the task itself can see, as a variable or a file."""
+    return tuple(identity for identity in list_declared_identities(task) if identity.env or identity.file)
 
 
 class TaskIdentities:
-    """Of one task. A `Bearer`: what is asked for its templates is asked in its name. `close` it when it is over."""
+    """The tokens of one task.
 
-    def __init__(self, world: World, signer: IdentitySigner, work: TaskContext) -> None:
+    Implements the client's `TokenSource`, so that requests for its templates have the task's rights.
+    """
+
+    def __init__(self, world: World, signer: IdentitySigner, context: TaskContext) -> None:
         self._world = world
         self._signer = signer
-        self._work = work
-        self._exposed = list_exposed_identities(work.task)
+        self._context = context
+        self._exposed = list_exposed_identities(context.task)
         self._signed: dict[str, SignedIdentity] = {}
-        self._held: dict[str, TokenValidity] = {}
+        self._validity: dict[str, TokenValidity] = {}
         self._signing = asyncio.Lock()
 
-    # -- what the task sees
+    # -- what the task can see
 
     def build_environment(self) -> dict[str, str]:
-        found: dict[str, str] = {}
+        """Return the variables with tokens and the path of the API socket."""
+        variables: dict[str, str] = {}
         for identity in self._exposed:
             signed = self._signed.get(identity.name)
             if identity.env and signed is not None:
-                found |= {f"{prefix}{make_variable_name(identity.name)}": signed.jwt for prefix in VARIABLE_PREFIXES}
-        if found:
-            secrets = map_task_folders(self._work.folders, self._work.view).secrets
-            found |= {f"{prefix}UNIX_ADDR": f"unix://{secrets}/{API_SOCKET_FILE}" for prefix in VARIABLE_PREFIXES}
-        return found
+                variables |= {
+                    f"{prefix}{make_variable_name(identity.name)}": signed.jwt for prefix in VARIABLE_PREFIXES
+                }
+        if variables:
+            secrets = map_task_folders(self._context.folders, self._context.view).secrets
+            variables |= {f"{prefix}UNIX_ADDR": f"unix://{secrets}/{API_SOCKET_FILE}" for prefix in VARIABLE_PREFIXES}
+        return variables
 
-    async def prepare_task(self, say: Callable[..., None]) -> None:
-        """Until the task has all that it is to see. Raises TaskSetupError."""
-        missing = [each for each in self._exposed if self._is_due(each.name) or each.name not in self._signed]
+    async def prepare_task(self, record_event: Callable[..., None]) -> None:
+        """Wait until all tokens are signed, and write the token files. Raises `TaskSetupError`."""
+        missing = [
+            identity for identity in self._exposed if self._is_due(identity.name) or identity.name not in self._signed
+        ]
         if missing:
-            for signed in await self._sign_until_there([each.name for each in missing], say):
-                self._take(signed)
+            for signed in await self._sign_with_retries([identity.name for identity in missing], record_event):
+                self._store_signed(signed)
         for identity in self._exposed:
-            self._write(identity)
-        self._remember()
+            self._write_token_file(identity)
+        self._store_validity()
 
-    # -- while it runs
+    # -- while the task runs
 
     async def keep_renewed(self, task_control: TaskControl) -> None:
-        """Until cancelled. Tokens that the task has since before this agent began are good until they end."""
-        unsigned = [each.name for each in self._exposed if each.name not in self._signed]
+        """Until canceled: renew the tokens and tell the task. Raises `TaskSetupError`.
+
+        Tokens that an earlier agent process gave the task are used until they are due.
+        """
+        unsigned = [identity.name for identity in self._exposed if identity.name not in self._signed]
         if unsigned:
-            held = self._remembered()
-            for signed in await self._sign_until_there(unsigned, lambda *_, **__: None):
+            held = self._load_validity()
+            for signed in await self._sign_with_retries(unsigned, lambda *_, **__: None):
                 self._signed[signed.name] = signed
-                # What the task has is older than what we hold now; the new one is told when the old one is due.
-                self._held[signed.name] = held.get(signed.name, TokenValidity(0, 1 if signed.expires else 0))
+                # The task has an older token than this one. It gets a new one when its own is due.
+                self._validity[signed.name] = held.get(signed.name, TokenValidity(0, 1 if signed.expires else 0))
         while (due_ns := self._next_due_ns()) is not None:
             await asyncio.sleep(max(0.0, (due_ns - self._world.now_ns()) / 1e9))
             await self._renew(task_control)
 
-    async def _renew(self, tells: TaskControl) -> None:
-        due = [each for each in self._exposed if self._is_due(each.name)]
-        for signed in await self._sign_until_there([each.name for each in due], tells.record_event):
-            self._take(signed)
-        for identity in due:
-            self._write(identity)
-        self._remember()
-        for identity in due:
+    async def _renew(self, task_control: TaskControl) -> None:
+        """Renew the tokens that are due, write their files, and restart or signal the task if the job requires it."""
+        renewal_time = [identity for identity in self._exposed if self._is_due(identity.name)]
+        for signed in await self._sign_with_retries(
+            [identity.name for identity in renewal_time], task_control.record_event
+        ):
+            self._store_signed(signed)
+        for identity in renewal_time:
+            self._write_token_file(identity)
+        self._store_validity()
+        for identity in renewal_time:
             reason = f"identity {identity.name} was renewed"
             if identity.change_mode == "restart":
-                tells.restart_task(reason)
-                return  # It stands for all else.
+                task_control.restart_task(reason)
+                return  # A restart makes signals unnecessary.
             if identity.change_mode == "signal":
-                tells.signal_task(identity.change_signal, reason)
+                task_control.signal_task(identity.change_signal, reason)
 
     def _next_due_ns(self) -> int | None:
-        dues = [held.renew_at_ns for held in self._held.values()]
-        return min((due for due in dues if due is not None), default=None)
+        """Return when the next token must be renewed; `None` if none expires."""
+        renewal_times = [held.renew_at_ns for held in self._validity.values()]
+        return min((renewal_time for renewal_time in renewal_times if renewal_time is not None), default=None)
 
     def _is_due(self, name: str) -> bool:
-        held = self._held.get(name)
-        return held is not None and held.renew_at_ns is not None and held.renew_at_ns <= self._world.now_ns()
+        """Return whether the token must be renewed now."""
+        validity = self._validity.get(name)
+        return (
+            validity is not None and validity.renew_at_ns is not None and validity.renew_at_ns <= self._world.now_ns()
+        )
 
-    # -- in the task's name (the port `Bearer`)
+    # -- requests in the task's name (implements `TokenSource`)
 
     async def get_token(self) -> str:
+        """Return the token of the default identity, signed on first use. Raises `Refusal` and `Unreachable`."""
         signed = self._signed.get(DEFAULT_IDENTITY_NAME)
         if signed is None:
             async with self._signing:
@@ -156,82 +185,92 @@ class TaskIdentities:
         return signed.jwt
 
     def on_rejected(self, token: str) -> None:
+        """Drop a token that servers have refused, if it is old enough that its signing key may be gone."""
         signed = self._signed.get(DEFAULT_IDENTITY_NAME)
-        is_exposed = any(each.name == DEFAULT_IDENTITY_NAME for each in self._exposed)
+        is_exposed = any(identity.name == DEFAULT_IDENTITY_NAME for identity in self._exposed)
         if signed is None or signed.jwt != token or is_exposed:
-            return  # What the task itself has is not exchanged behind its back.
+            return  # A token that the task can see is only replaced by a renewal.
         if self._world.now_ns() - signed.issued > MIN_REFUSED_TOKEN_AGE_NS:
             del self._signed[DEFAULT_IDENTITY_NAME]
 
     # -- signing
 
     async def _sign(self, names: Sequence[str]) -> Sequence[SignedIdentity]:
-        signed = await self._signer.sign_identities(self._work.allocation_id, self._work.task.name, names)
-        return [each.with_local_times(self._world.now_ns()) for each in signed]
+        """Have the identities signed. Raises `Refusal` and `Unreachable`."""
+        signed = await self._signer.sign_identities(self._context.allocation_id, self._context.task.name, names)
+        return [identity.with_local_times(self._world.now_ns()) for identity in signed]
 
-    async def _sign_until_there(self, names: Sequence[str], say: Callable[..., None]) -> Sequence[SignedIdentity]:
-        """Raises TaskSetupError where servers will never sign them."""
-        again_s, waited_s, has_said = MIN_RETRY_DELAY_S, 0.0, False
+    async def _sign_with_retries(
+        self, names: Sequence[str], record_event: Callable[..., None]
+    ) -> Sequence[SignedIdentity]:
+        """Have the identities signed; repeat until it works. Raises `TaskSetupError` if servers refuse for good."""
+        retry_delay_s, waited_s, has_recorded = MIN_RETRY_DELAY_S, 0.0, False
         while True:
             try:
                 return await self._sign(names)
             except Unreachable as error:
-                why = str(error)
+                reason = str(error)
             except Refusal as refusal:
-                why = refusal.text
+                reason = refusal.text
                 if refusal.code in PERMANENT_CODES:
-                    raise _not_had(why) from refusal
-            log.info("identities of a task cannot be had now: %s", why, extra={"task": self._work.task.name})
-            if waited_s >= WAITING_NOTICE_DELAY_S and not has_said:
-                has_said = True
-                say(TaskEventType.HOOK_MESSAGE, f"waits for its identity to be signed: {why}")
-            await asyncio.sleep(again_s)
-            waited_s += again_s
-            again_s = min(again_s * 2, MAX_RETRY_DELAY_S)
+                    raise _build_setup_error(reason) from refusal
+            log.info("failed to get identities signed: %s", reason, extra={"task": self._context.task.name})
+            if waited_s >= WAITING_NOTICE_DELAY_S and not has_recorded:
+                has_recorded = True
+                record_event(TaskEventType.HOOK_MESSAGE, f"waiting for its identity to be signed: {reason}")
+            await asyncio.sleep(retry_delay_s)
+            waited_s += retry_delay_s
+            retry_delay_s = min(retry_delay_s * 2, MAX_RETRY_DELAY_S)
 
-    def _take(self, signed: SignedIdentity) -> None:
+    def _store_signed(self, signed: SignedIdentity) -> None:
+        """Use a signed identity from now on."""
         self._signed[signed.name] = signed
-        self._held[signed.name] = TokenValidity(signed.issued, signed.expires)
+        self._validity[signed.name] = TokenValidity(signed.issued, signed.expires)
 
     # -- files
 
-    def _write(self, identity: WorkloadIdentity) -> None:
-        """Raises TaskSetupError."""
+    def _write_token_file(self, identity: WorkloadIdentity) -> None:
+        """Write the file of a token, if the job requests one. Raises `TaskSetupError`."""
         if not identity.file:
             return
-        spot = self._work.resolve_path(identity.filepath or f"secrets/{make_file_name(identity.name)}")
+        destination = self._context.resolve_path(identity.filepath or f"secrets/{make_file_name(identity.name)}")
         try:
-            ConfinedFolder(spot.root).replace_file(spot.path, self._signed[identity.name].jwt.encode(), FILE_MODE)
+            ConfinedFolder(destination.root).replace_file(
+                destination.path, self._signed[identity.name].jwt.encode(), FILE_MODE
+            )
         except (ArtifactError, OSError) as error:
-            raise _not_had(f"the file of its identity {identity.name} cannot be written: {error}") from error
+            raise _build_setup_error(f"cannot write the file of identity {identity.name}: {error}") from error
 
-    def _remember(self) -> None:
-        """Where it cannot be written down, an agent that comes back renews at once."""
-        if any(held.expires for held in self._held.values()):
+    def _store_validity(self) -> None:
+        """Store when the tokens expire. If that fails, a restarted agent renews them at once."""
+        if any(held.expires for held in self._validity.values()):
             try:
-                ConfinedFolder(self._work.folders.task / "private").replace_file(
-                    VALIDITY_FILE, msgspec.json.encode(self._held), 0o600
+                ConfinedFolder(self._context.folders.task / "private").replace_file(
+                    VALIDITY_FILE, msgspec.json.encode(self._validity), 0o600
                 )
             except (ArtifactError, OSError) as error:
-                log.warning("when identities end cannot be written down: %s", error)
+                log.warning("failed to store the expiry of identities: %s", error)
 
-    def _remembered(self) -> dict[str, TokenValidity]:
+    def _load_validity(self) -> dict[str, TokenValidity]:
+        """Return what `_store_validity` stored; empty if it cannot be read."""
         try:
             return msgspec.json.decode(
-                (self._work.folders.task / "private" / VALIDITY_FILE).read_bytes(), type=dict[str, TokenValidity]
+                (self._context.folders.task / "private" / VALIDITY_FILE).read_bytes(), type=dict[str, TokenValidity]
             )
         except (OSError, msgspec.MsgspecError):
             return {}
 
 
 def make_variable_name(name: str) -> str:
-    """Only what every shell hands on: what it does not would be seen in the list of processes."""
-    return "TOKEN" if name == DEFAULT_IDENTITY_NAME else f"TOKEN_{_NOT_IN_NAMES.sub('_', name)}"
+    """Return the variable of a token, without prefix. Only characters that every shell passes on are used."""
+    return "TOKEN" if name == DEFAULT_IDENTITY_NAME else f"TOKEN_{_INVALID_NAME_CHARACTERS.sub('_', name)}"
 
 
 def make_file_name(name: str) -> str:
+    """Return the file name of a token."""
     return "nomad_token" if name == DEFAULT_IDENTITY_NAME else f"nomad_{name}.jwt"
 
 
-def _not_had(why: str) -> TaskSetupError:
-    return TaskSetupError(f"identity: {why}", TaskEventType.SETUP_FAILURE, "setup_error")
+def _build_setup_error(reason: str) -> TaskSetupError:
+    """Return the error for identities that cannot be provided."""
+    return TaskSetupError(f"identity: {reason}", TaskEventType.SETUP_FAILURE, "setup_error")

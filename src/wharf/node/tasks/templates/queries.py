@@ -1,4 +1,4 @@
-"""What templates ask of the cluster: each answer fetched once, kept, and followed as long as somebody uses it."""
+"""Answers queries of templates from the cluster: each result is fetched once, kept, and followed while the task runs."""
 
 import asyncio
 import logging
@@ -14,38 +14,45 @@ from wharf.world import World
 log = logging.getLogger(__name__)
 
 RETRY_DELAY_S: Final = 1.0
+"""Seconds before the next attempt after a failed query."""
 POLL_S: Final = 60.0
+"""How long a server may hold a query until its result changes."""
 
 
 class QueryKey(NamedTuple):
+    """What a template asks the cluster for."""
+
     kind: str  # variable, variables, service, services
     name: str
 
 
 class QueryResult(NamedTuple):
+    """The result of a query."""
+
     value: object
-    """None: there is no such thing."""
+    """`None` if the object does not exist."""
     error_text: str = ""
-    """Why it may not be known."""
+    """Why servers refused the query; empty if they did not."""
 
 
 class ClusterQueries:
-    """For one task. `on_change` is called whenever something that was asked for is another than before."""
+    """The queries of one task. `on_change` is called when a result differs from the one before."""
 
     def __init__(self, world: World, client: AsyncClient, namespace: str, on_change: Callable[[], None]) -> None:
         self._world = world
         self._client = client
         self._namespace = namespace
         self._on_change = on_change
-        self._answers: dict[QueryKey, QueryResult] = {}
+        self._results: dict[QueryKey, QueryResult] = {}
         self._following: dict[QueryKey, asyncio.Task[None]] = {}
         self._arrived = asyncio.Event()
 
     def find_result(self, kind: str, name: str) -> QueryResult | None:
-        """None: not known yet."""
-        return self._answers.get(QueryKey(kind, name))
+        """Return the result; `None` if it is not known yet."""
+        return self._results.get(QueryKey(kind, name))
 
     def follow(self, keys: Sequence[QueryKey]) -> None:
+        """Begin to follow these queries."""
         for key in keys:
             if key not in self._following:
                 self._following[key] = self._world.start_task(
@@ -53,79 +60,91 @@ class ClusterQueries:
                 )
 
     async def wait_for_results(self, keys: Sequence[QueryKey]) -> None:
-        """Until there is an answer for each."""
+        """Wait until every query has a result."""
         self.follow(keys)
-        while not all(key in self._answers for key in keys):
+        while not all(key in self._results for key in keys):
             self._arrived.clear()
             await self._arrived.wait()
 
     async def close(self) -> None:
+        """Stop following."""
         tasks = list(self._following.values())
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _follow(self, key: QueryKey) -> None:
+        """Until canceled: keep the result of one query up to date with blocking reads."""
         index = 0
-        ask = {
-            "variable": self._variable,
-            "variables": self._variables,
-            "service": self._service,
-            "services": self._services,
+        read_function = {
+            "variable": self._read_variable,
+            "variables": self._list_variables,
+            "service": self._read_service,
+            "services": self._list_services,
         }[key.kind]
         while True:
             try:
-                answer, index = await ask(key.name, index)
-                self._hear(key, answer)
+                result, index = await read_function(key.name, index)
+                self._store_result(key, result)
                 continue
             except Unreachable as error:
-                log.info("a template's source cannot be asked: %s", error)
+                log.info("query of a template failed: %s", error)
             except Refusal as refusal:
                 index = 0
                 if refusal.code in (RefusalCode.FORBIDDEN, RefusalCode.NOT_FOUND, RefusalCode.INVALID):
-                    self._hear(key, QueryResult(None, "" if refusal.code is RefusalCode.NOT_FOUND else refusal.text))
+                    self._store_result(
+                        key, QueryResult(None, "" if refusal.code is RefusalCode.NOT_FOUND else refusal.text)
+                    )
             await asyncio.sleep(RETRY_DELAY_S)
 
-    def _hear(self, key: QueryKey, answer: QueryResult) -> None:
-        before = self._answers.get(key)
-        self._answers[key] = answer
+    def _store_result(self, key: QueryKey, result: QueryResult) -> None:
+        """Store a result and report it if it has changed."""
+        previous = self._results.get(key)
+        self._results[key] = result
         self._arrived.set()
-        if before is not None and before != answer:
+        if previous is not None and previous != result:
             self._on_change()
 
-    async def _variable(self, name: str, index: int) -> tuple[QueryResult, int]:
-        path, namespace = _split(name, self._namespace)
-        # The list is followed: what is not there yet has no index of its own.
-        listed = await self._client.variables.list(prefix=path, namespace=namespace, index=index, wait_s=POLL_S)
-        if not any(each.path == path for each in listed.value):
-            return QueryResult(None), listed.index
-        read = await self._client.variables.read(path, namespace=namespace)
-        items = read.value.items
-        return QueryResult({} if items is msgspec.UNSET else dict(items)), listed.index
+    async def _read_variable(self, name: str, index: int) -> tuple[QueryResult, int]:
+        """Read one variable, and the index to wait for the next change."""
+        path, namespace = _split_name(name, self._namespace)
+        # The list is followed, because a variable that does not exist has no index.
+        response = await self._client.variables.list(prefix=path, namespace=namespace, index=index, wait_s=POLL_S)
+        if not any(item.path == path for item in response.value):
+            return QueryResult(None), response.index
+        variable = await self._client.variables.read(path, namespace=namespace)
+        items = variable.value.items
+        return QueryResult({} if items is msgspec.UNSET else dict(items)), response.index
 
-    async def _variables(self, prefix: str, index: int) -> tuple[QueryResult, int]:
-        path, namespace = _split(prefix, self._namespace)
-        listed = await self._client.variables.list(prefix=path, namespace=namespace, index=index, wait_s=POLL_S)
-        return QueryResult([_shown(each) for each in listed.value]), listed.index
+    async def _list_variables(self, prefix: str, index: int) -> tuple[QueryResult, int]:
+        """List the variables below a path, and the index to wait for the next change."""
+        path, namespace = _split_name(prefix, self._namespace)
+        response = await self._client.variables.list(prefix=path, namespace=namespace, index=index, wait_s=POLL_S)
+        return QueryResult([_to_document(item) for item in response.value]), response.index
 
-    async def _service(self, name: str, index: int) -> tuple[QueryResult, int]:
-        name, namespace = _split(name, self._namespace)
-        found = await self._client.services.read(name, namespace=namespace, index=index, wait_s=POLL_S)
-        instances = sorted(found.value, key=lambda one: (one.address, one.port, one.id))
-        return QueryResult([{**_shown(one), "Name": one.service_name} for one in instances]), found.index
+    async def _read_service(self, name: str, index: int) -> tuple[QueryResult, int]:
+        """List the instances of a service, and the index to wait for the next change."""
+        name, namespace = _split_name(name, self._namespace)
+        response = await self._client.services.read(name, namespace=namespace, index=index, wait_s=POLL_S)
+        instances = sorted(response.value, key=lambda instance: (instance.address, instance.port, instance.id))
+        return QueryResult(
+            [{**_to_document(instance), "Name": instance.service_name} for instance in instances]
+        ), response.index
 
-    async def _services(self, _: str, index: int) -> tuple[QueryResult, int]:
-        listed = await self._client.services.list(namespace=self._namespace, index=index, wait_s=POLL_S)
-        stubs = [stub for each in listed.value for stub in each.services]
-        return QueryResult([{"Name": stub.service_name, "Tags": list(stub.tags)} for stub in stubs]), listed.index
-
-
-def _split(name: str, namespace: str) -> tuple[str, str]:
-    """`path@namespace`, with a region behind it that is ours."""
-    path, _, place = name.partition("@")
-    return path, place.partition(".")[0] or namespace
+    async def _list_services(self, _: str, index: int) -> tuple[QueryResult, int]:
+        """List all services, and the index to wait for the next change."""
+        response = await self._client.services.list(namespace=self._namespace, index=index, wait_s=POLL_S)
+        stubs = [stub for item in response.value for stub in item.services]
+        return QueryResult([{"Name": stub.service_name, "Tags": list(stub.tags)} for stub in stubs]), response.index
 
 
-def _shown(record: Any) -> dict[str, object]:  # Of any record: by its names on the wire.
-    shown: Mapping[str, object] = msgspec.to_builtins(record)
-    return dict(shown)
+def _split_name(name: str, namespace: str) -> tuple[str, str]:
+    """Split `path@namespace.region` into path and namespace; the region is always the node's own."""
+    path, _, suffix = name.partition("@")
+    return path, suffix.partition(".")[0] or namespace
+
+
+def _to_document(record: Any) -> dict[str, object]:  # Of any record: by its names on the wire.
+    """Return the record as templates see it, with its API names."""
+    document: Mapping[str, object] = msgspec.to_builtins(record)
+    return dict(document)
