@@ -129,5 +129,5 @@ def test_who_has_waited_too_long_and_has_no_node_is_told() -> None:
 
     require_steady_state(waiting(NOW_NS - RESERVATION_DELAY_NS).witness, NOW_NS)
 
-    with pytest.raises(InvariantViolation, match="small work may starve big work: default/big waits since"):
+    with pytest.raises(InvariantViolation, match="small work may starve big work: default/big has waited since"):
         require_steady_state(waiting(NOW_NS - RESERVATION_DELAY_NS - RESERVATION_CHECKS_NS).witness, NOW_NS)

@@ -306,7 +306,7 @@ async def test_what_a_rebalancing_would_move_is_told_in_a_sentence_and_nothing_i
         told = json.loads(reply.body)
         assert (reply.status, told["Text"], told["Moves"], told["Moving"]) == (
             200,
-            "nothing would stand better elsewhere: work is on 0 nodes",
+            "no allocation would have a better score on another node: 0 nodes in use",
             [],
             0,
         )

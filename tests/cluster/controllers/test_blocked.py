@@ -1,4 +1,4 @@
-"""The leader's queue of evaluations that wait for room."""
+"""The leader's queue of blocked evaluations."""
 
 from typing import Any
 
@@ -15,19 +15,19 @@ def waiting(evaluation_id: str, **fields: Any) -> Evaluation:
     return an_evaluation(a_job(evaluation_id), evaluation_id, **given)
 
 
-def with_these(*evaluations: Evaluation) -> BlockedQueue:
+def make_queue(*evaluations: Evaluation) -> BlockedQueue:
     blocked = BlockedQueue()
     for evaluation in evaluations:
         blocked.update(evaluation)
     return blocked
 
 
-def tried(blocked: BlockedQueue, most: int = 10) -> list[str]:
+def take_retries(blocked: BlockedQueue, most: int = 10) -> list[str]:
     return [evaluation.id for evaluation in blocked.select_retries(most)]
 
 
-def test_only_those_that_could_profit_are_tried() -> None:
-    blocked = with_these(
+def test_only_evaluations_that_can_use_freed_capacity_are_retried() -> None:
+    blocked = make_queue(
         waiting("cannot"),
         waiting("can", class_eligibility={"small": True}),
         waiting("unseen", class_eligibility={"large": False}),
@@ -36,117 +36,117 @@ def test_only_those_that_could_profit_are_tried() -> None:
 
     blocked.on_capacity_freed(["small"], 11)
 
-    assert sorted(tried(blocked)) == ["can", "escaped", "unseen"]
+    assert sorted(take_retries(blocked)) == ["can", "escaped", "unseen"]
 
 
-def test_room_on_a_node_whose_kind_has_no_name_may_help_any() -> None:
-    blocked = with_these(waiting("any"))
+def test_capacity_freed_on_a_node_without_a_class_matches_every_evaluation() -> None:
+    blocked = make_queue(waiting("any"))
 
     blocked.on_capacity_freed([""], 11)
 
-    assert tried(blocked) == ["any"]
+    assert take_retries(blocked) == ["any"]
 
 
-def test_room_that_came_while_it_was_decided_is_not_missed() -> None:
+def test_capacity_freed_while_an_evaluation_was_planned_is_not_missed() -> None:
     blocked = BlockedQueue()
     blocked.on_capacity_freed(["large"], 11)
     blocked.update(waiting("before", snapshot_index=10))
     blocked.update(waiting("after", snapshot_index=11))
     blocked.update(waiting("cannot", snapshot_index=10, class_eligibility={"large": False}))
 
-    assert tried(blocked) == ["before"]
+    assert take_retries(blocked) == ["before"]
 
 
-def test_the_most_urgent_are_tried_first_and_then_the_oldest() -> None:
-    blocked = with_these(
+def test_retries_are_ordered_by_priority_and_then_by_age() -> None:
+    blocked = make_queue(
         waiting("young", create_index=9),
         waiting("old", create_index=3),
         waiting("urgent", create_index=12, priority=90),
     )
     blocked.retry_all()
 
-    assert tried(blocked, 2) == ["urgent", "old"]
+    assert take_retries(blocked, 2) == ["urgent", "old"]
 
 
-def test_what_is_no_longer_blocked_is_not_tried() -> None:
+def test_an_unblocked_evaluation_is_not_retried() -> None:
     evaluation = waiting("e")
-    blocked = with_these(evaluation)
+    blocked = make_queue(evaluation)
     blocked.retry_all()
     blocked.update(replace(evaluation, status=EvaluationStatus.PENDING))
 
-    assert (tried(blocked), len(blocked)) == ([], 0)
+    assert (take_retries(blocked), len(blocked)) == ([], 0)
 
 
-def test_what_met_too_many_conflicts_is_tried_after_a_minute() -> None:
-    blocked = with_these(
+def test_an_evaluation_with_too_many_conflicts_is_retried_after_a_minute() -> None:
+    blocked = make_queue(
         waiting("room"),
         waiting("conflicts", triggered_by=EvaluationTrigger.MAX_PLAN_ATTEMPTS, modify_time=5 * SECOND_NS),
     )
     blocked.retry_conflicted(64 * SECOND_NS)
-    early = tried(blocked)
+    early = take_retries(blocked)
     blocked.retry_conflicted(65 * SECOND_NS)
 
-    assert (early, tried(blocked), blocked.next_wake_ns()) == ([], ["conflicts"], 65 * SECOND_NS)
+    assert (early, take_retries(blocked), blocked.next_wake_ns()) == ([], ["conflicts"], 65 * SECOND_NS)
 
 
-def test_what_met_too_many_conflicts_is_tried_at_once_when_the_clock_was_set_back() -> None:
-    blocked = with_these(
+def test_an_evaluation_with_too_many_conflicts_is_retried_at_once_when_the_clock_is_set_back() -> None:
+    blocked = make_queue(
         waiting("conflicts", triggered_by=EvaluationTrigger.MAX_PLAN_ATTEMPTS, modify_time=5 * SECOND_NS)
     )
 
     blocked.retry_conflicted(4 * SECOND_NS)
 
-    assert tried(blocked) == ["conflicts"]
+    assert take_retries(blocked) == ["conflicts"]
 
 
-def test_what_its_quota_keeps_waiting_profits_from_whatever_ends() -> None:
-    blocked = with_these(waiting("quota", quota_limit_reached="small"))
+def test_an_evaluation_that_waits_for_its_quota_is_retried_when_any_allocation_ends() -> None:
+    blocked = make_queue(waiting("quota", quota_limit_reached="small"))
 
     blocked.on_capacity_freed(["small"], 11)
 
-    assert tried(blocked) == ["quota"]
+    assert take_retries(blocked) == ["quota"]
 
 
-def behind(evaluation_id: str, create_index: int, **fields: Any) -> Evaluation:
+def make_child(evaluation_id: str, create_index: int, **fields: Any) -> Evaluation:
     return waiting(evaluation_id, waits_behind="parent", create_index=create_index, **fields)
 
 
-def test_when_a_turn_comes_whoever_waits_longest_behind_the_job_is_tried_and_nobody_else() -> None:
-    blocked = with_these(behind("young", 9), behind("old", 3), waiting("other", waits_behind="another"))
+def test_a_freed_slot_retries_only_the_child_that_has_waited_longest() -> None:
+    blocked = make_queue(make_child("young", 9), make_child("old", 3), waiting("other", waits_behind="another"))
 
     blocked.on_slot_freed("default", "parent", 11)
 
-    assert tried(blocked) == ["old"]
+    assert take_retries(blocked) == ["old"]
 
 
-def test_no_room_helps_who_waits_for_a_turn() -> None:
-    blocked = with_these(behind("child", 3))
+def test_freed_capacity_does_not_retry_a_child_that_waits_for_a_slot() -> None:
+    blocked = make_queue(make_child("child", 3))
 
     blocked.on_capacity_freed(["small", ""], 11)
 
-    assert tried(blocked) == []
+    assert take_retries(blocked) == []
 
 
-def test_a_turn_that_came_while_it_was_decided_is_not_missed() -> None:
+def test_a_slot_freed_while_a_child_was_planned_is_not_missed() -> None:
     blocked = BlockedQueue()
     blocked.on_slot_freed("default", "parent", 11)
-    blocked.update(behind("child", 3, snapshot_index=10))
+    blocked.update(make_child("child", 3, snapshot_index=10))
 
-    assert tried(blocked) == ["child"]
+    assert take_retries(blocked) == ["child"]
 
 
-def test_who_lacks_room_when_its_turn_comes_leaves_the_turn_to_the_next() -> None:
-    first = behind("first", 3)
-    blocked = with_these(first, behind("second", 4))
+def test_a_child_that_lacks_capacity_passes_its_slot_to_the_next_child() -> None:
+    first = make_child("first", 3)
+    blocked = make_queue(first, make_child("second", 4))
     blocked.on_slot_freed("default", "parent", 11)
     blocked.update(replace(first, status=EvaluationStatus.PENDING))
     blocked.update(replace(first, waits_behind="", snapshot_index=11))
 
-    assert tried(blocked) == ["second"]
+    assert take_retries(blocked) == ["second"]
 
 
-def test_who_is_to_have_a_node_is_looked_at_every_fifteen_seconds() -> None:
-    blocked = with_these(waiting("big"))
+def test_reservations_are_checked_every_fifteen_seconds() -> None:
+    blocked = make_queue(waiting("big"))
 
     assert [blocked.start_reservation_check(at_s * SECOND_NS) for at_s in (200, 201, 214, 215)] == [
         True,
@@ -156,8 +156,8 @@ def test_who_is_to_have_a_node_is_looked_at_every_fifteen_seconds() -> None:
     ]
 
 
-def test_a_clock_that_is_set_back_delays_no_look_at_who_waits_too_long() -> None:
-    blocked = with_these(waiting("e"))
+def test_a_clock_that_is_set_back_does_not_delay_the_reservation_check() -> None:
+    blocked = make_queue(waiting("e"))
 
     looked = [blocked.start_reservation_check(at_s * SECOND_NS) for at_s in (4_000, 400, 401, 415)]
 

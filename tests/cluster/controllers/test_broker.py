@@ -1,4 +1,4 @@
-"""The leader's queue of evaluations."""
+"""The leader's queue of pending evaluations."""
 
 from typing import Any
 
@@ -18,8 +18,8 @@ def ended(evaluation: Evaluation, status: EvaluationStatus = EvaluationStatus.CO
     return replace(evaluation, status=status)
 
 
-def drained(broker: EvaluationBroker) -> list[str]:
-    """Every evaluation in the order in which it is given, each done at once."""
+def take_all(broker: EvaluationBroker) -> list[str]:
+    """Return all evaluations in the order of delivery, each finished at once."""
     order = []
     while (evaluation := broker.take_next()) is not None:
         order.append(evaluation.id)
@@ -28,7 +28,7 @@ def drained(broker: EvaluationBroker) -> list[str]:
     return order
 
 
-def test_the_higher_priority_goes_first_and_then_the_older() -> None:
+def test_higher_priority_comes_first_and_then_the_older_evaluation() -> None:
     broker = EvaluationBroker()
     for evaluation in (
         of("a", "young", create_index=9),
@@ -37,10 +37,10 @@ def test_the_higher_priority_goes_first_and_then_the_older() -> None:
     ):
         broker.update(evaluation)
 
-    assert drained(broker) == ["urgent", "old", "young"]
+    assert take_all(broker) == ["urgent", "old", "young"]
 
 
-def test_only_one_evaluation_of_a_job_is_given_at_a_time() -> None:
+def test_only_one_evaluation_of_a_job_is_delivered_at_a_time() -> None:
     broker = EvaluationBroker()
     for number in range(3):
         broker.update(of("a", f"a{number}", create_index=number))
@@ -51,10 +51,10 @@ def test_only_one_evaluation_of_a_job_is_given_at_a_time() -> None:
 
     broker.update(ended(first))
     broker.finish(first)
-    assert drained(broker) == ["a1", "a2"]
+    assert take_all(broker) == ["a1", "a2"]
 
 
-def test_other_jobs_go_on_while_one_is_busy() -> None:
+def test_other_jobs_are_delivered_while_one_is_busy() -> None:
     broker = EvaluationBroker()
     broker.update(of("a", "a1", create_index=1))
     broker.update(of("a", "a2", create_index=2))
@@ -67,7 +67,7 @@ def test_other_jobs_go_on_while_one_is_busy() -> None:
     assert following.id == "b1"
 
 
-def test_an_evaluation_that_is_still_pending_when_it_is_done_comes_again() -> None:
+def test_an_evaluation_that_is_still_pending_when_finished_is_delivered_again() -> None:
     broker = EvaluationBroker()
     broker.update(of("a", "a1"))
     first = broker.take_next()
@@ -78,7 +78,7 @@ def test_an_evaluation_that_is_still_pending_when_it_is_done_comes_again() -> No
     assert broker.take_next() == first
 
 
-def test_it_comes_again_as_it_was_heard_of_last() -> None:
+def test_a_redelivered_evaluation_has_its_newest_version() -> None:
     broker = EvaluationBroker()
     broker.update(of("a", "a1"))
     first = broker.take_next()
@@ -90,7 +90,7 @@ def test_it_comes_again_as_it_was_heard_of_last() -> None:
     assert broker.take_next() == replace(first, modify_index=99)
 
 
-def test_an_evaluation_that_ended_meanwhile_is_not_given() -> None:
+def test_an_evaluation_that_ended_meanwhile_is_not_delivered() -> None:
     broker = EvaluationBroker()
     broker.update(of("a", "a1"))
 
@@ -99,7 +99,7 @@ def test_an_evaluation_that_ended_meanwhile_is_not_given() -> None:
     assert (broker.take_next(), len(broker)) == (None, 0)
 
 
-def test_one_that_is_gone_is_not_given() -> None:
+def test_a_deleted_evaluation_is_not_delivered() -> None:
     broker = EvaluationBroker()
     broker.update(of("a", "a1"))
 
@@ -108,7 +108,7 @@ def test_one_that_is_gone_is_not_given() -> None:
     assert (broker.take_next(), len(broker)) == (None, 0)
 
 
-def test_one_that_was_blocked_and_came_free_again_is_given_once() -> None:
+def test_an_evaluation_that_was_blocked_and_unblocked_is_delivered_once() -> None:
     broker = EvaluationBroker()
     pending, blocked = of("a", "a1"), of("a", "a1", status=EvaluationStatus.BLOCKED)
     for _ in range(5):
@@ -116,10 +116,10 @@ def test_one_that_was_blocked_and_came_free_again_is_given_once() -> None:
         broker.update(blocked)
     broker.update(pending)
 
-    assert drained(broker) == ["a1"]
+    assert take_all(broker) == ["a1"]
 
 
-def test_one_that_comes_again_and_again_is_in_the_queue_once() -> None:
+def test_an_evaluation_that_is_updated_repeatedly_is_queued_once() -> None:
     broker = EvaluationBroker()
     broker.update(of("a", "a1"))
     for _ in range(5):
@@ -128,10 +128,10 @@ def test_one_that_comes_again_and_again_is_in_the_queue_once() -> None:
         broker.update(evaluation)
         broker.finish(evaluation)
 
-    assert drained(broker) == ["a1"]
+    assert take_all(broker) == ["a1"]
 
 
-def test_what_could_not_be_processed_is_given_again_after_a_second_and_after_twenty_and_keeps_its_job_busy() -> None:
+def test_a_failed_evaluation_is_redelivered_after_one_and_twenty_seconds_and_keeps_its_job_busy() -> None:
     broker = EvaluationBroker()
     for number in range(2):
         broker.update(of("a", f"a{number}", create_index=number))
@@ -151,7 +151,7 @@ def test_what_could_not_be_processed_is_given_again_after_a_second_and_after_twe
     assert not broker.redeliver_later(third, 0)
 
 
-def test_what_was_given_back_waits_no_longer_though_the_clock_is_set_back() -> None:
+def test_a_failed_evaluation_does_not_wait_longer_when_the_clock_is_set_back() -> None:
     broker = EvaluationBroker()
     broker.update(of("a", "a1"))
     first = broker.take_next()
@@ -160,10 +160,10 @@ def test_what_was_given_back_waits_no_longer_though_the_clock_is_set_back() -> N
 
     broker.enqueue_due(0)
 
-    assert (drained(broker), broker.next_wake_ns()) == (["a1"], None)
+    assert (take_all(broker), broker.next_wake_ns()) == (["a1"], None)
 
 
-def test_what_was_given_back_and_is_cancelled_meanwhile_leaves_its_job_free() -> None:
+def test_a_failed_evaluation_that_is_canceled_releases_its_job() -> None:
     broker = EvaluationBroker()
     for number in range(2):
         broker.update(of("a", f"a{number}", create_index=number))
@@ -173,10 +173,10 @@ def test_what_was_given_back_and_is_cancelled_meanwhile_leaves_its_job_free() ->
 
     broker.update(ended(first, EvaluationStatus.CANCELED))
 
-    assert drained(broker) == ["a1"]
+    assert take_all(broker) == ["a1"]
 
 
-def test_those_that_are_tried_together_keep_their_turns_and_stand_where_the_oldest_of_them_stands() -> None:
+def test_evaluations_retried_together_keep_their_order_at_the_position_of_the_oldest() -> None:
     broker = EvaluationBroker()
     old, young = (
         an_evaluation(a_job("old"), "old", create_index=3),

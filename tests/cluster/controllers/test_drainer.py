@@ -1,4 +1,4 @@
-"""What leaves a drained node, and when (scheduling.md 9.3)."""
+"""Which allocations leave a draining node, and when (scheduling.md 9.3)."""
 
 from typing import Any
 
@@ -55,7 +55,7 @@ def drains_of(state: AState, *, after_s: int = 0) -> drainer.NodeDrains:
 
 
 def step(state: AState, *, changes_max: int = MANY) -> list[str]:
-    """All that may leave now is told to; answers which that were."""
+    """Mark all allocations that may leave now, and return their ids."""
     before = {each.id for each in state.replica.iter_all(ALLOCATIONS) if each.should_migrate}
     left = tuple(DrainTracker.from_snapshot(state.replica).take_changed_jobs(state.replica))
     while left:
@@ -85,7 +85,7 @@ def finish(state: AState, node_id: str = "node-1") -> bool:
 # -- services
 
 
-def test_a_service_leaves_so_that_count_less_max_parallel_of_it_stay_healthy() -> None:
+def test_a_service_keeps_count_less_max_parallel_healthy_allocations() -> None:
     state = a_state(of_count(4, max_parallel=2))
     running(state, "shop", "a1", "a2", "a3", "a4")
 
@@ -94,7 +94,7 @@ def test_a_service_leaves_so_that_count_less_max_parallel_of_it_stay_healthy() -
     assert step(state) == ["a1", "a2"]
 
 
-def test_the_next_one_leaves_only_when_the_health_of_what_took_the_first_ones_place_is_decided() -> None:
+def test_the_next_allocation_leaves_only_when_the_health_of_the_first_replacement_is_decided() -> None:
     state = a_state(of_count(2))
     running(state, "shop", "a1", "a2")
     drain(state)
@@ -107,7 +107,7 @@ def test_the_next_one_leaves_only_when_the_health_of_what_took_the_first_ones_pl
     assert step(state) == ["a2"]
 
 
-def test_two_nodes_that_are_drained_share_one_limit() -> None:
+def test_two_draining_nodes_share_one_limit() -> None:
     state = a_state(of_count(4))
     running(state, "shop", "a1", "a2")
     running(state, "shop", "b1", "b2", node_id="node-2")
@@ -118,7 +118,7 @@ def test_two_nodes_that_are_drained_share_one_limit() -> None:
     assert step(state) == ["a1"]
 
 
-def test_nothing_leaves_a_group_that_has_fewer_healthy_ones_than_it_may() -> None:
+def test_nothing_leaves_a_group_with_fewer_healthy_allocations_than_required() -> None:
     state = a_state(of_count(3))
     running(state, "shop", "a1", "a2")
 
@@ -127,7 +127,7 @@ def test_nothing_leaves_a_group_that_has_fewer_healthy_ones_than_it_may() -> Non
     assert step(state) == []
 
 
-def test_each_job_that_something_leaves_of_is_evaluated_once() -> None:
+def test_each_job_with_moved_allocations_is_evaluated_once() -> None:
     state = a_state(of_count(4, max_parallel=3))
     running(state, "shop", "a1", "a2", "a3", "a4")
     state.end_evaluations()
@@ -139,7 +139,7 @@ def test_each_job_that_something_leaves_of_is_evaluated_once() -> None:
     assert [each.node_id for each in state.open_evaluations()] == [""]
 
 
-def test_what_does_not_fit_in_one_write_leaves_in_several() -> None:
+def test_allocations_that_do_not_fit_in_one_write_leave_in_several() -> None:
     state = a_state(of_count(20, max_parallel=20))
     running(state, "shop", *(f"a{number:02}" for number in range(20)))
     drain(state)
@@ -150,7 +150,7 @@ def test_what_does_not_fit_in_one_write_leaves_in_several() -> None:
 # -- work that ends, and system jobs
 
 
-def test_batch_work_is_left_to_end_until_the_deadline_and_then_stopped_for_good() -> None:
+def test_batch_allocations_run_until_the_deadline_and_are_then_stopped() -> None:
     state = a_state(a_batch_job("nightly"))
     running(state, "nightly", "a1", deployment_status=None)
     drain(state, deadline_ns=MINUTE_NS)
@@ -177,7 +177,7 @@ def test_a_system_job_leaves_last() -> None:
     assert finish(state)
 
 
-def test_a_drain_that_ignores_system_jobs_leaves_them_and_is_complete_without_them() -> None:
+def test_a_drain_that_ignores_system_jobs_completes_without_moving_them() -> None:
     state = a_state(a_system_job("agent"))
     running(state, "agent", "s1")
     drain(state, ignore_system_jobs=True)
@@ -186,7 +186,7 @@ def test_a_drain_that_ignores_system_jobs_leaves_them_and_is_complete_without_th
     assert finish(state)
 
 
-def test_a_forced_drain_moves_everything_at_once_and_is_out_of_time() -> None:
+def test_a_forced_drain_moves_everything_at_once_and_reports_the_deadline() -> None:
     state = a_state(of_count(3), a_batch_job("nightly"), a_system_job("agent"))
     running(state, "shop", "a1", "a2")
     running(state, "nightly", "b1", deployment_status=None)
@@ -207,7 +207,7 @@ def last_event(state: AState) -> tuple[str, dict[str, str] | None]:
 # -- the end
 
 
-def test_a_drain_is_complete_when_nothing_runs_there_any_more() -> None:
+def test_a_drain_is_complete_when_nothing_runs_on_the_node() -> None:
     state = a_state(of_count(1))
     running(state, "shop", "a1")
     drain(state)
@@ -225,7 +225,7 @@ def test_a_drain_is_complete_when_nothing_runs_there_any_more() -> None:
     assert last_event(state) == ("Node drain complete", None)
 
 
-def test_a_drain_without_a_deadline_waits_for_batch_work_for_as_long_as_it_takes() -> None:
+def test_a_drain_without_a_deadline_waits_for_batch_allocations_to_end() -> None:
     state = a_state(a_batch_job("nightly"))
     running(state, "nightly", "a1", deployment_status=None)
     drain(state)
@@ -237,7 +237,7 @@ def test_a_drain_without_a_deadline_waits_for_batch_work_for_as_long_as_it_takes
     assert drainer.next_deadline_ns(state.replica, ["node-1"], state.now_ns) is None
 
 
-def test_a_drain_does_not_end_before_all_that_must_be_told_was_told() -> None:
+def test_a_drain_is_not_complete_before_all_allocations_are_marked() -> None:
     state = a_state(a_batch_job("nightly"))
     running(state, "nightly", "a1", deployment_status=None)
     drain(state, deadline_ns=-1)
@@ -247,7 +247,7 @@ def test_a_drain_does_not_end_before_all_that_must_be_told_was_told() -> None:
     assert finish(state)
 
 
-def test_work_of_a_job_that_is_stopped_is_waited_for_and_not_moved() -> None:
+def test_allocations_of_a_stopped_job_are_awaited_and_not_moved() -> None:
     state = a_state(of_count(1))
     running(state, "shop", "a1")
     state.put(JOBS.build_put(replace(state.job(), stop=True)))
@@ -260,7 +260,7 @@ def test_work_of_a_job_that_is_stopped_is_waited_for_and_not_moved() -> None:
 # -- deadlines
 
 
-def test_deadlines_within_five_seconds_are_met_together_with_the_last_of_them() -> None:
+def test_deadlines_within_five_seconds_are_handled_at_the_last_of_them() -> None:
     state = a_state(nodes=3)
     drain(state, "node-1", deadline_ns=60 * SECOND_NS)
     drain(state, "node-2", deadline_ns=64 * SECOND_NS)

@@ -1,4 +1,4 @@
-"""Which nodes have been silent for too long (scheduling.md 9.1)."""
+"""Heartbeat deadlines of nodes (scheduling.md 9.1)."""
 
 from random import Random
 
@@ -13,7 +13,7 @@ def some_heartbeats() -> HeartbeatDeadlines:
     return HeartbeatDeadlines(SETTINGS, Random(7))
 
 
-def test_a_node_is_late_when_its_time_and_the_grace_are_over() -> None:
+def test_a_node_is_late_after_its_ttl_and_grace_have_passed() -> None:
     heartbeats = some_heartbeats()
     ttl_s = heartbeats.record_heartbeat("a", 100.0)
 
@@ -22,7 +22,7 @@ def test_a_node_is_late_when_its_time_and_the_grace_are_over() -> None:
     assert heartbeats.take_late(100.0 + ttl_s + 5.0) == ["a"]
 
 
-def test_a_late_node_is_told_once() -> None:
+def test_a_late_node_is_returned_once() -> None:
     heartbeats = some_heartbeats()
     heartbeats.record_heartbeat("a", 0.0)
     heartbeats.take_late(1_000.0)
@@ -30,7 +30,7 @@ def test_a_late_node_is_told_once() -> None:
     assert (heartbeats.take_late(2_000.0), heartbeats.next_deadline_s()) == ([], NEVER_S)
 
 
-def test_a_node_that_is_heard_of_again_is_not_late() -> None:
+def test_a_node_that_sends_another_heartbeat_is_not_late() -> None:
     heartbeats = some_heartbeats()
     heartbeats.record_heartbeat("a", 0.0)
     heartbeats.record_heartbeat("a", 20.0)
@@ -39,7 +39,7 @@ def test_a_node_that_is_heard_of_again_is_not_late() -> None:
 
 
 @pytest.mark.parametrize(("nodes", "shortest_s"), [(1, 10.0), (500, 10.0), (1_000, 20.0)])
-def test_a_ttl_grows_with_the_fleet_and_is_spread_over_its_double(nodes: int, shortest_s: float) -> None:
+def test_the_ttl_grows_with_the_fleet_and_is_random_up_to_its_double(nodes: int, shortest_s: float) -> None:
     heartbeats = some_heartbeats()
     for number in range(nodes):
         heartbeats.record_heartbeat(f"node-{number}", 0.0)
@@ -51,7 +51,7 @@ def test_a_ttl_grows_with_the_fleet_and_is_spread_over_its_double(nodes: int, sh
     assert max(ttls_s) - min(ttls_s) > shortest_s / 2
 
 
-def test_a_new_leader_gives_every_node_time_to_find_it() -> None:
+def test_a_new_leader_gives_every_node_the_failover_ttl() -> None:
     heartbeats = some_heartbeats()
 
     heartbeats.grant_failover_ttl("a", 50.0)
@@ -59,7 +59,7 @@ def test_a_new_leader_gives_every_node_time_to_find_it() -> None:
     assert heartbeats.next_deadline_s() == 350.0
 
 
-def test_a_node_that_is_forgotten_is_never_late() -> None:
+def test_a_removed_node_is_never_late() -> None:
     heartbeats = some_heartbeats()
     heartbeats.record_heartbeat("a", 0.0)
 
@@ -68,14 +68,14 @@ def test_a_node_that_is_forgotten_is_never_late() -> None:
     assert (heartbeats.take_late(1_000.0), heartbeats.next_deadline_s()) == ([], NEVER_S)
 
 
-def test_whether_a_node_was_heard_of_is_known() -> None:
+def test_is_expected_reports_whether_a_heartbeat_is_awaited() -> None:
     heartbeats = some_heartbeats()
     heartbeats.record_heartbeat("a", 0.0)
 
     assert (heartbeats.is_expected("a"), heartbeats.is_expected("b")) == (True, False)
 
 
-def test_heartbeats_that_come_too_often_do_not_pile_up() -> None:
+def test_frequent_heartbeats_do_not_grow_the_heap() -> None:
     heartbeats = some_heartbeats()
 
     for number in range(10_000):

@@ -1,4 +1,4 @@
-"""When periodic jobs are launched (scheduling.md 8.1)."""
+"""Launches of periodic jobs (scheduling.md 8.1)."""
 
 import datetime
 from typing import Any
@@ -43,11 +43,13 @@ def tracked(state: AState) -> LaunchSchedule:
 
 
 def times_until(launches: LaunchSchedule, end: str) -> list[str]:
-    """The launches as a leader that is never late makes them."""
-    found = []
+    """Return the launches of a leader that is never late."""
+    launches_made = []
     while (due_ns := launches.next_deadline_ns()) is not None and due_ns <= at(end):
-        found += [to_datetime(due.launch_s * SECOND_NS).strftime("%d %H:%M:%S") for due in launches.take_due(due_ns)]
-    return found
+        launches_made += [
+            to_datetime(due.launch_s * SECOND_NS).strftime("%d %H:%M:%S") for due in launches.take_due(due_ns)
+        ]
+    return launches_made
 
 
 def launch(state: AState, launch_s: int) -> ChildJobResult | None:
@@ -69,19 +71,19 @@ def last_launch(state: AState, time: str) -> None:
 # -- when
 
 
-def test_a_job_is_launched_at_each_time_of_its_table() -> None:
+def test_a_job_is_launched_at_each_time_of_its_schedule() -> None:
     launches = tracked(a_state(periodic("*/20 * * * *")))
 
     assert times_until(launches, "2026-03-01T01:20:00") == ["01 00:40:00", "01 01:00:00", "01 01:20:00"]
 
 
-def test_of_several_time_tables_the_earliest_launch_comes_first() -> None:
+def test_the_earliest_launch_of_several_schedules_comes_first() -> None:
     launches = tracked(a_state(periodic("0 * * * *", "45 * * * *")))
 
     assert times_until(launches, "2026-03-01T01:50:00") == ["01 00:45:00", "01 01:00:00", "01 01:45:00"]
 
 
-def test_a_time_table_is_read_in_its_time_zone() -> None:
+def test_a_schedule_uses_its_time_zone() -> None:
     launches = tracked(a_state(periodic("0 3 * * *", time_zone="America/New_York")))
 
     assert times_until(launches, "2026-03-01T12:00:00") == ["01 08:00:00"]
@@ -101,7 +103,7 @@ def test_a_local_time_that_is_repeated_in_autumn_launches_twice() -> None:
     assert times_until(launches, "2026-10-25T12:00:00") == ["25 00:30:00", "25 01:30:00"]
 
 
-def test_a_job_whose_table_has_no_time_left_is_never_due() -> None:
+def test_a_job_whose_schedule_has_no_time_left_is_never_due() -> None:
     launches = tracked(a_state(periodic("0 0 1 1 * 2020")))
 
     assert launches.next_deadline_ns() is None
@@ -119,7 +121,7 @@ def test_neither_disabled_nor_stopped_nor_parameterized_jobs_are_launched() -> N
     assert len(launches) == 0
 
 
-def test_a_job_that_is_stopped_or_gone_is_no_longer_due() -> None:
+def test_a_stopped_or_deleted_job_is_not_due() -> None:
     state = a_state(periodic())
     for gone in (replace(state.job("nightly"), stop=True), None):
         launches = tracked(state)
@@ -128,7 +130,7 @@ def test_a_job_that_is_stopped_or_gone_is_no_longer_due() -> None:
         assert launches.next_deadline_ns() is None
 
 
-def test_a_new_time_table_counts_from_when_it_was_submitted() -> None:
+def test_a_new_schedule_counts_from_its_submission() -> None:
     state = a_state(periodic())
     launches = tracked(state)
     state.now_ns += 10 * MINUTE_NS
@@ -139,7 +141,7 @@ def test_a_new_time_table_counts_from_when_it_was_submitted() -> None:
     assert times_until(launches, "2026-03-01T01:30:00") == ["01 00:50:00"]
 
 
-def test_a_change_of_anything_else_moves_no_launch() -> None:
+def test_other_changes_of_a_job_move_no_launch() -> None:
     state = a_state(periodic())
     launches = tracked(state)
 
@@ -148,14 +150,14 @@ def test_a_change_of_anything_else_moves_no_launch() -> None:
     assert launches.next_deadline_ns() == at("2026-03-01T01:00:00")
 
 
-def test_launches_that_were_slept_through_are_caught_up_by_one() -> None:
+def test_missed_launches_are_made_up_for_by_one_launch() -> None:
     launches = tracked(a_state(periodic("*/10 * * * *")))
 
     assert len(launches.take_due(at("2026-03-01T05:05:00"))) == 1
     assert launches.next_deadline_ns() == at("2026-03-01T05:10:00")
 
 
-def test_of_launches_that_were_slept_through_a_job_may_have_all_or_none() -> None:
+def test_a_job_can_request_all_or_none_of_its_missed_launches() -> None:
     every, none = (tracked(a_state(periodic("*/10 * * * *", missed=missed))) for missed in ("all", "none"))
 
     assert [at(f"2026-03-01T00:{minute}:00") // SECOND_NS for minute in (40, 50)] == [
@@ -165,7 +167,7 @@ def test_of_launches_that_were_slept_through_a_job_may_have_all_or_none() -> Non
     assert at("2026-03-01T01:00:00") == every.next_deadline_ns() == none.next_deadline_ns()
 
 
-def test_a_leader_that_is_a_moment_late_passes_no_launch_over() -> None:
+def test_a_slightly_late_leader_skips_no_launch() -> None:
     launches = tracked(a_state(periodic("*/10 * * * * * *")))
 
     assert len(launches.take_due(at("2026-03-01T00:30:35"))) == 3
@@ -182,13 +184,13 @@ def test_the_child_is_named_by_the_second_of_its_launch_and_evaluated() -> None:
 
     assert made is not None
     assert made.job_id == f"nightly/periodic-{second}"
-    assert [each.triggered_by for each in state.evaluations(made.job_id)] == ["periodic-job"]
+    assert [evaluation.triggered_by for evaluation in state.evaluations(made.job_id)] == ["periodic-job"]
     record = state.replica.get(PERIODIC_LAUNCHES, *KEY)
     assert record is not None
     assert record.launch == to_datetime(second * SECOND_NS)
 
 
-def test_a_launch_is_passed_over_while_a_child_runs_and_overlap_is_prohibited() -> None:
+def test_a_launch_is_skipped_while_a_child_runs_and_overlap_is_prohibited() -> None:
     state = a_state(periodic(prohibit_overlap=True))
     first = launch(state, 1_000)
     assert first is not None
@@ -199,7 +201,7 @@ def test_a_launch_is_passed_over_while_a_child_runs_and_overlap_is_prohibited() 
     assert launch(state, 3_000) is not None
 
 
-def test_work_of_a_child_that_goes_on_prohibits_too() -> None:
+def test_an_active_allocation_of_a_child_prohibits_overlap() -> None:
     state = a_state(periodic(prohibit_overlap=True))
     first = launch(state, 1_000)
     assert first is not None
@@ -212,7 +214,7 @@ def test_work_of_a_child_that_goes_on_prohibits_too() -> None:
     assert launch(state, 3_000) is not None
 
 
-def test_where_overlap_is_allowed_a_launch_waits_for_nobody() -> None:
+def test_a_launch_does_not_wait_for_children_where_overlap_is_allowed() -> None:
     state = a_state(periodic())
     launch(state, 1_000)
 
@@ -226,7 +228,7 @@ def test_a_job_that_was_stopped_meanwhile_is_not_launched() -> None:
     assert launch(state, 1_000) is None
 
 
-def test_the_same_launch_again_makes_no_second_child() -> None:
+def test_the_same_launch_again_creates_no_second_child() -> None:
     state = a_state(periodic())
     launch(state, 1_000)
     launch(state, 1_000)
@@ -237,14 +239,14 @@ def test_the_same_launch_again_makes_no_second_child() -> None:
 # -- another leader
 
 
-def test_a_new_leader_goes_on_after_the_last_launch() -> None:
+def test_a_new_leader_continues_after_the_last_launch() -> None:
     state = a_state(periodic())
     last_launch(state, "2026-03-01T00:00:00")
 
     assert restored(state).next_deadline_ns() == at("2026-03-01T01:00:00")
 
 
-def test_a_new_leader_catches_up_once_however_many_were_missed() -> None:
+def test_a_new_leader_makes_up_once_for_any_number_of_missed_launches() -> None:
     state = a_state(periodic("*/10 * * * *"))
     last_launch(state, "2026-02-28T00:00:00")
     launches = restored(state)
@@ -255,8 +257,8 @@ def test_a_new_leader_catches_up_once_however_many_were_missed() -> None:
     assert launches.next_deadline_ns() == at("2026-03-01T00:40:00")
 
 
-def test_a_new_leader_catches_up_with_all_or_none_where_the_job_says_so() -> None:
-    def caught_up(missed: str) -> tuple[list[str], int | None]:
+def test_a_new_leader_makes_up_for_all_or_none_if_the_job_requests_it() -> None:
+    def list_made_up_launches(missed: str) -> tuple[list[str], int | None]:
         state = a_state(periodic("*/10 * * * *", missed=missed))
         last_launch(state, "2026-03-01T00:00:00")
         launches = restored(state)
@@ -264,11 +266,11 @@ def test_a_new_leader_catches_up_with_all_or_none_where_the_job_says_so() -> Non
         return due, launches.next_deadline_ns()
 
     following = at("2026-03-01T00:40:00")
-    assert (["00:10", "00:20", "00:30"], following) == caught_up("all")
-    assert (["00:30"], following) == caught_up("none")  # It is due just now.
+    assert (["00:10", "00:20", "00:30"], following) == list_made_up_launches("all")
+    assert (["00:30"], following) == list_made_up_launches("none")  # The launch at 00:30 was not missed: it is due now.
 
 
-def test_of_many_that_were_missed_some_are_told_of_at_once_and_the_rest_after_them() -> None:
+def test_many_missed_launches_are_returned_in_several_steps() -> None:
     launches = tracked(a_state(periodic("* * * * *", missed="all")))
 
     told = [len(launches.take_due(at("2026-03-01T03:00:00"))) for _ in range(3)]
@@ -276,14 +278,14 @@ def test_of_many_that_were_missed_some_are_told_of_at_once_and_the_rest_after_th
     assert [100, 50, 0] == told
 
 
-def test_a_launch_that_the_leader_before_may_have_been_about_to_make_keeps_its_second() -> None:
+def test_a_launch_that_the_previous_leader_may_have_started_keeps_its_second() -> None:
     state = a_state(periodic(), now="2026-03-01T01:00:05")
     last_launch(state, "2026-03-01T00:00:00")
 
     assert restored(state).take_due(state.now_ns) == [DueLaunch(KEY, at("2026-03-01T01:00:00") // SECOND_NS)]
 
 
-def test_nothing_is_caught_up_for_a_job_that_was_never_due() -> None:
+def test_a_job_that_was_never_due_has_no_missed_launches() -> None:
     state = a_state(periodic())
     state.now_ns += MINUTE_NS
 

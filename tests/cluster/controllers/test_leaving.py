@@ -1,4 +1,4 @@
-"""What is kept of drains from change to change (scheduling.md 9.3)."""
+"""Tracking of draining nodes from change to change (scheduling.md 9.3)."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -19,18 +19,18 @@ SHOP = ("default", "shop")
 OTHER = ("default", "other")
 
 
-class Hearing:
-    """Told of every change to a table, passes it on."""
+class TableObserver:
+    """Observes a table and passes its changes to the tracker."""
 
-    def __init__(self, state: AState, leaving: DrainTracker, table: Table[Any]) -> None:
-        self._state, self._leaving, self._table = state, leaving, table
+    def __init__(self, state: AState, tracker: DrainTracker, table: Table[Any]) -> None:
+        self._state, self._leaving, self._table = state, tracker, table
 
     def on_changes(self, changes: Sequence[RecordChange]) -> None:
         self._leaving.update(self._state.replica, [(self._table.name, *change) for change in changes])
 
 
 def a_state() -> tuple[AState, DrainTracker]:
-    """Two nodes, both with work of two jobs; what leaves is kept from now on."""
+    """Return a state with two nodes that run two jobs, and the tracker that follows it."""
     state = AState()
     for number in (1, 2):
         state.with_node(f"node-{number}")
@@ -39,10 +39,10 @@ def a_state() -> tuple[AState, DrainTracker]:
         for number in (1, 2):
             where = {"node_id": f"node-{number}", "client_status": ClientStatus.RUNNING}
             state.with_allocation(state.job(job_id), f"{job_id}-{number}", name=f"{job_id}.web[{number - 1}]", **where)
-    leaving = DrainTracker.from_snapshot(state.replica)
+    tracker = DrainTracker.from_snapshot(state.replica)
     for table in (NODES, JOBS, ALLOCATIONS):
-        state.replica.watches.add_observer(table, Hearing(state, leaving, table))
-    return state, leaving
+        state.replica.watches.add_observer(table, TableObserver(state, tracker, table))
+    return state, tracker
 
 
 def drain(state: AState, node_id: str = "node-1", *, deadline_s: int | None = 0) -> None:
@@ -52,75 +52,75 @@ def drain(state: AState, node_id: str = "node-1", *, deadline_s: int | None = 0)
     )
 
 
-def look(state: AState, leaving: DrainTracker) -> tuple[list[tuple[str, str]], list[str]]:
-    return leaving.take_changed_jobs(state.replica), leaving.take_changed_nodes()
+def take_changes(state: AState, tracker: DrainTracker) -> tuple[list[tuple[str, str]], list[str]]:
+    return tracker.take_changed_jobs(state.replica), tracker.take_changed_nodes()
 
 
-def test_a_node_that_is_drained_has_its_jobs_looked_at_once() -> None:
-    state, leaving = a_state()
+def test_the_jobs_of_a_drained_node_are_checked_once() -> None:
+    state, tracker = a_state()
 
     drain(state)
 
-    jobs, nodes = look(state, leaving)
+    jobs, nodes = take_changes(state, tracker)
     assert (sorted(jobs), nodes) == ([OTHER, SHOP], ["node-1"])
-    assert look(state, leaving) == ([], [])
+    assert take_changes(state, tracker) == ([], [])
 
 
-def test_what_changes_of_a_job_on_other_nodes_has_that_job_looked_at_again_and_no_other() -> None:
-    state, leaving = a_state()
+def test_a_change_on_another_node_marks_only_its_own_job() -> None:
+    state, tracker = a_state()
     drain(state)
-    look(state, leaving)
+    take_changes(state, tracker)
 
     state.with_client_status("shop-2", ClientStatus.FAILED)
 
-    assert look(state, leaving) == ([SHOP], [])
+    assert take_changes(state, tracker) == ([SHOP], [])
 
 
-def test_a_job_that_changes_is_looked_at_again() -> None:
-    state, leaving = a_state()
+def test_a_changed_job_is_checked_again() -> None:
+    state, tracker = a_state()
     drain(state)
-    look(state, leaving)
+    take_changes(state, tracker)
 
     state.put(JOBS.build_put(replace(state.job("other"), stop=True)))
 
-    assert look(state, leaving) == ([OTHER], [])
+    assert take_changes(state, tracker) == ([OTHER], [])
 
 
-def test_work_that_ended_is_no_longer_to_leave_and_its_node_is_looked_at() -> None:
-    state, leaving = a_state()
+def test_an_ended_allocation_no_longer_has_to_leave_and_its_node_is_checked() -> None:
+    state, tracker = a_state()
     drain(state)
-    look(state, leaving)
+    take_changes(state, tracker)
 
     state.with_client_status("shop-1", ClientStatus.COMPLETE)
 
-    assert leaving.list_allocations_of_job(SHOP) == []
-    assert look(state, leaving) == ([], ["node-1"])
+    assert tracker.list_allocations_of_job(SHOP) == []
+    assert take_changes(state, tracker) == ([], ["node-1"])
 
 
-def test_nothing_is_to_leave_a_node_whose_drain_was_called_off() -> None:
-    state, leaving = a_state()
+def test_nothing_has_to_leave_a_node_whose_drain_was_canceled() -> None:
+    state, tracker = a_state()
     drain(state)
 
     drain(state, deadline_s=None)
     state.with_client_status("shop-2", ClientStatus.FAILED)
 
-    assert (list(leaving.draining_nodes), leaving.list_allocations_of_job(SHOP)) == ([], [])
-    assert leaving.take_changed_nodes() == []
+    assert (list(tracker.draining_nodes), tracker.list_allocations_of_job(SHOP)) == ([], [])
+    assert tracker.take_changed_nodes() == []
 
 
-def test_the_end_of_its_time_has_a_node_looked_at_once() -> None:
-    state, leaving = a_state()
+def test_a_passed_deadline_marks_a_node_once() -> None:
+    state, tracker = a_state()
     drain(state, deadline_s=60)
-    look(state, leaving)
+    take_changes(state, tracker)
 
-    leaving.mark_forced(["node-1"])
-    assert sorted(leaving.take_changed_jobs(state.replica)) == [OTHER, SHOP]
-    leaving.mark_forced(["node-1"])
-    assert leaving.take_changed_jobs(state.replica) == []
+    tracker.mark_forced(["node-1"])
+    assert sorted(tracker.take_changed_jobs(state.replica)) == [OTHER, SHOP]
+    tracker.mark_forced(["node-1"])
+    assert tracker.take_changed_jobs(state.replica) == []
 
 
-def test_what_is_kept_is_what_a_new_leader_reads() -> None:
-    state, leaving = a_state()
+def test_the_tracked_state_equals_that_of_a_new_leader() -> None:
+    state, tracker = a_state()
     drain(state, "node-2")
     drain(state)
     state.with_allocation(state.job(), "late", name="shop.web[0]", node_id="node-2")
@@ -129,6 +129,6 @@ def test_what_is_kept_is_what_a_new_leader_reads() -> None:
 
     anew = DrainTracker.from_snapshot(state.replica)
 
-    assert list(leaving.draining_nodes) == list(anew.draining_nodes) == ["node-2"]
-    assert [leaving.list_allocations_of_job(key) for key in (SHOP, OTHER)] == [["late", "shop-2"], ["other-2"]]
+    assert list(tracker.draining_nodes) == list(anew.draining_nodes) == ["node-2"]
+    assert [tracker.list_allocations_of_job(key) for key in (SHOP, OTHER)] == [["late", "shop-2"], ["other-2"]]
     assert [anew.list_allocations_of_job(key) for key in (SHOP, OTHER)] == [["late", "shop-2"], ["other-2"]]

@@ -1,4 +1,4 @@
-"""Which locks are renewed, and which have been silent for too long."""
+"""Expiry deadlines of variable locks."""
 
 from wharf.cluster.controllers.locks import NEVER_S, HeldLock, LockDeadlines
 
@@ -12,20 +12,20 @@ def held(ttl_s: int = 10, *, at_s: float = 0.0) -> LockDeadlines:
     return locks
 
 
-def test_a_lock_expires_when_its_time_is_over_and_not_before() -> None:
+def test_a_lock_expires_when_its_ttl_has_passed_and_not_before() -> None:
     locks = held()
 
     assert (locks.list_expired(9.9), locks.list_expired(10.0)) == ([], [DB])
 
 
-def test_a_lock_that_is_heard_of_again_has_its_whole_time() -> None:
+def test_a_renewed_lock_has_its_whole_ttl_again() -> None:
     locks = held()
     locks.update_lock("default", "db", "one", 10 * SECOND, 9.0)
 
     assert (locks.list_expired(18.9), locks.list_expired(19.0)) == ([], [DB])
 
 
-def test_an_expired_lock_is_told_until_it_is_gone() -> None:
+def test_an_expired_lock_is_returned_until_it_is_released() -> None:
     locks = held()
     assert (locks.list_expired(11.0), locks.list_expired(12.0)) == ([DB], [DB])
 
@@ -34,7 +34,7 @@ def test_an_expired_lock_is_told_until_it_is_gone() -> None:
     assert (locks.list_expired(13.0), locks.next_deadline_s()) == ([], NEVER_S)
 
 
-def test_a_lock_of_somebody_else_takes_the_place_of_the_one_before() -> None:
+def test_a_lock_of_another_holder_replaces_the_previous_one() -> None:
     locks = held()
     locks.update_lock("default", "db", "two", 10 * SECOND, 5.0)
 
@@ -42,14 +42,14 @@ def test_a_lock_of_somebody_else_takes_the_place_of_the_one_before() -> None:
     assert locks.list_expired(15.0) == [HeldLock("default", "db", "two")]
 
 
-def test_the_next_deadline_is_that_of_the_lock_that_ends_first() -> None:
+def test_the_next_deadline_is_that_of_the_lock_that_expires_first() -> None:
     locks = held()
     locks.update_lock("default", "other", "x", 3 * SECOND, 0.0)
 
     assert locks.next_deadline_s() == 3.0
 
 
-def test_a_lock_that_is_renewed_for_ever_leaves_nothing_behind() -> None:
+def test_a_lock_that_is_renewed_repeatedly_does_not_grow_the_heap() -> None:
     locks = LockDeadlines()
     for second in range(10_000):
         locks.update_lock("default", "db", "one", 10 * SECOND, float(second))

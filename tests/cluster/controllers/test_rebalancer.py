@@ -1,4 +1,4 @@
-"""What would stand better elsewhere, and that it is moved a few at a time."""
+"""Proposed moves to better nodes, and starting them a few at a time."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -23,7 +23,9 @@ def sized(job_id: str, count: int, *, cpu: int = 200, memory_mb: int = 200, at_o
 
 
 def scattered(count: int, *, at_once: int = 1) -> Loop:
-    """One of `shop` alone on each of so many nodes; and as many nodes with other work and room, which came later."""
+    """Return a loop with one `shop` allocation alone on each node, and as many partly used nodes with capacity that
+    were added later.
+    """
     loop = Loop()
     for at in range(count):
         loop.with_node(f"alone-{at}", cpu=1_000, memory_mb=1_000)
@@ -37,91 +39,91 @@ def scattered(count: int, *, at_once: int = 1) -> Loop:
     return loop
 
 
-def planned(loop: Loop) -> Rebalancing:
+def propose(loop: Loop) -> Rebalancing:
     return propose_moves(loop.replica, SchedulerCache.from_snapshot(loop.replica))
 
 
-def moved(loop: Loop) -> int:
-    found = planned(loop)
-    return loop.lead(start_moves(loop.replica, found.moves, loop.moment, max_changes=100)).move_count
+def start_and_count(loop: Loop) -> int:
+    proposal = propose(loop)
+    return loop.lead(start_moves(loop.replica, proposal.moves, loop.moment, max_changes=100)).move_count
 
 
 def nodes_of(loop: Loop) -> set[str]:
-    return {each.node_id for each in loop.live("shop")}
+    return {each.node_id for each in loop.list_active("shop")}
 
 
-def test_what_is_scattered_is_told_with_where_it_would_stand_better_and_what_is_gained() -> None:
+def test_scattered_allocations_are_reported_with_better_nodes_and_the_gain() -> None:
     loop = scattered(4)
-    found = planned(loop)
+    proposal = propose(loop)
 
-    assert (len(found.moves), found.nodes_used, found.nodes_used_after) == (4, 8, 4)
-    assert all(each.score_after - each.score_before >= MIN_SCORE_GAIN for each in found.moves)
-    assert found.text == (
-        f"{len(found.moves)} allocations would stand better elsewhere, by "
-        f"{sum(each.score_after - each.score_before for each in found.moves) / len(found.moves):.2f} of a score on average; "
-        "8 nodes would hold work before and 4 after"
+    assert (len(proposal.moves), proposal.nodes_used, proposal.nodes_used_after) == (4, 8, 4)
+    assert all(move.score_after - move.score_before >= MIN_SCORE_GAIN for move in proposal.moves)
+    assert proposal.text == (
+        f"{len(proposal.moves)} allocations would have a better score on another node, by "
+        f"{sum(move.score_after - move.score_before for move in proposal.moves) / len(proposal.moves):.2f} on average; "
+        "8 nodes in use before, 4 after"
     )
 
 
-def test_a_plan_moves_nothing() -> None:
+def test_a_proposal_moves_nothing() -> None:
     loop = scattered(3)
-    before = list(loop.live("shop"))
-    planned(loop)
+    before = list(loop.list_active("shop"))
+    propose(loop)
 
-    assert loop.live("shop") == before
+    assert loop.list_active("shop") == before
 
 
 @settings(max_examples=10)
 @given(st.integers(2, 5), st.integers(1, 3))
-def test_no_more_of_a_group_are_moved_at_a_time_than_its_migrate_limit_lets_go(count: int, at_once: int) -> None:
+def test_no_more_allocations_of_a_group_move_at_a_time_than_its_migrate_limit_allows(count: int, at_once: int) -> None:
     loop = scattered(count, at_once=at_once)
-    marked = moved(loop)
+    marked = start_and_count(loop)
 
     assert marked <= at_once
-    assert len([each for each in loop.live("shop") if not each.should_migrate]) >= count - at_once
+    assert len([each for each in loop.list_active("shop") if not each.should_migrate]) >= count - at_once
 
 
 @settings(max_examples=10)
 @given(st.integers(2, 5))
-def test_moved_again_and_again_it_comes_to_rest_on_fewer_nodes_with_all_of_its_count(count: int) -> None:
+def test_repeated_moves_end_on_fewer_nodes_with_the_whole_count(count: int) -> None:
     loop = scattered(count)
     for _ in range(3 * count):
-        if not moved(loop):
+        if not start_and_count(loop):
             break
         loop.settle()
-        for each in loop.live("shop"):  # Their nodes say that they are well.
+        for each in loop.list_active("shop"):  # Their nodes report them as healthy.
             well = AllocDeploymentStatus(healthy=True, modify_index=WRITE_INDEX)
             loop.put_led(ALLOCATIONS.build_put(replace(each, deployment_status=well)))
 
-    assert (planned(loop).moves, len(loop.live("shop"))) == ((), count)
+    assert (propose(loop).moves, len(loop.list_active("shop"))) == ((), count)
     assert {node_id.partition("-")[0] for node_id in nodes_of(loop)} == {"shared"}
 
 
-def test_what_is_moved_has_the_node_that_was_told() -> None:
+def test_a_moved_allocation_gets_the_proposed_node() -> None:
     loop = scattered(3)
-    first = planned(loop).moves[0]
+    first = propose(loop).moves[0]
     loop.lead(start_moves(loop.replica, [first], loop.moment, max_changes=100))
     loop.settle()
 
-    assert [each.node_id for each in loop.live("shop") if each.previous_allocation == first.alloc_id] == [
+    assert [each.node_id for each in loop.list_active("shop") if each.previous_allocation == first.alloc_id] == [
         first.to_node_id
     ]
 
 
-def test_work_that_ends_by_itself_is_left_where_it_is() -> None:
+def test_batch_allocations_are_not_moved() -> None:
     loop = Loop()
     loop.with_node("n0", cpu=1_000, memory_mb=1_000)
     loop.register(a_batch_job("shop", a_group("web", a_task(resources=some_resources()))))
     loop.settle()
     loop.with_node("n1", cpu=200, memory_mb=128)
 
-    assert planned(loop).text == "nothing would stand better elsewhere: work is on 1 node"
+    assert propose(loop).text == "no allocation would have a better score on another node: 1 node in use"
 
 
-def test_what_moved_on_since_it_was_found_is_left_alone() -> None:
+def test_an_allocation_that_changed_since_the_proposal_is_not_moved() -> None:
     loop = scattered(3)
-    found = planned(loop)
+    proposal = propose(loop)
     loop.register(sized("shop", 0))
     loop.settle()
 
-    assert loop.lead(start_moves(loop.replica, found.moves, loop.moment, max_changes=100)).move_count == 0
+    assert loop.lead(start_moves(loop.replica, proposal.moves, loop.moment, max_changes=100)).move_count == 0

@@ -1,4 +1,4 @@
-"""When a rollout that does not come on has failed."""
+"""When a deployment that makes no progress fails."""
 
 from typing import NamedTuple
 
@@ -23,10 +23,10 @@ ROLLING = UpdatePolicy(
 RETRY = ReschedulePolicy(unlimited=True, delay=5 * SECOND_NS, delay_function="constant")
 
 
-class Tried(NamedTuple):
-    """A rollout that waits for the promotion of its canaries: how many are wanted, and how its allocations are."""
+class CanaryCase(NamedTuple):
+    """A deployment that waits for promotion: the number of canaries and the health of its allocations."""
 
-    wanted: int
+    desired_count: int
     canaries_wanted: int
     canaries: list[bool]
     others: list[bool]
@@ -37,69 +37,69 @@ def a_rollout(count: int) -> Loop:
     for node_id in ("n0", "n1", "n2"):
         loop.with_node(node_id)
     loop.register(a_job("shop", a_group("web", count=count, update=ROLLING, reschedule_policy=RETRY)))
-    loop.think()
+    loop.process_pending()
     return loop
 
 
 @pytest.mark.parametrize(
-    ("tried", "becomes"),
+    ("case", "becomes"),
     [
-        pytest.param(Tried(2, 1, [False], [True]), DeploymentStatus.FAILED, id="only others are well"),
+        pytest.param(CanaryCase(2, 1, [False], [True]), DeploymentStatus.FAILED, id="only others are well"),
         pytest.param(
-            Tried(1, 2, [True], []), DeploymentStatus.FAILED, id="as many as are wanted, and too few canaries"
+            CanaryCase(1, 2, [True], []), DeploymentStatus.FAILED, id="as many as are wanted, and too few canaries"
         ),
-        pytest.param(Tried(2, 1, [True], [False]), DeploymentStatus.RUNNING, id="all canaries are well"),
+        pytest.param(CanaryCase(2, 1, [True], [False]), DeploymentStatus.RUNNING, id="all canaries are well"),
     ],
 )
-def test_a_rollout_whose_canaries_are_not_all_well_at_its_deadline_waits_for_nobody(
-    tried: Tried, becomes: DeploymentStatus
+def test_a_deployment_with_unhealthy_canaries_fails_at_its_deadline(
+    case: CanaryCase, becomes: DeploymentStatus
 ) -> None:
-    loop = a_rollout(len(tried.canaries) + len(tried.others))
-    for allocation, is_well in zip(loop.live(), [*tried.canaries, *tried.others], strict=True):
-        told = loop.tell(allocation, ClientStatus.RUNNING, healthy=is_well)
-        marked = replace(told.desired_transition or DesiredTransition(), reschedule=True)
-        loop.put_led(ALLOCATIONS.build_put(replace(told, desired_transition=marked)))
+    loop = a_rollout(len(case.canaries) + len(case.others))
+    for allocation, is_well in zip(loop.list_active(), [*case.canaries, *case.others], strict=True):
+        reported = loop.report(allocation, ClientStatus.RUNNING, healthy=is_well)
+        marked = replace(reported.desired_transition or DesiredTransition(), reschedule=True)
+        loop.put_led(ALLOCATIONS.build_put(replace(reported, desired_transition=marked)))
     deployment = loop.deployment()
     group = replace(
         (deployment.task_groups or {})["web"],
-        desired_total=tried.wanted,
-        desired_canaries=tried.canaries_wanted,
-        placed_canaries=tuple(each.id for each in loop.live()[: len(tried.canaries)]),
+        desired_total=case.desired_count,
+        desired_canaries=case.canaries_wanted,
+        placed_canaries=tuple(each.id for each in loop.list_active()[: len(case.canaries)]),
         require_progress_by=to_datetime(loop.now_ns),
     )
     loop.put_led(DEPLOYMENTS.build_put(replace(deployment, task_groups={"web": group})))
 
-    loop.watch()
+    loop.advance_deployments()
 
     assert becomes is loop.deployment().status
 
 
-def test_a_rollout_does_not_end_while_one_of_it_that_failed_waits_to_be_tried_again() -> None:
+def test_a_deployment_does_not_end_while_a_failed_allocation_waits_for_its_retry() -> None:
     loop = a_rollout(2)
-    for allocation in loop.live():
-        loop.tell(allocation, ClientStatus.RUNNING, healthy=True)
+    for allocation in loop.list_active():
+        loop.report(allocation, ClientStatus.RUNNING, healthy=True)
     deployment = loop.deployment()
-    # One that was lost became healthy too before its node stopped it, and is counted.
+    # A lost allocation also became healthy before its node stopped it, and is counted.
     group = replace((deployment.task_groups or {})["web"], healthy_allocs=3)
     loop.put_led(DEPLOYMENTS.build_put(replace(deployment, task_groups={"web": group})))
-    loop.tell(loop.live()[0], ClientStatus.FAILED, healthy=False)
+    loop.report(loop.list_active()[0], ClientStatus.FAILED, healthy=False)
 
-    loop.look_at(trigger=EvaluationTrigger.NODE_UPDATE)  # Before anybody who watches the rollout has seen it.
-    loop.think()
+    loop.evaluate_job(trigger=EvaluationTrigger.NODE_UPDATE)  # This comes before the deployment controller's next step.
+    loop.process_pending()
     loop.pass_time(6)
     loop.settle()
 
-    assert 2 == len(loop.live())
+    assert 2 == len(loop.list_active())
     assert DeploymentStatus.SUCCESSFUL is loop.deployment().status
 
 
-def test_a_clock_that_was_set_back_gives_a_rollout_no_more_than_its_time() -> None:
+def test_a_clock_that_was_set_back_does_not_extend_the_progress_deadline() -> None:
     loop = a_rollout(2)
 
     loop.pass_time(-3_600)
-    loop.watch()
+    loop.advance_deployments()
     loop.pass_time(61)
-    loop.watch()
+    loop.advance_deployments()
 
     assert (DeploymentStatus.FAILED, PROGRESS_DEADLINE_DESCRIPTION) == (
         loop.deployment().status,
@@ -107,12 +107,12 @@ def test_a_clock_that_was_set_back_gives_a_rollout_no_more_than_its_time() -> No
     )
 
 
-def test_a_node_whose_clock_is_ahead_gives_a_rollout_no_more_than_its_time() -> None:
+def test_a_node_whose_clock_is_ahead_does_not_extend_the_progress_deadline() -> None:
     loop = a_rollout(2)
     well = AllocDeploymentStatus(
         healthy=True, timestamp=to_datetime(loop.now_ns + 3_600 * SECOND_NS), modify_index=WRITE_INDEX
     )
-    told = replace(loop.live()[0], deployment_status=well, modify_time=loop.now_ns)
-    loop.put_led(ALLOCATIONS.build_put(told))
+    reported = replace(loop.list_active()[0], deployment_status=well, modify_time=loop.now_ns)
+    loop.put_led(ALLOCATIONS.build_put(reported))
 
     assert to_datetime(loop.now_ns + 60 * SECOND_NS) == (loop.deployment().task_groups or {})["web"].require_progress_by

@@ -143,13 +143,13 @@ def test_the_constraint_without_which_nodes_would_take_it_is_named_with_how_many
     told = asked(a_fleet(1_000, 1_000), sized(constraints=(windows,)))
 
     assert excluded(told) == {str(windows): (2, ("node-1", "node-2"))}
-    assert of_web(told).smallest_change == f"drop the constraint {windows}: 2 nodes would take it then"
+    assert of_web(told).smallest_change == f"drop the constraint {windows}: 2 nodes could then take the allocation"
 
 
 def test_a_driver_that_no_node_has_is_to_be_mended() -> None:
     told = asked(a_fleet(1_000), a_job("shop", a_group("web", a_task(driver="qemu"))))
 
-    assert of_web(told).smallest_change.startswith("no node has the driver qemu; there are ")
+    assert of_web(told).smallest_change.startswith("no node has the driver qemu; available: ")
 
 
 def test_the_only_node_is_told_as_one() -> None:
@@ -161,7 +161,7 @@ def test_the_only_node_is_told_as_one() -> None:
 def test_a_driver_whose_name_is_not_alike_is_not_told_as_meant() -> None:
     told = asked(a_fleet(1_000), a_job("shop", a_group("web", a_task(driver="rocket"))))
 
-    assert of_web(told).smallest_change.startswith("no node has the driver rocket; there are ")
+    assert of_web(told).smallest_change.startswith("no node has the driver rocket; available: ")
 
 
 def test_a_volume_that_no_node_has_is_told_by_its_name() -> None:
@@ -170,7 +170,7 @@ def test_a_volume_that_no_node_has_is_told_by_its_name() -> None:
     told = asked(a_fleet(1_000), a_job("shop", group))
 
     assert of_web(told).smallest_change == (
-        "have the volume data, usable as the job asks, on node-1: `wharf volume create` makes one"
+        "create the volume data, with the access that the job requests, on node-1: use `wharf volume create`"
     )
 
 
@@ -185,18 +185,18 @@ def test_where_no_node_takes_work_the_way_is_to_bring_one_back() -> None:
     told = asked(state, sized())
 
     assert excluded(told) == {"node is ineligible": (1, ("node-1",))}
-    assert of_web(told).smallest_change == "bring a node back to work that the job may use: node-1 (ineligible)"
+    assert of_web(told).smallest_change == "make a node of the job's pool and datacenters ready: node-1 (ineligible)"
 
 
 def test_where_there_is_no_node_at_all_the_way_is_to_add_one() -> None:
-    assert of_web(asked(AState(), sized())).smallest_change == "add a node: there is none"
+    assert of_web(asked(AState(), sized())).smallest_change == "add a node: the cluster has none"
 
 
 def test_a_datacenter_that_nobody_is_in_is_told_with_those_that_are_there() -> None:
     told = asked(a_fleet(1_000), replace(sized(), datacenters=("mars",)))
 
-    assert excluded(told) == {"datacenter dc1 is not asked for": (1, ("node-1",))}
-    assert of_web(told).smallest_change == "name a datacenter that has nodes of the job's pool: dc1"
+    assert excluded(told) == {"datacenter dc1 is not in the job's list": (1, ("node-1",))}
+    assert of_web(told).smallest_change == "set a datacenter that has nodes of the job's pool: dc1"
 
 
 def test_hosts_that_must_differ_need_more_nodes_or_a_lower_count() -> None:
@@ -213,7 +213,7 @@ def test_a_port_that_is_taken_is_to_be_freed() -> None:
 
     assert of_web(told).unplaced == 1
     assert of_web(told).smallest_change == (
-        "free the port 8080 on node-1, ask for another or a dynamic one, or add a node"
+        "free the port 8080 on node-1, request another or a dynamic port, or add a node"
     )
 
 
@@ -234,7 +234,7 @@ def test_a_device_that_no_node_has_is_told_by_its_name_and_a_lower_count_where_t
     none, few = asked(a_fleet(1_000), asking_for(2)), asked(with_a_gpu(a_fleet(1_000)), asking_for(2))
 
     assert (of_web(none).smallest_change, of_web(few).smallest_change) == (
-        "no node has a device acme/gpu that is well and as it is asked for, nor any other",
+        "no node has a healthy device acme/gpu that satisfies the request; no devices are available",
         "lower the Count of acme/gpu of web/server from 2 to 1: no node has more",
     )
 
@@ -251,8 +251,8 @@ def test_a_network_that_no_node_has_is_told_by_its_mode_or_name() -> None:
     port = NetworkResource(mode="host", dynamic_ports=(Port(label="http", host_network="public"),))
 
     assert [of_web(asked(a_fleet(1_000), sized(networks=(each,)))).smallest_change for each in (mode, port)] == [
-        "no node has networks of the mode cni/blue; there are host, none",
-        "name a network of the host that nodes have: default",
+        "no node has a network with mode cni/blue; available: host, none",
+        "use a host network that nodes have: default",
     ]
 
 
@@ -276,7 +276,7 @@ def test_cores_are_told_by_how_many_fewer_a_node_would_take() -> None:
         "lower Cores of web/server from 2 to 1, or free 1 core on node-1"
     )
     assert of_web(too_many).smallest_change == (
-        "ask for CPU instead of Cores: no node has cores that may be kept for one task"
+        "request CPU instead of Cores: no node has cores that can be reserved for a task"
     )
 
 
@@ -284,7 +284,7 @@ def test_properties_that_must_differ_are_told_with_the_value_that_is_used_up() -
     distinct = Constraint(l_target="${node.datacenter}", operand="distinct_property", r_target="1")
 
     assert of_web(asked(a_fleet(1_000), sized(count=2, constraints=(distinct,)))).smallest_change == (
-        "add a node whose ${node.datacenter} is not dc1, have distinct_property allow more, or lower the count of web"
+        "add a node whose ${node.datacenter} is not dc1, raise the limit of distinct_property, or lower the count of web"
     )
 
 

@@ -19,7 +19,7 @@ def a_cluster(lost_after_s: int = 60) -> tuple[Loop, Allocation]:
     disconnect = DisconnectPolicy(lost_after=lost_after_s * SECOND_NS) if lost_after_s else None
     loop.register(a_job("shop", a_group("web", disconnect=disconnect)))
     loop.settle()
-    return loop, loop.live()[0]
+    return loop, loop.list_active()[0]
 
 
 def miss(loop: Loop) -> NodeStatus:
@@ -30,13 +30,13 @@ def miss(loop: Loop) -> NodeStatus:
 def test_a_silent_node_is_out_of_contact_while_something_there_may_go_on_and_then_down() -> None:
     loop, allocation = a_cluster()
     first = miss(loop)
-    (evaluation,) = loop.due()
-    loop.think()
+    (evaluation,) = loop.list_due()
+    loop.process_pending()
     loop.pass_time(20)
     second = miss(loop)
-    quiet = loop.due()
+    quiet = loop.list_due()
     loop.pass_time(41)
-    loop.think()
+    loop.process_pending()
     third = miss(loop)
 
     assert [first, second, third] == ["disconnected", "disconnected", "down"]
@@ -54,18 +54,18 @@ def test_a_silent_node_whose_work_does_not_wait_is_down() -> None:
 def test_what_comes_back_has_its_job_looked_at_again() -> None:
     loop, allocation = a_cluster()
     miss(loop)
-    loop.think()
+    loop.process_pending()
     assert loop.allocation(allocation.id).client_status is ClientStatus.UNKNOWN
 
     loop.lead(status.mark_node_reachable(loop.replica, "node-1", loop.moment, max_evaluations=MANY))
     held = loop.node("node-1").status
     told = [AllocationReport(id=allocation.id, client_status=ClientStatus.RUNNING)]
     loop.lead(reports.apply_reports(loop.replica, "node-1", told, loop.moment, is_complete=True, max_evaluations=MANY))
-    triggers = [each.triggered_by for each in loop.due()]
+    triggers = [each.triggered_by for each in loop.list_due()]
     loop.settle()
 
     assert (held, loop.node("node-1").status) == ("initializing", "ready")
     assert EvaluationTrigger.RECONNECT in triggers
-    (still,) = loop.live()
+    (still,) = loop.list_active()
     assert (still.id, still.client_status) == (allocation.id, ClientStatus.RUNNING)
     assert [state.value for state in still.alloc_states or ()] == ["unknown", "running"]

@@ -1,6 +1,7 @@
-"""A cluster without servers and nodes: evaluations are processed, nodes do as they are told, deployments are watched.
+"""A simulated cluster without servers and agents: evaluations are processed, nodes run their allocations, deployments
+advance.
 
-Every part is the real one but the nodes: those start and stop at once what they are told, unless a test says otherwise.
+Everything except the nodes is production code. Nodes start and stop allocations at once unless a test says otherwise.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -30,59 +31,60 @@ from wharf.contract.model.log import WRITE_INDEX
 from wharf.contract.model.nodes.node import NodeStatus
 from wharf.contract.model.times import to_datetime
 
-Look = Callable[[], None]
-CHANGES_MAX = 40
+Check = Callable[[], None]
+MAX_CHANGES = 40
 
 
 class Loop(AState):
-    """`looks` are called after every commit of a plan."""
+    """A state with a leader and nodes. `checks` are called after every commit of a plan."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.looks: list[Look] = [self.assert_nothing_is_over_committed]
+        self.checks: list[Check] = [self.assert_nothing_is_over_committed]
 
     # -- the leader
 
     def process(self, evaluation: Evaluation) -> Plan | None:
-        """One evaluation to its end; answers the plan as it was first made."""
-        ground = SchedulerCache.from_snapshot(self.replica)
-        first = plan = plan_evaluation(ground, self.replica, evaluation, self.moment)
-        rest: Plan | None = plan
-        while rest is not None:
-            checked = check_plan(rest, self.replica, max_changes=CHANGES_MAX)
+        """Process one evaluation to its end and return the plan as it was first made."""
+        cache = SchedulerCache.from_snapshot(self.replica)
+        first = plan = plan_evaluation(cache, self.replica, evaluation, self.moment)
+        remaining: Plan | None = plan
+        while remaining is not None:
+            checked = check_plan(remaining, self.replica, max_changes=MAX_CHANGES)
             if checked.write is not None:
                 self.commit(add_derived_changes(self.replica, checked.write))
-                for look in self.looks:
-                    look()
-            rest = checked.remaining_plan
+                for check in self.checks:
+                    check()
+            remaining = checked.remaining_plan
         return first
 
-    def due(self) -> list[Evaluation]:
+    def list_due(self) -> list[Evaluation]:
+        """Return the pending evaluations that are due, in the order of processing."""
         pending = self.replica.list_by_index_sorted(EVALUATIONS_BY_STATUS, EvaluationStatus.PENDING)
-        due = [each for each in pending if due_at_ns(each) <= self.now_ns]
-        return sorted(due, key=lambda each: (-each.priority, each.create_index))
+        due = [evaluation for evaluation in pending if due_at_ns(evaluation) <= self.now_ns]
+        return sorted(due, key=lambda evaluation: (-evaluation.priority, evaluation.create_index))
 
-    def think(self) -> None:
-        """Everything that is due, until nothing is."""
+    def process_pending(self) -> None:
+        """Process all due evaluations and deployment steps until none is left."""
         for _ in range(200):
-            due = self.due()
+            due = self.list_due()
             if due:
                 self.process(due[0])
-            elif not self.watch():
+            elif not self.advance_deployments():
                 return
-        raise AssertionError("the leader never comes to rest")
+        raise AssertionError("the leader does not finish")
 
-    def watch(self) -> bool:
-        """One step of the deployments, if one is due."""
+    def advance_deployments(self) -> bool:
+        """Make one deployment step. Return whether one was due."""
         for deployment in self.replica.iter_all(DEPLOYMENTS):
-            step = deployments.decide_next_step(self.replica, deployment.id, self.moment, max_changes=CHANGES_MAX)
+            step = deployments.decide_next_step(self.replica, deployment.id, self.moment, max_changes=MAX_CHANGES)
             if step is not None and step.write is not None:
                 self.lead(step)
                 return True
         return False
 
-    def look_at(self, job_id: str = "shop", trigger: EvaluationTrigger = EvaluationTrigger.JOB_REGISTER) -> Plan:
-        """Have the job evaluated now; answers the plan."""
+    def evaluate_job(self, job_id: str = "shop", trigger: EvaluationTrigger = EvaluationTrigger.JOB_REGISTER) -> Plan:
+        """Evaluate the job now and return the plan."""
         evaluation = make_evaluation(self.job(job_id), self.moment, trigger)
         self.put(EVALUATIONS.build_put(evaluation))
         stored = self.replica.get(EVALUATIONS, evaluation.id)
@@ -91,25 +93,25 @@ class Loop(AState):
         assert plan is not None
         return plan
 
-    def room_came(self) -> None:
-        """What waits for room is tried again."""
+    def retry_blocked(self) -> None:
+        """Unblock all blocked evaluations."""
         blocked = self.replica.list_by_index_sorted(EVALUATIONS_BY_STATUS, EvaluationStatus.BLOCKED)
         if blocked:
             self.commit(
                 add_derived_changes(self.replica, unblock_evaluations(self.replica, list(blocked), self.moment))
             )
 
-    def waiting(self) -> list[Evaluation]:
-        """What waits for room."""
+    def list_blocked(self) -> list[Evaluation]:
+        """Return the blocked evaluations."""
         return list(self.replica.list_by_index_sorted(EVALUATIONS_BY_STATUS, EvaluationStatus.BLOCKED))
 
-    def reserve(self) -> None:
-        """Who has waited too long is given a node, as the leader does it."""
-        ground = SchedulerCache.from_snapshot(self.replica)
+    def reserve_nodes(self) -> None:
+        """Reserve nodes for evaluations that have waited too long, as the leader does."""
+        cache = SchedulerCache.from_snapshot(self.replica)
         for evaluation in select_evaluations_to_reserve(
-            self.replica, ground, self.waiting(), ground.reservations.values(), self.now_ns
+            self.replica, cache, self.list_blocked(), cache.reservations.values(), self.now_ns
         ):
-            node_id = find_node_to_reserve(self.replica, ground, evaluation, ground.reservations.values())
+            node_id = find_node_to_reserve(self.replica, cache, evaluation, cache.reservations.values())
             if node_id:
                 self.commit(reserve_node(self.replica, evaluation, node_id))
 
@@ -118,14 +120,18 @@ class Loop(AState):
 
     # -- nodes
 
-    def of(self, job_id: str = "shop") -> list[Allocation]:
-        mine = [each for each in self.replica.iter_all(ALLOCATIONS) if each.job_id == job_id]
-        return sorted(mine, key=lambda each: (each.create_index, each.name))
+    def list_allocations(self, job_id: str = "shop") -> list[Allocation]:
+        """Return all allocations of the job, oldest first."""
+        job_allocations = [
+            allocation for allocation in self.replica.iter_all(ALLOCATIONS) if allocation.job_id == job_id
+        ]
+        return sorted(job_allocations, key=lambda allocation: (allocation.create_index, allocation.name))
 
-    def live(self, job_id: str = "shop") -> list[Allocation]:
-        return [each for each in self.of(job_id) if not each.is_terminal]
+    def list_active(self, job_id: str = "shop") -> list[Allocation]:
+        """Return the active allocations of the job."""
+        return [allocation for allocation in self.list_allocations(job_id) if not allocation.is_terminal]
 
-    def tell(
+    def report(
         self,
         allocation: Allocation,
         status: ClientStatus,
@@ -133,29 +139,33 @@ class Loop(AState):
         healthy: bool | None = None,
         successful: bool | None = None,
     ) -> Allocation:
-        """A node reports on what it runs."""
-        stands = self.allocation(allocation.id)
-        given = stands.deployment_status
-        if healthy is not None and stands.deployment_id:
-            given = replace(
-                given or AllocDeploymentStatus(),
+        """Store what a node reports about the allocation, and return the stored record."""
+        current = self.allocation(allocation.id)
+        deployment_status = current.deployment_status
+        if healthy is not None and current.deployment_id:
+            deployment_status = replace(
+                deployment_status or AllocDeploymentStatus(),
                 healthy=healthy,
                 timestamp=to_datetime(self.now_ns),
                 modify_index=WRITE_INDEX,
             )
-        states = stands.task_states
+        states = current.task_states
         if status in (ClientStatus.COMPLETE, ClientStatus.FAILED):
             is_failed = status is ClientStatus.FAILED if successful is None else not successful
             state = TaskState(state=TaskStatus.DEAD, failed=is_failed, finished_at=to_datetime(self.now_ns))
             states = {"server": state}
-        told = replace(
-            stands, client_status=status, deployment_status=given, task_states=states, modify_time=self.now_ns
+        reported = replace(
+            current,
+            client_status=status,
+            deployment_status=deployment_status,
+            task_states=states,
+            modify_time=self.now_ns,
         )
-        self.put_led(ALLOCATIONS.build_put(told))
+        self.put_led(ALLOCATIONS.build_put(reported))
         return self.allocation(allocation.id)
 
-    def obey(self, *, healthy: bool | None = True) -> None:
-        """Every node in contact starts what it is to start, and stops what it is to stop."""
+    def run_nodes(self, *, healthy: bool | None = True) -> None:
+        """Let every connected node start pending allocations and end stopping ones."""
         for allocation in list(self.replica.iter_all(ALLOCATIONS)):
             node = self.replica.get(NODES, allocation.node_id)
             if node is None or node.status is not NodeStatus.READY or allocation.is_client_terminal:
@@ -163,35 +173,35 @@ class Loop(AState):
             if allocation.is_server_terminal:
                 ended = [AllocationReport(id=allocation.id, client_status=ClientStatus.COMPLETE)]
                 report = reports.apply_reports(
-                    self.replica, node.id, ended, self.moment, is_complete=False, max_evaluations=CHANGES_MAX
+                    self.replica, node.id, ended, self.moment, is_complete=False, max_evaluations=MAX_CHANGES
                 )
                 self.lead(report)
             elif allocation.client_status is ClientStatus.PENDING or (
-                healthy is not None and _is_health_asked_anew(allocation)
+                healthy is not None and _needs_health_report(allocation)
             ):
-                self.tell(allocation, ClientStatus.RUNNING, healthy=healthy)
+                self.report(allocation, ClientStatus.RUNNING, healthy=healthy)
 
     def settle(self, *, healthy: bool | None = True) -> None:
-        """Think and obey until nothing moves."""
+        """Process evaluations and run nodes until nothing changes."""
         for _ in range(60):
             before = list(self.replica.iter_all(ALLOCATIONS))
-            self.think()
-            self.obey(healthy=healthy)
-            self.think()
-            self.room_came()
-            self.think()
+            self.process_pending()
+            self.run_nodes(healthy=healthy)
+            self.process_pending()
+            self.retry_blocked()
+            self.process_pending()
             if list(self.replica.iter_all(ALLOCATIONS)) == before:
                 return
-        raise AssertionError("the cluster never comes to rest")
+        raise AssertionError("the cluster does not settle")
 
-    def lose(self, node_id: str, status: NodeStatus = NodeStatus.DOWN) -> None:
-        """The node is silent, and its jobs are looked at."""
+    def lose_node(self, node_id: str, status: NodeStatus = NodeStatus.DOWN) -> None:
+        """Set the node's status and create evaluations for its jobs."""
         self.put(NODES.build_put(replace(self.node(node_id), status=status)))
         for job in self._jobs_on(node_id):
             self.put(EVALUATIONS.build_put(make_evaluation(job, self.moment, EvaluationTrigger.NODE_UPDATE)))
 
-    def come_back(self, node_id: str) -> None:
-        self.lose(node_id, NodeStatus.READY)
+    def reconnect_node(self, node_id: str) -> None:
+        self.lose_node(node_id, NodeStatus.READY)
 
     def _jobs_on(self, node_id: str) -> Iterator[Job]:
         seen: dict[tuple[str, str], None] = {}
@@ -203,34 +213,38 @@ class Loop(AState):
     # -- what must hold
 
     def deployment(self, job_id: str = "shop") -> Deployment:
-        mine = [each for each in self.replica.iter_all(DEPLOYMENTS) if each.job_id == job_id]
-        return max(mine, key=lambda each: each.create_index)
+        """Return the newest deployment of the job."""
+        job_deployments = [
+            deployment for deployment in self.replica.iter_all(DEPLOYMENTS) if deployment.job_id == job_id
+        ]
+        return max(job_deployments, key=lambda deployment: deployment.create_index)
 
     def assert_nothing_is_over_committed(self) -> None:
         by_node: dict[str, list[Allocation]] = {}
         for allocation in self.replica.iter_all(ALLOCATIONS):
             if allocation.is_occupying:
                 by_node.setdefault(allocation.node_id, []).append(allocation)
-        for node_id, those in by_node.items():
+        for node_id, allocations in by_node.items():
             node = self.replica.get(NODES, node_id)
             if node is not None:
-                assert Usage.sum_usages(map(get_allocation_usage, those)).fits_in(get_node_capacity(node)), (
+                assert Usage.sum_usages(map(get_allocation_usage, allocations)).fits_in(get_node_capacity(node)), (
                     f"{node_id} is over-committed"
                 )
-                assert_one_owner_each(those)
+                assert_one_owner_each(allocations)
 
 
-def _is_health_asked_anew(allocation: Allocation) -> bool:
-    """What was updated where it is has its health decided again."""
+def _needs_health_report(allocation: Allocation) -> bool:
+    """Return whether the allocation was updated in place and its health must be reported again."""
     status = allocation.deployment_status
     is_open = status is not None and status.healthy is None
     return bool(allocation.deployment_id) and is_open and allocation.client_status is ClientStatus.RUNNING
 
 
 def assert_one_owner_each(allocations: Iterable[Allocation]) -> None:
-    held = ExclusiveResources()
+    """Assert that no port, core or device is in use twice."""
+    in_use = ExclusiveResources()
     for allocation in allocations:
         if allocation.allocated_resources is not None:
-            held.add_resources(allocation.allocated_resources)
-    counted = [*held.ports.values(), *held.cores.values(), *held.devices.values()]
+            in_use.add_resources(allocation.allocated_resources)
+    counted = [*in_use.ports.values(), *in_use.cores.values(), *in_use.devices.values()]
     assert max(counted, default=1) == 1, "something has two owners"

@@ -1,4 +1,4 @@
-"""The scores of the reference, written as slowly and as plainly as they are told there: an oracle for the fast ones."""
+"""The score formulas, written slowly and plainly: the expected results for the fast implementation."""
 
 import math
 from collections import Counter
@@ -13,29 +13,30 @@ from wharf.contract.model.jobs.groups import TaskGroup
 from wharf.contract.model.jobs.job import Job
 from wharf.contract.model.nodes.node import Node
 
-Standing = Sequence[tuple[Node, str]]
-"""Where the job's allocations stand: node, and group."""
+PlacedAllocations = Sequence[tuple[Node, str]]
+"""Placed allocations of the job: node and group name."""
 
 
 class World(msgspec.Struct):
-    """`used`: by node id. `ports`: held by node id."""
+    """A cluster. `used` and `ports` (in use) are by node id."""
 
     nodes: list[Node]
     used: dict[str, Usage]
     ports: dict[str, set[int]]
-    standing: list[tuple[Node, str]]
+    placed: list[tuple[Node, str]]
 
 
-def may_take(world: World, job: Job, group: TaskGroup, node: Node) -> bool:
+def can_take(world: World, job: Job, group: TaskGroup, node: Node) -> bool:
+    """Return whether the node can take one more allocation of the group."""
     for constraint in [*(job.constraints or ()), *(group.constraints or ())]:
         is_of_job = constraint in (job.constraints or ())
-        others = [(there, name) for there, name in world.standing if is_of_job or name == group.name]
+        others = [(sibling_node, name) for sibling_node, name in world.placed if is_of_job or name == group.name]
         if constraint.operand == Operand.DISTINCT_HOSTS:
-            if any(there.id == node.id for there, _ in others):
+            if any(sibling_node.id == node.id for sibling_node, _ in others):
                 return False
         elif constraint.operand == Operand.DISTINCT_PROPERTY:
             value = resolve_target(constraint.l_target, node)
-            used = sum(resolve_target(constraint.l_target, there) == value for there, _ in others)
+            used = sum(resolve_target(constraint.l_target, sibling_node) == value for sibling_node, _ in others)
             if value is None or used >= int(constraint.r_target or 1):
                 return False
         elif not evaluate_comparison(
@@ -49,25 +50,26 @@ def may_take(world: World, job: Job, group: TaskGroup, node: Node) -> bool:
 
 
 def score(world: World, job: Job, group: TaskGroup, node: Node, *, algorithm: str, avoid: Sequence[str] = ()) -> float:
-    used, room = world.used[node.id] + get_group_demand(group), get_node_capacity(node)
-    free_cpu, free_memory = 1 - used.cpu / room.cpu, 1 - used.memory_mb / room.memory_mb
+    """Return the score of the node for one more allocation of the group."""
+    used, capacity = world.used[node.id] + get_group_demand(group), get_node_capacity(node)
+    free_cpu, free_memory = 1 - used.cpu / capacity.cpu, 1 - used.memory_mb / capacity.memory_mb
     total = 10**free_cpu + 10**free_memory
     packed = 20 - total if algorithm == "binpack" else total - 2
     scores = [min(18.0, max(0.0, packed)) / 18]
-    siblings = [there for there, name in world.standing if name == group.name]
-    collisions = sum(there.id == node.id for there in siblings)
+    siblings = [sibling_node for sibling_node, name in world.placed if name == group.name]
+    collisions = sum(sibling_node.id == node.id for sibling_node in siblings)
     if collisions and (job.type != "batch" or algorithm == "spread"):
         scores.append(-(collisions + 1) / group.count)
     if node.id in avoid:
         scores.append(-1.0)
-    wanted = [*(job.affinities or ()), *(group.affinities or ())]
-    if wanted:
+    affinities = [*(job.affinities or ()), *(group.affinities or ())]
+    if affinities:
         matched = [
-            each.weight
-            for each in wanted
-            if evaluate_comparison(each.operand, resolve_target(each.l_target, node), each.r_target)
+            affinity.weight
+            for affinity in affinities
+            if evaluate_comparison(affinity.operand, resolve_target(affinity.l_target, node), affinity.r_target)
         ]
-        scores.append(sum(matched) / sum(abs(each.weight) for each in wanted))
+        scores.append(sum(matched) / sum(abs(affinity.weight) for affinity in affinities))
     spreads = [*(job.spreads or ()), *(group.spreads or ())]
     weights = sum(spread.weight for spread in spreads)
     boost = sum(_boost(spread, group, siblings, node, spread.weight / weights) for spread in spreads)
@@ -77,25 +79,28 @@ def score(world: World, job: Job, group: TaskGroup, node: Node, *, algorithm: st
 
 
 def _boost(spread: Spread, group: TaskGroup, siblings: Sequence[Node], node: Node, share: float) -> float:
+    """Return the spread boost of the node."""
     value = resolve_target(spread.attribute, node)
     if value is None:
         return -1.0
     counts = Counter(
-        there for there in (resolve_target(spread.attribute, each) for each in siblings) if there is not None
+        sibling_value
+        for sibling_value in (resolve_target(spread.attribute, sibling) for sibling in siblings)
+        if sibling_value is not None
     )
     if spread.spread_target:
-        desired = {target.value: target.percent / 100 * group.count for target in spread.spread_target}
+        desired = {item.value: item.percent / 100 * group.count for item in spread.spread_target}
         rest = group.count - sum(desired.values())
         if value in desired:
-            wanted, used = desired[value], counts[value]
+            target, used = desired[value], counts[value]
         elif rest > 0:
-            wanted, used = rest, sum(number for other, number in counts.items() if other not in desired)
+            target, used = rest, sum(number for other, number in counts.items() if other not in desired)
         else:
             return -1.0
-        return (wanted - (used + 1)) / wanted * share
+        return (target - (used + 1)) / target * share
     if not counts:
         return 0.0
-    least, most, here = min(counts.values()), max(counts.values()), counts[value]
-    if here != least:
-        return (least - here) / least
-    return -1.0 if least == most else (most - least) / least
+    lowest, highest, count = min(counts.values()), max(counts.values()), counts[value]
+    if count != lowest:
+        return (lowest - count) / lowest
+    return -1.0 if lowest == highest else (highest - lowest) / lowest

@@ -1,4 +1,4 @@
-"""A job that says `AllAtOnce`: all of what is new begins together, or none of it does."""
+"""All-at-once jobs: all new allocations are placed together, or none is."""
 
 from tests.builders import a_batch_job, a_group, a_job, a_task, some_resources
 from tests.cluster.scheduling.loop import Loop
@@ -11,7 +11,7 @@ from wharf.contract.model.operator.scheduler_configuration import PreemptionConf
 
 
 def a_gang() -> Job:
-    """Eleven, of which a node has room for four."""
+    """Return a job with eleven allocations, of which four fit on a node."""
     task = a_task(driver="mock", resources=some_resources(cpu=250, memory_mb=10))
     return a_batch_job("shop", a_group("web", task, count=10), a_group("head", task), all_at_once=True)
 
@@ -25,59 +25,59 @@ def a_loop(*, nodes: int) -> Loop:
     return loop
 
 
-def test_where_there_is_not_room_for_all_none_is_placed_and_all_are_waited_for() -> None:
+def test_without_capacity_for_all_nothing_is_placed_and_all_wait() -> None:
     loop = a_loop(nodes=2)
 
-    (blocked,) = loop.waiting()
+    (blocked,) = loop.list_blocked()
     missing = {name: each.coalesced_failures + 1 for name, each in (blocked.failed_tg_allocs or {}).items()}
-    assert (loop.live(), missing, loop.summary().summary["web"].queued) == ([], {"web": 10, "head": 1}, 10)
+    assert (loop.list_active(), missing, loop.summary().summary["web"].queued) == ([], {"web": 10, "head": 1}, 10)
 
 
-def test_a_group_that_has_room_tells_that_others_have_not() -> None:
+def test_a_group_with_capacity_reports_that_others_have_none() -> None:
     loop = Loop()
     loop.with_node("n0", cpu=1_000)
     task = a_task(driver="mock", resources=some_resources(cpu=250, memory_mb=10))
     loop.register(a_job("shop", a_group("head", task), a_group("web", task, count=10), all_at_once=True))
     loop.settle()
 
-    (blocked,) = loop.waiting()
+    (blocked,) = loop.list_blocked()
     assert {name: each.dimension_exhausted for name, each in (blocked.failed_tg_allocs or {}).items()} == {
         "head": {"not room for all at once": 1},
         "web": {"cpu": 1},
     }
 
 
-def test_when_room_has_come_for_all_they_begin_together() -> None:
+def test_when_capacity_is_freed_for_all_they_start_together() -> None:
     loop = a_loop(nodes=2)
     loop.with_node("n2", cpu=1_000)
-    loop.room_came()
+    loop.retry_blocked()
     loop.settle()
 
-    assert len(loop.live()) == 11
+    assert len(loop.list_active()) == 11
 
 
-def test_why_it_waits_says_that_it_is_all_or_nothing() -> None:
-    told = explain_job(a_loop(nodes=2).replica, "default", "shop")
+def test_the_metrics_say_that_the_job_is_all_or_nothing() -> None:
+    result = explain_job(a_loop(nodes=2).replica, "default", "shop")
 
-    assert told.text == (
+    assert result.text == (
         "shop waits for room for all of it at once (AllAtOnce): its groups web and head lack 11 allocations"
     )
-    assert told.groups[0].text == (
+    assert result.groups[0].text == (
         "web lacks 10 allocations, of which none begins before there is room for all: "
         "without AllAtOnce 2 of 2 nodes would take one now"
     )
 
 
-def test_what_is_lost_later_is_replaced_as_there_is_room() -> None:
+def test_an_allocation_that_is_lost_later_is_replaced_alone() -> None:
     loop = a_loop(nodes=3)
-    full = next(name for name in ("n0", "n1", "n2") if sum(each.node_id == name for each in loop.live()) == 4)
-    loop.lose(full)
+    full = next(name for name in ("n0", "n1", "n2") if sum(each.node_id == name for each in loop.list_active()) == 4)
+    loop.lose_node(full)
     loop.settle()
 
-    assert len(loop.live()) == 8
+    assert len(loop.list_active()) == 8
 
 
-def test_nobody_goes_for_work_that_finds_no_room_all_the_same() -> None:
+def test_nothing_is_preempted_if_the_job_still_does_not_fit() -> None:
     loop = Loop()
     loop.put(
         SCHEDULER_CONFIGURATION.build_put(
@@ -92,20 +92,20 @@ def test_nobody_goes_for_work_that_finds_no_room_all_the_same() -> None:
     loop.register(a_gang())
     loop.settle()
 
-    assert (len(loop.live("low")), loop.live()) == (1, [])
+    assert (len(loop.list_active("low")), loop.list_active()) == (1, [])
 
 
-def test_what_fits_no_write_of_the_log_is_refused_with_the_bound() -> None:
+def test_a_job_that_exceeds_one_write_is_rejected_with_the_limit() -> None:
     loop = Loop()
     for number in range(3):
         loop.with_node(f"n{number}", cpu=1_000)
     loop.register(a_gang())
     plan = plan_evaluation_from_state(loop.replica, loop.open_evaluations()[-1], loop.moment)
 
-    told = check_plan(plan, loop.replica, max_changes=8)
+    result = check_plan(plan, loop.replica, max_changes=8)
 
-    assert (told.write, told.remaining_plan) == (None, None)
-    assert told.rejection == (
-        "AllAtOnce asks for 11 allocations in one write, and the log takes 8 changes in one: lower the counts, "
-        "make several jobs of it, or leave AllAtOnce out"
+    assert (result.write, result.remaining_plan) == (None, None)
+    assert result.rejection == (
+        "AllAtOnce requires 11 allocations in one write: the log accepts at most 8 changes. Lower the counts, "
+        "split the job, or remove AllAtOnce"
     )

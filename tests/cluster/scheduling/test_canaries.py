@@ -1,4 +1,4 @@
-"""Canaries run beside what they are to replace, and take nobody's place before they are promoted (scheduling.md 5.10)."""
+"""Canaries run beside the allocations that they may replace, and replace none before promotion (scheduling.md 5.10)."""
 
 from msgspec.structs import replace
 
@@ -38,7 +38,7 @@ def run(state: AState) -> None:
             plan = checked.remaining_plan
 
 
-def tell(state: AState, allocation: Allocation, status: ClientStatus, *, healthy: bool) -> None:
+def report(state: AState, allocation: Allocation, status: ClientStatus, *, healthy: bool) -> None:
     told = replace(
         allocation.deployment_status or AllocDeploymentStatus(),
         healthy=healthy,
@@ -48,18 +48,18 @@ def tell(state: AState, allocation: Allocation, status: ClientStatus, *, healthy
     state.put_led(ALLOCATIONS.build_put(replace(allocation, client_status=status, deployment_status=told)))
 
 
-def wanted(state: AState, version: int) -> list[Allocation]:
+def list_desired(state: AState, version: int) -> list[Allocation]:
     return [a for a in state.replica.iter_all(ALLOCATIONS) if a.job_version == version and not a.is_server_terminal]
 
 
-def a_cluster_that_runs_version_0() -> AState:
+def a_state_with_version_0() -> AState:
     state = AState()
     for number in range(3):
         state.with_node(f"node-{number}")
     state.register(of_version(0))
     run(state)
-    for allocation in wanted(state, 0):
-        tell(state, allocation, ClientStatus.RUNNING, healthy=True)
+    for allocation in list_desired(state, 0):
+        report(state, allocation, ClientStatus.RUNNING, healthy=True)
     state.register(of_version(0))
     run(state)
     return state
@@ -69,39 +69,39 @@ def latest(state: AState) -> Deployment:
     return max(state.replica.iter_all(DEPLOYMENTS), key=lambda each: each.create_index)
 
 
-def test_a_new_version_begins_with_its_canaries_and_touches_nothing_else() -> None:
-    state = a_cluster_that_runs_version_0()
+def test_a_new_version_starts_with_its_canaries_and_changes_nothing_else() -> None:
+    state = a_state_with_version_0()
 
     state.register(of_version(1))
     run(state)
 
-    assert [a.name for a in wanted(state, 1)] == ["shop.web[0]"]
-    assert sorted(a.name for a in wanted(state, 0)) == [f"shop.web[{index}]" for index in range(3)]
+    assert [a.name for a in list_desired(state, 1)] == ["shop.web[0]"]
+    assert sorted(a.name for a in list_desired(state, 0)) == [f"shop.web[{index}]" for index in range(3)]
     assert latest(state).status_description == "Deployment is running but requires manual promotion"
 
 
-def test_a_canary_that_fails_stops_nothing_of_the_old_version_and_only_canaries_follow_it() -> None:
-    state = a_cluster_that_runs_version_0()
+def test_a_failed_canary_stops_nothing_of_the_old_version_and_is_replaced_by_a_canary() -> None:
+    state = a_state_with_version_0()
     state.register(of_version(1))
     run(state)
 
-    (canary,) = wanted(state, 1)
-    tell(state, canary, ClientStatus.FAILED, healthy=False)
+    (canary,) = list_desired(state, 1)
+    report(state, canary, ClientStatus.FAILED, healthy=False)
     state.register(of_version(1))
     run(state)
 
-    assert len(wanted(state, 0)) == 3
-    assert [a.id for a in wanted(state, 1)] == [canary.id]
+    assert len(list_desired(state, 0)) == 3
+    assert [a.id for a in list_desired(state, 1)] == [canary.id]
     group = (latest(state).task_groups or {})["web"]
     assert (group.placed_allocs, group.desired_canaries) == (1, 1)
 
 
-def test_a_canary_that_failed_in_an_older_try_is_not_tried_again_in_the_next() -> None:
-    state = a_cluster_that_runs_version_0()
+def test_a_failed_canary_of_an_earlier_deployment_is_not_retried_in_the_next() -> None:
+    state = a_state_with_version_0()
     state.register(of_version(1))
     run(state)
-    (old,) = wanted(state, 1)
-    tell(state, old, ClientStatus.FAILED, healthy=False)
+    (old,) = list_desired(state, 1)
+    report(state, old, ClientStatus.FAILED, healthy=False)
     state.register(of_version(1))
     run(state)
 
@@ -110,21 +110,21 @@ def test_a_canary_that_failed_in_an_older_try_is_not_tried_again_in_the_next() -
     state.now_ns += 60 * SECOND_NS
     run(state)
 
-    assert wanted(state, 1) == []
-    assert [a.name for a in wanted(state, 2)] == ["shop.web[0]"]
-    assert len(wanted(state, 0)) == 3
+    assert list_desired(state, 1) == []
+    assert [a.name for a in list_desired(state, 2)] == ["shop.web[0]"]
+    assert len(list_desired(state, 0)) == 3
 
 
-def test_what_comes_back_as_it_was_is_of_its_jobs_life() -> None:
-    state = a_cluster_that_runs_version_0()
+def test_a_migrated_allocation_of_the_old_version_has_the_create_index_of_its_job() -> None:
+    state = a_state_with_version_0()
     state.register(of_version(1))
     run(state)
-    moved = wanted(state, 0)[0]
+    moved = list_desired(state, 0)[0]
     state.put_led(ALLOCATIONS.build_put(replace(moved, desired_transition=DesiredTransition(migrate=True))))
 
     state.register(of_version(1))
     run(state)
 
-    (placed,) = [each for each in wanted(state, 0) if each.name == moved.name]
+    (placed,) = [each for each in list_desired(state, 0) if each.name == moved.name]
     assert placed.id != moved.id
     assert placed.job_create_index == state.job().create_index

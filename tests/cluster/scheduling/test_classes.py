@@ -1,4 +1,4 @@
-"""What an allocation is to its group, row by row of the table (scheduling.md 5.3)."""
+"""The class of an allocation, row by row of the table (scheduling.md 5.3)."""
 
 from typing import Any
 
@@ -33,8 +33,8 @@ STAY = DesiredTransition(migrate_disable_placement=True)
 CANARY = AllocDeploymentStatus(canary=True)
 
 
-def one(status: ClientStatus, *, unknown_for_s: int | None = None, **fields: Any) -> Allocation:
-    """`unknown_for_s`: since when the servers do not know what it does."""
+def make_allocation(status: ClientStatus, *, unknown_for_s: int | None = None, **fields: Any) -> Allocation:
+    """Return an allocation. `unknown_for_s`: how long its state has been unknown to the servers."""
     allocation = an_allocation(a_job(), client_status=status, **fields)
     if unknown_for_s is None:
         return allocation
@@ -57,39 +57,39 @@ FINE = "fine"
 @pytest.mark.parametrize(
     ("row", "allocation", "node", "policy", "expected"),
     [
-        (1, one(FAILED, unknown_for_s=5), FINE, WINDOW, "reconnecting"),
-        (1, one(FAILED, unknown_for_s=5), DOWN, WINDOW, "reconnecting"),
-        (2, one(COMPLETE, desired_status=STOP, desired_transition=STAY), FINE, None, "untainted"),
-        (3, one(RUNNING, desired_status=STOP), FINE, None, "ignored"),
-        (3, one(RUNNING, desired_status=EVICT), DOWN, None, "ignored"),
-        (4, one(FAILED, desired_transition=MIGRATE, deployment_status=CANARY), FINE, None, "migrating"),
-        (5, one(FAILED, desired_transition=MIGRATE), FINE, None, "untainted"),
-        (5, one(COMPLETE), DOWN, None, "untainted"),
-        (5, one(LOST), GONE, None, "untainted"),
-        (6, one(UNKNOWN, unknown_for_s=60), AWAY, WINDOW, "expiring"),
-        (6, one(UNKNOWN, unknown_for_s=60), FINE, WINDOW, "expiring"),
-        (7, one(FAILED, unknown_for_s=5, desired_status=STOP), FINE, WINDOW, "ignored"),
-        (8, one(UNKNOWN, unknown_for_s=5), AWAY, WINDOW, "untainted"),
-        (9, one(PENDING), AWAY, WINDOW, "lost"),
-        (10, one(RUNNING), AWAY, None, "lost"),
-        (11, one(RUNNING), AWAY, WINDOW, "disconnecting"),
-        (11, one(RUNNING, desired_transition=MIGRATE), AWAY, WINDOW, "disconnecting"),
-        (12, one(RUNNING, desired_transition=MIGRATE), FINE, None, "migrating"),
-        (12, one(RUNNING, desired_transition=MIGRATE), DOWN, None, "migrating"),
-        (13, one(RUNNING, unknown_for_s=5), FINE, WINDOW, "reconnecting"),
-        (13, one(UNKNOWN, unknown_for_s=5), DRAINING, WINDOW, "reconnecting"),
-        (14, one(RUNNING), FINE, None, "untainted"),
-        (14, one(RUNNING), DRAINING, None, "untainted"),
-        (15, one(RUNNING), GONE, None, "lost"),
-        (16, one(UNKNOWN, unknown_for_s=5), DOWN, BOTH, "untainted"),
-        (17, one(RUNNING), DOWN, NO_REPLACE, "disconnecting"),
-        (18, one(PENDING), DOWN, NO_REPLACE, "lost"),
-        (18, one(RUNNING), DOWN, WINDOW, "lost"),
-        (18, one(UNKNOWN, unknown_for_s=5), DOWN, WINDOW, "lost"),
-        (19, one(RUNNING), STARTING, None, "untainted"),
+        (1, make_allocation(FAILED, unknown_for_s=5), FINE, WINDOW, "reconnecting"),
+        (1, make_allocation(FAILED, unknown_for_s=5), DOWN, WINDOW, "reconnecting"),
+        (2, make_allocation(COMPLETE, desired_status=STOP, desired_transition=STAY), FINE, None, "untainted"),
+        (3, make_allocation(RUNNING, desired_status=STOP), FINE, None, "ignored"),
+        (3, make_allocation(RUNNING, desired_status=EVICT), DOWN, None, "ignored"),
+        (4, make_allocation(FAILED, desired_transition=MIGRATE, deployment_status=CANARY), FINE, None, "migrating"),
+        (5, make_allocation(FAILED, desired_transition=MIGRATE), FINE, None, "untainted"),
+        (5, make_allocation(COMPLETE), DOWN, None, "untainted"),
+        (5, make_allocation(LOST), GONE, None, "untainted"),
+        (6, make_allocation(UNKNOWN, unknown_for_s=60), AWAY, WINDOW, "expiring"),
+        (6, make_allocation(UNKNOWN, unknown_for_s=60), FINE, WINDOW, "expiring"),
+        (7, make_allocation(FAILED, unknown_for_s=5, desired_status=STOP), FINE, WINDOW, "ignored"),
+        (8, make_allocation(UNKNOWN, unknown_for_s=5), AWAY, WINDOW, "untainted"),
+        (9, make_allocation(PENDING), AWAY, WINDOW, "lost"),
+        (10, make_allocation(RUNNING), AWAY, None, "lost"),
+        (11, make_allocation(RUNNING), AWAY, WINDOW, "disconnecting"),
+        (11, make_allocation(RUNNING, desired_transition=MIGRATE), AWAY, WINDOW, "disconnecting"),
+        (12, make_allocation(RUNNING, desired_transition=MIGRATE), FINE, None, "migrating"),
+        (12, make_allocation(RUNNING, desired_transition=MIGRATE), DOWN, None, "migrating"),
+        (13, make_allocation(RUNNING, unknown_for_s=5), FINE, WINDOW, "reconnecting"),
+        (13, make_allocation(UNKNOWN, unknown_for_s=5), DRAINING, WINDOW, "reconnecting"),
+        (14, make_allocation(RUNNING), FINE, None, "untainted"),
+        (14, make_allocation(RUNNING), DRAINING, None, "untainted"),
+        (15, make_allocation(RUNNING), GONE, None, "lost"),
+        (16, make_allocation(UNKNOWN, unknown_for_s=5), DOWN, BOTH, "untainted"),
+        (17, make_allocation(RUNNING), DOWN, NO_REPLACE, "disconnecting"),
+        (18, make_allocation(PENDING), DOWN, NO_REPLACE, "lost"),
+        (18, make_allocation(RUNNING), DOWN, WINDOW, "lost"),
+        (18, make_allocation(UNKNOWN, unknown_for_s=5), DOWN, WINDOW, "lost"),
+        (19, make_allocation(RUNNING), STARTING, None, "untainted"),
     ],
 )
-def test_an_allocation_is_classed_by_the_first_row_that_matches(
+def test_an_allocation_is_classified_by_the_first_matching_row(
     row: int, allocation: Allocation, node: Node | str | None, policy: DisconnectPolicy | None, expected: str
 ) -> None:
     tainted = {} if isinstance(node, str) else {allocation.node_id: node}

@@ -1,4 +1,4 @@
-"""Devices: which fit, how many there are, and which instances are given."""
+"""Devices: which ones match a request, how many there are, and which instances are assigned."""
 
 import pytest
 from msgspec.structs import replace
@@ -63,43 +63,43 @@ def test_a_device_is_named_by_type_by_vendor_and_type_or_in_full(name: str, expe
         (a_constraint("${device.ids}", "big-1", "set_contains"), True),
     ],
 )
-def test_what_is_asked_of_a_device_is_compared_with_its_units(constraint: Constraint, expected: bool) -> None:
+def test_device_constraints_compare_amounts_with_units(constraint: Constraint, expected: bool) -> None:
     device = a_device(memory=DeviceAttribute(int_=11, unit="GiB"))
 
     assert expected == matches_device_request(device, RequestedDevice(name="gpu", count=1, constraints=(constraint,)))
 
 
-def test_one_ask_may_be_filled_from_several_groups_where_it_is_only_asked_whether_there_are_enough() -> None:
+def test_the_feasibility_check_may_fill_one_request_from_several_groups() -> None:
     node = with_devices(a_device("big", 2), a_device("small", 1))
 
     assert has_enough_devices(node, [RequestedDevice(name="gpu", count=3)])
     assert not has_enough_devices(node, [RequestedDevice(name="gpu", count=2), RequestedDevice(name="gpu", count=2)])
 
 
-def test_what_is_given_comes_from_one_group() -> None:
+def test_assigned_instances_come_from_one_group() -> None:
     node = with_devices(a_device("big", 2), a_device("small", 1))
 
     assert assign_devices(node, RequestedDevice(name="gpu", count=3), ExclusiveResources()) is None
 
 
-def test_an_instance_that_is_held_or_sick_is_not_given() -> None:
+def test_an_instance_that_is_in_use_or_unhealthy_is_not_assigned() -> None:
     sick = replace(a_device("big", 3), instances=(
         DeviceInstance(id="sick", healthy=False), DeviceInstance(id="held", healthy=True), DeviceInstance(id="free", healthy=True),
     ))  # fmt: skip
     held = ExclusiveResources()
     held.devices[("acme", "gpu", "big"), "held"] += 1
 
-    given = assign_devices(with_devices(sick), RequestedDevice(name="gpu", count=1), held)
+    assigned = assign_devices(with_devices(sick), RequestedDevice(name="gpu", count=1), held)
 
-    assert given is not None
-    assert given.device_ids == ("free",)
+    assert assigned is not None
+    assert assigned.device_ids == ("free",)
 
 
-def test_the_group_with_the_best_affinity_is_given() -> None:
+def test_the_group_with_the_best_affinity_is_assigned() -> None:
     node = with_devices(
         a_device("small", speed=DeviceAttribute(int_=1)), a_device("big", speed=DeviceAttribute(int_=9))
     )
-    asked = RequestedDevice(
+    request = RequestedDevice(
         name="gpu",
         count=1,
         affinities=(
@@ -108,7 +108,7 @@ def test_the_group_with_the_best_affinity_is_given() -> None:
         ),
     )
 
-    given = assign_devices(node, asked, ExclusiveResources())
+    assigned = assign_devices(node, request, ExclusiveResources())
 
-    assert given is not None
-    assert (given.name, score_best_devices(node, [asked])) == ("big", 0.5)
+    assert assigned is not None
+    assert (assigned.name, score_best_devices(node, [request])) == ("big", 0.5)

@@ -1,4 +1,4 @@
-"""What a blocked evaluation says of the kinds of nodes that could take its work."""
+"""The eligible node classes that a blocked evaluation lists."""
 
 from msgspec.structs import replace
 
@@ -20,12 +20,12 @@ def blocked(job: Job) -> tuple[Loop, Evaluation]:
         node = a_node(name, cpu=10, meta={"rack": rack, "unique.key": name}, datacenter=zone, status=NodeStatus.READY)
         loop.put(NODES.build_put(replace(node, computed_class=compute_node_class(node), create_index=WRITE_INDEX)))
     loop.register(job)
-    loop.think()
+    loop.process_pending()
     (evaluation,) = loop.open_evaluations()
     return loop, evaluation
 
 
-def told(loop: Loop, evaluation: Evaluation) -> dict[str, bool | None]:
+def get_eligibility(loop: Loop, evaluation: Evaluation) -> dict[str, bool | None]:
     eligible = evaluation.class_eligibility or {}
     return {name: eligible.get(loop.node(name).computed_class) for name in ("a", "b", "c")}
 
@@ -34,20 +34,20 @@ def of(constraint: Constraint) -> Job:
     return a_job("shop", a_group("web", a_task(constraints=(constraint,))), datacenters=("dc1",))
 
 
-def test_it_says_which_could_if_they_had_the_room() -> None:
+def test_a_blocked_evaluation_lists_the_eligible_node_classes() -> None:
     loop, evaluation = blocked(of(a_constraint("${meta.rack}", "r2")))
 
-    assert told(loop, evaluation) == {"a": False, "b": True, "c": False}
+    assert get_eligibility(loop, evaluation) == {"a": False, "b": True, "c": False}
     assert not evaluation.escaped_computed_class
 
 
-def test_work_that_names_what_is_unique_says_nothing_of_kinds() -> None:
+def test_a_job_with_unique_constraints_lists_no_node_classes() -> None:
     _, evaluation = blocked(of(a_constraint("${node.unique.name}", "b")))
 
     assert (evaluation.class_eligibility, evaluation.escaped_computed_class) == (None, True)
 
 
-def test_nodes_that_differ_in_what_is_unique_alone_are_of_one_class() -> None:
+def test_nodes_that_differ_only_in_unique_attributes_have_one_class() -> None:
     ours = a_node("a", meta={"rack": "r", "unique.key": "1"}, attributes={"unique.hostname": "a"})
     theirs = a_node("b", meta={"rack": "r", "unique.key": "2"}, attributes={"unique.hostname": "b"})
 

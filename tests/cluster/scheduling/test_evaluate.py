@@ -1,4 +1,4 @@
-"""The first scheduler: what is missing is placed, what is too much is stopped."""
+"""Evaluations: missing allocations are placed and surplus ones are stopped."""
 
 from typing import Any
 
@@ -60,7 +60,7 @@ def test_a_new_job_is_placed_name_by_name() -> None:
     assert (plan.completed_evaluation.status, plan.completed_evaluation.queued_allocations) == ("complete", {"web": 0})
 
 
-def test_what_finds_no_room_is_queued_with_a_reason_and_a_blocked_evaluation() -> None:
+def test_allocations_without_capacity_are_queued_with_a_reason_and_a_blocked_evaluation() -> None:
     state = AState()
     state.with_node(cpu=250)
     state.register(of_count(4, cpu=100))
@@ -82,7 +82,7 @@ def test_what_finds_no_room_is_queued_with_a_reason_and_a_blocked_evaluation() -
     assert blocked.failed_tg_allocs["web"].dimension_exhausted == {"cpu": 1}
 
 
-def test_a_blocked_evaluation_that_finds_no_room_again_is_blocked_under_its_own_id() -> None:
+def test_a_blocked_evaluation_that_fails_again_keeps_its_id() -> None:
     state = AState()
     state.register(of_count(1))
     run(state)
@@ -100,7 +100,7 @@ def test_a_blocked_evaluation_that_finds_no_room_again_is_blocked_under_its_own_
     )
 
 
-def test_when_all_is_placed_the_jobs_blocked_evaluation_is_cancelled() -> None:
+def test_when_everything_is_placed_the_blocked_evaluation_is_canceled() -> None:
     state = AState()
     state.register(of_count(1))
     run(state)
@@ -116,7 +116,7 @@ def test_when_all_is_placed_the_jobs_blocked_evaluation_is_cancelled() -> None:
     ]
 
 
-def test_fewer_are_wanted_so_the_last_names_are_stopped() -> None:
+def test_a_lower_count_stops_the_highest_names() -> None:
     state = AState()
     state.with_node()
     state.register(of_count(3))
@@ -128,7 +128,7 @@ def test_fewer_are_wanted_so_the_last_names_are_stopped() -> None:
     assert [allocation.name for allocation in live(state)] == ["shop.web[0]"]
 
 
-def test_a_group_that_is_gone_is_stopped_and_waits_for_nothing() -> None:
+def test_a_deleted_group_is_stopped_and_has_no_queued_allocations() -> None:
     state = AState()
     state.register(of_count(3))
     run(state)
@@ -142,7 +142,7 @@ def test_a_group_that_is_gone_is_stopped_and_waits_for_nothing() -> None:
     assert [allocation.task_group for allocation in live(state)] == ["db"]
 
 
-def test_a_stopped_job_waits_for_nothing() -> None:
+def test_a_stopped_job_has_no_queued_allocations() -> None:
     state = AState()
     state.register(of_count(3))
     run(state)
@@ -154,7 +154,7 @@ def test_a_stopped_job_waits_for_nothing() -> None:
     assert state.open_evaluations() == []
 
 
-def test_what_ran_on_a_node_that_is_down_is_lost_and_placed_elsewhere() -> None:
+def test_an_allocation_on_a_node_that_is_down_is_lost_and_replaced_elsewhere() -> None:
     state = AState()
     state.with_node()
     state.register(of_count(1))
@@ -170,7 +170,7 @@ def test_what_ran_on_a_node_that_is_down_is_lost_and_placed_elsewhere() -> None:
     assert placed(plan) == [("shop.web[0]", "node-2")]
 
 
-def test_what_was_stopped_already_on_a_node_that_is_down_is_lost_too() -> None:
+def test_a_stopping_allocation_on_a_node_that_is_down_is_lost_too() -> None:
     state = AState()
     state.with_node()
     state.register(a_job(stop=True))
@@ -192,7 +192,7 @@ def test_what_was_stopped_already_on_a_node_that_is_down_is_lost_too() -> None:
     )
 
 
-def test_two_of_one_name_become_one_and_the_older_stays() -> None:
+def test_of_two_allocations_with_one_name_the_older_stays() -> None:
     state = AState()
     state.with_node()
     state.register(of_count(1))
@@ -202,7 +202,7 @@ def test_two_of_one_name_become_one_and_the_older_stays() -> None:
     assert list(stopped(plan_of(state))) == ["a2"]
 
 
-def test_what_is_marked_to_migrate_is_stopped_and_its_name_is_placed_anew() -> None:
+def test_an_allocation_marked_to_migrate_is_stopped_and_its_name_is_placed_again() -> None:
     state = AState()
     state.with_node()
     job = of_count(1)
@@ -219,7 +219,7 @@ def test_what_is_marked_to_migrate_is_stopped_and_its_name_is_placed_anew() -> N
     assert placed(plan) == [("shop.web[0]", "node-1")]
 
 
-def test_what_failed_is_looked_at_again_when_its_delay_is_over_and_then_replaced_elsewhere() -> None:
+def test_a_failed_allocation_is_replaced_elsewhere_after_its_delay() -> None:
     state = AState()
     state.with_node()
     state.with_node("node-2")
@@ -243,7 +243,7 @@ def test_what_failed_is_looked_at_again_when_its_delay_is_over_and_then_replaced
     assert replacement.node_id != failed.node_id
 
 
-def test_a_batch_jobs_finished_work_is_not_done_again() -> None:
+def test_completed_batch_allocations_do_not_run_again() -> None:
     state = AState()
     state.with_node()
     state.register(a_batch_job("shop"))
@@ -254,7 +254,7 @@ def test_a_batch_jobs_finished_work_is_not_done_again() -> None:
     assert placed(plan_of(state)) == []
 
 
-def test_a_system_job_is_put_on_every_ready_node_in_reach() -> None:
+def test_a_system_job_runs_on_every_ready_node_of_its_pool_and_datacenters() -> None:
     state = AState()
     state.with_node("node-1")
     state.with_node("node-2", datacenter="dc2")
@@ -264,7 +264,7 @@ def test_a_system_job_is_put_on_every_ready_node_in_reach() -> None:
     assert placed(plan_of(state, "agent")) == [("agent.web[0]", "node-1")]
 
 
-def test_a_system_job_goes_on_running_on_a_node_that_gets_nothing_new() -> None:
+def test_a_system_job_continues_on_a_node_that_accepts_no_placements() -> None:
     state = AState()
     state.with_node()
     state.register(a_system_job("agent"))
@@ -276,7 +276,7 @@ def test_a_system_job_goes_on_running_on_a_node_that_gets_nothing_new() -> None:
     assert stopped(plan_of(state, "agent")) == {}
 
 
-def test_the_fullest_node_with_room_is_taken() -> None:
+def test_the_fullest_node_with_enough_resources_is_chosen() -> None:
     state = AState()
     state.with_node("node-1", cpu=4_000)
     state.with_node("node-2", cpu=400)
@@ -285,7 +285,7 @@ def test_the_fullest_node_with_room_is_taken() -> None:
     assert placed(plan_of(state)) == [("shop.web[0]", "node-2")]
 
 
-def test_what_is_to_stop_takes_room_until_its_node_says_that_it_has_ended() -> None:
+def test_a_stopping_allocation_uses_resources_until_its_node_reports_the_end() -> None:
     state = AState()
     state.with_node(cpu=100)
     state.register(a_job("old", a_group("web", a_task(resources=some_resources(cpu=100)))))
@@ -297,7 +297,7 @@ def test_what_is_to_stop_takes_room_until_its_node_says_that_it_has_ended() -> N
     assert placed(plan_of(state)) == []
 
 
-def test_one_evaluation_of_a_job_makes_the_others_that_wait_redundant() -> None:
+def test_one_evaluation_of_a_job_makes_other_pending_ones_redundant() -> None:
     state = AState()
     state.with_node()
     for _ in range(6):

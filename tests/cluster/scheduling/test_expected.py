@@ -1,4 +1,4 @@
-"""What a plan on its way will place counts for the next plan, and for nothing else."""
+"""Expected placements of a plan that is being committed count for the next plan, and nowhere else."""
 
 from tests.builders import a_group, a_job, a_task, some_resources
 from tests.kit.state import AState
@@ -14,7 +14,7 @@ def a_shop(name: str) -> Job:
 
 
 def two_jobs_and_two_nodes() -> AState:
-    """Each node has room for one of the two."""
+    """Return a state where each node has capacity for one of the two jobs."""
     state = AState()
     for node_id in ("node-1", "node-2"):
         state.with_node(node_id, cpu=1_000)
@@ -23,39 +23,39 @@ def two_jobs_and_two_nodes() -> AState:
     return state
 
 
-def planned(state: AState, ground: SchedulerCache, job_id: str) -> Plan:
-    return plan_evaluation(ground, state.replica, state.open_evaluations(job_id)[-1], state.moment)
+def planned(state: AState, cache: SchedulerCache, job_id: str) -> Plan:
+    return plan_evaluation(cache, state.replica, state.open_evaluations(job_id)[-1], state.moment)
 
 
-def test_the_next_plan_leaves_the_room_to_what_is_on_its_way() -> None:
+def test_the_next_plan_leaves_capacity_to_the_plan_that_is_being_committed() -> None:
     state = two_jobs_and_two_nodes()
-    ground = SchedulerCache.from_snapshot(state.replica)
-    first = planned(state, ground, "first")
+    cache = SchedulerCache.from_snapshot(state.replica)
+    first = planned(state, cache, "first")
 
-    with ground.fleet.expect_placements(first.placements):
-        second = planned(state, ground, "second")
+    with cache.fleet.expect_placements(first.placements):
+        second = planned(state, cache, "second")
 
     assert {"node-1", "node-2"} == {*first.placements, *second.placements}
 
 
-def test_what_is_expected_everywhere_leaves_room_nowhere() -> None:
+def test_expected_placements_on_all_nodes_leave_no_capacity() -> None:
     state = two_jobs_and_two_nodes()
-    ground = SchedulerCache.from_snapshot(state.replica)
-    (there,) = planned(state, ground, "first").placements.values()
+    cache = SchedulerCache.from_snapshot(state.replica)
+    (placed,) = planned(state, cache, "first").placements.values()
 
-    with ground.fleet.expect_placements({"node-1": there, "node-2": there}):
-        second = planned(state, ground, "second")
+    with cache.fleet.expect_placements({"node-1": placed, "node-2": placed}):
+        second = planned(state, cache, "second")
 
     assert second.placements == {}
 
 
-def test_a_plan_is_checked_against_what_stands_and_not_against_what_is_expected() -> None:
+def test_a_plan_is_checked_against_committed_and_not_expected_placements() -> None:
     state = two_jobs_and_two_nodes()
-    ground = SchedulerCache.from_snapshot(state.replica)
-    first = planned(state, ground, "first")
+    cache = SchedulerCache.from_snapshot(state.replica)
+    first = planned(state, cache, "first")
 
-    with ground.fleet.expect_placements(first.placements):
-        checked = check_plan(first, state.replica, max_changes=100, cache=ground)
+    with cache.fleet.expect_placements(first.placements):
+        checked = check_plan(first, state.replica, max_changes=100, cache=cache)
 
     assert checked.dropped_nodes == []
     assert checked.write is not None

@@ -1,4 +1,4 @@
-"""Which nodes can run a group at all, and what is said of the others."""
+"""Which nodes can run a group, and the reasons why others cannot."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ UNKNOWN = a_constraint("${meta.color}", "red", "=")
 
 
 def reasons(state: AState, job: Job, group: TaskGroup | None = None) -> dict[str, str]:
-    """What each node that is looked at lacks first; nothing for those that can."""
+    """Return the first unmet requirement of each considered node; empty for feasible ones."""
     fleet = Fleet.from_snapshot(state.replica)
     feasibility = FeasibilityChecker(fleet)
     in_reach: Mask = feasibility.select_ready_nodes(job)
@@ -36,14 +36,14 @@ def reasons(state: AState, job: Job, group: TaskGroup | None = None) -> dict[str
     }
 
 
-def lack(job: Job, **node: Any) -> str:
-    """What the only node lacks first."""
+def get_unmet_requirement(job: Job, **node: Any) -> str:
+    """Return the first unmet requirement of the only node."""
     state = AState()
     state.with_node("n", **node)
     return reasons(state, job)["n"]
 
 
-def test_stars_in_datacenters_stand_for_any_run_of_characters_and_nothing_else_stands_for_anything() -> None:
+def test_a_star_in_a_datacenter_matches_any_characters_and_nothing_else_is_special() -> None:
     state = AState()
     for name in ("eu-1", "eu-2x", "us-1", "[e]u-1"):
         state.with_node(name, datacenter=name)
@@ -53,7 +53,7 @@ def test_stars_in_datacenters_stand_for_any_run_of_characters_and_nothing_else_s
     assert list(reasons(state, a_job(datacenters=("?u-1",)))) == []
 
 
-def test_a_job_of_a_pool_is_put_on_nodes_of_that_pool_and_one_of_all_on_any() -> None:
+def test_a_job_runs_in_its_pool_and_a_job_of_pool_all_runs_anywhere() -> None:
     state = AState()
     state.with_node("a", node_pool="gpu")
     state.with_node("b")
@@ -63,7 +63,7 @@ def test_a_job_of_a_pool_is_put_on_nodes_of_that_pool_and_one_of_all_on_any() ->
 
 
 def a_demanding_job() -> Job:
-    """It asks for everything, in the order in which it is looked at."""
+    """Return a job with every kind of requirement, in the order of the checks."""
     network = NetworkResource(mode="bridge", reserved_ports=(Port(label="web", value=80, host_network="public"),))
     resources = some_resources(devices=(RequestedDevice(name="gpu", count=1),))
     task = a_task(driver="exec", constraints=(a_constraint("${meta.size}", "big", "="),), resources=resources)
@@ -72,10 +72,10 @@ def a_demanding_job() -> Job:
     return a_job("shop", replace(group, volumes=volumes), constraints=(a_constraint("${attr.os}", "linux", "="),))
 
 
-def test_what_is_looked_at_first_is_told_first() -> None:
+def test_the_first_unmet_requirement_in_nomads_order_is_reported() -> None:
     job = a_demanding_job()
     node = a_node("n", attributes={}, meta={})
-    told = []
+    reported = []
 
     def look(**fields: Any) -> None:
         nonlocal node
@@ -91,7 +91,7 @@ def test_what_is_looked_at_first_is_told_first() -> None:
             job.groups[0],
             NamespaceVolumes(state.replica, "default"),
         )
-        told.append(screened.reasons.values[screened.reason_codes[0]])
+        reported.append(screened.reasons.values[screened.reason_codes[0]])
 
     look()
     look(attributes={"os": "linux"})
@@ -103,7 +103,7 @@ def test_what_is_looked_at_first_is_told_first() -> None:
     gpu = NodeDevice(vendor="acme", type="gpu", name="x", instances=(DeviceInstance(id="0", healthy=True),))
     look(node_resources=replace(resources, devices=(gpu,)))
 
-    assert told == [
+    assert reported == [
         "${attr.os} = linux",
         "missing drivers",
         "${meta.color} = red",
@@ -113,7 +113,7 @@ def test_what_is_looked_at_first_is_told_first() -> None:
     ]
 
 
-def test_what_names_a_unique_property_is_told_in_its_place_too() -> None:
+def test_constraints_on_unique_attributes_are_reported_in_order_too() -> None:
     unique = a_constraint("${node.unique.name}", "other", "=")
     of_job = a_job("shop", a_group("web", a_task(driver="none")), constraints=(unique,))
     of_group = a_job("shop", a_group("web", a_task(driver="none"), constraints=(unique,)))
@@ -126,52 +126,56 @@ def test_what_names_a_unique_property_is_told_in_its_place_too() -> None:
         ),
     )
 
-    assert [lack(job) for job in (of_job, of_group, after_devices)] == [
+    assert [get_unmet_requirement(job) for job in (of_job, of_group, after_devices)] == [
         "${node.unique.name} = other",
         "missing drivers",
         "${node.unique.name} = other",
     ]
 
 
-def test_a_driver_must_be_detected_and_healthy_or_its_attribute_true() -> None:
+def test_a_driver_must_be_healthy_or_have_a_true_attribute() -> None:
     job = a_job("shop", a_group("web", a_task(driver="exec")))
     attribute = {"driver.exec": "true"}
 
     assert [
-        lack(job, attributes={}, drivers={"exec": DriverInfo(detected=True, healthy=True)}),
-        lack(job, attributes=attribute, drivers={"exec": DriverInfo(detected=True, healthy=False)}),
-        lack(job, attributes=attribute),
-        lack(job, attributes={"driver.exec": "yes"}),
+        get_unmet_requirement(job, attributes={}, drivers={"exec": DriverInfo(detected=True, healthy=True)}),
+        get_unmet_requirement(job, attributes=attribute, drivers={"exec": DriverInfo(detected=True, healthy=False)}),
+        get_unmet_requirement(job, attributes=attribute),
+        get_unmet_requirement(job, attributes={"driver.exec": "yes"}),
     ] == ["", "missing drivers", "", "missing drivers"]
 
 
-def test_a_network_of_the_host_that_a_port_names_must_be_there() -> None:
+def test_the_host_network_of_a_port_must_exist() -> None:
     def asks(host_network: str) -> Job:
         network = NetworkResource(dynamic_ports=(Port(label="web", host_network=host_network),))
         return a_job("shop", a_group("web", networks=(network,)))
 
-    assert [lack(asks("public")), lack(asks("${meta.net}")), lack(asks("${meta.net}"), meta={"net": "public"})] == [
+    assert [
+        get_unmet_requirement(asks("public")),
+        get_unmet_requirement(asks("${meta.net}")),
+        get_unmet_requirement(asks("${meta.net}"), meta={"net": "public"}),
+    ] == [
         'missing host network "public" for port "web"',
         'invalid host network "${meta.net}" template for port "web"',
         'missing host network "public" for port "web"',
     ]
 
 
-def test_a_volume_of_the_host_that_may_only_be_read_is_no_volume_to_write() -> None:
+def test_a_read_only_host_volume_does_not_satisfy_a_writer() -> None:
     def asks(**fields: Any) -> Job:
         return a_job("shop", a_group("web", volumes={"v": VolumeRequest(type="host", source="data", **fields)}))
 
-    there = {"data": NodeHostVolume(name="data", path="/data", read_only=True)}
+    volumes = {"data": NodeHostVolume(name="data", path="/data", read_only=True)}
 
     assert [
-        lack(asks()),
-        lack(asks(), host_volumes=there),
-        lack(asks(read_only=True), host_volumes=there),
-        lack(asks(read_only=True, sticky=True), host_volumes=there),
+        get_unmet_requirement(asks()),
+        get_unmet_requirement(asks(), host_volumes=volumes),
+        get_unmet_requirement(asks(read_only=True), host_volumes=volumes),
+        get_unmet_requirement(asks(read_only=True, sticky=True), host_volumes=volumes),
     ] == ["missing compatible host volumes"] * 2 + ["", "missing compatible host volumes"]
 
 
-def test_what_was_found_out_is_found_out_anew_when_a_node_has_changed_or_gone() -> None:
+def test_results_are_computed_again_when_a_node_has_changed_or_gone() -> None:
     job = a_job("shop", a_group("web"))
     state = AState()
     for name in ("a", "b", "c"):
@@ -190,7 +194,7 @@ def test_what_was_found_out_is_found_out_anew_when_a_node_has_changed_or_gone() 
     assert (before, passing()) == ([True] * 3, [False, False, True])
 
 
-def test_nodes_that_come_later_are_judged_by_their_own_kind() -> None:
+def test_nodes_that_are_added_later_are_checked_by_their_own_kind() -> None:
     job = a_job("shop", a_group("web", constraints=(UNKNOWN,)))
     state = AState()
     state.with_node("a")

@@ -1,4 +1,4 @@
-"""A whole group in one run comes to what its allocations come to one by one."""
+"""A batch of placements gives the same result as single placements."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,23 +18,23 @@ UNWISHED = Spread(
 """Of which none shall be on the second rack."""
 
 
-def seen(board: Board, chosen: list[NodeChoice]) -> object:
-    """All that can be told of what was chosen, and of what the draft holds then."""
+def collect_results(board: Board, chosen: list[NodeChoice]) -> object:
+    """Return all observable results of the choices, and the state of the draft."""
     draft = board.draft
     columns = (draft.cpu_used, draft.memory_used, draft.disk_used, draft.count)
     return (
-        [(each.node.id, each.score, each.metric, each.resources) for each in chosen],
+        [(candidate.node.id, candidate.score, candidate.metric, candidate.resources) for candidate in chosen],
         [column.tolist() for column in columns],
         sorted(set(draft.changed_rows)),
     )
 
 
-def one_by_one(board: Board, number: int) -> list[NodeChoice]:
+def place_one_by_one(board: Board, number: int) -> list[NodeChoice]:
     return [chosen for index in range(number) if (chosen := board.choose(index)) is not None]
 
 
-def in_runs(board: Board, number: int, run: int) -> list[NodeChoice]:
-    """Run after run, and one by one where no run goes on."""
+def place_in_batches(board: Board, number: int, run: int) -> list[NodeChoice]:
+    """Place in batches, and one by one where a batch stops."""
     chosen: list[NodeChoice] = []
     for index in range(number):
         if index < len(chosen):
@@ -49,34 +49,38 @@ def in_runs(board: Board, number: int, run: int) -> list[NodeChoice]:
 
 @given(nodes(), jobs(), st.sampled_from(["binpack", "spread"]), st.data())
 @settings(max_examples=80, deadline=None)
-def test_a_run_of_placements_chooses_what_is_chosen_one_by_one(
+def test_a_batch_chooses_the_same_nodes_as_single_placements(
     fleet: list[Node], job: Job, algorithm: str, data: st.DataObject
 ) -> None:
     ids = [node.id for node in fleet]
-    standing = tuple(data.draw(st.lists(st.tuples(st.sampled_from(ids), st.sampled_from(["web", "db"])), max_size=4)))
+    placed = tuple(data.draw(st.lists(st.tuples(st.sampled_from(ids), st.sampled_from(["web", "db"])), max_size=4)))
     if data.draw(st.booleans()):
         spreads = (*(job.groups[0].spreads or ()), UNWISHED)
         job = replace(job, task_groups=(replace(job.groups[0], spreads=spreads),))
     if data.draw(st.booleans()):
         fleet = [replace(node, node_max_allocs=2 + number % 3) for number, node in enumerate(fleet)]
-    slow = Board(*fleet, job=job, standing=standing, algorithm=algorithm)
-    fast = Board(*fleet, job=job, standing=standing, algorithm=algorithm)
+    slow = Board(*fleet, job=job, placed=placed, algorithm=algorithm)
+    fast = Board(*fleet, job=job, placed=placed, algorithm=algorithm)
     number, run = data.draw(st.integers(1, 40)), data.draw(st.integers(1, 40))
-    expected = seen(slow, one_by_one(slow, number))
-    assert expected == seen(fast, in_runs(fast, number, run))
+    expected = collect_results(slow, place_one_by_one(slow, number))
+    assert expected == collect_results(fast, place_in_batches(fast, number, run))
     assert slow.choose(number) == fast.choose(number)
     assert slow.placing.failure_metric is None or fast.placing.failure_metric is not None
 
 
-def test_equals_are_taken_in_the_order_that_chance_gave() -> None:
+def test_ties_are_broken_by_the_random_order_of_candidates() -> None:
     alike = [a_node(f"n{number}") for number in range(50)]
     slow, fast = Board(*alike, job=of(count=120)), Board(*alike, job=of(count=120))
-    assert [each.node.id for each in one_by_one(slow, 120)] == [each.node.id for each in in_runs(fast, 120, 119)]
+    assert [each.node.id for each in place_one_by_one(slow, 120)] == [
+        each.node.id for each in place_in_batches(fast, 120, 119)
+    ]
 
 
-def test_a_run_is_spread_as_one_by_one_is() -> None:
+def test_a_batch_with_spread_chooses_the_same_nodes_as_single_placements() -> None:
     racked = [a_node(f"n{number}", meta={"rack": f"r{number % 7}"}) for number in range(50)]
     job = of(count=90, spreads=(a_spread(RACK),))
     slow, fast = Board(*racked, job=job), Board(*racked, job=job)
-    assert [each.node.id for each in one_by_one(slow, 90)] == [each.node.id for each in in_runs(fast, 90, 89)]
-    assert len(in_runs(Board(*racked, job=job), 90, 89)) == 90
+    assert [each.node.id for each in place_one_by_one(slow, 90)] == [
+        each.node.id for each in place_in_batches(fast, 90, 89)
+    ]
+    assert len(place_in_batches(Board(*racked, job=job), 90, 89)) == 90

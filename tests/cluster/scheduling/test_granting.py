@@ -1,4 +1,4 @@
-"""What one allocation gets and takes: turns of its tasks, ports, cores."""
+"""The resources that an allocation uses and is assigned: lifecycle phases, ports and cores."""
 
 from typing import Any
 
@@ -25,18 +25,18 @@ from wharf.contract.model.nodes.resources import (
 )
 
 
-def granted(
-    group: TaskGroup, node: Node | None = None, *, held: ExclusiveResources | None = None, **options: Any
+def assign(
+    group: TaskGroup, node: Node | None = None, *, in_use: ExclusiveResources | None = None, **options: Any
 ) -> AllocatedResources:
     grants = ResourceAssigner(group, **{"can_oversubscribe": False, **options})
     return grants.assign_resources(
-        node or a_node(), held or ExclusiveResources(), SeededRandom("an evaluation", 1).draw_below
+        node or a_node(), in_use or ExclusiveResources(), SeededRandom("an evaluation", 1).draw_below
     )
 
 
-def refusal(group: TaskGroup, node: Node, held: ExclusiveResources | None = None) -> str:
+def refusal(group: TaskGroup, node: Node, in_use: ExclusiveResources | None = None) -> str:
     with pytest.raises(InsufficientResources) as refused:
-        granted(group, node, held=held)
+        assign(group, node, in_use=in_use)
     return refused.value.dimension
 
 
@@ -46,7 +46,7 @@ def a_phase(name: str, hook: str, cpu: int, memory_mb: int, *, sidecar: bool = F
     return a_task(name, lifecycle=lifecycle, resources=resources)
 
 
-def test_tasks_that_take_turns_take_the_most_of_their_phases() -> None:
+def test_a_group_uses_the_maximum_of_its_lifecycle_phases() -> None:
     group = a_group(
         "web",
         a_phase("first", "prestart", 900, 10),
@@ -58,35 +58,35 @@ def test_tasks_that_take_turns_take_the_most_of_their_phases() -> None:
     )
 
     # Before: 900 + 100 and 110; while: 100 + 500 + 50 and 420; after: 10 and 700.
-    assert Usage(1_000, 700, 40) == get_group_demand(group) == get_resources_usage(granted(group))
+    assert Usage(1_000, 700, 40) == get_group_demand(group) == get_resources_usage(assign(group))
 
 
-def with_cores(*cores: int, kept: tuple[int, ...] = ()) -> Node:
+def with_cores(*cores: int, reserved_cores: tuple[int, ...] = ()) -> Node:
     node = a_node()
     assert node.node_resources is not None
     cpu = NodeCpu(cpu_shares=4_000, total_cpu_cores=4, reservable_cpu_cores=cores)
     reserved = ReservedResources()
-    reserved = replace(reserved, cpu=replace(reserved.cpu, reserved_cpu_cores=kept))
+    reserved = replace(reserved, cpu=replace(reserved.cpu, reserved_cpu_cores=reserved_cores))
     return replace(node, node_resources=replace(node.node_resources, cpu=cpu), reserved_resources=reserved)
 
 
-def test_whole_cores_are_the_lowest_free_ones_and_take_no_turns() -> None:
+def test_whole_cores_are_the_lowest_free_ones_and_are_reserved_in_all_phases() -> None:
     group = a_group("web", a_phase("first", "prestart", 0, 10, cores=1), a_phase("main", "", 0, 10, cores=1))
-    held = ExclusiveResources()
-    held.cores[1] += 1
+    in_use = ExclusiveResources()
+    in_use.cores[1] += 1
 
-    given = granted(group, with_cores(0, 1, 2, 3, kept=(0,)), held=held)
+    assigned = assign(group, with_cores(0, 1, 2, 3, reserved_cores=(0,)), in_use=in_use)
 
-    assert [task.cpu.reserved_cores for task in (given.tasks or {}).values()] == [(2,), (3,)]
-    assert get_resources_usage(given).cpu == 2_000
-    assert refusal(group, with_cores(0, 1, kept=(0,))) == "cores"
+    assert [task.cpu.reserved_cores for task in (assigned.tasks or {}).values()] == [(2,), (3,)]
+    assert get_resources_usage(assigned).cpu == 2_000
+    assert refusal(group, with_cores(0, 1, reserved_cores=(0,))) == "cores"
 
 
-def test_memory_beyond_the_reserved_is_recorded_only_where_it_may_be_oversubscribed() -> None:
+def test_the_memory_maximum_is_recorded_only_where_oversubscription_is_enabled() -> None:
     def limit(most: int, **options: Any) -> int:
         resources = some_resources(memory_mb=64, memory_max_mb=most, secrets_mb=1)
-        given = granted(a_group("web", a_task(resources=resources)), **options)
-        return (given.tasks or {})["server"].memory.memory_max_mb
+        assigned = assign(a_group("web", a_task(resources=resources)), **options)
+        return (assigned.tasks or {})["server"].memory.memory_max_mb
 
     assert [limit(128), limit(128, can_oversubscribe=True), limit(-1, can_oversubscribe=True)] == [0, 129, -1]
 
@@ -95,7 +95,7 @@ def asking(*dynamic: Port, static: tuple[Port, ...] = ()) -> TaskGroup:
     return a_group("web", networks=(NetworkResource(reserved_ports=static or None, dynamic_ports=dynamic or None),))
 
 
-def with_ports(low: int, high: int, *addresses: str, kept: str = "", alias: str = "default") -> Node:
+def with_ports(low: int, high: int, *addresses: str, reserved_ports: str = "", alias: str = "default") -> Node:
     node = a_node()
     assert node.node_resources is not None
     networks = (
@@ -105,51 +105,51 @@ def with_ports(low: int, high: int, *addresses: str, kept: str = "", alias: str 
         ),
     )
     resources = replace(node.node_resources, min_dynamic_port=low, max_dynamic_port=high, node_networks=networks)
-    reserved = ReservedResources(networks=ReservedNetworks(reserved_host_ports=kept))
+    reserved = ReservedResources(networks=ReservedNetworks(reserved_host_ports=reserved_ports))
     return replace(node, node_resources=resources, reserved_resources=reserved)
 
 
-def ports(given: AllocatedResources) -> list[tuple[str, int, int, str]]:
-    return [(port.label, port.value, port.to, port.host_ip) for port in given.shared.ports or ()]
+def ports(assigned: AllocatedResources) -> list[tuple[str, int, int, str]]:
+    return [(port.label, port.value, port.to, port.host_ip) for port in assigned.shared.ports or ()]
 
 
-def test_static_ports_are_given_as_asked_and_dynamic_ones_beside_them() -> None:
+def test_static_ports_are_assigned_as_requested_with_dynamic_ones() -> None:
     node = with_ports(20_000, 20_001, "10.0.0.1")
     group = asking(Port(label="any", to=-1), static=(Port(label="web", value=20_000, to=80),))
 
-    assert ports(granted(group, node)) == [
+    assert ports(assign(group, node)) == [
         ("web", 20_000, 80, "10.0.0.1"),
         ("any", 20_001, 20_001, "10.0.0.1"),
     ]
 
 
-def test_a_port_is_given_on_the_first_address_of_its_network_where_it_is_free() -> None:
+def test_a_port_is_assigned_on_the_first_address_where_it_is_free() -> None:
     node = with_ports(20_000, 20_000, "10.0.0.1", "10.0.0.2")
-    held = ExclusiveResources()
-    held.ports["10.0.0.1", 80] += 1
-    held.ports["10.0.0.1", 20_000] += 1
+    in_use = ExclusiveResources()
+    in_use.ports["10.0.0.1", 80] += 1
+    in_use.ports["10.0.0.1", 20_000] += 1
 
-    given = granted(asking(Port(label="any"), static=(Port(label="web", value=80),)), node, held=held)
+    assigned = assign(asking(Port(label="any"), static=(Port(label="web", value=80),)), node, in_use=in_use)
 
-    assert ports(given) == [("web", 80, 0, "10.0.0.2"), ("any", 20_000, 0, "10.0.0.2")]
+    assert ports(assigned) == [("web", 80, 0, "10.0.0.2"), ("any", 20_000, 0, "10.0.0.2")]
 
 
 @pytest.mark.parametrize("everywhere", ["0.0.0.0", "::", ""])
-def test_a_port_held_on_every_address_is_held_on_each(everywhere: str) -> None:
-    held = ExclusiveResources()
-    held.ports[everywhere, 80] += 1
+def test_a_port_in_use_on_the_wildcard_address_is_in_use_on_every_address(everywhere: str) -> None:
+    in_use = ExclusiveResources()
+    in_use.ports[everywhere, 80] += 1
     group = asking(static=(Port(label="web", value=80),))
 
-    assert refusal(group, with_ports(1, 2, "10.0.0.1"), held) == "network: reserved port collision web=80"
+    assert refusal(group, with_ports(1, 2, "10.0.0.1"), in_use) == "network: reserved port collision web=80"
 
 
-def test_what_cannot_be_given_of_a_network_is_told() -> None:
+def test_an_unavailable_network_resource_is_reported() -> None:
     web = Port(label="web", value=80)
     named = Port(label="any", host_network="public")
 
     assert [
-        refusal(asking(static=(web,)), with_ports(1, 2, "10.0.0.1", kept="79-81")),
-        refusal(asking(Port(label="any")), with_ports(7, 8, "10.0.0.1", kept="7,8")),
+        refusal(asking(static=(web,)), with_ports(1, 2, "10.0.0.1", reserved_ports="79-81")),
+        refusal(asking(Port(label="any")), with_ports(7, 8, "10.0.0.1", reserved_ports="7,8")),
         refusal(asking(named), with_ports(7, 8, "10.0.0.1")),
     ] == [
         "network: reserved port collision web=80",
@@ -158,36 +158,36 @@ def test_what_cannot_be_given_of_a_network_is_told() -> None:
     ]
 
 
-def test_a_port_that_minds_no_collision_is_given_although_it_is_held() -> None:
-    held = ExclusiveResources()
-    held.ports["10.0.0.1", 80] += 1
+def test_a_port_that_ignores_collisions_is_assigned_although_it_is_in_use() -> None:
+    in_use = ExclusiveResources()
+    in_use.ports["10.0.0.1", 80] += 1
     group = asking(static=(Port(label="web", value=80, ignore_collision=True),))
 
-    assert ports(granted(group, with_ports(1, 2, "10.0.0.1"), held=held)) == [("web", 80, 0, "10.0.0.1")]
+    assert ports(assign(group, with_ports(1, 2, "10.0.0.1"), in_use=in_use)) == [("web", 80, 0, "10.0.0.1")]
 
 
 def test_the_last_free_port_of_a_range_is_found() -> None:
     node = with_ports(20_000, 20_999, "10.0.0.1")
-    held = ExclusiveResources()
-    held.ports.update({("10.0.0.1", port): 1 for port in range(20_000, 21_000) if port != 20_777})
+    in_use = ExclusiveResources()
+    in_use.ports.update({("10.0.0.1", port): 1 for port in range(20_000, 21_000) if port != 20_777})
 
-    assert ports(granted(asking(Port(label="any")), node, held=held)) == [("any", 20_777, 0, "10.0.0.1")]
+    assert ports(assign(asking(Port(label="any")), node, in_use=in_use)) == [("any", 20_777, 0, "10.0.0.1")]
 
 
-def test_ports_in_a_network_of_the_task_itself_have_one_address_and_collide_with_nobody() -> None:
+def test_ports_of_a_task_network_share_one_address_and_do_not_collide() -> None:
     network = NetworkResource(reserved_ports=(Port(label="web", value=80),), dynamic_ports=(Port(label="rpc"),))
     group = a_group("web", a_task("one", resources=some_resources(networks=(network,))))
-    held = ExclusiveResources()
-    first = granted(group)
-    held.add_resources(first)
-    ((given,),) = [task.networks or () for task in (first.tasks or {}).values()]
+    in_use = ExclusiveResources()
+    first = assign(group)
+    in_use.add_resources(first)
+    ((assigned,),) = [task.networks or () for task in (first.tasks or {}).values()]
 
-    assert refusal(group, a_node(), held) == "network: reserved port collision web=80"
-    assert [port.value for port in given.reserved_ports or ()] == [80]
-    assert 20_000 <= (given.dynamic_ports or ())[0].value <= 32_000
+    assert refusal(group, a_node(), in_use) == "network: reserved port collision web=80"
+    assert [port.value for port in assigned.reserved_ports or ()] == [80]
+    assert 20_000 <= (assigned.dynamic_ports or ())[0].value <= 32_000
 
 
-def test_ports_of_a_group_and_of_its_tasks_are_all_different() -> None:
+def test_ports_of_a_group_and_its_tasks_are_all_different() -> None:
     many = tuple(Port(label=f"p{at}") for at in range(50))
     of_task = NetworkResource(dynamic_ports=many)
     group = a_group(
@@ -196,7 +196,7 @@ def test_ports_of_a_group_and_of_its_tasks_are_all_different() -> None:
         a_task("two", resources=some_resources(networks=(of_task,))),
         networks=(NetworkResource(dynamic_ports=many),),
     )
-    held = ExclusiveResources()
-    held.add_resources(granted(group))
+    in_use = ExclusiveResources()
+    in_use.add_resources(assign(group))
 
-    assert (len(held.ports), max(held.ports.values())) == (150, 1)
+    assert (len(in_use.ports), max(in_use.ports.values())) == (150, 1)

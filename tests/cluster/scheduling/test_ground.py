@@ -1,4 +1,4 @@
-"""What the scheduler stands on is what the log says, whether it hears of it at once or one by one."""
+"""The scheduler cache is the same whether it follows batches or is built from a snapshot."""
 
 from tests.builders import a_job
 from tests.kit.state import AState, an_allocation
@@ -21,13 +21,13 @@ def of(cpu: int) -> AllocatedResources:
     )
 
 
-def test_what_comes_in_one_batch_counts_as_it_does_for_a_leader_that_begins() -> None:
+def test_a_cache_that_follows_batches_equals_the_cache_of_a_new_leader() -> None:
     state = AState()
     for node_id in ("n1", "n2"):
         state.with_node(node_id)
     state.register(a_job())
     followed, small, large = SchedulerCache.from_snapshot(state.replica), of(100), of(300)
-    those = [
+    allocations = [
         an_allocation(
             state.job(), f"a{number}", node_id=f"n{1 + number % 2}", allocated_resources=large if number > 3 else small,
             client_status=ClientStatus.COMPLETE if number == 5 else ClientStatus.PENDING,
@@ -35,8 +35,10 @@ def test_what_comes_in_one_batch_counts_as_it_does_for_a_leader_that_begins() ->
         for number in range(7)
     ]  # fmt: skip
 
-    state.put(*map(ALLOCATIONS.build_put, those))
-    followed.apply_changes(state.replica, [], [(each.id, None, state.allocation(each.id)) for each in those])
+    state.put(*map(ALLOCATIONS.build_put, allocations))
+    followed.apply_changes(
+        state.replica, [], [(allocation.id, None, state.allocation(allocation.id)) for allocation in allocations]
+    )
 
     fresh = SchedulerCache.from_snapshot(state.replica)
     assert fresh.namespace_usage.get_usage("default") == followed.namespace_usage.get_usage("default")

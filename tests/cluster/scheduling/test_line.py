@@ -1,4 +1,4 @@
-"""The order in which waiting work is tried: the bounds that docs/scheduling.md states."""
+"""The retry order and its guarantees, as docs/scheduling.md states them."""
 
 from collections.abc import Mapping
 
@@ -28,28 +28,28 @@ STANDINGS = st.dictionaries(
 
 
 @given(CLAIMS, STANDINGS)
-def test_everything_that_waits_is_in_the_line_once(
-    claims: list[BlockedEntry], standings: Mapping[str, NamespaceShare]
+def test_every_blocked_evaluation_is_in_the_retry_order_once(
+    entries: list[BlockedEntry], shares: Mapping[str, NamespaceShare]
 ) -> None:
-    assert sorted(claim.id for claim in iter_retry_order(claims, standings)) == sorted(claim.id for claim in claims)
+    assert sorted(entry.id for entry in iter_retry_order(entries, shares)) == sorted(entry.id for entry in entries)
 
 
 @given(CLAIMS, STANDINGS)
-def test_nothing_is_tried_before_something_of_a_higher_priority(
-    claims: list[BlockedEntry], standings: Mapping[str, NamespaceShare]
+def test_higher_priorities_are_always_retried_first(
+    entries: list[BlockedEntry], shares: Mapping[str, NamespaceShare]
 ) -> None:
-    priorities = [claim.priority for claim in iter_retry_order(claims, standings)]
+    priorities = [entry.priority for entry in iter_retry_order(entries, shares)]
 
     assert priorities == sorted(priorities, reverse=True)
 
 
 @given(CLAIMS, STANDINGS)
-def test_within_a_priority_and_a_namespace_whoever_waits_longest_is_first(
-    claims: list[BlockedEntry], standings: Mapping[str, NamespaceShare]
+def test_within_a_priority_and_a_namespace_the_longest_wait_comes_first(
+    entries: list[BlockedEntry], shares: Mapping[str, NamespaceShare]
 ) -> None:
     queues: dict[tuple[str, int], list[int]] = {}
-    for claim in iter_retry_order(claims, standings):
-        queues.setdefault((claim.namespace, claim.priority), []).append(claim.blocked_since_ns)
+    for entry in iter_retry_order(entries, shares):
+        queues.setdefault((entry.namespace, entry.priority), []).append(entry.blocked_since_ns)
 
     assert [since for since in queues.values() if since != sorted(since)] == []
 
@@ -58,11 +58,11 @@ def test_within_a_priority_and_a_namespace_whoever_waits_longest_is_first(
     st.dictionaries(st.sampled_from(NAMES), st.tuples(st.integers(1, 8), st.lists(PARTS, min_size=30, max_size=30)),
                     min_size=2)
 )  # fmt: skip
-def test_two_namespaces_that_wait_never_differ_by_more_than_one_claim_in_what_they_were_given_by_weight(
+def test_the_weighted_shares_of_waiting_namespaces_differ_by_at_most_one_request(
     waiting: dict[str, tuple[int, list[float]]],
 ) -> None:
-    standings = {name: NamespaceShare(0.0, weight) for name, (weight, _) in waiting.items()}
-    claims = [
+    shares = {name: NamespaceShare(0.0, weight) for name, (weight, _) in waiting.items()}
+    entries = [
         BlockedEntry(f"{name}{at}", name, 50, at, part)
         for name, (_, parts) in waiting.items()
         for at, part in enumerate(parts)
@@ -71,34 +71,34 @@ def test_two_namespaces_that_wait_never_differ_by_more_than_one_claim_in_what_th
     given_by_weight = dict.fromkeys(waiting, 0.0)
     largest = max(part / weight for weight, parts in waiting.values() for part in parts)
 
-    for claim in iter_retry_order(claims, standings):
-        given_by_weight[claim.namespace] += claim.requested_share / standings[claim.namespace].weight
-        left[claim.namespace] -= 1
+    for entry in iter_retry_order(entries, shares):
+        given_by_weight[entry.namespace] += entry.requested_share / shares[entry.namespace].weight
+        left[entry.namespace] -= 1
         if not all(left.values()):
-            return  # Who waits for nothing any more has no claim to what the others get.
+            return  # A namespace without waiting entries has no claim to what the others get.
         assert max(given_by_weight.values()) - min(given_by_weight.values()) <= largest + 1e-9
 
 
-def test_a_namespace_that_holds_much_waits_behind_one_that_holds_little() -> None:
-    claims = [BlockedEntry("rich", "rich", 50, 1, 0.1), BlockedEntry("poor", "poor", 50, 2, 0.1)]
-    standings = {"rich": NamespaceShare(0.5, 1), "poor": NamespaceShare(0.2, 1)}
+def test_a_namespace_with_a_large_share_waits_behind_one_with_a_small_share() -> None:
+    entries = [BlockedEntry("rich", "rich", 50, 1, 0.1), BlockedEntry("poor", "poor", 50, 2, 0.1)]
+    shares = {"rich": NamespaceShare(0.5, 1), "poor": NamespaceShare(0.2, 1)}
 
-    assert [claim.id for claim in iter_retry_order(claims, standings)] == ["poor", "rich"]
-
-
-def test_a_weight_lets_a_namespace_hold_so_many_times_as_much() -> None:
-    claims = [BlockedEntry("heavy", "heavy", 50, 2, 0.1), BlockedEntry("light", "light", 50, 1, 0.1)]
-    standings = {"heavy": NamespaceShare(0.5, 3), "light": NamespaceShare(0.2, 1)}
-
-    assert [claim.id for claim in iter_retry_order(claims, standings)] == ["heavy", "light"]
+    assert [entry.id for entry in iter_retry_order(entries, shares)] == ["poor", "rich"]
 
 
-def test_the_line_reads_weights_and_holdings_from_the_state() -> None:
+def test_a_weight_multiplies_the_share_that_a_namespace_may_use() -> None:
+    entries = [BlockedEntry("heavy", "heavy", 50, 2, 0.1), BlockedEntry("light", "light", 50, 1, 0.1)]
+    shares = {"heavy": NamespaceShare(0.5, 3), "light": NamespaceShare(0.2, 1)}
+
+    assert [entry.id for entry in iter_retry_order(entries, shares)] == ["heavy", "light"]
+
+
+def test_the_retry_order_reads_weights_and_usage_from_the_state() -> None:
     loop = Loop()
     loop.put(*(NAMESPACES.build_put(Namespace(name=name, create_index=WRITE_INDEX)) for name in ("rich", "poor")))
     loop.with_node(cpu=10_000, memory_mb=10_000)
     loop.register(a_job("holds", namespace="rich"))
-    loop.think()
+    loop.process_pending()
     for name, index in (("rich", 1), ("poor", 2)):
         job = a_job(f"waits-{name}", namespace=name)
         waits = an_evaluation(
@@ -113,16 +113,16 @@ def test_the_line_reads_weights_and_holdings_from_the_state() -> None:
 
     line = RetryOrder(loop.replica, SchedulerCache.from_snapshot(loop.replica))
 
-    assert [each.id for each in line.sort_evaluations(waiting)] == ["of-poor", "of-rich"]
+    assert [evaluation.id for evaluation in line.sort_evaluations(waiting)] == ["of-poor", "of-rich"]
 
 
-def test_a_job_that_is_looked_at_again_keeps_its_place_in_the_line() -> None:
+def test_a_job_that_is_evaluated_again_keeps_its_position_in_the_queue() -> None:
     loop = Loop()
     loop.register(a_job())
-    loop.think()
+    loop.process_pending()
     loop.pass_time(30)
     loop.register(a_job(priority=60))
-    loop.think()
-    (waits,) = [each for each in loop.evaluations() if each.status is EvaluationStatus.BLOCKED]
+    loop.process_pending()
+    (waits,) = [evaluation for evaluation in loop.evaluations() if evaluation.status is EvaluationStatus.BLOCKED]
 
     assert waits.waiting_since + 30_000_000_000 == waits.create_time

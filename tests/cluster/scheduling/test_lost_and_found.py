@@ -1,5 +1,7 @@
-"""What becomes of work whose node is lost, out of contact, or back: each cell of the reference's tables by its name
-(scheduling.md 5.3, 5.8, 5.9, 5.11 and 9.2). Which row of 5.3 an allocation meets is told by test_classes.
+"""Allocations whose node is lost, disconnected or back: each cell of the tables in scheduling.md 5.3, 5.8, 5.9, 5.11
+and 9.2, by name.
+
+Which row of 5.3 applies to an allocation is tested in `test_classes`.
 """
 
 from typing import Any, NamedTuple
@@ -39,18 +41,18 @@ BOTH = DisconnectPolicy(lost_after=WINDOW_S * SECOND_NS, replace=False)
 STOPS = DisconnectPolicy(stop_on_client_after=10 * SECOND_NS)
 
 
-class Away(NamedTuple):
-    """What is so at one moment: the original as servers see it, how many others live."""
+class ObservedState(NamedTuple):
+    """The observed state: the original as servers see it, and how many other allocations are active."""
 
     status: ClientStatus
     is_wanted: bool
     others: int
 
 
-GIVEN_UP = Away(LOST, False, 1)
-GIVEN_UP_ALONE = Away(LOST, False, 0)
-WAITED_FOR = Away(UNKNOWN, True, 0)
-REPLACED = Away(UNKNOWN, True, 1)
+GIVEN_UP = ObservedState(LOST, False, 1)
+GIVEN_UP_ALONE = ObservedState(LOST, False, 0)
+WAITED_FOR = ObservedState(UNKNOWN, True, 0)
+REPLACED = ObservedState(UNKNOWN, True, 1)
 
 
 def a_loop(job: Job, *, nodes: int = 3) -> Loop:
@@ -58,7 +60,7 @@ def a_loop(job: Job, *, nodes: int = 3) -> Loop:
     for number in range(nodes):
         loop.with_node(f"n{number}")
     loop.register(job)
-    loop.think()
+    loop.process_pending()
     return loop
 
 
@@ -76,16 +78,16 @@ def of_kind(kind: str, disconnect: DisconnectPolicy | None, **fields: Any) -> Jo
 
 def lose(loop: Loop, node_id: str, how: NodeStatus | str) -> None:
     if isinstance(how, NodeStatus):
-        loop.lose(node_id, how)
+        loop.lose_node(node_id, how)
     else:
         loop.put(NODES.build_delete(node_id))
-        loop.look_at(trigger=EvaluationTrigger.NODE_UPDATE)
+        loop.evaluate_job(trigger=EvaluationTrigger.NODE_UPDATE)
 
 
-def seen(loop: Loop, original: Allocation) -> Away:
+def observe(loop: Loop, original: Allocation) -> ObservedState:
     now = loop.allocation(original.id)
-    others = [each for each in loop.live() if each.id != original.id and each.node_id != original.node_id]
-    return Away(now.client_status, not now.is_server_terminal, len(others))
+    others = [each for each in loop.list_active() if each.id != original.id and each.node_id != original.node_id]
+    return ObservedState(now.client_status, not now.is_server_terminal, len(others))
 
 
 @pytest.mark.parametrize(
@@ -143,40 +145,40 @@ def seen(loop: Loop, original: Allocation) -> Away:
             "batch", {"disconnect": STOPS}, RUNNING, DOWN, GIVEN_UP_ALONE, GIVEN_UP_ALONE, GIVEN_UP, id="5.8(2) batch"
         ),
         pytest.param(
-            "batch", {}, COMPLETE, DOWN, Away(COMPLETE, True, 0), Away(COMPLETE, True, 0), Away(COMPLETE, True, 0),
+            "batch", {}, COMPLETE, DOWN, ObservedState(COMPLETE, True, 0), ObservedState(COMPLETE, True, 0), ObservedState(COMPLETE, True, 0),
             id="5.3(5) batch work that is done",
         ),
         pytest.param(
             "batch", {"reschedule_policy": NO_RETRY}, FAILED, DOWN,
-            Away(FAILED, True, 0), Away(FAILED, True, 0), Away(FAILED, True, 0), id="5.3(5) batch work that failed",
+            ObservedState(FAILED, True, 0), ObservedState(FAILED, True, 0), ObservedState(FAILED, True, 0), id="5.3(5) batch work that failed",
         ),
     ],
 )  # fmt: skip
-def test_what_was_on_a_node_that_is_lost(
+def test_allocations_on_a_lost_node(
     kind: str,
     fields: dict[str, Any],
     was: ClientStatus,
     how: NodeStatus | str,
-    at_once: Away,
-    after_delay: Away,
-    after_window: Away,
+    at_once: ObservedState,
+    after_delay: ObservedState,
+    after_window: ObservedState,
 ) -> None:
     fields = {"disconnect": None, "reschedule_policy": RETRY, **fields}
     loop = a_loop(of_kind(kind, **fields))
-    (original,) = loop.of()
+    (original,) = loop.list_allocations()
     if was is not PENDING:
-        loop.tell(original, was, healthy=None if "update" in fields else True)
-    loop.think()
+        loop.report(original, was, healthy=None if "update" in fields else True)
+    loop.process_pending()
 
     lose(loop, original.node_id, how)
-    loop.think()
-    assert at_once == seen(loop, original)
+    loop.process_pending()
+    assert at_once == observe(loop, original)
     loop.pass_time(AFTER_DELAY_S)
-    loop.think()
-    assert after_delay == seen(loop, original)
+    loop.process_pending()
+    assert after_delay == observe(loop, original)
     loop.pass_time(WINDOW_S)
-    loop.think()
-    assert after_window == seen(loop, original)
+    loop.process_pending()
+    assert after_window == observe(loop, original)
 
 
 @pytest.mark.parametrize(
@@ -190,20 +192,20 @@ def test_what_was_on_a_node_that_is_lost(
         pytest.param("sysbatch", COMPLETE, DOWN, (COMPLETE, True), id="5.12 ran well, down"),
     ],
 )
-def test_what_runs_on_every_node_is_never_replaced_elsewhere(
+def test_system_job_allocations_are_never_replaced_elsewhere(
     kind: str, was: ClientStatus, how: NodeStatus | str, expected: tuple[ClientStatus, bool]
 ) -> None:
     loop = a_loop(of_kind(kind, None))
-    original = loop.of()[0]
-    for each in loop.of():
-        if was is not PENDING or each.id != original.id:
-            loop.tell(each, was if each.id == original.id else RUNNING)
+    original = loop.list_allocations()[0]
+    for allocation in loop.list_allocations():
+        if was is not PENDING or allocation.id != original.id:
+            loop.report(allocation, was if allocation.id == original.id else RUNNING)
 
     lose(loop, original.node_id, how)
-    loop.think()
+    loop.process_pending()
 
-    assert expected == seen(loop, original)[:2]
-    assert len([each for each in loop.live() if each.id != original.id]) == 2
+    assert expected == observe(loop, original)[:2]
+    assert len([each for each in loop.list_active() if each.id != original.id]) == 2
 
 
 @pytest.mark.parametrize(
@@ -214,27 +216,27 @@ def test_what_runs_on_every_node_is_never_replaced_elsewhere(
         pytest.param(BOTH, GONE, GIVEN_UP, id="5.3(15) replace=false, unknown, then gone"),
     ],
 )
-def test_what_is_unknown_when_its_node_is_given_up(
-    policy: DisconnectPolicy, next_status: NodeStatus | str, expected: Away
+def test_unknown_allocations_when_their_node_is_given_up(
+    policy: DisconnectPolicy, next_status: NodeStatus | str, expected: ObservedState
 ) -> None:
     loop = a_loop(of_kind("service", policy, reschedule_policy=RETRY))
-    (original,) = loop.of()
-    loop.tell(original, RUNNING, healthy=True)
+    (original,) = loop.list_allocations()
+    loop.report(original, RUNNING, healthy=True)
     lose(loop, original.node_id, AWAY)
-    loop.think()
+    loop.process_pending()
 
     lose(loop, original.node_id, next_status)
-    loop.think()
+    loop.process_pending()
 
-    assert expected == seen(loop, original)
-    assert len(loop.of()) == 1 + expected.others
+    assert expected == observe(loop, original)
+    assert len(loop.list_allocations()) == 1 + expected.others
 
 
 # -- back ----------------------------------------------------------------------------------------------------------------
 
 
-class Pair(msgspec.Struct, frozen=True):
-    """An original out of contact and its replacement: what each says, and since when it runs."""
+class ReconnectCase(msgspec.Struct, frozen=True):
+    """A disconnected original and its replacement: what each reports, and since when it runs."""
 
     status: ClientStatus = RUNNING
     score: float = 0.5
@@ -265,50 +267,50 @@ def since(loop: Loop, allocation: Allocation, seconds: int | None) -> Allocation
 @pytest.mark.parametrize(
     ("reconcile", "pair", "expected"),
     [
-        pytest.param("best_score", Pair(), ORIGINAL, id="best_score, alike"),
-        pytest.param("best_score", Pair(other_score=0.9), REPLACEMENT, id="best_score, the other is better and runs"),
-        pytest.param("best_score", Pair(score=0.9), ORIGINAL, id="best_score, the other is worse"),
+        pytest.param("best_score", ReconnectCase(), ORIGINAL, id="best_score, alike"),
+        pytest.param("best_score", ReconnectCase(other_score=0.9), REPLACEMENT, id="best_score, the other is better and runs"),
+        pytest.param("best_score", ReconnectCase(score=0.9), ORIGINAL, id="best_score, the other is worse"),
         pytest.param(
-            "best_score", Pair(other_score=0.9, is_other_running=False), ORIGINAL,
+            "best_score", ReconnectCase(other_score=0.9, is_other_running=False), ORIGINAL,
             id="best_score, the other is better and does not run yet",
         ),
-        pytest.param("keep_original", Pair(other_score=0.9), ORIGINAL, id="keep_original"),
-        pytest.param("keep_replacement", Pair(score=0.9), REPLACEMENT, id="keep_replacement"),
-        pytest.param("longest_running", Pair(since_s=100, other_since_s=10), ORIGINAL, id="longest_running, the original"),
-        pytest.param("longest_running", Pair(since_s=5, other_since_s=10), REPLACEMENT, id="longest_running, the other"),
-        pytest.param("longest_running", Pair(other_since_s=10), REPLACEMENT, id="longest_running, no start loses"),
-        pytest.param("longest_running", Pair(since_s=5), ORIGINAL, id="longest_running, the other has no start"),
-        pytest.param("longest_running", Pair(other_score=0.9), REPLACEMENT, id="longest_running, no starts: best_score"),
-        pytest.param("keep_original", Pair(status=FAILED), REPLACEMENT, id="5.3(1) it failed meanwhile"),
-        pytest.param("keep_original", Pair(status=COMPLETE), REPLACEMENT, id="it ended meanwhile"),
+        pytest.param("keep_original", ReconnectCase(other_score=0.9), ORIGINAL, id="keep_original"),
+        pytest.param("keep_replacement", ReconnectCase(score=0.9), REPLACEMENT, id="keep_replacement"),
+        pytest.param("longest_running", ReconnectCase(since_s=100, other_since_s=10), ORIGINAL, id="longest_running, the original"),
+        pytest.param("longest_running", ReconnectCase(since_s=5, other_since_s=10), REPLACEMENT, id="longest_running, the other"),
+        pytest.param("longest_running", ReconnectCase(other_since_s=10), REPLACEMENT, id="longest_running, no start loses"),
+        pytest.param("longest_running", ReconnectCase(since_s=5), ORIGINAL, id="longest_running, the other has no start"),
+        pytest.param("longest_running", ReconnectCase(other_score=0.9), REPLACEMENT, id="longest_running, no starts: best_score"),
+        pytest.param("keep_original", ReconnectCase(status=FAILED), REPLACEMENT, id="5.3(1) it failed meanwhile"),
+        pytest.param("keep_original", ReconnectCase(status=COMPLETE), REPLACEMENT, id="it ended meanwhile"),
     ],
 )  # fmt: skip
-def test_of_the_one_that_is_back_and_the_one_in_its_place_one_goes_on(
-    reconcile: str, pair: Pair, expected: str
+def test_a_reconnected_allocation_or_its_replacement_continues(
+    reconcile: str, pair: ReconnectCase, expected: str
 ) -> None:
     policy = DisconnectPolicy(lost_after=600 * SECOND_NS, reconcile=reconcile)
     loop = a_loop(of_kind("service", policy, reschedule_policy=RETRY))
-    (original,) = loop.of()
-    loop.tell(original, RUNNING, healthy=True)
-    loop.think()
+    (original,) = loop.list_allocations()
+    loop.report(original, RUNNING, healthy=True)
+    loop.process_pending()
     lose(loop, original.node_id, AWAY)
-    loop.think()
+    loop.process_pending()
     loop.pass_time(AFTER_DELAY_S)
-    loop.think()
-    (other,) = [each for each in loop.live() if each.id != original.id]
+    loop.process_pending()
+    (other,) = [each for each in loop.list_active() if each.id != original.id]
     if pair.is_other_running:
-        loop.tell(other, RUNNING, healthy=True)
+        loop.report(other, RUNNING, healthy=True)
     loop.put(
         ALLOCATIONS.build_put(since(loop, scored(loop.allocation(original.id), pair.score), pair.since_s)),
         ALLOCATIONS.build_put(since(loop, scored(loop.allocation(other.id), pair.other_score), pair.other_since_s)),
     )
 
-    loop.come_back(original.node_id)
-    loop.tell(original, pair.status)
-    loop.look_at(trigger=EvaluationTrigger.RECONNECT)
+    loop.reconnect_node(original.node_id)
+    loop.report(original, pair.status)
+    loop.evaluate_job(trigger=EvaluationTrigger.RECONNECT)
     loop.settle()
 
-    going_on = [ORIGINAL if each.id == original.id else REPLACEMENT for each in loop.live()]
+    going_on = [ORIGINAL if each.id == original.id else REPLACEMENT for each in loop.list_active()]
     assert [expected] == going_on
     gone = loop.allocation(original.id if expected == REPLACEMENT else other.id)
     texts = {
@@ -330,29 +332,29 @@ def test_of_the_one_that_is_back_and_the_one_in_its_place_one_goes_on(
         pytest.param(None, id="5.9(3) of an older version"),
     ],
 )
-def test_what_is_back_and_that_nobody_wants_any_more_stops_whatever_the_strategy(
+def test_an_obsolete_reconnected_allocation_stops_with_any_strategy(
     mark: DesiredTransition | None,
 ) -> None:
     policy = DisconnectPolicy(lost_after=600 * SECOND_NS, reconcile="keep_original")
     job = of_kind("service", policy, reschedule_policy=RETRY)
     loop = a_loop(job)
-    (original,) = loop.of()
-    loop.tell(original, RUNNING, healthy=True)
+    (original,) = loop.list_allocations()
+    loop.report(original, RUNNING, healthy=True)
     lose(loop, original.node_id, AWAY)
-    loop.think()
+    loop.process_pending()
     if mark is None:
         loop.register(of_kind("service", policy, reschedule_policy=RETRY, task=a_task(env={"VERSION": "2"})))
     else:
         marked = replace(loop.allocation(original.id), desired_transition=mark)
         loop.put(ALLOCATIONS.build_put(marked))
 
-    loop.come_back(original.node_id)
-    loop.tell(original, RUNNING)
-    loop.look_at(trigger=EvaluationTrigger.RECONNECT)
+    loop.reconnect_node(original.node_id)
+    loop.report(original, RUNNING)
+    loop.evaluate_job(trigger=EvaluationTrigger.RECONNECT)
     loop.settle()
 
     now = loop.allocation(original.id)
-    assert (DesiredStatus.STOP, len(loop.live())) == (now.desired_status, 1)
+    assert (DesiredStatus.STOP, len(loop.list_active())) == (now.desired_status, 1)
 
 
 @pytest.mark.parametrize(
@@ -365,23 +367,23 @@ def test_what_is_back_and_that_nobody_wants_any_more_stops_whatever_the_strategy
         pytest.param("system", None, AWAY, id="5.11(2) system"),
     ],
 )
-def test_what_is_back_before_anything_took_its_place_goes_on_as_it_was(
+def test_an_allocation_that_reconnects_before_its_replacement_continues(
     kind: str, policy: DisconnectPolicy | None, how: NodeStatus
 ) -> None:
     loop = a_loop(of_kind(kind, policy), nodes=1)
-    (original,) = loop.of()
-    loop.tell(original, RUNNING, healthy=True)
-    loop.think()
+    (original,) = loop.list_allocations()
+    loop.report(original, RUNNING, healthy=True)
+    loop.process_pending()
     lose(loop, original.node_id, how)
-    loop.think()
+    loop.process_pending()
     assert loop.allocation(original.id).client_status is UNKNOWN
 
-    loop.come_back(original.node_id)
-    loop.tell(original, RUNNING)
-    loop.look_at(trigger=EvaluationTrigger.RECONNECT)
+    loop.reconnect_node(original.node_id)
+    loop.report(original, RUNNING)
+    loop.evaluate_job(trigger=EvaluationTrigger.RECONNECT)
     loop.settle()
 
-    (now,) = loop.of()
+    (now,) = loop.list_allocations()
     assert (original.id, RUNNING, DesiredStatus.RUN) == (now.id, now.client_status, now.desired_status)
     assert ["unknown", "running"] == [each.value for each in now.alloc_states or ()]
 
@@ -394,24 +396,24 @@ def test_what_is_back_before_anything_took_its_place_goes_on_as_it_was(
         pytest.param("system", 3, id="5.11(4) system: a fresh one comes to the same node"),
     ],
 )
-def test_what_was_given_up_is_ended_by_its_node_at_its_return_and_stays_replaced(kind: str, expected_live: int) -> None:
+def test_a_lost_allocation_is_stopped_by_its_returning_node_and_stays_replaced(kind: str, expected_live: int) -> None:
     loop = a_loop(of_kind(kind, None))
-    original = loop.of()[0]
-    for each in loop.of():
-        loop.tell(each, RUNNING, healthy=True)
+    original = loop.list_allocations()[0]
+    for allocation in loop.list_allocations():
+        loop.report(allocation, RUNNING, healthy=True)
     lose(loop, original.node_id, DOWN)
     loop.settle()
     given_up = loop.allocation(original.id)
 
-    loop.come_back(original.node_id)
+    loop.reconnect_node(original.node_id)
     ended = [AllocationReport(id=original.id, client_status=COMPLETE)]
     loop.lead(
         reports.apply_reports(loop.replica, original.node_id, ended, loop.moment, is_complete=False, max_evaluations=20)
     )
-    loop.look_at(trigger=EvaluationTrigger.NODE_UPDATE)
+    loop.evaluate_job(trigger=EvaluationTrigger.NODE_UPDATE)
     loop.settle()
 
     now = loop.allocation(original.id)
     assert (COMPLETE, given_up.desired_description) == (now.client_status, now.desired_description)
     assert given_up.next_allocation == now.next_allocation
-    assert expected_live == len(loop.live())
+    assert expected_live == len(loop.list_active())

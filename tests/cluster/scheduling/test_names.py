@@ -1,4 +1,4 @@
-"""Each allocation of a group has a name of its own (scheduling.md 5.6), whatever happens to the others."""
+"""Each allocation of a group has a unique name (scheduling.md 5.6), whatever happens to other allocations."""
 
 import pytest
 from msgspec.structs import replace
@@ -30,7 +30,7 @@ def of_version(value: int, count: int) -> Job:
 
 
 def with_two_canaries(count: int) -> Loop:
-    """Version 0 runs and two canaries of version 1 are healthy."""
+    """Return a loop where version 0 runs and two canaries of version 1 are healthy."""
     loop = Loop()
     for number in range(12):
         loop.with_node(f"n{number}")
@@ -41,7 +41,7 @@ def with_two_canaries(count: int) -> Loop:
 
 
 def names_of(allocations: list[Allocation]) -> list[str]:
-    return sorted(each.name for each in allocations)
+    return sorted(allocation.name for allocation in allocations)
 
 
 def promote(loop: Loop) -> None:
@@ -54,48 +54,48 @@ def promote(loop: Loop) -> None:
 
 
 @pytest.mark.parametrize("how", ["failed", NodeStatus.DOWN, NodeStatus.DISCONNECTED])
-def test_an_old_allocation_that_yields_its_name_to_a_promoted_canary_gets_the_name_of_one_that_is_given_up(
+def test_an_old_allocation_that_gives_its_name_to_a_promoted_canary_gets_a_free_name(
     how: str,
 ) -> None:
     loop = with_two_canaries(count=5)
-    for away in [each for each in loop.live() if each.name in ("shop.web[2]", "shop.web[3]")]:
+    for away in [each for each in loop.list_active() if each.name in ("shop.web[2]", "shop.web[3]")]:
         if isinstance(how, NodeStatus):
             loop.put(NODES.build_put(replace(loop.node(away.node_id), status=how)))
         else:
-            loop.tell(away, ClientStatus.FAILED)
+            loop.report(away, ClientStatus.FAILED)
     loop.pass_time(6)
     promote(loop)
 
     # The two canaries fill the group, so the two allocations that failed or are lost are not replaced.
-    loop.look_at()
+    loop.evaluate_job()
 
-    assert [f"shop.web[{index}]" for index in range(5)] == names_of(loop.live())
+    assert [f"shop.web[{index}]" for index in range(5)] == names_of(loop.list_active())
 
 
-def test_a_canary_that_is_tried_again_leaves_its_name_to_the_version_that_it_does_not_replace_yet() -> None:
+def test_a_retried_canary_leaves_its_name_to_the_version_that_it_does_not_replace_yet() -> None:
     loop = with_two_canaries(count=2)
-    (canary,) = [each for each in loop.live() if (each.name, each.job_version) == ("shop.web[1]", 1)]
-    (old,) = [each for each in loop.live() if (each.name, each.job_version) == ("shop.web[1]", 0)]
-    failed = loop.tell(canary, ClientStatus.FAILED)
+    (canary,) = [each for each in loop.list_active() if (each.name, each.job_version) == ("shop.web[1]", 1)]
+    (old,) = [each for each in loop.list_active() if (each.name, each.job_version) == ("shop.web[1]", 0)]
+    failed = loop.report(canary, ClientStatus.FAILED)
     loop.put_led(ALLOCATIONS.build_put(replace(failed, desired_transition=DesiredTransition(reschedule=True))))
-    loop.tell(old, ClientStatus.COMPLETE)
+    loop.report(old, ClientStatus.COMPLETE)
     loop.pass_time(6)
 
-    loop.look_at()
+    loop.evaluate_job()
 
-    assert ["shop.web[0]", "shop.web[1]"] == names_of([each for each in loop.live() if each.job_version == 0])
+    assert ["shop.web[0]", "shop.web[1]"] == names_of([each for each in loop.list_active() if each.job_version == 0])
 
 
 def test_unknown_allocations_are_not_replaced_while_the_group_has_its_count_without_them() -> None:
     loop = with_two_canaries(count=2)
     promote(loop)
-    for canary in [each for each in loop.live() if each.job_version == 1]:
-        loop.lose(canary.node_id, NodeStatus.DISCONNECTED)
+    for canary in [each for each in loop.list_active() if each.job_version == 1]:
+        loop.lose_node(canary.node_id, NodeStatus.DISCONNECTED)
     loop.settle()
-    known = [each for each in loop.live() if each.client_status is ClientStatus.RUNNING]
+    known = [each for each in loop.list_active() if each.client_status is ClientStatus.RUNNING]
     assert ["shop.web[0]", "shop.web[1]"] == names_of(known)
     loop.pass_time(6)
 
-    loop.look_at()
+    loop.evaluate_job()
 
-    assert known == [each for each in loop.live() if each.client_status is not ClientStatus.UNKNOWN]
+    assert known == [each for each in loop.list_active() if each.client_status is not ClientStatus.UNKNOWN]

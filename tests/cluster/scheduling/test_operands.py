@@ -74,7 +74,7 @@ def test_an_operand_compares_as_the_table_says(
         ("${attr.kernel.name", None),
     ],
 )
-def test_a_target_stands_for_what_the_node_says_of_itself(target: str, expected: str | None) -> None:
+def test_a_target_resolves_to_what_the_node_reports(target: str, expected: str | None) -> None:
     node = a_node(
         "n1",
         name="one",
@@ -89,5 +89,5 @@ def test_a_target_stands_for_what_the_node_says_of_itself(target: str, expected:
 
 
 @pytest.mark.parametrize(("right", "expected"), [("", True), ("true", True), ("yes", True), ("false", False)])
-def test_distinct_hosts_is_on_unless_it_says_false(right: str, expected: bool) -> None:
+def test_distinct_hosts_is_enabled_unless_it_is_false(right: str, expected: bool) -> None:
     assert expected == is_distinct_hosts_enabled(right)

@@ -1,4 +1,4 @@
-"""The best node for each allocation: against an oracle that is slow and plain, and by hand."""
+"""The best node for each allocation, compared with slow reference formulas and with cases by hand."""
 
 import pytest
 from hypothesis import given, settings
@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from tests.builders import a_constraint, a_group, a_job, a_spread, a_task, an_affinity, some_resources
-from tests.cluster.scheduling.slow_scorer import World, may_take, score
+from tests.cluster.scheduling.slow_scorer import World, can_take, score
 from tests.kit.state import AState, a_node, an_allocation
 from wharf.cluster.scheduling.cache import NamespaceVolumes
 from wharf.cluster.scheduling.feasibility.checker import FeasibilityChecker, make_volume_check
@@ -33,7 +33,7 @@ ZONE = "${node.datacenter}"
 class Board:
     """Nodes, and one group that is being placed on them."""
 
-    def __init__(self, *nodes: Node, job: Job, standing: tuple[tuple[str, str], ...] = (), algorithm: str = "") -> None:
+    def __init__(self, *nodes: Node, job: Job, placed: tuple[tuple[str, str], ...] = (), algorithm: str = "") -> None:
         self.fleet = Fleet()
         for node in nodes:
             self.fleet.set_node(replace(node, status=NodeStatus.READY))
@@ -49,7 +49,7 @@ class Board:
             self.group,
             rules=PlacementRules(algorithm or SchedulerAlgorithm.BINPACK),
             random=SeededRandom("an evaluation", 1),
-            siblings=[PlacedSibling(self.fleet.row_by_node_id[node_id], name) for node_id, name in standing],
+            siblings=[PlacedSibling(self.fleet.row_by_node_id[node_id], name) for node_id, name in placed],
             volume_check=make_volume_check(self.group, volumes),
         )
 
@@ -58,7 +58,7 @@ class Board:
 
     def place(self, number: int) -> list[str]:
         chosen = [self.choose(index) for index in range(number)]
-        return [each.node.id if each is not None else "" for each in chosen]
+        return [candidate.node.id if candidate is not None else "" for candidate in chosen]
 
 
 def of(**fields: object) -> Job:
@@ -68,13 +68,13 @@ def of(**fields: object) -> Job:
 
 @st.composite
 def nodes(draw: st.DrawFn) -> list[Node]:
-    found = []
+    result = []
     for number in range(draw(st.integers(1, 7))):
         meta = draw(st.sampled_from([{"rack": "r1"}, {"rack": "r2"}, {"rack": "r3"}, {}]))
         size = draw(st.sampled_from([300, 1_000, 2_500]))
         zone = draw(st.sampled_from(["dc1", "dc2"]))
-        found.append(a_node(f"n{number}", cpu=size, memory_mb=size, meta=meta, datacenter=zone))
-    return found
+        result.append(a_node(f"n{number}", cpu=size, memory_mb=size, meta=meta, datacenter=zone))
+    return result
 
 
 @st.composite
@@ -104,26 +104,26 @@ def jobs(draw: st.DrawFn) -> Job:
 
 @given(nodes(), jobs(), st.sampled_from(["binpack", "spread"]), st.data())
 @settings(max_examples=200, deadline=None)
-def test_each_allocation_is_placed_on_a_node_that_nobody_scores_higher(
+def test_each_allocation_is_placed_on_a_node_with_the_highest_score(
     fleet: list[Node], job: Job, algorithm: str, data: st.DataObject
 ) -> None:
     ids = [node.id for node in fleet]
-    standing = data.draw(st.lists(st.tuples(st.sampled_from(ids), st.sampled_from(["web", "db"])), max_size=4))
+    placed = data.draw(st.lists(st.tuples(st.sampled_from(ids), st.sampled_from(["web", "db"])), max_size=4))
     avoid = tuple(data.draw(st.lists(st.sampled_from(ids), max_size=1)))
-    board = Board(*fleet, job=job, standing=tuple(standing), algorithm=algorithm)
+    board = Board(*fleet, job=job, placed=tuple(placed), algorithm=algorithm)
     by_id = {node.id: node for node in fleet}
     world = World(
         fleet,
         {node_id: Usage() for node_id in ids},
         {node_id: set() for node_id in ids},
-        [(by_id[node_id], name) for node_id, name in standing],
+        [(by_id[node_id], name) for node_id, name in placed],
     )
     group = job.groups[0]
     for index in range(group.count):
         scores = {
             node.id: score(world, job, group, node, algorithm=algorithm, avoid=avoid)
             for node in fleet
-            if may_take(world, job, group, node)
+            if can_take(world, job, group, node)
         }
         chosen = board.choose(index, avoid=avoid)
         if chosen is None:
@@ -132,36 +132,36 @@ def test_each_allocation_is_placed_on_a_node_that_nobody_scores_higher(
         assert scores[chosen.node.id] == pytest.approx(max(scores.values()), abs=1e-9)
         world.used[chosen.node.id] += get_resources_usage(chosen.resources)
         world.ports[chosen.node.id] |= {port.value for port in chosen.resources.shared.ports or ()}
-        world.standing.append((by_id[chosen.node.id], group.name))
+        world.placed.append((by_id[chosen.node.id], group.name))
 
 
-def test_the_scores_of_a_placement_are_told_best_first() -> None:
+def test_the_scores_of_a_placement_are_reported_best_first() -> None:
     job = of(count=2, affinities=(an_affinity(RACK, "r1", weight=40), an_affinity(RACK, "r2", weight=-60)))
     board = Board(
         a_node("full", cpu=400, memory_mb=128),
         a_node("liked", meta={"rack": "r1"}),
         a_node("disliked", meta={"rack": "r2"}),
         job=job,
-        standing=(("full", "web"),),
+        placed=(("full", "web"),),
     )
 
     chosen = board.choose(avoid=("liked",))
 
     assert chosen is not None
-    told = {each.node_id: each for each in chosen.metric.score_meta_data or ()}
+    score_by_node = {each.node_id: each for each in chosen.metric.score_meta_data or ()}
     packed = {  # With 100 MHz of 400 and 64 MB of 128; with 100 of 1,000 and 64 of 1,000.
         "full": (20 - 10**0.75 - 10**0.5) / 18,
         "liked": (20 - 10**0.9 - 10**0.936) / 18,
     }
     assert [each.node_id for each in chosen.metric.score_meta_data or ()] == ["full", "liked", "disliked"]
-    assert told["full"].scores == pytest.approx(
+    assert score_by_node["full"].scores == pytest.approx(
         {"binpack": packed["full"], "job-anti-affinity": -1.0, "node-reschedule-penalty": 0.0, "node-affinity": 0.0}
     )
-    assert told["full"].norm_score == pytest.approx((packed["full"] - 1.0 + 0.0) / 3)
-    assert told["liked"].scores == pytest.approx(
+    assert score_by_node["full"].norm_score == pytest.approx((packed["full"] - 1.0 + 0.0) / 3)
+    assert score_by_node["liked"].scores == pytest.approx(
         {"binpack": packed["liked"], "job-anti-affinity": 0.0, "node-reschedule-penalty": -1.0, "node-affinity": 0.4}
     )
-    assert told["liked"].norm_score == pytest.approx((packed["liked"] - 1.0 + 0.4) / 3)
+    assert score_by_node["liked"].norm_score == pytest.approx((packed["liked"] - 1.0 + 0.4) / 3)
 
 
 def racks(*names: str) -> list[Node]:
@@ -173,10 +173,10 @@ def racks(*names: str) -> list[Node]:
 
 
 def rack_of(ids: list[str]) -> dict[str, int]:
-    found: dict[str, int] = {}
+    result: dict[str, int] = {}
     for node_id in ids:
-        found[node_id.split("-")[0]] = found.get(node_id.split("-")[0], 0) + 1
-    return found
+        result[node_id.split("-")[0]] = result.get(node_id.split("-")[0], 0) + 1
+    return result
 
 
 def test_a_spread_without_targets_is_even() -> None:
@@ -185,50 +185,50 @@ def test_a_spread_without_targets_is_even() -> None:
     assert sorted(rack_of(board.place(7)).values()) == [2, 2, 3]
 
 
-def test_a_spread_with_targets_comes_to_them() -> None:
+def test_a_spread_with_targets_reaches_them() -> None:
     board = Board(*racks("a", "b", "c"), job=of(count=10, spreads=(a_spread(RACK, 100, a=70, b=20),)))
 
     assert rack_of(board.place(10)) == {"a": 7, "b": 2, "c": 1}
 
 
-def boosts(spread: Spread, standing: tuple[tuple[str, str], ...]) -> dict[str, float]:
-    """What the spread gives each rack, where these stand."""
-    board = Board(*racks("a", "b", "c"), job=of(count=10, spreads=(spread,)), standing=standing)
+def boosts(spread: Spread, placed: tuple[tuple[str, str], ...]) -> dict[str, float]:
+    """Return the boost of each rack when allocations are already placed on these racks."""
+    board = Board(*racks("a", "b", "c"), job=of(count=10, spreads=(spread,)), placed=placed)
     chosen = board.choose()
     assert chosen is not None
     metas = chosen.metric.score_meta_data or ()
     return {each.node_id.split("-")[0]: (each.scores or {})["allocation-spread"] for each in metas}
 
 
-def test_the_boosts_of_a_spread_with_targets_are_what_is_left_of_the_target() -> None:
-    # Wanted: 7 on a, of which 3 are there; 2 on b, of which none is; the rest, 1, anywhere else, where 1 is.
+def test_the_boosts_of_a_spread_with_targets_are_the_missing_shares() -> None:
+    # Desired: 7 on a (3 placed), 2 on b (0 placed), and 1 on other values (1 placed).
     spread = a_spread(RACK, 100, a=70, b=20)
-    there = (("a-1", "web"), ("a-1", "web"), ("a-2", "web"), ("c-1", "web"), ("c-1", "db"))
+    placed = (("a-1", "web"), ("a-1", "web"), ("a-2", "web"), ("c-1", "web"), ("c-1", "db"))
 
-    assert boosts(spread, there) == pytest.approx({"a": (7 - 4) / 7, "b": (2 - 1) / 2, "c": (1 - 2) / 1})
+    assert boosts(spread, placed) == pytest.approx({"a": (7 - 4) / 7, "b": (2 - 1) / 2, "c": (1 - 2) / 1})
 
 
-def test_the_boosts_of_an_even_spread_compare_with_the_least_and_the_most() -> None:
-    there = (("a-1", "web"), ("b-1", "web"), ("b-1", "web"), ("b-2", "web"))
+def test_the_boosts_of_an_even_spread_compare_with_the_lowest_and_highest_counts() -> None:
+    placed = (("a-1", "web"), ("b-1", "web"), ("b-1", "web"), ("b-2", "web"))
 
     assert boosts(a_spread(RACK), ()) == {"a": 0.0, "b": 0.0, "c": 0.0}
-    assert boosts(a_spread(RACK), there) == pytest.approx({"a": (3 - 1) / 1, "b": (1 - 3) / 1, "c": (1 - 0) / 1})
+    assert boosts(a_spread(RACK), placed) == pytest.approx({"a": (3 - 1) / 1, "b": (1 - 3) / 1, "c": (1 - 0) / 1})
     assert boosts(a_spread(RACK), (("a-1", "web"), ("b-1", "web"))) == {"a": -1.0, "b": -1.0, "c": 1.0}
 
 
-def test_a_node_without_the_property_is_least_liked_by_a_spread() -> None:
+def test_a_node_without_the_attribute_has_the_lowest_spread_boost() -> None:
     board = Board(a_node("no-1"), *racks("a", "b"), job=of(count=3, spreads=(a_spread(RACK),)))
 
     assert "no-1" not in board.place(2)
 
 
-def test_work_that_lost_its_node_prefers_the_node_that_is_named() -> None:
+def test_a_migrated_allocation_prefers_the_named_node() -> None:
     board = Board(a_node("small", cpu=200), a_node("large", cpu=9_000), job=of(count=2))
 
     assert [board.choose(prefer="large").node.id, board.choose().node.id] == ["large", "small"]  # type: ignore[union-attr]
 
 
-def test_a_preferred_node_that_is_full_is_not_insisted_on() -> None:
+def test_a_full_preferred_node_is_not_required() -> None:
     board = Board(a_node("small", cpu=50), a_node("large"), job=of())
 
     chosen = board.choose(prefer="small")
@@ -237,7 +237,7 @@ def test_a_preferred_node_that_is_full_is_not_insisted_on() -> None:
     assert chosen.node.id == "large"
 
 
-def test_what_could_not_be_placed_is_told_by_what_the_nodes_had_too_little_of() -> None:
+def test_a_failed_placement_reports_the_exhausted_dimensions() -> None:
     job = of(count=3, tasks=(a_task(resources=some_resources(cpu=90_000)),))
     board = Board(
         a_node("n1", node_class="large"), a_node("n2", attributes={}, node_class="bare"), a_node("n3"), job=job
@@ -250,11 +250,11 @@ def test_what_could_not_be_placed_is_told_by_what_the_nodes_had_too_little_of() 
     assert (failure.nodes_in_pool, failure.nodes_available, failure.coalesced_failures) == (3, {"dc1": 3}, 2)
     assert (failure.constraint_filtered, failure.class_filtered) == ({"missing drivers": 1}, {"bare": 1})
     assert (failure.dimension_exhausted, failure.class_exhausted) == ({"cpu": 2}, {"large": 1})
-    asked = (failure.resources_exhausted or {})["server"]
-    assert (asked.cpu, asked.memory_mb) == (270_000, 0)
+    requested = (failure.resources_exhausted or {})["server"]
+    assert (requested.cpu, requested.memory_mb) == (270_000, 0)
 
 
-def test_a_node_is_told_by_the_first_dimension_that_it_lacks() -> None:
+def test_a_node_is_reported_under_the_first_dimension_that_it_lacks() -> None:
     network = NetworkResource(reserved_ports=(Port(label="web", value=80),))
     job = of(count=2, networks=(network,), tasks=(a_task(resources=some_resources(cpu=600, memory_mb=5_000)),))
     board = Board(a_node("cpu-and-memory", cpu=500), a_node("memory", cpu=700), job=job)
@@ -266,7 +266,7 @@ def test_a_node_is_told_by_the_first_dimension_that_it_lacks() -> None:
     assert failure.dimension_exhausted == {"cpu": 1, "memory": 1}
 
 
-def test_a_static_port_is_given_once_a_node_and_the_collision_told() -> None:
+def test_a_static_port_is_assigned_once_per_node_and_the_collision_is_reported() -> None:
     network = NetworkResource(reserved_ports=(Port(label="web", value=80),))
     board = Board(a_node("n1"), job=of(count=2, networks=(network,)))
 
@@ -276,7 +276,7 @@ def test_a_static_port_is_given_once_a_node_and_the_collision_told() -> None:
     assert failure.dimension_exhausted == {"network: reserved port collision web=80": 1}
 
 
-def test_hosts_that_must_be_distinct_are_told_as_filtered() -> None:
+def test_nodes_excluded_by_distinct_hosts_are_reported_as_filtered() -> None:
     board = Board(a_node("n1"), job=of(count=2, constraints=(a_constraint("", operand="distinct_hosts"),)))
 
     board.place(2)
@@ -286,7 +286,7 @@ def test_hosts_that_must_be_distinct_are_told_as_filtered() -> None:
     assert (failure.constraint_filtered, failure.nodes_exhausted) == ({"distinct_hosts": 1}, 0)
 
 
-def test_a_property_that_must_be_distinct_says_which_value_is_used_up() -> None:
+def test_a_distinct_property_reports_the_value_that_is_used_up() -> None:
     constraint = a_constraint(RACK, "1", operand="distinct_property")
     board = Board(a_node("n1", meta={"rack": "r1"}), a_node("n2"), job=of(count=2, constraints=(constraint,)))
 
@@ -299,7 +299,7 @@ def test_a_property_that_must_be_distinct_says_which_value_is_used_up() -> None:
     }
 
 
-def test_a_group_whose_volumes_go_by_index_is_placed_where_its_own_is() -> None:
+def test_a_group_with_volumes_by_index_is_placed_where_its_own_volume_is() -> None:
     def holding(name: str, *indexes: int) -> Node:
         volumes = {f"data[{i}]": NodeHostVolume(name=f"data[{i}]", path="/data") for i in indexes}
         return a_node(name, host_volumes=volumes)
@@ -313,7 +313,7 @@ def test_a_group_whose_volumes_go_by_index_is_placed_where_its_own_is() -> None:
     assert failure.constraint_filtered == {"missing compatible host volumes": 2}
 
 
-def test_others_of_the_same_evaluation_count() -> None:
+def test_placements_of_other_groups_in_the_evaluation_count() -> None:
     board = Board(a_node("n1", cpu=250), a_node("n2", cpu=250), job=of(count=4))
     row = board.fleet.row_by_node_id["n1"]
     resources = board.choose().resources  # type: ignore[union-attr]
@@ -325,7 +325,7 @@ def test_others_of_the_same_evaluation_count() -> None:
 
 @given(st.data())
 @settings(max_examples=60, deadline=None)
-def test_the_fleet_followed_change_by_change_is_the_fleet_of_the_state(data: st.DataObject) -> None:
+def test_a_fleet_that_follows_changes_equals_the_fleet_of_the_state(data: st.DataObject) -> None:
     state, followed = AState(), Fleet()
     job = a_job()
     state.register(job)
@@ -368,25 +368,27 @@ def test_the_fleet_followed_change_by_change_is_the_fleet_of_the_state(data: st.
                 followed.add_allocations(map(state.allocation, many))
             case "ends" | "moves" if list(state.replica.iter_all(ALLOCATIONS)):
                 before = data.draw(st.sampled_from(list(state.replica.iter_all(ALLOCATIONS))))
-                told = data.draw(st.sampled_from([ClientStatus.COMPLETE, ClientStatus.LOST, ClientStatus.RUNNING]))
-                state.put(ALLOCATIONS.build_put(replace(before, client_status=told)))
+                client_status = data.draw(
+                    st.sampled_from([ClientStatus.COMPLETE, ClientStatus.LOST, ClientStatus.RUNNING])
+                )
+                state.put(ALLOCATIONS.build_put(replace(before, client_status=client_status)))
                 followed.apply_change(before, state.allocation(before.id))
     assert contents(Fleet.from_snapshot(state.replica)) == contents(followed)
 
 
 def contents(fleet: Fleet) -> dict[str, object]:
-    found: dict[str, object] = {}
+    result: dict[str, object] = {}
     for row, node in fleet.iter_nodes():
         held = fleet.exclusive_resources.get(row)
-        found[node.id] = (
+        result[node.id] = (
             fleet.get_usage(row),
             int(fleet.count[row]),
             (int(fleet.cpu[row]), int(fleet.memory[row]), int(fleet.disk[row])),
             bool(fleet.is_ready[row]),
             fleet.kinds.values[fleet.kind[row]],
             fleet.datacenters.values[fleet.datacenter[row]],
-            fleet.get_property_column(RACK).words.values[fleet.get_property_column(RACK).codes[row]],
+            fleet.get_property_column(RACK).values.values[fleet.get_property_column(RACK).codes[row]],
             dict(held.ports) if held is not None else {},
             fleet.port_holders.get(80, {}).get(row, 0),
         )
-    return found
+    return result

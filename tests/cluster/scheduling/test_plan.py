@@ -1,4 +1,4 @@
-"""A plan is checked against the newest state, and committed in parts that fit the log."""
+"""A plan is checked against the newest state and committed in parts that fit in the log."""
 
 from collections.abc import Callable
 
@@ -84,7 +84,7 @@ def test_a_plan_that_fits_is_one_write_with_the_end_of_its_evaluation() -> None:
     ],
     ids=["gone", "down", "ineligible", "full"],
 )
-def test_a_node_that_can_no_longer_take_its_part_is_left_out(harm: Callable[[AState], None]) -> None:
+def test_a_node_that_can_no_longer_take_its_placements_is_dropped(harm: Callable[[AState], None]) -> None:
     state = AState()
     state.with_node(cpu=1_000)
     state.with_node("node-2", cpu=200)
@@ -106,7 +106,7 @@ def test_a_node_that_can_no_longer_take_its_part_is_left_out(harm: Callable[[ASt
     assert not is_over_committed(state)
 
 
-def test_each_part_fits_the_bounds_with_all_that_follows_and_the_evaluation_ends_last() -> None:
+def test_each_part_fits_the_limits_with_derived_changes_and_the_evaluation_ends_last() -> None:
     state = AState(bounds=WriteLimits(changes=16, conditions=16))
     for number in range(4):
         state.with_node(f"node-{number}", cpu=1_000)
@@ -121,7 +121,7 @@ def test_each_part_fits_the_bounds_with_all_that_follows_and_the_evaluation_ends
     assert state.summary().summary["web"].starting == 60
 
 
-def test_after_a_crash_between_two_parts_only_what_is_missing_is_placed() -> None:
+def test_after_a_crash_between_two_parts_only_missing_allocations_are_placed() -> None:
     state = AState(bounds=WriteLimits(changes=16, conditions=16))
     for number in range(3):
         state.with_node(f"node-{number}")
@@ -141,7 +141,7 @@ def test_after_a_crash_between_two_parts_only_what_is_missing_is_placed() -> Non
     assert state.summary().summary["web"].starting == 30
 
 
-def test_between_two_parts_of_one_node_its_room_is_looked_at_again() -> None:
+def test_the_capacity_of_a_node_is_checked_again_between_two_parts() -> None:
     state = AState(bounds=WriteLimits(changes=16, conditions=16))
     state.with_node(cpu=1_000)
     state.register(of_count(20, cpu=50))
@@ -161,7 +161,7 @@ def test_between_two_parts_of_one_node_its_room_is_looked_at_again() -> None:
     assert len(state.open_evaluations()) == 1
 
 
-def test_an_id_that_another_plan_gave_out_meanwhile_stays_whose_it_is() -> None:
+def test_an_allocation_id_that_another_plan_used_is_not_overwritten() -> None:
     state = AState()
     state.with_node()
     state.register(of_count(1))
@@ -175,7 +175,7 @@ def test_an_id_that_another_plan_gave_out_meanwhile_stays_whose_it_is() -> None:
     assert checked.write is None or all(change.key != planned.id for change in checked.write.changes)
 
 
-def test_a_plan_for_an_older_version_of_the_job_is_worth_nothing() -> None:
+def test_a_plan_for_an_older_version_of_the_job_is_rejected() -> None:
     state = AState()
     state.with_node()
     state.register(of_count(3))
@@ -186,7 +186,7 @@ def test_a_plan_for_an_older_version_of_the_job_is_worth_nothing() -> None:
     assert check_plan(plan, state.replica, max_changes=100) == PlanCheck(None)
 
 
-def test_a_plan_for_a_job_that_was_purged_and_came_again_is_worth_nothing() -> None:
+def test_a_plan_for_a_job_that_was_purged_and_registered_again_is_rejected() -> None:
     state = AState()
     state.with_node()
     state.register(of_count(3))
@@ -198,7 +198,7 @@ def test_a_plan_for_a_job_that_was_purged_and_came_again_is_worth_nothing() -> N
     assert check_plan(plan, state.replica, max_changes=100).write is None
 
 
-def test_a_plan_whose_evaluation_moved_on_is_worth_nothing() -> None:
+def test_a_plan_whose_evaluation_changed_is_rejected() -> None:
     state = AState()
     state.with_node()
     state.register(of_count(3))
@@ -209,7 +209,7 @@ def test_a_plan_whose_evaluation_moved_on_is_worth_nothing() -> None:
     assert check_plan(plan, state.replica, max_changes=100).write is None
 
 
-def test_a_job_that_is_registered_while_a_part_is_on_its_way_makes_it_conflict() -> None:
+def test_a_job_registered_while_a_part_is_committed_causes_a_conflict() -> None:
     state = AState()
     state.with_node()
     state.register(of_count(3))
@@ -223,7 +223,7 @@ def test_a_job_that_is_registered_while_a_part_is_on_its_way_makes_it_conflict()
     assert type(outcome).__name__ == "WriteConflict"
 
 
-def test_a_status_that_the_plan_itself_moved_does_not_disturb_its_next_part() -> None:
+def test_a_job_status_changed_by_the_plan_does_not_invalidate_its_next_part() -> None:
     state = AState()
     state.with_node()
     state.register(of_count(30))
@@ -236,7 +236,7 @@ def test_a_status_that_the_plan_itself_moved_does_not_disturb_its_next_part() ->
     assert len(live_names(state)) == 30
 
 
-def test_a_stop_keeps_what_the_node_said_meanwhile() -> None:
+def test_a_stop_keeps_what_the_node_reported_meanwhile() -> None:
     state = AState()
     state.with_node()
     state.register(of_count(1))
@@ -252,7 +252,7 @@ def test_a_stop_keeps_what_the_node_said_meanwhile() -> None:
     assert (stopped.desired_status, stopped.client_status) == (DesiredStatus.STOP, ClientStatus.RUNNING)
 
 
-def test_an_evaluation_that_is_changed_with_the_end_rests_on_how_it_stood() -> None:
+def test_the_end_of_an_evaluation_requires_the_evaluations_that_it_cancels_unchanged() -> None:
     state = AState()
     state.register(of_count(1))
     commit_all(state, a_plan(state))

@@ -1,4 +1,4 @@
-"""Work of a higher priority pushes others aside: they end first, and it has their room then."""
+"""Preemption: jobs of higher priority stop others, and are placed when those have ended."""
 
 from typing import Any
 
@@ -35,7 +35,7 @@ def a_loop(*jobs: Job, nodes: int = 1, allowed: bool = True) -> Loop:
     return loop
 
 
-def asked(loop: Loop, job: Job) -> Plan:
+def submit_and_evaluate(loop: Loop, job: Job) -> Plan:
     loop.register(job)
     plan = loop.process(loop.open_evaluations(job.id)[0])
     assert plan is not None
@@ -43,29 +43,29 @@ def asked(loop: Loop, job: Job) -> Plan:
 
 
 def evicted(loop: Loop) -> list[Allocation]:
-    every = [each for job in ("low", "lower", "near") for each in loop.of(job)]
+    every = [allocation for job in ("low", "lower", "near") for allocation in loop.list_allocations(job)]
     return [each for each in every if each.desired_status is DesiredStatus.EVICT]
 
 
-def test_who_is_pushed_aside_goes_first_and_then_the_other_is_placed_under_the_id_that_was_told() -> None:
+def test_victims_stop_first_and_then_the_preemptor_is_placed_under_the_promised_id() -> None:
     loop = a_loop(of("low", 40, 800))
-    plan = asked(loop, of("shop", 60, 700))
+    plan = submit_and_evaluate(loop, of("shop", 60, 700))
     (victim,) = evicted(loop)
-    before = loop.of("shop")
-    loop.tell(victim, ClientStatus.COMPLETE, successful=False)
-    loop.room_came()
-    loop.think()
+    before = loop.list_allocations("shop")
+    loop.report(victim, ClientStatus.COMPLETE, successful=False)
+    loop.retry_blocked()
+    loop.process_pending()
 
     assert (plan.placements, before) == ({}, [])
     assert victim.desired_description == f"Preempted by alloc ID {victim.preempted_by_allocation}"
-    (placed,) = loop.live("shop")
+    (placed,) = loop.list_active("shop")
     assert (placed.id, placed.preempted_allocations) == (victim.preempted_by_allocation, (victim.id,))
 
 
-def test_what_is_done_to_others_is_told_by_the_evaluation() -> None:
+def test_the_evaluation_reports_its_preemptions() -> None:
     loop = a_loop(of("low", 40, 800))
 
-    plan = asked(loop, of("shop", 60, 700))
+    plan = submit_and_evaluate(loop, of("shop", 60, 700))
 
     assert plan.completed_evaluation is not None
     assert plan.completed_evaluation.plan_annotations is not None
@@ -75,86 +75,86 @@ def test_what_is_done_to_others_is_told_by_the_evaluation() -> None:
     assert plan.completed_evaluation.blocked_eval
 
 
-def test_nobody_is_pushed_aside_where_that_is_off_or_priorities_are_near() -> None:
+def test_nothing_is_preempted_if_preemption_is_disabled_or_priorities_are_close() -> None:
     for loop, job in (
         (a_loop(of("low", 40, 800), allowed=False), of("shop", 60, 700)),
         (a_loop(of("near", 51, 800)), of("shop", 60, 700)),
     ):
-        asked(loop, job)
+        submit_and_evaluate(loop, job)
         assert evicted(loop) == []
 
 
-def test_nobody_is_pushed_aside_where_there_is_room() -> None:
+def test_nothing_is_preempted_if_capacity_is_free() -> None:
     loop = a_loop(of("low", 40, 800), nodes=2)
     loop.register(of("shop", 60, 700))
     loop.settle()
 
-    assert (evicted(loop), len(loop.live("shop"))) == ([], 1)
+    assert (evicted(loop), len(loop.list_active("shop"))) == ([], 1)
 
 
-def test_the_lowest_priority_goes_first_and_no_more_than_must() -> None:
+def test_the_lowest_priority_is_preempted_first_and_no_more_than_needed() -> None:
     loop = a_loop(of("low", 40, 300), of("lower", 20, 300, count=2))
-    asked(loop, of("shop", 60, 300))
+    submit_and_evaluate(loop, of("shop", 60, 300))
 
     assert [each.job_id for each in evicted(loop)] == ["lower"]
 
 
-def test_what_makes_others_superfluous_spares_them() -> None:
+def test_victims_that_became_superfluous_are_spared() -> None:
     loop = a_loop(of("lower", 20, 100), of("low", 40, 850))
-    asked(loop, of("shop", 60, 800))
+    submit_and_evaluate(loop, of("shop", 60, 800))
 
     assert [each.job_id for each in evicted(loop)] == ["low"]
 
 
-def test_who_waits_for_those_that_go_pushes_nobody_else_aside() -> None:
+def test_a_job_that_waits_for_its_victims_preempts_nothing_else() -> None:
     loop = a_loop(of("low", 40, 450, count=2))
-    asked(loop, of("shop", 60, 400))
+    submit_and_evaluate(loop, of("shop", 60, 400))
     first = [each.id for each in evicted(loop)]
-    loop.room_came()
-    loop.think()
+    loop.retry_blocked()
+    loop.process_pending()
 
     assert [each.id for each in evicted(loop)] == first
     assert len(first) == 1
 
 
-def test_the_room_is_kept_from_those_that_are_less_urgent_and_not_for_ever() -> None:
+def test_freed_capacity_is_held_against_less_urgent_jobs_for_a_limited_time() -> None:
     loop = a_loop(of("low", 40, 450, count=2))
-    asked(loop, of("shop", 60, 1_000))
+    submit_and_evaluate(loop, of("shop", 60, 1_000))
     both = evicted(loop)
-    loop.tell(both[0], ClientStatus.COMPLETE, successful=False)
+    loop.report(both[0], ClientStatus.COMPLETE, successful=False)
     loop.register(of("other", 40, 450))
-    loop.think()
-    kept = loop.live("other")
+    loop.process_pending()
+    kept = loop.list_active("other")
     loop.pass_time(61)
-    loop.room_came()
-    loop.think()
+    loop.retry_blocked()
+    loop.process_pending()
 
-    assert (len(both), kept, len(loop.live("other"))) == (2, [], 1)
+    assert (len(both), kept, len(loop.list_active("other"))) == (2, [], 1)
 
 
-def test_a_job_that_lost_work_is_looked_at_when_that_has_ended() -> None:
+def test_a_job_that_lost_allocations_is_evaluated_when_they_have_ended() -> None:
     loop = a_loop(of("low", 40, 800))
-    asked(loop, of("shop", 60, 700))
+    submit_and_evaluate(loop, of("shop", 60, 700))
     loop.settle()
     loop.with_node("n1")
-    loop.room_came()
+    loop.retry_blocked()
     loop.settle()
 
-    assert [len(loop.live(job)) for job in ("shop", "low")] == [1, 1]
+    assert [len(loop.list_active(job)) for job in ("shop", "low")] == [1, 1]
 
 
-def test_work_of_every_node_pushes_aside_on_its_node() -> None:
+def test_a_system_job_preempts_on_its_node() -> None:
     loop = a_loop(of("low", 40, 800, count=2), nodes=2)
     group = a_group("web", a_task(resources=some_resources(cpu=500, memory_mb=10)))
     loop.register(a_system_job("shop", group, priority=90))
     loop.settle()
 
-    assert sorted(each.node_id for each in loop.live("shop")) == ["n0", "n1"]
+    assert sorted(each.node_id for each in loop.list_active("shop")) == ["n0", "n1"]
 
 
-def test_of_a_group_no_more_are_pushed_aside_than_it_lets_go_where_another_will_do() -> None:
+def test_a_group_loses_at_most_max_parallel_allocations_if_other_victims_exist() -> None:
     slow = MigratePolicy(max_parallel=1, min_healthy_time=SECOND_NS)
     loop = a_loop(of("low", 40, 300, count=2, migrate=slow), replace(of("lower", 40, 300), id="lower"))
-    asked(loop, of("shop", 60, 600))
+    submit_and_evaluate(loop, of("shop", 60, 600))
 
     assert sorted(each.job_id for each in evicted(loop)) == ["low", "lower"]

@@ -1,4 +1,4 @@
-"""How good placements are: against an exact solver on small cases, and against the lower bound on many nodes."""
+"""The quality of placements: against an exact solver on small cases, and against the lower bound on many nodes."""
 
 import math
 from collections import Counter
@@ -25,8 +25,8 @@ BOUND = 11 / 9
 """The most nodes that first fit decreasing needs, of those that an exact answer needs; and one more: the bound we state."""
 
 
-def asking(job_id: str, *groups: tuple[int, int, int]) -> Job:
-    """Each group: its count, MHz and MB of one of it."""
+def make_job(job_id: str, *groups: tuple[int, int, int]) -> Job:
+    """Return a job with a group for each triple of count, MHz and MB."""
 
     def group(at: int, count: int, cpu: int, memory_mb: int) -> TaskGroup:
         task = a_task(resources=some_resources(cpu=cpu, memory_mb=memory_mb))
@@ -36,19 +36,19 @@ def asking(job_id: str, *groups: tuple[int, int, int]) -> Job:
 
 
 def nodes_used(nodes: int, job: Job) -> tuple[int, int]:
-    """By the scheduler: how many nodes, and how many allocations were placed."""
+    """Return how many nodes the scheduler uses, and how many allocations it places."""
     loop = Loop()
     for at in range(nodes):
         loop.with_node(f"n{at}", cpu=ROOM, memory_mb=ROOM)
     loop.register(job)
-    (evaluation,) = loop.due()
+    (evaluation,) = loop.list_due()
     plan = plan_evaluation(SchedulerCache.from_snapshot(loop.replica), loop.replica, evaluation, loop.moment)
     used = Counter({node_id: len(placed) for node_id, placed in plan.placements.items()})
     return len(used), used.total()
 
 
 def fewest_nodes(nodes: int, groups: list[tuple[int, int, int]]) -> int:
-    """By an integer program: x of each group on each node, and whether the node is used at all."""
+    """Return the lowest possible number of nodes, by an integer program."""
     kinds = len(groups)
     width = nodes * (kinds + 1)
     cost = np.zeros(width)
@@ -71,15 +71,15 @@ def fewest_nodes(nodes: int, groups: list[tuple[int, int, int]]) -> int:
         high.append(group[0])
     upper = np.ones(width)
     upper[: nodes * kinds] = max(group[0] for group in groups)
-    found = milp(
+    solution = milp(
         cost,
         constraints=LinearConstraint(np.array(rows), low, high),
         integrality=np.ones(width),
         bounds=Bounds(0, upper),
         options={"time_limit": 5.0},
     )
-    assert found.success, found.message
-    return round(float(found.fun))
+    assert solution.success, solution.message
+    return round(float(solution.fun))
 
 
 SIZES = st.sampled_from([100, 150, 200, 250, 300, 400, 500, 600, 700])
@@ -88,12 +88,12 @@ GROUPS = st.lists(st.tuples(st.integers(1, 5), SIZES, SIZES), min_size=1, max_si
 
 @settings(max_examples=25)
 @given(GROUPS)
-def test_packing_uses_at_most_a_bounded_part_more_nodes_than_an_exact_solver(
+def test_packing_uses_a_bounded_share_more_nodes_than_an_exact_solver(
     groups: list[tuple[int, int, int]],
 ) -> None:
-    groups = sorted(groups, key=lambda each: -max(each[1], each[2]))  # As people write the large ones first.
+    groups = sorted(groups, key=lambda group: -max(group[1], group[2]))  # Users tend to write the large groups first.
     nodes = sum(group[0] for group in groups)
-    used, placed = nodes_used(nodes, asking("shop", *groups))
+    used, placed = nodes_used(nodes, make_job("shop", *groups))
     best = fewest_nodes(nodes, groups)
 
     assert placed == nodes
@@ -102,23 +102,25 @@ def test_packing_uses_at_most_a_bounded_part_more_nodes_than_an_exact_solver(
 
 @settings(max_examples=25)
 @given(GROUPS, st.integers(1, 6))
-def test_nothing_is_left_unplaced_that_fits_on_some_node_as_it_stands(
-    groups: list[tuple[int, int, int]], nodes: int
-) -> None:
+def test_everything_that_fits_on_some_node_is_placed(groups: list[tuple[int, int, int]], nodes: int) -> None:
     loop = Loop()
     for at in range(nodes):
         loop.with_node(f"n{at}", cpu=ROOM, memory_mb=ROOM)
-    loop.register(asking("shop", *groups))
-    loop.think()
+    loop.register(make_job("shop", *groups))
+    loop.process_pending()
     fleet = SchedulerCache.from_snapshot(loop.replica).fleet
     free = [
         (int(fleet.cpu[row] - fleet.cpu_used[row]), int(fleet.memory[row] - fleet.memory_used[row]))
         for row in fleet.row_by_node_id.values()
     ]
-    placed = Counter(each.task_group for each in loop.live())
+    placed = Counter(each.task_group for each in loop.list_active())
     missing = [group for at, group in enumerate(groups) if placed[f"g{at}"] < group[0]]
 
-    assert [each for each in missing if any(cpu >= each[1] and memory >= each[2] for cpu, memory in free)] == []
+    assert [
+        allocation
+        for allocation in missing
+        if any(cpu >= allocation[1] and memory >= allocation[2] for cpu, memory in free)
+    ] == []
 
 
 LIKE = ((100, 500, 500), (100, 250, 250), (200, 200, 200), (250, 100, 90), (300, 50, 50))
@@ -141,20 +143,20 @@ SMALL = ((1_000, 50, 50),)
 def test_on_many_nodes_packing_uses_at_most_two_percent_more_than_the_lower_bound(
     kinds: tuple[tuple[int, int, int], ...],
 ) -> None:
-    used, placed = nodes_used(300, asking("shop", *kinds))
+    used, placed = nodes_used(300, make_job("shop", *kinds))
 
     assert placed == sum(count for count, _, _ in kinds)
     assert used <= 1.02 * lower_bound(kinds)
 
 
 def lower_bound(kinds: Iterable[tuple[int, int, int]]) -> int:
-    """So many nodes the sum of what is asked for would fill."""
+    """Return how many nodes the sum of the demands would fill."""
     cpu, memory = sum(count * cpu for count, cpu, _ in kinds), sum(count * memory for count, _, memory in kinds)
     return math.ceil(max(cpu, memory) / ROOM)
 
 
-def test_of_a_service_siblings_are_kept_apart_as_the_reference_does() -> None:
-    batch = asking("shop", (10, 50, 50))
+def test_siblings_of_a_service_are_kept_apart_as_in_nomad() -> None:
+    batch = make_job("shop", (10, 50, 50))
 
     assert (1, 10) == nodes_used(300, batch)
     assert (10, 10) == nodes_used(300, replace(batch, type=JobType.SERVICE))

@@ -35,7 +35,7 @@ def of(*tasks: tuple[int, int], count: int = 1) -> TaskGroup:
 
 
 def a_state(*, region: str = "global", **limits: Any) -> AState:
-    """A fleet with room for anything, and a quota on the default namespace."""
+    """Return a state with unlimited nodes and a quota on the default namespace."""
     state = AState()
     for number in range(1, 4):
         state.with_node(f"node-{number}", cpu=10_000, memory_mb=10_000)
@@ -74,12 +74,12 @@ def test_no_more_is_placed_than_each_limit_allows(limits: dict[str, Any], fittin
     assert placed(planned(a_state(**limits), a_job("shop", of((100, 100), count=8)))) == fitting
 
 
-def test_a_limit_below_zero_allows_nothing_and_one_of_zero_everything() -> None:
+def test_a_limit_below_zero_allows_nothing_and_a_limit_of_zero_everything() -> None:
     assert placed(planned(a_state(count=-1), a_job("shop", of((100, 100))))) == 0
     assert placed(planned(a_state(cpu=0), a_job("shop", of((100, 100), count=5)))) == 5
 
 
-def test_what_is_refused_waits_for_the_quota_by_its_name_and_says_by_how_much() -> None:
+def test_a_refused_evaluation_names_the_quota_and_the_excess() -> None:
     plan = planned(a_state(memory_mb=250), a_job("shop", of((100, 100), count=4)))
 
     (blocked,) = plan.follow_ups
@@ -91,15 +91,15 @@ def test_what_is_refused_waits_for_the_quota_by_its_name_and_says_by_how_much() 
     assert metric.coalesced_failures == 1
 
 
-def test_system_jobs_are_bound_by_it_too() -> None:
+def test_system_jobs_are_limited_too() -> None:
     assert placed(planned(a_state(count=2), a_system_job("agent", of((100, 100))))) == 2
 
 
-def test_a_limit_of_another_region_binds_nobody_here() -> None:
+def test_a_limit_of_another_region_does_not_apply() -> None:
     assert placed(planned(a_state(region="mars", count=1), a_job("shop", of((100, 100), count=3)))) == 3
 
 
-def test_what_other_namespaces_of_the_quota_use_counts() -> None:
+def test_usage_of_other_namespaces_with_the_quota_counts() -> None:
     state = a_state(count=3)
     state.put(NAMESPACES.build_put(Namespace(name="other", quota="tight", create_index=WRITE_INDEX)))
     commit(state, planned(state, a_job("theirs", of((100, 100), count=2), namespace="other")))
@@ -107,7 +107,7 @@ def test_what_other_namespaces_of_the_quota_use_counts() -> None:
     assert placed(planned(state, a_job("shop", of((100, 100), count=3)))) == 1
 
 
-def test_what_has_to_stop_counts_until_its_node_says_that_it_did() -> None:
+def test_a_stopping_allocation_counts_until_its_node_reports_the_end() -> None:
     state = a_state(count=1)
     state.register(a_job("old", of((100, 100))))
     old = state.with_allocation(state.job("old"), client_status=ClientStatus.RUNNING)
@@ -127,7 +127,7 @@ def test_all_tasks_of_a_group_count() -> None:
     }  # fmt: skip
 
 
-def test_of_two_plans_made_at_once_the_second_is_cut_to_what_the_first_left() -> None:
+def test_the_second_of_two_concurrent_plans_is_cut_to_the_remaining_quota() -> None:
     state = a_state(count=3)
     first = planned(state, a_job("first", of((100, 100), count=2)))
     second = planned(state, a_job("second", of((100, 100), count=2)))
@@ -139,14 +139,14 @@ def test_of_two_plans_made_at_once_the_second_is_cut_to_what_the_first_left() ->
     assert checked.dropped_nodes
 
 
-def test_what_takes_the_place_of_something_needs_only_the_difference() -> None:
+def test_a_replacement_needs_only_the_difference() -> None:
     allowance = RemainingQuota("tight", RegionLimit(memory_mb=100), {"memory_mb": 100})
 
     assert allowance.list_exceeded_limits({"memory_mb": 100}, released={"memory_mb": 100}) == ()
     assert allowance.list_exceeded_limits({"memory_mb": 101}, released={"memory_mb": 100}) != ()
 
 
-def test_an_update_that_the_quota_would_never_allow_leaves_what_runs_alone() -> None:
+def test_an_update_that_the_quota_never_allows_changes_nothing() -> None:
     state = a_state(memory_mb=100)
     commit(state, planned(state, a_job("shop", of((100, 100)))))
     state.with_client_status(next(iter(state.replica.iter_all(ALLOCATIONS))).id, ClientStatus.RUNNING)
@@ -156,7 +156,7 @@ def test_an_update_that_the_quota_would_never_allow_leaves_what_runs_alone() -> 
     assert (plan.stops, placed(plan)) == ((), 0)
 
 
-def test_an_update_within_the_quota_stops_the_old_one_first_where_both_do_not_fit() -> None:
+def test_an_update_within_the_quota_stops_the_old_allocation_first_if_both_do_not_fit() -> None:
     state = a_state(memory_mb=100)
     commit(state, planned(state, a_job("shop", of((100, 100)))))
     state.with_client_status(next(iter(state.replica.iter_all(ALLOCATIONS))).id, ClientStatus.RUNNING)
@@ -166,19 +166,19 @@ def test_an_update_within_the_quota_stops_the_old_one_first_where_both_do_not_fi
     assert (len(plan.stops), placed(plan)) == (1, 0)
 
 
-def test_what_a_quota_has_left_is_known_without_adding_up_and_is_the_same_as_when_it_is_added_up() -> None:
+def test_the_tracked_quota_usage_equals_the_sum_of_allocations() -> None:
     state = AState()
     state.put(QUOTAS.build_put(Quota(name="small", create_index=WRITE_INDEX)))
     state.put(NAMESPACES.build_put(Namespace(name="default", quota="small", create_index=WRITE_INDEX)))
     state.with_node()
-    ground = SchedulerCache.from_snapshot(state.replica)
-    before = ground.quota_usage.get_quota_usage(state.replica, "small")
+    cache = SchedulerCache.from_snapshot(state.replica)
+    before = cache.quota_usage.get_quota_usage(state.replica, "small")
     job = a_job()
     state.register(job)
     resources = AllocatedResources(tasks={"server": AllocatedTaskResources(cpu=AllocatedCpu(cpu_shares=300))})
-    came = state.with_allocation(job, allocated_resources=resources, client_status=ClientStatus.RUNNING)
-    ground.apply_changes(state.replica, [], [(came.id, None, came)])
-    after = ground.quota_usage.get_quota_usage(state.replica, "small")
+    added = state.with_allocation(job, allocated_resources=resources, client_status=ClientStatus.RUNNING)
+    cache.apply_changes(state.replica, [], [(added.id, None, added)])
+    after = cache.quota_usage.get_quota_usage(state.replica, "small")
 
     assert (before, after) == ({}, sum_quota_usage(state.replica, "small"))
     assert after["cpu"] == 300

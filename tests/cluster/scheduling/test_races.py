@@ -1,7 +1,7 @@
-"""Whoever changes what a node can take, and whoever places on it, cannot both be right: the marks of room decide.
+"""Changes of a node's capacity and placements on it conflict, decided by the capacity versions.
 
-Each race is run both ways. A part of a plan is checked, something else is committed, and the part comes too late; or the
-something else is decided, the part is committed, and that comes too late and is decided anew.
+Each race is run both ways. Either a part of a plan is checked, something else is committed, and the part conflicts. Or
+the other change is decided, the part is committed, and the change conflicts and is decided again.
 """
 
 from collections.abc import Callable
@@ -39,7 +39,7 @@ def a_shop(name: str = "shop", count: int = 2) -> Job:
 
 
 def a_cluster() -> AState:
-    """One node with room for two, on which nothing runs."""
+    """Return a state with one empty node that has capacity for two allocations."""
     state = AState()
     state.with_node(cpu=1_000)
     state.register(a_shop())
@@ -51,21 +51,21 @@ def plan_of(state: AState, job_id: str = "shop") -> Plan:
 
 
 def part_of(state: AState, plan: Plan) -> Write:
-    """As the leader is about to commit it."""
+    """Return the next part of the plan, checked, but not committed."""
     checked = check_plan(plan, state.replica, max_changes=MANY)
     assert checked.write is not None, "the plan fits"
     return add_derived_changes(state.replica, checked.write)
 
 
 def smaller(state: AState) -> Decision[Any]:
-    """The node registers with less than it had."""
-    told = replace(
+    """Register the node with less capacity."""
+    reported = replace(
         state.node(),
         node_resources=NodeResources(
             cpu=NodeCpu(cpu_shares=300), memory=NodeMemory(memory_mb=1_000), disk=NodeDisk(disk_mb=100_000)
         ),
     )
-    return registration.register_node(state.replica, told, state.moment, max_evaluations=MANY)
+    return registration.register_node(state.replica, reported, state.moment, max_evaluations=MANY)
 
 
 def drained(state: AState) -> Decision[Any]:
@@ -94,19 +94,23 @@ def moved(outcome: object) -> list[tuple[str, str]]:
 
 
 def occupying(state: AState) -> int:
-    return sum(each.is_occupying for each in state.replica.list_by_index(ALLOCATIONS_ON_NODE, "node-1"))
+    return sum(allocation.is_occupying for allocation in state.replica.list_by_index(ALLOCATIONS_ON_NODE, "node-1"))
 
 
 def assert_nothing_over_committed(state: AState) -> None:
     for node in state.replica.iter_all(NODES):
-        here = [each for each in state.replica.list_by_index(ALLOCATIONS_ON_NODE, node.id) if each.is_occupying]
+        here = [
+            allocation
+            for allocation in state.replica.list_by_index(ALLOCATIONS_ON_NODE, node.id)
+            if allocation.is_occupying
+        ]
         assert Usage.sum_usages(map(get_allocation_usage, here)).fits_in(get_node_capacity(node)), (
             f"{node.name} is over-committed"
         )
 
 
 @pytest.mark.parametrize("race", RACES)
-def test_a_part_that_was_checked_before_a_node_changed_comes_too_late(race: str) -> None:
+def test_a_part_that_was_checked_before_a_node_changed_conflicts(race: str) -> None:
     state = a_cluster()
     plan = plan_of(state)
     part = part_of(state, plan)
@@ -121,7 +125,7 @@ def test_a_part_that_was_checked_before_a_node_changed_comes_too_late(race: str)
 
 
 @pytest.mark.parametrize("race", RACES)
-def test_what_was_decided_about_a_node_before_something_was_placed_there_is_decided_anew(race: str) -> None:
+def test_a_node_change_decided_before_a_placement_is_decided_again(race: str) -> None:
     state = a_cluster()
     too_late = write_of(RACES[race](state))
 
@@ -133,7 +137,7 @@ def test_what_was_decided_about_a_node_before_something_was_placed_there_is_deci
     assert isinstance(again, Committed)
 
 
-def test_of_two_plans_for_the_same_room_one_is_carried_out() -> None:
+def test_of_two_plans_for_the_same_capacity_one_is_committed() -> None:
     state = a_cluster()
     state.register(a_shop("other"))
     plans = [plan_of(state, "shop"), plan_of(state, "other")]
@@ -147,7 +151,7 @@ def test_of_two_plans_for_the_same_room_one_is_carried_out() -> None:
     assert_nothing_over_committed(state)
 
 
-def test_two_plans_that_share_a_node_with_room_for_both_are_carried_out_one_after_the_other() -> None:
+def test_two_plans_that_fit_on_one_node_are_committed_one_after_the_other() -> None:
     state = a_cluster()
     state.register(a_shop("other", count=1))
     state.register(a_shop("third", count=1))
@@ -162,9 +166,9 @@ def test_two_plans_that_share_a_node_with_room_for_both_are_carried_out_one_afte
     assert_nothing_over_committed(state)
 
 
-def test_a_part_that_was_checked_before_a_node_returned_with_its_work_comes_too_late() -> None:
+def test_a_part_that_was_checked_before_a_node_reconnected_conflicts() -> None:
     state = a_cluster()
-    returned = state_with_work_out_of_contact(state)
+    returned = lose_and_make_report(state)
     plan = plan_of(state)
     part = part_of(state, plan)
 
@@ -176,9 +180,9 @@ def test_a_part_that_was_checked_before_a_node_returned_with_its_work_comes_too_
     assert_nothing_over_committed(state)
 
 
-def test_a_return_that_was_decided_before_something_was_placed_is_decided_anew() -> None:
+def test_a_reconnect_decided_before_a_placement_is_decided_again() -> None:
     state = a_cluster()
-    returned = state_with_work_out_of_contact(state)
+    returned = lose_and_make_report(state)
     too_late = write_of(returned())
 
     state.commit(part_of(state, plan_of(state)))
@@ -187,16 +191,21 @@ def test_a_return_that_was_decided_before_something_was_placed_is_decided_anew()
     assert PLACED in moved(outcome)
 
 
-def state_with_work_out_of_contact(state: AState) -> Callable[[], Decision[Any]]:
-    """What ran on the node counts as lost, and occupies nothing; answers how the node says that it runs all the same."""
+def lose_and_make_report(state: AState) -> Callable[[], Decision[Any]]:
+    """Make the node's allocations lost, and return the report by which the node says that they run."""
     state.register(a_shop("old"))
     placed = plan_of(state, "old").placements["node-1"]
-    state.put_led(*(ALLOCATIONS.build_put(replace(each, client_status=ClientStatus.UNKNOWN)) for each in placed))
     state.put_led(
-        *(ALLOCATIONS.build_put(replace(state.allocation(each.id), client_status=ClientStatus.LOST)) for each in placed)
+        *(ALLOCATIONS.build_put(replace(allocation, client_status=ClientStatus.UNKNOWN)) for allocation in placed)
+    )
+    state.put_led(
+        *(
+            ALLOCATIONS.build_put(replace(state.allocation(allocation.id), client_status=ClientStatus.LOST))
+            for allocation in placed
+        )
     )
     state.end_evaluations("old")
-    told = [AllocationReport(id=each.id, client_status=ClientStatus.RUNNING) for each in placed]
+    reported = [AllocationReport(id=allocation.id, client_status=ClientStatus.RUNNING) for allocation in placed]
     return lambda: reports.apply_reports(
-        state.replica, "node-1", told, state.moment, is_complete=False, max_evaluations=MANY
+        state.replica, "node-1", reported, state.moment, is_complete=False, max_evaluations=MANY
     )

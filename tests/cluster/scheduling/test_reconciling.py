@@ -1,4 +1,4 @@
-"""What an evaluation makes of a group that differs from what is wanted."""
+"""What an evaluation changes in a group that differs from what the job requests."""
 
 from typing import Any
 
@@ -40,7 +40,7 @@ def a_loop(*jobs: Job, nodes: int = 3, cpu: int = 1_000) -> Loop:
 
 
 def indexes(allocations: list[Allocation]) -> list[int]:
-    return sorted(int(each.name.split("[")[1][:-1]) for each in allocations)
+    return sorted(int(allocation.name.split("[")[1][:-1]) for allocation in allocations)
 
 
 def opened(loop: Loop, trigger: EvaluationTrigger) -> list[Evaluation]:
@@ -50,23 +50,23 @@ def opened(loop: Loop, trigger: EvaluationTrigger) -> list[Evaluation]:
 # -- names and count ---------------------------------------------------------------------------------------------------
 
 
-def test_the_highest_names_are_stopped_first_and_the_lowest_given_first() -> None:
+def test_the_highest_names_are_stopped_first_and_the_lowest_assigned_first() -> None:
     loop = a_loop(a_version(count=5))
     loop.register(a_version(count=2))
     loop.settle()
-    few = indexes(loop.live())
+    few = indexes(loop.list_active())
     loop.register(a_version(count=4))
     loop.settle()
 
-    assert (few, indexes(loop.live())) == ([0, 1], [0, 1, 2, 3])
+    assert (few, indexes(loop.list_active())) == ([0, 1], [0, 1, 2, 3])
 
 
-def test_a_count_of_none_stops_all_and_nothing_is_left_to_do() -> None:
+def test_a_count_of_zero_stops_everything() -> None:
     loop = a_loop(a_version(count=2))
     loop.register(a_version(count=0))
     loop.settle()
 
-    assert (loop.live(), loop.open_evaluations()) == ([], [])
+    assert (loop.list_active(), loop.open_evaluations()) == ([], [])
 
 
 def test_a_stopped_job_leaves_nothing_running() -> None:
@@ -74,15 +74,15 @@ def test_a_stopped_job_leaves_nothing_running() -> None:
     loop.register(replace(a_version(count=3), stop=True))
     loop.settle()
 
-    assert [each.client_status for each in loop.of()] == [COMPLETE] * 3
+    assert [allocation.client_status for allocation in loop.list_allocations()] == [COMPLETE] * 3
     assert loop.job().status == "dead"
 
 
-def test_what_was_placed_is_told_by_what_was_desired() -> None:
+def test_desired_updates_report_the_placements() -> None:
     loop = a_loop(nodes=1)
     loop.register(a_version(count=2))
 
-    plan = loop.look_at()
+    plan = loop.evaluate_job()
 
     assert plan.completed_evaluation is not None
     assert plan.completed_evaluation.plan_annotations is not None
@@ -94,89 +94,91 @@ def test_what_was_placed_is_told_by_what_was_desired() -> None:
 # -- updates -----------------------------------------------------------------------------------------------------------
 
 
-def test_a_change_in_place_keeps_the_allocations_and_moves_them_to_the_new_version() -> None:
+def test_an_update_in_place_keeps_the_allocations_and_moves_them_to_the_new_version() -> None:
     loop = a_loop(a_version())
-    before = [each.id for each in loop.live()]
+    before = [each.id for each in loop.list_active()]
     loop.register(replace(a_version(), priority=70))
     loop.settle()
 
-    assert [each.id for each in loop.live()] == before
-    assert {each.job_version for each in loop.live()} == {1}
+    assert [each.id for each in loop.list_active()] == before
+    assert {each.job_version for each in loop.list_active()} == {1}
 
 
-def test_a_change_in_place_of_what_may_no_longer_be_there_replaces_it() -> None:
+def test_an_update_in_place_on_an_infeasible_node_replaces_the_allocation() -> None:
     loop = a_loop(a_version(count=1), nodes=2)
-    (old,) = loop.live()
+    (old,) = loop.list_active()
     loop.register(a_version(count=1, constraints=(a_constraint("${node.unique.id}", old.node_id, "!="),)))
     loop.settle()
 
-    (new,) = loop.live()
+    (new,) = loop.list_active()
     assert (new.previous_allocation, new.node_id == old.node_id) == (old.id, False)
     assert loop.allocation(old.id).desired_description == "alloc is being updated due to job update"
 
 
-def test_an_update_replaces_each_under_its_name() -> None:
+def test_an_update_replaces_each_allocation_under_its_name() -> None:
     loop = a_loop(a_version())
     loop.register(a_version(1))
     loop.settle()
 
-    old = {each.id: each for each in loop.of() if each.job_version == 0}
-    assert indexes(loop.live()) == [0, 1, 2]
-    assert [old[each.previous_allocation].name for each in loop.live()] == [each.name for each in loop.live()]
-    assert all(loop.allocation(each.previous_allocation).next_allocation == each.id for each in loop.live())
+    old = {allocation.id: allocation for allocation in loop.list_allocations() if allocation.job_version == 0}
+    assert indexes(loop.list_active()) == [0, 1, 2]
+    assert [old[each.previous_allocation].name for each in loop.list_active()] == [
+        each.name for each in loop.list_active()
+    ]
+    assert all(loop.allocation(each.previous_allocation).next_allocation == each.id for each in loop.list_active())
 
 
-def test_what_failed_for_good_is_replaced_by_a_new_version() -> None:
+def test_a_permanently_failed_allocation_is_replaced_by_a_new_version() -> None:
     never = ReschedulePolicy(attempts=0, unlimited=False)
     loop = a_loop(a_version(count=1, reschedule_policy=never))
-    loop.tell(loop.live()[0], FAILED)
-    loop.look_at()
-    assert loop.live() == []
+    loop.report(loop.list_active()[0], FAILED)
+    loop.evaluate_job()
+    assert loop.list_active() == []
 
     loop.register(a_version(1, count=1, reschedule_policy=never))
     loop.settle()
 
-    assert [each.job_version for each in loop.live()] == [1]
+    assert [each.job_version for each in loop.list_active()] == [1]
 
 
-def test_where_the_new_has_no_room_beside_the_old_the_old_goes_first_and_one_at_a_time() -> None:
+def test_without_capacity_for_both_the_old_version_stops_first_one_at_a_time() -> None:
     rolling = UpdatePolicy(max_parallel=1, min_healthy_time=SECOND_NS)
     loop = a_loop(a_version(count=2, cpu=900, update=rolling), nodes=2)
     least = 2
 
     def count() -> None:
         nonlocal least
-        least = min(least, len(loop.live()))
+        least = min(least, len(loop.list_active()))
 
-    loop.looks.append(count)
+    loop.checks.append(count)
     loop.register(a_version(1, count=2, cpu=900, update=rolling))
     loop.settle()
 
-    assert (least, [each.job_version for each in loop.live()]) == (1, [1, 1])
+    assert (least, [each.job_version for each in loop.list_active()]) == (1, [1, 1])
     assert loop.deployment().status == "successful"
 
 
-def test_hosts_that_must_be_distinct_do_not_stand_in_the_way_of_an_update() -> None:
+def test_distinct_hosts_do_not_block_an_update() -> None:
     distinct = (a_constraint("", operand="distinct_hosts"),)
     loop = a_loop(a_version(constraints=distinct))
     loop.register(a_version(1, constraints=distinct))
 
-    plan = loop.look_at()
+    plan = loop.evaluate_job()
 
     assert sorted(plan.placements) == ["n0", "n1", "n2"]
 
 
-def test_two_groups_of_a_job_that_wants_distinct_hosts_are_kept_apart_in_one_evaluation() -> None:
+def test_two_groups_of_a_job_with_distinct_hosts_are_kept_apart_in_one_evaluation() -> None:
     task = a_task(resources=some_resources(cpu=10, memory_mb=10))
     job = a_job(
         "shop", a_group("web", task), a_group("db", task), constraints=(a_constraint("", operand="distinct_hosts"),)
     )
     loop = a_loop(job, nodes=2)
 
-    assert sorted(each.node_id for each in loop.live()) == ["n0", "n1"]
+    assert sorted(each.node_id for each in loop.list_active()) == ["n0", "n1"]
 
 
-def test_a_disk_that_sticks_keeps_its_node() -> None:
+def test_an_allocation_with_a_sticky_disk_keeps_its_node() -> None:
     sticky = EphemeralDisk(sticky=True)
     loop = a_loop(a_version(count=1, ephemeral_disk=sticky), nodes=1)
     for number in range(1, 4):
@@ -184,88 +186,88 @@ def test_a_disk_that_sticks_keeps_its_node() -> None:
     loop.register(a_version(1, count=1, ephemeral_disk=sticky))
     loop.settle()
 
-    assert [each.node_id for each in loop.live()] == ["n0"]
+    assert [each.node_id for each in loop.list_active()] == ["n0"]
 
 
 # -- rescheduling ------------------------------------------------------------------------------------------------------
 
 
-def test_an_attempt_that_finds_no_node_keeps_its_history_and_is_made_when_there_is_one() -> None:
+def test_a_retry_without_a_node_keeps_its_history_and_is_made_when_a_node_exists() -> None:
     policy = ReschedulePolicy(attempts=1, interval=3_600 * SECOND_NS, unlimited=False, delay=5 * SECOND_NS)
     job = a_batch_job("shop", a_group("web", a_task(resources=some_resources(cpu=900)), reschedule_policy=policy))
     loop = a_loop(job, nodes=1)
-    first = loop.tell(loop.live()[0], FAILED)
+    first = loop.report(loop.list_active()[0], FAILED)
     loop.put(NODES.build_put(replace(loop.node("n0"), scheduling_eligibility=SchedulingEligibility.INELIGIBLE)))
-    loop.look_at()
+    loop.evaluate_job()
     loop.pass_time(10)
-    loop.think()
+    loop.process_pending()
     waiting = loop.allocation(first.id)
     assert waiting.reschedule_tracker is not None
     assert (waiting.desired_status, waiting.reschedule_tracker.last_reschedule) == (DesiredStatus.RUN, "no placement")
 
     loop.with_node("n1")
-    loop.room_came()
+    loop.retry_blocked()
     loop.settle()
-    (second,) = loop.live()
-    loop.tell(second, FAILED)
-    loop.look_at()
+    (second,) = loop.list_active()
+    loop.report(second, FAILED)
+    loop.evaluate_job()
     loop.pass_time(10)
     loop.settle()
 
     assert second.previous_allocation == first.id
-    assert loop.live() == []
+    assert loop.list_active() == []
     assert loop.job().status == "dead"
 
 
-def test_no_more_are_tried_again_than_are_missing() -> None:
+def test_no_more_failed_allocations_are_retried_than_are_missing() -> None:
     loop = a_loop(a_version(count=2, reschedule_policy=ReschedulePolicy()))
-    for allocation in loop.live():
-        loop.tell(allocation, FAILED)
+    for allocation in loop.list_active():
+        loop.report(allocation, FAILED)
     loop.pass_time(31)
     loop.register(a_version(count=1, reschedule_policy=ReschedulePolicy()))
     loop.settle()
 
-    assert (len(loop.live()), len(loop.of())) == (1, 3)
+    assert (len(loop.list_active()), len(loop.list_allocations())) == (1, 3)
 
 
-def test_failures_close_together_are_looked_at_together() -> None:
+def test_failures_close_together_share_a_follow_up_evaluation() -> None:
     loop = a_loop(a_version(count=3, reschedule_policy=ReschedulePolicy()))
-    for delay, allocation in zip((0, 3, 20), loop.live(), strict=True):
+    for delay, allocation in zip((0, 3, 20), loop.list_active(), strict=True):
         loop.pass_time(delay)
-        loop.tell(allocation, FAILED)
+        loop.report(allocation, FAILED)
     now_ns = loop.now_ns
-    loop.look_at()
+    loop.evaluate_job()
 
     waiting = [each for each in loop.open_evaluations() if each.wait_until is not None]
-    later = sorted(waiting, key=lambda each: str(each.wait_until))
+    later = sorted(waiting, key=lambda evaluation: str(evaluation.wait_until))
     assert [(e.triggered_by, round((to_ns(e.wait_until) - now_ns) / SECOND_NS)) for e in later] == [  # type: ignore[arg-type]
         ("alloc-reschedule", 7),
         ("alloc-failure", 30),
     ]
-    marks = [each.followup_eval_id for each in loop.of()]
+    marks = [allocation.followup_eval_id for allocation in loop.list_allocations()]
     assert marks == [later[0].id, later[0].id, later[1].id]
 
 
-def test_work_that_completed_never_runs_again_even_if_it_was_told_to_stop() -> None:
+def test_a_completed_batch_allocation_never_runs_again_even_if_it_was_stopped() -> None:
     loop = a_loop(a_batch_job("shop", a_group("web", count=2)))
-    done = [loop.tell(each, COMPLETE) for each in loop.live()]
+    done = [loop.report(each, COMPLETE) for each in loop.list_active()]
     loop.put_led(ALLOCATIONS.build_put(replace(done[0], desired_status=DesiredStatus.STOP)))
-    loop.look_at()
+    loop.evaluate_job()
     loop.settle()
 
-    assert len(loop.of()) == 2
+    assert len(loop.list_allocations()) == 2
 
 
 # -- nodes that are lost, out of contact, back -------------------------------------------------------------------------
 
 
-def test_what_ran_on_a_node_that_is_down_is_lost_and_replaced_under_its_name() -> None:
+def test_an_allocation_on_a_node_that_is_down_is_lost_and_replaced_under_its_name() -> None:
     loop = a_loop(a_version(count=1), nodes=2)
-    (first,) = loop.live()
-    loop.lose(first.node_id)
+    (first,) = loop.list_active()
+    loop.lose_node(first.node_id)
     loop.settle()
 
-    (second,) = loop.live()
+    (second,) = loop.list_active()
     old = loop.allocation(first.id)
     assert (old.client_status, old.desired_description, old.next_allocation) == (
         LOST,
@@ -275,22 +277,22 @@ def test_what_ran_on_a_node_that_is_down_is_lost_and_replaced_under_its_name() -
     assert (second.name, second.previous_allocation) == (first.name, first.id)
 
 
-def test_where_the_node_stops_by_itself_nothing_is_placed_before_it_has() -> None:
+def test_nothing_is_placed_before_a_disconnected_node_has_stopped_its_tasks() -> None:
     policy = DisconnectPolicy(stop_on_client_after=30 * SECOND_NS)
     loop = a_loop(a_version(count=1, disconnect=policy), nodes=2)
-    loop.lose(loop.live()[0].node_id)
+    loop.lose_node(loop.list_active()[0].node_id)
     loop.settle()
     (again,) = opened(loop, EvaluationTrigger.ALLOC_FAILURE)
     assert again.wait_until is not None
-    assert (loop.live(), to_ns(again.wait_until)) == ([], loop.now_ns + 35 * SECOND_NS)
+    assert (loop.list_active(), to_ns(again.wait_until)) == ([], loop.now_ns + 35 * SECOND_NS)
 
     loop.pass_time(34)
-    loop.look_at()
-    early = loop.live()
+    loop.evaluate_job()
+    early = loop.list_active()
     loop.pass_time(2)
     loop.settle()
 
-    assert (early, len(loop.live())) == ([], 1)
+    assert (early, len(loop.list_active())) == ([], 1)
 
 
 def test_an_update_stops_no_other_allocation_while_the_replacement_of_a_lost_one_is_held_back() -> None:
@@ -298,34 +300,34 @@ def test_an_update_stops_no_other_allocation_while_the_replacement_of_a_lost_one
     update = UpdatePolicy(max_parallel=1, min_healthy_time=SECOND_NS)
     loop = a_loop(a_version(0, disconnect=policy, update=update), nodes=4)
     loop.register(a_version(1, disconnect=policy, update=update))
-    loop.think()
-    (updated,) = [each for each in loop.live() if each.job_version == 1]
-    loop.lose(updated.node_id)
-    loop.think()
-    loop.look_at()
-    while_held_back = [each.job_version for each in loop.live()]
+    loop.process_pending()
+    (updated,) = [each for each in loop.list_active() if each.job_version == 1]
+    loop.lose_node(updated.node_id)
+    loop.process_pending()
+    loop.evaluate_job()
+    while_held_back = [each.job_version for each in loop.list_active()]
 
     loop.pass_time(36)
     loop.settle()
 
-    assert ([0, 0], [1, 1, 1]) == (while_held_back, [each.job_version for each in loop.live()])
+    assert ([0, 0], [1, 1, 1]) == (while_held_back, [each.job_version for each in loop.list_active()])
 
 
-def lose_contact(**policy: Any) -> tuple[Loop, Allocation, str]:
-    """A node is out of contact, and what it ran is replaced. Answers the original and its replacement's id."""
+def disconnect_and_replace(**policy: Any) -> tuple[Loop, Allocation, str]:
+    """Disconnect a node and replace its allocation. Return the original and its replacement's id."""
     given = DisconnectPolicy(**{"lost_after": 600 * SECOND_NS, **policy})
     delays = ReschedulePolicy(delay=5 * SECOND_NS)
     loop = a_loop(a_version(count=1, disconnect=given, reschedule_policy=delays), nodes=2)
-    (original,) = loop.live()
-    loop.lose(original.node_id, NodeStatus.DISCONNECTED)
-    loop.think()
+    (original,) = loop.list_active()
+    loop.lose_node(original.node_id, NodeStatus.DISCONNECTED)
+    loop.process_pending()
     loop.pass_time(10)
     loop.settle()
     return loop, loop.allocation(original.id), loop.allocation(original.id).next_allocation
 
 
-def test_what_is_out_of_contact_is_unknown_and_replaced_without_being_stopped() -> None:
-    loop, original, replacement = lose_contact()
+def test_a_disconnected_allocation_is_unknown_and_replaced_without_a_stop() -> None:
+    loop, original, replacement = disconnect_and_replace()
 
     assert (original.client_status, original.desired_status) == (UNKNOWN, DesiredStatus.RUN)
     assert original.client_description == "alloc is unknown since its node is disconnected"
@@ -334,108 +336,108 @@ def test_what_is_out_of_contact_is_unknown_and_replaced_without_being_stopped() 
     assert len(opened(loop, EvaluationTrigger.MAX_DISCONNECT_TIMEOUT)) == 1
 
 
-def test_what_is_not_to_be_replaced_stays_alone() -> None:
-    _, original, replacement = lose_contact(replace=False)
+def test_a_group_with_replace_disabled_gets_no_replacement() -> None:
+    _, original, replacement = disconnect_and_replace(replace=False)
 
     assert (original.client_status, replacement) == (UNKNOWN, "")
 
 
-def test_what_is_out_of_contact_for_too_long_is_lost() -> None:
-    loop, original, replacement = lose_contact()
+def test_an_allocation_that_is_disconnected_for_too_long_is_lost() -> None:
+    loop, original, replacement = disconnect_and_replace()
     loop.pass_time(600)
     loop.settle()
 
     assert loop.allocation(original.id).client_status is LOST
-    assert [each.id for each in loop.live()] == [replacement]
+    assert [each.id for each in loop.list_active()] == [replacement]
 
 
-def back(loop: Loop, original: Allocation, status: ClientStatus = RUNNING) -> list[str]:
-    """The node is back and tells of what it ran; answers who goes on."""
-    loop.come_back(original.node_id)
-    loop.tell(original, status)
-    loop.look_at()
+def reconnect(loop: Loop, original: Allocation, status: ClientStatus = RUNNING) -> list[str]:
+    """Reconnect the node, report the original, and return the active allocations."""
+    loop.reconnect_node(original.node_id)
+    loop.report(original, status)
+    loop.evaluate_job()
     loop.settle()
-    return [each.id for each in loop.live()]
+    return [each.id for each in loop.list_active()]
 
 
-def test_the_original_goes_on_where_it_is_to_be_kept() -> None:
-    loop, original, replacement = lose_contact(reconcile="keep_original")
+def test_the_original_continues_if_the_strategy_keeps_it() -> None:
+    loop, original, replacement = disconnect_and_replace(reconcile="keep_original")
 
-    assert back(loop, original) == [original.id]
+    assert reconnect(loop, original) == [original.id]
     stopped = loop.allocation(replacement)
     assert stopped.desired_description == "alloc not needed due to disconnected client reconnect"
     assert [state.value for state in loop.allocation(original.id).alloc_states or ()] == ["unknown", "running"]
 
 
-def test_the_replacement_goes_on_where_it_is_to_be_kept() -> None:
-    loop, original, replacement = lose_contact(reconcile="keep_replacement")
+def test_the_replacement_continues_if_the_strategy_keeps_it() -> None:
+    loop, original, replacement = disconnect_and_replace(reconcile="keep_replacement")
 
-    assert back(loop, original) == [replacement]
+    assert reconnect(loop, original) == [replacement]
 
 
-def test_an_original_that_failed_meanwhile_is_given_up() -> None:
-    loop, original, replacement = lose_contact(reconcile="keep_original")
+def test_an_original_that_failed_meanwhile_is_stopped() -> None:
+    loop, original, replacement = disconnect_and_replace(reconcile="keep_original")
 
-    assert back(loop, original, FAILED) == [replacement]
+    assert reconnect(loop, original, FAILED) == [replacement]
     assert loop.allocation(original.id).desired_status is DesiredStatus.STOP
 
 
-def test_what_was_replaced_while_nobody_knew_of_it_does_not_stand_for_another_that_is_lost() -> None:
+def test_a_replaced_unknown_allocation_does_not_count_in_place_of_a_lost_one() -> None:
     delays = ReschedulePolicy(delay=5 * SECOND_NS)
     loop = a_loop(a_version(count=2, disconnect=WINDOW, reschedule_policy=delays, constraints=(
         a_constraint("", operand="distinct_hosts"),)), nodes=4)  # fmt: skip
-    first, second = loop.live()
-    loop.lose(first.node_id, NodeStatus.DISCONNECTED)
-    loop.think()
+    first, second = loop.list_active()
+    loop.lose_node(first.node_id, NodeStatus.DISCONNECTED)
+    loop.process_pending()
     loop.pass_time(10)
     loop.settle()
     loop.put(NODES.build_put(replace(loop.node(second.node_id), status=NodeStatus.DOWN)))
-    loop.look_at()
+    loop.evaluate_job()
     loop.settle()
 
-    assert len([each for each in loop.live() if each.client_status is RUNNING]) == 2
+    assert len([each for each in loop.list_active() if each.client_status is RUNNING]) == 2
 
 
 # -- migrations --------------------------------------------------------------------------------------------------------
 
 
-def test_what_is_marked_moves_whatever_its_deployment_does() -> None:
+def test_a_marked_allocation_migrates_whatever_the_state_of_its_deployment() -> None:
     rolling = UpdatePolicy(max_parallel=1)
     loop = a_loop(nodes=2)
     loop.register(a_version(count=2, update=rolling))
     loop.settle(healthy=None)
-    (first, _) = loop.live()
+    (first, _) = loop.list_active()
     loop.put_led(ALLOCATIONS.build_put(replace(first, desired_transition=DesiredTransition(migrate=True))))
     loop.put_led(DEPLOYMENTS.build_put(replace(loop.deployment(), status=type(loop.deployment().status).PAUSED)))
 
-    loop.look_at()
+    loop.evaluate_job()
 
     assert loop.allocation(first.id).desired_description == "alloc is being migrated"
-    assert indexes(loop.live()) == [0, 1]
+    assert indexes(loop.list_active()) == [0, 1]
 
 
 # -- every node --------------------------------------------------------------------------------------------------------
 
 
-def test_a_system_job_comes_to_a_node_that_joins_and_leaves_one_that_is_out_of_its_reach() -> None:
+def test_a_system_job_starts_on_a_new_node_and_leaves_one_outside_its_datacenters() -> None:
     loop = a_loop(a_system_job("shop"), nodes=2)
     loop.with_node("n2")
-    loop.look_at()
+    loop.evaluate_job()
     loop.settle()
-    joined = sorted(each.node_id for each in loop.live())
+    joined = sorted(each.node_id for each in loop.list_active())
     loop.put(NODES.build_put(replace(loop.node("n0"), datacenter="other")))
     loop.register(a_system_job("shop", datacenters=("dc1",)))
     loop.settle()
 
-    assert (joined, sorted(each.node_id for each in loop.live())) == (["n0", "n1", "n2"], ["n1", "n2"])
+    assert (joined, sorted(each.node_id for each in loop.list_active())) == (["n0", "n1", "n2"], ["n1", "n2"])
 
 
-def test_a_system_job_that_ended_on_a_node_is_started_there_again() -> None:
+def test_a_system_allocation_that_ended_is_started_again() -> None:
     loop = a_loop(a_system_job("shop"), nodes=1)
-    loop.tell(loop.live()[0], COMPLETE)
-    loop.look_at()
+    loop.report(loop.list_active()[0], COMPLETE)
+    loop.evaluate_job()
 
-    assert len(loop.live()) == 1
+    assert len(loop.list_active()) == 1
 
 
 def test_a_sysbatch_job_runs_once_on_each_node_and_again_when_it_changes() -> None:
@@ -443,37 +445,37 @@ def test_a_sysbatch_job_runs_once_on_each_node_and_again_when_it_changes() -> No
         return a_job("shop", a_group("web", a_task(env={"V": str(value)})), type=JobType.SYSBATCH)
 
     loop = a_loop(job(0), nodes=2)
-    first, second = loop.live()
-    loop.tell(first, COMPLETE)
-    stopped = loop.tell(second, FAILED)
+    first, second = loop.list_active()
+    loop.report(first, COMPLETE)
+    stopped = loop.report(second, FAILED)
     loop.put_led(ALLOCATIONS.build_put(replace(stopped, desired_status=DesiredStatus.STOP)))
-    loop.look_at()
-    once = len(loop.of())
+    loop.evaluate_job()
+    once = len(loop.list_allocations())
     loop.register(job(1))
     loop.settle()
 
-    assert (once, len(loop.of()), {each.job_version for each in loop.live()}) == (2, 4, {1})
+    assert (once, len(loop.list_allocations()), {each.job_version for each in loop.list_active()}) == (2, 4, {1})
 
 
-def test_a_node_that_takes_nothing_new_keeps_what_it_runs_until_that_is_outdated() -> None:
+def test_a_node_without_placements_keeps_its_allocations_until_they_are_outdated() -> None:
     loop = a_loop(a_system_job("shop"), nodes=1)
     loop.put(NODES.build_put(replace(loop.node("n0"), scheduling_eligibility=SchedulingEligibility.INELIGIBLE)))
-    loop.look_at()
-    kept = len(loop.live())
+    loop.evaluate_job()
+    active_count = len(loop.list_active())
     loop.register(a_system_job("shop", a_group("web", a_task(env={"V": "1"}))))
     loop.settle()
 
-    assert (kept, loop.live()) == (1, [])
+    assert (active_count, loop.list_active()) == (1, [])
 
 
-def test_nodes_that_can_never_run_a_system_job_are_no_failure_unless_none_can() -> None:
+def test_infeasible_nodes_are_no_failure_of_a_system_job_unless_all_are() -> None:
     loop = a_loop(nodes=2)
     loop.with_node("bare", attributes={})
     loop.register(a_system_job("shop"))
-    some = loop.look_at()
+    some = loop.evaluate_job()
     none = a_system_job("none", a_group("web", a_task(driver="java")))
     loop.register(none)
-    nowhere = loop.look_at("none")
+    nowhere = loop.evaluate_job("none")
 
     assert some.completed_evaluation is not None
     assert nowhere.completed_evaluation is not None
@@ -485,23 +487,23 @@ def test_nodes_that_can_never_run_a_system_job_are_no_failure_unless_none_can() 
     assert failed.constraint_filtered == {"missing drivers": 3}
 
 
-def test_a_system_job_asks_for_no_distinct_hosts() -> None:
+def test_a_system_job_ignores_distinct_hosts() -> None:
     distinct = (a_constraint("", operand="distinct_hosts"),)
     loop = a_loop(a_system_job("shop", a_group("web"), a_group("db"), constraints=distinct), nodes=1)
 
-    assert len(loop.live()) == 2
+    assert len(loop.list_active()) == 2
 
 
-def test_a_system_job_leaves_a_node_that_its_new_version_does_not_belong_on() -> None:
+def test_a_system_job_leaves_a_node_that_its_new_version_cannot_run_on() -> None:
     loop = a_loop(a_system_job("shop"), nodes=2)
     loop.register(a_system_job("shop", constraints=(a_constraint("${node.unique.id}", "n0", "!="),)))
     loop.settle()
 
-    assert [each.node_id for each in loop.live()] == ["n1"]
+    assert [each.node_id for each in loop.list_active()] == ["n1"]
     assert [each for each in loop.open_evaluations() if each.failed_tg_allocs] == []
 
 
-def test_a_system_job_goes_on_where_its_new_version_has_no_room_and_says_so() -> None:
+def test_a_system_job_continues_where_its_new_version_has_no_capacity_and_reports_it() -> None:
     def sized(cpu: int) -> Job:
         return a_system_job("shop", a_group("web", a_task(resources=some_resources(cpu=cpu, memory_mb=10))))
 
@@ -509,34 +511,34 @@ def test_a_system_job_goes_on_where_its_new_version_has_no_room_and_says_so() ->
     loop.register(sized(2_000))
     loop.settle()
 
-    assert [each.job_version for each in loop.live()] == [0]
+    assert [each.job_version for each in loop.list_active()] == [0]
     (blocked,) = [each for each in loop.open_evaluations() if each.failed_tg_allocs]
     assert (blocked.failed_tg_allocs or {})["web"].dimension_exhausted == {"cpu": 1}
 
 
-def test_a_system_job_tells_of_every_node_that_has_no_room_for_it() -> None:
+def test_a_system_job_reports_every_node_without_capacity() -> None:
     loop = a_loop(nodes=3)
     loop.register(a_system_job("shop", a_group("web", a_task(resources=some_resources(cpu=9_000)))))
-    plan = loop.look_at()
+    plan = loop.evaluate_job()
 
     assert plan.completed_evaluation is not None
     metric = (plan.completed_evaluation.failed_tg_allocs or {})["web"]
-    told = (metric.dimension_exhausted, metric.nodes_exhausted, metric.coalesced_failures)
-    assert (told, plan.completed_evaluation.queued_allocations) == (({"cpu": 3}, 3, 2), {"web": 3})
+    reported = (metric.dimension_exhausted, metric.nodes_exhausted, metric.coalesced_failures)
+    assert (reported, plan.completed_evaluation.queued_allocations) == (({"cpu": 3}, 3, 2), {"web": 3})
 
 
-def test_an_update_of_a_system_job_exchanges_no_more_at_once_than_it_says() -> None:
+def test_an_update_of_a_system_job_replaces_at_most_max_parallel_at_once() -> None:
     def job(value: int) -> Job:
         update = UpdatePolicy(max_parallel=2, min_healthy_time=SECOND_NS)
         return a_system_job("shop", a_group("web", a_task(env={"V": str(value)}), update=update))
 
     loop = a_loop(job(0), nodes=5)
     loop.register(job(1))
-    loop.think()
-    first = sum(each.job_version == 1 for each in loop.live())
+    loop.process_pending()
+    first = sum(each.job_version == 1 for each in loop.list_active())
     loop.settle()
 
-    assert (first, {each.job_version for each in loop.live()}, len(loop.live())) == (2, {1}, 5)
+    assert (first, {each.job_version for each in loop.list_active()}, len(loop.list_active())) == (2, {1}, 5)
     assert loop.deployment().status == "successful"
 
 
@@ -545,25 +547,25 @@ def a_system_version(value: int, *, at_once: int = 1, **fields: Any) -> Job:
     return a_system_job("shop", a_group("web", a_task(env={"V": str(value)}), update=update), **fields)
 
 
-def test_a_rollout_of_a_system_job_ends_though_all_that_is_left_to_do_is_to_leave_a_node() -> None:
-    """All that is to be new is well, and the last look at the job finds an old one on a node that takes nothing new."""
+def test_a_system_deployment_ends_though_an_old_allocation_must_only_stop() -> None:
+    """All new allocations are healthy, and the last evaluation finds an old one on a node that accepts no placements."""
     loop = a_loop(a_system_version(0, at_once=2), nodes=2)
-    (old, _) = loop.live()
+    (old, _) = loop.list_active()
     loop.register(a_system_version(1, at_once=2))
-    loop.think()
-    new = loop.live()
+    loop.process_pending()
+    new = loop.list_active()
     loop.with_node("closed")
     loop.put(NODES.build_put(replace(loop.node("closed"), scheduling_eligibility=SchedulingEligibility.INELIGIBLE)))
     loop.put(ALLOCATIONS.build_put(replace(old, id="left", node_id="closed", create_index=0)))
     for each in new:
-        loop.tell(each, RUNNING, healthy=True)
+        loop.report(each, RUNNING, healthy=True)
     loop.settle()
 
     assert loop.allocation("left").desired_status is DesiredStatus.STOP
     assert loop.deployment().status == "successful"
 
 
-def test_where_old_and_new_have_no_room_side_by_side_no_more_nodes_are_without_a_system_job_than_may_be() -> None:
+def test_without_capacity_for_both_versions_at_most_max_parallel_nodes_lack_a_system_job() -> None:
     def large(value: int) -> Job:
         task = a_task(resources=some_resources(cpu=700, memory_mb=10), env={"V": str(value)})
         update = UpdatePolicy(max_parallel=1, min_healthy_time=SECOND_NS)
@@ -571,92 +573,92 @@ def test_where_old_and_new_have_no_room_side_by_side_no_more_nodes_are_without_a
 
     loop = a_loop(large(0), nodes=3)
     loop.register(large(1))
-    loop.think()
+    loop.process_pending()
     for _ in range(3):
-        loop.look_at()
-    stopped = [each for each in loop.of() if each.desired_status is DesiredStatus.STOP]
+        loop.evaluate_job()
+    stopped = [allocation for allocation in loop.list_allocations() if allocation.desired_status is DesiredStatus.STOP]
     loop.settle()
 
     assert len(stopped) == 1
-    assert ({each.job_version for each in loop.live()}, len(loop.live())) == ({1}, 3)
+    assert ({each.job_version for each in loop.list_active()}, len(loop.list_active())) == ({1}, 3)
     assert loop.deployment().status == "successful"
 
 
-def test_a_system_job_that_comes_back_from_lost_contact_in_an_older_version_is_exchanged() -> None:
+def test_a_reconnected_system_allocation_of_an_older_version_is_replaced() -> None:
     loop = a_loop(a_system_version(0), nodes=2)
-    away = next(each for each in loop.live() if each.node_id == "n0")
-    loop.lose("n0", NodeStatus.DISCONNECTED)
-    loop.think()
+    away = next(each for each in loop.list_active() if each.node_id == "n0")
+    loop.lose_node("n0", NodeStatus.DISCONNECTED)
+    loop.process_pending()
     assert loop.allocation(away.id).client_status is UNKNOWN
     loop.register(a_system_version(1))
     loop.settle()
 
-    loop.come_back("n0")
-    loop.tell(away, RUNNING)
-    loop.look_at(trigger=EvaluationTrigger.RECONNECT)
+    loop.reconnect_node("n0")
+    loop.report(away, RUNNING)
+    loop.evaluate_job(trigger=EvaluationTrigger.RECONNECT)
     loop.settle()
 
-    assert {each.node_id: each.job_version for each in loop.live()} == {"n0": 1, "n1": 1}
+    assert {each.node_id: each.job_version for each in loop.list_active()} == {"n0": 1, "n1": 1}
     assert loop.deployment().status == "successful"
 
 
-def test_what_comes_back_and_was_told_to_stop_is_not_exchanged_beside_the_one_that_is_there() -> None:
+def test_a_reconnected_stopped_allocation_is_not_replaced_beside_an_existing_one() -> None:
     loop = a_loop(a_system_version(0), nodes=1)
-    (away,) = loop.live()
-    loop.lose("n0", NodeStatus.DISCONNECTED)
-    loop.think()
+    (away,) = loop.list_active()
+    loop.lose_node("n0", NodeStatus.DISCONNECTED)
+    loop.process_pending()
     loop.put(ALLOCATIONS.build_put(replace(loop.allocation(away.id), desired_status=DesiredStatus.STOP)))
     unknown = loop.allocation(away.id).alloc_states
-    loop.come_back("n0")
+    loop.reconnect_node("n0")
     loop.register(a_system_version(1))
     loop.settle()
-    before = [each.id for each in loop.live()]
+    before = [each.id for each in loop.list_active()]
     loop.put_led(ALLOCATIONS.build_put(replace(loop.allocation(away.id), client_status=FAILED, alloc_states=unknown)))
-    loop.look_at()
+    loop.evaluate_job()
 
-    assert ([each.id for each in loop.live()], len(before)) == (before, 1)
+    assert ([each.id for each in loop.list_active()], len(before)) == (before, 1)
 
 
-def test_a_system_job_without_bounds_is_exchanged_everywhere_though_one_has_no_room_beside_the_old() -> None:
+def test_a_system_job_without_an_update_policy_is_replaced_everywhere_at_once() -> None:
     def of_size(value: int) -> Job:
         task = a_task(resources=some_resources(cpu=400, memory_mb=10), env={"V": str(value)})
         return a_system_job("shop", a_group("web", task, update=NO_UPDATE))
 
     loop = a_loop(of_size(0), nodes=3, cpu=2_000)
     loop.with_node("small", cpu=500)
-    loop.look_at()
+    loop.evaluate_job()
     loop.settle()
     loop.register(of_size(1))
-    loop.think()
-    before = [each.job_version for each in loop.live()]
+    loop.process_pending()
+    before = [each.job_version for each in loop.list_active()]
     loop.register(of_size(2))
-    loop.think()
+    loop.process_pending()
 
-    assert (before, [each.job_version for each in loop.live()]) == ([1, 1, 1], [2, 2, 2])
+    assert (before, [each.job_version for each in loop.list_active()]) == ([1, 1, 1], [2, 2, 2])
 
 
-def test_a_system_job_leaves_all_nodes_at_once_that_its_new_version_does_not_belong_on() -> None:
+def test_a_system_job_leaves_all_infeasible_nodes_at_once() -> None:
     loop = a_loop(a_system_version(0), nodes=4)
     loop.register(a_system_version(1, constraints=(a_constraint("${node.unique.id}", "n3"),)))
     loop.settle()
 
-    assert [(each.node_id, each.job_version) for each in loop.live()] == [("n3", 1)]
+    assert [(each.node_id, each.job_version) for each in loop.list_active()] == [("n3", 1)]
     assert loop.deployment().status == "successful"
 
 
-def test_while_one_leaves_its_node_no_more_are_exchanged_than_may_be_down_with_it() -> None:
+def test_migrating_allocations_count_against_max_parallel() -> None:
     loop = a_loop(a_version())
     loop.register(a_version(1, update=UpdatePolicy(max_parallel=1)))
-    first, *others = loop.live()
+    first, *others = loop.list_active()
     loop.put_led(ALLOCATIONS.build_put(replace(first, desired_transition=DesiredTransition(migrate=True))))
 
-    loop.look_at()
+    loop.evaluate_job()
 
     assert loop.allocation(first.id).desired_description == "alloc is being migrated"
-    assert {each.id for each in others} < {each.id for each in loop.live()}
+    assert {each.id for each in others} < {each.id for each in loop.list_active()}
 
 
-def test_a_promoted_canary_that_leaves_its_node_shares_its_name_with_nobody_that_is_exchanged_meanwhile() -> None:
+def test_a_promoted_canary_that_migrates_shares_its_name_with_no_replaced_allocation() -> None:
     def of(value: int, count: int, canary: int) -> Job:
         update = UpdatePolicy(max_parallel=2, canary=canary, min_healthy_time=SECOND_NS)
         return a_job("shop", a_group("web", a_task(env={"V": str(value)}), count=count, update=update))
@@ -664,17 +666,17 @@ def test_a_promoted_canary_that_leaves_its_node_shares_its_name_with_nobody_that
     loop = a_loop(of(0, 1, 0))
     loop.register(of(1, 1, 1))
     loop.settle()
-    (canary,) = [each for each in loop.live() if each.job_version == 1]
+    (canary,) = [each for each in loop.list_active() if each.job_version == 1]
     loop.lead(
         deployments.promote_deployment(
             loop.replica, loop.deployment().id, loop.moment, should_promote_all=True, max_changes=100
         )
     )
     promoted = loop.allocation(canary.id)
-    assert 2 == sum(each.name == canary.name for each in loop.live())  # The old one was not stopped yet.
+    assert 2 == sum(each.name == canary.name for each in loop.list_active())  # The old one was not stopped yet.
     loop.put_led(ALLOCATIONS.build_put(replace(promoted, desired_transition=DesiredTransition(migrate=True))))
 
     loop.register(of(2, 2, 0))
-    loop.look_at()
+    loop.evaluate_job()
 
-    assert ["shop.web[0]", "shop.web[1]"] == sorted(each.name for each in loop.live())
+    assert ["shop.web[0]", "shop.web[1]"] == sorted(each.name for each in loop.list_active())

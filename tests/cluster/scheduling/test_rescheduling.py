@@ -1,4 +1,4 @@
-"""When something that failed is tried again (scheduling.md 5.7)."""
+"""When failed allocations are retried (scheduling.md 5.7)."""
 
 import pytest
 from msgspec.structs import replace
@@ -25,7 +25,7 @@ AT = 1_700_000_000 * SECOND_NS
 
 
 def seconds(*delays: int, last_s_ago: int = 10) -> tuple[RescheduleEvent, ...]:
-    """Events with these delays, the last so long before the failure, the others 100 s apart."""
+    """Return events with these delays: the last one this long before the failure, the others 100 s apart."""
     ages = [last_s_ago + 100 * (len(delays) - 1 - position) for position in range(len(delays))]
     return tuple(
         RescheduleEvent(
@@ -69,7 +69,7 @@ def a_policy(**fields: object) -> ReschedulePolicy:
         ("fibonacci", seconds(30, 40), 60),
     ],
 )
-def test_delays_grow_by_their_function_up_to_the_most_and_begin_anew_after_a_good_time(
+def test_delays_grow_by_their_function_up_to_the_maximum_and_start_again_after_a_good_run(
     function: str, events: tuple[RescheduleEvent, ...], expected_s: int
 ) -> None:
     policy = a_policy(delay_function=function, max_delay=60 * SECOND_NS)
@@ -82,7 +82,7 @@ def retry(policy: ReschedulePolicy, *events: RescheduleEvent, after_s: float = 0
     return decide_retry(failed(*events), group, AT + round(after_s * SECOND_NS), **options)
 
 
-def test_what_is_due_within_a_second_is_tried_now_and_else_later() -> None:
+def test_a_retry_due_within_a_second_is_made_now_and_else_later() -> None:
     later = RetryDecision(RetryKind.LATER, AT + 5 * SECOND_NS)
 
     assert [retry(a_policy(), after_s=s) for s in (0, 3.9, 4, 7)] == [later, later, RETRY_NOW, RETRY_NOW]
@@ -90,12 +90,12 @@ def test_what_is_due_within_a_second_is_tried_now_and_else_later() -> None:
     assert retry(a_policy(), is_retry_pending=True) == NEVER_RETRY
 
 
-def test_what_failed_in_the_future_by_another_clock_is_tried_after_its_delay_from_now() -> None:
+def test_a_failure_time_in_the_future_counts_as_now() -> None:
     ended = TaskState(state=TaskStatus.DEAD, failed=True, finished_at=to_datetime(AT + 3_600 * SECOND_NS))
-    told = replace(failed(), task_states={"server": ended})
+    allocation = replace(failed(), task_states={"server": ended})
 
     assert retry(a_policy(), after_s=-3_600) == RetryDecision(RetryKind.LATER, AT - 3_595 * SECOND_NS)
-    assert decide_retry(told, a_group(reschedule_policy=a_policy()), AT) == RetryDecision(
+    assert decide_retry(allocation, a_group(reschedule_policy=a_policy()), AT) == RetryDecision(
         RetryKind.LATER, AT + 5 * SECOND_NS
     )
 
@@ -110,7 +110,7 @@ def test_only_the_attempts_of_the_interval_count() -> None:
     assert retry(a_policy(unlimited=False, attempts=1, interval=5 * SECOND_NS)) == NEVER_RETRY
 
 
-def test_a_limited_policy_remembers_what_was_in_its_interval_and_an_unlimited_one_the_last_five() -> None:
+def test_a_limited_policy_remembers_its_interval_and_an_unlimited_one_the_last_five_attempts() -> None:
     limited = a_group(reschedule_policy=a_policy(unlimited=False, attempts=9, interval=250 * SECOND_NS))
     unlimited = a_group(reschedule_policy=a_policy())
     previous = failed(*seconds(1, 2, 3, 4, 5, 6, 7))
@@ -122,7 +122,7 @@ def test_a_limited_policy_remembers_what_was_in_its_interval_and_an_unlimited_on
     assert (delays(limited), delays(unlimited)) == ([5, 6, 7, 5], [3, 4, 5, 6, 7, 5])
 
 
-def test_the_newest_event_says_what_was_replaced_and_where_it_was() -> None:
+def test_the_newest_event_names_the_replaced_allocation_and_its_node() -> None:
     tracker = build_tracker(failed(), a_group(reschedule_policy=a_policy()), AT)
 
     assert tracker.events == (
@@ -130,6 +130,6 @@ def test_the_newest_event_says_what_was_replaced_and_where_it_was() -> None:
     )
 
 
-def test_where_it_failed_it_is_not_liked_again() -> None:
+def test_nodes_of_failed_attempts_are_avoided() -> None:
     assert list_avoided_nodes(failed(*seconds(5, 5))) == ("n0", "n1", "n-last")
     assert list_avoided_nodes(replace(failed(*seconds(5)), client_status=ClientStatus.LOST)) == ("n0",)

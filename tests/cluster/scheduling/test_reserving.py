@@ -1,4 +1,4 @@
-"""Room that is kept for what has waited too long."""
+"""Reserved nodes for evaluations that have waited too long."""
 
 from typing import Any
 
@@ -32,7 +32,7 @@ def of(memory_mb: int) -> TaskGroup:
 
 
 class Busy(Loop):
-    """Nodes on which small work comes as fast as other small work ends."""
+    """A cluster where small jobs start as fast as other small jobs end."""
 
     def __init__(self, nodes: int = 3) -> None:
         super().__init__()
@@ -41,26 +41,26 @@ class Busy(Loop):
         self._lasts_s: dict[str, int] = {}
         self._ends_at_ns: dict[str, int] = {}
 
-    def come(self, lasting_s: list[int]) -> None:
-        for each in lasting_s:
+    def submit_small_job(self, duration_s: list[int]) -> None:
+        for each in duration_s:
             job_id = f"small-{len(self._lasts_s)}"
             self._lasts_s[job_id] = each
             self.register(a_batch_job(job_id, of(250)))
-            self.think()
+            self.process_pending()
 
-    def step(self, lasting_s: list[int], *, is_kept: bool = True) -> None:
-        """What is over ends, what waits is tried again, and more small work comes."""
+    def step(self, duration_s: list[int], *, is_kept: bool = True) -> None:
+        """End finished allocations, retry blocked evaluations, and submit more small jobs."""
         self.pass_time(STEP_S)
         for job_id, lasts_s in self._lasts_s.items():
-            for allocation in self.live(job_id):
+            for allocation in self.list_active(job_id):
                 ends_ns = self._ends_at_ns.setdefault(allocation.id, self.now_ns + lasts_s * SECOND)
                 if ends_ns <= self.now_ns:
-                    self.tell(allocation, ClientStatus.COMPLETE)
+                    self.report(allocation, ClientStatus.COMPLETE)
         if is_kept:
-            self.reserve()
-        self.room_came()
-        self.think()
-        self.come(lasting_s)
+            self.reserve_nodes()
+        self.retry_blocked()
+        self.process_pending()
+        self.submit_small_job(duration_s)
 
 
 @settings(max_examples=15)
@@ -71,138 +71,143 @@ class Busy(Loop):
         max_size=22,
     )
 )
-def test_small_work_never_keeps_big_work_waiting_beyond_the_bound(pattern: list[list[int]]) -> None:
+def test_small_jobs_never_keep_a_large_job_waiting_beyond_the_limit(pattern: list[list[int]]) -> None:
     busy = Busy(nodes=2)
-    busy.come([LASTS_MOST_S, 30, 10, 50, LASTS_MOST_S, 20, 40, 30])
+    busy.submit_small_job([LASTS_MOST_S, 30, 10, 50, LASTS_MOST_S, 20, 40, 30])
     busy.register(a_batch_job("big", of(1_000)))
     began_ns = busy.now_ns
-    for lasting_s in pattern:
-        busy.step(lasting_s)
-        if busy.live("big"):
+    for duration_s in pattern:
+        busy.step(duration_s)
+        if busy.list_active("big"):
             break
 
-    # Until it is due, until it is looked at, and until what runs on its node has ended.
+    # The wait until a reservation is due, until the next check, and until the allocations of the node have ended.
     bound_ns = RESERVATION_DELAY_NS + (2 * STEP_S + LASTS_MOST_S) * SECOND
-    assert (len(busy.live("big")), busy.now_ns - began_ns <= bound_ns) == (1, True)
+    assert (len(busy.list_active("big")), busy.now_ns - began_ns <= bound_ns) == (1, True)
 
 
-def test_without_a_node_of_its_own_big_work_would_wait_for_ever() -> None:
+def test_without_a_reservation_a_large_job_would_wait_forever() -> None:
     busy = Busy(nodes=2)
-    busy.come([10, 20, 30, 40, 10, 20, 30, 40])
+    busy.submit_small_job([10, 20, 30, 40, 10, 20, 30, 40])
     busy.register(a_batch_job("big", of(1_000)))
     for at in range(40):
         busy.step([10 + 10 * (at % 4), 40], is_kept=False)
 
-    assert busy.live("big") == []
+    assert busy.list_active("big") == []
 
 
-def waiting_for_long(busy: Busy, *job_ids: str, memory_mb: int = 1_000, **fields: Any) -> None:
+def make_late_evaluation(busy: Busy, *job_ids: str, memory_mb: int = 1_000, **fields: Any) -> None:
     for job_id in job_ids:
         busy.register(a_batch_job(job_id, of(memory_mb), **fields))
-    busy.think()
+    busy.process_pending()
     busy.pass_time(RESERVATION_DELAY_NS / SECOND)
 
 
-def kept(busy: Busy) -> dict[str, str]:
-    """By job, the node that is kept for it."""
-    return {each.job_id: each.node_id for each in SchedulerCache.from_snapshot(busy.replica).reservations.values()}
+def list_reservations(busy: Busy) -> dict[str, str]:
+    """Return the reserved node of each job."""
+    return {
+        reservation.job_id: reservation.node_id
+        for reservation in SchedulerCache.from_snapshot(busy.replica).reservations.values()
+    }
 
 
 def full(nodes: int = 3) -> Busy:
     busy = Busy(nodes)
-    busy.come([LASTS_MOST_S] * (4 * nodes))
+    busy.submit_small_job([LASTS_MOST_S] * (4 * nodes))
     return busy
 
 
-def test_nobody_of_the_same_priority_gets_what_comes_free_on_a_node_that_is_kept() -> None:
+def test_capacity_freed_on_a_reserved_node_is_not_given_to_the_same_priority() -> None:
     busy = full(1)
-    waiting_for_long(busy, "big")
-    busy.reserve()
-    busy.tell(busy.live("small-0")[0], ClientStatus.COMPLETE)
-    busy.come([10])
+    make_late_evaluation(busy, "big")
+    busy.reserve_nodes()
+    busy.report(busy.list_active("small-0")[0], ClientStatus.COMPLETE)
+    busy.submit_small_job([10])
 
-    assert (kept(busy), busy.live("small-4")) == ({"big": "node-0"}, [])
+    assert (list_reservations(busy), busy.list_active("small-4")) == ({"big": "node-0"}, [])
 
 
-def test_whoever_is_more_urgent_may_use_what_comes_free_on_a_node_that_is_kept() -> None:
+def test_a_more_urgent_job_may_use_capacity_freed_on_a_reserved_node() -> None:
     busy = full(1)
-    waiting_for_long(busy, "big")
-    busy.reserve()
-    busy.tell(busy.live("small-0")[0], ClientStatus.COMPLETE)
+    make_late_evaluation(busy, "big")
+    busy.reserve_nodes()
+    busy.report(busy.list_active("small-0")[0], ClientStatus.COMPLETE)
     busy.register(a_batch_job("urgent", of(250), priority=80))
-    busy.think()
+    busy.process_pending()
 
-    assert len(busy.live("urgent")) == 1
+    assert len(busy.list_active("urgent")) == 1
 
 
-def test_of_one_namespace_one_at_a_time_is_given_a_node() -> None:
+def test_a_namespace_has_at_most_one_reservation() -> None:
     busy = full(30)
     busy.put(NAMESPACES.build_put(Namespace(name="other", create_index=WRITE_INDEX)))
-    waiting_for_long(busy, "big-1", "big-2")
-    waiting_for_long(busy, "big-3", namespace="other")
-    busy.reserve()
+    make_late_evaluation(busy, "big-1", "big-2")
+    make_late_evaluation(busy, "big-3", namespace="other")
+    busy.reserve_nodes()
 
-    assert sorted(kept(busy)) == ["big-1", "big-3"]
+    assert sorted(list_reservations(busy)) == ["big-1", "big-3"]
 
 
-def test_at_most_one_node_in_ten_is_kept() -> None:
+def test_at_most_one_node_in_ten_is_reserved() -> None:
     busy = full(3)
     busy.put(NAMESPACES.build_put(Namespace(name="other", create_index=WRITE_INDEX)))
-    waiting_for_long(busy, "big-1")
-    waiting_for_long(busy, "big-2", namespace="other")
-    busy.reserve()
+    make_late_evaluation(busy, "big-1")
+    make_late_evaluation(busy, "big-2", namespace="other")
+    busy.reserve_nodes()
 
-    assert sorted(kept(busy)) == ["big-1"]
+    assert sorted(list_reservations(busy)) == ["big-1"]
 
 
-def test_a_node_whose_work_never_ends_by_itself_is_not_kept() -> None:
+def test_a_node_with_only_endless_allocations_is_not_reserved() -> None:
     busy = Busy(1)
     busy.register(a_job("service", of(250)))
-    busy.think()
-    waiting_for_long(busy, "big")
-    busy.reserve()
+    busy.process_pending()
+    make_late_evaluation(busy, "big")
+    busy.reserve_nodes()
 
-    assert kept(busy) == {}
+    assert list_reservations(busy) == {}
 
 
-def test_what_is_larger_than_every_node_is_given_none() -> None:
+def test_a_job_larger_than_every_node_gets_no_reservation() -> None:
     busy = full(2)
-    waiting_for_long(busy, "huge", memory_mb=5_000)
-    busy.reserve()
+    make_late_evaluation(busy, "huge", memory_mb=5_000)
+    busy.reserve_nodes()
 
-    assert kept(busy) == {}
+    assert list_reservations(busy) == {}
 
 
-def test_a_node_that_was_used_is_kept_no_more() -> None:
+def test_a_used_reservation_is_removed() -> None:
     busy = full(1)
-    waiting_for_long(busy, "big")
-    busy.reserve()
+    make_late_evaluation(busy, "big")
+    busy.reserve_nodes()
     for at in range(4):
-        busy.tell(busy.live(f"small-{at}")[0], ClientStatus.COMPLETE)
-    busy.room_came()
-    busy.think()
+        busy.report(busy.list_active(f"small-{at}")[0], ClientStatus.COMPLETE)
+    busy.retry_blocked()
+    busy.process_pending()
 
-    assert (len(busy.live("big")), kept(busy)) == (1, {})
+    assert (len(busy.list_active("big")), list_reservations(busy)) == (1, {})
 
 
-def test_a_node_that_takes_nothing_new_is_of_no_use_to_keep() -> None:
+def test_a_node_without_placements_is_not_a_useful_reservation() -> None:
     busy = full(1)
-    waiting_for_long(busy, "big")
-    busy.reserve()
+    make_late_evaluation(busy, "big")
+    busy.reserve_nodes()
     busy.put(NODES.build_put(replace(busy.node("node-0"), scheduling_eligibility=SchedulingEligibility.INELIGIBLE)))
-    ground = SchedulerCache.from_snapshot(busy.replica)
+    cache = SchedulerCache.from_snapshot(busy.replica)
 
-    assert [is_reservation_useful(busy.replica, ground, each) for each in ground.reservations.values()] == [False]
+    assert [is_reservation_useful(busy.replica, cache, reservation) for reservation in cache.reservations.values()] == [
+        False
+    ]
 
 
-def test_a_checker_finds_who_waits_beyond_the_bound_and_was_given_no_node() -> None:
+def test_missed_reservations_are_listed() -> None:
     busy = full(1)
-    waiting_for_long(busy, "big")
-    ground = SchedulerCache.from_snapshot(busy.replica)
-    found = list_missed_reservations(busy.replica, ground, busy.waiting(), busy.now_ns, 0)
-    busy.reserve()
+    make_late_evaluation(busy, "big")
+    cache = SchedulerCache.from_snapshot(busy.replica)
+    missed = list_missed_reservations(busy.replica, cache, busy.list_blocked(), busy.now_ns, 0)
+    busy.reserve_nodes()
     after = list_missed_reservations(
-        busy.replica, SchedulerCache.from_snapshot(busy.replica), busy.waiting(), busy.now_ns, 0
+        busy.replica, SchedulerCache.from_snapshot(busy.replica), busy.list_blocked(), busy.now_ns, 0
     )
 
-    assert (len(found), after) == (1, [])
+    assert (len(missed), after) == (1, [])

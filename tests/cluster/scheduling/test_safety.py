@@ -1,4 +1,4 @@
-"""What always holds, whatever jobs and nodes do: hypothesis drives a small cluster through evaluate, commit, report."""
+"""Invariants under random events: hypothesis drives a small cluster through evaluate, commit and report."""
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -52,7 +52,7 @@ def a_version(value: int, count: int, *, kind: JobType, canary: int, ports: bool
 
 
 class Driver:
-    """Takes the steps, and looks after each of them."""
+    """Takes random steps and checks the invariants after each."""
 
     def __init__(
         self, data: st.DataObject, kind: JobType, *, ports: bool | None = None, canary: int | None = None
@@ -74,10 +74,10 @@ class Driver:
         self.loop.register(job)
 
     def pick(self) -> Allocation | None:
-        live = self.loop.live()
+        live = self.loop.list_active()
         return live[self.data.draw(st.integers(0, len(live) - 1))] if live else None
 
-    def take(self, step: str) -> None:
+    def take_step(self, step: str) -> None:
         loop, picked = self.loop, self.pick()
         match step:
             case "register":
@@ -91,56 +91,56 @@ class Driver:
                     replace(a_version(self.version, self.count, kind=self.kind, canary=0, ports=self.ports), stop=True)
                 )
             case "fails" if picked is not None and self.is_in_contact(picked):
-                loop.tell(picked, ClientStatus.FAILED, healthy=False)
-                loop.look_at()
+                loop.report(picked, ClientStatus.FAILED, healthy=False)
+                loop.evaluate_job()
             case "sick" if picked is not None and self.is_in_contact(picked):
-                loop.tell(picked, ClientStatus.RUNNING, healthy=False)
+                loop.report(picked, ClientStatus.RUNNING, healthy=False)
             case "completes" if picked is not None and self.is_in_contact(picked):
-                loop.tell(picked, ClientStatus.COMPLETE)
+                loop.report(picked, ClientStatus.COMPLETE)
                 if self.kind is JobType.BATCH:
                     self.completed[picked.name + f"/{picked.job_version}"] = None
-                loop.look_at()
+                loop.evaluate_job()
             case "migrate" if picked is not None:
                 loop.put_led(ALLOCATIONS.build_put(replace(picked, desired_transition=DesiredTransition(migrate=True))))
-                loop.look_at()
+                loop.evaluate_job()
             case "down":
-                loop.lose(self.data.draw(st.sampled_from(["n0", "n1"])))
+                loop.lose_node(self.data.draw(st.sampled_from(["n0", "n1"])))
             case "back":
-                loop.come_back(self.data.draw(st.sampled_from(["n0", "n1"])))
+                loop.reconnect_node(self.data.draw(st.sampled_from(["n0", "n1"])))
             case "smaller":
                 node = loop.node("n3")
                 loop.put(NODES.build_put(replace(node, node_max_allocs=self.data.draw(st.sampled_from([0, 1])))))
             case "time":
                 loop.pass_time(self.data.draw(st.sampled_from([1, 6, 40])))
             case "obey":
-                loop.obey()
-        loop.think()
+                loop.run_nodes()
+        loop.process_pending()
 
     def is_in_contact(self, allocation: Allocation) -> bool:
         return self.loop.node(allocation.node_id).status is NodeStatus.READY
 
-    def rest(self) -> None:
-        """All nodes are well and do as they are told, until there is nothing more to do."""
+    def settle(self) -> None:
+        """Let all nodes be healthy and run until nothing changes."""
         for number in range(4):
             self.loop.put(
                 NODES.build_put(replace(self.loop.node(f"n{number}"), status=NodeStatus.READY, node_max_allocs=0))
             )
         for _ in range(12):
-            self.loop.look_at()
-            before = self.loop.of()
+            self.loop.evaluate_job()
+            before = self.loop.list_allocations()
             for _ in range(3):
-                self.loop.think()
-                self.loop.obey()
-                self.loop.room_came()
-            if self.loop.of() == before:
+                self.loop.process_pending()
+                self.loop.run_nodes()
+                self.loop.retry_blocked()
+            if self.loop.list_allocations() == before:
                 return
             self.loop.pass_time(40)
 
 
-def room_and_use(loop: Loop, node_id: str) -> list[tuple[int, int]]:
-    """What is used of what there is: MHz, MB of memory, MB of disk. Plainly, apart from the product's arithmetic."""
+def get_capacity_and_use(loop: Loop, node_id: str) -> list[tuple[int, int]]:
+    """Return capacity and use of the node: MHz, MB of memory, MB of disk. Computed without production code."""
     node, used = loop.node(node_id), [0, 0, 0]
-    for allocation in loop.of():
+    for allocation in loop.list_allocations():
         if allocation.node_id == node_id and allocation.is_occupying:
             resources = allocation.allocated_resources
             assert resources is not None
@@ -158,14 +158,14 @@ def test_no_node_is_ever_over_committed(steps: list[str], kind: JobType, data: s
     driver = Driver(data, kind)
     loop = driver.loop
 
-    def look() -> None:
+    def check() -> None:
         for number in range(4):
-            assert all(used <= room for used, room in room_and_use(loop, f"n{number}"))
+            assert all(used <= room for used, room in get_capacity_and_use(loop, f"n{number}"))
 
-    loop.looks.append(look)
+    loop.checks.append(check)
     for step in steps:
-        driver.take(step)
-    driver.rest()
+        driver.take_step(step)
+    driver.settle()
 
 
 @given(STEPS, st.sampled_from([JobType.SERVICE, JobType.BATCH]), st.data())
@@ -174,20 +174,23 @@ def test_a_port_has_one_owner(steps: list[str], kind: JobType, data: st.DataObje
     driver = Driver(data, kind, ports=True)
     loop = driver.loop
 
-    def look() -> None:
+    def check() -> None:
         owned = [
             (allocation.node_id, port.host_ip, port.value)
-            for allocation in loop.of()
+            for allocation in loop.list_allocations()
             if allocation.is_occupying and allocation.allocated_resources is not None
             for port in allocation.allocated_resources.shared.ports or ()
         ]
         assert sorted(set(owned)) == sorted(owned)
 
-    loop.looks.append(look)
+    loop.checks.append(check)
     for step in steps:
-        driver.take(step)
-    driver.rest()
-    assert any(each.allocated_resources and each.allocated_resources.shared.ports for each in loop.of())
+        driver.take_step(step)
+    driver.settle()
+    assert any(
+        allocation.allocated_resources and allocation.allocated_resources.shared.ports
+        for allocation in loop.list_allocations()
+    )
 
 
 @given(STEPS, st.data())
@@ -195,58 +198,60 @@ def test_a_port_has_one_owner(steps: list[str], kind: JobType, data: st.DataObje
 def test_counts_are_reached_or_explained(steps: list[str], data: st.DataObject) -> None:
     driver = Driver(data, JobType.SERVICE)
     for step in steps:
-        driver.take(step)
+        driver.take_step(step)
     driver.register()
-    driver.rest()
+    driver.settle()
     loop = driver.loop
 
-    live, explained = loop.live(), [each for each in loop.open_evaluations() if each.failed_tg_allocs]
+    live, explained = loop.list_active(), [each for each in loop.open_evaluations() if each.failed_tg_allocs]
     deployment = loop.deployment() if driver.count else None
     tried = deployment is not None and deployment.is_awaiting_promotion
     waits = [each for each in loop.open_evaluations() if each.wait_until is not None]
-    # Failed work of a deployment that was given up stays as it is until somebody says what comes next.
+    # Failed allocations of a failed deployment stay until a user submits a new version.
     is_given_up = deployment is not None and deployment.status == "failed"
     assert len(live) == driver.count or explained or tried or waits or is_given_up
 
 
 @given(STEPS, st.data())
 @settings(max_examples=20, deadline=None)
-def test_canaries_never_exceed_what_was_asked_for(steps: list[str], data: st.DataObject) -> None:
+def test_canaries_never_exceed_the_requested_number(steps: list[str], data: st.DataObject) -> None:
     driver = Driver(data, JobType.SERVICE, canary=data.draw(st.sampled_from([0, 1, 2])))
     loop = driver.loop
 
-    def look() -> None:
+    def check() -> None:
         job = loop.job()
         canaries = [
             each
-            for each in loop.live()
+            for each in loop.list_active()
             if each.deployment_status is not None
             and each.deployment_status.canary
             and (each.job_version, each.job_create_index) == (job.version, job.create_index)
         ]
         assert len(canaries) <= driver.canary
 
-    loop.looks.append(look)
+    loop.checks.append(check)
     for step in ["register", *steps]:
-        driver.take(step)
+        driver.take_step(step)
 
 
 @given(STEPS, st.data())
 @settings(max_examples=20, deadline=None)
-def test_at_most_max_parallel_are_down_by_our_own_doing(steps: list[str], data: st.DataObject) -> None:
+def test_an_update_takes_down_at_most_max_parallel_allocations(steps: list[str], data: st.DataObject) -> None:
     driver = Driver(data, JobType.SERVICE)
     loop = driver.loop
 
-    def look() -> None:
-        everyone, job = loop.of(), loop.job()
+    def check() -> None:
+        everyone, job = loop.list_allocations(), loop.job()
         exchanged = [
-            each
-            for each in everyone
-            if each.desired_description == "alloc is being updated due to job update"
-            and not is_followed_by_a_running_one(loop, each)
-            and each.job_create_index == job.create_index
+            allocation
+            for allocation in everyone
+            if allocation.desired_description == "alloc is being updated due to job update"
+            and not is_followed_by_a_running_one(loop, allocation)
+            and allocation.job_create_index == job.create_index
             and not any(
-                other.name == each.name and other.create_index > each.create_index and other.is_client_terminal
+                other.name == allocation.name
+                and other.create_index > allocation.create_index
+                and other.is_client_terminal
                 for other in everyone
             )
         ]
@@ -254,9 +259,9 @@ def test_at_most_max_parallel_are_down_by_our_own_doing(steps: list[str], data: 
         together = [each for each in exchanged if each.modify_index == newest]
         assert len(together) <= MAX_PARALLEL
 
-    loop.looks.append(look)
+    loop.checks.append(check)
     for step in steps:
-        driver.take(step)
+        driver.take_step(step)
 
 
 def is_followed_by_a_running_one(loop: Loop, allocation: Allocation) -> bool:
@@ -271,11 +276,11 @@ def test_a_stopped_job_leaves_nothing_running(steps: list[str], kind: JobType, d
     for step in steps:
         if kind is JobType.SYSTEM and step == "count":
             continue
-        driver.take(step)
-    driver.take("stop")
-    driver.rest()
+        driver.take_step(step)
+    driver.take_step("stop")
+    driver.settle()
 
-    assert [each.name for each in driver.loop.of() if each.is_occupying] == []
+    assert [allocation.name for allocation in driver.loop.list_allocations() if allocation.is_occupying] == []
     assert driver.loop.job().status == "dead"
 
 
@@ -283,23 +288,27 @@ def test_a_stopped_job_leaves_nothing_running(steps: list[str], kind: JobType, d
     st.lists(st.sampled_from(["fails", "completes", "down", "back", "time", "obey", "migrate"]), max_size=14), st.data()
 )
 @settings(max_examples=25, deadline=None)
-def test_batch_work_that_completed_never_runs_again(steps: list[str], data: st.DataObject) -> None:
+def test_completed_batch_allocations_never_run_again(steps: list[str], data: st.DataObject) -> None:
     driver = Driver(data, JobType.BATCH)
 
-    def look() -> None:
-        again = [each.name for each in driver.loop.live() if each.name + f"/{each.job_version}" in driver.completed]
+    def check() -> None:
+        again = [
+            each.name for each in driver.loop.list_active() if each.name + f"/{each.job_version}" in driver.completed
+        ]
         assert again == []
 
-    driver.loop.looks.append(look)
+    driver.loop.checks.append(check)
     for step in steps:
-        driver.take(step)
-    driver.rest()
+        driver.take_step(step)
+    driver.settle()
 
 
 @given(st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=6), st.sampled_from([0, 1, 3]))
 @settings(max_examples=20, deadline=None)
 def test_a_revert_ends_at_the_stable_version(versions: list[tuple[bool, bool]], canary: int) -> None:
-    """Each version is well or sick from its first allocation on, and some are pushed before the last one has ended."""
+    """Each version is healthy or unhealthy from its first allocation on, and some are submitted before the previous one
+    has ended.
+    """
     loop = Loop()
     for number in range(4):
         loop.with_node(f"n{number}", cpu=1_000)
@@ -323,35 +332,35 @@ def test_a_revert_ends_at_the_stable_version(versions: list[tuple[bool, bool]], 
         return (task.env or {})["VERSION"]
 
     def tell_health() -> None:
-        for each in loop.live():
+        for each in loop.list_active():
             if each.client_status is ClientStatus.RUNNING and (
                 each.deployment_status is None or each.deployment_status.healthy is None
             ):
-                loop.tell(each, ClientStatus.RUNNING, healthy=is_well[value_of(each.job_version)])
+                loop.report(each, ClientStatus.RUNNING, healthy=is_well[value_of(each.job_version)])
 
-    def come_to_rest() -> None:
+    def settle_all() -> None:
         for _ in range(60):
-            before = loop.of()
-            loop.think()
-            loop.obey(healthy=None)
+            before = loop.list_allocations()
+            loop.process_pending()
+            loop.run_nodes(healthy=None)
             tell_health()
-            loop.think()
-            if loop.of() == before:
+            loop.process_pending()
+            if loop.list_allocations() == before:
                 return
         raise AssertionError("it never comes to rest")
 
     loop.register(job("0"))
-    come_to_rest()
+    settle_all()
     stable = "0"
     for number, (well, is_hasty) in enumerate(versions, 1):
         value = str(number)
         is_well[value] = well
         loop.register(job(value))
-        loop.think()
+        loop.process_pending()
         if is_hasty and number < len(versions):
             continue  # It never became stable.
-        come_to_rest()
+        settle_all()
         stable = value if well else stable
 
-        assert {stable} == {value_of(each.job_version) for each in loop.live()} == {value_of(loop.job().version)}
-        assert len(loop.live()) == 3
+        assert {stable} == {value_of(each.job_version) for each in loop.list_active()} == {value_of(loop.job().version)}
+        assert len(loop.list_active()) == 3

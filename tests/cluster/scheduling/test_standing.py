@@ -1,4 +1,4 @@
-"""The quick look never says that nothing is to be done where reconciling would do something."""
+"""The fast check never claims that nothing is to do when reconciliation would act."""
 
 import pytest
 from hypothesis import given, settings
@@ -23,7 +23,7 @@ CHANGES = st.lists(
 
 @given(CHANGES)
 @settings(max_examples=40, deadline=None)
-def test_the_quick_look_and_the_whole_of_reconciling_come_to_the_same(changes: list[str]) -> None:
+def test_the_fast_check_never_claims_that_nothing_is_to_do_when_reconciliation_would_act(changes: list[str]) -> None:
     update = UpdatePolicy(max_parallel=0)
     loop = Loop()
     for number in range(3):
@@ -31,7 +31,7 @@ def test_the_quick_look_and_the_whole_of_reconciling_come_to_the_same(changes: l
     loop.register(a_job("shop", a_group("web", count=3, update=update)))
     loop.settle()
     for change in changes:
-        some = loop.of()[0]
+        some = loop.list_allocations()[0]
         fields: dict[str, object] = {}
         match change:
             case "failed":
@@ -52,16 +52,16 @@ def test_the_quick_look_and_the_whole_of_reconciling_come_to_the_same(changes: l
                 loop.register(a_job("shop", a_group("web", count=4, update=update)))
         if fields:
             loop.put_led(ALLOCATIONS.build_put(replace(some, **fields)))
-    quick = would_do(loop)
+    quick = list_intended_changes(loop)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(scheduler, "is_up_to_date", lambda *_given: False)
-        whole = would_do(loop)
+        whole = list_intended_changes(loop)
 
     assert quick == whole
 
 
-def would_do(loop: Loop) -> object:
-    """What would be done, and told."""
+def list_intended_changes(loop: Loop) -> object:
+    """Return what reconciliation would do and report."""
     evaluation = make_evaluation(loop.job(), loop.moment, EvaluationTrigger.JOB_REGISTER)
     plan = plan_evaluation_from_state(loop.replica, evaluation, loop.moment)
     assert plan.completed_evaluation is not None

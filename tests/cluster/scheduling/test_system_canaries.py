@@ -1,4 +1,4 @@
-"""A new version of a system job is tried on a part of its nodes first (scheduling.md 5.11)."""
+"""Canaries of system jobs: a new version starts on a part of the nodes (scheduling.md 5.11)."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -40,7 +40,7 @@ def a_fleet_with_version_0(nodes: int = 5, **fields: int | bool) -> Loop:
 
 
 def running(loop: Loop, version: int) -> list[Allocation]:
-    return [each for each in loop.live() if each.job_version == version]
+    return [each for each in loop.list_active() if each.job_version == version]
 
 
 def promote(loop: Loop) -> None:
@@ -52,7 +52,7 @@ def promote(loop: Loop) -> None:
 
 
 @given(st.integers(0, 500), st.integers(0, 100), st.integers(1, 50))
-def test_canaries_are_so_many_percent_of_the_nodes_rounded_up_and_no_more_than_are_exchanged_at_once(
+def test_the_canary_count_is_a_percentage_of_nodes_rounded_up_and_at_most_max_parallel(
     nodes: int, percent: int, at_once: int
 ) -> None:
     canaries = count_canaries(nodes, UpdatePolicy(max_parallel=at_once, canary=percent))
@@ -61,7 +61,7 @@ def test_canaries_are_so_many_percent_of_the_nodes_rounded_up_and_no_more_than_a
     assert canaries <= at_once
 
 
-def test_a_new_version_is_tried_on_its_part_of_the_nodes_and_waits_there() -> None:
+def test_a_new_version_starts_on_the_canary_nodes_and_waits_for_promotion() -> None:
     loop = a_fleet_with_version_0()
     loop.register(of_version(1))
     loop.settle()
@@ -72,7 +72,7 @@ def test_a_new_version_is_tried_on_its_part_of_the_nodes_and_waits_there() -> No
     assert loop.deployment().status_description == "Deployment is running but requires manual promotion"
 
 
-def test_once_promoted_the_new_version_comes_to_all_nodes() -> None:
+def test_after_promotion_the_new_version_runs_on_all_nodes() -> None:
     loop = a_fleet_with_version_0()
     loop.register(of_version(1))
     loop.settle()
@@ -82,7 +82,7 @@ def test_once_promoted_the_new_version_comes_to_all_nodes() -> None:
     assert (len(running(loop, 1)), len(running(loop, 0)), loop.deployment().status) == (5, 0, "successful")
 
 
-def test_a_canary_that_has_no_room_beside_the_old_one_comes_when_that_is_gone_and_no_other_goes_meanwhile() -> None:
+def test_a_canary_without_capacity_beside_the_old_allocation_waits_until_that_has_stopped() -> None:
     def large(value: int) -> Job:
         task = a_task(env={"V": str(value)}, resources=some_resources(cpu=700, memory_mb=10))
         update = UpdatePolicy(max_parallel=2, canary=25, min_healthy_time=SECOND_NS)
@@ -95,31 +95,33 @@ def test_a_canary_that_has_no_room_beside_the_old_one_comes_when_that_is_gone_an
     loop.settle()
     loop.register(large(1))
     for _ in range(3):
-        loop.think()
-        loop.look_at()
-    going = [each for each in loop.of() if each.is_server_terminal]
+        loop.process_pending()
+        loop.evaluate_job()
+    going = [allocation for allocation in loop.list_allocations() if allocation.is_server_terminal]
     loop.settle()
 
     assert len(going) == 1
     assert (len(running(loop, 1)), len(running(loop, 0))) == (1, 3)
-    assert [each.next_allocation for each in loop.of() if each.is_server_terminal] == [running(loop, 1)[0].id]
+    assert [allocation.next_allocation for allocation in loop.list_allocations() if allocation.is_server_terminal] == [
+        running(loop, 1)[0].id
+    ]
     promote(loop)
     loop.settle()
     assert (len(running(loop, 1)), len(running(loop, 0)), loop.deployment().status) == (4, 0, "successful")
 
 
-def test_a_canary_that_failed_is_tried_again_on_its_own_node_and_no_other_goes_for_it() -> None:
+def test_a_failed_canary_is_retried_on_its_own_node() -> None:
     loop = Loop()
     for at in range(5):
         loop.with_node(f"n{at}")
     loop.register(replace(of_version(0), task_groups=(a_group("web", a_task(env={"V": "0"}), update=None),)))
     loop.settle()
     loop.register(of_version(1, max_parallel=2))
-    loop.look_at()
+    loop.evaluate_job()
     tried = running(loop, 1)
     for canary in tried:
-        loop.tell(canary, ClientStatus.FAILED, healthy=False)
-    loop.look_at()
+        loop.report(canary, ClientStatus.FAILED, healthy=False)
+    loop.evaluate_job()
 
     assert {each.node_id for each in tried} == {each.node_id for each in running(loop, 1)}
     assert (2, 3) == (len(running(loop, 1)), len(running(loop, 0)))
@@ -127,57 +129,55 @@ def test_a_canary_that_failed_is_tried_again_on_its_own_node_and_no_other_goes_f
     assert all(each.deployment_status is not None and each.deployment_status.canary for each in running(loop, 1))
 
 
-def test_who_failed_in_a_rollout_counts_as_down_until_another_is_well_there() -> None:
+def test_a_failed_allocation_of_a_deployment_counts_as_down_until_one_is_healthy_there() -> None:
     loop = a_fleet_with_version_0(canary=0, max_parallel=2)
     loop.register(of_version(1, canary=0, max_parallel=2))
-    loop.look_at()
+    loop.evaluate_job()
     begun = running(loop, 1)
     for each in begun:
-        loop.tell(each, ClientStatus.FAILED)
-    loop.look_at()
+        loop.report(each, ClientStatus.FAILED)
+    loop.evaluate_job()
 
     assert {each.node_id for each in begun} == {each.node_id for each in running(loop, 1)}
     assert (2, 3) == (len(running(loop, 1)), len(running(loop, 0)))
 
 
-def test_a_node_that_joins_while_a_version_is_tried_gets_the_one_before() -> None:
+def test_a_node_that_joins_during_the_canary_phase_gets_the_older_version() -> None:
     loop = a_fleet_with_version_0()
     loop.register(of_version(1))
     loop.settle()
     loop.with_node("joins")
-    loop.look_at()
+    loop.evaluate_job()
 
-    assert [each.job_version for each in loop.live() if each.node_id == "joins"] == [0]
+    assert [each.job_version for each in loop.list_active() if each.node_id == "joins"] == [0]
 
 
-def test_where_a_trial_fails_its_nodes_get_the_version_before_back() -> None:
+def test_after_a_failed_canary_phase_its_nodes_get_the_older_version_back() -> None:
     loop = a_fleet_with_version_0()
     loop.register(of_version(1))
-    loop.think()
-    loop.tell(running(loop, 1)[0], ClientStatus.RUNNING, healthy=False)
+    loop.process_pending()
+    loop.report(running(loop, 1)[0], ClientStatus.RUNNING, healthy=False)
     loop.settle()
 
     assert (len(running(loop, 1)), len(running(loop, 0)), loop.deployment().status) == (0, 5, "failed")
 
 
-def test_a_trial_that_fails_and_reverts_ends_with_the_stable_version_on_all_nodes() -> None:
+def test_a_failed_canary_phase_with_auto_revert_ends_with_the_stable_version_on_all_nodes() -> None:
     loop = a_fleet_with_version_0(auto_revert=True)
     loop.register(of_version(1, auto_revert=True))
-    loop.think()
-    loop.tell(running(loop, 1)[0], ClientStatus.RUNNING, healthy=False)
+    loop.process_pending()
+    loop.report(running(loop, 1)[0], ClientStatus.RUNNING, healthy=False)
     loop.settle()
     ends = {each.status for each in loop.replica.iter_all(DEPLOYMENTS) if each.job_version == 2}
 
-    assert (len(running(loop, 2)), len(loop.live()), ends) == (5, 5, {DeploymentStatus.SUCCESSFUL})
+    assert (len(running(loop, 2)), len(loop.list_active()), ends) == (5, 5, {DeploymentStatus.SUCCESSFUL})
 
 
 @given(st.integers(1, 12), st.integers(1, 100), st.integers(1, 4))
-def test_canaries_of_a_system_job_never_exceed_their_part_before_they_are_promoted(
-    nodes: int, percent: int, at_once: int
-) -> None:
+def test_system_canaries_never_exceed_their_percentage_before_promotion(nodes: int, percent: int, at_once: int) -> None:
     loop = a_fleet_with_version_0(nodes, canary=percent, max_parallel=at_once)
     most = count_canaries(nodes, UpdatePolicy(max_parallel=at_once, canary=percent))
-    loop.looks.append(lambda: _at_most(len(running(loop, 1)), most))
+    loop.checks.append(lambda: _at_most(len(running(loop, 1)), most))
     loop.register(of_version(1, canary=percent, max_parallel=at_once))
     loop.settle()
 
@@ -188,17 +188,17 @@ def _at_most(number: int, most: int) -> None:
     assert number <= most
 
 
-def test_where_the_new_version_was_lost_before_it_was_well_one_is_still_down_for_the_update() -> None:
+def test_a_new_version_that_was_lost_before_it_was_healthy_counts_as_down() -> None:
     loop = a_fleet_with_version_0(canary=0, max_parallel=1)
     loop.register(of_version(1, canary=0, max_parallel=1))
-    loop.think()
+    loop.process_pending()
     (first,) = running(loop, 1)
-    loop.lose(first.node_id)
-    loop.think()
+    loop.lose_node(first.node_id)
+    loop.process_pending()
     assert [] == running(loop, 1)
 
-    loop.come_back(first.node_id)
-    loop.look_at(trigger=EvaluationTrigger.NODE_UPDATE)
+    loop.reconnect_node(first.node_id)
+    loop.evaluate_job(trigger=EvaluationTrigger.NODE_UPDATE)
 
     assert [first.node_id] == [each.node_id for each in running(loop, 1)]
     loop.settle()
@@ -208,19 +208,19 @@ def test_where_the_new_version_was_lost_before_it_was_well_one_is_still_down_for
 def test_a_node_that_lost_its_canary_counts_as_down_until_an_allocation_is_healthy_there() -> None:
     loop = a_fleet_with_version_0(canary=20, max_parallel=1)
     loop.register(of_version(1, canary=20, max_parallel=1))
-    loop.think()
+    loop.process_pending()
     (first,) = running(loop, 1)
-    loop.lose(first.node_id)
-    loop.think()
-    loop.look_at()
+    loop.lose_node(first.node_id)
+    loop.process_pending()
+    loop.evaluate_job()
     (second,) = running(loop, 1)
-    loop.come_back(first.node_id)
-    loop.look_at(trigger=EvaluationTrigger.NODE_UPDATE)
+    loop.reconnect_node(first.node_id)
+    loop.evaluate_job(trigger=EvaluationTrigger.NODE_UPDATE)
     (restored,) = [each for each in running(loop, 0) if each.node_id == first.node_id]
-    loop.tell(second, ClientStatus.RUNNING, healthy=True)
+    loop.report(second, ClientStatus.RUNNING, healthy=True)
 
     promote(loop)
-    loop.look_at()
+    loop.evaluate_job()
 
     assert restored.client_status is ClientStatus.PENDING
     assert [second.node_id, first.node_id] == [each.node_id for each in running(loop, 1)]
@@ -231,7 +231,7 @@ def test_a_node_that_lost_its_canary_counts_as_down_until_an_allocation_is_healt
 def test_while_a_preempted_canary_waits_for_capacity_no_other_node_goes_down() -> None:
     loop = a_fleet_with_version_0(canary=20, max_parallel=1)
     loop.register(of_version(1, canary=20, max_parallel=1))
-    loop.think()
+    loop.process_pending()
     (first,) = running(loop, 1)
     urgent_task = a_task(resources=some_resources(cpu=990, memory_mb=10))
     only_there = a_constraint("${node.unique.id}", first.node_id)
@@ -258,7 +258,7 @@ class DownNodes:
         self._loop = loop
         self._most = most
         self._before: set[str] = set()
-        loop.looks.append(self.check)
+        loop.checks.append(self.check)
 
     def check(self) -> None:
         before, now = self._before, self.current()
@@ -266,18 +266,18 @@ class DownNodes:
         assert now <= before or len(now) <= self._most, f"{sorted(now - before)} went down beside {sorted(before)}"
 
     def refresh(self) -> None:
-        """Nodes, not a plan, changed what is down."""
+        """Record nodes that went down through a node event, not through a plan."""
         self._before = self.current()
 
     def current(self) -> set[str]:
         """The ready nodes on which an allocation was stopped for the update and none has been healthy since."""
         down: set[str] = set()
-        for each in self._loop.of():
-            status = each.deployment_status
-            if each.desired_description == UPDATING_TEXT:
-                down.add(each.node_id)
+        for allocation in self._loop.list_allocations():
+            status = allocation.deployment_status
+            if allocation.desired_description == UPDATING_TEXT:
+                down.add(allocation.node_id)
             elif status is not None and status.healthy:
-                down.discard(each.node_id)
+                down.discard(allocation.node_id)
         return {node_id for node_id in down if self._loop.node(node_id).status is NodeStatus.READY}
 
 
@@ -293,17 +293,17 @@ def test_whatever_happens_to_nodes_an_update_takes_down_no_more_than_max_paralle
     loop = a_fleet_with_version_0(canary=canary, max_parallel=most)
     down = DownNodes(loop, most)
     loop.register(of_version(1, canary=canary, max_parallel=most, auto_promote=canary > 0))
-    loop.think()
+    loop.process_pending()
     for event, position in events:
         apply_event(loop, event, position)
         down.refresh()
-        loop.think()
-        loop.look_at(trigger=EvaluationTrigger.NODE_UPDATE)
-        loop.think()
+        loop.process_pending()
+        loop.evaluate_job(trigger=EvaluationTrigger.NODE_UPDATE)
+        loop.process_pending()
     for node in loop.replica.iter_all(NODES):
-        loop.come_back(node.id)
+        loop.reconnect_node(node.id)
     down.refresh()
-    loop.look_at(trigger=EvaluationTrigger.NODE_UPDATE)
+    loop.evaluate_job(trigger=EvaluationTrigger.NODE_UPDATE)
     loop.settle()
 
     assert loop.deployment().status is not DeploymentStatus.RUNNING
@@ -312,18 +312,18 @@ def test_whatever_happens_to_nodes_an_update_takes_down_no_more_than_max_paralle
 def apply_event(loop: Loop, event: str, position: int) -> None:
     """`position` counts the lost nodes, or the live allocations on ready nodes, the newest first."""
     lost = [each.id for each in loop.replica.iter_all(NODES) if each.status is NodeStatus.DOWN]
-    live = [each for each in reversed(loop.live()) if each.node_id not in lost]
+    live = [each for each in reversed(loop.list_active()) if each.node_id not in lost]
     if event == "back" and lost:
-        loop.come_back(lost[position % len(lost)])
+        loop.reconnect_node(lost[position % len(lost)])
     elif event != "back" and live:
         chosen = live[position % len(live)]
         match event:
             case "lost":
-                loop.lose(chosen.node_id)
+                loop.lose_node(chosen.node_id)
             case "failed":
-                loop.tell(chosen, ClientStatus.FAILED)
+                loop.report(chosen, ClientStatus.FAILED)
             case "healthy":
-                loop.tell(chosen, ClientStatus.RUNNING, healthy=True)
+                loop.report(chosen, ClientStatus.RUNNING, healthy=True)
             case _:
                 evicted = replace(chosen, desired_status=DesiredStatus.EVICT, client_status=ClientStatus.COMPLETE)
                 loop.put_led(ALLOCATIONS.build_put(evicted))

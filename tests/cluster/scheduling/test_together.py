@@ -1,4 +1,4 @@
-"""In which order the groups of a batch job are placed, so that together they fill nodes."""
+"""The order in which groups of a batch job are placed, so that together they fill nodes."""
 
 from collections import Counter
 from typing import Any
@@ -14,40 +14,40 @@ SHARES = st.sampled_from([0.0, 0.001, 0.0042, 0.05, 0.1, 0.25, 0.3, 0.5, 0.6, 1.
 GROUPS = st.lists(st.builds(GroupDemand, count=st.integers(0, 30), cpu=SHARES, memory=SHARES), max_size=6)
 
 
-def test_the_largest_comes_first_where_nothing_is_gained_by_more() -> None:
+def test_the_largest_demand_comes_first_if_no_other_order_saves_nodes() -> None:
     assert order_groups([GroupDemand(3, 0.1, 0.1), GroupDemand(2, 0.5, 0.5)]) == [(1, 2), (0, 3)]
 
 
-def test_what_would_leave_memory_that_nobody_can_use_comes_beside_what_needs_it() -> None:
+def test_a_demand_that_would_strand_memory_is_placed_next_to_one_that_needs_it() -> None:
     assert order_groups([GroupDemand(2, 0.5, 0.3), GroupDemand(4, 0.2, 0.3)]) == [(0, 1), (1, 2), (0, 1), (1, 2)]
 
 
-def test_what_is_larger_than_a_node_stands_in_nobodys_way() -> None:
+def test_a_demand_larger_than_a_node_comes_first() -> None:
     assert order_groups([GroupDemand(1, 0.5, 0.3), GroupDemand(1, 0.5, 0.7), GroupDemand(1, 2.0, 0.1)])[0] == (2, 1)
 
 
-def test_a_node_of_thousands_is_imagined_in_few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked, rule = 0, packing_order.PACKING_RULES[-1]
+def test_a_node_with_thousands_of_allocations_takes_few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    call_count, rule = 0, packing_order.PACKING_RULES[-1]
 
     def counted(*facts: Any) -> tuple[float, ...]:
-        nonlocal asked
-        asked += 1
+        nonlocal call_count
+        call_count += 1
         return rule(*facts)
 
     monkeypatch.setattr(packing_order, "PACKING_RULES", (counted,))
     order_groups([GroupDemand(20_000, 0.0001, 0.0002), GroupDemand(20_000, 0.0002, 0.0001)])
 
-    assert asked < 2_000
+    assert call_count < 2_000
 
 
 @given(GROUPS)
-def test_each_comes_once(groups: list[GroupDemand]) -> None:
+def test_each_allocation_is_in_the_order_once(groups: list[GroupDemand]) -> None:
     come: Counter[int] = Counter()
     for at, number in order_groups(groups):
         come[at] += number
 
-    assert [come[at] for at in range(len(groups))] == [each.count for each in groups]
+    assert [come[at] for at in range(len(groups))] == [group.count for group in groups]
 
 
-def test_what_is_scarce_of_both_is_spared() -> None:
+def test_a_job_that_needs_both_resources_strands_little_of_either() -> None:
     assert order_groups([GroupDemand(20, 0.5, 0.293), GroupDemand(40, 0.2, 0.293)]) == [(0, 1), (1, 2)] * 20

@@ -1,4 +1,4 @@
-"""How many children of one job run at the same time."""
+"""Child limits: how many children of one job run at the same time."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,7 +14,7 @@ from wharf.contract.model.jobs.job import ChildrenSummary, Job, JobStatus, Param
 
 
 class Parent(Loop):
-    """Room for everything, and a parent whose children wait for each other."""
+    """A cluster with unlimited capacity, and a parent job whose children wait for each other."""
 
     def __init__(self, max_running: int) -> None:
         super().__init__()
@@ -22,27 +22,25 @@ class Parent(Loop):
         self.register(a_batch_job("convert", parameterized_job=Parameterized(max_running=max_running)))
 
     def dispatch(self) -> str:
-        asked = DispatchRequest(namespace="default", job_id="convert")
-        made = self.lead(dispatch_job(self.replica, asked, self.moment, SETTINGS))
-        self.think()
-        return made.job_id
+        request = DispatchRequest(namespace="default", job_id="convert")
+        dispatched = self.lead(dispatch_job(self.replica, request, self.moment, SETTINGS))
+        self.process_pending()
+        return dispatched.job_id
 
     def children(self) -> list[Job]:
         return sorted((job for job in self.replica.iter_all(JOBS) if job.parent_id), key=lambda job: job.create_index)
 
     def running(self) -> list[str]:
-        return [job.id for job in self.children() if self.live(job.id)]
+        return [job.id for job in self.children() if self.list_active(job.id)]
 
     def end(self, job_id: str) -> None:
-        self.tell(self.live(job_id)[0], ClientStatus.COMPLETE)
-        self.room_came()
-        self.think()
+        self.report(self.list_active(job_id)[0], ClientStatus.COMPLETE)
+        self.retry_blocked()
+        self.process_pending()
 
 
 @given(st.integers(1, 4), st.lists(st.one_of(st.none(), st.integers(0, 3)), min_size=1, max_size=20))
-def test_no_more_children_run_than_their_parent_allows_and_a_free_turn_is_taken(
-    most: int, steps: list[int | None]
-) -> None:
+def test_no_more_children_run_than_max_running_and_a_free_slot_is_used(most: int, steps: list[int | None]) -> None:
     parent = Parent(most)
     for step in steps:
         running = parent.running()
@@ -50,21 +48,21 @@ def test_no_more_children_run_than_their_parent_allows_and_a_free_turn_is_taken(
             parent.dispatch()
         else:
             parent.end(running[step])
-        wanted = [job.id for job in parent.children() if job.status is not JobStatus.DEAD]
-        assert len(parent.running()) == min(most, len(wanted))
+        active = [job.id for job in parent.children() if job.status is not JobStatus.DEAD]
+        assert len(parent.running()) == min(most, len(active))
 
 
-def test_a_child_that_waits_for_its_turn_says_behind_whom() -> None:
+def test_a_child_that_waits_for_a_slot_names_its_parent() -> None:
     parent = Parent(1)
     parent.dispatch()
     child = parent.dispatch()
-    (waits,) = parent.waiting()
+    (waits,) = parent.list_blocked()
     (metric,) = (waits.failed_tg_allocs or {}).values()
 
     assert (waits.job_id, waits.waits_behind, metric.quota_exhausted) == (
         child,
         "convert",
-        ("max_running of convert exhausted (1 run, 1 may)",),
+        ("max_running of convert exhausted (1 running, limit 1)",),
     )
 
 
@@ -76,7 +74,7 @@ def test_without_a_limit_all_children_run() -> None:
     assert len(parent.running()) == 5
 
 
-def test_children_that_outlived_a_purge_of_their_parent_run_beside_those_of_its_next_life() -> None:
+def test_children_that_outlived_a_purged_parent_run_beside_those_of_a_new_one() -> None:
     parent = Parent(2)
     first, second = parent.dispatch(), parent.dispatch()
     parent.lead(purge.purge_job(parent.replica, "default", "convert", parent.moment, max_changes=40))

@@ -1,4 +1,4 @@
-"""Which changes of a job its running tasks would notice (scheduling.md 5.5)."""
+"""Which changes of a job restart its tasks (scheduling.md 5.5)."""
 
 from collections.abc import Callable
 from typing import Any
@@ -130,31 +130,31 @@ IN_PLACE: dict[str, Change] = {
 }
 
 
-def is_noticed(change: Change) -> bool:
+def is_restart_needed(change: Change) -> bool:
     old, new = before(), change(before())
     groups: tuple[TaskGroup, TaskGroup] = (old.groups[0], new.groups[0])
     return is_destructive_update(old, groups[0], new, groups[1])
 
 
 @pytest.mark.parametrize("name", DESTRUCTIVE)
-def test_a_change_that_tasks_notice_starts_them_anew(name: str) -> None:
-    assert is_noticed(DESTRUCTIVE[name])
+def test_a_change_that_tasks_depend_on_restarts_them(name: str) -> None:
+    assert is_restart_needed(DESTRUCTIVE[name])
 
 
 @pytest.mark.parametrize("name", IN_PLACE)
-def test_a_change_that_tasks_do_not_notice_is_made_in_place(name: str) -> None:
-    assert not is_noticed(IN_PLACE[name])
+def test_a_change_that_tasks_do_not_depend_on_is_made_in_place(name: str) -> None:
+    assert not is_restart_needed(IN_PLACE[name])
 
 
-def test_meta_that_moves_from_the_job_to_the_task_is_not_noticed() -> None:
+def test_meta_that_moves_from_the_job_to_the_task_is_no_change() -> None:
     old = replace(before(), meta={"a": "1"})
     new = of_task(meta={"a": "1"})(before())
 
     assert not is_destructive_update(old, old.groups[0], new, new.groups[0])
 
 
-def test_tasks_that_take_other_turns_and_more_together_start_anew() -> None:
-    """In place the allocation would go on holding less than its tasks use."""
+def test_tasks_that_use_more_in_another_lifecycle_phase_are_restarted() -> None:
+    """An update in place would keep resources that are less than the tasks use."""
     first, second = a_task("first", lifecycle=Lifecycle(hook="prestart")), a_task("second")
     old = a_job("shop", a_group("web", first, second))
     new = a_job("shop", a_group("web", replace(first, lifecycle=None), second))

@@ -1,4 +1,4 @@
-"""Volumes of hosts: one writer where that is asked, and work that comes back to where its data lies (scheduling.md 2.6)."""
+"""Host volumes: single writers, and allocations that return to their data (scheduling.md 2.6)."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ from wharf.contract.model.volumes import HostVolume, HostVolumeCapability, HostV
 
 
 def a_loop(*nodes: str) -> Loop:
-    """Each node has a volume of its own, called data."""
+    """Return a loop where each node has its own volume `data`."""
     loop = Loop()
     offered = tuple(
         HostVolumeCapability(access_mode=mode, attachment_mode=AttachmentMode.FILE_SYSTEM)
@@ -38,83 +38,83 @@ def a_loop(*nodes: str) -> Loop:
     return loop
 
 
-def asking(job_id: str, count: int = 1, *, value: int = 0, **fields: Any) -> Job:
+def make_job(job_id: str, count: int = 1, *, value: int = 0, **fields: Any) -> Job:
     request = VolumeRequest(name="data", type="host", source="data", **fields)
     return a_job(job_id, a_group("web", a_task(env={"V": str(value)}), count=count, volumes={"data": request}))
 
 
-def alone(job_id: str, count: int = 1, *, value: int = 0) -> Job:
-    return asking(job_id, count, value=value, access_mode=AccessMode.SINGLE_NODE_SINGLE_WRITER)
+def make_single_writer_job(job_id: str, count: int = 1, *, value: int = 0) -> Job:
+    return make_job(job_id, count, value=value, access_mode=AccessMode.SINGLE_NODE_SINGLE_WRITER)
 
 
-def test_a_volume_that_one_writes_alone_has_one_writer() -> None:
+def test_a_single_writer_volume_has_one_writer() -> None:
     loop = a_loop("n0", "n1")
-    loop.register(alone("shop", count=3))
-    loop.think()
+    loop.register(make_single_writer_job("shop", count=3))
+    loop.process_pending()
 
-    assert sorted(each.node_id for each in loop.live()) == ["n0", "n1"]
+    assert sorted(each.node_id for each in loop.list_active()) == ["n0", "n1"]
 
 
-def test_who_writes_alone_is_not_put_beside_another_job_that_writes() -> None:
+def test_a_single_writer_is_not_placed_beside_another_job_that_writes() -> None:
     loop = a_loop("n0")
-    loop.register(asking("writer"))
-    loop.think()
-    loop.register(alone("shop"))
-    loop.think()
+    loop.register(make_job("writer"))
+    loop.process_pending()
+    loop.register(make_single_writer_job("shop"))
+    loop.process_pending()
 
-    assert loop.live() == []
+    assert loop.list_active() == []
 
 
-def test_who_writes_alone_may_stand_beside_somebody_who_only_reads() -> None:
+def test_a_single_writer_may_run_beside_a_reader() -> None:
     loop = a_loop("n0")
-    loop.register(asking("reader", read_only=True))
-    loop.think()
-    loop.register(alone("shop"))
-    loop.think()
+    loop.register(make_job("reader", read_only=True))
+    loop.process_pending()
+    loop.register(make_single_writer_job("shop"))
+    loop.process_pending()
 
-    assert len(loop.live()) == 1
+    assert len(loop.list_active()) == 1
 
 
-def test_the_next_version_writes_when_the_one_before_has_ended() -> None:
+def test_the_next_version_writes_when_the_previous_one_has_ended() -> None:
     loop = a_loop("n0")
-    loop.register(alone("shop"))
+    loop.register(make_single_writer_job("shop"))
     loop.settle()
-    loop.register(alone("shop", value=1))
+    loop.register(make_single_writer_job("shop", value=1))
     loop.settle()
 
-    assert [(each.job_version, each.client_status) for each in loop.live()] == [(1, ClientStatus.RUNNING)]
+    assert [(each.job_version, each.client_status) for each in loop.list_active()] == [(1, ClientStatus.RUNNING)]
 
 
-def test_work_with_a_sticky_volume_comes_back_to_where_its_data_lies() -> None:
+def test_an_allocation_with_a_sticky_volume_returns_to_its_data() -> None:
     loop = a_loop("n0", "n1", "n2")
-    loop.register(asking("shop", count=2, sticky=True))
+    loop.register(make_job("shop", count=2, sticky=True))
     loop.settle()
-    before = {each.name: each.node_id for each in loop.live()}
-    loop.register(asking("shop", count=2, value=1, sticky=True))
+    before = {each.name: each.node_id for each in loop.list_active()}
+    loop.register(make_job("shop", count=2, value=1, sticky=True))
     loop.settle()
 
-    assert {each.name: each.node_id for each in loop.live()} == before
+    assert {each.name: each.node_id for each in loop.list_active()} == before
 
 
-def test_work_that_had_no_volume_before_goes_to_where_one_is() -> None:
+def test_an_allocation_without_a_volume_goes_to_a_node_that_has_one() -> None:
     loop = a_loop("n1")
     loop.with_node("n0")
     loop.register(a_job("shop", a_group("web", constraints=(a_constraint("${node.unique.id}", "n0"),))))
     loop.settle()
-    assert [each.node_id for each in loop.live()] == ["n0"]
-    loop.register(asking("shop", value=1, sticky=True))
+    assert [each.node_id for each in loop.list_active()] == ["n0"]
+    loop.register(make_job("shop", value=1, sticky=True))
     loop.settle()
 
-    assert [each.node_id for each in loop.live()] == ["n1"]
+    assert [each.node_id for each in loop.list_active()] == ["n1"]
 
 
-def test_the_claim_on_a_volume_outlives_the_collection_of_what_is_over_and_ends_with_the_volume() -> None:
+def test_a_volume_claim_survives_garbage_collection_and_ends_with_the_volume() -> None:
     loop = a_loop("n0", "n1")
-    loop.register(asking("shop", sticky=True))
+    loop.register(make_job("shop", sticky=True))
     loop.settle()
-    home = loop.live()[0].node_id
-    loop.lose(home)
-    loop.think()
+    home = loop.list_active()[0].node_id
+    loop.lose_node(home)
+    loop.process_pending()
     loop.pass_time(30 * 24 * 3_600)
 
     for kind in CollectionKind:
@@ -122,41 +122,41 @@ def test_the_claim_on_a_volume_outlives_the_collection_of_what_is_over_and_ends_
             step := collect_garbage(loop.replica, kind, loop.moment, retention_ns=0, max_changes=100)
         ).write is not None:
             loop.lead(step)
-    loop.room_came()
-    loop.think()
-    waits = loop.live()
+    loop.retry_blocked()
+    loop.process_pending()
+    waits = loop.list_active()
     volume = next(each for each in loop.replica.iter_all(HOST_VOLUMES) if each.node_id == home)
     loop.lead(delete_volume(loop.replica, volume.namespace, volume.id))
-    loop.room_came()
+    loop.retry_blocked()
     loop.settle()
 
-    assert (waits, [each.node_id for each in loop.live()]) == ([], [({"n0", "n1"} - {home}).pop()])
+    assert (waits, [each.node_id for each in loop.list_active()]) == ([], [({"n0", "n1"} - {home}).pop()])
 
 
-def test_what_is_scaled_down_and_up_again_comes_back_to_its_data() -> None:
+def test_an_allocation_that_is_scaled_down_and_up_returns_to_its_data() -> None:
     loop = a_loop("n0", "n1", "n2")
-    loop.register(asking("shop", count=2, sticky=True))
+    loop.register(make_job("shop", count=2, sticky=True))
     loop.settle()
-    before = {each.name: each.node_id for each in loop.live()}
-    loop.register(asking("shop", count=1, sticky=True))
+    before = {each.name: each.node_id for each in loop.list_active()}
+    loop.register(make_job("shop", count=1, sticky=True))
     loop.settle()
-    loop.register(asking("shop", count=2, sticky=True))
+    loop.register(make_job("shop", count=2, sticky=True))
     loop.settle()
 
-    assert {each.name: each.node_id for each in loop.live()} == before
+    assert {each.name: each.node_id for each in loop.list_active()} == before
 
 
-def test_work_with_a_sticky_volume_waits_while_the_node_with_its_data_is_down() -> None:
+def test_an_allocation_with_a_sticky_volume_waits_while_its_node_is_down() -> None:
     loop = a_loop("n0", "n1")
-    loop.register(asking("shop", sticky=True))
+    loop.register(make_job("shop", sticky=True))
     loop.settle()
-    home = loop.live()[0].node_id
-    loop.lose(home)
-    loop.think()
-    waits = [each.job_id for each in loop.waiting()]
-    elsewhere = list(loop.live())
+    home = loop.list_active()[0].node_id
+    loop.lose_node(home)
+    loop.process_pending()
+    waits = [evaluation.job_id for evaluation in loop.list_blocked()]
+    elsewhere = list(loop.list_active())
     loop.put(NODES.build_put(replace(loop.node(home), status=NodeStatus.READY)))
-    loop.room_came()
+    loop.retry_blocked()
     loop.settle()
 
-    assert (waits, elsewhere, [each.node_id for each in loop.live()]) == (["shop"], [], [home])
+    assert (waits, elsewhere, [each.node_id for each in loop.list_active()]) == (["shop"], [], [home])

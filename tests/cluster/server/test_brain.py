@@ -178,7 +178,7 @@ async def test_a_job_that_begins_all_at_once_and_fits_no_write_fails_with_the_bo
 
         (evaluation,) = server.replica.iter_all(EVALUATIONS)
         assert evaluation.status_description.startswith(
-            "AllAtOnce asks for 60 allocations in one write, and the log ta"
+            "AllAtOnce requires 60 allocations in one write: the log accepts"
         )
 
 

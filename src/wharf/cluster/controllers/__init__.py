@@ -1,1 +1,4 @@
-"""What happens over time: which evaluation is next, whose heartbeat is late. Pure: time and events come in, answers go out."""
+"""The leader's controllers: what must happen next, and when.
+
+They are pure: state, time and events come in, decisions and deadlines go out. `server.leader` runs them.
+"""

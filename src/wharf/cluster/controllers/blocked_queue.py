@@ -1,9 +1,9 @@
-"""Which evaluations wait for room, which of them could profit from room that came (scheduling.md 1.5), and which have
-waited so long that a node's room is to be kept for them. In which order they are tried is known to `scheduling.line`.
+"""Blocked evaluations: which ones wait for capacity, and which to retry when capacity is freed (scheduling.md 1.5).
 
-An evaluation that says which kinds of nodes could take its work waits for those, and for kinds that it has not seen; one
-whose work names what differs from node to node says none, and waits for any. It holds nothing that the state does not
-hold: a new leader, who does not know what came free before, has every one of them tried.
+An evaluation that knows which node classes are eligible waits for those and for new classes. One with constraints on
+unique attributes waits for any class. The queue holds nothing that the replica does not: a new leader rebuilds it and
+retries every evaluation. The order of retries is in `scheduling.blocked.retry_order`, reservations are in
+`scheduling.blocked.reservation_policy`.
 """
 
 import heapq
@@ -14,170 +14,194 @@ from wharf.cluster.scheduling.blocked.reservation_policy import RESERVATION_DELA
 from wharf.contract.model.evaluations import Evaluation, EvaluationStatus, EvaluationTrigger
 
 CONFLICT_RETRY_DELAY_NS: Final = 60_000_000_000
-"""After so long what met too many conflicts is tried again, whether anything changed or not."""
+"""An evaluation that failed because of too many conflicts is retried after this time, even if nothing changed."""
 
 MAX_CACHED_CHANGES: Final = 4_096
+"""Limits memory: node classes, and parent jobs, whose last change is remembered."""
 
 RESERVATION_CHECK_INTERVAL_NS: Final = 15_000_000_000
-"""How often it is looked whether a node can be kept for somebody, where none could so far."""
+"""How often waiting evaluations are checked for a reservation if none was possible before."""
 
 JobKey = tuple[str, str]
 
 RetryOrderFunction = Callable[[Iterable[Evaluation], int], list[Evaluation]]
-"""The first so many of these, in the order in which they are tried."""
+"""Returns the first evaluations, up to a limit, in the order of retries."""
 
 
 class BlockedQueue:
-    """The leader's queue of what waits for room."""
+    """The leader's queue of blocked evaluations."""
 
     def __init__(self) -> None:
         self._waiting: dict[str, Evaluation] = {}
-        self._profiting: dict[str, None] = {}
+        self._marked: dict[str, None] = {}
         self._conflicted: dict[str, Evaluation] = {}
-        """Those that wait for quieter times more than for room."""
-        self._behind: dict[JobKey, list[tuple[int, int, str]]] = {}
-        """By parent, the children that wait for their turn: a heap by age, in which those that wait no more may stand."""
-        self._on_turn: dict[str, JobKey] = {}
-        """Those that were given their turn, and behind whom they had waited."""
-        self._turned: dict[JobKey, int] = {}
-        """When children of a job came or went last, as the index of the log."""
-        self._looked_ns: int | None = None
-        """When it was last looked who is to have a node."""
-        self._came: dict[str, int] = {}
-        """When room came last on nodes of each kind, as the index of the log."""
-        self._came_last = 0
+        """Evaluations that are blocked after too many conflicts."""
+        self._waiting_children: dict[JobKey, list[tuple[int, int, str]]] = {}
+        """By parent job, a heap of the children that wait for a slot of `max_running`, by age.
+
+        It may have stale entries.
+        """
+        self._slot_holders: dict[str, JobKey] = {}
+        """Evaluations that were given a free slot, with the parent job."""
+        self._slot_freed_index: dict[JobKey, int] = {}
+        """By parent job, the log index at which a slot was freed last."""
+        self._last_check_ns: int | None = None
+        """When the last check for reservations was made."""
+        self._freed_index_by_class: dict[str, int] = {}
+        """By node class, the log index at which capacity was freed last."""
+        self._last_freed_index = 0
 
     def __len__(self) -> int:
+        """Return the number of blocked evaluations."""
         return len(self._waiting)
 
     def update(self, evaluation: Evaluation) -> None:
-        """The newest version of an evaluation, whatever its status."""
+        """Take the newest version of an evaluation, whatever its status."""
         if evaluation.status is not EvaluationStatus.BLOCKED:
             self.remove(evaluation.id)
             if evaluation.status.is_terminal:
-                self._on_turn.pop(evaluation.id, None)
+                self._slot_holders.pop(evaluation.id, None)
             return
-        waited_behind = self._on_turn.pop(evaluation.id, None)
-        if waited_behind is not None and not evaluation.waits_behind:
-            self._give_turn(waited_behind)  # It lacks something else now, which the next may not.
+        parent_key = self._slot_holders.pop(evaluation.id, None)
+        if parent_key is not None and not evaluation.waits_behind:
+            self._give_slot(parent_key)  # It now waits for another resource, which the next child may not need.
         self._waiting[evaluation.id] = evaluation
-        if _waits_for_time(evaluation):
+        if _is_conflicted(evaluation):
             self._conflicted[evaluation.id] = evaluation
         if evaluation.waits_behind:
             key = (evaluation.namespace, evaluation.waits_behind)
-            heap = self._behind.setdefault(key, [])
+            heap = self._waiting_children.setdefault(key, [])
             heapq.heappush(heap, (evaluation.waiting_since_ns, evaluation.create_index, evaluation.id))
-            if self._turned.get(key, 0) > evaluation.snapshot_index:
-                self._give_turn(key)
-        elif self._has_missed_something(evaluation):
-            self._profiting[evaluation.id] = None
+            if self._slot_freed_index.get(key, 0) > evaluation.snapshot_index:
+                self._give_slot(key)
+        elif self._has_missed_capacity(evaluation):
+            self._marked[evaluation.id] = None
 
     def remove(self, evaluation_id: str) -> None:
+        """Remove an evaluation that is no longer blocked."""
         self._waiting.pop(evaluation_id, None)
-        self._profiting.pop(evaluation_id, None)
+        self._marked.pop(evaluation_id, None)
         self._conflicted.pop(evaluation_id, None)
 
     def on_capacity_freed(self, node_classes: Iterable[str], index: int) -> None:
-        """On nodes of these kinds, by the batch of this index. A kind without a name may be any."""
+        """Mark evaluations that could use capacity freed on these node classes at log `index`.
+
+        An empty class name matches every evaluation.
+        """
         node_classes = list(dict.fromkeys(node_classes))
         if not node_classes:
             return
-        for kind in node_classes:
-            self._came.pop(kind, None)
-            self._came[kind] = index
-        while len(self._came) > MAX_CACHED_CHANGES:
-            del self._came[next(iter(self._came))]
-        self._came_last = index
+        for node_class in node_classes:
+            self._freed_index_by_class.pop(node_class, None)
+            self._freed_index_by_class[node_class] = index
+        while len(self._freed_index_by_class) > MAX_CACHED_CHANGES:
+            del self._freed_index_by_class[next(iter(self._freed_index_by_class))]
+        self._last_freed_index = index
         for evaluation in self._waiting.values():
-            if any(_could_profit(evaluation, kind) for kind in node_classes):
-                self._profiting[evaluation.id] = None
+            if any(_can_use_capacity(evaluation, node_class) for node_class in node_classes):
+                self._marked[evaluation.id] = None
 
     def on_slot_freed(self, namespace: str, parent_id: str, index: int) -> None:
-        """A child of the job came or went, or the job allows another number: whoever waits longest behind it is tried."""
+        """Retry the child that has waited longest: a child of the job started or ended, or the limit changed."""
         key = (namespace, parent_id)
-        self._turned.pop(key, None)
-        self._turned[key] = index
-        while len(self._turned) > MAX_CACHED_CHANGES:
-            del self._turned[next(iter(self._turned))]
-        self._give_turn(key)
+        self._slot_freed_index.pop(key, None)
+        self._slot_freed_index[key] = index
+        while len(self._slot_freed_index) > MAX_CACHED_CHANGES:
+            del self._slot_freed_index[next(iter(self._slot_freed_index))]
+        self._give_slot(key)
 
-    def _give_turn(self, key: JobKey) -> None:
-        heap = self._behind.get(key)
+    def _give_slot(self, key: JobKey) -> None:
+        """Mark the longest waiting child of the parent for a retry."""
+        heap = self._waiting_children.get(key)
         while heap:
             evaluation = self._waiting.get(heap[0][-1])
             if evaluation is not None and (evaluation.namespace, evaluation.waits_behind) == key:
-                self._profiting[evaluation.id] = None
-                self._on_turn[evaluation.id] = key
+                self._marked[evaluation.id] = None
+                self._slot_holders[evaluation.id] = key
                 return
             heapq.heappop(heap)
-        self._behind.pop(key, None)
+        self._waiting_children.pop(key, None)
 
     def retry_all(self) -> None:
-        """Something changed that may help any of them."""
-        self._profiting |= dict.fromkeys(self._waiting)
+        """Mark all evaluations for a retry."""
+        self._marked |= dict.fromkeys(self._waiting)
 
     def retry_conflicted(self, now_ns: int) -> None:
-        """Those whose time has come though nothing changed."""
+        """Mark evaluations whose conflict delay has passed."""
         for evaluation in self._conflicted.values():
-            # One of the future is from before the clock was set back.
+            # A time in the future is from before the clock was set back.
             if not evaluation.modify_time <= now_ns < evaluation.modify_time + CONFLICT_RETRY_DELAY_NS:
-                self._profiting[evaluation.id] = None
+                self._marked[evaluation.id] = None
 
     def next_wake_ns(self) -> int | None:
-        """When the next of those is due, or it is to be looked who is to have a node; None: nothing is."""
-        waiting = [evaluation.modify_time + CONFLICT_RETRY_DELAY_NS for evaluation in self._conflicted.values()]
-        unreserved = [each.waiting_since_ns for each in self._waiting.values() if not each.reserved_node_id]
+        """Return when the next retry after conflicts or the next reservation check is due, or `None`."""
+        due_times = [evaluation.modify_time + CONFLICT_RETRY_DELAY_NS for evaluation in self._conflicted.values()]
+        unreserved = [
+            evaluation.waiting_since_ns for evaluation in self._waiting.values() if not evaluation.reserved_node_id
+        ]
         if unreserved:
             due_ns = min(unreserved) + RESERVATION_DELAY_NS
-            waiting.append(
-                due_ns if self._looked_ns is None else max(due_ns, self._looked_ns + RESERVATION_CHECK_INTERVAL_NS)
+            due_times.append(
+                due_ns
+                if self._last_check_ns is None
+                else max(due_ns, self._last_check_ns + RESERVATION_CHECK_INTERVAL_NS)
             )
-        return min(waiting, default=None)
+        return min(due_times, default=None)
 
     def start_reservation_check(self, now_ns: int) -> bool:
-        """Whether it is to be looked again who has waited too long. Asking is looking: it is not said twice."""
-        # A look in the future was before the clock was set back.
-        has_looked = (
-            self._looked_ns is not None and self._looked_ns <= now_ns < self._looked_ns + RESERVATION_CHECK_INTERVAL_NS
+        """Return whether a reservation check is due, and if so record that it starts now."""
+        # A check in the future was recorded before the clock was set back.
+        is_recent = (
+            self._last_check_ns is not None
+            and self._last_check_ns <= now_ns < self._last_check_ns + RESERVATION_CHECK_INTERVAL_NS
         )
-        if not self._waiting or has_looked:
+        if not self._waiting or is_recent:
             return False
-        self._looked_ns = now_ns
+        self._last_check_ns = now_ns
         return True
 
     def list_waiting(self) -> list[Evaluation]:
-        """All of them, in no order."""
+        """Return all blocked evaluations, in no particular order."""
         return list(self._waiting.values())
 
     @property
     def has_retries(self) -> bool:
-        return bool(self._profiting)
+        """Whether an evaluation is marked for a retry."""
+        return bool(self._marked)
 
     def select_retries(self, max_evaluations: int, order: RetryOrderFunction | None = None) -> list[Evaluation]:
-        """The first of those that could profit; where nothing else is said the most urgent, and of these the oldest."""
-        profiting = (self._waiting[each] for each in self._profiting)
-        return (order or sort_by_age)(profiting, max_evaluations)
+        """Return the first marked evaluations in the given order. The default is priority, then age."""
+        marked = (self._waiting[evaluation_id] for evaluation_id in self._marked)
+        return (order or sort_by_age)(marked, max_evaluations)
 
-    def _has_missed_something(self, evaluation: Evaluation) -> bool:
-        """Whether room came after the state that it was decided on."""
-        if self._came_last <= evaluation.snapshot_index:
+    def _has_missed_capacity(self, evaluation: Evaluation) -> bool:
+        """Return whether capacity was freed after the state on which the evaluation was decided."""
+        if self._last_freed_index <= evaluation.snapshot_index:
             return False
-        since = evaluation.snapshot_index
-        return any(index > since and _could_profit(evaluation, kind) for kind, index in self._came.items())
+        snapshot_index = evaluation.snapshot_index
+        return any(
+            index > snapshot_index and _can_use_capacity(evaluation, node_class)
+            for node_class, index in self._freed_index_by_class.items()
+        )
 
 
 def sort_by_age(evaluations: Iterable[Evaluation], max_evaluations: int) -> list[Evaluation]:
-    return sorted(evaluations, key=lambda each: (-each.priority, each.create_index, each.id))[:max_evaluations]
+    """Return the first evaluations by priority, then age."""
+    return sorted(evaluations, key=lambda evaluation: (-evaluation.priority, evaluation.create_index, evaluation.id))[
+        :max_evaluations
+    ]
 
 
-def _could_profit(evaluation: Evaluation, kind: str) -> bool:
+def _can_use_capacity(evaluation: Evaluation, node_class: str) -> bool:
+    """Return whether the evaluation could use capacity freed on nodes of this class."""
     if evaluation.waits_behind:
-        return False  # No room helps it.
+        return False  # It waits for a slot, not for capacity.
     eligible = evaluation.class_eligibility
     if evaluation.quota_limit_reached:
-        return True  # What it waits for is no node's: whatever ends anywhere may leave it.
-    return not kind or evaluation.escaped_computed_class or eligible is None or eligible.get(kind, True)
+        return True  # It waits for its quota, which any ended allocation may free.
+    return not node_class or evaluation.escaped_computed_class or eligible is None or eligible.get(node_class, True)
 
 
-def _waits_for_time(evaluation: Evaluation) -> bool:
+def _is_conflicted(evaluation: Evaluation) -> bool:
+    """Return whether the evaluation is blocked after too many conflicts."""
     return evaluation.triggered_by is EvaluationTrigger.MAX_PLAN_ATTEMPTS

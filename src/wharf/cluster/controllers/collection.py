@@ -1,6 +1,7 @@
-"""How old what is over must be before it is collected, and in which order one looks (scheduling.md 1.6).
+"""Settings and order of garbage collection passes (scheduling.md 1.6).
 
-What may go at all is decided by `operations.collection`. Access tokens are not collected here but with the keyring's keys.
+Which records may be deleted is decided in `operations.operator.collection`. Access tokens are not collected here but
+together with keyring keys.
 """
 
 from typing import Final
@@ -13,7 +14,7 @@ HOUR_NS: Final = 3_600_000_000_000
 
 
 class CollectionSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The reference's defaults."""
+    """The interval of garbage collection and how long each kind of record is retained. The defaults are Nomad's."""
 
     interval_s: float = 300.0
     evaluation_retention_ns: int = HOUR_NS
@@ -24,12 +25,14 @@ class CollectionSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CollectionPass(msgspec.Struct, frozen=True):
+    """One pass over a kind of record. Records older than `retention_ns` may be deleted."""
+
     kind: CollectionKind
     retention_ns: int
 
 
 def list_collection_passes(settings: CollectionSettings) -> tuple[CollectionPass, ...]:
-    """One after the other: what goes first makes room for what rests on it. Nodes go last."""
+    """Return the passes in dependency order: evaluations before jobs, nodes last."""
     return (
         CollectionPass(CollectionKind.EVALUATIONS, settings.evaluation_retention_ns),
         CollectionPass(CollectionKind.BATCH_EVALUATIONS, settings.batch_evaluation_retention_ns),

@@ -1,6 +1,6 @@
-"""What a running deployment needs next: go on, try something again, be promoted, or fail (scheduling.md 7.4).
+"""Decides the next step of a running deployment: continue, retry, promote or fail (scheduling.md 7.4).
 
-Read from the state alone, so that a new leader goes on where the old one was. It holds nothing.
+It reads only the replica and keeps no state, so a new leader continues where the old one stopped.
 """
 
 from collections.abc import Iterable
@@ -24,51 +24,53 @@ from wharf.contract.model.times import DecisionContext, to_ns
 
 NO_DEADLINE: Final = None
 MAX_CLOCK_SKEW_NS: Final = 1_000_000_000
-"""By how much the clocks of servers may well differ."""
+"""The largest normal difference between the clocks of two servers."""
 
 
 def decide_next_step(
-    snapshot: Replica, deployment_id: str, moment: DecisionContext, *, max_changes: int
+    snapshot: Replica, deployment_id: str, context: DecisionContext, *, max_changes: int
 ) -> DeploymentDecision | None:
-    """One thing that is to be done for the deployment now; None: nothing, until something changes or time passes."""
+    """Return the next write for the deployment, or `None` until something changes or a deadline passes."""
     deployment = snapshot.get(DEPLOYMENTS, deployment_id)
     if deployment is None or deployment.status is not DeploymentStatus.RUNNING:
         return None
     job = snapshot.get(JOB_VERSIONS, deployment.namespace, deployment.job_id, deployment.job_version)
     if job is None or job.create_index != deployment.job_create_index:
-        return None  # The next evaluation of the job ends it.
-    mine = [
+        return None  # The next evaluation of the job cancels the deployment.
+    deployment_allocations = [
         allocation
         for allocation in snapshot.list_by_index(ALLOCATIONS_OF_JOB, deployment.namespace, deployment.job_id)
         if allocation.deployment_id == deployment.id
     ]
-    sick = sorted((each for each in mine if _is_sick(each)), key=attrgetter("id"))
-    hopeless = {each.task_group for each in sick if _is_hopeless(each, deployment, job)}
-    if hopeless:
+    unhealthy = sorted(
+        (allocation for allocation in deployment_allocations if _is_unhandled_failure(allocation)), key=attrgetter("id")
+    )
+    failed_groups = {allocation.task_group for allocation in unhealthy if _cannot_retry(allocation, deployment, job)}
+    if failed_groups:
         return deployments.fail_deployment_for_groups(
-            snapshot, deployment.id, moment, reason=UNHEALTHY_DESCRIPTION, groups=sorted(hopeless)
+            snapshot, deployment.id, context, reason=UNHEALTHY_DESCRIPTION, groups=sorted(failed_groups)
         )
-    if _is_of_another_clock(deployment, moment.now_ns):
-        return deployments.reset_progress_deadlines(snapshot, deployment.id, moment)
-    late = _late(deployment, mine, moment.now_ns)
-    if late:
+    if _has_implausible_deadline(deployment, context.now_ns):
+        return deployments.reset_progress_deadlines(snapshot, deployment.id, context)
+    late_groups = _list_late_groups(deployment, deployment_allocations, context.now_ns)
+    if late_groups:
         return deployments.fail_deployment_for_groups(
-            snapshot, deployment.id, moment, reason=PROGRESS_DEADLINE_DESCRIPTION, groups=late
+            snapshot, deployment.id, context, reason=PROGRESS_DEADLINE_DESCRIPTION, groups=late_groups
         )
-    if _may_be_promoted(deployment, mine):
+    if _can_auto_promote(deployment, deployment_allocations):
         return deployments.promote_deployment(
-            snapshot, deployment.id, moment, should_promote_all=True, max_changes=max_changes
+            snapshot, deployment.id, context, should_promote_all=True, max_changes=max_changes
         )
-    retried = [each for each in sick if not _is_marked(each)]
-    if retried or _came_on(snapshot, deployment, mine):
+    retried = [allocation for allocation in unhealthy if not _is_marked(allocation)]
+    if retried or _has_new_healthy(snapshot, deployment, deployment_allocations):
         return deployments.continue_deployment(
-            snapshot, deployment.id, moment, allocations_to_retry=retried, max_changes=max_changes
+            snapshot, deployment.id, context, allocations_to_retry=retried, max_changes=max_changes
         )
     return None
 
 
 def next_deadline_ns(deployment: Deployment) -> int | None:
-    """When its progress is to be judged; None: time alone decides nothing."""
+    """Return when the progress of the deployment must be checked, or `None` if it has no deadline."""
     if deployment.status is not DeploymentStatus.RUNNING:
         return NO_DEADLINE
     deadlines = [
@@ -79,19 +81,24 @@ def next_deadline_ns(deployment: Deployment) -> int | None:
     return min(deadlines, default=NO_DEADLINE)
 
 
-def _is_sick(allocation: Allocation) -> bool:
-    """It is not well, and nobody has done anything about it yet."""
+def _is_unhandled_failure(allocation: Allocation) -> bool:
+    """Return whether the allocation is unhealthy and was neither stopped nor replaced."""
     status = allocation.deployment_status
     is_unwell = status is not None and status.healthy is False
     return is_unwell and not allocation.is_server_terminal and not allocation.next_allocation
 
 
 def _is_marked(allocation: Allocation) -> bool:
+    """Return whether the allocation is marked for rescheduling."""
     transition = allocation.desired_transition
     return transition is not None and bool(transition.reschedule)
 
 
-def _is_hopeless(allocation: Allocation, deployment: Deployment, job: Job) -> bool:
+def _cannot_retry(allocation: Allocation, deployment: Deployment, job: Job) -> bool:
+    """Return whether the unhealthy allocation fails the deployment.
+
+    It does if it cannot be retried, or if the group has a progress deadline of 0.
+    """
     state = (deployment.task_groups or {}).get(allocation.task_group)
     group = job.find_group(allocation.task_group)
     if state is None or group is None:
@@ -100,11 +107,12 @@ def _is_hopeless(allocation: Allocation, deployment: Deployment, job: Job) -> bo
 
 
 def _is_done(group: DeploymentGroup) -> bool:
+    """Return whether the group has all healthy allocations and no unpromoted canaries."""
     return group.healthy_allocs >= group.desired_total and not group.is_awaiting_promotion
 
 
-def _is_of_another_clock(deployment: Deployment, now_ns: int) -> bool:
-    """Whether a deadline is further away than all the time that its group has: the clock was set back after it was made."""
+def _has_implausible_deadline(deployment: Deployment, now_ns: int) -> bool:
+    """Return whether a deadline lies beyond the group's progress time, because the clock was set back."""
     return any(
         group.require_progress_by is not None
         and to_ns(group.require_progress_by) > now_ns + group.progress_deadline + MAX_CLOCK_SKEW_NS
@@ -112,50 +120,62 @@ def _is_of_another_clock(deployment: Deployment, now_ns: int) -> bool:
     )
 
 
-def _late(deployment: Deployment, mine: Iterable[Allocation], now_ns: int) -> list[str]:
-    """The groups whose time is over before they came on. One that only waits for a person is not late: all canaries that
-    it wants are well. Others of it that are well do not stand for them, nor is it enough that the group wants no more.
+def _list_late_groups(deployment: Deployment, deployment_allocations: Iterable[Allocation], now_ns: int) -> list[str]:
+    """Return the groups that passed their progress deadline.
+
+    A group that waits for promotion is late only if one of its canaries is not healthy. Other healthy allocations do
+    not replace a canary. Any other group is late if it has fewer healthy allocations than desired.
     """
-    found = []
+    late_groups = []
     for name, group in (deployment.task_groups or {}).items():
         if group.require_progress_by is None or to_ns(group.require_progress_by) > now_ns:
             continue
-        well = [each.id for each in mine if each.task_group == name and not each.is_terminal and _is_healthy(each)]
+        healthy = [
+            allocation.id
+            for allocation in deployment_allocations
+            if allocation.task_group == name and not allocation.is_terminal and _is_healthy(allocation)
+        ]
         if group.is_awaiting_promotion:
-            is_late = len(set(well) & set(group.placed_canaries or ())) < group.desired_canaries
+            is_late = len(set(healthy) & set(group.placed_canaries or ())) < group.desired_canaries
         else:
-            is_late = len(well) < group.desired_total
+            is_late = len(healthy) < group.desired_total
         if is_late:
-            found.append(name)
-    return found
+            late_groups.append(name)
+    return late_groups
 
 
-def _may_be_promoted(deployment: Deployment, mine: Iterable[Allocation]) -> bool:
-    waiting = {name: group for name, group in (deployment.task_groups or {}).items() if group.is_awaiting_promotion}
-    if not waiting or not all(group.auto_promote for group in waiting.values()):
+def _can_auto_promote(deployment: Deployment, deployment_allocations: Iterable[Allocation]) -> bool:
+    """Return whether all groups that wait for promotion allow automatic promotion and have only healthy canaries."""
+    unpromoted = {name: group for name, group in (deployment.task_groups or {}).items() if group.is_awaiting_promotion}
+    if not unpromoted or not all(group.auto_promote for group in unpromoted.values()):
         return False
-    by_id = {each.id: each for each in mine}
-    for group in waiting.values():
+    by_id = {allocation.id: allocation for allocation in deployment_allocations}
+    for group in unpromoted.values():
         canaries = [by_id[key] for key in group.placed_canaries or () if key in by_id]
-        if sum(not each.is_terminal and _is_healthy(each) for each in canaries) != group.desired_canaries:
+        if sum(not canary.is_terminal and _is_healthy(canary) for canary in canaries) != group.desired_canaries:
             return False
     return True
 
 
 def _is_healthy(allocation: Allocation) -> bool:
+    """Return whether the allocation was reported healthy."""
     status = allocation.deployment_status
     return status is not None and status.healthy is True
 
 
-def _came_on(snapshot: Replica, deployment: Deployment, mine: Iterable[Allocation]) -> bool:
-    """Whether something became healthy that no evaluation has seen."""
-    newest = max(
-        (each.deployment_status.modify_index for each in mine if each.deployment_status and _is_healthy(each)),
+def _has_new_healthy(snapshot: Replica, deployment: Deployment, deployment_allocations: Iterable[Allocation]) -> bool:
+    """Return whether an allocation became healthy after the last evaluation of the job."""
+    newest_health_index = max(
+        (
+            allocation.deployment_status.modify_index
+            for allocation in deployment_allocations
+            if allocation.deployment_status and _is_healthy(allocation)
+        ),
         default=0,
     )
-    seen = 0
+    evaluated_index = 0
     for evaluation in snapshot.list_by_index(EVALUATIONS_OF_JOB, deployment.namespace, deployment.job_id):
-        waits = evaluation.wait_until is not None and evaluation.status is EvaluationStatus.PENDING
-        if not waits:
-            seen = max(seen, evaluation.create_index, evaluation.snapshot_index)
-    return newest > seen
+        is_scheduled = evaluation.wait_until is not None and evaluation.status is EvaluationStatus.PENDING
+        if not is_scheduled:
+            evaluated_index = max(evaluated_index, evaluation.create_index, evaluation.snapshot_index)
+    return newest_health_index > evaluated_index

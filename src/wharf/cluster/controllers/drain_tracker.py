@@ -1,7 +1,7 @@
-"""What is still to leave the nodes that are drained, kept from change to change, and what of it is to be looked at again.
+"""Tracks the allocations that must still leave draining nodes, and which jobs and nodes changed since the last check.
 
-So a look at drains costs what changed since the last one, not what there is. It holds nothing that the state does not
-hold: a new leader begins with all of it. What may leave, and when, is decided by `drainer`.
+So a check of drains costs what changed, not what exists. It holds nothing that the replica does not: a new leader
+starts with everything marked as changed. What may leave, and when, is decided in `controllers.drains`.
 """
 
 from collections.abc import Collection, Iterable, Iterator
@@ -17,115 +17,127 @@ JobKey = tuple[str, str]
 
 
 class DrainTracker:
-    """By node and by job, what runs on drained nodes and nobody has told to go."""
+    """The movable allocations on draining nodes, by node and by job."""
 
     def __init__(self) -> None:
-        self._on_node: dict[str, dict[str, JobKey]] = {}
-        """Of each node that is drained, also of those where nothing is left."""
-        self._of_job: dict[JobKey, dict[str, None]] = {}
-        self._forced: dict[str, None] = {}
-        self._jobs_changed: dict[JobKey, None] = {}
-        self._nodes_changed: dict[str, None] = {}
+        self._jobs_by_node: dict[str, dict[str, JobKey]] = {}
+        """By draining node, its movable allocations and their jobs.
+
+        Nodes without movable allocations have an empty entry.
+        """
+        self._allocations_by_job: dict[JobKey, dict[str, None]] = {}
+        self._forced_nodes: dict[str, None] = {}
+        self._changed_jobs: dict[JobKey, None] = {}
+        self._changed_nodes: dict[str, None] = {}
 
     @classmethod
     def from_snapshot(cls, snapshot: Replica) -> "DrainTracker":
-        """Everything, and all of it is to be looked at."""
-        leaving = cls()
+        """Track all draining nodes of the snapshot, with everything marked as changed."""
+        tracker = cls()
         for node in snapshot.iter_all(NODES):
-            leaving._hear_node(snapshot, node.id, node)
-        return leaving
+            tracker._update_node(snapshot, node.id, node)
+        return tracker
 
     @property
     def draining_nodes(self) -> Collection[str]:
-        """Those that are drained."""
-        return self._on_node.keys()
+        """The ids of the draining nodes."""
+        return self._jobs_by_node.keys()
 
     def list_allocations_of_job(self, key: JobKey) -> list[str]:
-        """The allocations of the job that are still to leave, in an order that every leader has."""
-        return sorted(self._of_job.get(key, ()))
+        """Return the ids of the job's allocations that must still leave, sorted, so that every leader has the same
+        order.
+        """
+        return sorted(self._allocations_by_job.get(key, ()))
 
     def iter_jobs_on_node(self, node_id: str) -> Iterator[JobKey]:
-        """Whose work is still to leave the node; some of them several times."""
-        return iter(self._on_node.get(node_id, {}).values())
+        """Yield the job of each allocation that must still leave the node. A job may occur several times."""
+        return iter(self._jobs_by_node.get(node_id, {}).values())
 
     def update(self, snapshot: Replica, changes: Iterable[AppliedChange]) -> None:
-        """What a batch did, once the state shows it."""
+        """Apply the changes of one batch. The snapshot has the state after the batch."""
         for table, key, before, after in changes:
             if table == NODES.name:
-                self._hear_node(snapshot, key, after)
-            elif table == ALLOCATIONS.name and self._on_node:
-                self._hear_allocation(key, before, after)
+                self._update_node(snapshot, key, after)
+            elif table == ALLOCATIONS.name and self._jobs_by_node:
+                self._update_allocation(key, before, after)
             elif table == JOBS.name and (after or before) is not None:
                 job = after or before
-                self._look_at_job((job.namespace, job.id))
+                self._mark_job_changed((job.namespace, job.id))
 
-    def _hear_node(self, snapshot: Replica, node_id: str, node: Node | None) -> None:
-        is_known = node_id in self._on_node
-        self._forced.pop(node_id, None)  # What is asked of the drain may have become another.
+    def _update_node(self, snapshot: Replica, node_id: str, node: Node | None) -> None:
+        """Update a node that was added, changed or deleted."""
+        is_known = node_id in self._jobs_by_node
+        self._forced_nodes.pop(node_id, None)  # The drain may have a new deadline.
         if node is None or node.drain_strategy is None:
             if is_known:
-                for allocation_id, job in self._on_node.pop(node_id).items():
-                    self._leave(allocation_id, job)
+                for allocation_id, job in self._jobs_by_node.pop(node_id).items():
+                    self._remove_allocation(allocation_id, job)
             return
         if not is_known:
-            self._on_node[node_id] = {}
+            self._jobs_by_node[node_id] = {}
             for allocation in snapshot.list_by_index(ALLOCATIONS_ON_NODE, node_id):
-                self._hear_allocation(allocation.id, None, allocation)
-        self._look_at_node(node_id)
+                self._update_allocation(allocation.id, None, allocation)
+        self._mark_node_changed(node_id)
 
-    def _hear_allocation(self, allocation_id: str, before: Allocation | None, after: Allocation | None) -> None:
+    def _update_allocation(self, allocation_id: str, before: Allocation | None, after: Allocation | None) -> None:
+        """Update an allocation that was added, changed or deleted."""
         allocation = after or before
         if allocation is None:
             return
         job = (allocation.namespace, allocation.job_id)
-        here = self._on_node.get(allocation.node_id)
-        if here is not None:
-            self._nodes_changed[allocation.node_id] = None
+        node_allocations = self._jobs_by_node.get(allocation.node_id)
+        if node_allocations is not None:
+            self._changed_nodes[allocation.node_id] = None
             if after is not None and is_movable(after):
-                here[allocation_id] = job
-                self._of_job.setdefault(job, {})[allocation_id] = None
-            elif here.pop(allocation_id, None) is not None:
-                self._leave(allocation_id, job)
-        self._look_at_job(job)
+                node_allocations[allocation_id] = job
+                self._allocations_by_job.setdefault(job, {})[allocation_id] = None
+            elif node_allocations.pop(allocation_id, None) is not None:
+                self._remove_allocation(allocation_id, job)
+        self._mark_job_changed(job)
 
-    def _leave(self, allocation_id: str, job: JobKey) -> None:
-        those = self._of_job[job]
-        del those[allocation_id]
-        if not those:
-            del self._of_job[job]
+    def _remove_allocation(self, allocation_id: str, job: JobKey) -> None:
+        """Remove the allocation from its job's entry."""
+        job_allocations = self._allocations_by_job[job]
+        del job_allocations[allocation_id]
+        if not job_allocations:
+            del self._allocations_by_job[job]
 
-    def _look_at_job(self, job: JobKey) -> None:
-        """Whatever changes of it, elsewhere too, may let more of it leave, or less."""
-        if job in self._of_job:
-            self._jobs_changed[job] = None
+    def _mark_job_changed(self, job: JobKey) -> None:
+        """Mark the job as changed: its healthy allocations anywhere decide how many may leave."""
+        if job in self._allocations_by_job:
+            self._changed_jobs[job] = None
 
-    def _look_at_node(self, node_id: str) -> None:
-        self._nodes_changed[node_id] = None
-        self._jobs_changed |= dict.fromkeys(self._on_node[node_id].values())
+    def _mark_node_changed(self, node_id: str) -> None:
+        """Mark the node and its jobs as changed."""
+        self._changed_nodes[node_id] = None
+        self._changed_jobs |= dict.fromkeys(self._jobs_by_node[node_id].values())
 
     def mark_forced(self, node_ids: Iterable[str]) -> None:
-        """For these nothing is waited for any more. Time alone brings that about."""
+        """Mark the nodes whose drain deadline has passed: their allocations leave without further delay."""
         for node_id in node_ids:
-            if node_id in self._on_node and node_id not in self._forced:
-                self._forced[node_id] = None
-                self._look_at_node(node_id)
+            if node_id in self._jobs_by_node and node_id not in self._forced_nodes:
+                self._forced_nodes[node_id] = None
+                self._mark_node_changed(node_id)
 
     def take_changed_jobs(self, snapshot: Replica) -> list[JobKey]:
-        """The jobs that are to be looked at since this was asked last. System jobs wait for all others on their node."""
-        for node_id in self._nodes_changed:
-            for key in dict.fromkeys(self._on_node.get(node_id, {}).values()):
+        """Return the jobs to check since the last call.
+
+        System jobs are included when anything on their node changed, because they leave last.
+        """
+        for node_id in self._changed_nodes:
+            for key in dict.fromkeys(self._jobs_by_node.get(node_id, {}).values()):
                 job = snapshot.get(JOBS, *key)
                 if job is not None and job.type == JobType.SYSTEM:
-                    self._jobs_changed[key] = None
-        jobs, self._jobs_changed = list(self._jobs_changed), {}
+                    self._changed_jobs[key] = None
+        jobs, self._changed_jobs = list(self._changed_jobs), {}
         return jobs
 
     def take_changed_nodes(self) -> list[str]:
-        """The nodes that may be empty since this was asked last."""
-        nodes, self._nodes_changed = [each for each in self._nodes_changed if each in self._on_node], {}
+        """Return the draining nodes that may have become empty since the last call."""
+        nodes, self._changed_nodes = [node_id for node_id in self._changed_nodes if node_id in self._jobs_by_node], {}
         return nodes
 
 
 def is_movable(allocation: Allocation) -> bool:
-    """It goes on, and nobody has told it to go."""
+    """Return whether the allocation is active and not yet marked to migrate."""
     return not allocation.is_terminal and not allocation.should_migrate

@@ -1,8 +1,8 @@
-"""What leaves a node that is drained, and when: a few at a time, or all of it when the time is over (scheduling.md 9.3).
+"""Decides which allocations leave draining nodes and when a drain is complete (scheduling.md 9.3).
 
-Services leave within the limits of their groups, work that ends has until the deadline, system jobs go last. All is read
-from the state, so a new leader goes on where the old one was. It holds nothing; what changed since the last look is told
-by `leaving`.
+Services leave a few at a time, within the `migrate` limits of their groups. Batch allocations may run until the
+deadline. System jobs leave last. It reads only the replica and keeps no state, so a new leader continues where the old
+one stopped. What changed since the last check is tracked in `controllers.drain_tracker`.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -12,7 +12,7 @@ import msgspec
 
 from wharf.cluster.controllers.drain_tracker import DrainTracker, JobKey, is_movable
 from wharf.cluster.operations.decision import Decision
-from wharf.cluster.operations.nodes import drains as moving
+from wharf.cluster.operations.nodes import drains as drain_operations
 from wharf.cluster.operations.nodes.drains import MigrationResult
 from wharf.cluster.operations.nodes.writes import NodeWriteResult
 from wharf.cluster.state import Replica
@@ -26,14 +26,14 @@ from wharf.contract.model.times import DecisionContext, to_ns
 
 SECOND_NS: Final = 1_000_000_000
 DEADLINE_WINDOW_NS: Final = 5 * SECOND_NS
-"""Deadlines so close together are met together, with the last of them: nobody gets less time than was promised."""
+"""Deadlines within this time are handled together, at the last one, so that no node gets less time than promised."""
 
 CHANGES_PER_EVALUATION: Final = 4
-"""An evaluation, and what follows from it."""
+"""Changes that one evaluation of a job adds to a write: the evaluation and what is derived from it."""
 
 
 class NodeDrain(msgspec.Struct, frozen=True):
-    """One node on its way to be empty. `is_forced`: nothing is waited for any more."""
+    """One draining node. `is_forced`: its deadline has passed, so allocations leave without delay."""
 
     node: Node
     is_forced: bool
@@ -44,21 +44,21 @@ NodeDrains = Mapping[str, NodeDrain]
 
 
 class DrainStep(msgspec.Struct, frozen=True):
-    """What one write moved, and the jobs that it did not get to."""
+    """How many allocations one write marks to migrate, and the jobs that did not fit in it."""
 
     marked_count: int
     remaining_jobs: tuple[JobKey, ...]
 
 
 def find_drains(snapshot: Replica, node_ids: Iterable[str], now_ns: int) -> NodeDrains:
-    """Those of these nodes that are being drained, by id."""
-    nodes = _drained(snapshot, node_ids)
-    forced = {node.id: None for node in nodes if _is_at_once(node)}
-    forced |= {node_id: None for due_ns, ids in _windows(nodes) if due_ns <= now_ns for node_id in ids}
+    """Return those of the nodes that are draining, by id."""
+    nodes = _list_draining(snapshot, node_ids)
+    forced_ids = {node.id: None for node in nodes if _is_immediate(node)}
+    forced_ids |= {node_id: None for due_ns, ids in _group_deadlines(nodes) if due_ns <= now_ns for node_id in ids}
     return {
         node.id: NodeDrain(
             node=node,
-            is_forced=node.id in forced,
+            is_forced=node.id in forced_ids,
             ignores_system_jobs=node.drain_strategy is not None and node.drain_strategy.ignore_system_jobs,
         )
         for node in nodes
@@ -66,11 +66,14 @@ def find_drains(snapshot: Replica, node_ids: Iterable[str], now_ns: int) -> Node
 
 
 def next_deadline_ns(snapshot: Replica, node_ids: Iterable[str], now_ns: int) -> int | None:
-    """When the time of the next of these nodes is over; None: time alone decides nothing."""
-    return min((due_ns for due_ns, _ in _windows(_drained(snapshot, node_ids)) if due_ns > now_ns), default=None)
+    """Return the next drain deadline of these nodes, or `None`."""
+    return min(
+        (due_ns for due_ns, _ in _group_deadlines(_list_draining(snapshot, node_ids)) if due_ns > now_ns), default=None
+    )
 
 
-def _drained(snapshot: Replica, node_ids: Iterable[str]) -> list[Node]:
+def _list_draining(snapshot: Replica, node_ids: Iterable[str]) -> list[Node]:
+    """Return those of the nodes that are draining."""
     nodes = [snapshot.get(NODES, node_id) for node_id in node_ids]
     return [node for node in nodes if node is not None and node.drain_strategy is not None]
 
@@ -79,113 +82,122 @@ def move_allocations(
     snapshot: Replica,
     drains: NodeDrains,
     jobs: Sequence[JobKey],
-    moment: DecisionContext,
+    context: DecisionContext,
     *,
     tracker: DrainTracker,
     max_changes: int,
 ) -> Decision[DrainStep] | None:
-    """As much of what may leave now as fits in one write. A group with more than that goes on with the next. None: nothing
-    of these may leave.
+    """Return a write that marks as many allocations as fit to leave now, or `None` if none may leave.
+
+    A group that does not fit continues in the next write.
     """
     nodes: dict[str, None] = {}
-    taken: list[tuple[Job, Sequence[Allocation]]] = []
-    room, left = max_changes, tuple(jobs)
+    migrations: list[tuple[Job, Sequence[Allocation]]] = []
+    free_changes, remaining = max_changes, tuple(jobs)
     for position, key in enumerate(jobs):
-        left = tuple(jobs[position:])
+        remaining = tuple(jobs[position:])
         job = snapshot.get(JOBS, *key)
-        going = select_movable(snapshot, drains, job, tracker.list_allocations_of_job(key)) if job is not None else []
-        if job is not None and going:
-            if taken and room < CHANGES_PER_EVALUATION + 2:
+        movable = select_movable(snapshot, drains, job, tracker.list_allocations_of_job(key)) if job is not None else []
+        if job is not None and movable:
+            if migrations and free_changes < CHANGES_PER_EVALUATION + 2:
                 break
-            room -= CHANGES_PER_EVALUATION
-            fitting = _fitting(going, nodes, room)
-            taken.append((job, fitting))
-            room -= moving.count_write_items(fitting, nodes)
-            nodes |= {each.node_id: None for each in fitting}
-            if len(fitting) < len(going):
+            free_changes -= CHANGES_PER_EVALUATION
+            fitting = _select_fitting(movable, nodes, free_changes)
+            migrations.append((job, fitting))
+            free_changes -= drain_operations.count_write_items(fitting, nodes)
+            nodes |= {allocation.node_id: None for allocation in fitting}
+            if len(fitting) < len(movable):
                 break
-        left = tuple(jobs[position + 1 :])
-    decision: Decision[MigrationResult] | None = moving.migrate_allocations(snapshot, taken, moment)
+        remaining = tuple(jobs[position + 1 :])
+    decision: Decision[MigrationResult] | None = drain_operations.migrate_allocations(snapshot, migrations, context)
     if decision is None:
         return None
     reply = decision.build_reply
-    return Decision(decision.write, lambda index: DrainStep(reply(index).marked_count, left))
+    return Decision(decision.write, lambda index: DrainStep(reply(index).marked_count, remaining))
 
 
-def _fitting(leaving: Sequence[Allocation], nodes: Mapping[str, None], room: int) -> list[Allocation]:
-    """At least one, whatever the room: a write that is too large is refused with a sentence, no write is a silence."""
-    fitting = list(leaving[: max(1, room)])
-    while len(fitting) > 1 and moving.count_write_items(fitting, nodes) > room:
-        fitting = fitting[: max(1, len(fitting) - (moving.count_write_items(fitting, nodes) - room))]
+def _select_fitting(leaving: Sequence[Allocation], nodes: Mapping[str, None], max_changes: int) -> list[Allocation]:
+    """Return the first allocations that fit in the write, but at least one.
+
+    If even one is too large, the log rejects the write with an error; without a write nothing would be reported.
+    """
+    fitting = list(leaving[: max(1, max_changes)])
+    while len(fitting) > 1 and drain_operations.count_write_items(fitting, nodes) > max_changes:
+        fitting = fitting[: max(1, len(fitting) - (drain_operations.count_write_items(fitting, nodes) - max_changes))]
     return fitting
 
 
 def select_movable(snapshot: Replica, drains: NodeDrains, job: Job, ids: Iterable[str]) -> list[Allocation]:
-    """Which of these allocations of the job leave now. What is stopped leaves anyway."""
+    """Return which of these allocations of the job leave now. A stopped job is left to the scheduler."""
     if job.stop:
         return []
-    found = [each for each_id in ids if (each := snapshot.get(ALLOCATIONS, each_id)) is not None]
-    here = [each for each in found if each.node_id in drains and is_movable(each)]
+    allocations = [found for allocation_id in ids if (found := snapshot.get(ALLOCATIONS, allocation_id)) is not None]
+    movable = [allocation for allocation in allocations if allocation.node_id in drains and is_movable(allocation)]
     if job.type == JobType.SYSTEM:
-        return _system_work(snapshot, drains, here)
-    forced = [each for each in here if drains[each.node_id].is_forced]
-    if job.type != JobType.SERVICE or len(forced) == len(here):
+        return _select_system_allocations(snapshot, drains, movable)
+    forced = [allocation for allocation in movable if drains[allocation.node_id].is_forced]
+    if job.type != JobType.SERVICE or len(forced) == len(movable):
         return forced
-    everyone = snapshot.list_by_index(ALLOCATIONS_OF_JOB, job.namespace, job.id)
-    gentle = {each.id: each for each in here if not drains[each.node_id].is_forced}
-    return [*forced, *_by_limits(job, everyone, gentle, forced)]
+    job_allocations = snapshot.list_by_index(ALLOCATIONS_OF_JOB, job.namespace, job.id)
+    unforced = {allocation.id: allocation for allocation in movable if not drains[allocation.node_id].is_forced}
+    return [*forced, *_select_within_limits(job, job_allocations, unforced, forced)]
 
 
-def _system_work(snapshot: Replica, drains: NodeDrains, here: Iterable[Allocation]) -> list[Allocation]:
-    """What runs everywhere leaves last."""
-    drained = [(each, drains[each.node_id]) for each in here]
+def _select_system_allocations(
+    snapshot: Replica, drains: NodeDrains, allocations: Iterable[Allocation]
+) -> list[Allocation]:
+    """Return the allocations of a system job that leave now: they leave last."""
+    drain_by_allocation = [(allocation, drains[allocation.node_id]) for allocation in allocations]
     return [
-        each
-        for each, drain in drained
-        if not drain.ignores_system_jobs and (drain.is_forced or _is_done_but_system(snapshot, each.node_id))
+        allocation
+        for allocation, drain in drain_by_allocation
+        if not drain.ignores_system_jobs
+        and (drain.is_forced or _has_only_system_allocations(snapshot, allocation.node_id))
     ]
 
 
-def _by_limits(
-    job: Job, everyone: Iterable[Allocation], gentle: Mapping[str, Allocation], forced: Iterable[Allocation]
+def _select_within_limits(
+    job: Job, job_allocations: Iterable[Allocation], unforced: Mapping[str, Allocation], forced: Iterable[Allocation]
 ) -> Iterator[Allocation]:
-    """So many of each group that `count` less `max_parallel` of it stay well."""
-    going = {each.id: None for each in forced}
-    well = count_healthy_by_group(each for each in everyone if each.id not in going)
+    """Yield as many allocations of each group as its `migrate.max_parallel` allows."""
+    forced_ids = {allocation.id: None for allocation in forced}
+    healthy_counts = count_healthy_by_group(
+        allocation for allocation in job_allocations if allocation.id not in forced_ids
+    )
     for group in job.groups:
-        leaving = [each for each in gentle.values() if each.task_group == group.name]
-        room = well.get(group.name, 0) - min_healthy(group)
-        yield from leaving[: max(0, room)]
+        leaving = [allocation for allocation in unforced.values() if allocation.task_group == group.name]
+        free_slots = healthy_counts.get(group.name, 0) - min_healthy(group)
+        yield from leaving[: max(0, free_slots)]
 
 
 def count_healthy_by_group(allocations: Iterable[Allocation]) -> dict[str, int]:
-    """How many of each group go on, and have been said to be well or not."""
-    well: dict[str, int] = {}
-    for each in allocations:
-        if not each.is_terminal and not each.should_migrate and _is_judged(each):
-            well[each.task_group] = well.get(each.task_group, 0) + 1
-    return well
+    """Return by group how many active allocations have a reported health and are not marked to migrate."""
+    counts: dict[str, int] = {}
+    for allocation in allocations:
+        if not allocation.is_terminal and not allocation.should_migrate and _has_health(allocation):
+            counts[allocation.task_group] = counts.get(allocation.task_group, 0) + 1
+    return counts
 
 
 def min_healthy(group: TaskGroup) -> int:
-    """So many of the group must stay when others are moved."""
+    """Return how many allocations of the group must stay while others are moved."""
     return group.count - (group.migrate or MigratePolicy()).max_parallel
 
 
 def finish_drain(
-    snapshot: Replica, drains: NodeDrains, node_id: str, moment: DecisionContext, *, tracker: DrainTracker
+    snapshot: Replica, drains: NodeDrains, node_id: str, context: DecisionContext, *, tracker: DrainTracker
 ) -> Decision[NodeWriteResult] | None:
-    """The end of the node's drain, once nothing is left there to be moved; None: it is not over."""
+    """Return the write that completes the node's drain, or `None` if it is not complete."""
     drain = drains.get(node_id)
     if drain is None or not is_finished(snapshot, drain, tracker):
         return None
-    is_out_of_time = drain.is_forced and any(True for _ in _concerned(snapshot, drain))
-    return moving.complete_drain(snapshot, drain.node, moment, is_deadline_reached=is_out_of_time)
+    is_out_of_time = drain.is_forced and any(True for _ in _iter_relevant(snapshot, drain))
+    return drain_operations.complete_drain(snapshot, drain.node, context, is_deadline_reached=is_out_of_time)
 
 
 def is_finished(snapshot: Replica, drain: NodeDrain, tracker: DrainTracker) -> bool:
-    """Whether all has left, or is told to where there is no more time. What is of a job that is stopped leaves anyway."""
-    if not drain.is_forced and not _is_done_but_system(snapshot, drain.node.id):
+    """Return whether no allocation must leave the node any more, except those that are stopping."""
+    if not drain.is_forced and not _has_only_system_allocations(snapshot, drain.node.id):
         return False
     jobs = (snapshot.get(JOBS, *key) for key in tracker.iter_jobs_on_node(drain.node.id))
     return not any(
@@ -194,52 +206,60 @@ def is_finished(snapshot: Replica, drain: NodeDrain, tracker: DrainTracker) -> b
     )
 
 
-def _is_done_but_system(snapshot: Replica, node_id: str) -> bool:
-    """All is over there, but what runs on every node."""
-    return all(_is_system(snapshot, each) for each in _occupying(snapshot, node_id))
+def _has_only_system_allocations(snapshot: Replica, node_id: str) -> bool:
+    """Return whether only system jobs still occupy the node."""
+    return all(_is_system(snapshot, allocation) for allocation in _iter_occupying(snapshot, node_id))
 
 
-def _concerned(snapshot: Replica, drain: NodeDrain) -> Iterator[Allocation]:
-    """What still occupies the node, but for what the drain ignores."""
-    for each in _occupying(snapshot, drain.node.id):
-        if not (drain.ignores_system_jobs and _is_system(snapshot, each)):
-            yield each
+def _iter_relevant(snapshot: Replica, drain: NodeDrain) -> Iterator[Allocation]:
+    """Yield the allocations that occupy the node, except those that the drain ignores."""
+    for allocation in _iter_occupying(snapshot, drain.node.id):
+        if not (drain.ignores_system_jobs and _is_system(snapshot, allocation)):
+            yield allocation
 
 
-def _occupying(snapshot: Replica, node_id: str) -> Iterator[Allocation]:
-    return (each for _, each in snapshot.iter_by_index(ALLOCATIONS_ON_NODE, node_id) if each.is_occupying)
+def _iter_occupying(snapshot: Replica, node_id: str) -> Iterator[Allocation]:
+    """Return the allocations that occupy the node."""
+    return (
+        allocation for _, allocation in snapshot.iter_by_index(ALLOCATIONS_ON_NODE, node_id) if allocation.is_occupying
+    )
 
 
 def _is_system(snapshot: Replica, allocation: Allocation) -> bool:
+    """Return whether the allocation belongs to a system job."""
     job = snapshot.get(JOBS, allocation.namespace, allocation.job_id)
     return job is not None and job.type == JobType.SYSTEM
 
 
-def _is_judged(allocation: Allocation) -> bool:
-    """Its node has said whether it is well. One that is not is none that a drain could make worse."""
+def _has_health(allocation: Allocation) -> bool:
+    """Return whether the node has reported the allocation's health.
+
+    Allocations without a reported health do not count as healthy, so a drain does not rely on them.
+    """
     status = allocation.deployment_status
     return status is not None and status.healthy is not None
 
 
-def _is_at_once(node: Node) -> bool:
+def _is_immediate(node: Node) -> bool:
+    """Return whether the drain has no waiting time (a negative deadline)."""
     return node.drain_strategy is not None and node.drain_strategy.deadline < 0
 
 
-def _windows(nodes: Iterable[Node]) -> Iterator[tuple[int, list[str]]]:
-    """Deadlines that are close together, by the last of them."""
+def _group_deadlines(nodes: Iterable[Node]) -> Iterator[tuple[int, list[str]]]:
+    """Yield groups of deadlines that are close together, each with the last deadline and the node ids."""
     deadlines = sorted(
         (to_ns(node.drain_strategy.force_deadline), node.id)
         for node in nodes
         if node.drain_strategy is not None and node.drain_strategy.force_deadline is not None
     )
-    first_ns, last_ns, ids = 0, 0, list[str]()
+    window_start_ns, window_end_ns, ids = 0, 0, list[str]()
     for deadline_ns, node_id in deadlines:
-        if ids and deadline_ns - first_ns > DEADLINE_WINDOW_NS:
-            yield last_ns, ids
+        if ids and deadline_ns - window_start_ns > DEADLINE_WINDOW_NS:
+            yield window_end_ns, ids
             ids = []
         if not ids:
-            first_ns = deadline_ns
-        last_ns = deadline_ns
+            window_start_ns = deadline_ns
+        window_end_ns = deadline_ns
         ids = [*ids, node_id]
     if ids:
-        yield last_ns, ids
+        yield window_end_ns, ids

@@ -1,4 +1,7 @@
-"""Which evaluations wait for room in a quota, and whether there is some now. Read from the state; it holds nothing."""
+"""Selects blocked evaluations that wait for a quota and that the quota now allows.
+
+It reads only the replica and keeps no state.
+"""
 
 from wharf.cluster.scheduling.capacity.quotas import RemainingQuota, get_remaining_quota, sum_requested_amounts
 from wharf.cluster.state import Replica
@@ -7,34 +10,34 @@ from wharf.contract.model.evaluations import Evaluation, EvaluationStatus
 
 
 def list_waiting_evaluations(snapshot: Replica) -> list[Evaluation]:
-    """Those that a quota keeps waiting, the most urgent first, then the oldest."""
+    """Return the evaluations that wait for a quota, by priority, then age."""
     blocked = snapshot.list_by_index(EVALUATIONS_BY_STATUS, EvaluationStatus.BLOCKED)
-    found = [each for each in blocked if each.quota_limit_reached]
-    return sorted(found, key=lambda each: (-each.priority, each.create_index, each.id))
+    retries = [evaluation for evaluation in blocked if evaluation.quota_limit_reached]
+    return sorted(retries, key=lambda evaluation: (-evaluation.priority, evaluation.create_index, evaluation.id))
 
 
 def select_retries(snapshot: Replica, max_evaluations: int) -> list[Evaluation]:
-    """Those of them for which there is room now. What one of them would take is not there for the next."""
-    allowances: dict[tuple[str, str], RemainingQuota | None] = {}
-    found = []
+    """Return up to `max_evaluations` waiting evaluations that their quota now allows. Each one counts for the next."""
+    remaining_quotas: dict[tuple[str, str], RemainingQuota | None] = {}
+    retries = []
     for evaluation in list_waiting_evaluations(snapshot):
         job = snapshot.get(JOBS, evaluation.namespace, evaluation.job_id)
         if job is None:
-            found.append(evaluation)  # It has nothing to wait for.
+            retries.append(evaluation)  # The job was deleted: let the evaluation end.
             continue
         key = (evaluation.quota_limit_reached, job.region)
-        if key not in allowances:
-            allowances[key] = get_remaining_quota(snapshot, job.namespace, job.region)
-        allowance = allowances[key]
+        if key not in remaining_quotas:
+            remaining_quotas[key] = get_remaining_quota(snapshot, job.namespace, job.region)
+        remaining_quota = remaining_quotas[key]
         groups = [group for name in evaluation.failed_tg_allocs or {} if (group := job.find_group(name)) is not None]
-        is_other = allowance is not None and allowance.quota != evaluation.quota_limit_reached
-        if allowance is None or is_other or not groups:
-            found.append(evaluation)
+        has_other_quota = remaining_quota is not None and remaining_quota.quota != evaluation.quota_limit_reached
+        if remaining_quota is None or has_other_quota or not groups:
+            retries.append(evaluation)
             continue
         for group in groups:
-            asked = sum_requested_amounts(group)
-            if not allowance.list_exceeded_limits(asked):
-                allowance.consume_amounts(asked)
-                found.append(evaluation)
+            requested = sum_requested_amounts(group)
+            if not remaining_quota.list_exceeded_limits(requested):
+                remaining_quota.consume_amounts(requested)
+                retries.append(evaluation)
                 break
-    return found[:max_evaluations]
+    return retries[:max_evaluations]

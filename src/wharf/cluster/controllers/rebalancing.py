@@ -1,7 +1,7 @@
-"""Moves what stands better elsewhere, a few of each group at a time: as many as its `migrate` lets go, as in a drain.
+"""Starts proposed moves, a few allocations of each group at a time, within the limits of `migrate`, as in a drain.
 
-What is moved is marked, with the node that it is to have; the scheduler places it there if there is still room, and else
-where it finds the best. Which moves are worth it is decided by `scheduling.rebalancing`.
+A moved allocation is marked to migrate, with its new node. The scheduler places it there if there is still capacity,
+else on the best node. Which moves are worthwhile is decided in `scheduling.rebalancing`.
 """
 
 from collections.abc import Sequence
@@ -23,34 +23,38 @@ from wharf.contract.model.operator.rebalancing import AllocationMove
 from wharf.contract.model.times import DecisionContext
 
 REBALANCED_WRITE_KIND: Final = "allocations-rebalanced"
+"""The kind of the write in the log."""
 
 
 class MovesStarted(msgspec.Struct, frozen=True):
-    """How many moves were begun."""
+    """How many moves were started."""
 
     index: int
     move_count: int
 
 
 def start_moves(
-    snapshot: Replica, moves: Sequence[AllocationMove], moment: DecisionContext, *, max_changes: int, cause: str = ""
+    snapshot: Replica, moves: Sequence[AllocationMove], context: DecisionContext, *, max_changes: int, cause: str = ""
 ) -> Decision[MovesStarted]:
-    """As many of these as may go now. What has changed since they were found is left alone."""
+    """Return a write that starts as many of the moves as may start now.
+
+    Allocations that changed since the proposal are skipped.
+    """
     marked: list[tuple[Allocation, Allocation]] = []
     jobs: dict[tuple[str, str], Job] = {}
-    for key, those in _by_job(moves).items():
+    for key, job_moves in _group_by_job(moves).items():
         job = snapshot.get(JOBS, *key)
         if job is None or job.stop:
             continue
-        going = _may_go(snapshot, job, those)
-        if len(marked) + len(going) + len(jobs) + 1 > max_changes:
+        startable = _select_startable(snapshot, job, job_moves)
+        if len(marked) + len(startable) + len(jobs) + 1 > max_changes:
             break
-        if going:
+        if startable:
             jobs[key] = job
-            marked += [(each, _marked(each, move, moment)) for each, move in going]
+            marked += [(allocation, _mark_for_move(allocation, move, context)) for allocation, move in startable]
     if not marked:
         return Decision(None, lambda index: MovesStarted(index, 0))
-    evaluations = [make_evaluation(job, moment, EvaluationTrigger.ALLOC_STOP) for job in jobs.values()]
+    evaluations = [make_evaluation(job, context, EvaluationTrigger.ALLOC_STOP) for job in jobs.values()]
     write = Write(
         REBALANCED_WRITE_KIND,
         Cause(CauseKind.REQUEST, cause),
@@ -60,28 +64,34 @@ def start_moves(
     return Decision(write, lambda index: MovesStarted(index, len(marked)))
 
 
-def _by_job(moves: Sequence[AllocationMove]) -> dict[tuple[str, str], list[AllocationMove]]:
-    found: dict[tuple[str, str], list[AllocationMove]] = {}
+def _group_by_job(moves: Sequence[AllocationMove]) -> dict[tuple[str, str], list[AllocationMove]]:
+    """Return the moves by job."""
+    moves_by_job: dict[tuple[str, str], list[AllocationMove]] = {}
     for move in moves:
-        found.setdefault((move.namespace, move.job_id), []).append(move)
-    return found
+        moves_by_job.setdefault((move.namespace, move.job_id), []).append(move)
+    return moves_by_job
 
 
-def _may_go(snapshot: Replica, job: Job, moves: Sequence[AllocationMove]) -> list[tuple[Allocation, AllocationMove]]:
-    """So many of each group that `count` less `max_parallel` of it stay well."""
-    well = count_healthy_by_group(snapshot.list_by_index(ALLOCATIONS_OF_JOB, job.namespace, job.id))
-    going = []
+def _select_startable(
+    snapshot: Replica, job: Job, moves: Sequence[AllocationMove]
+) -> list[tuple[Allocation, AllocationMove]]:
+    """Return the moves that keep enough healthy allocations of each group."""
+    healthy_counts = count_healthy_by_group(snapshot.list_by_index(ALLOCATIONS_OF_JOB, job.namespace, job.id))
+    startable = []
     for move in moves:
         allocation, group = snapshot.get(ALLOCATIONS, move.alloc_id), job.find_group(move.task_group)
         if allocation is None or group is None or allocation.is_terminal or allocation.should_migrate:
             continue
-        if allocation.node_id != move.from_node_id or well.get(group.name, 0) <= min_healthy(group):
+        if allocation.node_id != move.from_node_id or healthy_counts.get(group.name, 0) <= min_healthy(group):
             continue
-        well[group.name] -= 1
-        going.append((allocation, move))
-    return going
+        healthy_counts[group.name] -= 1
+        startable.append((allocation, move))
+    return startable
 
 
-def _marked(allocation: Allocation, move: AllocationMove, moment: DecisionContext) -> Allocation:
+def _mark_for_move(allocation: Allocation, move: AllocationMove, context: DecisionContext) -> Allocation:
+    """Return the allocation marked to migrate to its new node."""
     transition = replace(allocation.desired_transition or DesiredTransition(), migrate=True, move_to=move.to_node_id)
-    return replace(allocation, desired_transition=transition, alloc_modify_index=WRITE_INDEX, modify_time=moment.now_ns)
+    return replace(
+        allocation, desired_transition=transition, alloc_modify_index=WRITE_INDEX, modify_time=context.now_ns
+    )

@@ -1,4 +1,7 @@
-"""What the scheduler stands on: the fleet as it follows the log, and what was found out about its nodes."""
+"""The scheduler cache: what the scheduler derives from the log.
+
+It holds fleet columns, feasibility results, namespace and quota usage, and reservations.
+"""
 
 from collections.abc import Collection, Iterable, Sequence
 from typing import TypeVar
@@ -32,11 +35,11 @@ from wharf.contract.model.volumes import HostVolume
 
 R = TypeVar("R")
 RecordChange = tuple[str, R | None, R | None]
-"""The key of a record, what stood there before, and what stands there now."""
+"""The key of a record, the record before the change, and the record after it."""
 
 
 class SchedulerCache:
-    """Follows the state change by change: told of each node and allocation before and after, and of who waits."""
+    """Derived data of the scheduler, updated with each change of nodes, allocations and evaluations."""
 
     def __init__(self) -> None:
         self.fleet = Fleet()
@@ -44,31 +47,35 @@ class SchedulerCache:
         self.namespace_usage = NamespaceUsage()
         self.quota_usage = QuotaUsageTracker()
         self.reservations: dict[str, Reservation] = {}
-        """By id of the evaluation that waits."""
+        """Reserved nodes by id of the waiting evaluation."""
 
     @classmethod
     def from_snapshot(cls, snapshot: Replica) -> "SchedulerCache":
-        """As the state stands: for a new leader, and for tests."""
-        ground = cls()
-        ground.fleet = Fleet.from_snapshot(snapshot)
-        ground.feasibility = FeasibilityChecker(ground.fleet)
+        """Build the cache from a snapshot, for a new leader and for tests."""
+        cache = cls()
+        cache.fleet = Fleet.from_snapshot(snapshot)
+        cache.feasibility = FeasibilityChecker(cache.fleet)
         for allocation in snapshot.iter_all(ALLOCATIONS):
-            ground.namespace_usage.apply_change(None, allocation, ground.measure_usage)
-        ground.load_reservations(snapshot)
-        return ground
+            cache.namespace_usage.apply_change(None, allocation, cache.measure_usage)
+        cache.load_reservations(snapshot)
+        return cache
 
     def measure_usage(self, resources: AllocatedResources) -> Usage:
+        """Return what these resources use."""
         return self.fleet.measure_resources(resources)[0]
 
     def load_reservations(self, snapshot: Replica) -> None:
-        """As the state stands: for who did not hear of them one by one."""
+        """Rebuild the reservations from the snapshot, for callers that did not follow each evaluation."""
         self.reservations.clear()
         for status in (EvaluationStatus.BLOCKED, EvaluationStatus.PENDING):
             for evaluation in snapshot.list_by_index_sorted(EVALUATIONS_BY_STATUS, status):
                 self.update_reservation(snapshot, evaluation.id, evaluation)
 
     def update_reservation(self, snapshot: Replica, evaluation_id: str, evaluation: Evaluation | None) -> None:
-        """The newest version of an evaluation; none: it is gone. What waits keeps its node while it is tried."""
+        """Update the reservation of an evaluation.
+
+        `None`: the evaluation was deleted. It stays reserved during a retry.
+        """
         reservation = None
         if evaluation is not None and evaluation.reserved_node_id:
             job = snapshot.get(JOBS, evaluation.namespace, evaluation.job_id)
@@ -81,73 +88,75 @@ class SchedulerCache:
     def apply_changes(
         self, snapshot: Replica, nodes: Iterable[RecordChange[Node]], allocations: Iterable[RecordChange[Allocation]]
     ) -> None:
-        """One batch, as it changed nodes and allocations; the snapshot shows the state after it."""
-        come: set[str] = set()
+        """Apply the changes of one batch. The snapshot has the state after the batch."""
+        added_node_ids: set[str] = set()
         for key, _, node in nodes:
             if node is None:
                 self.fleet.remove_node(key)
             elif key in self.fleet.row_by_node_id:
                 self.fleet.set_node(node)
             else:
-                come.add(key)
+                added_node_ids.add(key)
                 self.fleet.set_node(node, snapshot.list_by_index(ALLOCATIONS_ON_NODE, key))
-        came: list[Allocation] = []
+        added_allocations: list[Allocation] = []
         for _, before, after in allocations:
-            if before is None and after is not None and _is_only_new(after):
+            if before is None and after is not None and _is_plain_addition(after):
                 if after.is_occupying:
-                    came.append(after)
+                    added_allocations.append(after)
                 continue
             self.namespace_usage.apply_change(before, after, self.measure_usage)
             self.quota_usage.apply_change(before, after)
-            # What is on a node that came just now was counted with it.
-            before = None if before is not None and before.node_id in come else before
-            after = None if after is not None and after.node_id in come else after
+            # Allocations on a node that was added just now were counted when the node was added.
+            before = None if before is not None and before.node_id in added_node_ids else before
+            after = None if after is not None and after.node_id in added_node_ids else after
             self.fleet.apply_change(before, after)
-        if came:
-            self._hear_of_new(came, come)
+        if added_allocations:
+            self._add_allocations(added_allocations, added_node_ids)
 
-    def _hear_of_new(self, came: Sequence[Allocation], on_new_nodes: Collection[str]) -> None:
-        """What plans place by the thousand: siblings share their resources, so they are counted together."""
-        for (namespace, _), siblings in _alike(came).items():
+    def _add_allocations(self, allocations: Sequence[Allocation], added_node_ids: Collection[str]) -> None:
+        """Count new allocations. Plans place thousands that share their resources, so siblings are counted together."""
+        for (namespace, _), siblings in _group_siblings(allocations).items():
             self.namespace_usage.add_usage(
                 namespace, siblings[0].allocated_resources, len(siblings), self.measure_usage
             )
-        for allocation in came if self.quota_usage.is_tracking else ():
+        for allocation in allocations if self.quota_usage.is_tracking else ():
             self.quota_usage.apply_change(None, allocation)
         self.fleet.add_allocations(
-            [each for each in came if each.node_id not in on_new_nodes] if on_new_nodes else came
+            [allocation for allocation in allocations if allocation.node_id not in added_node_ids]
+            if added_node_ids
+            else allocations
         )
 
 
-def _is_only_new(allocation: Allocation) -> bool:
-    """Nobody was pushed aside for it, nor it for anybody."""
+def _is_plain_addition(allocation: Allocation) -> bool:
+    """Return whether the new allocation has no part in a preemption."""
     return not allocation.preempted_allocations and not allocation.preempted_by_allocation
 
 
-def _alike(allocations: Iterable[Allocation]) -> dict[tuple[str, int], list[Allocation]]:
-    """By namespace, and by the object that tells what they hold."""
-    found: dict[tuple[str, int], list[Allocation]] = {}
+def _group_siblings(allocations: Iterable[Allocation]) -> dict[tuple[str, int], list[Allocation]]:
+    """Return the allocations by namespace and by the identity of their shared resources record."""
+    siblings: dict[tuple[str, int], list[Allocation]] = {}
     for allocation in allocations:
-        found.setdefault((allocation.namespace, id(allocation.allocated_resources)), []).append(allocation)
-    return found
+        siblings.setdefault((allocation.namespace, id(allocation.allocated_resources)), []).append(allocation)
+    return siblings
 
 
 def get_placement_rules(snapshot: Replica, job: Job) -> PlacementRules:
-    """As the cluster says, unless the job's pool says otherwise."""
+    """Return the placement rules of the job's node pool, with those of the cluster as default."""
     configuration = snapshot.get(SCHEDULER_CONFIGURATION)
     pool = snapshot.get(NODE_POOLS, job.node_pool)
-    own = pool.scheduler_configuration if pool is not None else None
-    algorithm = own.scheduler_algorithm if own is not None else ""
+    pool_settings = pool.scheduler_configuration if pool is not None else None
+    algorithm = pool_settings.scheduler_algorithm if pool_settings is not None else ""
     if not algorithm and configuration is not None:
         algorithm = configuration.scheduler_algorithm
-    oversubscribe = own.memory_oversubscription_enabled if own is not None else None
+    oversubscribe = pool_settings.memory_oversubscription_enabled if pool_settings is not None else None
     if oversubscribe is None:
         oversubscribe = configuration is not None and configuration.memory_oversubscription_enabled
     return PlacementRules(algorithm or SchedulerAlgorithm.BINPACK, oversubscribe)
 
 
 class NamespaceVolumes(msgspec.Struct, frozen=True):
-    """The volumes of hosts that a namespace knows."""
+    """Finds host volumes of one namespace."""
 
     snapshot: Replica
     namespace: str

@@ -1,7 +1,7 @@
-"""Which allocations would stand better on another node, by the very scores that placements are ranked by; it moves nothing.
+"""Proposes moves of allocations to nodes with better scores. It uses the scores of placements and moves nothing.
 
-Only services are looked at: work that ends would lose what it has done, and work for every node is where it belongs. What
-packs nodes begins with the emptiest of them, what spreads work with the fullest. Each move counts for the next.
+Only service jobs are considered: batch allocations would lose their progress, and system jobs run on every node anyway.
+With bin packing the emptiest nodes come first, with spread the fullest. Each proposed move counts for the next one.
 """
 
 from collections.abc import Iterable, Iterator
@@ -24,130 +24,149 @@ from wharf.contract.model.operator.rebalancing import AllocationMove, Rebalancin
 from wharf.contract.model.operator.scheduler_configuration import SchedulerAlgorithm
 
 MIN_SCORE_GAIN: Final = 0.1
-"""A move that makes less of a difference is not worth the restart; and what was moved is not moved back for less."""
+"""A move with a smaller gain is not worth the restart. It also keeps allocations from moving back and forth."""
 
 MAX_MOVES: Final = 500
+"""Limits the size of a proposal."""
 MAX_SCANNED_ALLOCATIONS: Final = 5_000
+"""Limits the time of a proposal: allocations that are examined."""
 EVERY_NODE_TYPES: Final = (JobType.SYSTEM, JobType.SYSBATCH)
 
 
 def propose_moves(snapshot: Replica, cache: SchedulerCache) -> Rebalancing:
-    """Every move that is worth it, in the order in which they are best made."""
-    return _Rebalance(snapshot, cache).run()
+    """Return all moves that are worth it, in the recommended order."""
+    return _MoveFinder(snapshot, cache).run()
 
 
-class _Rebalance:
-    def __init__(self, snapshot: Replica, ground: SchedulerCache) -> None:
+class _MoveFinder:
+    """Builds one proposal."""
+
+    def __init__(self, snapshot: Replica, cache: SchedulerCache) -> None:
         self._snapshot = snapshot
-        self._ground = ground
-        self._draft = FleetDraft(ground.fleet)
-        self._placings: dict[tuple[str, str, str], NodeSelector] = {}
+        self._cache = cache
+        self._draft = FleetDraft(cache.fleet)
+        self._selectors: dict[tuple[str, str, str], NodeSelector] = {}
         self._jobs: dict[tuple[str, str], Job | None] = {}
-        self._looked_at = 0
+        self._scanned_count = 0
 
     def run(self) -> Rebalancing:
-        occupied = self._occupied()
+        """Return the proposal."""
+        counts_by_node = self._count_by_node()
         moves: list[AllocationMove] = []
-        for allocation in self._in_order(occupied):
-            if len(moves) >= MAX_MOVES or self._looked_at >= MAX_SCANNED_ALLOCATIONS:
+        for allocation in self._iter_movable(counts_by_node):
+            if len(moves) >= MAX_MOVES or self._scanned_count >= MAX_SCANNED_ALLOCATIONS:
                 break
-            self._looked_at += 1
-            move = self._better(allocation)
+            self._scanned_count += 1
+            move = self._find_move(allocation)
             if move is not None:
                 moves.append(move)
-                occupied[move.from_node_id] -= 1
-                occupied[move.to_node_id] = occupied.get(move.to_node_id, 0) + 1
-        before = len([each for each in self._occupied().values() if each])
-        after = len([each for each in occupied.values() if each])
+                counts_by_node[move.from_node_id] -= 1
+                counts_by_node[move.to_node_id] = counts_by_node.get(move.to_node_id, 0) + 1
+        used_before = len([count for count in self._count_by_node().values() if count])
+        used_after = len([count for count in counts_by_node.values() if count])
         return Rebalancing(
-            text=_sentence(moves, before, after),
+            text=_summarize(moves, used_before, used_after),
             moves=tuple(moves),
-            nodes_used=before,
-            nodes_used_after=after,
-            allocations_looked_at=self._looked_at,
+            nodes_used=used_before,
+            nodes_used_after=used_after,
+            allocations_looked_at=self._scanned_count,
         )
 
-    def _occupied(self) -> dict[str, int]:
-        """By node, how much is there that is not on every node."""
-        found: dict[str, int] = {}
-        for _, node in self._ground.fleet.iter_nodes():
-            there = self._snapshot.list_by_index(ALLOCATIONS_ON_NODE, node.id)
-            number = sum(each.is_occupying and not self._is_on_every_node(each) for each in there)
-            if number:
-                found[node.id] = number
-        return found
+    def _count_by_node(self) -> dict[str, int]:
+        """Return by node how many allocations it has that are not of system or sysbatch jobs."""
+        counts_by_node: dict[str, int] = {}
+        for _, node in self._cache.fleet.iter_nodes():
+            allocations = self._snapshot.list_by_index(ALLOCATIONS_ON_NODE, node.id)
+            count = sum(
+                allocation.is_occupying and not self._is_on_every_node(allocation) for allocation in allocations
+            )
+            if count:
+                counts_by_node[node.id] = count
+        return counts_by_node
 
-    def _in_order(self, occupied: dict[str, int]) -> Iterator[Allocation]:
-        fleet = self._ground.fleet
-        rows = [fleet.row_by_node_id[node_id] for node_id in occupied]
-        filled = sorted(rows, key=lambda row: (self._filled(row), fleet.get_node(row).id))
+    def _iter_movable(self, counts_by_node: dict[str, int]) -> Iterator[Allocation]:
+        """Yield the movable allocations in the order in which they are examined."""
+        fleet = self._cache.fleet
+        rows = [fleet.row_by_node_id[node_id] for node_id in counts_by_node]
+        ordered_rows = sorted(rows, key=lambda row: (self._get_fill(row), fleet.get_node(row).id))
         configuration = get_placement_rules(self._snapshot, Job(id=""))
         if configuration.algorithm is SchedulerAlgorithm.SPREAD:
-            filled.reverse()
-        for row in filled:
-            there = self._snapshot.list_by_index(ALLOCATIONS_ON_NODE, fleet.get_node(row).id)
-            yield from sorted((each for each in there if self._is_movable(each)), key=lambda each: each.id)
+            ordered_rows.reverse()
+        for row in ordered_rows:
+            allocations = self._snapshot.list_by_index(ALLOCATIONS_ON_NODE, fleet.get_node(row).id)
+            yield from sorted(
+                (allocation for allocation in allocations if self._is_movable(allocation)),
+                key=lambda allocation: allocation.id,
+            )
 
-    def _filled(self, row: int) -> float:
-        fleet = self._ground.fleet
+    def _get_fill(self, row: int) -> float:
+        """Return how full the node is: the sum of its CPU share and memory share."""
+        fleet = self._cache.fleet
         cpu, memory = max(1, int(fleet.cpu[row])), max(1, int(fleet.memory[row]))
         return int(fleet.cpu_used[row]) / cpu + int(fleet.memory_used[row]) / memory
 
-    def _better(self, allocation: Allocation) -> AllocationMove | None:
-        job = self._job(allocation)
+    def _find_move(self, allocation: Allocation) -> AllocationMove | None:
+        """Return a move of the allocation to a better node, or `None`."""
+        job = self._get_job(allocation)
         group = job.find_group(allocation.task_group) if job is not None else None
-        resources, fleet = allocation.allocated_resources, self._ground.fleet
+        resources, fleet = allocation.allocated_resources, self._cache.fleet
         if job is None or group is None or resources is None:
             return None
-        row, place = fleet.row_by_node_id[allocation.node_id], NodePreferences(allocation.name)
-        node, here = fleet.get_node(row), PlacedSibling(row, group.name)
-        placing = self._placing(job, group)
+        row, preferences = fleet.row_by_node_id[allocation.node_id], NodePreferences(allocation.name)
+        node, current_sibling = fleet.get_node(row), PlacedSibling(row, group.name)
+        selector = self._get_selector(job, group)
         self._draft.remove_allocation(row, resources)
-        placing.count_sibling(here, -1)
-        before = placing.score_node(node, place)
-        chosen = placing.choose_node(place)
-        if chosen is not None and before is not None:
-            there = fleet.row_by_node_id[chosen.node.id]
-            if chosen.node.id != node.id and chosen.score - before >= MIN_SCORE_GAIN:
-                return _move(allocation, node.name, chosen.node.id, chosen.node.name, before, chosen.score)
-            self._draft.remove_allocation(there, chosen.resources)
-            placing.count_sibling(PlacedSibling(there, group.name), -1)
+        selector.count_sibling(current_sibling, -1)
+        current_score = selector.score_node(node, preferences)
+        choice = selector.choose_node(preferences)
+        if choice is not None and current_score is not None:
+            chosen_row = fleet.row_by_node_id[choice.node.id]
+            if choice.node.id != node.id and choice.score - current_score >= MIN_SCORE_GAIN:
+                return _make_move(allocation, node.name, choice.node.id, choice.node.name, current_score, choice.score)
+            self._draft.remove_allocation(chosen_row, choice.resources)
+            selector.count_sibling(PlacedSibling(chosen_row, group.name), -1)
         self._draft.add_allocation(row, resources, get_resources_usage(resources))
-        placing.count_sibling(here)
+        selector.count_sibling(current_sibling)
         return None
 
-    def _placing(self, job: Job, group: TaskGroup) -> NodeSelector:
+    def _get_selector(self, job: Job, group: TaskGroup) -> NodeSelector:
+        """Return the node selector of the group. It is built on first use."""
         key = (job.namespace, job.id, group.name)
-        found = self._placings.get(key)
-        if found is None:
-            feasibility, row_of = self._ground.feasibility, self._ground.fleet.row_by_node_id
+        selector = self._selectors.get(key)
+        if selector is None:
+            feasibility, row_by_node_id = self._cache.feasibility, self._cache.fleet.row_by_node_id
             volumes = NamespaceVolumes(self._snapshot, job.namespace)
-            there = self._snapshot.list_by_index(ALLOCATIONS_OF_JOB, job.namespace, job.id)
-            found = self._placings[key] = NodeSelector(
+            job_allocations = self._snapshot.list_by_index(ALLOCATIONS_OF_JOB, job.namespace, job.id)
+            selector = self._selectors[key] = NodeSelector(
                 self._draft,
                 feasibility.screen_nodes(feasibility.select_ready_nodes(job), job, group, volumes),
                 job,
                 group,
                 rules=get_placement_rules(self._snapshot, job),
                 random=SeededRandom(job.id, self._snapshot.index),
-                siblings=_neighbours(there, row_of),
+                siblings=_make_siblings(job_allocations, row_by_node_id),
                 volume_check=make_volume_check(group, volumes),
             )
-        return found
+        return selector
 
-    def _job(self, allocation: Allocation) -> Job | None:
+    def _get_job(self, allocation: Allocation) -> Job | None:
+        """Return the allocation's job, cached."""
         key = (allocation.namespace, allocation.job_id)
         if key not in self._jobs:
             self._jobs[key] = self._snapshot.get(JOBS, *key)
         return self._jobs[key]
 
     def _is_on_every_node(self, allocation: Allocation) -> bool:
-        job = self._job(allocation)
+        """Return whether the allocation belongs to a system or sysbatch job."""
+        job = self._get_job(allocation)
         return job is not None and job.type in EVERY_NODE_TYPES
 
     def _is_movable(self, allocation: Allocation) -> bool:
-        """It runs well, as its job is now; nobody rolls it out or moves it already; its data does not hold it."""
-        job = self._job(allocation)
+        """Return whether the allocation may be moved.
+
+        It must run the current version of a service and have no local data, and no update or migration may concern it.
+        """
+        job = self._get_job(allocation)
         if (
             job is None
             or job.stop
@@ -163,20 +182,22 @@ class _Rebalance:
         if has_sticky_volumes(group) or list_single_writer_volumes(group) or group.ephemeral_disk.sticky:
             return False
         deployments = self._snapshot.list_by_index(DEPLOYMENTS_OF_JOB, job.namespace, job.id)
-        return not any(each.is_active for each in deployments)
+        return not any(deployment.is_active for deployment in deployments)
 
 
-def _neighbours(there: Iterable[Allocation], row_of: dict[str, int]) -> list[PlacedSibling]:
+def _make_siblings(allocations: Iterable[Allocation], row_by_node_id: dict[str, int]) -> list[PlacedSibling]:
+    """Return the active allocations on known nodes as placed siblings."""
     return [
-        PlacedSibling(row_of[each.node_id], each.task_group)
-        for each in there
-        if not each.is_terminal and each.node_id in row_of
+        PlacedSibling(row_by_node_id[allocation.node_id], allocation.task_group)
+        for allocation in allocations
+        if not allocation.is_terminal and allocation.node_id in row_by_node_id
     ]
 
 
-def _move(
+def _make_move(
     allocation: Allocation, from_node: str, to_id: str, to_node: str, before: float, after: float
 ) -> AllocationMove:
+    """Return the record of a move."""
     return AllocationMove(
         alloc_id=allocation.id,
         name=allocation.name,
@@ -192,18 +213,19 @@ def _move(
     )
 
 
-def _sentence(moves: list[AllocationMove], before: int, after: int) -> str:
+def _summarize(moves: list[AllocationMove], before: int, after: int) -> str:
+    """Return the summary of the proposal."""
     if not moves:
-        return f"nothing would stand better elsewhere: work is on {_nodes(before)}"
-    mean = sum(each.score_after - each.score_before for each in moves) / len(moves)
+        return f"no allocation would have a better score on another node: {_format_nodes(before)} in use"
+    mean = sum(move.score_after - move.score_before for move in moves) / len(moves)
     allocations = "1 allocation" if len(moves) == 1 else f"{len(moves)} allocations"
     nodes = (
-        f"{_nodes(before)} would hold work before and {after} after"
+        f"{_format_nodes(before)} in use before, {after} after"
         if before != after
-        else f"on {_nodes(before)} as before"
+        else f"{_format_nodes(before)} in use, as before"
     )
-    return f"{allocations} would stand better elsewhere, by {mean:.2f} of a score on average; {nodes}"
+    return f"{allocations} would have a better score on another node, by {mean:.2f} on average; {nodes}"
 
 
-def _nodes(number: int) -> str:
+def _format_nodes(number: int) -> str:
     return "1 node" if number == 1 else f"{number} nodes"

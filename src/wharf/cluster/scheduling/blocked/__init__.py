@@ -1,1 +1,1 @@
-"""."""
+"""Blocked evaluations: the order of retries, and reservations for evaluations that have waited too long."""

@@ -1,9 +1,8 @@
-"""Room that is kept for work that has waited too long: so that small work, which fits wherever a little comes free, does not
-keep big work waiting for ever.
+"""Decides which blocked evaluations get a reserved node, so that small jobs do not keep large ones waiting forever.
 
-One node is kept for one allocation at a time. What runs there goes on to its end; what comes free there is given to nobody
-of the same or a lower priority until there is enough for the one that waits. So whoever is given a node is placed at the
-latest when what ran there has ended. It says who may have a node and which; it writes nothing.
+A node is reserved for one allocation at a time. Its running allocations continue, but resources that become free there
+are not used by jobs of the same or a lower priority until there is enough for the waiting allocation. So the allocation
+is placed at the latest when the finite jobs of the node have ended. This module writes nothing.
 """
 
 from collections.abc import Iterable, Sequence
@@ -24,20 +23,23 @@ from wharf.contract.model.jobs.job import Job, JobType
 from wharf.contract.model.times import SECOND
 
 RESERVATION_DELAY_NS: Final = 120 * SECOND
-"""Whoever has waited so long for room is given a node."""
+"""An evaluation that has waited this long for resources may get a reserved node."""
 
 NODES_PER_RESERVATION: Final = 10
-"""Of so many nodes one may be kept, and in any cluster one."""
+"""Limits reservations: one of this many nodes may be reserved, and at least one in any cluster."""
 
 MAX_SCANNED_NODES: Final = 64
-"""Those that lack least are asked what of their work ends by itself."""
+"""Limits the time of a search: only this many nodes, those that lack least, are examined."""
 
 FINITE_JOB_TYPES: Final = (JobType.BATCH, JobType.SYSBATCH)
+"""Job types whose allocations end by themselves."""
 
 
 def can_reserve_node(snapshot: Replica, evaluation: Evaluation) -> bool:
-    """Whether what it waits for is room on any one node. Work for every node has its nodes already, and what must be placed
-    at once, or waits for its quota, is not helped by one.
+    """Return whether a reserved node would help the evaluation.
+
+    It does not help system jobs, all-at-once jobs, or evaluations that wait for a quota, a sibling job or fewer
+    conflicts.
     """
     if (
         evaluation.quota_limit_reached
@@ -52,7 +54,7 @@ def can_reserve_node(snapshot: Replica, evaluation: Evaluation) -> bool:
 
 
 def get_max_reservations(cache: SchedulerCache) -> int:
-    """How many nodes may be kept at the same time."""
+    """Return how many nodes may be reserved at the same time."""
     return max(1, len(cache.fleet.row_by_node_id) // NODES_PER_RESERVATION)
 
 
@@ -63,66 +65,82 @@ def select_evaluations_to_reserve(
     reserved: Iterable[Reservation],
     now_ns: int,
 ) -> list[Evaluation]:
-    """Those to whom a node is due: the most urgent, of these the one that waits longest; of a namespace one at a time."""
-    standing = list(reserved)
-    served = {each.namespace for each in standing}
-    found: list[Evaluation] = []
-    due = (each for each in waiting if each.waiting_since_ns + RESERVATION_DELAY_NS <= now_ns)
-    for evaluation in sorted(due, key=lambda each: (-each.priority, each.waiting_since_ns, each.create_index, each.id)):
-        if len(standing) + len(found) >= get_max_reservations(cache):
+    """Return the evaluations that are due for a reserved node, by priority, then waiting time.
+
+    Each namespace has at most one.
+    """
+    reservations = list(reserved)
+    namespaces_with_reservation = {reservation.namespace for reservation in reservations}
+    selected: list[Evaluation] = []
+    due = (evaluation for evaluation in waiting if evaluation.waiting_since_ns + RESERVATION_DELAY_NS <= now_ns)
+    for evaluation in sorted(
+        due,
+        key=lambda evaluation: (
+            -evaluation.priority,
+            evaluation.waiting_since_ns,
+            evaluation.create_index,
+            evaluation.id,
+        ),
+    ):
+        if len(reservations) + len(selected) >= get_max_reservations(cache):
             break
-        if evaluation.namespace not in served and can_reserve_node(snapshot, evaluation):
-            served.add(evaluation.namespace)
-            found.append(evaluation)
-    return found
+        if evaluation.namespace not in namespaces_with_reservation and can_reserve_node(snapshot, evaluation):
+            namespaces_with_reservation.add(evaluation.namespace)
+            selected.append(evaluation)
+    return selected
 
 
 def find_node_to_reserve(
     snapshot: Replica, cache: SchedulerCache, evaluation: Evaluation, reserved: Iterable[Reservation]
 ) -> str:
-    """The node that lacks least for it, of those where enough ends by itself; empty: there is none."""
+    """Return the node that lacks least for the evaluation, or an empty text.
+
+    Only nodes where enough resources become free when finite jobs end are considered.
+    """
     job = snapshot.get(JOBS, evaluation.namespace, evaluation.job_id)
     group = None if job is None else find_largest_waiting_group(job, evaluation)
     if job is None or group is None:
         return ""
-    taken = {each.node_id for each in reserved}
-    demand, rows = get_group_demand(group), _rows_for(snapshot, cache, job, group)
-    for row in _least_lacking_first(cache, rows, demand):
+    reserved_node_ids = {reservation.node_id for reservation in reserved}
+    demand, rows = get_group_demand(group), _find_feasible_rows(snapshot, cache, job, group)
+    for row in _order_by_missing_share(cache, rows, demand):
         node = cache.fleet.get_node(row)
-        if node.id not in taken and _comes_free(snapshot, cache, row, demand):
+        if node.id not in reserved_node_ids and _can_become_free(snapshot, cache, row, demand):
             return node.id
     return ""
 
 
 def is_reservation_useful(snapshot: Replica, cache: SchedulerCache, reservation: Reservation) -> bool:
-    """Whether its node takes work, and enough of what is there ends by itself."""
+    """Return whether the reserved node accepts placements and enough resources become free there."""
     node = snapshot.get(NODES, reservation.node_id)
     row = cache.fleet.row_by_node_id.get(reservation.node_id)
     if node is None or row is None or not node.is_ready_for_placements:
         return False
-    return _comes_free(snapshot, cache, row, reservation.demand)
+    return _can_become_free(snapshot, cache, row, reservation.demand)
 
 
-def _rows_for(snapshot: Replica, ground: SchedulerCache, job: Job, group: TaskGroup) -> Ints:
-    feasibility, fleet = ground.feasibility, ground.fleet
+def _find_feasible_rows(snapshot: Replica, cache: SchedulerCache, job: Job, group: TaskGroup) -> Ints:
+    """Return the rows of the nodes that are feasible for one more allocation of the group, full or not."""
+    feasibility, fleet = cache.feasibility, cache.fleet
     screened = feasibility.screen_nodes(
         feasibility.select_ready_nodes(job), job, group, NamespaceVolumes(snapshot, job.namespace)
     )
     rows: Ints = np.flatnonzero(screened.feasible)
-    distinct = DistinctConstraints(fleet, job, group, should_check_hosts=True)
-    if distinct and len(rows):
-        there = snapshot.list_by_index(ALLOCATIONS_OF_JOB, job.namespace, job.id)
-        distinct.count_siblings(
-            PlacedSibling(fleet.row_by_node_id[each.node_id], each.task_group)
-            for each in there
-            if not each.is_terminal and each.node_id in fleet.row_by_node_id
+    distinct_constraints = DistinctConstraints(fleet, job, group, should_check_hosts=True)
+    if distinct_constraints and len(rows):
+        job_allocations = snapshot.list_by_index(ALLOCATIONS_OF_JOB, job.namespace, job.id)
+        distinct_constraints.count_siblings(
+            PlacedSibling(fleet.row_by_node_id[allocation.node_id], allocation.task_group)
+            for allocation in job_allocations
+            if not allocation.is_terminal and allocation.node_id in fleet.row_by_node_id
         )
-        rows = rows[distinct.mask_allowed(rows)]
+        rows = rows[distinct_constraints.mask_allowed(rows)]
     return rows
 
 
-def _least_lacking_first(ground: SchedulerCache, rows: Ints, demand: Usage) -> Sequence[int]:
-    fleet = ground.fleet
+def _order_by_missing_share(cache: SchedulerCache, rows: Ints, demand: Usage) -> Sequence[int]:
+    """Return the rows of large enough nodes, those that lack the smallest share of the demand first."""
+    fleet = cache.fleet
     is_large_enough = (
         (fleet.cpu[rows] >= demand.cpu)
         & (fleet.memory[rows] >= demand.memory_mb)
@@ -131,32 +149,35 @@ def _least_lacking_first(ground: SchedulerCache, rows: Ints, demand: Usage) -> S
     rows = rows[is_large_enough]
     if not len(rows):
         return []
-    lacking = np.zeros(len(rows), dtype=np.float64)
-    for has, used, asked in (
+    missing_share = np.zeros(len(rows), dtype=np.float64)
+    for capacity, used, requested in (
         (fleet.cpu, fleet.cpu_used, demand.cpu),
         (fleet.memory, fleet.memory_used, demand.memory_mb),
         (fleet.disk, fleet.disk_used, demand.disk_mb),
     ):
-        if asked:
-            lacking = np.maximum(lacking, (used[rows] + asked - has[rows]) / asked)
-    order = np.argsort(lacking, kind="stable")[:MAX_SCANNED_NODES]
+        if requested:
+            missing_share = np.maximum(missing_share, (used[rows] + requested - capacity[rows]) / requested)
+    order = np.argsort(missing_share, kind="stable")[:MAX_SCANNED_NODES]
     return [int(row) for row in rows[order]]
 
 
-def _comes_free(snapshot: Replica, ground: SchedulerCache, row: int, demand: Usage) -> bool:
-    """Whether the node has room for it once all has ended there that ends by itself, or is told to."""
-    fleet = ground.fleet
+def _can_become_free(snapshot: Replica, cache: SchedulerCache, row: int, demand: Usage) -> bool:
+    """Return whether the demand fits on the node once all finite or stopping allocations there have ended."""
+    fleet = cache.fleet
     node = fleet.get_node(row)
-    stays = Usage.sum_usages(
-        get_allocation_usage(each)
-        for each in snapshot.list_by_index(ALLOCATIONS_ON_NODE, node.id)
-        if each.is_occupying and not each.is_server_terminal and not _ends(snapshot, each.namespace, each.job_id)
+    remaining = Usage.sum_usages(
+        get_allocation_usage(allocation)
+        for allocation in snapshot.list_by_index(ALLOCATIONS_ON_NODE, node.id)
+        if allocation.is_occupying
+        and not allocation.is_server_terminal
+        and not _will_end(snapshot, allocation.namespace, allocation.job_id)
     )
-    room = Usage(int(fleet.cpu[row]), int(fleet.memory[row]), int(fleet.disk[row]))
-    return (stays + demand).fits_in(room)
+    capacity = Usage(int(fleet.cpu[row]), int(fleet.memory[row]), int(fleet.disk[row]))
+    return (remaining + demand).fits_in(capacity)
 
 
-def _ends(snapshot: Replica, namespace: str, job_id: str) -> bool:
+def _will_end(snapshot: Replica, namespace: str, job_id: str) -> bool:
+    """Return whether the allocations of the job end: it is finite, stopped or deleted."""
     job = snapshot.get(JOBS, namespace, job_id)
     return job is None or job.stop or job.type in FINITE_JOB_TYPES
 
@@ -164,12 +185,16 @@ def _ends(snapshot: Replica, namespace: str, job_id: str) -> bool:
 def list_missed_reservations(
     snapshot: Replica, cache: SchedulerCache, waiting: Iterable[Evaluation], now_ns: int, slack_ns: int
 ) -> list[str]:
-    """For whoever checks: those that have waited longer than the bound and the slack, could be given a node, and were not."""
+    """Return a text for each evaluation that should have a reserved node and has none, for invariant checks.
+
+    `slack_ns` is allowed on top of the reservation delay.
+    """
     waiting = list(waiting)
     reserved = list(cache.reservations.values())
     late = select_evaluations_to_reserve(snapshot, cache, waiting, reserved, now_ns - slack_ns)
     return [
-        f"{each.namespace}/{each.job_id} waits since {each.waiting_since_ns} and no node is kept for it"
-        for each in late
-        if not each.reserved_node_id and find_node_to_reserve(snapshot, cache, each, reserved)
+        f"{evaluation.namespace}/{evaluation.job_id} has waited since {evaluation.waiting_since_ns} ns"
+        " without a reserved node"
+        for evaluation in late
+        if not evaluation.reserved_node_id and find_node_to_reserve(snapshot, cache, evaluation, reserved)
     ]

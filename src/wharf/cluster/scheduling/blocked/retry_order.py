@@ -1,13 +1,13 @@
-"""In which order waiting work is tried: priority first, then the namespace that holds least by its weight, then age.
+"""The order in which blocked evaluations are retried: priority, then fair share of the namespace, then waiting time.
 
-The bounds that follow from it, and that tests hold (docs/scheduling.md):
+Guarantees, which tests check (docs/scheduling.md):
 
-- nothing is tried before something of a higher priority that could profit from the same room;
-- of one priority, two namespaces that both wait never come to differ, in what they were given by weight, by more than the
-  largest thing that one of them asked for at once;
-- within a priority and a namespace whoever waits longest is first.
+- no evaluation is retried before one of a higher priority that could use the same resources;
+- within a priority, the weighted shares granted to two waiting namespaces differ by at most the largest single request
+  of one of them;
+- within a priority and a namespace, the evaluation that has waited longest is first.
 
-It orders, and tries nothing. What is waiting is known to `controllers.blocked`.
+This module only sorts. The waiting evaluations are in `controllers.blocked_queue`.
 """
 
 import heapq
@@ -25,7 +25,7 @@ from wharf.contract.model.evaluations import Evaluation
 
 
 class BlockedEntry(msgspec.Struct, frozen=True):
-    """One that waits. `part`: of the fleet, that it would hold if it were given all that it lacks."""
+    """A blocked evaluation. `requested_share` is the share of the fleet that its missing allocations would use."""
 
     id: str
     namespace: str
@@ -36,79 +36,92 @@ class BlockedEntry(msgspec.Struct, frozen=True):
 
 
 class NamespaceShare(msgspec.Struct, frozen=True):
-    """How a namespace stands: the part of the fleet that it holds, and what weight it has."""
+    """The share of the fleet that a namespace uses, and its weight."""
 
     held_share: float = 0.0
     weight: int = 1
 
 
 EMPTY_SHARE = NamespaceShare()
+"""The share of a namespace that uses nothing."""
 
 
-def iter_retry_order(claims: Iterable[BlockedEntry], standings: Mapping[str, NamespaceShare]) -> Iterator[BlockedEntry]:
-    """Each as if those before it had been given what they claim."""
+def iter_retry_order(
+    entries: Iterable[BlockedEntry], namespace_shares: Mapping[str, NamespaceShare]
+) -> Iterator[BlockedEntry]:
+    """Yield the entries in retry order. Each entry counts as granted when the next one is chosen."""
     by_priority: dict[int, dict[str, list[BlockedEntry]]] = {}
-    for claim in claims:
-        by_priority.setdefault(claim.priority, {}).setdefault(claim.namespace, []).append(claim)
-    parts = {name: standing.held_share for name, standing in standings.items()}
+    for entry in entries:
+        by_priority.setdefault(entry.priority, {}).setdefault(entry.namespace, []).append(entry)
+    shares = {name: share.held_share for name, share in namespace_shares.items()}
     for _, by_namespace in sorted(by_priority.items(), reverse=True):
-        queues = {name: sorted(those, key=_age, reverse=True) for name, those in by_namespace.items()}
+        queues = {name: sorted(entries, key=_get_age, reverse=True) for name, entries in by_namespace.items()}
 
-        def turn(name: str, queues: dict[str, list[BlockedEntry]] = queues) -> tuple[float, int, int, str, str]:
-            weight = max(1, standings.get(name, EMPTY_SHARE).weight)
-            return (parts.get(name, 0.0) / weight, *_age(queues[name][-1]), name)
+        def build_heap_key(
+            name: str, queues: dict[str, list[BlockedEntry]] = queues
+        ) -> tuple[float, int, int, str, str]:
+            weight = max(1, namespace_shares.get(name, EMPTY_SHARE).weight)
+            return (shares.get(name, 0.0) / weight, *_get_age(queues[name][-1]), name)
 
-        heap = [turn(name) for name in queues]
+        heap = [build_heap_key(name) for name in queues]
         heapq.heapify(heap)
         while heap:
             *_, name = heapq.heappop(heap)
             first = queues[name].pop()
-            parts[name] = parts.get(name, 0.0) + first.requested_share
+            shares[name] = shares.get(name, 0.0) + first.requested_share
             yield first
             if queues[name]:
-                heapq.heappush(heap, turn(name))
+                heapq.heappush(heap, build_heap_key(name))
 
 
-def _age(claim: BlockedEntry) -> tuple[int, int, str]:
-    return claim.blocked_since_ns, claim.create_index, claim.id
+def _get_age(entry: BlockedEntry) -> tuple[int, int, str]:
+    """Return the sort key by waiting time, oldest first."""
+    return entry.blocked_since_ns, entry.create_index, entry.id
 
 
 class RetryOrder:
-    """The order as the state and the fleet have it now."""
+    """Sorts blocked evaluations by the current state and fleet."""
 
     def __init__(self, snapshot: Replica, cache: SchedulerCache) -> None:
         self._snapshot = snapshot
-        self._ground = cache
+        self._cache = cache
 
     def sort_evaluations(self, waiting: Iterable[Evaluation], limit: int | None = None) -> list[Evaluation]:
-        by_id = {each.id: each for each in waiting}
-        whole = self._fleet()
-        claims = [self._claim(each, whole) for each in by_id.values()]
-        standings = {name: self._standing(name, whole) for name in {each.namespace: None for each in by_id.values()}}
-        return [by_id[claim.id] for claim in islice(iter_retry_order(claims, standings), limit)]
+        """Return up to `limit` evaluations in retry order."""
+        by_id = {evaluation.id: evaluation for evaluation in waiting}
+        fleet_total = self._sum_fleet()
+        entries = [self._build_entry(evaluation, fleet_total) for evaluation in by_id.values()]
+        namespace_shares = {
+            name: self._get_namespace_share(name, fleet_total)
+            for name in {evaluation.namespace: None for evaluation in by_id.values()}
+        }
+        return [by_id[entry.id] for entry in islice(iter_retry_order(entries, namespace_shares), limit)]
 
-    def _fleet(self) -> Usage:
-        fleet = self._ground.fleet
+    def _sum_fleet(self) -> Usage:
+        """Return the total CPU and memory of the fleet."""
+        fleet = self._cache.fleet
         return Usage(int(fleet.cpu.sum()), int(fleet.memory.sum()))
 
-    def _standing(self, namespace: str, whole: Usage) -> NamespaceShare:
-        known = self._snapshot.get(NAMESPACES, namespace)
-        held = compute_dominant_share(self._ground.namespace_usage.get_usage(namespace), whole)
-        return NamespaceShare(held, 1 if known is None else known.weight)
+    def _get_namespace_share(self, namespace: str, fleet_total: Usage) -> NamespaceShare:
+        """Return the share and weight of the namespace."""
+        record = self._snapshot.get(NAMESPACES, namespace)
+        used_share = compute_dominant_share(self._cache.namespace_usage.get_usage(namespace), fleet_total)
+        return NamespaceShare(used_share, 1 if record is None else record.weight)
 
-    def _claim(self, evaluation: Evaluation, whole: Usage) -> BlockedEntry:
+    def _build_entry(self, evaluation: Evaluation, fleet_total: Usage) -> BlockedEntry:
+        """Return the queue entry of the evaluation."""
         job = self._snapshot.get(JOBS, evaluation.namespace, evaluation.job_id)
-        asked = Usage()
+        requested = Usage()
         for name, metric in (evaluation.failed_tg_allocs or {}).items():
             group = job.find_group(name) if job is not None else None
             if group is not None:
-                one, number = get_group_demand(group), metric.coalesced_failures + 1
-                asked = asked + Usage(one.cpu * number, one.memory_mb * number)
+                demand, count = get_group_demand(group), metric.coalesced_failures + 1
+                requested = requested + Usage(demand.cpu * count, demand.memory_mb * count)
         return BlockedEntry(
             evaluation.id,
             evaluation.namespace,
             evaluation.priority,
             evaluation.waiting_since_ns,
-            compute_dominant_share(asked, whole),
+            compute_dominant_share(requested, fleet_total),
             evaluation.create_index,
         )

@@ -1,10 +1,7 @@
-"""What a namespace may still use of its quota: asked before anything is placed for it, and again before it is committed.
+"""Quotas: what a namespace uses and may still use. Checked before placements and again before the commit.
 
-What counts is what occupies nodes: until a node has said that an allocation ended, it is used, whatever is wanted of it.
-
-What each namespace uses of its quota, kept as the log goes: so that nobody has to add up a million allocations to place one.
-
-A namespace is counted once, when it is first asked for, and followed from then on; most are never asked for.
+All allocations that occupy a node count, until the node reports that they have ended. The usage of a namespace is
+counted once, on first request, and then follows the log; most namespaces are never requested.
 """
 
 from collections.abc import Callable
@@ -22,43 +19,55 @@ from wharf.contract.model.log import KEY_SEPARATOR
 from wharf.contract.model.quotas import Quota, RegionLimit
 
 QuotaAmounts = dict[str, int]
-"""By dimension; of devices by their full name."""
+"""Amounts by dimension. Devices have their full name as dimension."""
 
 DIMENSIONS: Final = ("count", "cpu", "cores", "memory_mb", "memory_max_mb")
+"""The dimensions that limits can set, as fields of `RegionLimit`."""
 DIMENSION_NAMES: Final = {"memory_mb": "memory", "memory_max_mb": "memory max"}
 DEVICE_PREFIX: Final = "device "
 
 
 class RemainingQuota:
-    """What is left of a quota in one region. What is taken from it counts at once for what is asked next."""
+    """What is left of a quota in one region. Consumed amounts count at once in the next check."""
 
     def __init__(self, quota: str, limit: RegionLimit, used: QuotaAmounts) -> None:
         self.quota = quota
         self._limit = limit
         self._used = dict(used)
 
-    def list_exceeded_limits(self, asked: QuotaAmounts, *, released: QuotaAmounts | None = None) -> tuple[str, ...]:
-        """A sentence for each limit that this would exceed; none: it may be placed."""
-        less = released or {}
-        said = []
+    def list_exceeded_limits(self, requested: QuotaAmounts, *, released: QuotaAmounts | None = None) -> tuple[str, ...]:
+        """Return a text for each limit that these amounts would exceed. Empty: they may be placed.
+
+        `released` are amounts that the placement frees.
+        """
+        released_amounts = released or {}
+        texts = []
         for name in DIMENSIONS:
             limit = getattr(self._limit, name)
-            needed = self._used.get(name, 0) - less.get(name, 0) + asked.get(name, 0)
-            if limit and asked.get(name, 0) and needed > max(0, limit):
-                said.append(f"{DIMENSION_NAMES.get(name, name)} exhausted ({needed} needed > {max(0, limit)} limit)")
-        return tuple(said)
+            needed = self._used.get(name, 0) - released_amounts.get(name, 0) + requested.get(name, 0)
+            if limit and requested.get(name, 0) and needed > max(0, limit):
+                texts.append(f"{DIMENSION_NAMES.get(name, name)} exhausted ({needed} needed > {max(0, limit)} limit)")
+        return tuple(texts)
 
-    def consume_amounts(self, asked: QuotaAmounts) -> None:
-        for name, amount in asked.items():
+    def consume_amounts(self, requested: QuotaAmounts) -> None:
+        """Count these amounts as used."""
+        for name, amount in requested.items():
             self._used[name] = self._used.get(name, 0) + amount
 
 
 def get_remaining_quota(
     snapshot: Replica, namespace: str, region: str, used: Callable[[Replica, str], QuotaAmounts] | None = None
 ) -> RemainingQuota | None:
-    """None: nothing bounds the namespace here. `used` knows what a quota's namespaces use; else it is added up."""
-    found = snapshot.get(NAMESPACES, namespace)
-    quota = snapshot.get(QUOTAS, found.quota) if found is not None and found.quota else None
+    """Return the remaining quota of the namespace, or `None` if no quota limits it in this region.
+
+    `used` returns the usage of a quota. The default adds up all allocations.
+    """
+    namespace_record = snapshot.get(NAMESPACES, namespace)
+    quota = (
+        snapshot.get(QUOTAS, namespace_record.quota)
+        if namespace_record is not None and namespace_record.quota
+        else None
+    )
     limit = None if quota is None else find_region_limit(quota, region)
     if quota is None or limit is None:
         return None
@@ -66,11 +75,12 @@ def get_remaining_quota(
 
 
 def find_region_limit(quota: Quota, region: str) -> RegionLimit | None:
-    return next((each.region_limit for each in quota.limits or () if each.region == region), None)
+    """Return the limit of the quota for the region, or `None`."""
+    return next((limit.region_limit for limit in quota.limits or () if limit.region == region), None)
 
 
 def sum_quota_usage(snapshot: Replica, quota_name: str) -> QuotaAmounts:
-    """What occupies nodes, of all namespaces that name the quota."""
+    """Return what all namespaces with this quota use, added up from their allocations."""
     total: QuotaAmounts = {}
     for namespace in snapshot.list_by_index_sorted(NAMESPACES_WITH_QUOTA, quota_name):
         for name, amount in sum_namespace_usage(snapshot, namespace.name).items():
@@ -79,10 +89,10 @@ def sum_quota_usage(snapshot: Replica, quota_name: str) -> QuotaAmounts:
 
 
 def sum_namespace_usage(snapshot: Replica, namespace: str) -> QuotaAmounts:
-    """What occupies nodes of one namespace."""
+    """Return what the namespace uses, added up from its allocations."""
     total: QuotaAmounts = {}
     sizes: dict[int, tuple[AllocatedResources, QuotaAmounts]] = {}
-    for job_id in _jobs_of(snapshot, namespace):
+    for job_id in _list_job_ids(snapshot, namespace):
         for allocation in snapshot.list_by_index(ALLOCATIONS_OF_JOB, namespace, job_id):
             if not allocation.is_occupying:
                 continue
@@ -90,7 +100,7 @@ def sum_namespace_usage(snapshot: Replica, namespace: str) -> QuotaAmounts:
             if resources is None:
                 total["count"] = total.get("count", 0) + 1
                 continue
-            # Siblings share the object; it is kept beside its size, so that its id stays its own.
+            # Siblings share the record. Keep it in the entry, so that no other object gets its id.
             size = sizes.get(id(resources))
             if size is None:
                 size = sizes[id(resources)] = (resources, measure_amounts(resources))
@@ -99,15 +109,15 @@ def sum_namespace_usage(snapshot: Replica, namespace: str) -> QuotaAmounts:
     return total
 
 
-def _jobs_of(snapshot: Replica, namespace: str) -> list[str]:
-    """Also those that are purged, and whose nodes have not stopped all of it yet."""
+def _list_job_ids(snapshot: Replica, namespace: str) -> list[str]:
+    """Return the ids of the namespace's jobs, including purged jobs whose allocations have not all ended."""
     found = {job.id: None for job in snapshot.iter_by_key(JOBS, prefix=namespace + KEY_SEPARATOR)}
     found |= {purge.job_id: None for purge in snapshot.iter_by_key(JOB_PURGES, prefix=namespace + KEY_SEPARATOR)}
     return list(found)
 
 
 def convert_usage_to_limit(used: QuotaAmounts) -> RegionLimit:
-    """The same in the form of a limit, for people."""
+    """Return the usage in the form of a limit, for the API."""
     devices = tuple(
         RequestedDevice(name=name.removeprefix(DEVICE_PREFIX), count=count)
         for name, count in sorted(used.items())
@@ -124,7 +134,7 @@ def convert_usage_to_limit(used: QuotaAmounts) -> RegionLimit:
 
 
 def measure_amounts(resources: AllocatedResources | None) -> QuotaAmounts:
-    """What one allocation with these uses of its quota."""
+    """Return what one allocation with these resources uses of its quota."""
     amounts: QuotaAmounts = {"count": 1}
 
     def add(name: str, amount: int) -> None:
@@ -141,53 +151,58 @@ def measure_amounts(resources: AllocatedResources | None) -> QuotaAmounts:
 
 
 def sum_requested_amounts(group: TaskGroup) -> QuotaAmounts:
-    """What one more of the group would use. The MHz of whole cores depend on the node, and are counted once it is placed."""
-    asked: QuotaAmounts = {"count": 1}
+    """Return what one more allocation of the group would use.
+
+    The MHz of whole cores depend on the node, so they are counted only after the placement.
+    """
+    requested: QuotaAmounts = {"count": 1}
     for task in group.tasks or ():
         resources = task.resources
         memory_mb = resources.memory_mb + resources.secrets_mb
-        most_mb = resources.memory_max_mb if resources.memory_max_mb > memory_mb else memory_mb
+        max_memory_mb = resources.memory_max_mb if resources.memory_max_mb > memory_mb else memory_mb
         for name, amount in (
             ("cpu", 0 if resources.cores else resources.cpu),
             ("cores", resources.cores),
             ("memory_mb", memory_mb),
-            ("memory_max_mb", most_mb),
+            ("memory_max_mb", max_memory_mb),
         ):
-            asked[name] = asked.get(name, 0) + amount
-    return asked
+            requested[name] = requested.get(name, 0) + amount
+    return requested
 
 
 class QuotaRefusals(msgspec.Struct):
-    """What a quota refused in one evaluation, by group: why, and how often."""
+    """The quota refusals of one evaluation by group: reasons and counts."""
 
     reasons: dict[str, tuple[str, ...]] = msgspec.field(default_factory=dict)
     counts: dict[str, int] = msgspec.field(default_factory=dict)
 
     def record_refusal(self, group: str, why: tuple[str, ...]) -> None:
+        """Count a refusal. The reasons of the first one are kept."""
         self.reasons.setdefault(group, why)
         self.counts[group] = self.counts.get(group, 0) + 1
 
 
-def try_consume_quota(allowance: RemainingQuota | None, placed: tuple[Allocation, ...]) -> bool:
-    """Whether all of these may be placed, in which case they are taken."""
-    if allowance is None:
+def try_consume_quota(remaining_quota: RemainingQuota | None, placed: tuple[Allocation, ...]) -> bool:
+    """Consume the quota for all these allocations and return True, or return False if they exceed it."""
+    if remaining_quota is None:
         return True
-    amounts = [measure_amounts(each.allocated_resources) for each in placed]
+    amounts = [measure_amounts(allocation.allocated_resources) for allocation in placed]
     total: QuotaAmounts = {}
-    for each in amounts:
-        for name, amount in each.items():
+    for amounts_of_one in amounts:
+        for name, amount in amounts_of_one.items():
             total[name] = total.get(name, 0) + amount
-    if allowance.list_exceeded_limits(total):
+    if remaining_quota.list_exceeded_limits(total):
         return False
-    allowance.consume_amounts(total)
+    remaining_quota.consume_amounts(total)
     return True
 
 
 MAX_CACHED_SIZES: Final = 4_096
+"""Limits memory: cached amounts of resource records."""
 
 
 class QuotaUsageTracker:
-    """Told of each allocation before and after, at the index of the state that it is asked with."""
+    """Follows the quota usage of namespaces. Its state must have the index of the snapshot that callers pass."""
 
     def __init__(self) -> None:
         self._by_namespace: dict[str, QuotaAmounts] = {}
@@ -195,10 +210,11 @@ class QuotaUsageTracker:
 
     @property
     def is_tracking(self) -> bool:
-        """Whether any quota was asked about yet: it is counted from then on."""
+        """Whether any usage was requested yet. Nothing is counted before that."""
         return bool(self._by_namespace)
 
     def apply_change(self, before: Allocation | None, after: Allocation | None) -> None:
+        """Apply the change of an allocation."""
         if not self._by_namespace:
             return
         for allocation, sign in ((before, -1), (after, 1)):
@@ -206,11 +222,11 @@ class QuotaUsageTracker:
                 continue
             used = self._by_namespace.get(allocation.namespace)
             if used is not None:
-                for name, amount in self._size(allocation.allocated_resources).items():
+                for name, amount in self._get_amounts(allocation.allocated_resources).items():
                     used[name] = used.get(name, 0) + sign * amount
 
     def get_quota_usage(self, snapshot: Replica, quota_name: str) -> QuotaAmounts:
-        """What occupies nodes, of all namespaces that name the quota."""
+        """Return what all namespaces with this quota use."""
         total: QuotaAmounts = {}
         for namespace in snapshot.list_by_index_sorted(NAMESPACES_WITH_QUOTA, quota_name):
             used = self._by_namespace.get(namespace.name)
@@ -220,13 +236,14 @@ class QuotaUsageTracker:
                 total[name] = total.get(name, 0) + amount
         return total
 
-    def _size(self, resources: AllocatedResources | None) -> QuotaAmounts:
+    def _get_amounts(self, resources: AllocatedResources | None) -> QuotaAmounts:
+        """Return the amounts of the resource record, cached by identity."""
         if resources is None:
             return {"count": 1}
-        found = self._sizes.get(id(resources))
-        if found is None:
+        cached = self._sizes.get(id(resources))
+        if cached is None:
             if len(self._sizes) >= MAX_CACHED_SIZES:
                 self._sizes.clear()
-            # Siblings share the object; it is kept beside its size, so that its id stays its own.
-            found = self._sizes[id(resources)] = (resources, measure_amounts(resources))
-        return found[1]
+            # Siblings share the record. Keep it in the entry, so that no other object gets its id.
+            cached = self._sizes[id(resources)] = (resources, measure_amounts(resources))
+        return cached[1]

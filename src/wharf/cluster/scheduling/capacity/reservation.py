@@ -1,4 +1,7 @@
-"""A node whose room is kept for an evaluation that has waited too long, as the state has it. Nothing is decided here."""
+"""Reserved nodes of waiting evaluations, as recorded in the state.
+
+Which node to reserve is decided in `blocked.reservation_policy`.
+"""
 
 import msgspec
 
@@ -9,7 +12,7 @@ from wharf.contract.model.jobs.job import Job
 
 
 class Reservation(msgspec.Struct, frozen=True):
-    """`demand`: of one allocation of what waits."""
+    """A node that is reserved for a waiting evaluation. `demand` is what one of its allocations needs."""
 
     evaluation_id: str
     namespace: str
@@ -20,7 +23,7 @@ class Reservation(msgspec.Struct, frozen=True):
 
 
 def build_reservation(evaluation: Evaluation, job: Job | None) -> Reservation | None:
-    """None: nothing is kept for it. What waits keeps its node while it is tried."""
+    """Return the reservation of the evaluation, or `None`. An evaluation stays reserved while it is retried."""
     if job is None or evaluation.status.is_terminal or not evaluation.reserved_node_id:
         return None
     group = find_largest_waiting_group(job, evaluation)
@@ -37,11 +40,12 @@ def build_reservation(evaluation: Evaluation, job: Job | None) -> Reservation | 
 
 
 def find_largest_waiting_group(job: Job, evaluation: Evaluation) -> TaskGroup | None:
-    """The one whose allocation is the largest: where that has room the others have too."""
+    """Return the group with the largest waiting allocation. A node that fits it fits the other groups too."""
     groups = [group for name in evaluation.failed_tg_allocs or {} if (group := job.find_group(name)) is not None]
-    return max(groups, key=_size, default=None)
+    return max(groups, key=_get_demand_key, default=None)
 
 
-def _size(group: TaskGroup) -> tuple[int, int, str]:
+def _get_demand_key(group: TaskGroup) -> tuple[int, int, str]:
+    """Return the sort key by demand."""
     demand = get_group_demand(group)
     return demand.memory_mb, demand.cpu, group.name

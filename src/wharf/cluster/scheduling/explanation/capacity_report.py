@@ -1,5 +1,6 @@
-"""How the nodes stand to a group that finds no room: which rule leaves out how many, what there is too little of, and the
-smallest change with which one more would be placed. Computed from the fleet as it is now; it places nothing.
+"""Reports why nodes cannot take one more allocation of a group, and the smallest change after which one could.
+
+Computed from the current fleet. It places nothing.
 """
 
 import functools
@@ -38,19 +39,25 @@ from wharf.contract.model.jobs.job import Job, JobType
 from wharf.contract.model.nodes.node import Node, NodeStatus
 
 MAX_EXAMPLES: Final = 3
+"""Node names that are listed as examples."""
 EVERY_NODE_TYPES: Final = (JobType.SYSTEM, JobType.SYSBATCH)
 FINISHED_STATUSES: Final = (ClientStatus.COMPLETE, ClientStatus.FAILED)
 DIMENSION_UNITS: Final = {"cpu": "MHz", "memory": "MB", "disk": "MB"}
 MAX_PROBED_NODES: Final = 1_000
-"""Nodes whose ports and devices are tried. A reason that holds on so many is reason enough."""
+"""Limits the time of a report: ports, cores and devices are checked on this many nodes only."""
 
 MIN_MEMORY_MB: Final = 10
+"""A suggestion never lowers the memory of a task below this."""
 MIN_CPU_MHZ: Final = 1
+"""A suggestion never lowers the CPU of a task below this."""
 
 
 class CapacityReport(msgspec.Struct, frozen=True):
-    """`nodes`: those in the job's pool and datacenters that were looked at; `fitting`: those that would take one more.
-    Of work for every node those that have theirs are not looked at: `served` are so many, and `lacking` could have one.
+    """How the nodes relate to one more allocation of the group.
+
+    `nodes` counts the considered nodes in the job's pool and datacenters; `fitting` those that could take one more. For
+    system and sysbatch jobs, nodes that have their allocation are not considered: `served_nodes` counts them, and
+    `unserved_nodes` counts feasible nodes without one.
     """
 
     nodes: int
@@ -65,155 +72,176 @@ class CapacityReport(msgspec.Struct, frozen=True):
 def report_capacity(
     cache: SchedulerCache, snapshot: Replica, job: Job, group: TaskGroup, allocations: Iterable[Allocation]
 ) -> CapacityReport:
-    """How the nodes stand to one more of the group. `allocations`: those of the job."""
-    return _Look(cache, snapshot, job, group, allocations).tell()
+    """Return which nodes could take one more allocation of the group and why the others cannot.
+
+    `allocations` are all allocations of the job.
+    """
+    return _CapacityExaminer(cache, snapshot, job, group, allocations).build_report()
 
 
 def is_served_by(job: Job, allocation: Allocation) -> bool:
-    """Whether this is what a job for every node wants on the allocation's node: it goes on there, or is done there."""
+    """Return whether the allocation is the one that a system or sysbatch job requires on its node, active or done."""
     if allocation.job_create_index != job.create_index:
         return False
     is_done = job.type == JobType.SYSBATCH and allocation.client_status in FINISHED_STATUSES
     return not allocation.is_terminal or (is_done and allocation.job_version == job.version)
 
 
-class _Look:
+class _CapacityExaminer:
+    """Examines the nodes for one group and builds the report."""
+
     def __init__(
-        self, ground: SchedulerCache, snapshot: Replica, job: Job, group: TaskGroup, allocations: Iterable[Allocation]
+        self, cache: SchedulerCache, snapshot: Replica, job: Job, group: TaskGroup, allocations: Iterable[Allocation]
     ) -> None:
-        self._ground = ground
-        self._fleet = ground.fleet
+        self._cache = cache
+        self._fleet = cache.fleet
         self._snapshot = snapshot
         self._job = job
         self._group = group
-        self._in_reach = ground.feasibility.select_ready_nodes(job)
-        row_of = ground.fleet.row_by_node_id
-        self._neighbours = [
-            PlacedSibling(row_of[each.node_id], each.task_group)
-            for each in allocations
-            if not each.is_terminal and each.node_id in row_of
+        self._is_considered = cache.feasibility.select_ready_nodes(job)
+        row_by_node_id = cache.fleet.row_by_node_id
+        self._siblings = [
+            PlacedSibling(row_by_node_id[allocation.node_id], allocation.task_group)
+            for allocation in allocations
+            if not allocation.is_terminal and allocation.node_id in row_by_node_id
         ]
-        self._served = 0
+        self._served_count = 0
         if job.type in EVERY_NODE_TYPES:
-            self._leave_out_those_that_have_theirs(allocations)
+            self._exclude_served_nodes(allocations)
         rules = get_placement_rules(snapshot, job)
-        self._grants = ResourceAssigner(group, can_oversubscribe=rules.can_oversubscribe)
-        self._rows = self._passing(job, group)
-        self._candidates = self._measured(group, self._rows)
-        self._distinct = self._distinct_reasons(self._rows)
-        if not self._grants.has_only_amounts:
-            self._try_what_is_held_one_by_one()
-        self._lacks = self._candidates.list_shortages()
+        self._assigner = ResourceAssigner(group, can_oversubscribe=rules.can_oversubscribe)
+        self._rows = self._find_feasible_rows(job, group)
+        self._candidates = self._build_candidates(group, self._rows)
+        self._distinct_exclusions = self._find_distinct_exclusions(self._rows)
+        if not self._assigner.has_only_amounts:
+            self._probe_exclusive_resources()
+        self._missing_masks = self._candidates.list_shortages()
 
-    def tell(self) -> CapacityReport:
-        shortages = tuple(self._shortages())
+    def build_report(self) -> CapacityReport:
+        """Return the report."""
+        shortages = tuple(self._iter_shortages())
         return CapacityReport(
-            nodes=int(self._in_reach.sum()),
-            fitting=int(self._is_fitting().sum()),
-            served_nodes=self._served,
+            nodes=int(self._is_considered.sum()),
+            fitting=int(self._mask_fitting().sum()),
+            served_nodes=self._served_count,
             unserved_nodes=len(self._rows) if self._job.type in EVERY_NODE_TYPES else 0,
-            excluded=(*self._out_of_reach(), *self._screened_out(), *self._not_distinct()),
+            excluded=(*self._iter_unconsidered(), *self._iter_infeasible(), *self._iter_distinct_exclusions()),
             exhausted=shortages,
-            smallest_change=self._smallest_change(),
+            smallest_change=self._suggest_change(),
         )
 
-    # -- looking ---------------------------------------------------------------------------------------------------
+    # -- examination -------------------------------------------------------------------------------------------------
 
-    def _leave_out_those_that_have_theirs(self, allocations: Iterable[Allocation]) -> None:
-        row_of, before = self._fleet.row_by_node_id, int(self._in_reach.sum())
-        self._in_reach = self._in_reach.copy()
-        for each in allocations:
-            if each.node_id in row_of and each.task_group == self._group.name and is_served_by(self._job, each):
-                self._in_reach[row_of[each.node_id]] = False
-        self._served = before - int(self._in_reach.sum())
+    def _exclude_served_nodes(self, allocations: Iterable[Allocation]) -> None:
+        """Exclude nodes that already have their allocation of a system or sysbatch job."""
+        row_by_node_id, count_before = self._fleet.row_by_node_id, int(self._is_considered.sum())
+        self._is_considered = self._is_considered.copy()
+        for allocation in allocations:
+            if (
+                allocation.node_id in row_by_node_id
+                and allocation.task_group == self._group.name
+                and is_served_by(self._job, allocation)
+            ):
+                self._is_considered[row_by_node_id[allocation.node_id]] = False
+        self._served_count = count_before - int(self._is_considered.sum())
 
-    def _passing(self, job: Job, group: TaskGroup) -> Ints:
-        volume_of = NamespaceVolumes(self._snapshot, job.namespace)
-        screened = self._ground.feasibility.screen_nodes(self._in_reach, job, group, volume_of)
+    def _find_feasible_rows(self, job: Job, group: TaskGroup) -> Ints:
+        """Return the rows of the nodes that are feasible for this job and group."""
+        find_volume = NamespaceVolumes(self._snapshot, job.namespace)
+        screened = self._cache.feasibility.screen_nodes(self._is_considered, job, group, find_volume)
         rows: Ints = np.flatnonzero(screened.feasible)
         return rows
 
-    def _measured(self, group: TaskGroup, rows: Ints) -> Candidates:
-        return Candidates(FleetDraft(self._fleet), rows, self._grants, get_group_demand(group))
+    def _build_candidates(self, group: TaskGroup, rows: Ints) -> Candidates:
+        """Return the candidate columns of these rows."""
+        return Candidates(FleetDraft(self._fleet), rows, self._assigner, get_group_demand(group))
 
-    def _try_what_is_held_one_by_one(self) -> None:
-        """Ports, cores and devices: only the node itself can tell whether they can be had."""
+    def _probe_exclusive_resources(self) -> None:
+        """Check ports, cores and devices on each node, because columns do not show them."""
         candidates, draft, chance = (
             self._candidates,
             FleetDraft(self._fleet),
             SeededRandom(self._job.id, self._snapshot.index),
         )
-        for at in np.flatnonzero(candidates.has_capacity)[:MAX_PROBED_NODES]:
-            row = int(self._rows[at])
+        for position in np.flatnonzero(candidates.has_capacity)[:MAX_PROBED_NODES]:
+            row = int(self._rows[position])
             try:
-                self._grants.assign_resources(
+                self._assigner.assign_resources(
                     self._fleet.get_node(row), draft.get_exclusive_resources(row), chance.draw_below
                 )
-            except InsufficientResources as refused:
-                candidates.missing_dimensions[int(at)] = refused.dimension
+            except InsufficientResources as shortage:
+                candidates.missing_dimensions[int(position)] = shortage.dimension
 
-    def _distinct_reasons(self, rows: Ints) -> dict[int, str]:
-        """By place, of those that may take no more of this job."""
-        found = DistinctConstraints(
+    def _find_distinct_exclusions(self, rows: Ints) -> dict[int, str]:
+        """Return by position why nodes may take no more allocations of the job."""
+        constraints = DistinctConstraints(
             self._fleet, self._job, self._group, should_check_hosts=self._job.type not in EVERY_NODE_TYPES
         )
-        if not found:
+        if not constraints:
             return {}
-        found.count_siblings(self._neighbours)
-        return {int(at): found.explain_row(int(rows[at])) for at in np.flatnonzero(~found.mask_allowed(rows))}
+        constraints.count_siblings(self._siblings)
+        return {
+            int(position): constraints.explain_row(int(rows[position]))
+            for position in np.flatnonzero(~constraints.mask_allowed(rows))
+        }
 
-    def _is_fitting(self) -> Mask:
+    def _mask_fitting(self) -> Mask:
+        """Return which feasible nodes could take one more allocation."""
         fits: Mask = np.ones(len(self._rows), dtype=np.bool_)
-        for _, lacks in self._lacks:
-            fits &= ~lacks
-        fits[list(self._distinct)] = False
+        for _, is_short in self._missing_masks:
+            fits &= ~is_short
+        fits[list(self._distinct_exclusions)] = False
         return fits
 
-    # -- telling ---------------------------------------------------------------------------------------------------
+    # -- sections of the report --------------------------------------------------------------------------------------
 
-    def _out_of_reach(self) -> Iterator[Exclusion]:
-        """Nodes that were not looked at, though they are in the job's pool."""
-        found: dict[str, list[str]] = {}
+    def _iter_unconsidered(self) -> Iterator[Exclusion]:
+        """Yield nodes of the job's pool that were not considered, by reason."""
+        names_by_reason: dict[str, list[str]] = {}
         for _, node in self._fleet.iter_nodes():
-            why = _why_out_of_reach(self._job, node)
-            if why:
-                found.setdefault(why, []).append(node.name or node.id)
-        for why, names in found.items():
-            yield Exclusion(rule=why, nodes=len(names), examples=tuple(sorted(names)[:MAX_EXAMPLES]))
+            reason = _explain_unconsidered(self._job, node)
+            if reason:
+                names_by_reason.setdefault(reason, []).append(node.name or node.id)
+        for reason, names in names_by_reason.items():
+            yield Exclusion(rule=reason, nodes=len(names), examples=tuple(sorted(names)[:MAX_EXAMPLES]))
 
-    def _screened_out(self) -> Iterator[Exclusion]:
-        volume_of = NamespaceVolumes(self._snapshot, self._job.namespace)
-        screened = self._ground.feasibility.screen_nodes(self._in_reach, self._job, self._group, volume_of)
+    def _iter_infeasible(self) -> Iterator[Exclusion]:
+        """Yield infeasible nodes, by reason."""
+        find_volume = NamespaceVolumes(self._snapshot, self._job.namespace)
+        screened = self._cache.feasibility.screen_nodes(self._is_considered, self._job, self._group, find_volume)
         for code, reason in enumerate(screened.reasons.values):
             rows = np.flatnonzero(screened.reason_codes == code) if code > FEASIBLE else np.zeros(0, dtype=np.int64)
             if len(rows):
-                # A constraint without a right side ends in the blank before it, as metrics name it.
-                yield Exclusion(rule=reason.rstrip(), nodes=len(rows), examples=self._names(rows))
+                # A constraint without a right side ends in a blank; metrics strip it too.
+                yield Exclusion(rule=reason.rstrip(), nodes=len(rows), examples=self._get_example_names(rows))
 
-    def _not_distinct(self) -> Iterator[Exclusion]:
-        found: dict[str, list[int]] = {}
-        for at, reason in self._distinct.items():
-            found.setdefault(reason, []).append(int(self._rows[at]))
-        for reason, rows in found.items():
-            yield Exclusion(rule=reason, nodes=len(rows), examples=self._names(rows))
+    def _iter_distinct_exclusions(self) -> Iterator[Exclusion]:
+        """Yield nodes that a distinct constraint excludes, by reason."""
+        rows_by_reason: dict[str, list[int]] = {}
+        for position, reason in self._distinct_exclusions.items():
+            rows_by_reason.setdefault(reason, []).append(int(self._rows[position]))
+        for reason, rows in rows_by_reason.items():
+            yield Exclusion(rule=reason, nodes=len(rows), examples=self._get_example_names(rows))
 
-    def _shortages(self) -> Iterator[Shortage]:
-        for dimension, lacks in self._lacks:
-            places = np.flatnonzero(lacks)
-            if not len(places):
+    def _iter_shortages(self) -> Iterator[Shortage]:
+        """Yield each exhausted dimension with the smallest missing amount."""
+        for dimension, is_short in self._missing_masks:
+            positions = np.flatnonzero(is_short)
+            if not len(positions):
                 continue
-            missing = self._missing(dimension)
+            missing = self._get_missing_amounts(dimension)
             if dimension == CORES_DIMENSION:
-                missing = self._grants.requested_cores - self._free_cores
+                missing = self._assigner.requested_cores - self._free_cores
             yield Shortage(
                 dimension=dimension,
-                nodes=len(places),
-                missing=int(missing[places].min()) if missing is not None else 0,
+                nodes=len(positions),
+                missing=int(missing[positions].min()) if missing is not None else 0,
                 unit=DIMENSION_UNITS.get(dimension, CORES_DIMENSION if dimension == CORES_DIMENSION else ""),
-                examples=self._names(self._rows[places]),
+                examples=self._get_example_names(self._rows[positions]),
             )
 
-    def _missing(self, dimension: str) -> Ints | None:
+    def _get_missing_amounts(self, dimension: str) -> Ints | None:
+        """Return the missing amount of each candidate, or `None` if the dimension has no amount."""
         candidates = self._candidates
         match dimension:
             case "cpu":
@@ -224,223 +252,259 @@ class _Look:
                 return candidates.disk_after - candidates.disk
         return None
 
-    def _names(self, rows: Sequence[int] | Ints) -> tuple[str, ...]:
+    def _get_example_names(self, rows: Sequence[int] | Ints) -> tuple[str, ...]:
+        """Return up to `MAX_EXAMPLES` node names."""
         nodes = (self._fleet.get_node(int(row)) for row in rows[: 10 * MAX_EXAMPLES])
         return tuple(sorted(node.name or node.id for node in nodes)[:MAX_EXAMPLES])
 
-    # -- the smallest change ---------------------------------------------------------------------------------------
+    # -- the smallest change -----------------------------------------------------------------------------------------
 
-    def _smallest_change(self) -> str:
-        """With which one more would be placed; empty where one would be already."""
-        if self._is_fitting().any():
+    def _suggest_change(self) -> str:
+        """Return a change after which one more allocation could be placed, or an empty text if none is needed."""
+        if self._mask_fitting().any():
             return ""
-        if not self._in_reach.any():
-            return self._to_be_in_reach()
+        if not self._is_considered.any():
+            return self._suggest_reachable_node()
         if not len(self._rows):
-            return self._to_pass()
-        return self._to_have_room() or self._to_pass() or self._to_be_free() or self._to_be_distinct()
+            return self._suggest_feasible_node()
+        return (
+            self._suggest_freeing_amounts()
+            or self._suggest_feasible_node()
+            or self._suggest_freeing_exclusive()
+            or self._suggest_distinct()
+        )
 
-    def _to_be_in_reach(self) -> str:
-        named = [node for _, node in self._fleet.iter_nodes() if is_in_pool_and_datacenter(self._job, node)]
-        if named:
-            names = ", ".join(sorted(node.name or node.id for node in named)[:MAX_EXAMPLES])
-            return f"bring a node back to work that the job may use: {names} ({_standing(named[0])})"
+    def _suggest_reachable_node(self) -> str:
+        """Suggest how to get a ready node in the job's pool and datacenters."""
+        matching_nodes = [node for _, node in self._fleet.iter_nodes() if is_in_pool_and_datacenter(self._job, node)]
+        if matching_nodes:
+            names = ", ".join(sorted(node.name or node.id for node in matching_nodes)[:MAX_EXAMPLES])
+            return (
+                f"make a node of the job's pool and datacenters ready: {names} ({_get_node_state(matching_nodes[0])})"
+            )
         pools = sorted({node.node_pool for _, node in self._fleet.iter_nodes()})
         datacenters = sorted({node.datacenter for _, node in self._fleet.iter_nodes()})
         if not pools:
-            return "add a node: there is none"
+            return "add a node: the cluster has none"
         if self._job.node_pool != "all" and self._job.node_pool not in pools:
-            return f'add a node to the pool "{self._job.node_pool}", or name another: {", ".join(pools[:MAX_EXAMPLES])}'
-        return f"name a datacenter that has nodes of the job's pool: {', '.join(datacenters[:MAX_EXAMPLES])}"
+            return (
+                f'add a node to the pool "{self._job.node_pool}", '
+                f"or use another pool: {', '.join(pools[:MAX_EXAMPLES])}"
+            )
+        return f"set a datacenter that has nodes of the job's pool: {', '.join(datacenters[:MAX_EXAMPLES])}"
 
-    def _to_have_room(self) -> str:
-        """Where amounts are all that is missing: less of them, or so much freed."""
+    def _suggest_freeing_amounts(self) -> str:
+        """Suggest to lower or free amounts, if nodes lack nothing but CPU, memory or disk."""
         amounts: list[tuple[str, Ints]] = []
         is_amount: Mask = np.ones(len(self._rows), dtype=np.bool_)
-        is_amount[list(self._distinct)] = False
-        for dimension, lacks in self._lacks:
-            missing = self._missing(dimension)
+        is_amount[list(self._distinct_exclusions)] = False
+        for dimension, is_short in self._missing_masks:
+            missing = self._get_missing_amounts(dimension)
             if missing is None:
-                is_amount &= ~lacks
+                is_amount &= ~is_short
             else:
                 amounts.append((dimension, np.maximum(missing, 0)))
         if not is_amount.any():
             return ""
-        # Shares of what is asked for make amounts of different things comparable; fewest of them first.
+        # Shares of the requested amounts make dimensions comparable. Prefer nodes that lack fewer dimensions.
         share = np.zeros(len(self._rows))
         for dimension, missing in amounts:
-            share += missing / max(1, self._asked(dimension)) + (missing > 0)
+            share += missing / max(1, self._get_requested(dimension)) + (missing > 0)
         share[~is_amount] = np.inf
         best = int(share.argmin())
-        wanted = [(dimension, int(missing[best])) for dimension, missing in amounts if missing[best] > 0]
-        enough = is_amount.copy()
+        best_missing = [(dimension, int(missing[best])) for dimension, missing in amounts if missing[best] > 0]
+        is_enough = is_amount.copy()
         for dimension, missing in amounts:
-            enough &= missing <= dict(wanted).get(dimension, 0)
-        number = int(enough.sum())
-        freed = " and ".join(
-            f"{amount} {DIMENSION_UNITS[dimension]}{_of_what(dimension)}" for dimension, amount in wanted
+            is_enough &= missing <= dict(best_missing).get(dimension, 0)
+        number = int(is_enough.sum())
+        freed_amounts = " and ".join(
+            f"{amount} {DIMENSION_UNITS[dimension]}{_format_dimension(dimension)}" for dimension, amount in best_missing
         )
-        where = f"on {self._names([int(self._rows[best])])[0]}" if number == 1 else f"on any of {number} nodes"
-        lowered = self._lowered(wanted)
-        return f"{lowered}, or free {freed} {where}" if lowered else f"free {freed} {where}"
+        location = (
+            f"on {self._get_example_names([int(self._rows[best])])[0]}" if number == 1 else f"on any of {number} nodes"
+        )
+        lowered = self._suggest_lower_request(best_missing)
+        return f"{lowered}, or free {freed_amounts} {location}" if lowered else f"free {freed_amounts} {location}"
 
-    def _asked(self, dimension: str) -> int:
+    def _get_requested(self, dimension: str) -> int:
+        """Return how much one allocation requests in this dimension."""
         demand = get_group_demand(self._group)
         return {"cpu": demand.cpu, "memory": demand.memory_mb}.get(dimension, demand.disk_mb)
 
-    def _lowered(self, wanted: Sequence[tuple[str, int]]) -> str:
-        """The group's largest tasks lowered by what is missing; empty where that is more than they have."""
-        group, said = self._group, list[str]()
-        for dimension, amount in wanted:
-            found = _lower(group, dimension, amount)
-            if found is None:
+    def _suggest_lower_request(self, missing_amounts: Sequence[tuple[str, int]]) -> str:
+        """Return the suggestion to lower the group's largest tasks, or an empty text if that is not enough."""
+        group, changes = self._group, list[str]()
+        for dimension, amount in missing_amounts:
+            result = _lower_largest_task(group, dimension, amount)
+            if result is None:
                 return ""
-            group, words = found
-            said.append(words)
-        has_room = self._measured(group, self._rows).has_capacity
-        return f"lower {' and '.join(said)}" if said and bool(has_room.any()) else ""
+            group, change = result
+            changes.append(change)
+        has_room = self._build_candidates(group, self._rows).has_capacity
+        return f"lower {' and '.join(changes)}" if changes and bool(has_room.any()) else ""
 
-    def _to_pass(self) -> str:
-        """A constraint without which nodes would take it."""
+    def _suggest_feasible_node(self) -> str:
+        """Suggest to drop a constraint, or to provide what the fewest nodes lack."""
         best: tuple[int, str] = (0, "")
-        for constraint, job, group in _without_each(self._job, self._group):
+        for constraint, job, group in _iter_without_constraint(self._job, self._group):
             if constraint.operand in CROSS_ALLOCATION_OPERANDS:
                 continue
-            rows = self._passing(job, group)
-            number = int(self._measured(group, rows).has_capacity.sum())
+            rows = self._find_feasible_rows(job, group)
+            number = int(self._build_candidates(group, rows).has_capacity.sum())
             if number > best[0]:
-                best = (number, f"drop the constraint {constraint}: {_nodes(number)} would take it then")
+                best = (
+                    number,
+                    f"drop the constraint {constraint}: {_format_nodes(number)} could then take the allocation",
+                )
         if best[1]:
             return best[1]
-        rules = list(self._screened_out())
+        rules = list(self._iter_infeasible())
         if not rules or len(self._rows):
             return ""
-        fewest = min(rules, key=lambda each: each.nodes)
+        fewest = min(rules, key=lambda rule: rule.nodes)
         nodes = [node for _, node in self._fleet.iter_nodes() if is_in_pool_and_datacenter(self._job, node)]
         match fewest.rule:
             case checker.MISSING_DRIVERS:
-                known = suggest_drivers(nodes, self._group)
+                suggestion = suggest_drivers(nodes, self._group)
             case checker.MISSING_DEVICES:
-                known = suggest_devices(nodes, self._group)
+                suggestion = suggest_devices(nodes, self._group)
             case _:
-                known = suggest_networks(nodes, self._group, fewest.rule)
-        if known:
-            return known
-        where = _on_one_of(fewest.nodes, fewest.examples)
+                suggestion = suggest_networks(nodes, self._group, fewest.rule)
+        if suggestion:
+            return suggestion
+        location = _format_location(fewest.nodes, fewest.examples)
         if fewest.rule == checker.MISSING_VOLUMES:
-            names = " and ".join(sorted({each.source for each in (self._group.volumes or {}).values()}))
-            return f"have the volume {names}, usable as the job asks, {where}: `wharf volume create` makes one"
-        return f'mend "{fewest.rule}" {where}'
+            names = " and ".join(sorted({request.source for request in (self._group.volumes or {}).values()}))
+            return (
+                f"create the volume {names}, with the access that the job requests, {location}: "
+                "use `wharf volume create`"
+            )
+        return f'fix "{fewest.rule}" {location}'
 
-    def _to_be_free(self) -> str:
-        held = {
-            dimension: lacks for dimension, lacks in self._lacks if lacks.any() and dimension not in DIMENSION_UNITS
+    def _suggest_freeing_exclusive(self) -> str:
+        """Suggest to free ports, cores, devices or allocation slots."""
+        exclusive_shortages = {
+            dimension: is_short
+            for dimension, is_short in self._missing_masks
+            if is_short.any() and dimension not in DIMENSION_UNITS
         }
-        if not held:
+        if not exclusive_shortages:
             return ""
-        if CORES_DIMENSION in held and (fewer := self._to_have_cores()):
-            return fewer
-        fewest = min(held, key=lambda each: int(held[each].sum()))
-        places = np.flatnonzero(held[fewest])
-        return suggest_freeing_resource(fewest, _on_one_of(len(places), self._names(self._rows[places])))
+        if CORES_DIMENSION in exclusive_shortages and (suggestion := self._suggest_cores()):
+            return suggestion
+        fewest = min(exclusive_shortages, key=lambda dimension: int(exclusive_shortages[dimension].sum()))
+        positions = np.flatnonzero(exclusive_shortages[fewest])
+        return suggest_freeing_resource(
+            fewest, _format_location(len(positions), self._get_example_names(self._rows[positions]))
+        )
 
-    def _to_have_cores(self) -> str:
-        """As many as one node has free, of the task that asks for most."""
-        asked, free = self._grants.requested_cores, self._free_cores
+    def _suggest_cores(self) -> str:
+        """Suggest to lower the cores of the largest task to what one node has free, or to free cores there."""
+        requested, free = self._assigner.requested_cores, self._free_cores
         if not any(list_usable_cores(node) for _, node in self._fleet.iter_nodes()):
-            return "ask for CPU instead of Cores: no node has cores that may be kept for one task"
-        at = int(free.argmax())
-        missing = asked - int(free[at])
-        name = self._names([int(self._rows[at])])[0]
+            return "request CPU instead of Cores: no node has cores that can be reserved for a task"
+        position = int(free.argmax())
+        missing = requested - int(free[position])
+        name = self._get_example_names([int(self._rows[position])])[0]
         freed = (
-            f"free {_cores(missing)} on {name}"
-            if len(list_usable_cores(self._fleet.get_node(int(self._rows[at])))) >= asked
+            f"free {_format_cores(missing)} on {name}"
+            if len(list_usable_cores(self._fleet.get_node(int(self._rows[position])))) >= requested
             else ""
         )
-        task = max(self._group.tasks or (), key=lambda each: each.resources.cores if each.resources is not None else 0)
+        task = max(self._group.tasks or (), key=lambda task: task.resources.cores if task.resources is not None else 0)
         cores = task.resources.cores if task.resources is not None else 0
         lowered = (
             f"lower Cores of {self._group.name}/{task.name} from {cores} to {cores - missing}"
             if cores > missing
             else ""
         )
-        return ", or ".join(each for each in (lowered, freed) if each)
+        return ", or ".join(text for text in (lowered, freed) if text)
 
     @functools.cached_property
     def _free_cores(self) -> Ints:
-        """By place; of those that were not tried none."""
+        """Free cores by position. Nodes beyond `MAX_PROBED_NODES` count as having none."""
         free: Ints = np.zeros(len(self._rows), dtype=np.int64)
         draft = FleetDraft(self._fleet)
-        for at, row in enumerate(self._rows[:MAX_PROBED_NODES].tolist()):
+        for position, row in enumerate(self._rows[:MAX_PROBED_NODES].tolist()):
             held = draft.get_exclusive_resources(row).cores
-            free[at] = sum(core not in held for core in list_usable_cores(self._fleet.get_node(row)))
+            free[position] = sum(core not in held for core in list_usable_cores(self._fleet.get_node(row)))
         return free
 
-    def _to_be_distinct(self) -> str:
-        if not self._distinct:
-            return "add a node with room for it"
-        return suggest_distinct_node(self._job, self._group, next(iter(self._distinct.values())))
+    def _suggest_distinct(self) -> str:
+        """Suggest a node that the distinct constraints allow."""
+        if not self._distinct_exclusions:
+            return "add a node with enough free resources"
+        return suggest_distinct_node(self._job, self._group, next(iter(self._distinct_exclusions.values())))
 
 
-def _why_out_of_reach(job: Job, node: Node) -> str:
+def _explain_unconsidered(job: Job, node: Node) -> str:
+    """Return why a node of the job's pool is not considered, or an empty text."""
     if job.node_pool not in ("", "all", node.node_pool):
-        return ""  # Nodes of other pools are nobody's business here.
+        return ""  # Nodes of other pools are not reported.
     if not is_in_pool_and_datacenter(job, node):
-        return f"datacenter {node.datacenter} is not asked for"
-    return "" if node.is_ready_for_placements else f"node is {_standing(node)}"
+        return f"datacenter {node.datacenter} is not in the job's list"
+    return "" if node.is_ready_for_placements else f"node is {_get_node_state(node)}"
 
 
-def _standing(node: Node) -> str:
+def _get_node_state(node: Node) -> str:
+    """Return the state of the node that keeps it from placements."""
     if node.status is not NodeStatus.READY:
         return node.status.value
     return "draining" if node.drain_strategy is not None else "ineligible"
 
 
-def _of_what(dimension: str) -> str:
+def _format_dimension(dimension: str) -> str:
     return " of disk" if dimension == "disk" else ""
 
 
-def _on_one_of(number: int, examples: Sequence[str]) -> str:
-    return f"on {examples[0]}" if number == 1 else f"on one of {_nodes(number)} ({', '.join(examples)})"
+def _format_location(number: int, examples: Sequence[str]) -> str:
+    return f"on {examples[0]}" if number == 1 else f"on one of {_format_nodes(number)} ({', '.join(examples)})"
 
 
-def _cores(number: int) -> str:
+def _format_cores(number: int) -> str:
     return "1 core" if number == 1 else f"{number} cores"
 
 
-def _nodes(number: int) -> str:
+def _format_nodes(number: int) -> str:
     return "1 node" if number == 1 else f"{number} nodes"
 
 
-def _lower(group: TaskGroup, dimension: str, amount: int) -> tuple[TaskGroup, str] | None:
-    """The group with its largest task lowered, and the words for it; None: it has not so much."""
+def _lower_largest_task(group: TaskGroup, dimension: str, amount: int) -> tuple[TaskGroup, str] | None:
+    """Return the group with its largest task lowered by the amount, and the text for it.
+
+    Return `None` if the task has too little.
+    """
     if dimension == "disk":
         size = group.ephemeral_disk.size_mb
         if size <= amount:
             return None
         lowered = replace(group, ephemeral_disk=replace(group.ephemeral_disk, size_mb=size - amount))
         return lowered, f"the disk of {group.name} from {size} to {size - amount}"
-    name, word, least = ("cpu", "CPU", MIN_CPU_MHZ) if dimension == "cpu" else ("memory_mb", "MemoryMB", MIN_MEMORY_MB)
+    name, label, minimum = (
+        ("cpu", "CPU", MIN_CPU_MHZ) if dimension == "cpu" else ("memory_mb", "MemoryMB", MIN_MEMORY_MB)
+    )
     tasks = list(group.tasks or ())
-    asked = [getattr(task.resources, name) if task.resources is not None else 0 for task in tasks]
-    if not asked or max(asked) - amount < least:
+    requested = [getattr(task.resources, name) if task.resources is not None else 0 for task in tasks]
+    if not requested or max(requested) - amount < minimum:
         return None
-    at = asked.index(max(asked))
-    resources = tasks[at].resources
-    assert resources is not None, "what asks for something has resources"
-    tasks[at] = replace(tasks[at], resources=replace(resources, **{name: asked[at] - amount}))
-    words = f"{word} of {group.name}/{tasks[at].name} from {asked[at]} to {asked[at] - amount}"
-    return replace(group, tasks=tuple(tasks)), words
+    position = requested.index(max(requested))
+    resources = tasks[position].resources
+    assert resources is not None, "a task with requests has resources"
+    tasks[position] = replace(tasks[position], resources=replace(resources, **{name: requested[position] - amount}))
+    text = (
+        f"{label} of {group.name}/{tasks[position].name} from {requested[position]} to {requested[position] - amount}"
+    )
+    return replace(group, tasks=tuple(tasks)), text
 
 
-def _without_each(job: Job, group: TaskGroup) -> Iterator[tuple[Constraint, Job, TaskGroup]]:
-    """The job and the group without one of their constraints, each in turn."""
+def _iter_without_constraint(job: Job, group: TaskGroup) -> Iterator[tuple[Constraint, Job, TaskGroup]]:
+    """Yield each constraint with copies of job and group that lack this constraint."""
     for constraint in job.constraints or ():
         yield constraint, replace(job, constraints=tuple(c for c in job.constraints or () if c != constraint)), group
     for constraint in group.constraints or ():
         yield constraint, job, replace(group, constraints=tuple(c for c in group.constraints or () if c != constraint))
     for task in group.tasks or ():
         for constraint in task.constraints or ():
-            left = replace(task, constraints=tuple(c for c in task.constraints or () if c != constraint))
-            tasks = tuple(left if each is task else each for each in group.tasks or ())
+            changed_task = replace(task, constraints=tuple(c for c in task.constraints or () if c != constraint))
+            tasks = tuple(changed_task if other is task else other for other in group.tasks or ())
             yield constraint, job, replace(group, tasks=tasks)

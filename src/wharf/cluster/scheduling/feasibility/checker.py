@@ -1,8 +1,8 @@
-"""Which nodes can run a group at all, and why the others cannot: all that is asked of the node alone.
+"""Finds the nodes that can run a group and the reason why each other node cannot, by checks of the node alone.
 
-Each question is asked once a kind of node, and the answers are kept from one evaluation to the next. Only what names a
-unique property, and volumes of hosts, is asked node by node. What depends on other work (ports, hosts, room) is asked
-when a node is chosen.
+Each check runs once per node kind, and results are cached between evaluations. Only constraints on unique attributes
+and host volumes are checked node by node. Checks that depend on other allocations (ports, distinct hosts, free
+resources) follow when a node is chosen.
 """
 
 from collections import OrderedDict
@@ -38,25 +38,32 @@ MISSING_NETWORK: Final = "missing network"
 MISSING_VOLUMES: Final = "missing compatible host volumes"
 
 DRIVER_ATTRIBUTE_PREFIX: Final = "driver."
+"""Older nodes report their drivers as attributes with this prefix."""
 FEASIBLE: Final = 0
+"""The reason code of nodes that pass."""
 MAX_CACHED_VERDICTS: Final = 1_024
+"""Limits memory: results by node kind are cached for this many different requirements."""
 MAX_CACHED_SCREENINGS: Final = 64
+"""Limits memory: complete screening results that are cached."""
 MAX_REPORTED_CLASSES: Final = 200
+"""Limits the size of an evaluation: node classes whose eligibility it stores."""
 BUILTIN_NETWORK_MODES: Final = ("", "host", "none")
 TRUE_WORDS: Final = frozenset(("1", "t", "T", "TRUE", "true", "True"))
+"""Attribute values that count as true."""
 
 VolumeLookup = Callable[[str], HostVolume | None]
+"""Returns the host volume with this id, if it exists."""
 
 
 class HostPort(msgspec.Struct, frozen=True):
-    """A port of the group that asks for a network of the host by name."""
+    """A port of the group that requests a host network by name."""
 
     label: str
     network: str
 
 
 class GroupRequirements(msgspec.Struct, frozen=True):
-    """What a group asks of a node alone, in the order in which it is looked at. Equal ones have equal answers."""
+    """What a group requires of a node alone, in the order of the checks. Equal requirements share cached results."""
 
     job_constraints: tuple[Constraint, ...]
     drivers: tuple[str, ...]
@@ -67,58 +74,73 @@ class GroupRequirements(msgspec.Struct, frozen=True):
 
     @property
     def class_requirements(self) -> "GroupRequirements":
-        """Without what must be asked node by node."""
+        """The requirements without constraints on unique attributes."""
         return msgspec.structs.replace(
             self,
-            job_constraints=tuple(each for each in self.job_constraints if not has_unique_target(each)),
-            constraints=tuple(each for each in self.constraints if not has_unique_target(each)),
+            job_constraints=tuple(
+                constraint for constraint in self.job_constraints if not has_unique_target(constraint)
+            ),
+            constraints=tuple(constraint for constraint in self.constraints if not has_unique_target(constraint)),
         )
 
     @property
     def unique_job_constraints(self) -> tuple[Constraint, ...]:
-        return tuple(each for each in self.job_constraints if has_unique_target(each))
+        """The job's constraints on unique attributes, which are checked node by node."""
+        return tuple(constraint for constraint in self.job_constraints if has_unique_target(constraint))
 
     @property
     def unique_group_constraints(self) -> tuple[Constraint, ...]:
-        return tuple(each for each in self.constraints if has_unique_target(each))
+        """The constraints of group and tasks on unique attributes, which are checked node by node."""
+        return tuple(constraint for constraint in self.constraints if has_unique_target(constraint))
 
     @property
     def has_unique_constraints(self) -> bool:
-        return any(has_unique_target(each) for each in (*self.job_constraints, *self.constraints))
+        """Whether any constraint refers to a unique attribute."""
+        return any(has_unique_target(constraint) for constraint in (*self.job_constraints, *self.constraints))
 
 
 class ScreeningResult(msgspec.Struct, frozen=True):
-    """The nodes that pass, by row; how many were looked at; and what each of the others lacks first."""
+    """Which nodes are considered and feasible, by fleet row, and the first unmet requirement of each other node."""
 
     feasible: Mask
     considered: Mask
     reasons: ValueCodes[str]
     reason_codes: Codes
-    """By row: the number of the reason; `FINE` for those that pass, `NOWHERE` for those that were not looked at."""
+    """By row, the code of the reason. `FEASIBLE`: the node passes. `MISSING_CODE`: the node was not considered."""
 
 
 def has_unique_target(constraint: Constraint) -> bool:
+    """Return whether a side of the constraint refers to a unique attribute."""
     return is_unique_target(constraint.l_target) or is_unique_target(constraint.r_target)
 
 
 def has_unique_constraints(job: Job) -> bool:
-    """Whether some constraint names what differs from node to node, so that kinds of nodes say nothing."""
+    """Return whether a constraint of the job refers to a unique attribute.
+
+    Then node classes cannot tell which nodes are eligible.
+    """
     groups = job.groups
-    asked = [*(job.constraints or ()), *(each for group in groups for each in group.constraints or ())]
-    asked += [each for group in groups for task in group.tasks or () for each in task.constraints or ()]
-    return any(has_unique_target(each) for each in asked)
+    constraints = [
+        *(job.constraints or ()),
+        *(constraint for group in groups for constraint in group.constraints or ()),
+    ]
+    constraints += [
+        constraint for group in groups for task in group.tasks or () for constraint in task.constraints or ()
+    ]
+    return any(has_unique_target(constraint) for constraint in constraints)
 
 
 def collect_requirements(job: Job, group: TaskGroup) -> GroupRequirements:
+    """Return what the group requires of a node alone."""
     tasks = group.tasks or ()
-    own = [*(group.constraints or ()), *(each for task in tasks for each in task.constraints or ())]
+    own = [*(group.constraints or ()), *(constraint for task in tasks for constraint in task.constraints or ())]
     network = group.networks[0] if group.networks else None
     ports = () if network is None else (*(network.reserved_ports or ()), *(network.dynamic_ports or ()))
     return GroupRequirements(
-        job_constraints=_about_nodes(job.constraints or ()),
+        job_constraints=_select_node_constraints(job.constraints or ()),
         drivers=tuple(sorted({task.driver for task in tasks})),
-        constraints=_about_nodes(own),
-        devices=tuple(asked for _task, asked in list_device_requests(group)),
+        constraints=_select_node_constraints(own),
+        devices=tuple(request for _task, request in list_device_requests(group)),
         network_mode="" if network is None else network.mode,
         host_ports=tuple(
             HostPort(port.label, port.host_network)
@@ -128,178 +150,194 @@ def collect_requirements(job: Job, group: TaskGroup) -> GroupRequirements:
     )
 
 
-def _about_nodes(constraints: Sequence[Constraint]) -> tuple[Constraint, ...]:
-    return tuple(each for each in constraints if each.operand not in CROSS_ALLOCATION_OPERANDS)
+def _select_node_constraints(constraints: Sequence[Constraint]) -> tuple[Constraint, ...]:
+    """Return the constraints without those that depend on other allocations."""
+    return tuple(constraint for constraint in constraints if constraint.operand not in CROSS_ALLOCATION_OPERANDS)
 
 
-class _Verdicts:
-    """What each kind of node lacks first, by the kind's number."""
+class _KindResults:
+    """The first unmet requirement of each node kind, indexed by the number of the kind."""
 
     def __init__(self) -> None:
         self.reasons: ValueCodes[str] = ValueCodes()
-        self.reasons.encode_value("")  # FINE
+        self.reasons.encode_value("")  # the code FEASIBLE
         self.codes: list[int] = []
         self.is_late: list[bool] = []
-        """Whether that is looked at only after the constraints of the group."""
+        """Whether the requirement is checked only after the constraints of the group."""
 
-    def add(self, example: Node, demands: GroupRequirements) -> None:
-        early = find_unmet_constraint(example, demands)
-        late = "" if early else find_unmet_resource(example, demands)
+    def add(self, example: Node, requirements: GroupRequirements) -> None:
+        """Check one node as the example of a new kind."""
+        early = find_unmet_constraint(example, requirements)
+        late = "" if early else find_unmet_resource(example, requirements)
         self.codes.append(self.reasons.encode_value(early or late))
         self.is_late.append(bool(late))
 
 
 class FeasibilityChecker:
-    """Answers for one fleet, and keeps what was answered."""
+    """Checks the feasibility of the nodes of one fleet and caches the results."""
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
-        self._verdicts: OrderedDict[GroupRequirements, _Verdicts] = OrderedDict()
-        self._screened: OrderedDict[tuple[GroupRequirements, str, tuple[str, ...]], tuple[int, ScreeningResult]] = (
-            OrderedDict()
-        )
-        """By what is asked and where, what was found when the fleet had changed so often. Nobody changes it in place."""
+        self._kind_results: OrderedDict[GroupRequirements, _KindResults] = OrderedDict()
+        self._cached_screenings: OrderedDict[
+            tuple[GroupRequirements, str, tuple[str, ...]], tuple[int, ScreeningResult]
+        ] = OrderedDict()
+        """Screening results by requirements, pool and datacenters, with the node revision of the fleet.
+
+        They are read-only.
+        """
 
     def select_ready_nodes(self, job: Job) -> Mask:
-        """The nodes that take placements, in the job's pool and datacenters."""
+        """Return a mask of the nodes in the job's pool and datacenters that accept placements."""
         fleet = self._fleet
         rows = len(fleet)
         mask: Mask = fleet.is_ready[:rows].copy()
         if job.node_pool not in ("", ALL_NODE_POOL):
-            mask &= fleet.pool[:rows] == fleet.pools.code_of.get(job.node_pool, MISSING_CODE)
+            mask &= fleet.pool[:rows] == fleet.pools.code_by_value.get(job.node_pool, MISSING_CODE)
         patterns = job.datacenters or ALL_DATACENTERS
         if "*" not in patterns and rows:
             chosen = fleet.datacenters.mask_values(lambda name: matches_datacenter(name, patterns))
             mask &= chosen[fleet.datacenter[:rows]] & (fleet.datacenter[:rows] != MISSING_CODE)
         return mask
 
-    def screen_group(self, job: Job, group: TaskGroup, volume_of: VolumeLookup) -> ScreeningResult:
-        """All nodes in the job's reach. What hangs on nothing but kinds of nodes is kept until a node changes."""
-        demands = collect_requirements(job, group)
-        if demands.has_unique_constraints or _host_volumes(group):
-            return self.screen_nodes(self.select_ready_nodes(job), job, group, volume_of)
-        key = (demands, job.node_pool, tuple(job.datacenters or ()))
-        changed = self._fleet.node_revision
-        found = self._screened.pop(key, None)
-        if found is None or found[0] != changed:
-            found = changed, self.screen_nodes(self.select_ready_nodes(job), job, group, volume_of)
-            for column in (found[1].feasible, found[1].considered, found[1].reason_codes):
-                column.setflags(write=False)
-        self._screened[key] = found
-        if len(self._screened) > MAX_CACHED_SCREENINGS:
-            self._screened.popitem(last=False)
-        return found[1]
+    def screen_group(self, job: Job, group: TaskGroup, find_volume: VolumeLookup) -> ScreeningResult:
+        """Screen all ready nodes in the job's pool and datacenters.
 
-    def screen_nodes(self, looked_at: Mask, job: Job, group: TaskGroup, volume_of: VolumeLookup) -> ScreeningResult:
-        demands = collect_requirements(job, group)
-        verdicts = self._by_kind(demands.class_requirements)
+        The result is cached until a node changes, if it depends on node kinds alone.
+        """
+        requirements = collect_requirements(job, group)
+        if requirements.has_unique_constraints or _list_host_volume_requests(group):
+            return self.screen_nodes(self.select_ready_nodes(job), job, group, find_volume)
+        key = (requirements, job.node_pool, tuple(job.datacenters or ()))
+        revision = self._fleet.node_revision
+        cached = self._cached_screenings.pop(key, None)
+        if cached is None or cached[0] != revision:
+            cached = revision, self.screen_nodes(self.select_ready_nodes(job), job, group, find_volume)
+            for column in (cached[1].feasible, cached[1].considered, cached[1].reason_codes):
+                column.setflags(write=False)
+        self._cached_screenings[key] = cached
+        if len(self._cached_screenings) > MAX_CACHED_SCREENINGS:
+            self._cached_screenings.popitem(last=False)
+        return cached[1]
+
+    def screen_nodes(self, considered: Mask, job: Job, group: TaskGroup, find_volume: VolumeLookup) -> ScreeningResult:
+        """Screen the nodes in the mask `considered`."""
+        requirements = collect_requirements(job, group)
+        results = self._get_kind_results(requirements.class_requirements)
         rows = len(self._fleet)
-        kinds = self._fleet.kind[:rows][looked_at]
-        reasons = verdicts.reasons
-        reason_of: Codes = np.full(rows, MISSING_CODE, dtype=np.int32)
-        reason_of[looked_at] = np.asarray(verdicts.codes, dtype=np.int32)[kinds]
-        if demands.has_unique_constraints or _host_volumes(group):
-            own = ValueCodes[str]()
-            own.values, own.code_of = [*reasons.values], {**reasons.code_of}
-            reasons = own
+        kinds = self._fleet.kind[:rows][considered]
+        reasons = results.reasons
+        reason_codes: Codes = np.full(rows, MISSING_CODE, dtype=np.int32)
+        reason_codes[considered] = np.asarray(results.codes, dtype=np.int32)[kinds]
+        if requirements.has_unique_constraints or _list_host_volume_requests(group):
+            own_reasons = ValueCodes[str]()
+            own_reasons.values, own_reasons.code_by_value = [*reasons.values], {**reasons.code_by_value}
+            reasons = own_reasons
             is_late: Mask = np.zeros(rows, dtype=np.bool_)
-            is_late[looked_at] = np.asarray(verdicts.is_late, dtype=np.bool_)[kinds]
-            self._ask_for_unique(demands.unique_job_constraints, reasons, reason_of, reason_of != MISSING_CODE)
-            self._ask_for_unique(
-                demands.unique_group_constraints, reasons, reason_of, (reason_of == FEASIBLE) | is_late
+            is_late[considered] = np.asarray(results.is_late, dtype=np.bool_)[kinds]
+            self._apply_unique_constraints(
+                requirements.unique_job_constraints, reasons, reason_codes, reason_codes != MISSING_CODE
             )
-            self._ask_for_volumes(group, reasons, reason_of, volume_of)
-        return ScreeningResult(reason_of == FEASIBLE, looked_at, reasons, reason_of)
+            self._apply_unique_constraints(
+                requirements.unique_group_constraints, reasons, reason_codes, (reason_codes == FEASIBLE) | is_late
+            )
+            self._apply_volume_requests(group, reasons, reason_codes, find_volume)
+        return ScreeningResult(reason_codes == FEASIBLE, considered, reasons, reason_codes)
 
     def compute_class_eligibility(self, job: Job, groups: Iterable[TaskGroup]) -> dict[str, bool]:
-        """By class of nodes, whether nodes of that class could take any of the groups if they had the room."""
+        """Return for each node class whether its nodes could run any of the groups with enough free resources."""
         eligible: dict[str, bool] = {}
         for group in groups:
-            verdicts = self._by_kind(collect_requirements(job, group).class_requirements)
+            results = self._get_kind_results(collect_requirements(job, group).class_requirements)
             for kind, example in enumerate(self._fleet.kind_examples):
-                able = verdicts.codes[kind] == FEASIBLE and is_in_pool_and_datacenter(job, example)
-                eligible[example.computed_class] = eligible.get(example.computed_class, False) or able
+                is_eligible = results.codes[kind] == FEASIBLE and is_in_pool_and_datacenter(job, example)
+                eligible[example.computed_class] = eligible.get(example.computed_class, False) or is_eligible
         eligible.pop("", None)
-        # What is not told counts as able: where there are very many kinds, only some that are not are told.
+        # A class that is not listed counts as eligible. If there are too many classes, list only ineligible ones.
         return eligible if len(eligible) <= MAX_REPORTED_CLASSES else dict(
-            [(name, able) for name, able in eligible.items() if not able][:MAX_REPORTED_CLASSES]
+            [(name, is_eligible) for name, is_eligible in eligible.items() if not is_eligible][:MAX_REPORTED_CLASSES]
         )  # fmt: skip
 
-    def _by_kind(self, demands: GroupRequirements) -> "_Verdicts":
-        found = self._verdicts.get(demands)
-        if found is None:
-            found = self._verdicts[demands] = _Verdicts()
-            if len(self._verdicts) > MAX_CACHED_VERDICTS:
-                self._verdicts.popitem(last=False)
+    def _get_kind_results(self, requirements: GroupRequirements) -> "_KindResults":
+        """Return the results by node kind, with new kinds added."""
+        results = self._kind_results.get(requirements)
+        if results is None:
+            results = self._kind_results[requirements] = _KindResults()
+            if len(self._kind_results) > MAX_CACHED_VERDICTS:
+                self._kind_results.popitem(last=False)
         else:
-            self._verdicts.move_to_end(demands)
-        for example in self._fleet.kind_examples[len(found.codes) :]:
-            found.add(example, demands)
-        return found
+            self._kind_results.move_to_end(requirements)
+        for example in self._fleet.kind_examples[len(results.codes) :]:
+            results.add(example, requirements)
+        return results
 
-    def _ask_for_unique(
-        self, constraints: Sequence[Constraint], reasons: ValueCodes[str], reason_of: Codes, asked: Mask
+    def _apply_unique_constraints(
+        self, constraints: Sequence[Constraint], reasons: ValueCodes[str], reason_codes: Codes, remaining: Mask
     ) -> None:
-        """Of the rows that are asked: those that lack one of these lack that first."""
+        """Check constraints on unique attributes for the masked rows, and record the first one that each row fails."""
         for constraint in constraints:
             code = reasons.encode_value(str(constraint))
-            lacks = asked & ~self._satisfying(constraint, asked)
-            reason_of[lacks] = code
-            asked = asked & ~lacks
+            fails = remaining & ~self._mask_satisfying(constraint, remaining)
+            reason_codes[fails] = code
+            remaining = remaining & ~fails
 
-    def _satisfying(self, constraint: Constraint, asked: Mask) -> Mask:
+    def _mask_satisfying(self, constraint: Constraint, mask: Mask) -> Mask:
+        """Return which of the masked rows satisfy the constraint."""
         if is_variable_target(constraint.r_target):
-            found: Mask = np.zeros(len(asked), dtype=np.bool_)
-            for row in np.flatnonzero(asked):
-                found[row] = satisfies_constraint(self._fleet.get_node(int(row)), constraint)
-            return found
-        # One answer for each value that the property has, and one for nodes that do not have it (the last).
+            satisfied: Mask = np.zeros(len(mask), dtype=np.bool_)
+            for row in np.flatnonzero(mask):
+                satisfied[row] = satisfies_constraint(self._fleet.get_node(int(row)), constraint)
+            return satisfied
+        # One result per value of the attribute, and one for nodes without the attribute (the last).
         column = self._fleet.get_property_column(constraint.l_target)
         operand, right = constraint.operand, constraint.r_target
-        answers = [evaluate_comparison(operand, value, right) for value in (*column.words.values, None)]
-        by_row: Mask = np.asarray(answers, dtype=np.bool_)[column.codes[: len(asked)]]
+        results = [evaluate_comparison(operand, value, right) for value in (*column.values.values, None)]
+        by_row: Mask = np.asarray(results, dtype=np.bool_)[column.codes[: len(mask)]]
         return by_row
 
-    def _ask_for_volumes(
-        self, group: TaskGroup, reasons: ValueCodes[str], reason_of: Codes, volume_of: VolumeLookup
+    def _apply_volume_requests(
+        self, group: TaskGroup, reasons: ValueCodes[str], reason_codes: Codes, find_volume: VolumeLookup
     ) -> None:
-        asked = _host_volumes(group)
-        if not asked:
+        """Check host volumes on the rows that are still feasible."""
+        requests = _list_host_volume_requests(group)
+        if not requests:
             return
         code = reasons.encode_value(MISSING_VOLUMES)
-        for row in np.flatnonzero(reason_of == FEASIBLE):
+        for row in np.flatnonzero(reason_codes == FEASIBLE):
             node = self._fleet.get_node(int(row))
-            if not all(_has_volume(node, request, volume_of) for request in asked):
-                reason_of[row] = code
+            if not all(_has_volume(node, request, find_volume) for request in requests):
+                reason_codes[row] = code
 
 
 def satisfies_constraint(node: Node, constraint: Constraint) -> bool:
+    """Return whether the node satisfies the constraint."""
     return evaluate_comparison(
         constraint.operand, resolve_target(constraint.l_target, node), resolve_target(constraint.r_target, node)
     )
 
 
-def find_unmet_constraint(node: Node, demands: GroupRequirements) -> str:
-    """The first of the constraints and drivers that the node lacks, in the reference's order; empty: nothing."""
-    for constraint in demands.job_constraints:
+def find_unmet_constraint(node: Node, requirements: GroupRequirements) -> str:
+    """Return the first constraint or driver that the node lacks, in Nomad's order, or an empty text."""
+    for constraint in requirements.job_constraints:
         if not satisfies_constraint(node, constraint):
             return str(constraint)
-    if not all(has_healthy_driver(node, driver) for driver in demands.drivers):
+    if not all(has_healthy_driver(node, driver) for driver in requirements.drivers):
         return MISSING_DRIVERS
-    for constraint in demands.constraints:
+    for constraint in requirements.constraints:
         if not satisfies_constraint(node, constraint):
             return str(constraint)
     return ""
 
 
-def find_unmet_resource(node: Node, demands: GroupRequirements) -> str:
-    """The same of what is looked at after them."""
-    if demands.devices and not has_enough_devices(node, demands.devices):
+def find_unmet_resource(node: Node, requirements: GroupRequirements) -> str:
+    """Return the first missing device or network, which are checked after constraints and drivers, or an empty text."""
+    if requirements.devices and not has_enough_devices(node, requirements.devices):
         return MISSING_DEVICES
-    return _lack_of_network(node, demands)
+    return _find_missing_network(node, requirements)
 
 
 def has_healthy_driver(node: Node, driver: str) -> bool:
+    """Return whether the node has the driver and it is healthy."""
     info = (node.drivers or {}).get(driver)
     if info is not None:
         return info.detected and info.healthy
@@ -307,7 +345,7 @@ def has_healthy_driver(node: Node, driver: str) -> bool:
 
 
 def iter_healthy_drivers(node: Node) -> Iterator[str]:
-    """Those that work."""
+    """Yield the names of the node's healthy drivers."""
     named = (
         key.removeprefix(DRIVER_ATTRIBUTE_PREFIX)
         for key in node.attributes or ()
@@ -319,7 +357,7 @@ def iter_healthy_drivers(node: Node) -> Iterator[str]:
 
 
 def list_network_names(nodes: Iterable[Node]) -> tuple[list[str], list[str]]:
-    """The modes of networks that there are, and the names that networks of hosts have."""
+    """Return the network modes and the host network names that these nodes offer, both sorted."""
     modes, names = {"host", "none"}, {DEFAULT_HOST_NETWORK}
     for node in nodes:
         networks = (node.node_resources.node_networks if node.node_resources is not None else None) or ()
@@ -329,15 +367,16 @@ def list_network_names(nodes: Iterable[Node]) -> tuple[list[str], list[str]]:
     return sorted(modes), sorted(names)
 
 
-def _lack_of_network(node: Node, demands: GroupRequirements) -> str:
+def _find_missing_network(node: Node, requirements: GroupRequirements) -> str:
+    """Return the text of the first missing network or host network, or an empty text."""
     networks = (node.node_resources.node_networks if node.node_resources is not None else None) or ()
-    if demands.network_mode not in BUILTIN_NETWORK_MODES and all(
-        each.mode != demands.network_mode for each in networks
+    if requirements.network_mode not in BUILTIN_NETWORK_MODES and all(
+        network.mode != requirements.network_mode for network in networks
     ):
         return MISSING_NETWORK
     aliases = {address.alias for network in networks for address in network.addresses or ()}
     aliases.update(node.host_networks or ())
-    for port in demands.host_ports:
+    for port in requirements.host_ports:
         name = resolve_target(port.network, node)
         if name is None:
             return f'invalid host network "{port.network}" template for port "{port.label}"'
@@ -346,42 +385,50 @@ def _lack_of_network(node: Node, demands: GroupRequirements) -> str:
     return ""
 
 
-def _host_volumes(group: TaskGroup) -> list[VolumeRequest]:
+def _list_host_volume_requests(group: TaskGroup) -> list[VolumeRequest]:
+    """Return the requests of the group for host volumes."""
     return [request for request in (group.volumes or {}).values() if request.type == VolumeType.HOST]
 
 
-def _has_volume(node: Node, request: VolumeRequest, volume_of: VolumeLookup) -> bool:
+def _has_volume(node: Node, request: VolumeRequest, find_volume: VolumeLookup) -> bool:
+    """Return whether the node has a host volume that satisfies the request."""
     volumes = node.host_volumes or {}
     if request.per_alloc:
-        # Which of them is decided with the allocation's name; here it is enough that the node has one of the row.
+        # The allocation's name decides which volume it gets. Here one volume with this name and any index is enough.
         return any(name.startswith(f"{request.source}[") for name in volumes)
-    found = volumes.get(request.source)
-    if found is None:
+    volume_on_node = volumes.get(request.source)
+    if volume_on_node is None:
         return False
-    if not found.id:
-        return not request.sticky and (request.read_only or not found.read_only)
-    volume = volume_of(found.id)
-    return volume is not None and volume.state is HostVolumeState.READY and _may_use(volume, request)
+    if not volume_on_node.id:
+        return not request.sticky and (request.read_only or not volume_on_node.read_only)
+    volume = find_volume(volume_on_node.id)
+    return volume is not None and volume.state is HostVolumeState.READY and _can_use_volume(volume, request)
 
 
-def make_volume_check(group: TaskGroup, volume_of: VolumeLookup) -> Callable[[Node, int], bool] | None:
-    """Whether a node has what the allocation of an index asks for by its index; None: the group asks for nothing so."""
-    asked = [request for request in _host_volumes(group) if request.per_alloc]
-    if not asked:
+def make_volume_check(group: TaskGroup, find_volume: VolumeLookup) -> Callable[[Node, int], bool] | None:
+    """Return a check for volumes that are requested by allocation index, or `None` if the group has no such request."""
+    requests = [request for request in _list_host_volume_requests(group) if request.per_alloc]
+    if not requests:
         return None
 
     def has_volumes(node: Node, index: int) -> bool:
-        named = [msgspec.structs.replace(each, source=f"{each.source}[{index}]", per_alloc=False) for each in asked]
-        return all(_has_volume(node, each, volume_of) for each in named)
+        own_requests = [
+            msgspec.structs.replace(request, source=f"{request.source}[{index}]", per_alloc=False)
+            for request in requests
+        ]
+        return all(_has_volume(node, own_request, find_volume) for own_request in own_requests)
 
     return has_volumes
 
 
-def _may_use(volume: HostVolume, request: VolumeRequest) -> bool:
-    implied = AccessMode.SINGLE_NODE_READER if request.read_only else AccessMode.SINGLE_NODE_WRITER
-    access = request.access_mode or implied
+def _can_use_volume(volume: HostVolume, request: VolumeRequest) -> bool:
+    """Return whether the volume offers the access mode and attachment mode of the request."""
+    default_access = AccessMode.SINGLE_NODE_READER if request.read_only else AccessMode.SINGLE_NODE_WRITER
+    access = request.access_mode or default_access
     attachment = request.attachment_mode or AttachmentMode.FILE_SYSTEM
     if (access == AccessMode.SINGLE_NODE_READER) != request.read_only:
         return False
-    offered = volume.requested_capabilities or ()
-    return any(each.access_mode == access and each.attachment_mode == attachment for each in offered)
+    capabilities = volume.requested_capabilities or ()
+    return any(
+        capability.access_mode == access and capability.attachment_mode == attachment for capability in capabilities
+    )

@@ -1,4 +1,4 @@
-"""What must differ between the allocations of a job or a group: their hosts, or a property of those (scheduling.md 2.5)."""
+"""The constraints `distinct_hosts` and `distinct_property` within a job or group (scheduling.md 2.5)."""
 
 from collections.abc import Iterable
 from typing import Final
@@ -16,7 +16,7 @@ DISTINCT_HOSTS_REASON: Final = "distinct_hosts"
 
 
 class PlacedSibling:
-    """Where another allocation of the job stands: the row of its node, and its group."""
+    """An allocation of the same job that has a node: the fleet row of the node, and its group."""
 
     __slots__ = ("group", "row")
 
@@ -26,79 +26,90 @@ class PlacedSibling:
 
 
 class DistinctConstraints:
-    """Counts the neighbours, and says where one more would be too many. `hosts`: whether distinct hosts are looked at."""
+    """Counts placed siblings and finds the nodes where one more would violate a distinct constraint."""
 
     def __init__(self, fleet: Fleet, job: Job, group: TaskGroup, *, should_check_hosts: bool) -> None:
         own = [*(group.constraints or ()), *(c for task in group.tasks or () for c in task.constraints or ())]
         self._group = group.name
         self._hosts: list[tuple[bool, Ints]] = []
-        self._properties: list[tuple[bool, _Property]] = []
+        self._properties: list[tuple[bool, _DistinctProperty]] = []
         for is_of_group, constraints in ((False, job.constraints or ()), (True, own)):
-            if should_check_hosts and any(map(_wants_distinct_hosts, constraints)):
+            if should_check_hosts and any(map(_is_distinct_hosts, constraints)):
                 self._hosts.append((is_of_group, np.zeros(len(fleet), dtype=np.int64)))
             self._properties += [
-                (is_of_group, _Property(each, fleet.get_property_column(each.l_target)))
-                for each in constraints
-                if each.operand == Operand.DISTINCT_PROPERTY
+                (is_of_group, _DistinctProperty(constraint, fleet.get_property_column(constraint.l_target)))
+                for constraint in constraints
+                if constraint.operand == Operand.DISTINCT_PROPERTY
             ]
 
     def __bool__(self) -> bool:
         return bool(self._hosts or self._properties)
 
-    def count_siblings(self, neighbours: Iterable[PlacedSibling], sign: int = 1) -> None:
-        for neighbour in neighbours:
-            is_sibling = neighbour.group == self._group
-            for is_of_group, by_row in self._hosts:
-                if is_sibling or not is_of_group:
-                    by_row[neighbour.row] += sign
+    def count_siblings(self, siblings: Iterable[PlacedSibling], sign: int = 1) -> None:
+        """Count these siblings, or with `sign=-1` remove them from the counts."""
+        for sibling in siblings:
+            is_same_group = sibling.group == self._group
+            for is_of_group, counts_by_row in self._hosts:
+                if is_same_group or not is_of_group:
+                    counts_by_row[sibling.row] += sign
             for is_of_group, distinct in self._properties:
-                if is_sibling or not is_of_group:
-                    distinct.count(neighbour.row, sign)
+                if is_same_group or not is_of_group:
+                    distinct.count(sibling.row, sign)
 
     def mask_allowed(self, rows: Ints) -> Mask:
-        """Which of the rows may take one more."""
+        """Return which of the rows may take one more allocation."""
         allowed: Mask = np.ones(len(rows), dtype=np.bool_)
-        for _, by_row in self._hosts:
-            allowed &= by_row[rows] == 0
+        for _, counts_by_row in self._hosts:
+            allowed &= counts_by_row[rows] == 0
         for _, distinct in self._properties:
-            allowed &= distinct.may_take(rows)
+            allowed &= distinct.mask_allowed(rows)
         return allowed
 
     def explain_row(self, row: int) -> str:
-        """Why this one may not; empty: it may."""
-        if any(by_row[row] for _, by_row in self._hosts):
+        """Return the constraint that excludes this row, or an empty text."""
+        if any(counts_by_row[row] for _, counts_by_row in self._hosts):
             return DISTINCT_HOSTS_REASON
-        one = np.asarray([row])
-        return next((each.reason(row) for _, each in self._properties if not each.may_take(one)[0]), "")
+        single_row = np.asarray([row])
+        return next(
+            (
+                constraint.explain_row(row)
+                for _, constraint in self._properties
+                if not constraint.mask_allowed(single_row)[0]
+            ),
+            "",
+        )
 
 
-class _Property:
-    """How many allocations each value of the property has, and may have."""
+class _DistinctProperty:
+    """One `distinct_property` constraint: how many allocations each value has, and how many it may have."""
 
     def __init__(self, constraint: Constraint, column: PropertyColumn) -> None:
         self._constraint = constraint
         self._column = column
-        self._allowed = int(constraint.r_target) if constraint.r_target.isdigit() else 1
-        # The last stands for nodes that do not have the property: none of them has room.
-        self._used: Ints = np.zeros(len(column.words) + 1, dtype=np.int64)
-        self._used[MISSING_CODE] = self._allowed
+        self._limit = int(constraint.r_target) if constraint.r_target.isdigit() else 1
+        # The last entry stands for nodes without the property, which may never take an allocation.
+        self._counts: Ints = np.zeros(len(column.values) + 1, dtype=np.int64)
+        self._counts[MISSING_CODE] = self._limit
 
     def count(self, row: int, sign: int) -> None:
+        """Count one more, or with `sign=-1` one fewer, allocation on the node in this row."""
         code = int(self._column.codes[row])
         if code != MISSING_CODE:
-            self._used[code] += sign
+            self._counts[code] += sign
 
-    def may_take(self, rows: Ints) -> Mask:
-        mask: Mask = self._used[self._column.codes[rows]] < self._allowed
+    def mask_allowed(self, rows: Ints) -> Mask:
+        """Return which of the rows may take one more allocation."""
+        mask: Mask = self._counts[self._column.codes[rows]] < self._limit
         return mask
 
-    def reason(self, row: int) -> str:
+    def explain_row(self, row: int) -> str:
+        """Return why the row may not take one more allocation."""
         code = int(self._column.codes[row])
         if code == MISSING_CODE:
             return f'missing property "{self._constraint.l_target}"'
-        value = self._column.words.values[code]
-        return f"distinct_property: {self._constraint.l_target}={value} used by {self._used[code]} allocs"
+        value = self._column.values.values[code]
+        return f"distinct_property: {self._constraint.l_target}={value} used by {self._counts[code]} allocs"
 
 
-def _wants_distinct_hosts(constraint: Constraint) -> bool:
+def _is_distinct_hosts(constraint: Constraint) -> bool:
     return constraint.operand == Operand.DISTINCT_HOSTS and is_distinct_hosts_enabled(constraint.r_target)

@@ -1,4 +1,4 @@
-"""Which nodes a job may be put on at all, before anything is asked of them: by pool and datacenter."""
+"""Whether a node is in the node pool and the datacenters of a job. These checks precede all others."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -10,27 +10,28 @@ ALL_DATACENTERS: Final = ("*",)
 
 
 def is_in_pool_and_datacenter(job: Job, node: Node) -> bool:
-    """Whether the node's pool and datacenter are among those that the job names, whatever the node does now."""
+    """Return whether pool and datacenter of the node match the job. The state of the node does not matter."""
     is_pool = job.node_pool in ("", ALL_NODE_POOL, node.node_pool)
     return is_pool and matches_datacenter(node.datacenter, job.datacenters or ALL_DATACENTERS)
 
 
 def matches_datacenter(datacenter: str, patterns: Sequence[str]) -> bool:
-    return any(_matches(pattern, datacenter) for pattern in patterns)
+    """Return whether the datacenter matches one of the patterns, in which `*` stands for any text."""
+    return any(_matches_glob(pattern, datacenter) for pattern in patterns)
 
 
-def _matches(pattern: str, text: str) -> bool:
-    """A star stands for any run of characters; nothing else stands for anything but itself."""
-    first, *others = pattern.split("*")
-    if not others:
+def _matches_glob(pattern: str, text: str) -> bool:
+    """Return whether the text matches the pattern. A star matches any run of characters."""
+    prefix, *rest = pattern.split("*")
+    if not rest:
         return pattern == text
-    *between, last = others
-    if not text.startswith(first) or len(text) < len(first) + len(last) or not text.endswith(last):
+    *middle_parts, suffix = rest
+    if not text.startswith(prefix) or len(text) < len(prefix) + len(suffix) or not text.endswith(suffix):
         return False
-    at, end = len(first), len(text) - len(last)
-    for part in between:
-        found = text.find(part, at, end)
-        if found < 0:
+    start, end = len(prefix), len(text) - len(suffix)
+    for part in middle_parts:
+        offset = text.find(part, start, end)
+        if offset < 0:
             return False
-        at = found + len(part)
+        start = offset + len(part)
     return True

@@ -1,11 +1,8 @@
-"""Which volumes work with sticky volumes comes back to (scheduling.md 2.6): a claim is held by the newest allocation of a
-name, alive or over, for as long as its record, its node and the volumes there are known.
+"""Sticky host volumes and host volumes with a single writer (scheduling.md 2.6).
 
-So there is no record of a claim beside the allocation: the collection of what is over leaves holders alone.
-
-Volumes of hosts that one allocation at a time may write (scheduling.md 2.6).
-
-Who uses a volume is told by the versions of the jobs that run there: allocations hold no record of it.
+The newest allocation of a name holds the claim on its sticky volumes, whether it runs or has ended, as long as its
+record, its node and the volumes exist. There is no separate record of a claim, so garbage collection keeps claim
+holders. Which allocations use a volume follows from the job versions that they run.
 """
 
 from collections.abc import Iterable
@@ -28,78 +25,92 @@ from wharf.contract.model.volumes import HostVolume
 
 
 def has_sticky_volumes(group: TaskGroup) -> bool:
-    """Whether its allocations come back to the volumes that they had."""
-    return bool(_sources(group))
+    """Return whether replacements of the group's allocations must return to the same volumes."""
+    return bool(_list_sticky_sources(group))
 
 
-def _sources(group: TaskGroup) -> list[str]:
-    asked = (group.volumes or {}).values()
-    return [each.source for each in asked if each.type == VolumeType.HOST and each.sticky]
+def _list_sticky_sources(group: TaskGroup) -> list[str]:
+    """Return the names of the group's sticky host volumes."""
+    requests = (group.volumes or {}).values()
+    return [request.source for request in requests if request.type == VolumeType.HOST and request.sticky]
 
 
 def find_claim_node(snapshot: Replica, group: TaskGroup, holder: Allocation) -> Node | None:
-    """The node to which whoever takes this one's place comes back, if its volumes are still known there."""
+    """Return the node to which a replacement of this claim holder must return, or `None` if its volumes are gone."""
     return snapshot.get(NODES, holder.node_id) if list_claimed_volumes(snapshot, group, holder) else None
 
 
 def list_claimed_volumes(snapshot: Replica, group: TaskGroup, holder: Allocation) -> list[HostVolume]:
-    """Those on its node that the group asks for; empty where one of them is gone: no claim is left then."""
-    there = {
-        each.name: each
-        for each in snapshot.list_by_index(HOST_VOLUMES_ON_NODE, holder.node_id)
-        if each.namespace == holder.namespace
+    """Return the sticky volumes of the group on the holder's node.
+
+    If one of them is gone, no claim remains and the list is empty.
+    """
+    volume_by_name = {
+        volume.name: volume
+        for volume in snapshot.list_by_index(HOST_VOLUMES_ON_NODE, holder.node_id)
+        if volume.namespace == holder.namespace
     }
-    sources = _sources(group)
-    return [there[name] for name in sources] if all(name in there for name in sources) else []
+    sources = _list_sticky_sources(group)
+    return [volume_by_name[name] for name in sources] if all(name in volume_by_name for name in sources) else []
 
 
 def find_claim_holder(allocations: Iterable[Allocation], group_name: str, name: str) -> Allocation | None:
-    """Of all of a job: who holds the claim of that name."""
-    of_name = (each for each in allocations if each.name == name and each.task_group == group_name)
-    return max(of_name, key=lambda each: (each.create_index, each.id), default=None)
+    """Return the job's allocation that holds the volume claim of this name, or `None`."""
+    of_name = (
+        allocation for allocation in allocations if allocation.name == name and allocation.task_group == group_name
+    )
+    return max(of_name, key=lambda allocation: (allocation.create_index, allocation.id), default=None)
 
 
 def is_claim_holder(snapshot: Replica, allocation: Allocation, job: Job) -> bool:
-    """Whether the data of the job would be lost from sight without the allocation's record."""
+    """Return whether the allocation record must be kept because it is the only reference to the job's volumes."""
     group = job.find_group(allocation.task_group)
     if group is None or not has_sticky_volumes(group) or not list_claimed_volumes(snapshot, group, allocation):
         return False
-    everyone = snapshot.list_by_index(ALLOCATIONS_OF_JOB, job.namespace, job.id)
-    return find_claim_holder(everyone, group.name, allocation.name) == allocation
+    job_allocations = snapshot.list_by_index(ALLOCATIONS_OF_JOB, job.namespace, job.id)
+    return find_claim_holder(job_allocations, group.name, allocation.name) == allocation
 
 
 def list_single_writer_volumes(group: TaskGroup) -> list[VolumeRequest]:
-    """The volumes that it wants to be the only writer of."""
+    """Return the requests for volumes that only one allocation at a time may write."""
     return [
-        each
-        for each in (group.volumes or {}).values()
-        if each.type == VolumeType.HOST and each.access_mode == AccessMode.SINGLE_NODE_SINGLE_WRITER
+        request
+        for request in (group.volumes or {}).values()
+        if request.type == VolumeType.HOST and request.access_mode == AccessMode.SINGLE_NODE_SINGLE_WRITER
     ]
 
 
 def can_write_volumes(
     snapshot: Replica, node: Node, group: TaskGroup, index: int, placed: Iterable[Allocation]
 ) -> bool:
-    """Whether nobody writes the volumes on this node that the allocation of that index is to write alone. What is to stop
-    writes until it has ended. `placed`: what was put there meanwhile.
+    """Return whether no other allocation writes the single-writer volumes that this index requests on the node.
+
+    Allocations that are being stopped count until they have ended. `placed` are the allocations that this evaluation
+    has placed on the node.
     """
-    wanted = {_source(each, index) for each in list_single_writer_volumes(group)}
-    if not wanted:
+    requested = {_build_volume_name(request, index) for request in list_single_writer_volumes(group)}
+    if not requested:
         return True
-    there = [each for each in snapshot.list_by_index(ALLOCATIONS_ON_NODE, node.id) if each.is_occupying]
-    return all(wanted.isdisjoint(_written(snapshot, each)) for each in (*there, *placed))
+    occupying = [
+        allocation for allocation in snapshot.list_by_index(ALLOCATIONS_ON_NODE, node.id) if allocation.is_occupying
+    ]
+    return all(
+        requested.isdisjoint(_list_written_sources(snapshot, allocation)) for allocation in (*occupying, *placed)
+    )
 
 
-def _written(snapshot: Replica, allocation: Allocation) -> set[str]:
+def _list_written_sources(snapshot: Replica, allocation: Allocation) -> set[str]:
+    """Return the names of the host volumes that the allocation may write."""
     job = snapshot.get(JOB_VERSIONS, allocation.namespace, allocation.job_id, allocation.job_version)
     group = job.find_group(allocation.task_group) if job is not None else None
     index = parse_index(allocation.name)
     return {
-        _source(each, index)
-        for each in ((group.volumes if group is not None else None) or {}).values()
-        if each.type == VolumeType.HOST and not each.read_only
+        _build_volume_name(request, index)
+        for request in ((group.volumes if group is not None else None) or {}).values()
+        if request.type == VolumeType.HOST and not request.read_only
     }
 
 
-def _source(request: VolumeRequest, index: int) -> str:
+def _build_volume_name(request: VolumeRequest, index: int) -> str:
+    """Return the volume name of the request; with `per_alloc` it includes the index."""
     return f"{request.source}[{index}]" if request.per_alloc else request.source

@@ -1,1 +1,1 @@
-"""."""
+"""The fleet: nodes and what they use, as numpy columns."""

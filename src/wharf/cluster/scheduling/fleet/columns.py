@@ -1,4 +1,4 @@
-"""Texts as numbers, so that thousands of them are compared in one step."""
+"""Column types and value codes: texts as numbers, so that thousands are compared in one step."""
 
 from collections.abc import Callable, Hashable
 from typing import Any, Final, Generic, TypeAlias, TypeVar
@@ -14,34 +14,36 @@ Floats: TypeAlias = NDArray[np.float64]
 Mask: TypeAlias = NDArray[np.bool_]
 
 INITIAL_ROWS: Final = 64
+"""The first size of columns. They double when they are full."""
 
 
 class ValueCodes(Generic[T]):
-    """Values and the numbers they were given, counted from 0. A number is never given again."""
+    """Values and their codes, counted from 0. A code is never reused."""
 
-    __slots__ = ("code_of", "values")
+    __slots__ = ("code_by_value", "values")
 
     def __init__(self) -> None:
         self.values: list[T] = []
-        self.code_of: dict[T, int] = {}
+        self.code_by_value: dict[T, int] = {}
 
     def encode_value(self, value: T) -> int:
-        found = self.code_of.get(value)
-        if found is None:
-            found = self.code_of[value] = len(self.values)
+        """Return the code of the value, and assign one if it is new."""
+        code = self.code_by_value.get(value)
+        if code is None:
+            code = self.code_by_value[value] = len(self.values)
             self.values.append(value)
-        return found
+        return code
 
     def __len__(self) -> int:
         return len(self.values)
 
     def mask_values(self, predicate: Callable[[T], bool]) -> Mask:
-        """Which of the values are chosen, by number."""
+        """Return for each code whether the predicate accepts its value."""
         return np.fromiter(map(predicate, self.values), dtype=np.bool_, count=len(self.values))
 
 
-def grow_column(column: NDArray[Any], room: int, *, fill: int = 0) -> NDArray[Any]:
-    """The column with room for more; what is new holds `fill`."""
-    longer = np.full(room, fill, dtype=column.dtype)
+def grow_column(column: NDArray[Any], size: int, *, fill: int = 0) -> NDArray[Any]:
+    """Return a copy of the column with `size` rows. New rows contain `fill`."""
+    longer = np.full(size, fill, dtype=column.dtype)
     longer[: len(column)] = column
     return longer

@@ -1,6 +1,6 @@
-"""What the nodes would hold if the plan so far were carried out: the fleet with the plan's own changes on top.
+"""The resource use of all nodes as one evaluation sees it: the fleet with the placements of the evaluation added.
 
-What is to be stopped goes on holding its place until its node says that it has ended, so stops change nothing here.
+Stops change nothing here, because an allocation uses its resources until its node reports that it has ended.
 """
 
 from collections import Counter
@@ -14,7 +14,7 @@ from wharf.contract.model.allocations.resources import AllocatedResources
 
 
 class FleetDraft:
-    """One evaluation's view. `given_back` and `take` change it; the fleet itself stays as it is."""
+    """One evaluation's copy of the used resources. The fleet itself does not change."""
 
     def __init__(self, fleet: Fleet) -> None:
         rows = len(fleet)
@@ -24,57 +24,64 @@ class FleetDraft:
         self.disk_used: Ints = fleet.disk_used[:rows].copy()
         self.count: Ints = fleet.count[:rows].copy()
         self.changed_rows: list[int] = []
-        """Rows in the order in which they were changed, so that whoever looked before can look again."""
-        self._holdings: dict[int, ExclusiveResources] = {}
-        self._ports_taken: Counter[tuple[int, int]] = Counter()
+        """Rows in the order in which they were changed. Selectors use it to refresh rows that others changed."""
+        self._changed_exclusive: dict[int, ExclusiveResources] = {}
+        self._port_changes: Counter[tuple[int, int]] = Counter()
         if fleet.expected_placements:
-            self._expect()
+            self._add_expected_placements()
 
-    def _expect(self) -> None:
-        """What is on its way stands here already."""
+    def _add_expected_placements(self) -> None:
+        """Count the placements of a plan that is being committed."""
         fleet = self.fleet
-        asked = fleet.sum_placements(fleet.expected_placements.items())
-        self.cpu_used[asked.rows] += asked.cpu
-        self.memory_used[asked.rows] += asked.memory_mb
-        self.disk_used[asked.rows] += asked.disk_mb
-        self.count[asked.rows] += asked.counts
-        for row in sorted(asked.exclusive_rows):
+        amounts = fleet.sum_placements(fleet.expected_placements.items())
+        self.cpu_used[amounts.rows] += amounts.cpu
+        self.memory_used[amounts.rows] += amounts.memory_mb
+        self.disk_used[amounts.rows] += amounts.disk_mb
+        self.count[amounts.rows] += amounts.counts
+        for row in sorted(amounts.exclusive_rows):
             for allocation in fleet.expected_placements[fleet.get_node(row).id]:
                 if allocation.allocated_resources is not None:
-                    self._hold(row, allocation.allocated_resources)
+                    self._add_exclusive(row, allocation.allocated_resources)
 
     def add_allocation(self, row: int, resources: AllocatedResources, usage: Usage) -> None:
+        """Count an allocation with these resources in the row."""
         self._add(row, usage, 1)
-        self._hold(row, resources)
+        self._add_exclusive(row, resources)
 
     def add_amounts(self, rows: Ints, numbers: Ints, usage: Usage) -> None:
-        """On each of the rows so many that take these amounts each, and nothing that is held one by one."""
+        """Count allocations that use only amounts: in each row so many as `numbers` says."""
         self.cpu_used[rows] += numbers * usage.cpu
         self.memory_used[rows] += numbers * usage.memory_mb
         self.disk_used[rows] += numbers * usage.disk_mb
         self.count[rows] += numbers
         self.changed_rows += rows.tolist()
 
-    def _hold(self, row: int, resources: AllocatedResources) -> None:
+    def _add_exclusive(self, row: int, resources: AllocatedResources) -> None:
+        """Count the exclusive resources."""
         if has_exclusive_resources(resources):
             self.get_exclusive_resources(row, is_for_update=True).add_resources(resources)
-            self._ports_taken.update((port, row) for _address, port in iter_ports(resources))
+            self._port_changes.update((port, row) for _address, port in iter_ports(resources))
 
     def reserve_capacity(self, row: int, usage: Usage) -> None:
-        """Room that is for somebody else. The node may come to hold more than it has: then there is room for nobody."""
+        """Block resources for another job.
+
+        The row may then exceed the node's capacity, which excludes all placements.
+        """
         self._add(row, usage, 1)
 
     def remove_allocation(self, row: int, resources: AllocatedResources) -> None:
+        """Remove an allocation with these resources from the row."""
         self._add(row, get_resources_usage(resources), -1)
         if has_exclusive_resources(resources):
             self.get_exclusive_resources(row, is_for_update=True).remove_resources(resources)
-            self._ports_taken.subtract((port, row) for _address, port in iter_ports(resources))
+            self._port_changes.subtract((port, row) for _address, port in iter_ports(resources))
 
     def restore_allocation(self, row: int, resources: AllocatedResources) -> None:
-        """Undo `give_back`."""
+        """Undo `remove_allocation`."""
         self.add_allocation(row, resources, get_resources_usage(resources))
 
     def _add(self, row: int, usage: Usage, sign: int) -> None:
+        """Add the usage, or subtract it with `sign=-1`."""
         self.cpu_used[row] += sign * usage.cpu
         self.memory_used[row] += sign * usage.memory_mb
         self.disk_used[row] += sign * usage.disk_mb
@@ -82,22 +89,25 @@ class FleetDraft:
         self.changed_rows.append(row)
 
     def get_exclusive_resources(self, row: int, *, is_for_update: bool = False) -> ExclusiveResources:
-        held = self._holdings.get(row)
-        if held is None:
-            standing = self.fleet.exclusive_resources.get(row)
+        """Return the exclusive resources in use. With `is_for_update`, return a copy that belongs to the draft."""
+        changed = self._changed_exclusive.get(row)
+        if changed is None:
+            fleet_resources = self.fleet.exclusive_resources.get(row)
             if not is_for_update:
-                return standing if standing is not None else _NOTHING
-            held = self._holdings[row] = ExclusiveResources() if standing is None else standing.copy()
-        return held
+                return fleet_resources if fleet_resources is not None else _NO_EXCLUSIVE
+            changed = self._changed_exclusive[row] = (
+                ExclusiveResources() if fleet_resources is None else fleet_resources.copy()
+            )
+        return changed
 
     def iter_rows_with_port(self, port: int) -> Iterator[int]:
-        """Where the port is held on some address."""
-        for row, number in self.fleet.port_holders.get(port, {}).items():
-            if number + self._ports_taken[(port, row)] > 0:
+        """Yield the rows where the port is in use on any address. A row may occur twice."""
+        for row, count in self.fleet.port_holders.get(port, {}).items():
+            if count + self._port_changes[(port, row)] > 0:
                 yield row
-        for (taken, row), number in self._ports_taken.items():
-            if taken == port and number > 0:
+        for (used_port, row), count in self._port_changes.items():
+            if used_port == port and count > 0:
                 yield row
 
 
-_NOTHING = ExclusiveResources()
+_NO_EXCLUSIVE = ExclusiveResources()

@@ -1,7 +1,7 @@
-"""The nodes as columns: what each has, what is taken of it, of what kind it is; so one step looks at all of them.
+"""All nodes as columns: capacity, use, kind and location, so that one operation checks all nodes.
 
-It follows the log change by change and is never built anew for an evaluation. A node has a row as long as it exists;
-the row of one that is gone is given to the next that comes. It holds no rules: it counts, and says where things are.
+The fleet follows the log change by change and is not rebuilt for evaluations. A node keeps its row while it exists; the
+row of a deleted node is reused. The fleet has no rules: it only counts.
 """
 
 from collections import OrderedDict
@@ -29,20 +29,21 @@ from wharf.contract.model.allocations.resources import AllocatedResources
 from wharf.contract.model.nodes.node import Node
 
 MISSING_CODE: Final = -1
-"""The number of what a node does not have, and of the row of no node."""
+"""The code of a value that a node does not have, and of rows without a node."""
 
 MAX_CACHED_PROPERTIES: Final = 64
-"""Columns made on demand, of the properties that jobs spread over; the one not asked for longest goes."""
+"""Limits memory: columns of node attributes that jobs refer to. The least recently used one is dropped."""
 
 MAX_CACHED_SIZES: Final = 4_096
+"""Limits memory: cached usage of resource records."""
 
 
 PREEMPTION_HOLD_NS: Final = 60_000_000_000
-"""For so long after it ended, the room of what was pushed aside is kept for what pushed it."""
+"""How long the resources of an ended victim are held for the preempting job: 60 seconds."""
 
 
 class PreemptedCapacity(msgspec.Struct, frozen=True):
-    """Room that a victim left. `for_id`: the allocation that shall have it, once it is made."""
+    """Resources that a victim has freed. `preemptor_id` is the id of the allocation that will use them."""
 
     row: int
     victim: Allocation
@@ -51,7 +52,10 @@ class PreemptedCapacity(msgspec.Struct, frozen=True):
 
 
 class PlacementAmounts(NamedTuple):
-    """What placements take, node by node: columns that go together. `holding`: rows where something is held one by one."""
+    """What placements use, node by node, as columns of equal length.
+
+    `exclusive_rows` are the rows where a placement has ports, cores or devices.
+    """
 
     rows: Ints
     counts: Ints
@@ -62,113 +66,117 @@ class PlacementAmounts(NamedTuple):
 
 
 class PropertyColumn:
-    """One target, resolved on every node: the number of its value by row."""
+    """One constraint target resolved on every node: the code of its value by row."""
 
-    __slots__ = ("codes", "target", "words")
+    __slots__ = ("codes", "target", "values")
 
-    def __init__(self, target: str, room: int) -> None:
+    def __init__(self, target: str, row_count: int) -> None:
         self.target = target
-        self.words: ValueCodes[str] = ValueCodes()
-        self.codes: Codes = np.full(room, MISSING_CODE, dtype=np.int32)
+        self.values: ValueCodes[str] = ValueCodes()
+        self.codes: Codes = np.full(row_count, MISSING_CODE, dtype=np.int32)
 
     def set_value(self, row: int, node: Node) -> None:
+        """Resolve the target on the node in this row."""
         value = resolve_target(self.target, node)
-        self.codes[row] = MISSING_CODE if value is None else self.words.encode_value(value)
+        self.codes[row] = MISSING_CODE if value is None else self.values.encode_value(value)
 
 
 class Fleet:
-    """All nodes, and all that occupies them."""
+    """All nodes and the allocations that occupy them."""
 
     def __init__(self) -> None:
         self.nodes: list[Node | None] = []
         self.row_by_node_id: dict[str, int] = {}
         self.kinds: ValueCodes[ClassKey] = ValueCodes()
         self.kind_examples: list[Node] = []
-        """By kind, the node that it was first seen on: it answers for all of them."""
+        """By kind, the first node of this kind. Checks of the kind use it."""
         self.datacenters: ValueCodes[str] = ValueCodes()
         self.pools: ValueCodes[str] = ValueCodes()
         self.exclusive_resources: dict[int, ExclusiveResources] = {}
         self.port_holders: dict[int, dict[int, int]] = {}
-        """Port number to the rows where somebody holds it on some address, and how often."""
+        """By port number, the rows where the port is in use on any address, with the number of uses."""
         self.preempted_capacity: dict[str, PreemptedCapacity] = {}
-        """By id of the victim: what was pushed aside, has ended, and was not followed yet by what it went for."""
+        """Resources of ended victims that the preempting allocation has not used yet, by victim id."""
         self.expected_placements: Mapping[str, Sequence[Allocation]] = {}
-        """By node, what a plan on its way will place there: drafts count it, the columns do not."""
+        """By node id, placements of a plan that is being committed. Drafts count them, the columns do not."""
         self.node_revision = 0
-        """Moves whenever a node comes, changes or goes."""
-        self._free: list[int] = []
-        self._room = INITIAL_ROWS
+        """Increases whenever a node is added, changed or removed."""
+        self._free_rows: list[int] = []
+        self._row_capacity = INITIAL_ROWS
         self._properties: OrderedDict[str, PropertyColumn] = OrderedDict()
         self._sizes: dict[int, tuple[AllocatedResources, Usage, bool]] = {}
         self._make_columns()
 
     def _make_columns(self) -> None:
-        room = self._room
-        self.is_ready: Mask = np.zeros(room, dtype=np.bool_)
-        self.kind: Codes = np.full(room, MISSING_CODE, dtype=np.int32)
-        self.datacenter: Codes = np.full(room, MISSING_CODE, dtype=np.int32)
-        self.pool: Codes = np.full(room, MISSING_CODE, dtype=np.int32)
-        self.cpu: Ints = np.zeros(room, dtype=np.int64)
-        self.memory: Ints = np.zeros(room, dtype=np.int64)
-        self.disk: Ints = np.zeros(room, dtype=np.int64)
-        self.cpu_used: Ints = np.zeros(room, dtype=np.int64)
-        self.memory_used: Ints = np.zeros(room, dtype=np.int64)
-        self.disk_used: Ints = np.zeros(room, dtype=np.int64)
-        self.count_most: Ints = np.zeros(room, dtype=np.int64)
-        """How many allocations the node takes at most; 0: any number."""
-        self.count: Ints = np.zeros(room, dtype=np.int64)
+        """Create all columns."""
+        row_count = self._row_capacity
+        self.is_ready: Mask = np.zeros(row_count, dtype=np.bool_)
+        self.kind: Codes = np.full(row_count, MISSING_CODE, dtype=np.int32)
+        self.datacenter: Codes = np.full(row_count, MISSING_CODE, dtype=np.int32)
+        self.pool: Codes = np.full(row_count, MISSING_CODE, dtype=np.int32)
+        self.cpu: Ints = np.zeros(row_count, dtype=np.int64)
+        self.memory: Ints = np.zeros(row_count, dtype=np.int64)
+        self.disk: Ints = np.zeros(row_count, dtype=np.int64)
+        self.cpu_used: Ints = np.zeros(row_count, dtype=np.int64)
+        self.memory_used: Ints = np.zeros(row_count, dtype=np.int64)
+        self.disk_used: Ints = np.zeros(row_count, dtype=np.int64)
+        self.max_allocations: Ints = np.zeros(row_count, dtype=np.int64)
+        """How many allocations the node accepts. 0: no limit."""
+        self.count: Ints = np.zeros(row_count, dtype=np.int64)
 
     @classmethod
     def from_snapshot(cls, snapshot: Replica) -> "Fleet":
-        """As the state stands: for a new leader, and for tests."""
+        """Build the fleet from a snapshot, for a new leader and for tests."""
         fleet = cls()
         for node in snapshot.iter_all(NODES):
             fleet.set_node(node)
         for allocation in snapshot.iter_all(ALLOCATIONS):
             fleet.apply_change(None, allocation)
-        for victim_id, kept in list(fleet.preempted_capacity.items()):
-            if snapshot.get(ALLOCATIONS, kept.preemptor_id) is not None:
+        for victim_id, capacity in list(fleet.preempted_capacity.items()):
+            if snapshot.get(ALLOCATIONS, capacity.preemptor_id) is not None:
                 del fleet.preempted_capacity[victim_id]
         return fleet
 
     def __len__(self) -> int:
-        """Rows, those of nodes that are gone included."""
+        """Return the number of rows, including those of removed nodes."""
         return len(self.nodes)
 
     def get_node(self, row: int) -> Node:
+        """Return the node in this row."""
         node = self.nodes[row]
         assert node is not None, f"row {row} has no node"
         return node
 
     @contextmanager
     def expect_placements(self, placements: Mapping[str, Sequence[Allocation]]) -> Iterator[None]:
-        """For one piece of work that does not wait: drafts count this as if it stood."""
+        """Let drafts count these placements while the context is active."""
         self.expected_placements = placements
         try:
             yield
         finally:
             self.expected_placements = {}
 
-    # -- nodes -----------------------------------------------------------------------------------------------------
+    # -- nodes -------------------------------------------------------------------------------------------------------
 
     def set_node(self, node: Node, allocations: Iterable[Allocation] = ()) -> None:
-        """A node that is different now, or new; `here`: what was put on it before it was known, or while it was gone."""
+        """Add or change a node. `allocations` are those that were placed on it before the fleet knew it."""
         self.node_revision += 1
         row = self.row_by_node_id.get(node.id)
         if row is None:
-            row = self._new_row(node.id)
+            row = self._assign_row(node.id)
             for allocation in allocations:
                 if allocation.is_occupying:
                     self._add(row, allocation, 1)
         before, self.nodes[row] = self.nodes[row], node
-        room = get_node_capacity(node)
-        self.cpu[row], self.memory[row], self.disk[row] = room.cpu, room.memory_mb, room.disk_mb
-        self.count_most[row] = node.node_max_allocs
+        capacity = get_node_capacity(node)
+        self.cpu[row], self.memory[row], self.disk[row] = capacity.cpu, capacity.memory_mb, capacity.disk_mb
+        self.max_allocations[row] = node.node_max_allocs
         self.is_ready[row] = node.is_ready_for_placements
-        if before is None or not _describe_alike(before, node):
-            self._describe(row, node)
+        if before is None or not _is_description_equal(before, node):
+            self._update_description(row, node)
 
-    def _describe(self, row: int, node: Node) -> None:
+    def _update_description(self, row: int, node: Node) -> None:
+        """Update the columns that describe the node."""
         kind = self.kinds.encode_value(make_class_key(node))
         if kind == len(self.kind_examples):
             self.kind_examples.append(node)
@@ -179,6 +187,7 @@ class Fleet:
             column.set_value(row, node)
 
     def remove_node(self, node_id: str) -> None:
+        """Remove a node and clear its row."""
         row = self.row_by_node_id.pop(node_id, None)
         if row is None:
             return
@@ -187,26 +196,30 @@ class Fleet:
             column[row] = 0
         self.is_ready[row] = False
         self.kind[row] = self.datacenter[row] = self.pool[row] = MISSING_CODE
-        held = self.exclusive_resources.pop(row, None)
-        if held is not None:
-            self._note_ports(row, held.ports.elements(), -1)
-        self.preempted_capacity = {key: kept for key, kept in self.preempted_capacity.items() if kept.row != row}
+        exclusive = self.exclusive_resources.pop(row, None)
+        if exclusive is not None:
+            self._count_ports(row, exclusive.ports.elements(), -1)
+        self.preempted_capacity = {
+            key: capacity for key, capacity in self.preempted_capacity.items() if capacity.row != row
+        }
         self.nodes[row] = None
-        self._free.append(row)
+        self._free_rows.append(row)
 
-    def _new_row(self, node_id: str) -> int:
-        if self._free:
-            row = self._free.pop()
+    def _assign_row(self, node_id: str) -> int:
+        """Return a free row for the node."""
+        if self._free_rows:
+            row = self._free_rows.pop()
         else:
             row = len(self.nodes)
             self.nodes.append(None)
-            if row == self._room:
-                self._grow()
+            if row == self._row_capacity:
+                self._grow_columns()
         self.row_by_node_id[node_id] = row
         return row
 
-    def _grow(self) -> None:
-        self._room *= 2
+    def _grow_columns(self) -> None:
+        """Double the size of all columns."""
+        self._row_capacity *= 2
         for name in (
             "cpu",
             "memory",
@@ -215,20 +228,20 @@ class Fleet:
             "memory_used",
             "disk_used",
             "count",
-            "count_most",
+            "max_allocations",
             "is_ready",
         ):
-            setattr(self, name, grow_column(getattr(self, name), self._room))
+            setattr(self, name, grow_column(getattr(self, name), self._row_capacity))
         for name in ("kind", "datacenter", "pool"):
-            setattr(self, name, grow_column(getattr(self, name), self._room, fill=MISSING_CODE))
+            setattr(self, name, grow_column(getattr(self, name), self._row_capacity, fill=MISSING_CODE))
         for column in self._properties.values():
-            column.codes = grow_column(column.codes, self._room, fill=MISSING_CODE)
+            column.codes = grow_column(column.codes, self._row_capacity, fill=MISSING_CODE)
 
     def get_property_column(self, target: str) -> PropertyColumn:
-        """The column of a target, made when it is first asked for."""
+        """Return the column of a constraint target. It is built on first use."""
         column = self._properties.get(target)
         if column is None:
-            column = PropertyColumn(target, self._room)
+            column = PropertyColumn(target, self._row_capacity)
             for row, node in enumerate(self.nodes):
                 if node is not None:
                     column.set_value(row, node)
@@ -239,93 +252,100 @@ class Fleet:
             self._properties.move_to_end(target)
         return column
 
-    # -- what occupies them ----------------------------------------------------------------------------------------
+    # -- allocations -------------------------------------------------------------------------------------------------
 
     def apply_change(self, before: Allocation | None, after: Allocation | None) -> None:
-        """An allocation came, changed, or is gone. One on a node that is not known occupies nothing here."""
+        """Apply the change of an allocation. Allocations on unknown nodes are ignored."""
         if after is not None and (after.preempted_by_allocation or after.preempted_allocations):
-            self._keep(after, has_ended_now=before is None or before.is_occupying)
-        leaves = before is not None and before.is_occupying
-        comes = after is not None and after.is_occupying
-        if leaves and comes and _holds_alike(before, after):
+            self._update_preempted_capacity(after, has_ended_now=before is None or before.is_occupying)
+        was_occupying = before is not None and before.is_occupying
+        is_occupying = after is not None and after.is_occupying
+        if was_occupying and is_occupying and _has_same_resources(before, after):
             return
-        for is_so, allocation, sign in ((leaves, before, -1), (comes, after, 1)):
-            row = self.row_by_node_id.get(allocation.node_id) if is_so and allocation is not None else None
+        for applies, allocation, sign in ((was_occupying, before, -1), (is_occupying, after, 1)):
+            row = self.row_by_node_id.get(allocation.node_id) if applies and allocation is not None else None
             if row is not None and allocation is not None:
                 self._add(row, allocation, sign)
 
     def add_allocations(self, allocations: Iterable[Allocation]) -> None:
-        """Many at once that are new and occupy their nodes: the columns are moved in one step."""
+        """Add many new allocations in one pass over the columns."""
         by_node: dict[str, list[Allocation]] = {}
         for allocation in allocations:
             by_node.setdefault(allocation.node_id, []).append(allocation)
-        came = self.sum_placements(by_node.items())
-        # A node is there once, so no row is named twice.
-        self.count[came.rows] += came.counts
-        self.cpu_used[came.rows] += came.cpu
-        self.memory_used[came.rows] += came.memory_mb
-        self.disk_used[came.rows] += came.disk_mb
-        for row in sorted(came.exclusive_rows):
+        amounts = self.sum_placements(by_node.items())
+        # Each node occurs once, so no row is added twice.
+        self.count[amounts.rows] += amounts.counts
+        self.cpu_used[amounts.rows] += amounts.cpu
+        self.memory_used[amounts.rows] += amounts.memory_mb
+        self.disk_used[amounts.rows] += amounts.disk_mb
+        for row in sorted(amounts.exclusive_rows):
             for allocation in by_node[self.get_node(row).id]:
                 resources = allocation.allocated_resources
                 if resources is not None and self.measure_resources(resources)[1]:
-                    self._hold(row, resources, 1)
+                    self._add_exclusive(row, resources, 1)
 
-    def _keep(self, allocation: Allocation, *, has_ended_now: bool) -> None:
+    def _update_preempted_capacity(self, allocation: Allocation, *, has_ended_now: bool) -> None:
+        """Record capacity that an ended victim has freed, and remove what its preemptor has used."""
         for victim_id in allocation.preempted_allocations or ():
             self.preempted_capacity.pop(victim_id, None)
         row = self.row_by_node_id.get(allocation.node_id)
-        is_over = has_ended_now and not allocation.is_occupying
-        if allocation.preempted_by_allocation and is_over and row is not None:
-            until_ns = allocation.modify_time + PREEMPTION_HOLD_NS
+        has_ended = has_ended_now and not allocation.is_occupying
+        if allocation.preempted_by_allocation and has_ended and row is not None:
+            expires_at_ns = allocation.modify_time + PREEMPTION_HOLD_NS
             self.preempted_capacity[allocation.id] = PreemptedCapacity(
-                row, allocation, allocation.preempted_by_allocation, until_ns
+                row, allocation, allocation.preempted_by_allocation, expires_at_ns
             )
-        # What is not asked for in time is forgotten, some time.
+        # Drop capacity that was not used in time.
         for victim_id in [
-            key for key, kept in self.preempted_capacity.items() if kept.expires_at_ns < allocation.modify_time
+            key for key, capacity in self.preempted_capacity.items() if capacity.expires_at_ns < allocation.modify_time
         ]:
             del self.preempted_capacity[victim_id]
 
     def _add(self, row: int, allocation: Allocation, sign: int) -> None:
+        """Add the allocation to the row, or remove it with `sign=-1`."""
         self.count[row] += sign
         resources = allocation.allocated_resources
         if resources is None:
             return
-        usage, has_holdings = self.measure_resources(resources)
+        usage, is_exclusive = self.measure_resources(resources)
         self.cpu_used[row] += sign * usage.cpu
         self.memory_used[row] += sign * usage.memory_mb
         self.disk_used[row] += sign * usage.disk_mb
-        if has_holdings:
-            self._hold(row, resources, sign)
+        if is_exclusive:
+            self._add_exclusive(row, resources, sign)
 
     def measure_resources(self, resources: AllocatedResources) -> tuple[Usage, bool]:
-        """What it takes, and whether anything of it is held one by one. Siblings share the object, so it is asked once."""
-        found = self._sizes.get(id(resources))
-        if found is None:
+        """Return the usage, and whether any resource is exclusive.
+
+        Siblings share the record, so the result is cached by identity.
+        """
+        cached = self._sizes.get(id(resources))
+        if cached is None:
             if len(self._sizes) >= MAX_CACHED_SIZES:
                 self._sizes.clear()
-            # The object is kept beside what is known of it, so that its id stays its own.
-            found = self._sizes[id(resources)] = (
+            # Keep the record in the entry, so that no other object gets its id.
+            cached = self._sizes[id(resources)] = (
                 resources,
                 get_resources_usage(resources),
                 has_exclusive_resources(resources),
             )
-        return found[1], found[2]
+        return cached[1], cached[2]
 
-    def _hold(self, row: int, resources: AllocatedResources, sign: int) -> None:
-        held = self.exclusive_resources.get(row)
-        if held is None:
-            held = self.exclusive_resources[row] = ExclusiveResources()
+    def _add_exclusive(self, row: int, resources: AllocatedResources, sign: int) -> None:
+        """Add the exclusive resources to the row, or remove them with `sign=-1`."""
+        exclusive = self.exclusive_resources.get(row)
+        if exclusive is None:
+            exclusive = self.exclusive_resources[row] = ExclusiveResources()
         if sign > 0:
-            held.add_resources(resources)
+            exclusive.add_resources(resources)
         else:
-            held.remove_resources(resources)
-        if held.is_empty:
+            exclusive.remove_resources(resources)
+        if exclusive.is_empty:
             del self.exclusive_resources[row]
-        self._note_ports(row, iter_ports(resources), sign)
+        self._count_ports(row, iter_ports(resources), sign)
 
-    def _note_ports(self, row: int, ports: Iterable[PortKey], sign: int) -> None:
+    def _count_ports(self, row: int, ports: Iterable[PortKey], sign: int) -> None:
+        """Update the rows where each port is in use."""
         for _address, port in ports:
             rows = self.port_holders.setdefault(port, {})
             rows[row] = rows.get(row, 0) + sign
@@ -334,13 +354,13 @@ class Fleet:
                 if not rows:
                     del self.port_holders[port]
 
-    # -- questions -------------------------------------------------------------------------------------------------
+    # -- queries -----------------------------------------------------------------------------------------------------
 
     def sum_placements(self, placements: Iterable[tuple[str, Sequence[Allocation]]]) -> PlacementAmounts:
-        """What is placed on each node, added up. Nodes that are not known are left out."""
+        """Return what is placed on each node, added up. Unknown nodes are left out."""
         rows: list[int] = []
         sums: list[tuple[int, int, int, int]] = []
-        holding: list[int] = []
+        exclusive_rows: list[int] = []
         for node_id, placed in placements:
             row = self.row_by_node_id.get(node_id)
             if row is None:
@@ -348,35 +368,41 @@ class Fleet:
             cpu = memory_mb = disk_mb = 0
             for allocation in placed:
                 if allocation.allocated_resources is not None:
-                    usage, is_held = self.measure_resources(allocation.allocated_resources)
+                    usage, is_exclusive = self.measure_resources(allocation.allocated_resources)
                     cpu, memory_mb, disk_mb = cpu + usage.cpu, memory_mb + usage.memory_mb, disk_mb + usage.disk_mb
-                    if is_held:
-                        holding.append(row)
+                    if is_exclusive:
+                        exclusive_rows.append(row)
             rows.append(row)
             sums.append((len(placed), cpu, memory_mb, disk_mb))
         columns = np.asarray(sums, dtype=np.int64).reshape(-1, 4)
-        number, cpus, memories, disks = columns.T
-        return PlacementAmounts(np.asarray(rows, dtype=np.int64), number, cpus, memories, disks, frozenset(holding))
+        counts, cpus, memories, disks = columns.T
+        return PlacementAmounts(
+            np.asarray(rows, dtype=np.int64), counts, cpus, memories, disks, frozenset(exclusive_rows)
+        )
 
     def get_usage(self, row: int) -> Usage:
+        """Return what is used in this row."""
         return Usage(int(self.cpu_used[row]), int(self.memory_used[row]), int(self.disk_used[row]))
 
     def iter_nodes(self) -> Iterator[tuple[int, Node]]:
+        """Yield all rows that have a node."""
         return ((row, node) for row, node in enumerate(self.nodes) if node is not None)
 
 
-def _describe_alike(before: Node, after: Node) -> bool:
-    """Nothing that tells kinds or properties apart differs. Heartbeats and events change nodes all the time."""
-    return before is after or all(getattr(before, name) == getattr(after, name) for name in _DESCRIBING)
+def _is_description_equal(before: Node, after: Node) -> bool:
+    """Return whether kind and attributes of the node are unchanged. Heartbeats and events change nodes often."""
+    return before is after or all(getattr(before, name) == getattr(after, name) for name in _DESCRIPTION_FIELDS)
 
 
-_DESCRIBING: Final = (
+_DESCRIPTION_FIELDS: Final = (
     "name", "datacenter", "node_class", "node_pool", "attributes", "meta", "drivers", "node_resources", "host_networks",
 )  # fmt: skip
+"""Node fields on which kind and properties depend."""
 
 
-def _holds_alike(before: Allocation | None, after: Allocation | None) -> bool:
+def _has_same_resources(before: Allocation | None, after: Allocation | None) -> bool:
+    """Return whether both versions occupy the same resources on the same node."""
     if before is None or after is None or before.node_id != after.node_id:
         return False
-    ours, theirs = before.allocated_resources, after.allocated_resources
-    return ours is theirs or ours == theirs
+    old_resources, new_resources = before.allocated_resources, after.allocated_resources
+    return old_resources is new_resources or old_resources == new_resources

@@ -1,7 +1,7 @@
-"""What makes two nodes alike for every check that asks about the node alone.
+"""Node kinds: nodes that no check of the node alone can tell apart.
 
-Thousands of machines are of a few kinds. What one of a kind satisfies, all of it do, so each question is asked once a
-kind. Names that begin with `unique.` are left out: who asks for those asks every node.
+Thousands of machines have few kinds, so each check runs once per kind. Attributes that begin with `unique.` are left
+out; constraints on them are checked on every node.
 """
 
 import hashlib
@@ -13,6 +13,7 @@ from wharf.contract.model.nodes.node import Node
 from wharf.contract.model.nodes.resources import NodeDevice
 
 UNIQUE_NAME_PREFIX: Final = "unique."
+"""Attributes and metadata with this prefix differ from node to node."""
 
 _encode = msgspec.msgpack.Encoder(order="deterministic").encode
 
@@ -20,7 +21,7 @@ ClassKey = bytes
 
 
 def make_class_key(node: Node) -> ClassKey:
-    """Equal for nodes that no check tells apart."""
+    """Return a key that is equal for nodes that no check can tell apart."""
     resources = node.node_resources
     networks = (resources.node_networks if resources is not None else None) or ()
     addresses = {address.alias for network in networks for address in network.addresses or ()}
@@ -29,10 +30,10 @@ def make_class_key(node: Node) -> ClassKey:
             node.datacenter,
             node.node_class,
             node.node_pool,
-            _common(node.attributes),
-            _common(node.meta),
+            _drop_unique_names(node.attributes),
+            _drop_unique_names(node.meta),
             {name: (info.detected, info.healthy) for name, info in (node.drivers or {}).items()},
-            [_device(device) for device in (resources.devices if resources is not None else None) or ()],
+            [_make_device_key(device) for device in (resources.devices if resources is not None else None) or ()],
             sorted({network.mode for network in networks}),
             sorted(addresses),
             sorted(node.host_networks or {}),
@@ -41,16 +42,21 @@ def make_class_key(node: Node) -> ClassKey:
 
 
 def compute_node_class(node: Node) -> str:
-    """Its name, as the node tells it: nodes of one name satisfy the same constraints."""
-    alike = msgspec.structs.replace(node, drivers=None, host_networks=None)
-    return f"v1:{int.from_bytes(hashlib.blake2b(make_class_key(alike), digest_size=8).digest(), 'big')}"
+    """Return the computed class of the node, which it reports: nodes of one class satisfy the same constraints.
+
+    Unlike node kinds, it leaves out drivers and host networks.
+    """
+    reduced = msgspec.structs.replace(node, drivers=None, host_networks=None)
+    return f"v1:{int.from_bytes(hashlib.blake2b(make_class_key(reduced), digest_size=8).digest(), 'big')}"
 
 
-def _common(values: dict[str, str] | None) -> dict[str, str]:
+def _drop_unique_names(values: dict[str, str] | None) -> dict[str, str]:
+    """Return the values without unique names."""
     return {name: value for name, value in (values or {}).items() if not name.startswith(UNIQUE_NAME_PREFIX)}
 
 
-def _device(device: NodeDevice) -> tuple[object, ...]:
+def _make_device_key(device: NodeDevice) -> tuple[object, ...]:
+    """Return what checks see of the device group."""
     healthy = sum(instance.healthy for instance in device.instances or ())
     attributes = {
         name: value for name, value in (device.attributes or {}).items() if not name.startswith(UNIQUE_NAME_PREFIX)

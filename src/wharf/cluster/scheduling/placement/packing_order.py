@@ -1,8 +1,8 @@
-"""In which order new work of several groups of one job is placed, so that together it fills nodes (ADR 61).
+"""The order in which allocations of several groups of one job are placed, so that together they fill nodes (ADR 61).
 
-Each allocation still goes to the node that is best for it: only who comes next is told here. Nodes are imagined to be
-empty and alike; they are filled one after the other by a few rules, and the rule that needs the fewest is followed. It
-costs a few sums for each kind of imagined node, however many there are of it.
+Each allocation still goes to the node with the best score. Only the order is decided here. The groups are packed on
+imaginary, empty and equal nodes by a few rules, and the rule that needs the fewest nodes decides the order. The cost
+depends on the number of different node fillings, not on the number of nodes.
 """
 
 from collections import deque
@@ -18,22 +18,21 @@ from wharf.cluster.scheduling.resources.usage import get_group_demand
 from wharf.contract.model.jobs.groups import TaskGroup
 
 SHARE_TOLERANCE: Final = 1e-9
-"""Sums of shares are no truer than this."""
+"""Rounding errors of sums of shares stay below this."""
 
 WASTE_DIGITS: Final = 3
-"""Digits to which what is spoilt on a node counts: of those that spoil as much the largest comes first."""
+"""Decimal digits to which waste is compared. If the waste is equal, the largest demand comes first."""
 
 
 MAX_STEP_SHARE: Final = 0.01
-"""What is tiny is imagined by handfuls, each of this share of a node at most: else a node of thousands would take as long as
-thousands of nodes."""
+"""Limits the time for tiny demands: they are added in steps of up to this share of a node."""
 
 MAX_KINDS: Final = 16
-"""Of more kinds the largest come first, and that is all: looking for better would take longer than placing."""
+"""Limits the time of the search: with more different demands the largest come first, without a search."""
 
 
 class GroupDemand(msgspec.Struct, frozen=True):
-    """So many of a group, each with its shares of a node."""
+    """How many allocations of a group are needed, and the share of a node that each uses."""
 
     count: int
     cpu: float
@@ -41,87 +40,109 @@ class GroupDemand(msgspec.Struct, frozen=True):
 
     @property
     def size(self) -> float:
+        """The larger of the CPU share and the memory share."""
         return max(self.cpu, self.memory)
 
 
-class _Node(msgspec.Struct):
-    """An imagined node: what is free on it, how many of each group it holds, and how much of everything is still to come."""
+class _ImaginaryNode(msgspec.Struct):
+    """An imaginary node: free shares, allocations of each group on it, and the demand that is still to be placed."""
 
     cpu: float
     memory: float
-    held: list[int]
-    cpu_to_come: float
-    memory_to_come: float
+    counts: list[int]
+    remaining_cpu: float
+    remaining_memory: float
 
-    def has_room_for(self, asked: GroupDemand) -> bool:
-        return asked.cpu <= self.cpu + SHARE_TOLERANCE and asked.memory <= self.memory + SHARE_TOLERANCE
+    def can_fit(self, demand: GroupDemand) -> bool:
+        """Return whether one allocation of this demand fits."""
+        return demand.cpu <= self.cpu + SHARE_TOLERANCE and demand.memory <= self.memory + SHARE_TOLERANCE
 
-    def handful(self, asked: GroupDemand, left: int) -> int:
-        """How many of so many are taken at once."""
-        if asked.size > MAX_STEP_SHARE / 2:
+    def get_step_count(self, demand: GroupDemand, remaining: int) -> int:
+        """Return how many allocations to add in one step. Large demands are added one by one."""
+        if demand.size > MAX_STEP_SHARE / 2:
             return 1
-        shares = ((self.cpu, asked.cpu), (self.memory, asked.memory))
-        room = min(
-            (int((free + SHARE_TOLERANCE) / share) for free, share in shares if share > SHARE_TOLERANCE), default=left
+        free_and_requested = ((self.cpu, demand.cpu), (self.memory, demand.memory))
+        fitting = min(
+            (int((free + SHARE_TOLERANCE) / share) for free, share in free_and_requested if share > SHARE_TOLERANCE),
+            default=remaining,
         )
-        return max(1, min(left, room, int(MAX_STEP_SHARE / max(asked.size, SHARE_TOLERANCE))))
+        return max(1, min(remaining, fitting, int(MAX_STEP_SHARE / max(demand.size, SHARE_TOLERANCE))))
 
-    def take(self, at: int, asked: GroupDemand, number: int) -> None:
-        self.held[at] += number
-        self.cpu -= number * asked.cpu
-        self.memory -= number * asked.memory
-        self.cpu_to_come -= number * asked.cpu
-        self.memory_to_come -= number * asked.memory
-
-
-PackingRule = Callable[[_Node, GroupDemand], tuple[float, ...]]
-"""Who comes next on a node: the least of these."""
+    def add(self, group_index: int, demand: GroupDemand, count: int) -> None:
+        """Add allocations of the group with this index."""
+        self.counts[group_index] += count
+        self.cpu -= count * demand.cpu
+        self.memory -= count * demand.memory
+        self.remaining_cpu -= count * demand.cpu
+        self.remaining_memory -= count * demand.memory
 
 
-def _largest(_node: _Node, asked: GroupDemand) -> tuple[float, ...]:
-    return (-asked.size,)
+PackingRule = Callable[[_ImaginaryNode, GroupDemand], tuple[float, ...]]
+"""Returns the sort key of a demand on a node. The demand with the smallest key is placed next."""
 
 
-def _nearest(node: _Node, asked: GroupDemand) -> tuple[float, ...]:
-    """Who leaves the least, where what is asked for more in all weighs more."""
-    most = max(node.cpu_to_come, node.memory_to_come, SHARE_TOLERANCE)
-    cpu, memory = node.cpu - asked.cpu, node.memory - asked.memory
-    return (node.cpu_to_come / most * cpu**2 + node.memory_to_come / most * memory**2,)
+def _prefer_largest(_node: _ImaginaryNode, demand: GroupDemand) -> tuple[float, ...]:
+    """Prefer the largest demand."""
+    return (-demand.size,)
 
 
-def _sparing(node: _Node, asked: GroupDemand) -> tuple[float, ...]:
-    """Who spoils the least of what is scarce: so much stays free that the rest, as it is mixed, cannot use with the other."""
-    cpu, memory = node.cpu_to_come - asked.cpu, node.memory_to_come - asked.memory
-    scarce, other = (cpu, memory) if cpu >= memory else (memory, cpu)
-    if scarce <= SHARE_TOLERANCE:
-        return (0.0, -asked.size)
-    free_scarce, free_other = node.cpu - asked.cpu, node.memory - asked.memory
+def _prefer_smallest_remainder(node: _ImaginaryNode, demand: GroupDemand) -> tuple[float, ...]:
+    """Prefer the demand that leaves the least free, weighted by how scarce each resource is."""
+    largest_demand = max(node.remaining_cpu, node.remaining_memory, SHARE_TOLERANCE)
+    cpu, memory = node.cpu - demand.cpu, node.memory - demand.memory
+    return (node.remaining_cpu / largest_demand * cpu**2 + node.remaining_memory / largest_demand * memory**2,)
+
+
+def _prefer_least_stranded_scarce(node: _ImaginaryNode, demand: GroupDemand) -> tuple[float, ...]:
+    """Prefer the demand that strands the least of the scarcer resource.
+
+    Stranded is what stays free but cannot be used, given the mix of the demand that is still to be placed.
+    """
+    cpu, memory = node.remaining_cpu - demand.cpu, node.remaining_memory - demand.memory
+    scarce_demand, other_demand = (cpu, memory) if cpu >= memory else (memory, cpu)
+    if scarce_demand <= SHARE_TOLERANCE:
+        return (0.0, -demand.size)
+    free_scarce, free_other = node.cpu - demand.cpu, node.memory - demand.memory
     if memory > cpu:
         free_scarce, free_other = free_other, free_scarce
-    usable = min(free_scarce / scarce, free_other / other if other > SHARE_TOLERANCE else float("inf"))
-    return (round(free_scarce - usable * scarce, WASTE_DIGITS), -asked.size)
+    usable = min(
+        free_scarce / scarce_demand, free_other / other_demand if other_demand > SHARE_TOLERANCE else float("inf")
+    )
+    return (round(free_scarce - usable * scarce_demand, WASTE_DIGITS), -demand.size)
 
 
-def _sparing_both(node: _Node, asked: GroupDemand) -> tuple[float, ...]:
-    """Who spoils the least of both, each as far as it is scarce: for what is asked for nearly as much of one as of the other."""
-    cpu, memory = node.cpu_to_come - asked.cpu, node.memory_to_come - asked.memory
-    most = max(cpu, memory)
-    if most <= SHARE_TOLERANCE:
-        return (0.0, -asked.size)
-    free_cpu, free_memory = node.cpu - asked.cpu, node.memory - asked.memory
-    usable = min(free / rest for free, rest in ((free_cpu, cpu), (free_memory, memory)) if rest > SHARE_TOLERANCE)
-    spoilt = (free_cpu - usable * cpu) * cpu + (free_memory - usable * memory) * memory
-    return (round(spoilt / most, WASTE_DIGITS), -asked.size)
+def _prefer_least_stranded_both(node: _ImaginaryNode, demand: GroupDemand) -> tuple[float, ...]:
+    """Prefer the demand that strands the least of both resources, weighted by scarcity.
+
+    This suits jobs that need about as much of each.
+    """
+    cpu, memory = node.remaining_cpu - demand.cpu, node.remaining_memory - demand.memory
+    largest_demand = max(cpu, memory)
+    if largest_demand <= SHARE_TOLERANCE:
+        return (0.0, -demand.size)
+    free_cpu, free_memory = node.cpu - demand.cpu, node.memory - demand.memory
+    usable = min(
+        free / remaining_demand
+        for free, remaining_demand in ((free_cpu, cpu), (free_memory, memory))
+        if remaining_demand > SHARE_TOLERANCE
+    )
+    stranded = (free_cpu - usable * cpu) * cpu + (free_memory - usable * memory) * memory
+    return (round(stranded / largest_demand, WASTE_DIGITS), -demand.size)
 
 
-PACKING_RULES: Final[tuple[PackingRule, ...]] = (_largest, _nearest, _sparing, _sparing_both)
+PACKING_RULES: Final[tuple[PackingRule, ...]] = (
+    _prefer_largest,
+    _prefer_smallest_remainder,
+    _prefer_least_stranded_scarce,
+    _prefer_least_stranded_both,
+)
 
 
 def order_groups_for_fleet(
-    fleet: Fleet, in_reach: Mask, groups: Sequence[TaskGroup], counts: Sequence[int]
+    fleet: Fleet, is_considered: Mask, groups: Sequence[TaskGroup], counts: Sequence[int]
 ) -> list[tuple[int, int]]:
-    """The order for nodes as most of these are."""
-    rows = np.flatnonzero(in_reach)
+    """Return the placement order for nodes of median size. `is_considered` masks the fleet rows."""
+    rows = np.flatnonzero(is_considered)
     if len(groups) < 2 or not len(rows):
         return list(enumerate(counts))
     cpu, memory = max(1.0, float(np.median(fleet.cpu[rows]))), max(1.0, float(np.median(fleet.memory[rows])))
@@ -133,70 +154,83 @@ def order_groups_for_fleet(
 
 
 def order_groups(groups: Sequence[GroupDemand]) -> list[tuple[int, int]]:
-    """Which group comes next with how many, until all have come. What is larger than a node comes first and alone."""
+    """Return group indexes and counts in placement order. Demands larger than a node come first."""
     members: dict[tuple[float, float], list[int]] = {}
-    for at, each in enumerate(groups):
-        members.setdefault((each.cpu, each.memory), []).append(at)
-    largest_first = sorted(members.values(), key=lambda alike: -groups[alike[0]].size)
-    kinds = [
-        msgspec.structs.replace(groups[alike[0]], count=sum(groups[at].count for at in alike))
-        for alike in largest_first
+    for index, demand in enumerate(groups):
+        members.setdefault((demand.cpu, demand.memory), []).append(index)
+    indexes_by_size = sorted(members.values(), key=lambda indexes: -groups[indexes[0]].size)
+    distinct_demands = [
+        msgspec.structs.replace(groups[indexes[0]], count=sum(groups[index].count for index in indexes))
+        for indexes in indexes_by_size
     ]
-    queues = [deque((at, groups[at].count) for at in alike) for alike in largest_first]
-    return [each for at, number in _order_of_kinds(kinds) for each in _next(queues[at], number)]
+    queues = [deque((index, groups[index].count) for index in indexes) for indexes in indexes_by_size]
+    return [
+        step for index, count in _order_demands(distinct_demands) for step in _take_from_queue(queues[index], count)
+    ]
 
 
-def _next(queue: deque[tuple[int, int]], number: int) -> Iterator[tuple[int, int]]:
-    """So many of groups that ask for the same, one group after the other."""
-    while number:
-        at, count = queue.popleft()
-        taken = min(count, number)
-        if taken:
-            yield at, taken
-        if count > taken:
-            queue.appendleft((at, count - taken))
-        number -= taken
+def _take_from_queue(queue: deque[tuple[int, int]], count: int) -> Iterator[tuple[int, int]]:
+    """Yield `count` allocations from groups with equal demands, one group after the other."""
+    while count:
+        index, available = queue.popleft()
+        step_count = min(available, count)
+        if step_count:
+            yield index, step_count
+        if available > step_count:
+            queue.appendleft((index, available - step_count))
+        count -= step_count
 
 
-def _order_of_kinds(kinds: Sequence[GroupDemand]) -> list[tuple[int, int]]:
-    """The same of kinds, of which the largest is the first."""
-    plain = [(at, kind.count) for at, kind in enumerate(kinds)]
-    if len(kinds) > MAX_KINDS:
-        return plain
-    too_large = [(at, kind.count) for at, kind in enumerate(kinds) if kind.size > 1]
-    fitting = [kind if kind.size <= 1 else msgspec.structs.replace(kind, count=0) for kind in kinds]
-    filled = [_fill(fitting, rule) for rule in PACKING_RULES]
-    needed = [sum(number for number, _ in nodes) for nodes in filled]
-    best = min(needed)
-    if best == needed[0]:
-        return plain
+def _order_demands(demands: Sequence[GroupDemand]) -> list[tuple[int, int]]:
+    """Return demand indexes and counts in placement order. The demands are sorted, largest first."""
+    largest_first_order = [(index, demand.count) for index, demand in enumerate(demands)]
+    if len(demands) > MAX_KINDS:
+        return largest_first_order
+    too_large = [(index, demand.count) for index, demand in enumerate(demands) if demand.size > 1]
+    fitting = [demand if demand.size <= 1 else msgspec.structs.replace(demand, count=0) for demand in demands]
+    fillings = [_fill_nodes(fitting, rule) for rule in PACKING_RULES]
+    node_counts = [sum(count for count, _ in nodes) for nodes in fillings]
+    lowest_count = min(node_counts)
+    if lowest_count == node_counts[0]:
+        return largest_first_order
     return too_large + [
-        (at, count)
-        for number, held in filled[needed.index(best)]
+        (index, count)
+        for number, counts in fillings[node_counts.index(lowest_count)]
         for _ in range(number)
-        for at, count in enumerate(held)
+        for index, count in enumerate(counts)
         if count
     ]
 
 
-def _fill(groups: Sequence[GroupDemand], rule: PackingRule) -> list[tuple[int, list[int]]]:
-    """Kinds of nodes: how many there are of each, and how many of each group one of them holds."""
-    left = [each.count for each in groups]
-    kinds = []
-    while any(left):
-        held = _fill_one(groups, left, rule)
-        number = min(left[at] // count for at, count in enumerate(held) if count)
-        kinds.append((number, held))
-        left = [there - number * count for there, count in zip(left, held, strict=True)]
-    return kinds
+def _fill_nodes(groups: Sequence[GroupDemand], rule: PackingRule) -> list[tuple[int, list[int]]]:
+    """Pack all groups by the rule. Return how many nodes have each filling, and the count of each group in it."""
+    remaining = [group.count for group in groups]
+    fillings = []
+    while any(remaining):
+        filling = _fill_node(groups, remaining, rule)
+        number = min(remaining[index] // count for index, count in enumerate(filling) if count)
+        fillings.append((number, filling))
+        remaining = [count_before - number * count for count_before, count in zip(remaining, filling, strict=True)]
+    return fillings
 
 
-def _fill_one(groups: Sequence[GroupDemand], left: Sequence[int], rule: PackingRule) -> list[int]:
-    to_come = [(each.cpu * count, each.memory * count) for each, count in zip(groups, left, strict=True)]
-    node = _Node(1.0, 1.0, [0] * len(groups), sum(cpu for cpu, _ in to_come), sum(memory for _, memory in to_come))
+def _fill_node(groups: Sequence[GroupDemand], remaining: Sequence[int], rule: PackingRule) -> list[int]:
+    """Fill one imaginary node and return the count of each group on it."""
+    remaining_demand = [
+        (group.cpu * count, group.memory * count) for group, count in zip(groups, remaining, strict=True)
+    ]
+    node = _ImaginaryNode(
+        1.0,
+        1.0,
+        [0] * len(groups),
+        sum(cpu for cpu, _ in remaining_demand),
+        sum(memory for _, memory in remaining_demand),
+    )
     while True:
-        fitting = [at for at, each in enumerate(groups) if node.held[at] < left[at] and node.has_room_for(each)]
+        fitting = [
+            index for index, group in enumerate(groups) if node.counts[index] < remaining[index] and node.can_fit(group)
+        ]
         if not fitting:
-            return node.held
-        at = min(fitting, key=lambda each: rule(node, groups[each]))
-        node.take(at, groups[at], node.handful(groups[at], left[at] - node.held[at]))
+            return node.counts
+        index = min(fitting, key=lambda allocation: rule(node, groups[allocation]))
+        node.add(index, groups[index], node.get_step_count(groups[index], remaining[index] - node.counts[index]))

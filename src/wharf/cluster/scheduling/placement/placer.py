@@ -1,4 +1,7 @@
-"""Placements become allocations on nodes: the best node for each, and the record that says so."""
+"""Chooses a node for each placement request of an evaluation and builds the allocation record.
+
+It also applies quotas, child limits, reserved nodes, preempted capacity and volumes. It does not decide what to place.
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -57,100 +60,105 @@ from wharf.contract.model.times import DecisionContext
 
 
 class Placer:
-    """The nodes as one evaluation goes through them. What it places counts at once for what it places next."""
+    """Places the allocations of one evaluation. Each placement counts at once for the next."""
 
     def __init__(
         self,
         cache: SchedulerCache,
         snapshot: Replica,
         evaluation: Evaluation,
-        moment: DecisionContext,
+        context: DecisionContext,
         allocations: Sequence[Allocation],
     ) -> None:
-        self._ground = cache
+        self._cache = cache
         self._snapshot = snapshot
         self._evaluation = evaluation
-        self._moment = moment
-        self._chance = SeededRandom(evaluation.id, snapshot.index)
+        self._context = context
+        self._random = SeededRandom(evaluation.id, snapshot.index)
         self.draft = FleetDraft(cache.fleet)
         self._allocations = allocations
-        self._noted: dict[str, PlacedSibling] | None = None
-        self._placings: dict[tuple[str, int, int], NodeSelector] = {}
-        self._anywhere: dict[tuple[str, int, int], ScreeningResult] = {}
+        self._siblings_or_none: dict[str, PlacedSibling] | None = None
+        self._selectors: dict[tuple[str, int, int], NodeSelector] = {}
+        self._screenings_of_all_nodes: dict[tuple[str, int, int], ScreeningResult] = {}
         self._rules: PlacementRules | None = None
         job = snapshot.get(JOBS, evaluation.namespace, evaluation.job_id)
-        self._allowance = (
+        self._remaining_quota = (
             None
             if job is None
             else get_remaining_quota(snapshot, job.namespace, job.region, cache.quota_usage.get_quota_usage)
         )
         self.child_limit_reason = "" if job is None else explain_child_limit(snapshot, job, allocations)
-        """Why nothing of the job may begin yet, though there be room."""
-        self._kept: list[PreemptedCapacity] = []
-        """Room that was left for work as urgent as this job's."""
+        """Why no allocation of the job may start yet, even if resources are free. Empty: no limit applies."""
+        self._usable_capacity: list[PreemptedCapacity] = []
+        """Preempted capacity that this job may use, because it could have preempted the victims itself."""
         self._preemption: VictimSearch | None = None
         if job is not None:
-            self._keep_out(job)
+            self._block_promised_capacity(job)
             self._preemption = VictimSearch(snapshot, self.draft, job) if is_preemption_enabled(snapshot, job) else None
-        self._refused = QuotaRefusals()
+        self._quota_refusals = QuotaRefusals()
         self._placed_on: dict[str, list[Allocation]] = {}
-        self._away_from_home: dict[str, AllocMetric] = {}
-        """By group, why the node with the volumes of one of its allocations could not take it."""
-        self._failed_on_nodes: dict[str, AllocMetric] = {}
-        """By group, why the nodes that were to take one did not, each asked alone."""
-        self._given: dict[str, None] = {}
-        """Ids of allocations that were told of before they were made, and are made now."""
+        self._volume_node_failures: dict[str, AllocMetric] = {}
+        """By group, why the node that holds the volumes of an allocation could not take it."""
+        self._node_failures: dict[str, AllocMetric] = {}
+        """By group, why the requested nodes of a system job could not take their allocations."""
+        self._used_promised_ids: dict[str, None] = {}
+        """Promised allocation ids that this evaluation has used."""
 
-    def _keep_out(self, job: Job) -> None:
-        """Room that others left for somebody more urgent than this job is none for it."""
-        fleet = self._ground.fleet
-        for kept in fleet.preempted_capacity.values():
-            if kept.expires_at_ns <= self._moment.now_ns:
+    def _block_promised_capacity(self, job: Job) -> None:
+        """Block preempted capacity and reserved nodes that this job must leave to more urgent jobs."""
+        fleet = self._cache.fleet
+        for capacity in fleet.preempted_capacity.values():
+            if capacity.expires_at_ns <= self._context.now_ns:
                 continue
-            left, resources = kept.victim, kept.victim.allocated_resources
-            of = self._snapshot.get(JOBS, left.namespace, left.job_id)
-            if of is not None and is_preemptible_by(of.priority, job.priority):
-                self._kept.append(kept)
+            victim, resources = capacity.victim, capacity.victim.allocated_resources
+            victim_job = self._snapshot.get(JOBS, victim.namespace, victim.job_id)
+            if victim_job is not None and is_preemptible_by(victim_job.priority, job.priority):
+                self._usable_capacity.append(capacity)
             elif resources is not None:
-                self.draft.add_allocation(kept.row, resources, fleet.measure_resources(resources)[0])
-        for reservation in self._ground.reservations.values():
+                self.draft.add_allocation(capacity.row, resources, fleet.measure_resources(resources)[0])
+        for reservation in self._cache.reservations.values():
             row = fleet.row_by_node_id.get(reservation.node_id)
-            is_own = (reservation.namespace, reservation.job_id) == (job.namespace, job.id)
-            if row is not None and not is_own and job.priority <= reservation.priority:
+            is_for_this_job = (reservation.namespace, reservation.job_id) == (job.namespace, job.id)
+            if row is not None and not is_for_this_job and job.priority <= reservation.priority:
                 self.draft.reserve_capacity(row, reservation.demand)
 
     def find_victims(self, placement: PlacementRequest, node: Node | None = None) -> tuple[Allocation, ...]:
-        """Those who must go so that this one finds room when they have gone; on the one node, if it is told."""
+        """Return the allocations to preempt for this placement, or none. With `node`, only on that node."""
         if self._preemption is None or self.child_limit_reason:
             return ()
-        if self._allowance is not None and self._allowance.list_exceeded_limits(sum_requested_amounts(placement.group)):
+        if self._remaining_quota is not None and self._remaining_quota.list_exceeded_limits(
+            sum_requested_amounts(placement.group)
+        ):
             return ()
-        placing = self.get_selector(placement.job, placement.group)
-        rows = [int(row) for row in placing.list_full_rows()]
+        selector = self.get_selector(placement.job, placement.group)
+        rows = [int(row) for row in selector.list_full_rows()]
         if node is not None:
-            rows = [row for row in rows if row == self._ground.fleet.row_by_node_id.get(node.id)]
-        room = self._preemption.find_victims(rows, placing.demand)
-        return () if room is None else room.victims
+            rows = [row for row in rows if row == self._cache.fleet.row_by_node_id.get(node.id)]
+        choice = self._preemption.find_victims(rows, selector.demand)
+        return () if choice is None else choice.victims
 
     def get_selector(self, job: Job, group: TaskGroup) -> NodeSelector:
-        """Of this group of this version, made when it is first asked for."""
+        """Return the node selector of this version of the group. It is built on first use."""
         key = (group.name, job.version, job.create_index)
-        found = self._placings.get(key)
-        if found is None:
-            found = self._placings[key] = NodeSelector(
+        selector = self._selectors.get(key)
+        if selector is None:
+            selector = self._selectors[key] = NodeSelector(
                 self.draft,
                 self.screen_group(job, group),
                 job,
                 group,
                 rules=self.get_rules(job),
-                random=self._chance,
-                siblings=self._neighbours.values(),
-                volume_check=self._has_volumes(job, group),
+                random=self._random,
+                siblings=self._siblings.values(),
+                volume_check=self._make_volume_check(job, group),
             )
-        return found
+        return selector
 
-    def _has_volumes(self, job: Job, group: TaskGroup) -> VolumeCheck | None:
-        """What only the allocation's own index, or what else was put there, tells of a node's volumes; None: nothing."""
+    def _make_volume_check(self, job: Job, group: TaskGroup) -> VolumeCheck | None:
+        """Return the volume check for allocations of the group, or `None` if the check per node is enough.
+
+        The check depends on the allocation's index, or on what was placed on the node before.
+        """
         by_index = make_volume_check(group, NamespaceVolumes(self._snapshot, job.namespace))
         if not list_single_writer_volumes(group):
             return by_index
@@ -164,214 +172,239 @@ class Placer:
         return has_volumes
 
     @property
-    def _neighbours(self) -> dict[str, PlacedSibling]:
-        """By id: the job's allocations that stand somewhere and shall go on, those placed by this evaluation too. They
-        are looked up when it is first asked for them: most evaluations never ask.
-        """
-        if self._noted is None:
-            row_of = self._ground.fleet.row_by_node_id
-            self._noted = {
-                each.id: PlacedSibling(row, each.task_group)
-                for each in self._allocations
-                if not each.is_terminal and (row := row_of.get(each.node_id)) is not None
-            }
-        return self._noted
+    def _siblings(self) -> dict[str, PlacedSibling]:
+        """The job's active allocations that have a node, by id, with those that this evaluation placed.
 
-    def _note(self, allocation: Allocation) -> PlacedSibling | None:
-        row = self._ground.fleet.row_by_node_id.get(allocation.node_id)
+        They are collected on first use, because most evaluations do not need them.
+        """
+        if self._siblings_or_none is None:
+            row_by_node_id = self._cache.fleet.row_by_node_id
+            self._siblings_or_none = {
+                allocation.id: PlacedSibling(row, allocation.task_group)
+                for allocation in self._allocations
+                if not allocation.is_terminal and (row := row_by_node_id.get(allocation.node_id)) is not None
+            }
+        return self._siblings_or_none
+
+    def _add_sibling(self, allocation: Allocation) -> PlacedSibling | None:
+        """Add the allocation to the placed siblings."""
+        row = self._cache.fleet.row_by_node_id.get(allocation.node_id)
         if row is None:
             return None
-        neighbour = self._neighbours[allocation.id] = PlacedSibling(row, allocation.task_group)
-        return neighbour
+        sibling = self._siblings[allocation.id] = PlacedSibling(row, allocation.task_group)
+        return sibling
 
     def exclude_allocation(self, allocation: Allocation) -> None:
-        """It is to stop: it stands in nobody's way any more, though what it holds it holds until it has ended."""
-        neighbour = self._neighbours.pop(allocation.id, None)
-        if neighbour is not None:
-            for placing in self._placings.values():
-                placing.count_sibling(neighbour, -1)
+        """Remove an allocation that will be stopped from the siblings. Its resources stay in use until it has ended."""
+        sibling = self._siblings.pop(allocation.id, None)
+        if sibling is not None:
+            for selector in self._selectors.values():
+                selector.count_sibling(sibling, -1)
 
     def restore_allocation(self, allocation: Allocation) -> None:
-        """Undo `leaves`."""
-        neighbour = self._note(allocation)
-        if neighbour is not None:
-            for placing in self._placings.values():
-                placing.count_sibling(neighbour)
+        """Undo `exclude_allocation`."""
+        sibling = self._add_sibling(allocation)
+        if sibling is not None:
+            for selector in self._selectors.values():
+                selector.count_sibling(sibling)
 
     def screen_group(self, job: Job, group: TaskGroup) -> ScreeningResult:
-        return self._ground.feasibility.screen_group(job, group, NamespaceVolumes(self._snapshot, job.namespace))
+        """Return the feasibility of the ready nodes for the group."""
+        return self._cache.feasibility.screen_group(job, group, NamespaceVolumes(self._snapshot, job.namespace))
 
     def screen_all_nodes(self, job: Job, group: TaskGroup) -> ScreeningResult:
-        """Of all nodes, also those that take nothing new: what is there already may stay."""
+        """Return the feasibility of all nodes, even of those that accept no placements.
+
+        Running allocations may stay there.
+        """
         key = (group.name, job.version, job.create_index)
-        found = self._anywhere.get(key)
-        if found is None:
-            every = self._ground.fleet.kind[: len(self._ground.fleet)] != MISSING_CODE
-            volume_of = NamespaceVolumes(self._snapshot, job.namespace)
-            found = self._anywhere[key] = self._ground.feasibility.screen_nodes(every, job, group, volume_of)
-        return found
+        cached = self._screenings_of_all_nodes.get(key)
+        if cached is None:
+            exists = self._cache.fleet.kind[: len(self._cache.fleet)] != MISSING_CODE
+            find_volume = NamespaceVolumes(self._snapshot, job.namespace)
+            cached = self._screenings_of_all_nodes[key] = self._cache.feasibility.screen_nodes(
+                exists, job, group, find_volume
+            )
+        return cached
 
     def get_rules(self, job: Job) -> PlacementRules:
+        """Return the placement rules of the job."""
         if self._rules is None:
             self._rules = get_placement_rules(self._snapshot, job)
         return self._rules
 
     def place_allocation(self, placement: PlacementRequest) -> Allocation | None:
-        """On the best node. None: on none; the group's `failure` says why."""
+        """Place on the best node. Return `None` if there is none; `get_failure_metric` then says why."""
         if self._is_over_quota(placement):
             return None
-        home = self._home(placement)
-        if home is not None:
-            chosen = self.get_selector(placement.job, placement.group).try_node(home, NodePreferences(placement.name))
+        volume_node = self._find_volume_node(placement)
+        if volume_node is not None:
+            chosen = self.get_selector(placement.job, placement.group).try_node(
+                volume_node, NodePreferences(placement.name)
+            )
             if chosen is None:
-                why = self.get_selector(placement.job, placement.group).explain_node_failure(home)
-                self._away_from_home.setdefault(placement.group.name, why)
+                reason = self.get_selector(placement.job, placement.group).explain_node_failure(volume_node)
+                self._volume_node_failures.setdefault(placement.group.name, reason)
                 return None
-            return self._allocation(placement, chosen)
+            return self._build_allocation(placement, chosen)
         previous = placement.previous
         sticky = placement.group.ephemeral_disk.sticky or placement.group.ephemeral_disk.migrate
-        prefer = previous.node_id if previous is not None and sticky and not placement.is_reschedule else ""
+        preferred = previous.node_id if previous is not None and sticky and not placement.is_reschedule else ""
         if previous is not None and previous.should_migrate and previous.desired_transition is not None:
-            prefer = previous.desired_transition.move_to or prefer
-        avoid = list_avoided_nodes(previous) if previous is not None and placement.is_reschedule else ()
+            preferred = previous.desired_transition.move_to or preferred
+        avoided = list_avoided_nodes(previous) if previous is not None and placement.is_reschedule else ()
         chosen = self.get_selector(placement.job, placement.group).choose_node(
-            NodePreferences(placement.name, avoid, prefer)
+            NodePreferences(placement.name, avoided, preferred)
         )
-        return None if chosen is None else self._allocation(placement, chosen)
+        return None if chosen is None else self._build_allocation(placement, chosen)
 
     def place_batch(self, placements: Sequence[PlacementRequest], **fields: Any) -> list[Allocation]:
-        """After one was placed: those that follow, of the same group and new like it, the first of them first. They are
-        placed as `place` would place them. Fewer, where that is to be asked for the next. `fields`: what all of them
-        have beside that.
+        """Place further requests like one that was just placed, as `place_allocation` would.
+
+        Returns allocations for the first requests, and fewer than requested if the next one needs `place_allocation`.
+        `fields` are set on all allocations.
         """
         first = placements[0]
-        if self._kept or self._allowance is not None or self.child_limit_reason or has_sticky_volumes(first.group):
+        if (
+            self._usable_capacity
+            or self._remaining_quota is not None
+            or self.child_limit_reason
+            or has_sticky_volumes(first.group)
+        ):
             return []
-        placing = self.get_selector(first.job, first.group)
-        chosen = placing.choose_nodes(len(placements))
-        if not chosen:
+        selector = self.get_selector(first.job, first.group)
+        choices = selector.choose_nodes(len(placements))
+        if not choices:
             return []
-        others = [each for each in self._placings.values() if each is not placing]
-        like = replace(self._record(first, chosen[0]), **fields)
-        neighbours, rows, new_id = self._neighbours, self._ground.fleet.row_by_node_id, self._moment.new_id
+        other_selectors = [other for other in self._selectors.values() if other is not selector]
+        template = replace(self._build_record(first, choices[0]), **fields)
+        siblings, rows, new_id = self._siblings, self._cache.fleet.row_by_node_id, self._context.new_id
         allocations = []
-        for placement, each in zip(placements, chosen, strict=False):
-            node = each.node
-            allocation = replace(like, id=new_id(), name=placement.name, node_id=node.id, node_name=node.name)
-            neighbour = neighbours[allocation.id] = PlacedSibling(rows[node.id], allocation.task_group)
-            for other in others:
-                other.count_sibling(neighbour)
+        for placement, choice in zip(placements, choices, strict=False):
+            node = choice.node
+            allocation = replace(template, id=new_id(), name=placement.name, node_id=node.id, node_name=node.name)
+            sibling = siblings[allocation.id] = PlacedSibling(rows[node.id], allocation.task_group)
+            for other_selector in other_selectors:
+                other_selector.count_sibling(sibling)
             self._placed_on.setdefault(node.id, []).append(allocation)
             allocations.append(allocation)
         return allocations
 
-    def _home(self, placement: PlacementRequest) -> Node | None:
-        """The node that holds the volumes of the one before it, to which it comes back; None: it may go anywhere."""
+    def _find_volume_node(self, placement: PlacementRequest) -> Node | None:
+        """Return the node that holds the sticky volumes of the request, or `None` if it may go to any node."""
         if not has_sticky_volumes(placement.group):
             return None
-        before = placement.previous or find_claim_holder(self._allocations, placement.group.name, placement.name)
-        return None if before is None else find_claim_node(self._snapshot, placement.group, before)
+        predecessor = placement.previous or find_claim_holder(self._allocations, placement.group.name, placement.name)
+        return None if predecessor is None else find_claim_node(self._snapshot, placement.group, predecessor)
 
     def place_on_node(self, node: Node, placement: PlacementRequest) -> Allocation | None:
-        """On this node or nowhere."""
+        """Place on this node or nowhere."""
         if self._is_over_quota(placement):
             return None
         chosen = self.get_selector(placement.job, placement.group).try_node(node, NodePreferences(placement.name))
-        return None if chosen is None else self._allocation(placement, chosen)
+        return None if chosen is None else self._build_allocation(placement, chosen)
 
     def get_failure_metric(self, placement: PlacementRequest) -> AllocMetric | None:
-        at_home = self._away_from_home.get(placement.group.name)
+        """Return why the request could not be placed."""
+        volume_node_failure = self._volume_node_failures.get(placement.group.name)
         return (
-            self._quota_failure(placement)
-            or at_home
+            self._build_quota_failure(placement)
+            or volume_node_failure
             or self.get_selector(placement.job, placement.group).failure_metric
         )
 
     def get_node_failure_metric(self, node: Node, placement: PlacementRequest) -> AllocMetric:
-        """Why that node did not take it, and those that did not before it."""
-        refused = self._quota_failure(placement)
-        if refused is not None:
-            return refused
+        """Return why this node, and other nodes before it, did not take allocations of the group."""
+        quota_failure = self._build_quota_failure(placement)
+        if quota_failure is not None:
+            return quota_failure
         name = placement.group.name
-        why = self.get_selector(placement.job, placement.group).explain_node_failure(node)
-        before = self._failed_on_nodes.get(name)
-        told = self._failed_on_nodes[name] = why if before is None else add_node_failure(before, why)
-        return told
+        failure = self.get_selector(placement.job, placement.group).explain_node_failure(node)
+        earlier = self._node_failures.get(name)
+        merged = self._node_failures[name] = failure if earlier is None else add_node_failure(earlier, failure)
+        return merged
 
     def _is_over_quota(self, placement: PlacementRequest) -> bool:
-        """The one place where the scheduler asks: whether the namespace, and the job's parent, may have one more."""
+        """Return whether the namespace's quota or the parent's child limit forbids one more allocation."""
         if self.child_limit_reason:
-            self._refused.record_refusal(placement.group.name, (self.child_limit_reason,))
+            self._quota_refusals.record_refusal(placement.group.name, (self.child_limit_reason,))
             return True
-        if self._allowance is None:
+        if self._remaining_quota is None:
             return False
-        why = self._allowance.list_exceeded_limits(sum_requested_amounts(placement.group))
-        if why:
-            self._refused.record_refusal(placement.group.name, why)
-        return bool(why)
+        exceeded = self._remaining_quota.list_exceeded_limits(sum_requested_amounts(placement.group))
+        if exceeded:
+            self._quota_refusals.record_refusal(placement.group.name, exceeded)
+        return bool(exceeded)
 
-    def _quota_failure(self, placement: PlacementRequest) -> AllocMetric | None:
+    def _build_quota_failure(self, placement: PlacementRequest) -> AllocMetric | None:
+        """Return the failure metric of a quota refusal, or `None`."""
         name = placement.group.name
-        why = self._refused.reasons.get(name)
-        if why is None:
+        reasons = self._quota_refusals.reasons.get(name)
+        if reasons is None:
             return None
-        number = self._refused.counts[name]
-        return AllocMetric(node_pool=placement.job.node_pool, quota_exhausted=why, coalesced_failures=number - 1)
+        count = self._quota_refusals.counts[name]
+        return AllocMetric(node_pool=placement.job.node_pool, quota_exhausted=reasons, coalesced_failures=count - 1)
 
     def can_update_in_place(self, allocation: Allocation, job: Job, group: TaskGroup) -> bool:
-        """Whether the new version may go on where the old one runs, with what that has."""
+        """Return whether the node of the allocation is feasible for the new version with the same resources."""
         node = self._snapshot.get(NODES, allocation.node_id)
         if node is None or not is_in_pool_and_datacenter(job, node):
             return False
-        row = self._ground.fleet.row_by_node_id.get(node.id)
+        row = self._cache.fleet.row_by_node_id.get(node.id)
         return row is not None and bool(self.screen_all_nodes(job, group).feasible[row])
 
     def can_fit_after_stop(self, allocation: Allocation, job: Job, group: TaskGroup) -> bool:
-        """Whether the new version would have room where the old one runs, when that has ended."""
-        row = self._ground.fleet.row_by_node_id.get(allocation.node_id)
+        """Return whether the new version would fit on the node once the old allocation has ended."""
+        row = self._cache.fleet.row_by_node_id.get(allocation.node_id)
         resources = allocation.allocated_resources
         if row is None or resources is None or row >= len(self.draft.count):
             return False
         if not allocation.is_occupying:
             return True
-        if self._allowance is not None and self._allowance.list_exceeded_limits(
+        if self._remaining_quota is not None and self._remaining_quota.list_exceeded_limits(
             sum_requested_amounts(group), released=measure_amounts(resources)
         ):
             return False
-        node = self._ground.fleet.get_node(row)
+        node = self._cache.fleet.get_node(row)
         self.draft.remove_allocation(row, resources)
-        trial = NodeSelector(
+        selector = NodeSelector(
             self.draft,
             restrict_to_row(self.screen_group(job, group), row),
             job,
             group,
             rules=self.get_rules(job),
-            random=self._chance,
+            random=self._random,
         )
-        fits = not trial.find_obstacle(node)
+        fits = not selector.find_obstacle(node)
         self.draft.restore_allocation(row, resources)
         return fits
 
-    def _in_kept_room(self, allocation: Allocation) -> Allocation:
-        """Where somebody went for work of this job, this is the work that was told of."""
-        kept = [each for each in self._kept if each.victim.node_id == allocation.node_id]
-        for_id = next((each.preemptor_id for each in kept if each.preemptor_id not in self._given), "")
-        if not for_id:
+    def _use_promised_id(self, allocation: Allocation) -> Allocation:
+        """Give the allocation the promised id if victims were preempted on its node for this job."""
+        freed = [capacity for capacity in self._usable_capacity if capacity.victim.node_id == allocation.node_id]
+        promised_id = next(
+            (capacity.preemptor_id for capacity in freed if capacity.preemptor_id not in self._used_promised_ids), ""
+        )
+        if not promised_id:
             return allocation
-        self._given[for_id] = None
-        victims = tuple(each.victim.id for each in kept if each.preemptor_id == for_id)
-        return replace(allocation, id=for_id, preempted_allocations=victims)
+        self._used_promised_ids[promised_id] = None
+        victims = tuple(capacity.victim.id for capacity in freed if capacity.preemptor_id == promised_id)
+        return replace(allocation, id=promised_id, preempted_allocations=victims)
 
-    def _tell_the_others(self, allocation: Allocation, placement: PlacementRequest) -> None:
-        """Whoever placed it knows already; other groups, and other versions of this one, do not."""
-        neighbour = self._note(allocation)
-        own = self.get_selector(placement.job, placement.group)
-        for placing in self._placings.values():
-            if neighbour is not None and placing is not own:
-                placing.count_sibling(neighbour)
+    def _count_in_other_selectors(self, allocation: Allocation, placement: PlacementRequest) -> None:
+        """Count the new allocation in the selectors of other groups and versions.
 
-    def _record(self, placement: PlacementRequest, chosen: NodeChoice, allocation_id: str = "") -> Allocation:
-        job, now_ns = placement.job, self._moment.now_ns
+        Its own selector has counted it already.
+        """
+        sibling = self._add_sibling(allocation)
+        own_selector = self.get_selector(placement.job, placement.group)
+        for selector in self._selectors.values():
+            if sibling is not None and selector is not own_selector:
+                selector.count_sibling(sibling)
+
+    def _build_record(self, placement: PlacementRequest, chosen: NodeChoice, allocation_id: str = "") -> Allocation:
+        """Return the allocation record for the chosen node."""
+        job, now_ns = placement.job, self._context.now_ns
         return Allocation(
             id=allocation_id,
             namespace=job.namespace,
@@ -395,13 +428,14 @@ class Placer:
             modify_time=now_ns,
         )
 
-    def _allocation(self, placement: PlacementRequest, chosen: NodeChoice) -> Allocation:
-        now_ns, previous = self._moment.now_ns, placement.previous
-        allocation = self._in_kept_room(self._record(placement, chosen, self._moment.new_id()))
+    def _build_allocation(self, placement: PlacementRequest, chosen: NodeChoice) -> Allocation:
+        """Return the finished allocation and count it in siblings and quota."""
+        now_ns, previous = self._context.now_ns, placement.previous
+        allocation = self._use_promised_id(self._build_record(placement, chosen, self._context.new_id()))
         self._placed_on.setdefault(allocation.node_id, []).append(allocation)
-        self._tell_the_others(allocation, placement)
-        if self._allowance is not None:
-            self._allowance.consume_amounts(measure_amounts(chosen.resources))
+        self._count_in_other_selectors(allocation, placement)
+        if self._remaining_quota is not None:
+            self._remaining_quota.consume_amounts(measure_amounts(chosen.resources))
         if placement.is_canary:
             allocation = replace(
                 allocation, deployment_status=AllocDeploymentStatus(canary=True, modify_index=WRITE_INDEX)
@@ -415,11 +449,12 @@ class Placer:
 
 
 _NO_TRANSITION = DesiredTransition()
+"""Shared by all new allocations."""
 
 
 def restrict_to_row(screened: ScreeningResult, row: int) -> ScreeningResult:
-    """The same, as if there were no other node."""
-    passing = screened.feasible.copy()
-    passing[:] = False
-    passing[row] = screened.feasible[row]
-    return msgspec.structs.replace(screened, feasible=passing)
+    """Return the screening result as if no other node were feasible."""
+    feasible = screened.feasible.copy()
+    feasible[:] = False
+    feasible[row] = screened.feasible[row]
+    return msgspec.structs.replace(screened, feasible=feasible)

@@ -1,8 +1,8 @@
-"""Whom a job of higher priority pushes aside where nothing else makes room (scheduling.md 4).
+"""Preemption: which allocations of lower priority are stopped for a job that finds no resources (scheduling.md 4).
 
-Resources count as used until their node says that the work has ended. So nothing is put in the victims' place yet: they are
-told to go, and what they leave is kept for a while against all jobs that are not as urgent as the one they went for. It
-looks at amounts only: whoever holds a port or a device that is asked for is pushed aside by nobody.
+Resources count as used until their node reports that the task has ended. So nothing is placed yet: victims are stopped,
+and what they free is held for a while against jobs that are less urgent than the preempting job. Only amounts are
+considered: no allocation is preempted for its ports or devices.
 """
 
 import math
@@ -21,32 +21,36 @@ from wharf.contract.model.jobs.job import Job, JobType
 from wharf.contract.model.nodes.node import Node
 
 MIN_PRIORITY_GAP: Final = 10
-"""So much lower must a job's priority be for another to push it aside."""
+"""A job can only preempt jobs whose priority is lower by at least this much."""
 
 MAX_SCANNED_NODES: Final = 200
+"""Limits the time of a search: nodes that are examined."""
 MAX_VICTIMS: Final = 32
-"""Of one evaluation, so that it stays a small step."""
+"""Limits the size of the plan: victims of one evaluation."""
 
 EXCESS_VICTIM_COST: Final = 50.0
-"""What a victim costs more for each of its group that is pushed aside beyond what that lets go at once."""
+"""Added to the cost of a victim for each allocation of its group that is preempted beyond `migrate.max_parallel`."""
 
 
 class PreemptionChoice(msgspec.Struct, frozen=True):
-    """A node, and who must go there. None: enough of what is there goes already."""
+    """A node and the victims there. No victims: allocations that are already stopping free enough."""
 
     node: Node
     victims: tuple[Allocation, ...] = ()
 
 
 class _Candidate(msgspec.Struct, frozen=True):
+    """An allocation that may be preempted."""
+
     allocation: Allocation
     priority: int
     usage: Usage
-    let_go: int
-    """How many of its group may be away at once; 0: nobody says."""
+    max_parallel: int
+    """How many allocations of its group may be down at once. 0: no limit is set."""
 
 
 def is_preemption_enabled(snapshot: Replica, job: Job) -> bool:
+    """Return whether the scheduler configuration allows jobs of this type to preempt."""
     configuration = snapshot.get(SCHEDULER_CONFIGURATION)
     if configuration is None:
         return False
@@ -59,66 +63,71 @@ def is_preemption_enabled(snapshot: Replica, job: Job) -> bool:
     }[JobType(job.type)]
 
 
-def is_preemptible_by(priority: int, other: int) -> bool:
-    """Whether work of this priority gives way to work of the other."""
-    return priority <= other - MIN_PRIORITY_GAP
+def is_preemptible_by(priority: int, preemptor_priority: int) -> bool:
+    """Return whether a job with this priority can be preempted by a job with priority `preemptor_priority`."""
+    return priority <= preemptor_priority - MIN_PRIORITY_GAP
 
 
 class VictimSearch:
-    """What one evaluation does to others. PreemptionChoice that it waits for on a node is promised once."""
+    """Finds the victims of one evaluation. Free resources that it expects on a node are promised only once."""
 
     def __init__(self, snapshot: Replica, draft: FleetDraft, job: Job) -> None:
         self._snapshot = snapshot
         self._draft = draft
         self._job = job
-        self._promised: dict[int, Usage] = {}
-        self._chosen: dict[str, None] = {}
-        self._of_group: Counter[tuple[str, str, str]] = Counter()
+        self._promised_usage: dict[int, Usage] = {}
+        self._chosen_ids: dict[str, None] = {}
+        self._victims_by_group: Counter[tuple[str, str, str]] = Counter()
 
     def find_victims(self, rows: Iterable[int], demand: Usage) -> PreemptionChoice | None:
-        """The node where those who must go count least, and these; None: nobody who gives way makes room enough."""
+        """Return the node where preemption costs least, with the victims, or `None` if no node can be freed."""
         best: tuple[float, int, PreemptionChoice] | None = None
         for row, _ in zip(rows, range(MAX_SCANNED_NODES), strict=False):
-            victims = self._victims_on(row, demand)
-            if victims is None or len(self._chosen) + len(victims) > MAX_VICTIMS:
+            victims = self._select_victims_on_row(row, demand)
+            if victims is None or len(self._chosen_ids) + len(victims) > MAX_VICTIMS:
                 continue
-            room = PreemptionChoice(self._draft.fleet.get_node(row), tuple(each.allocation for each in victims))
+            choice = PreemptionChoice(self._draft.fleet.get_node(row), tuple(victim.allocation for victim in victims))
             if not victims:
-                best = 0.0, row, room
+                best = 0.0, row, choice
                 break
-            weight = _net_priority(victims)
-            if best is None or weight < best[0]:
-                best = weight, row, room
+            cost = _compute_preemption_cost(victims)
+            if best is None or cost < best[0]:
+                best = cost, row, choice
         if best is None:
             return None
-        _, row, room = best
-        self._promised[row] = self._promised.get(row, Usage()) + demand
-        for victim in room.victims:
-            self._chosen[victim.id] = None
-            self._of_group[_group_of(victim)] += 1
-        return room
+        _, row, choice = best
+        self._promised_usage[row] = self._promised_usage.get(row, Usage()) + demand
+        for victim in choice.victims:
+            self._chosen_ids[victim.id] = None
+            self._victims_by_group[_get_group_key(victim)] += 1
+        return choice
 
-    def _victims_on(self, row: int, demand: Usage) -> list[_Candidate] | None:
-        """Nobody, where enough goes already; None: those who give way leave too little."""
-        room, used = get_node_capacity(self._draft.fleet.get_node(row)), self._used(row)
-        there = self._snapshot.list_by_index(ALLOCATIONS_ON_NODE, self._draft.fleet.get_node(row).id)
-        free = _less(room, used)
+    def _select_victims_on_row(self, row: int, demand: Usage) -> list[_Candidate] | None:
+        """Return the cheapest victims on the node.
+
+        The list is empty if pending stops free enough. `None`: even all candidates free too little.
+        """
+        capacity, used = get_node_capacity(self._draft.fleet.get_node(row)), self._get_usage(row)
+        allocations = self._snapshot.list_by_index(ALLOCATIONS_ON_NODE, self._draft.fleet.get_node(row).id)
+        free = _subtract(capacity, used)
         candidates = []
-        for allocation in there:
+        for allocation in allocations:
             if not allocation.is_occupying:
                 continue
-            if allocation.is_server_terminal or allocation.id in self._chosen:
+            if allocation.is_server_terminal or allocation.id in self._chosen_ids:
                 free = free + get_allocation_usage(allocation)
-            elif (candidate := self._candidate(allocation)) is not None:
+            elif (candidate := self._make_candidate(allocation)) is not None:
                 candidates.append(candidate)
-        return self._least(candidates, demand, free)
+        return self._choose_cheapest(candidates, demand, free)
 
-    def _used(self, row: int) -> Usage:
+    def _get_usage(self, row: int) -> Usage:
+        """Return what is used on the node, including what was promised to earlier placements of this evaluation."""
         draft = self._draft
         used = Usage(int(draft.cpu_used[row]), int(draft.memory_used[row]), int(draft.disk_used[row]))
-        return used + self._promised.get(row, Usage())
+        return used + self._promised_usage.get(row, Usage())
 
-    def _candidate(self, allocation: Allocation) -> _Candidate | None:
+    def _make_candidate(self, allocation: Allocation) -> _Candidate | None:
+        """Return the allocation as a candidate, or `None` if it belongs to this job or its priority is too high."""
         job = self._snapshot.get(JOBS, allocation.namespace, allocation.job_id)
         if job is None or (job.namespace, job.id) == (self._job.namespace, self._job.id):
             return None
@@ -126,57 +135,74 @@ class VictimSearch:
             return None
         version = self._snapshot.get(JOB_VERSIONS, job.namespace, job.id, allocation.job_version) or job
         group = version.find_group(allocation.task_group)
-        let_go = group.migrate.max_parallel if group is not None and group.migrate is not None else 0
-        return _Candidate(allocation, job.priority, get_allocation_usage(allocation), let_go)
+        max_parallel = group.migrate.max_parallel if group is not None and group.migrate is not None else 0
+        return _Candidate(allocation, job.priority, get_allocation_usage(allocation), max_parallel)
 
-    def _least(self, candidates: list[_Candidate], demand: Usage, free: Usage) -> list[_Candidate] | None:
-        """Of the lowest priorities first, and of one priority those nearest to what is still needed."""
+    def _choose_cheapest(self, candidates: list[_Candidate], demand: Usage, free: Usage) -> list[_Candidate] | None:
+        """Return victims of the lowest priorities first, and within a priority those closest to the need."""
         chosen: list[_Candidate] = []
-        for priority in sorted({each.priority for each in candidates}):
-            left = [each for each in candidates if each.priority == priority]
-            while left and not demand.fits_in(free):
-                needed = _less(demand, free)
-                nearest = min(left, key=lambda each: _distance(needed, each.usage) + self._cost(each, chosen))
-                left.remove(nearest)
+        for priority in sorted({candidate.priority for candidate in candidates}):
+            remaining = [candidate for candidate in candidates if candidate.priority == priority]
+            while remaining and not demand.fits_in(free):
+                needed = _subtract(demand, free)
+                nearest = min(
+                    remaining,
+                    key=lambda candidate: (
+                        _compute_distance(needed, candidate.usage) + self._compute_excess_cost(candidate, chosen)
+                    ),
+                )
+                remaining.remove(nearest)
                 chosen.append(nearest)
                 free = free + nearest.usage
         if not demand.fits_in(free):
             return None
-        # The last that were needed may have made the first superfluous.
-        for each in sorted(chosen, key=lambda each: _distance(demand, each.usage), reverse=True):
-            without = _less(free, each.usage)
-            if demand.fits_in(without):
-                chosen.remove(each)
-                free = without
+        # The last victims may have made the first ones superfluous.
+        for candidate in sorted(chosen, key=lambda candidate: _compute_distance(demand, candidate.usage), reverse=True):
+            free_without = _subtract(free, candidate.usage)
+            if demand.fits_in(free_without):
+                chosen.remove(candidate)
+                free = free_without
         return chosen
 
-    def _cost(self, candidate: _Candidate, chosen: list[_Candidate]) -> float:
-        group = _group_of(candidate.allocation)
-        gone = self._of_group[group] + sum(_group_of(each.allocation) == group for each in chosen)
-        if not candidate.let_go or gone < candidate.let_go:
+    def _compute_excess_cost(self, candidate: _Candidate, chosen: list[_Candidate]) -> float:
+        """Return the extra cost if the candidate's group would lose more than `migrate.max_parallel` allocations."""
+        group = _get_group_key(candidate.allocation)
+        stopped_count = self._victims_by_group[group] + sum(
+            _get_group_key(candidate.allocation) == group for candidate in chosen
+        )
+        if not candidate.max_parallel or stopped_count < candidate.max_parallel:
             return 0.0
-        return EXCESS_VICTIM_COST * (gone + 1 - candidate.let_go)
+        return EXCESS_VICTIM_COST * (stopped_count + 1 - candidate.max_parallel)
 
 
-def _group_of(allocation: Allocation) -> tuple[str, str, str]:
+def _get_group_key(allocation: Allocation) -> tuple[str, str, str]:
+    """Return the key of the allocation's group."""
     return allocation.namespace, allocation.job_id, allocation.task_group
 
 
-def _less(room: Usage, taken: Usage) -> Usage:
-    return Usage(room.cpu - taken.cpu, room.memory_mb - taken.memory_mb, room.disk_mb - taken.disk_mb)
+def _subtract(total: Usage, used: Usage) -> Usage:
+    """Return the difference of two usages."""
+    return Usage(total.cpu - used.cpu, total.memory_mb - used.memory_mb, total.disk_mb - used.disk_mb)
 
 
-def _distance(needed: Usage, victim: Usage) -> float:
+def _compute_distance(needed: Usage, victim: Usage) -> float:
+    """Return how far the victim's usage is from what is needed, relative to the need."""
     pairs = (
         (needed.cpu, victim.cpu),
         (needed.memory_mb, victim.memory_mb),
         (needed.disk_mb, victim.disk_mb),
     )
-    return math.sqrt(sum(((want - has) / want) ** 2 for want, has in pairs if want > 0))
+    return math.sqrt(
+        sum(
+            ((needed_amount - victim_amount) / needed_amount) ** 2
+            for needed_amount, victim_amount in pairs
+            if needed_amount > 0
+        )
+    )
 
 
-def _net_priority(victims: Iterable[_Candidate]) -> float:
-    """How much their going counts: the highest of them, and a little for how many they are."""
-    priorities = [each.priority for each in victims]
+def _compute_preemption_cost(victims: Iterable[_Candidate]) -> float:
+    """Return the cost of preempting these victims: the highest priority, and a little for their number."""
+    priorities = [victim.priority for victim in victims]
     highest = max(priorities)
     return highest + sum(priorities) / max(1, highest)

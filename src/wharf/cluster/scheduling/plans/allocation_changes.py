@@ -1,6 +1,7 @@
-"""What an evaluation makes of allocations that are there already: each as it stood, with all that was decided of it since.
+"""Collects the changes that one evaluation makes to existing allocations.
 
-It writes down what others decide. What is placed is no matter of it.
+Several changes to one allocation are merged into one record. What to change is decided elsewhere, and new allocations
+are not collected here.
 """
 
 from typing import Any
@@ -21,41 +22,47 @@ from wharf.contract.model.log import WRITE_INDEX
 
 
 class AllocationChanges:
-    """`changes`: by id, in the order in which they were first changed."""
+    """The changes of one evaluation to existing allocations.
+
+    `changes` maps allocation ids to changes, in the order in which the allocations were first changed.
+    """
 
     def __init__(self, now_ns: int) -> None:
         self.changes: dict[str, AllocationChange] = {}
         self._now_ns = now_ns
 
     def update_allocation(self, allocation: Allocation, *, is_stop: bool = False, **fields: Any) -> Allocation:
-        """These fields of it, beside what was changed before. Returns it as it shall be."""
-        standing = self.changes.get(allocation.id)
-        base = standing.allocation if standing is not None else allocation
-        shall = replace(base, **fields, alloc_modify_index=WRITE_INDEX, modify_time=self._now_ns)
-        self.changes[allocation.id] = AllocationChange(shall, is_stop or (standing is not None and standing.is_stop))
-        return shall
+        """Set these fields on the allocation, on top of earlier changes, and return the changed record."""
+        earlier_change = self.changes.get(allocation.id)
+        base = earlier_change.allocation if earlier_change is not None else allocation
+        updated = replace(base, **fields, alloc_modify_index=WRITE_INDEX, modify_time=self._now_ns)
+        self.changes[allocation.id] = AllocationChange(
+            updated, is_stop or (earlier_change is not None and earlier_change.is_stop)
+        )
+        return updated
 
-    def set_base(self, shall: Allocation) -> None:
-        """It is as it was found to be, before anything else is decided of it."""
-        self.changes[shall.id] = AllocationChange(
-            replace(shall, alloc_modify_index=WRITE_INDEX, modify_time=self._now_ns), False
+    def set_base(self, base: Allocation) -> None:
+        """Record this version of the allocation as the base that later changes build on."""
+        self.changes[base.id] = AllocationChange(
+            replace(base, alloc_modify_index=WRITE_INDEX, modify_time=self._now_ns), False
         )
 
     def stop_allocation(self, stop: AllocationStop) -> None:
+        """Set the desired status to stop, and the client status if the stop sets one."""
         fields: dict[str, Any] = {}
         if not stop.allocation.is_server_terminal:
             fields |= {"desired_status": DesiredStatus.STOP, "desired_description": stop.reason}
         if stop.client_status is not None:
             fields["client_status"] = stop.client_status
             if stop.client_status is ClientStatus.LOST and stop.reason == LOST_TEXT:
-                noted = add_state(stop.allocation, ClientStatus.LOST, self._now_ns)
-                fields["alloc_states"] = noted.alloc_states
+                allocation_with_state = add_state(stop.allocation, ClientStatus.LOST, self._now_ns)
+                fields["alloc_states"] = allocation_with_state.alloc_states
         self.update_allocation(stop.allocation, is_stop=True, **fields)
 
     def link_replacement(
         self, allocation: Allocation, *, next_allocation: str = "", outcome: RescheduleOutcome | None = None
     ) -> None:
-        """Another takes its place, or was to."""
+        """Record the id of the replacement, or the outcome of an attempt to reschedule the allocation."""
         fields: dict[str, Any] = {"next_allocation": next_allocation} if next_allocation else {}
         if outcome is not None:
             tracker = allocation.reschedule_tracker or RescheduleTracker()

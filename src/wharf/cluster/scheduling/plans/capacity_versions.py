@@ -1,9 +1,9 @@
-"""The marks that decide between those who place on nodes and those who change what nodes can take.
+"""Version records that make plans and changes of node capacity conflict with each other.
 
-Each node has a mark that moves when its capacity, eligibility, drain or status changes, when something occupies it again,
-and when it goes; the mark of all nodes moves whenever a part of a plan is committed. Both rest on both, so of two that
-were decided on the same state the second conflicts, whichever it is. Placing a thousand moves one mark, not a thousand
-(docs/adr/0052). It decides nothing.
+A node's version is written when its capacity, eligibility, drain or status changes, when something occupies it again,
+and when it is deleted. The cluster version is written whenever a part of a plan is committed. Plans and node changes
+both check both versions, so of two writes that were decided on the same state the second one fails. A plan that places
+a thousand allocations writes one record, not a thousand (docs/adr/0052).
 """
 
 from collections.abc import Callable
@@ -15,45 +15,48 @@ from wharf.contract.model.cluster import NodeCapacityVersion
 from wharf.contract.model.log import Condition, DeleteRecord, PutRecord
 
 CLUSTER_KEY: Final = "*"
-"""The key of the mark of all nodes."""
+"""The key of the cluster version, which stands for all nodes."""
 
 
 def write_cluster_version() -> PutRecord:
-    """Of a part of a plan: something was placed, nobody need know on which of the nodes."""
+    """Return the record by which a part of a plan announces that it placed allocations."""
     return NODE_PLACEMENTS.build_put(NodeCapacityVersion(node_id=CLUSTER_KEY))
 
 
 def expect_cluster_version(snapshot: Replica) -> Condition:
-    """Nothing was placed meanwhile."""
+    """Return the condition that no allocation was placed since the snapshot."""
     return snapshot.build_key_condition(NODE_PLACEMENTS, CLUSTER_KEY)
 
 
 def expect_node_version(snapshot: Replica, node_id: str) -> Condition:
-    """The node takes what it took."""
+    """Return the condition that the capacity of the node has not changed since the snapshot."""
     return snapshot.build_key_condition(NODE_PLACEMENTS, node_id)
 
 
 def make_node_version_lookup(snapshot: Replica) -> Callable[[str], Condition]:
-    """`rests_on`, for plans, which ask it of a thousand nodes in a row."""
-    table, marks = NODE_PLACEMENTS.name, snapshot.get_table_records(NODE_PLACEMENTS).records
+    """Return a fast form of `expect_node_version` for plans, which call it for up to a thousand nodes in a row."""
+    table, versions = NODE_PLACEMENTS.name, snapshot.get_table_records(NODE_PLACEMENTS).records
 
-    def rests_on(node_id: str) -> Condition:
-        mark = marks.get(node_id)
-        return Condition(table, node_id, 0 if mark is None else mark.modify_index)
+    def expect_version(node_id: str) -> Condition:
+        version = versions.get(node_id)
+        return Condition(table, node_id, 0 if version is None else version.modify_index)
 
-    return rests_on
+    return expect_version
 
 
 def write_node_version(node_id: str) -> PutRecord:
-    """The node takes something else than it did."""
+    """Return the record that announces a change of the node's capacity."""
     return NODE_PLACEMENTS.build_put(NodeCapacityVersion(node_id=node_id))
 
 
 def delete_node_version(node_id: str) -> DeleteRecord:
-    """There is no such node any more."""
+    """Return the deletion of the version record of a node that is deleted."""
     return NODE_PLACEMENTS.build_delete(node_id)
 
 
 def expect_both_versions(snapshot: Replica, node_id: str) -> tuple[Condition, Condition]:
-    """Of whoever changes what the node takes: it is as it was, and nothing was placed meanwhile."""
+    """Return the conditions for a write that changes the capacity of a node.
+
+    The node is unchanged and no allocation was placed since the snapshot.
+    """
     return expect_node_version(snapshot, node_id), expect_cluster_version(snapshot)

@@ -1,4 +1,4 @@
-"""How an evaluation ends, and which evaluations it leaves behind (scheduling.md 1.5, 5.7)."""
+"""How an evaluation ends: final record, follow-ups, blocked evaluation and cancellations (scheduling.md 1.5, 5.7)."""
 
 from collections.abc import Iterable, Sequence
 from itertools import islice
@@ -21,7 +21,7 @@ from wharf.contract.model.times import DecisionContext, to_datetime, to_ns
 EXISTING_BLOCKED_TEXT: Final = 'existing blocked evaluation exists for job "{}"'
 SUCCESSFUL_TEXT: Final = 'evaluation "{}" successful'
 SUPERSEDED_TEXT: Final = "canceled after more recent eval was processed"
-RECONNECTED_TEXT: Final = "canceled because nothing that it was to give up is out of contact any more"
+RECONNECTED_TEXT: Final = "canceled because the allocations that it waited for are no longer disconnected"
 UNPLACED_TEXT: Final = "created to place remaining allocations"
 FOLLOW_UP_TEXTS: Final = {
     EvaluationTrigger.MAX_DISCONNECT_TIMEOUT: "created for delayed disconnect timeout",
@@ -29,19 +29,20 @@ FOLLOW_UP_TEXTS: Final = {
     EvaluationTrigger.ALLOC_FAILURE: "created for delayed rescheduling",
 }
 MAX_CANCELED_EVALUATIONS: Final = 2
-"""So that the end of an evaluation fits the smallest write; those beyond are canceled by the next."""
+"""Limits the size of the write that ends an evaluation. The next evaluation cancels the rest."""
 
 TIME_PRECISION_NS: Final = 1_000
-"""Times of evaluations are told as exactly as that."""
+"""The precision of times in stored evaluations: one microsecond."""
 
 FOLLOW_UP_WINDOW_NS: Final = 5 * SECOND_NS
-"""What is due within one window of another is looked at together with it."""
+"""Follow-ups that are due within this time after the first one share its evaluation."""
 
 BLOCKED_TRIGGERS: Final = (EvaluationTrigger.QUEUED_ALLOCS, EvaluationTrigger.MAX_PLAN_ATTEMPTS)
+"""Triggers of evaluations that were blocked, or are blocked now."""
 
 
 class EvaluationResult(msgspec.Struct, frozen=True):
-    """What the evaluation came to. `later`: what must be looked at again, and when."""
+    """What the evaluation decided. `failed_groups` maps groups to the metric of their failed placements."""
 
     failed_groups: dict[str, AllocMetric]
     queued_counts: dict[str, int]
@@ -52,11 +53,17 @@ class EvaluationResult(msgspec.Struct, frozen=True):
     has_placements: bool = False
     waits_behind: str = ""
     class_eligibility: dict[str, bool] | None = None
-    """By class of nodes, whether such could take what is left; None: nobody asked, or kinds of nodes say nothing."""
+    """By computed node class, whether nodes of the class could run what is still missing.
+
+    `None`: not computed, or node classes cannot tell.
+    """
 
 
 class CompletedEvaluation(msgspec.Struct, frozen=True):
-    """`marks`: allocation id to the evaluation that will look at it again."""
+    """The ended evaluation and its follow-ups.
+
+    `follow_up_ids` maps allocation ids to the evaluation that will examine the allocation again.
+    """
 
     evaluation: Evaluation
     follow_ups: tuple[Evaluation, ...]
@@ -64,140 +71,149 @@ class CompletedEvaluation(msgspec.Struct, frozen=True):
 
 
 class EvaluationCompletion:
-    def __init__(self, snapshot: Replica, evaluation: Evaluation, moment: DecisionContext) -> None:
+    """Builds the final record of one evaluation and the evaluations that follow from it."""
+
+    def __init__(self, snapshot: Replica, evaluation: Evaluation, context: DecisionContext) -> None:
         self._snapshot = snapshot
         self._evaluation = evaluation
-        self._moment = moment
+        self._context = context
 
-    def complete_evaluation(self, more: EvaluationResult) -> CompletedEvaluation:
-        evaluation, failed = self._evaluation, more.failed_groups
+    def complete_evaluation(self, result: EvaluationResult) -> CompletedEvaluation:
+        """Return the evaluation as it ends, with blocked, delayed and canceled evaluations."""
+        evaluation, failed = self._evaluation, result.failed_groups
         was_blocked = evaluation.triggered_by in BLOCKED_TRIGGERS
-        delayed, marks = self._delayed(more.follow_ups)
+        delayed, follow_up_ids = self._build_delayed(result.follow_ups)
         finished = replace(
             evaluation,
             status=EvaluationStatus.BLOCKED if failed and was_blocked else EvaluationStatus.COMPLETE,
             failed_tg_allocs=failed or None,
-            queued_allocations=self._queued(more) or None,
-            plan_annotations=more.annotations,
-            deployment_id=more.deployment_id or evaluation.deployment_id,
+            queued_allocations=self._count_queued(result) or None,
+            plan_annotations=result.annotations,
+            deployment_id=result.deployment_id or evaluation.deployment_id,
             next_eval=delayed[0].id if delayed else evaluation.next_eval,
-            class_eligibility=more.class_eligibility,
-            escaped_computed_class=more.has_unique_constraints,
-            quota_limit_reached="" if more.waits_behind else self._quota_reached(failed),
-            waits_behind=more.waits_behind if failed else "",
+            class_eligibility=result.class_eligibility,
+            escaped_computed_class=result.has_unique_constraints,
+            quota_limit_reached="" if result.waits_behind else self._get_reached_quota(failed),
+            waits_behind=result.waits_behind if failed else "",
             snapshot_index=self._snapshot.index,
-            # What was kept for it is kept until it is used, or is of use no more.
-            reserved_node_id=evaluation.reserved_node_id if failed and not more.has_placements else "",
-            modify_time=max(self._moment.now_ns, evaluation.create_time + 1),
+            # A reserved node stays reserved until it is used or no longer needed.
+            reserved_node_id=evaluation.reserved_node_id if failed and not result.has_placements else "",
+            modify_time=max(self._context.now_ns, evaluation.create_time + 1),
         )
         follow_ups: tuple[Evaluation, ...] = ()
         if failed and not was_blocked:
-            blocked = self._new(EvaluationTrigger.QUEUED_ALLOCS, EvaluationStatus.BLOCKED, UNPLACED_TEXT)
+            blocked = self._new_evaluation(EvaluationTrigger.QUEUED_ALLOCS, EvaluationStatus.BLOCKED, UNPLACED_TEXT)
             blocked = replace(
                 blocked,
                 failed_tg_allocs=failed,
-                class_eligibility=more.class_eligibility,
-                escaped_computed_class=more.has_unique_constraints,
+                class_eligibility=result.class_eligibility,
+                escaped_computed_class=result.has_unique_constraints,
                 quota_limit_reached=finished.quota_limit_reached,
                 waits_behind=finished.waits_behind,
                 snapshot_index=self._snapshot.index,
-                waiting_since=self._waiting_since(),
+                waiting_since=self._get_waiting_since(),
             )
             finished = replace(finished, blocked_eval=blocked.id)
             follow_ups = (
                 blocked,
-                *self._canceled(EvaluationStatus.BLOCKED, EXISTING_BLOCKED_TEXT.format(evaluation.job_id)),
+                *self._cancel_others(EvaluationStatus.BLOCKED, EXISTING_BLOCKED_TEXT.format(evaluation.job_id)),
             )
         elif not failed:
-            follow_ups = self._canceled(EvaluationStatus.BLOCKED, SUCCESSFUL_TEXT.format(evaluation.id))
-        redundant = self._canceled(EvaluationStatus.PENDING, SUPERSEDED_TEXT)
-        vain = self._timeouts_of_nobody([each.id for each in (*follow_ups, *redundant)])
-        return CompletedEvaluation(finished, (*delayed, *follow_ups, *redundant, *vain), marks)
+            follow_ups = self._cancel_others(EvaluationStatus.BLOCKED, SUCCESSFUL_TEXT.format(evaluation.id))
+        redundant = self._cancel_others(EvaluationStatus.PENDING, SUPERSEDED_TEXT)
+        obsolete_timeouts = self._cancel_obsolete_timeouts([follow_up.id for follow_up in (*follow_ups, *redundant)])
+        return CompletedEvaluation(finished, (*delayed, *follow_ups, *redundant, *obsolete_timeouts), follow_up_ids)
 
-    def _waiting_since(self) -> int:
-        """A job keeps its place in the line, though it is looked at again for another reason."""
-        mine = self._snapshot.list_by_index_sorted(
+    def _get_waiting_since(self) -> int:
+        """Return since when the job waits.
+
+        A new blocked evaluation keeps the queue position of earlier ones.
+        """
+        job_evaluations = self._snapshot.list_by_index_sorted(
             EVALUATIONS_OF_JOB, self._evaluation.namespace, self._evaluation.job_id
         )
-        waiting = [
-            each.waiting_since_ns
-            for each in mine
-            if each.status is EvaluationStatus.BLOCKED
-            or (each.status is EvaluationStatus.PENDING and each.triggered_by in BLOCKED_TRIGGERS)
+        waiting_times = [
+            evaluation.waiting_since_ns
+            for evaluation in job_evaluations
+            if evaluation.status is EvaluationStatus.BLOCKED
+            or (evaluation.status is EvaluationStatus.PENDING and evaluation.triggered_by in BLOCKED_TRIGGERS)
         ]
-        return min(waiting, default=self._moment.now_ns)
+        return min(waiting_times, default=self._context.now_ns)
 
-    def _quota_reached(self, failed: dict[str, AllocMetric]) -> str:
-        """The quota that left no room, whatever else was missing."""
+    def _get_reached_quota(self, failed: dict[str, AllocMetric]) -> str:
+        """Return the name of the quota that refused a placement, or an empty text."""
         if not any(metric.quota_exhausted for metric in failed.values()):
             return ""
         namespace = self._snapshot.get(NAMESPACES, self._evaluation.namespace)
         return namespace.quota if namespace is not None else ""
 
-    def _queued(self, more: EvaluationResult) -> dict[str, int]:
-        """A group that is gone, or stopped, waits for nothing."""
+    def _count_queued(self, result: EvaluationResult) -> dict[str, int]:
+        """Return how many allocations wait for resources, by group. Deleted and stopped groups have 0."""
         summary = self._snapshot.get(JOB_SUMMARIES, self._evaluation.namespace, self._evaluation.job_id)
         known = dict.fromkeys(summary.summary, 0) if summary is not None else {}
-        return {**known, **more.queued_counts}
+        return {**known, **result.queued_counts}
 
-    def _delayed(self, later: tuple[FollowUp, ...]) -> tuple[list[Evaluation], dict[str, str]]:
-        """One evaluation for each window of time in which something is due."""
+    def _build_delayed(self, follow_ups: tuple[FollowUp, ...]) -> tuple[list[Evaluation], dict[str, str]]:
+        """Return one evaluation for each window of time with due follow-ups, and the follow-up ids by allocation."""
         delayed: list[Evaluation] = []
-        marks: dict[str, str] = {}
-        standing: dict[EvaluationTrigger, tuple[int, str]] = {}
-        later = tuple(each for each in later if each.is_linked or not self._is_coming(each))
-        for each in sorted(later, key=lambda each: (each.due_at_ns, each.allocation.id)):
-            window = standing.get(each.trigger)
-            if window is None or each.due_at_ns - window[0] > FOLLOW_UP_WINDOW_NS:
-                trigger = each.trigger
+        follow_up_ids: dict[str, str] = {}
+        windows: dict[EvaluationTrigger, tuple[int, str]] = {}
+        follow_ups = tuple(
+            follow_up for follow_up in follow_ups if follow_up.is_linked or not self._has_evaluation_due(follow_up)
+        )
+        for follow_up in sorted(follow_ups, key=lambda follow_up: (follow_up.due_at_ns, follow_up.allocation.id)):
+            window = windows.get(follow_up.trigger)
+            if window is None or follow_up.due_at_ns - window[0] > FOLLOW_UP_WINDOW_NS:
+                trigger = follow_up.trigger
                 if window is not None and trigger is EvaluationTrigger.ALLOC_RESCHEDULE:
-                    trigger = EvaluationTrigger.ALLOC_FAILURE  # As the reference names all windows but the first.
-                again = self._new(trigger, EvaluationStatus.PENDING, FOLLOW_UP_TEXTS[trigger])
-                delayed.append(replace(again, wait_until=to_datetime(each.due_at_ns)))
-                window = standing[each.trigger] = (each.due_at_ns, again.id)
-            if each.is_linked:
-                marks[each.allocation.id] = window[1]
-        return delayed, marks
+                    trigger = EvaluationTrigger.ALLOC_FAILURE  # Nomad uses this trigger for all windows but the first.
+                evaluation = self._new_evaluation(trigger, EvaluationStatus.PENDING, FOLLOW_UP_TEXTS[trigger])
+                delayed.append(replace(evaluation, wait_until=to_datetime(follow_up.due_at_ns)))
+                window = windows[follow_up.trigger] = (follow_up.due_at_ns, evaluation.id)
+            if follow_up.is_linked:
+                follow_up_ids[follow_up.allocation.id] = window[1]
+        return delayed, follow_up_ids
 
-    def _is_coming(self, again: FollowUp) -> bool:
-        """Whether an evaluation waits for about that time already."""
-        mine = self._snapshot.list_by_index_sorted(
+    def _has_evaluation_due(self, follow_up: FollowUp) -> bool:
+        """Return whether a pending evaluation of the job is already due at about that time."""
+        job_evaluations = self._snapshot.list_by_index_sorted(
             EVALUATIONS_OF_JOB, self._evaluation.namespace, self._evaluation.job_id
         )
         return any(
             other.status is EvaluationStatus.PENDING
             and other.id != self._evaluation.id
             and other.wait_until is not None
-            and 0 <= to_ns(other.wait_until) + TIME_PRECISION_NS - again.due_at_ns <= FOLLOW_UP_WINDOW_NS
-            for other in mine
+            and 0 <= to_ns(other.wait_until) + TIME_PRECISION_NS - follow_up.due_at_ns <= FOLLOW_UP_WINDOW_NS
+            for other in job_evaluations
         )
 
-    def _canceled(self, status: EvaluationStatus, why: str) -> tuple[Evaluation, ...]:
-        """The job's other evaluations of that status: this one has seen all that they could see (1.3)."""
-        mine = self._snapshot.list_by_index_sorted(
+    def _cancel_others(self, status: EvaluationStatus, description: str) -> tuple[Evaluation, ...]:
+        """Cancel the job's other evaluations of that status, because this one has covered their work (1.3)."""
+        job_evaluations = self._snapshot.list_by_index_sorted(
             EVALUATIONS_OF_JOB, self._evaluation.namespace, self._evaluation.job_id
         )
         others = (
             other
-            for other in mine
-            if other.status is status and other.id != self._evaluation.id and not self._is_for_later(other)
+            for other in job_evaluations
+            if other.status is status and other.id != self._evaluation.id and not self._is_due_later(other)
         )
-        return self._as_canceled(others, why)
+        return self._cancel(others, description)
 
-    def _as_canceled(self, evaluations: Iterable[Evaluation], why: str) -> tuple[Evaluation, ...]:
-        now_ns = self._moment.now_ns
+    def _cancel(self, evaluations: Iterable[Evaluation], description: str) -> tuple[Evaluation, ...]:
+        """Return canceled copies of the first `MAX_CANCELED_EVALUATIONS` evaluations."""
+        now_ns = self._context.now_ns
         return tuple(
             replace(
-                each,
+                evaluation,
                 status=EvaluationStatus.CANCELED,
-                status_description=why,
-                modify_time=max(now_ns, each.create_time + 1),
+                status_description=description,
+                modify_time=max(now_ns, evaluation.create_time + 1),
             )
-            for each in islice(evaluations, MAX_CANCELED_EVALUATIONS)
+            for evaluation in islice(evaluations, MAX_CANCELED_EVALUATIONS)
         )
 
-    def _timeouts_of_nobody(self, canceled: Sequence[str]) -> tuple[Evaluation, ...]:
-        """Those at which work out of contact was to be given up, and all of it is in contact again, or over."""
+    def _cancel_obsolete_timeouts(self, canceled: Sequence[str]) -> tuple[Evaluation, ...]:
+        """Cancel disconnect timeouts that no disconnected allocation waits for any more."""
         key = self._evaluation.namespace, self._evaluation.job_id
         timeouts = [
             other
@@ -209,25 +225,27 @@ class EvaluationCompletion:
         if not timeouts:
             return ()
         awaited = {
-            each.followup_eval_id
-            for each in self._snapshot.list_by_index(ALLOCATIONS_OF_JOB, *key)
-            if each.client_status is ClientStatus.UNKNOWN and not each.is_server_terminal
+            allocation.followup_eval_id
+            for allocation in self._snapshot.list_by_index(ALLOCATIONS_OF_JOB, *key)
+            if allocation.client_status is ClientStatus.UNKNOWN and not allocation.is_server_terminal
         }
-        return self._as_canceled((each for each in timeouts if each.id not in awaited), RECONNECTED_TEXT)
+        return self._cancel((timeout for timeout in timeouts if timeout.id not in awaited), RECONNECTED_TEXT)
 
-    def _is_for_later(self, evaluation: Evaluation) -> bool:
-        """It waits for its time, at which there will be something to see that nobody sees now. Of a job that is stopped or
-        gone nobody will see anything.
+    def _is_due_later(self, evaluation: Evaluation) -> bool:
+        """Return whether the evaluation is due in the future and must not be canceled.
+
+        False if the job is stopped or deleted, because the evaluation would find nothing to do.
         """
         job = self._snapshot.get(JOBS, evaluation.namespace, evaluation.job_id)
         if job is None or job.stop:
             return False
-        return evaluation.wait_until is not None and evaluation.wait_until > to_datetime(self._moment.now_ns)
+        return evaluation.wait_until is not None and evaluation.wait_until > to_datetime(self._context.now_ns)
 
-    def _new(self, trigger: EvaluationTrigger, status: EvaluationStatus, why: str) -> Evaluation:
-        evaluation, now_ns = self._evaluation, self._moment.now_ns
+    def _new_evaluation(self, trigger: EvaluationTrigger, status: EvaluationStatus, description: str) -> Evaluation:
+        """Return a new evaluation of the same job with this trigger, status and description."""
+        evaluation, now_ns = self._evaluation, self._context.now_ns
         return Evaluation(
-            id=self._moment.new_id(),
+            id=self._context.new_id(),
             namespace=evaluation.namespace,
             priority=evaluation.priority,
             type=evaluation.type,
@@ -235,7 +253,7 @@ class EvaluationCompletion:
             job_id=evaluation.job_id,
             job_modify_index=evaluation.job_modify_index,
             status=status,
-            status_description=why,
+            status_description=description,
             previous_eval=evaluation.id,
             create_index=WRITE_INDEX,
             create_time=now_ns,

@@ -1,4 +1,7 @@
-"""A plan: what one evaluation wants to change. The brain checks it against the newest state and commits it part by part."""
+"""A plan: what one evaluation wants to change. The brain checks it against the newest state and commits it in parts.
+
+This module checks plans and builds the write of the next part. It does not commit.
+"""
 
 from collections.abc import Iterable, Sequence
 from itertools import islice
@@ -27,41 +30,49 @@ from wharf.contract.model.jobs.job import Job
 from wharf.contract.model.log import Cause, CauseKind, Condition, DeleteRecord, PutRecord, Write
 
 COMMON_CONDITION_COUNT: Final = 3
-"""Conditions of every part: the evaluation, the job, and the mark of all nodes."""
+"""Conditions of every part: the evaluation, the job, and the cluster version."""
 
 
 class AllocationChange(msgspec.Struct, frozen=True):
-    """An allocation that is there already, as it shall be. A stop holds whatever its node has said of it meanwhile."""
+    """An existing allocation as it will be written.
+
+    A stop stays valid if the node has reported on the allocation in the meantime.
+    """
 
     allocation: Allocation
     is_stop: bool = True
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """`changes` are of allocations that are there, `placements` new ones by node."""
+    """The changes that one evaluation proposes.
+
+    `changes` concern existing allocations. `placements` maps node ids to new allocations.
+    """
 
     evaluation: Evaluation
     job: Job | None = None
-    """As the plan found it; None: there was none."""
+    """The job as the evaluation found it. `None`: the job does not exist."""
     changes: tuple[AllocationChange, ...] = ()
     placements: dict[str, tuple[Allocation, ...]] = {}
     completed_evaluation: Evaluation | None = None
-    """The evaluation as it ends; None: it must run again."""
+    """The evaluation as it ends. `None`: it must run again."""
     follow_ups: tuple[Evaluation, ...] = ()
     deployments: tuple[Deployment, ...] = ()
-    """As they shall be. They come first: what is placed counts in them."""
+    """Deployments as they will be written. They come first, because new allocations count in them."""
     stable_job: Job | None = None
-    """The version that its deployment has proven."""
+    """The job version that its deployment has proven stable."""
     all_at_once: bool = False
 
     @property
     def stops(self) -> tuple[Allocation, ...]:
+        """The allocations that the plan stops."""
         return tuple(change.allocation for change in self.changes if change.is_stop)
 
 
 class PlanCheck(msgspec.Struct, frozen=True):
-    """What is to be committed next, what is left for after that, and the nodes left out by now. `refused`: why nothing of
-    the plan can ever be committed, though everything of it holds.
+    """The next write of a plan, the plan that remains after it, and the nodes that were dropped.
+
+    `rejection` says why no part of the plan can ever be committed, although its conditions hold.
     """
 
     write: Write | None
@@ -70,76 +81,88 @@ class PlanCheck(msgspec.Struct, frozen=True):
     rejection: str = ""
 
 
-class _Part:
-    """Changes and conditions up to the bound."""
+class _WritePart:
+    """The changes and conditions of one write, up to its size limit."""
 
-    def __init__(self, changes_max: int) -> None:
+    def __init__(self, max_changes: int) -> None:
         self.changes: list[PutRecord | DeleteRecord] = []
         self.conditions: list[Condition] = []
-        self._max = changes_max
+        self._max_changes = max_changes
 
-    def has_room_for(self, changes: int, conditions: int) -> bool:
+    def can_add(self, changes: int, conditions: int) -> bool:
+        """Return whether this many changes and conditions still fit."""
         return (
-            len(self.changes) + changes <= self._max
-            and len(self.conditions) + conditions + COMMON_CONDITION_COUNT <= self._max
+            len(self.changes) + changes <= self._max_changes
+            and len(self.conditions) + conditions + COMMON_CONDITION_COUNT <= self._max_changes
         )
 
-    def room(self) -> int:
-        return self._max - len(self.changes)
+    def count_free_changes(self) -> int:
+        """Return how many more changes fit."""
+        return self._max_changes - len(self.changes)
 
 
 def check_plan(plan: Plan, snapshot: Replica, *, max_changes: int, cache: SchedulerCache | None = None) -> PlanCheck:
-    """The next part of the plan, in one write that fits the log, checked against the newest state.
+    """Check the plan against the newest state and return its next part as one write that fits in the log.
 
-    The deployment first, then stops, for they make room; then node by node, leaving out each that can no longer take its
-    part; last the evaluation's own record, and only if nothing was left out. Each part is valid alone. A crash between
-    two leaves the evaluation pending: when it runs again it finds what is placed already. Where the evaluation or the
-    job has moved on, nothing of the plan holds. A plan that is all or nothing is one part, or is not carried out at all.
+    The order is: deployments; stops, because they free resources; placements node by node, without nodes that cannot
+    take theirs any more; last the evaluation itself, if no node was dropped.
+    Each part is valid alone. After a crash between two parts the evaluation is still pending, and its next run finds
+    what was placed. If the evaluation or the job has changed, nothing of the plan is committed. An all-at-once plan is
+    committed in one part or not at all.
     """
-    if not _still_holds(plan, snapshot):
+    if not _is_current(plan, snapshot):
         return PlanCheck(None)
     cache = SchedulerCache.from_snapshot(snapshot) if cache is None else cache
-    part = _Part(max_changes)
-    if not _take_deployments(plan, snapshot, part):
+    part = _WritePart(max_changes)
+    if not _add_deployments(plan, snapshot, part):
         return PlanCheck(None)
-    changes = _take_changes(plan.changes, snapshot, part)
+    changes = _add_changes(plan.changes, snapshot, part)
     if changes is None:
         return PlanCheck(None)
-    placements, dropped = ({**plan.placements}, []) if changes else _take_placements(plan, snapshot, cache, part)
+    placements, dropped = ({**plan.placements}, []) if changes else _add_placements(plan, snapshot, cache, part)
     if plan.all_at_once and dropped:
         return PlanCheck(None, None, dropped)
     if plan.all_at_once and (changes or placements):
-        return PlanCheck(None, rejection=_too_large_at_once(plan, max_changes))
-    finished = None if dropped else plan.completed_evaluation
+        return PlanCheck(None, rejection=_describe_too_large_plan(plan, max_changes))
+    completed = None if dropped else plan.completed_evaluation
     is_last = not changes and not placements
-    ends = _ends(plan, snapshot) if is_last and finished is not None else None
-    if ends is not None and part.has_room_for(len(ends[0]), len(ends[1])):
-        part.changes += ends[0]
-        part.conditions += ends[1]
-        ends = None
-    is_done = is_last and (ends is None)
-    rest = None
-    if not is_done:
-        rest = replace(
-            plan, changes=changes, placements=placements, completed_evaluation=finished, deployments=(), stable_job=None
+    end_items = _build_end(plan, snapshot) if is_last and completed is not None else None
+    if end_items is not None and part.can_add(len(end_items[0]), len(end_items[1])):
+        part.changes += end_items[0]
+        part.conditions += end_items[1]
+        end_items = None
+    is_finished = is_last and (end_items is None)
+    remaining = None
+    if not is_finished:
+        remaining = replace(
+            plan,
+            changes=changes,
+            placements=placements,
+            completed_evaluation=completed,
+            deployments=(),
+            stable_job=None,
         )
     if not part.changes:
         return PlanCheck(None, None, dropped)
     cause = Cause(CauseKind.EVALUATION, plan.evaluation.id)
-    write = Write("plan", cause, part.changes, [*part.conditions, *_rests_on(plan, snapshot, part)])
-    return PlanCheck(write, rest, dropped)
+    write = Write("plan", cause, part.changes, [*part.conditions, *_build_common_conditions(plan, snapshot, part)])
+    return PlanCheck(write, remaining, dropped)
 
 
-def _too_large_at_once(plan: Plan, changes_max: int) -> str:
+def _describe_too_large_plan(plan: Plan, max_changes: int) -> str:
+    """Return the error for an all-at-once plan that does not fit in one write."""
     number = len(plan.changes) + sum(map(len, plan.placements.values()))
     return (
-        f"AllAtOnce asks for {number} allocations in one write, and the log takes {changes_max} changes in one: "
-        "lower the counts, make several jobs of it, or leave AllAtOnce out"
+        f"AllAtOnce requires {number} allocations in one write: the log accepts at most {max_changes} changes. "
+        "Lower the counts, split the job, or remove AllAtOnce"
     )
 
 
-def _still_holds(plan: Plan, snapshot: Replica) -> bool:
-    """The evaluation is as it was, and the job's specification too. The job's status may move: the plan itself does it."""
+def _is_current(plan: Plan, snapshot: Replica) -> bool:
+    """Return whether evaluation and job specification are unchanged.
+
+    The job's status may differ, because the plan itself changes it.
+    """
     if snapshot.get_version(EVALUATIONS, plan.evaluation.id) != plan.evaluation.modify_index:
         return False
     job = snapshot.get(JOBS, plan.evaluation.namespace, plan.evaluation.job_id)
@@ -148,18 +171,18 @@ def _still_holds(plan: Plan, snapshot: Replica) -> bool:
     return (job.create_index, job.job_modify_index) == (plan.job.create_index, plan.job.job_modify_index)
 
 
-def _rests_on(plan: Plan, snapshot: Replica, part: _Part) -> list[Condition]:
-    """Nothing of what `_still_holds` looked at may move before the part is committed."""
+def _build_common_conditions(plan: Plan, snapshot: Replica, part: _WritePart) -> list[Condition]:
+    """Return the conditions that evaluation and job do not change before the part is committed."""
     evaluation = plan.evaluation
-    resting = [
+    conditions = [
         snapshot.build_key_condition(EVALUATIONS, evaluation.id),
         snapshot.build_key_condition(JOBS, evaluation.namespace, evaluation.job_id),
     ]
-    return [condition for condition in resting if condition not in part.conditions]
+    return [condition for condition in conditions if condition not in part.conditions]
 
 
-def _take_deployments(plan: Plan, snapshot: Replica, part: _Part) -> bool:
-    """False: a deployment has moved on, so what was decided about it holds no more."""
+def _add_deployments(plan: Plan, snapshot: Replica, part: _WritePart) -> bool:
+    """Add the deployments to the part. Return False if a deployment has changed since the plan was made."""
     for deployment in plan.deployments:
         condition = snapshot.build_key_condition(DEPLOYMENTS, deployment.id)
         if condition.version != deployment.modify_index:
@@ -178,105 +201,113 @@ def _take_deployments(plan: Plan, snapshot: Replica, part: _Part) -> bool:
     return True
 
 
-def _take_changes(
-    changes: tuple[AllocationChange, ...], snapshot: Replica, part: _Part
+def _add_changes(
+    changes: tuple[AllocationChange, ...], snapshot: Replica, part: _WritePart
 ) -> tuple[AllocationChange, ...] | None:
-    """Put as many into the part as fit; answers those that are left. None: one of them holds no more."""
+    """Add as many changes to the part as fit and return the rest, or `None` if one of them is out of date."""
     for position, change in enumerate(changes):
-        if not part.has_room_for(1, 1):
+        if not part.can_add(1, 1):
             return changes[position:]
-        shall = change.allocation
-        stands = snapshot.get(ALLOCATIONS, shall.id)
-        if stands is None:
+        desired = change.allocation
+        current = snapshot.get(ALLOCATIONS, desired.id)
+        if current is None:
             continue
-        if stands.modify_index != shall.modify_index:
+        if current.modify_index != desired.modify_index:
             if not change.is_stop:
                 return None
-            # It was reported on while an earlier part was on its way: what the node said stays.
-            shall = _stopped_as_it_stands(stands, shall)
-        part.changes.append(ALLOCATIONS.build_put(shall))
-        part.conditions.append(snapshot.build_record_condition(ALLOCATIONS, stands))
+            # The node reported on the allocation after the plan was made: keep what it reported.
+            desired = _apply_stop(current, desired)
+        part.changes.append(ALLOCATIONS.build_put(desired))
+        part.conditions.append(snapshot.build_record_condition(ALLOCATIONS, current))
     return ()
 
 
-def _stopped_as_it_stands(stands: Allocation, wanted: Allocation) -> Allocation:
-    is_lost = not wanted.is_occupying and stands.is_occupying
+def _apply_stop(current: Allocation, desired: Allocation) -> Allocation:
+    """Return the current record of the allocation with the stop applied to it."""
+    is_lost = not desired.is_occupying and current.is_occupying
     return replace(
-        stands,
-        desired_status=wanted.desired_status,
-        desired_description=wanted.desired_description,
-        next_allocation=wanted.next_allocation or stands.next_allocation,
-        preempted_by_allocation=wanted.preempted_by_allocation or stands.preempted_by_allocation,
-        followup_eval_id=wanted.followup_eval_id,
-        reschedule_tracker=wanted.reschedule_tracker,
-        alloc_states=wanted.alloc_states if is_lost else stands.alloc_states,
-        client_status=wanted.client_status if is_lost else stands.client_status,
-        alloc_modify_index=wanted.alloc_modify_index,
-        modify_time=wanted.modify_time,
+        current,
+        desired_status=desired.desired_status,
+        desired_description=desired.desired_description,
+        next_allocation=desired.next_allocation or current.next_allocation,
+        preempted_by_allocation=desired.preempted_by_allocation or current.preempted_by_allocation,
+        followup_eval_id=desired.followup_eval_id,
+        reschedule_tracker=desired.reschedule_tracker,
+        alloc_states=desired.alloc_states if is_lost else current.alloc_states,
+        client_status=desired.client_status if is_lost else current.client_status,
+        alloc_modify_index=desired.alloc_modify_index,
+        modify_time=desired.modify_time,
     )
 
 
-def _take_placements(
-    plan: Plan, snapshot: Replica, ground: SchedulerCache, part: _Part
+def _add_placements(
+    plan: Plan, snapshot: Replica, cache: SchedulerCache, part: _WritePart
 ) -> tuple[dict[str, tuple[Allocation, ...]], list[str]]:
-    """Put nodes into the part as long as they fit; answers what is left, and the nodes that cannot take theirs.
+    """Add placements to the part, node by node, and return the rest and the ids of the dropped nodes.
 
-    A node with more than a part takes comes in several. Each of them is checked anew. Whatever is placed moves the mark
-    of all nodes, and rests on that of its own.
+    A node with more allocations than fit in one part is split over several parts, and each part is checked again. The
+    part writes the cluster version and requires an unchanged version of each node.
     """
     dropped: list[str] = []
     job = plan.job
-    allowance = None
+    remaining_quota = None
     if job is not None and plan.placements:
-        allowance = get_remaining_quota(snapshot, job.namespace, job.region, ground.quota_usage.get_quota_usage)
-    roomy = _with_room(ground, islice(plan.placements.items(), part.room() + 1))
-    standing, rests_on = (
+        remaining_quota = get_remaining_quota(snapshot, job.namespace, job.region, cache.quota_usage.get_quota_usage)
+    fitting_nodes = _find_fitting_nodes(cache, islice(plan.placements.items(), part.count_free_changes() + 1))
+    existing, expect_version = (
         snapshot.get_table_records(ALLOCATIONS).records,
         capacity_versions.make_node_version_lookup(snapshot),
     )
-    waiting = iter(plan.placements.items())
-    left: dict[str, tuple[Allocation, ...]] = {}
+    pending = iter(plan.placements.items())
+    rest: dict[str, tuple[Allocation, ...]] = {}
     has_placed = False
-    for node_id, placed in waiting:
-        room = part.room() - (not has_placed)
-        if (part.changes and len(placed) > room) or room < 1 or not part.has_room_for(1, 1):
-            left[node_id] = placed
+    for node_id, placed in pending:
+        free_changes = part.count_free_changes() - (not has_placed)
+        if (part.changes and len(placed) > free_changes) or free_changes < 1 or not part.can_add(1, 1):
+            rest[node_id] = placed
             break
-        taken, later = (placed, ()) if len(placed) <= room else (placed[:room], placed[room:])
-        fits = node_id in roomy or _fits(snapshot, ground, node_id, taken)
-        # An id that was promised to whoever takes a room may be given out by two plans: the second comes too late.
-        is_known = any(each.id in standing for each in taken)
-        if not fits or is_known or not (allowance is None or try_consume_quota(allowance, taken)):
+        fitting, postponed = (
+            (placed, ()) if len(placed) <= free_changes else (placed[:free_changes], placed[free_changes:])
+        )
+        fits = node_id in fitting_nodes or _can_place_on_node(snapshot, cache, node_id, fitting)
+        # Two plans may use the id that was promised to the allocation that preempted others. The second plan is
+        # dropped.
+        already_exists = any(allocation.id in existing for allocation in fitting)
+        if not fits or already_exists or not (remaining_quota is None or try_consume_quota(remaining_quota, fitting)):
             dropped.append(node_id)
             continue
         if not has_placed:
             has_placed = True
             part.changes.append(capacity_versions.write_cluster_version())
             part.conditions.append(capacity_versions.expect_cluster_version(snapshot))
-        part.changes += [PutRecord(ALLOCATIONS.name, each.id, each) for each in taken]
-        part.conditions.append(rests_on(node_id))
-        if later:
-            left[node_id] = later
+        part.changes += [PutRecord(ALLOCATIONS.name, allocation.id, allocation) for allocation in fitting]
+        part.conditions.append(expect_version(node_id))
+        if postponed:
+            rest[node_id] = postponed
             break
-    left.update(waiting)
-    return left, dropped
+    rest.update(pending)
+    return rest, dropped
 
 
-def _with_room(ground: SchedulerCache, placements: Iterable[tuple[str, Sequence[Allocation]]]) -> set[str]:
-    """Nodes that surely take all of theirs, looked at in one step: of amounts only, so those with more are left out."""
-    fleet = ground.fleet
-    asked = fleet.sum_placements(placements)
-    rows, most = asked.rows, fleet.count_most[asked.rows]
-    fits = fleet.is_ready[rows] & ((most == 0) | (fleet.count[rows] + asked.counts <= most))
-    fits &= fleet.cpu_used[rows] + asked.cpu <= fleet.cpu[rows]
-    fits &= fleet.memory_used[rows] + asked.memory_mb <= fleet.memory[rows]
-    fits &= fleet.disk_used[rows] + asked.disk_mb <= fleet.disk[rows]
-    return {fleet.get_node(row).id for row in rows[fits].tolist() if row not in asked.exclusive_rows}
+def _find_fitting_nodes(cache: SchedulerCache, placements: Iterable[tuple[str, Sequence[Allocation]]]) -> set[str]:
+    """Return the nodes that can take all their placements, checked in one pass over the columns.
+
+    Nodes where a placement needs ports, cores or devices are left out.
+    """
+    fleet = cache.fleet
+    amounts = fleet.sum_placements(placements)
+    rows, max_counts = amounts.rows, fleet.max_allocations[amounts.rows]
+    fits = fleet.is_ready[rows] & ((max_counts == 0) | (fleet.count[rows] + amounts.counts <= max_counts))
+    fits &= fleet.cpu_used[rows] + amounts.cpu <= fleet.cpu[rows]
+    fits &= fleet.memory_used[rows] + amounts.memory_mb <= fleet.memory[rows]
+    fits &= fleet.disk_used[rows] + amounts.disk_mb <= fleet.disk[rows]
+    return {fleet.get_node(row).id for row in rows[fits].tolist() if row not in amounts.exclusive_rows}
 
 
-def _fits(snapshot: Replica, ground: SchedulerCache, node_id: str, placed: Sequence[Allocation]) -> bool:
+def _can_place_on_node(snapshot: Replica, cache: SchedulerCache, node_id: str, placed: Sequence[Allocation]) -> bool:
+    """Return whether the node can take these allocations, including ports, cores and devices."""
     node = snapshot.get(NODES, node_id)
-    fleet = ground.fleet
+    fleet = cache.fleet
     row = fleet.row_by_node_id.get(node_id)
     if node is None or row is None or not node.is_ready_for_placements:
         return False
@@ -287,31 +318,32 @@ def _fits(snapshot: Replica, ground: SchedulerCache, node_id: str, placed: Seque
     ):
         return False
     if any(
-        each.allocated_resources is not None and has_exclusive_resources(each.allocated_resources) for each in placed
+        allocation.allocated_resources is not None and has_exclusive_resources(allocation.allocated_resources)
+        for allocation in placed
     ):
-        return _has_one_owner_each(fleet.exclusive_resources.get(row) or ExclusiveResources(), placed)
+        return _is_free_of_collisions(fleet.exclusive_resources.get(row) or ExclusiveResources(), placed)
     return True
 
 
-def _has_one_owner_each(standing: ExclusiveResources, placed: Sequence[Allocation]) -> bool:
-    """Nothing of what these hold one by one is held by anybody else."""
-    held = standing.copy()
+def _is_free_of_collisions(in_use: ExclusiveResources, placed: Sequence[Allocation]) -> bool:
+    """Return whether no port, core or device of these allocations is in use or assigned twice."""
+    used = in_use.copy()
     for allocation in placed:
         resources = allocation.allocated_resources
         if resources is None:
             continue
-        if any(port in held.ports for port in iter_ports(resources)):
+        if any(port in used.ports for port in iter_ports(resources)):
             return False
-        if any(core in held.cores for core in iter_cores(resources)):
+        if any(core in used.cores for core in iter_cores(resources)):
             return False
-        if any(device in held.devices for device in iter_devices(resources)):
+        if any(device in used.devices for device in iter_devices(resources)):
             return False
-        held.add_resources(resources)
+        used.add_resources(resources)
     return True
 
 
-def _ends(plan: Plan, snapshot: Replica) -> tuple[list[PutRecord | DeleteRecord], list[Condition]]:
-    """The evaluation's end and what follows from it; an evaluation that stood before is changed as it stands."""
+def _build_end(plan: Plan, snapshot: Replica) -> tuple[list[PutRecord | DeleteRecord], list[Condition]]:
+    """Return changes and conditions that end the evaluation and write its follow-ups."""
     assert plan.completed_evaluation is not None, "only a plan of which nothing was left out ends its evaluation"
     changes: list[PutRecord | DeleteRecord] = [EVALUATIONS.build_put(plan.completed_evaluation)]
     conditions = []

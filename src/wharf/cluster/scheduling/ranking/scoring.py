@@ -1,4 +1,7 @@
-"""How good a node is for a group: the scores that add up to a mean (scheduling.md 3.2), and which are the best."""
+"""Score formulas of nodes for one group (scheduling.md 3.2), and the selection of the best scores.
+
+A node's score is the mean of the parts that apply to it.
+"""
 
 import math
 from collections.abc import Iterable
@@ -25,28 +28,32 @@ AFFINITY: Final = "node-affinity"
 SPREAD: Final = "allocation-spread"
 
 MAX_PACKING_SCORE: Final = 18.0
+"""The highest raw packing score. Scores are divided by it, so that they are from 0 to 1."""
 UNAVAILABLE_SCORE: Final = -np.inf
-"""The score of a node that is full or closed."""
+"""The score of a node that has no capacity or must not be used."""
 
 SAMPLE_GROUPS_PER_RESULT: Final = 4
-"""For each of the best that are asked for."""
+"""Groups into which scores are divided, for each requested result. More groups give a better lower bound."""
 
 _LN10: Final = math.log(10)
 
 
 def score_packing(cpu: Ints, cpu_used: Ints, memory: Ints, memory_used: Ints, algorithm: str) -> Floats:
-    """How full (or, when spreading, how empty) each node is with the candidate on it, from 0 to 1."""
-    free = _free(cpu, cpu_used)
-    free += _free(memory, memory_used)
+    """Return how full each node is with one more allocation, from 0 to 1.
+
+    With the spread algorithm, return how empty each node is.
+    """
+    free = _compute_free_power(cpu, cpu_used)
+    free += _compute_free_power(memory, memory_used)
     scores: Floats = (free - 2) if algorithm == SchedulerAlgorithm.SPREAD else (20 - free)
     np.clip(scores, 0.0, MAX_PACKING_SCORE, out=scores)
     scores /= MAX_PACKING_SCORE
     return scores
 
 
-def _free(has: Ints, used: Ints) -> Floats:
-    """Ten to the power of the share that is free."""
-    share: Floats = used / np.maximum(has, 1)
+def _compute_free_power(available: Ints, used: Ints) -> Floats:
+    """Return 10 to the power of the free share of each node."""
+    share: Floats = used / np.maximum(available, 1)
     np.subtract(1, share, out=share)
     share *= _LN10
     np.exp(share, out=share)
@@ -54,58 +61,64 @@ def _free(has: Ints, used: Ints) -> Floats:
 
 
 def score_node_packing(cpu: int, cpu_used: int, memory: int, memory_used: int, algorithm: str) -> float:
-    """The same for a single node."""
+    """Return the packing score of a single node, as `score_packing` does for columns."""
     free = math.exp(_LN10 * (1 - cpu_used / max(cpu, 1))) + math.exp(_LN10 * (1 - memory_used / max(memory, 1)))
     score = (free - 2) if algorithm == SchedulerAlgorithm.SPREAD else (20 - free)
     return min(max(score, 0.0), MAX_PACKING_SCORE) / MAX_PACKING_SCORE
 
 
 def find_best_positions(scores: Floats, number: int) -> Ints:
-    """The places of so many best, best first and of equals the first; none that is closed."""
-    least = _least_of_the_best(scores, number)
-    places = np.flatnonzero(scores > least)
+    """Return the positions of up to `number` best scores, best first.
+
+    Equal scores keep their order. Unavailable nodes are never returned.
+    """
+    lowest = _find_score_bound(scores, number)
+    positions = np.flatnonzero(scores > lowest)
     if (
-        len(places) < number and least != UNAVAILABLE_SCORE
-    ):  # All of these, and as many of those that are just as good as the least.
-        places = np.concatenate((places, np.flatnonzero(scores == least)[: number - len(places)]))
-    best: Ints = places[np.argsort(-scores[places], kind="stable")][:number]
+        len(positions) < number and lowest != UNAVAILABLE_SCORE
+    ):  # Take all better positions and fill up with positions of the lowest score.
+        positions = np.concatenate((positions, np.flatnonzero(scores == lowest)[: number - len(positions)]))
+    best: Ints = positions[np.argsort(-scores[positions], kind="stable")][:number]
     return best
 
 
-def _least_of_the_best(scores: Floats, number: int) -> float:
-    """A score that so many reach, at most the least of theirs. The scores are dealt into groups, and only the best of each
-    group are parted: many times cheaper than to part all of them.
+def _find_score_bound(scores: Floats, number: int) -> float:
+    """Return a score that at least `number` entries reach, at most the lowest score among the best `number`.
+
+    The scores are divided into groups, and only the best score of each group is partitioned. This is many times cheaper
+    than to partition all scores.
     """
-    groups = SAMPLE_GROUPS_PER_RESULT * number
-    each = len(scores) // groups if groups else 0
-    if each < SAMPLE_GROUPS_PER_RESULT:
+    group_count = SAMPLE_GROUPS_PER_RESULT * number
+    group_size = len(scores) // group_count if group_count else 0
+    if group_size < SAMPLE_GROUPS_PER_RESULT:
         return float(np.partition(scores, -number)[-number]) if 0 < number < len(scores) else UNAVAILABLE_SCORE
-    highest = scores[: each * groups].reshape(each, groups).max(axis=0)
-    return float(np.partition(highest, -number)[-number])
+    best_of_groups = scores[: group_size * group_count].reshape(group_size, group_count).max(axis=0)
+    return float(np.partition(best_of_groups, -number)[-number])
 
 
-def score_affinities(fleet: Fleet, rows: Ints, wanted: Iterable[Affinity]) -> Floats:
-    """The matching weights of each of the rows, over all weights."""
+def score_affinities(fleet: Fleet, rows: Ints, affinities: Iterable[Affinity]) -> Floats:
+    """Return the sum of matching affinity weights, divided by the sum of all weights, for each row."""
     matched = np.zeros(len(rows))
     total = 0
-    for affinity in wanted:
+    for affinity in affinities:
         total += abs(affinity.weight)
-        matched += affinity.weight * _matching(fleet, rows, affinity)
+        matched += affinity.weight * _match_affinity(fleet, rows, affinity)
     return matched / total if total else matched
 
 
-def _matching(fleet: Fleet, rows: Ints, affinity: Affinity) -> Floats:
+def _match_affinity(fleet: Fleet, rows: Ints, affinity: Affinity) -> Floats:
+    """Return 1 for each row that matches the affinity, else 0."""
     sides = affinity.l_target, affinity.r_target
     if is_variable_target(affinity.r_target):
         nodes = [fleet.get_node(int(row)) for row in rows]
-        answers = [
+        matches = [
             evaluate_comparison(affinity.operand, *(resolve_target(side, node) for side in sides)) for node in nodes
         ]
-        return np.asarray(answers, dtype=np.float64)
+        return np.asarray(matches, dtype=np.float64)
     if is_unique_target(affinity.l_target):
         column = fleet.get_property_column(affinity.l_target)
         values = [
-            evaluate_comparison(affinity.operand, value, affinity.r_target) for value in (*column.words.values, None)
+            evaluate_comparison(affinity.operand, value, affinity.r_target) for value in (*column.values.values, None)
         ]
         return np.asarray(values, dtype=np.float64)[column.codes[rows]]
     examples = [

@@ -1,7 +1,7 @@
-"""The best node for each allocation of one group: all nodes that can are scored, every time.
+"""Chooses the best node for each allocation of one group. All feasible nodes are scored for every placement.
 
-The nodes that can are taken once, in an order that chance gives (so equals are chosen by chance); a placement touches the
-one row that it chose, and what it does to the spread. Nothing here loops over nodes.
+Candidates are taken once, in random order, so that ties are broken at random. A placement changes the row of the chosen
+node and the spread counts. Everything else is computed on columns, without a loop over nodes.
 """
 
 from collections.abc import Callable, Iterable
@@ -44,21 +44,25 @@ from wharf.contract.model.nodes.node import Node
 from wharf.contract.model.operator.scheduler_configuration import SchedulerAlgorithm
 
 MAX_SINGLE_RESCORES: Final = 4
-"""So many values whose boost moved are worked out one by one; of more, all nodes at once."""
+"""If more spread values than this change their boost, all nodes are scored again at once instead of value by value."""
 
 VolumeCheck = Callable[[Node, int], bool]
-"""Whether the node has the volumes that the allocation of this index asks for by its index."""
+"""Checks whether a node has the volumes that the allocation with this index requests."""
 
 
 class PlacementRules(msgspec.Struct, frozen=True):
-    """How the cluster, or the job's pool, wants nodes to be chosen."""
+    """Placement options of the cluster or of the job's node pool."""
 
     algorithm: str = SchedulerAlgorithm.BINPACK
     can_oversubscribe: bool = False
 
 
 class NodePreferences(msgspec.Struct, frozen=True):
-    """One allocation to be placed. `avoid`: nodes where it failed before; `prefer`: the node to be tried alone first."""
+    """One allocation that needs a node.
+
+    Nodes in `avoided_node_ids` get a lower score because the allocation failed there. `preferred_node_id` is tried
+    first.
+    """
 
     allocation_name: str
     avoided_node_ids: tuple[str, ...] = ()
@@ -66,7 +70,7 @@ class NodePreferences(msgspec.Struct, frozen=True):
 
 
 class NodeChoice(msgspec.Struct, frozen=True):
-    """A node, and what the allocation gets there."""
+    """The chosen node and the resources that the allocation is assigned there."""
 
     node: Node
     resources: AllocatedResources
@@ -75,13 +79,15 @@ class NodeChoice(msgspec.Struct, frozen=True):
 
 
 def has_job_anti_affinity(job: Job, rules: PlacementRules) -> bool:
-    """Whether siblings on a node speak against it (ADR 61). Work that ends gains nothing from being kept apart, and where
-    nodes are to be filled it would leave all of them half empty."""
+    """Return whether siblings on a node lower its score (ADR 61).
+
+    Finite jobs gain nothing from separate nodes. With bin packing, anti-affinity would leave all nodes half empty.
+    """
     return job.type != JobType.BATCH or rules.algorithm == SchedulerAlgorithm.SPREAD
 
 
 class NodeSelector:
-    """The placements of one group in one evaluation, one after the other."""
+    """Chooses nodes for the allocations of one group in one evaluation, one after the other."""
 
     def __init__(
         self,
@@ -101,364 +107,405 @@ class NodeSelector:
         self._job = job
         self._group = group
         self._rules = rules
-        self._chance = random
-        self._has_volumes = volume_check
-        self._grants = ResourceAssigner(group, can_oversubscribe=rules.can_oversubscribe)
+        self._random = random
+        self._volume_check = volume_check
+        self._assigner = ResourceAssigner(group, can_oversubscribe=rules.can_oversubscribe)
         self._demand = get_group_demand(group)
         self._failure: AllocMetric | None = None
-        self._failures = 0
+        self._failure_count = 0
         self._metric: AllocMetric | None = None
         self.rows: Ints = random.shuffle_values(np.flatnonzero(screened.feasible))
-        self._candidates = Candidates(draft, self.rows, self._grants, self._demand)
-        self._seen = len(draft.changed_rows)
-        self._keeps_apart = has_job_anti_affinity(job, rules)
+        self._candidates = Candidates(draft, self.rows, self._assigner, self._demand)
+        self._seen_changes = len(draft.changed_rows)
+        self._has_anti_affinity = has_job_anti_affinity(job, rules)
         is_on_every_node = job.type in (JobType.SYSTEM, JobType.SYSBATCH)
-        self._distinctions = DistinctConstraints(self._fleet, job, group, should_check_hosts=not is_on_every_node)
+        self._distinct_constraints = DistinctConstraints(
+            self._fleet, job, group, should_check_hosts=not is_on_every_node
+        )
         self._spreads: list[SpreadCount] = build_spread_counts(job, group, self._fleet)
-        self._spread_codes: list[Codes] = [spread.column.codes[self.rows] for spread in self._spreads]
-        self._collisions: Ints = np.zeros(len(self.rows), dtype=np.int64)
-        self._count_neighbours(siblings)
-        self._score()
+        self._spread_code_columns: list[Codes] = [spread.column.codes[self.rows] for spread in self._spreads]
+        self._sibling_counts: Ints = np.zeros(len(self.rows), dtype=np.int64)
+        self._count_siblings(siblings)
+        self._compute_scores()
 
-    # -- setting out -----------------------------------------------------------------------------------------------
+    # -- preparation -------------------------------------------------------------------------------------------------
 
-    def _count_neighbours(self, neighbours: Iterable[PlacedSibling]) -> None:
-        those = list(neighbours)
-        self._distinctions.count_siblings(those)
-        siblings = [each.row for each in those if each.group == self._group.name]
-        if self._keeps_apart and siblings:
-            by_row = np.bincount(np.asarray(siblings, dtype=np.int64), minlength=len(self._fleet))
-            self._collisions += by_row[self.rows]
+    def _count_siblings(self, siblings: Iterable[PlacedSibling]) -> None:
+        """Count the allocations of the job that are already placed."""
+        siblings = list(siblings)
+        self._distinct_constraints.count_siblings(siblings)
+        group_rows = [sibling.row for sibling in siblings if sibling.group == self._group.name]
+        if self._has_anti_affinity and group_rows:
+            by_row = np.bincount(np.asarray(group_rows, dtype=np.int64), minlength=len(self._fleet))
+            self._sibling_counts += by_row[self.rows]
         for spread in self._spreads:
-            for row in siblings:
+            for row in group_rows:
                 spread.count_allocation(row)
 
-    def _score(self) -> None:
+    def _compute_scores(self) -> None:
+        """Compute the score columns of all candidates."""
         candidates = self._candidates
-        self._packing = score_packing(
+        self._packing_scores = score_packing(
             candidates.cpu, candidates.cpu_after, candidates.memory, candidates.memory_after, self._rules.algorithm
         )
-        self._fixed: dict[str, Floats] = {}
-        asks = [asked for _task, asked in list_device_requests(self._group)]
-        if any(asked.affinities for asked in asks):
-            examples = [score_best_devices(node, asks) for node in self._fleet.kind_examples]
-            self._fixed[DEVICES] = np.asarray(examples)[self._fleet.kind[self.rows]]
-        wanted = [*(self._job.affinities or ()), *(self._group.affinities or ())]
-        wanted += [affinity for task in self._group.tasks or () for affinity in task.affinities or ()]
-        if wanted:
-            self._fixed[AFFINITY] = score_affinities(self._fleet, self.rows, wanted)
-        self._fixed_total: Floats = np.zeros(len(self.rows))
-        for scores in self._fixed.values():
-            self._fixed_total += scores
-        self._total: Floats = self._packing + self._fixed_total
-        self._number: Floats = np.full(len(self.rows), 1.0 + len(self._fixed))
-        if self._collisions.any():
-            collided = self._collisions > 0
-            self._total += np.where(collided, -(self._collisions + 1) / max(1, self._group.count), 0.0)
-            self._number += collided
-        self._is_open: Mask = candidates.has_capacity.copy()
-        self._is_open[list(candidates.missing_dimensions)] = False
-        self._plain: Floats = self._total / self._number
-        self._plain[~self._is_open] = UNAVAILABLE_SCORE
-        """The scores as they are without spread, penalties and what must be distinct."""
+        self._fixed_scores: dict[str, Floats] = {}
+        device_requests = [request for _task, request in list_device_requests(self._group)]
+        if any(request.affinities for request in device_requests):
+            examples = [score_best_devices(node, device_requests) for node in self._fleet.kind_examples]
+            self._fixed_scores[DEVICES] = np.asarray(examples)[self._fleet.kind[self.rows]]
+        affinities = [*(self._job.affinities or ()), *(self._group.affinities or ())]
+        affinities += [affinity for task in self._group.tasks or () for affinity in task.affinities or ()]
+        if affinities:
+            self._fixed_scores[AFFINITY] = score_affinities(self._fleet, self.rows, affinities)
+        self._fixed_score_sum: Floats = np.zeros(len(self.rows))
+        for scores in self._fixed_scores.values():
+            self._fixed_score_sum += scores
+        self._score_sums: Floats = self._packing_scores + self._fixed_score_sum
+        self._part_counts: Floats = np.full(len(self.rows), 1.0 + len(self._fixed_scores))
+        if self._sibling_counts.any():
+            collided = self._sibling_counts > 0
+            self._score_sums += np.where(collided, -(self._sibling_counts + 1) / max(1, self._group.count), 0.0)
+            self._part_counts += collided
+        self._is_available: Mask = candidates.has_capacity.copy()
+        self._is_available[list(candidates.missing_dimensions)] = False
+        self._plain_scores: Floats = self._score_sums / self._part_counts
+        self._plain_scores[~self._is_available] = UNAVAILABLE_SCORE
+        """The scores without spread, reschedule penalties and distinct constraints."""
 
-    def _rescore(self, at: int) -> None:
-        """One node, after something came or went there."""
+    def _rescore_node(self, position: int) -> None:
+        """Compute the score of one candidate again after an allocation was added or removed there."""
         candidates = self._candidates
-        packed = score_node_packing(
-            int(candidates.cpu[at]),
-            int(candidates.cpu_after[at]),
-            int(candidates.memory[at]),
-            int(candidates.memory_after[at]),
+        packing = score_node_packing(
+            int(candidates.cpu[position]),
+            int(candidates.cpu_after[position]),
+            int(candidates.memory[position]),
+            int(candidates.memory_after[position]),
             self._rules.algorithm,
         )
-        collisions = int(self._collisions[at])
-        total, number = packed + float(self._fixed_total[at]), 1.0 + len(self._fixed)
+        collisions = int(self._sibling_counts[position])
+        total, part_count = packing + float(self._fixed_score_sum[position]), 1.0 + len(self._fixed_scores)
         if collisions:
-            total, number = total - (collisions + 1) / max(1, self._group.count), number + 1
-        is_open = bool(candidates.has_capacity[at]) and at not in candidates.missing_dimensions
-        self._packing[at], self._total[at], self._number[at] = packed, total, number
-        self._is_open[at] = is_open
-        self._plain[at] = total / number if is_open else UNAVAILABLE_SCORE
+            total, part_count = total - (collisions + 1) / max(1, self._group.count), part_count + 1
+        is_available = bool(candidates.has_capacity[position]) and position not in candidates.missing_dimensions
+        self._packing_scores[position], self._score_sums[position], self._part_counts[position] = (
+            packing,
+            total,
+            part_count,
+        )
+        self._is_available[position] = is_available
+        self._plain_scores[position] = total / part_count if is_available else UNAVAILABLE_SCORE
 
-    # -- what others do meanwhile ----------------------------------------------------------------------------------
+    # -- changes by other selectors ----------------------------------------------------------------------------------
 
     def count_sibling(self, neighbour: PlacedSibling, sign: int = 1) -> None:
-        """Another allocation of the job came there, or (-1) leaves."""
-        self._distinctions.count_siblings((neighbour,), sign)
+        """Count one more, or with `sign=-1` one fewer, allocation of the job on a node."""
+        self._distinct_constraints.count_siblings((neighbour,), sign)
         if neighbour.group != self._group.name:
             return
         for spread in self._spreads:
             spread.count_allocation(neighbour.row, sign)
-        at = self._candidates.find_position(neighbour.row)
-        if at is not None:
-            self._collisions[at] += sign * self._keeps_apart
-            self._rescore(at)
+        position = self._candidates.find_position(neighbour.row)
+        if position is not None:
+            self._sibling_counts[position] += sign * self._has_anti_affinity
+            self._rescore_node(position)
 
     def _catch_up(self) -> None:
-        """Rows that others of this evaluation changed."""
-        for row in self._draft.changed_rows[self._seen :]:
-            at = self._candidates.find_position(row)
-            if at is not None:
-                self._candidates.refresh_node(at)
-                self._rescore(at)
-        self._seen = len(self._draft.changed_rows)
+        """Refresh the rows that other selectors of this evaluation changed."""
+        for row in self._draft.changed_rows[self._seen_changes :]:
+            position = self._candidates.find_position(row)
+            if position is not None:
+                self._candidates.refresh_node(position)
+                self._rescore_node(position)
+        self._seen_changes = len(self._draft.changed_rows)
 
-    # -- choosing --------------------------------------------------------------------------------------------------
+    # -- choosing ----------------------------------------------------------------------------------------------------
 
-    def choose_node(self, place: NodePreferences) -> NodeChoice | None:
-        """The best node, and the draft changed by what is put there. None: no node; `failure` says why."""
-        if self._failure is not None and self._has_volumes is None:
-            self._failures += 1  # One like it found no node; neither does this.
+    def choose_node(self, preferences: NodePreferences) -> NodeChoice | None:
+        """Choose the best node and record the placement in the draft.
+
+        Return `None` if no node can take the allocation. `failure_metric` then says why.
+        """
+        if self._failure is not None and self._volume_check is None:
+            self._failure_count += 1  # A sibling with the same requirements found no node, so this one will not either.
             return None
         self._catch_up()
-        scores = self._scores(place)
-        if place.preferred_node_id:
-            at = self._at(place.preferred_node_id)
-            if at is not None and scores[at] > UNAVAILABLE_SCORE:
-                chosen = self._take(at, scores, place)
+        scores = self._compute_preferred_scores(preferences)
+        if preferences.preferred_node_id:
+            position = self._find_position(preferences.preferred_node_id)
+            if position is not None and scores[position] > UNAVAILABLE_SCORE:
+                chosen = self._assign(position, scores, preferences)
                 if chosen is not None:
                     return chosen
-                scores[at] = UNAVAILABLE_SCORE
+                scores[position] = UNAVAILABLE_SCORE
         while len(scores):
             best = int(scores.argmax())
             if scores[best] == UNAVAILABLE_SCORE:
                 break
-            chosen = self._take(best, scores, place)
+            chosen = self._assign(best, scores, preferences)
             if chosen is not None:
                 return chosen
             scores[best] = UNAVAILABLE_SCORE
-        self._failure = self._told_failure(place)
-        self._failures += 1
+        self._failure = self._build_failure_metric(preferences)
+        self._failure_count += 1
         return None
 
-    def choose_nodes(self, number: int) -> list[NodeChoice]:
-        """After one was chosen: so many more like it, each as `choose` would choose it with nothing to avoid or to prefer.
-        Fewer, where there is no room, or where only `choose` knows: then it is to be asked for the next.
+    def choose_nodes(self, max_count: int) -> list[NodeChoice]:
+        """Choose nodes for up to `max_count` more allocations like the one that was chosen before.
+
+        Each choice equals what `choose_node` returns without avoided and preferred nodes. Returns fewer choices if
+        capacity runs out, and none if the group needs checks that only `choose_node` makes.
         """
-        metric, resources = self._metric, self._grants.shared_resources
-        if metric is None or resources is None or self._distinctions or self._has_volumes is not None:
+        metric, resources = self._metric, self._assigner.shared_resources
+        if metric is None or resources is None or self._distinct_constraints or self._volume_check is not None:
             return []
         self._catch_up()
-        filling = BatchFill(
+        fill = BatchFill(
             self._candidates,
             self._demand,
-            fixed_scores=self._fixed_total,
-            collisions=self._collisions,
-            fixed_part_count=len(self._fixed),
+            fixed_scores=self._fixed_score_sum,
+            collisions=self._sibling_counts,
+            fixed_part_count=len(self._fixed_scores),
             group_count=self._group.count,
-            has_anti_affinity=self._keeps_apart,
+            has_anti_affinity=self._has_anti_affinity,
             algorithm=self._rules.algorithm,
         )
         if self._spreads:
-            self._spread_out(filling, number)
+            self._fill_with_spread(fill, max_count)
         else:
-            filling.place_best(self._plain, number)
-        self._write_back(filling)
-        rows, nodes = self.rows[[at for at, _score in filling.choices]].tolist(), self._fleet
+            fill.place_best(self._plain_scores, max_count)
+        self._write_back(fill)
+        rows, fleet = self.rows[[position for position, _ in fill.choices]].tolist(), self._fleet
         return [
-            NodeChoice(nodes.get_node(row), resources, metric, score)
-            for row, (_at, score) in zip(rows, filling.choices, strict=True)
+            NodeChoice(fleet.get_node(row), resources, metric, score)
+            for row, (_, score) in zip(rows, fill.choices, strict=True)
         ]
 
-    def _spread_out(self, filling: BatchFill, number: int) -> None:
-        """A placement moves its own row, and with it what speaks for nodes of a few values."""
-        alike = SpreadClasses(self._spreads, self._spread_codes)
-        total, parts = np.where(self._is_open, self._total, UNAVAILABLE_SCORE), self._number.copy()
+    def _fill_with_spread(self, fill: BatchFill, max_count: int) -> None:
+        """Choose nodes one by one and rescore only the nodes whose own row or spread boost changed."""
+        spread_classes = SpreadClasses(self._spreads, self._spread_code_columns)
+        total, part_counts = np.where(self._is_available, self._score_sums, UNAVAILABLE_SCORE), self._part_counts.copy()
         scores: Floats = np.empty(0)
         boosts: Floats = np.empty(0)
-        for _ in range(number):
-            before, boosts = boosts, alike.compute_boosts()
-            moved = np.flatnonzero(boosts != before) if len(before) else alike.class_codes
+        for _ in range(max_count):
+            before, boosts = boosts, spread_classes.compute_boosts()
+            moved = np.flatnonzero(boosts != before) if len(before) else spread_classes.class_codes
             if len(moved) > MAX_SINGLE_RESCORES or not len(before):
-                boost = boosts[alike.class_codes]
-                scores = (total + boost) / (parts + (boost != 0))
+                boost = boosts[spread_classes.class_codes]
+                scores = (total + boost) / (part_counts + (boost != 0))
             else:
-                for kind in {*moved.tolist(), int(alike.class_codes[filling.choices[-1][0]])}:
-                    places, boost_of_kind = alike.list_members(kind), boosts[kind]
-                    scores[places] = (total[places] + boost_of_kind) / (parts[places] + (boost_of_kind != 0))
-            best = int(scores.argmax())
-            score = float(scores[best])
+                for class_code in {*moved.tolist(), int(spread_classes.class_codes[fill.choices[-1][0]])}:
+                    positions, class_boost = spread_classes.list_members(class_code), boosts[class_code]
+                    scores[positions] = (total[positions] + class_boost) / (part_counts[positions] + (class_boost != 0))
+            position = int(scores.argmax())
+            score = float(scores[position])
             if score == UNAVAILABLE_SCORE:
                 return
-            pile = filling.place_one(best, score)
-            total[best], parts[best] = pile.total if pile.is_open else UNAVAILABLE_SCORE, pile.number
-            row = int(self.rows[best])
+            node_fill = fill.place_one(position, score)
+            total[position], part_counts[position] = (
+                node_fill.score_sum if node_fill.is_available else UNAVAILABLE_SCORE,
+                node_fill.part_count,
+            )
+            row = int(self.rows[position])
             for spread in self._spreads:
                 spread.count_allocation(row)
 
-    def _write_back(self, filling: BatchFill) -> None:
-        """The columns as if each had been placed alone."""
-        taken = filling.list_filled_nodes()
-        if not taken:
+    def _write_back(self, fill: BatchFill) -> None:
+        """Update the columns as if each allocation had been placed alone."""
+        filled = fill.list_filled_nodes()
+        if not filled:
             return
-        places = np.asarray([at for at, _ in taken], dtype=np.int64)
-        piles = [pile for _, pile in taken]
-        numbers = np.asarray([pile.taken for pile in piles], dtype=np.int64)
-        self._draft.add_amounts(self.rows[places], numbers, self._demand)
-        self._seen = len(self._draft.changed_rows)
-        self._candidates.refresh_nodes(places)
-        self._collisions[places] += numbers * self._keeps_apart
-        self._packing[places] = [pile.packed for pile in piles]
-        self._total[places] = [pile.total for pile in piles]
-        self._number[places] = [pile.number for pile in piles]
-        self._is_open[places] = [pile.is_open for pile in piles]
-        self._plain[places] = [pile.score for pile in piles]
+        positions = np.asarray([position for position, _ in filled], dtype=np.int64)
+        node_fills = [node_fill for _, node_fill in filled]
+        placed_counts = np.asarray([node_fill.placed_count for node_fill in node_fills], dtype=np.int64)
+        self._draft.add_amounts(self.rows[positions], placed_counts, self._demand)
+        self._seen_changes = len(self._draft.changed_rows)
+        self._candidates.refresh_nodes(positions)
+        self._sibling_counts[positions] += placed_counts * self._has_anti_affinity
+        self._packing_scores[positions] = [node_fill.packing_score for node_fill in node_fills]
+        self._score_sums[positions] = [node_fill.score_sum for node_fill in node_fills]
+        self._part_counts[positions] = [node_fill.part_count for node_fill in node_fills]
+        self._is_available[positions] = [node_fill.is_available for node_fill in node_fills]
+        self._plain_scores[positions] = [node_fill.score for node_fill in node_fills]
 
-    def try_node(self, node: Node, place: NodePreferences) -> NodeChoice | None:
-        """That node and no other: for work that runs on every node. What fails on one says nothing of the next."""
+    def try_node(self, node: Node, preferences: NodePreferences) -> NodeChoice | None:
+        """Place the allocation on this node or nowhere, for jobs that run on every node.
+
+        A failure says nothing about other nodes.
+        """
         self._catch_up()
-        at = self._at(node.id)
-        if at is None:
+        position = self._find_position(node.id)
+        if position is None:
             return None
-        scores = self._scores(place)
-        return None if scores[at] == UNAVAILABLE_SCORE else self._take(at, scores, place)
+        scores = self._compute_preferred_scores(preferences)
+        return None if scores[position] == UNAVAILABLE_SCORE else self._assign(position, scores, preferences)
 
-    def score_node(self, node: Node, place: NodePreferences) -> float | None:
-        """How good the node is for one more; None: it cannot take it."""
+    def score_node(self, node: Node, preferences: NodePreferences) -> float | None:
+        """Return the score of the node for one more allocation, or `None` if the node cannot take it."""
         self._catch_up()
-        at = self._at(node.id)
-        score = UNAVAILABLE_SCORE if at is None else float(self._scores(place)[at])
+        position = self._find_position(node.id)
+        score = UNAVAILABLE_SCORE if position is None else float(self._compute_preferred_scores(preferences)[position])
         return None if score == UNAVAILABLE_SCORE else score
 
     @property
     def failure_metric(self) -> AllocMetric | None:
-        """Why what was left could not be placed; None: nothing failed."""
-        return None if self._failure is None else metrics.coalesce_failures(self._failure, self._failures)
+        """Why allocations could not be placed, or `None` if nothing failed."""
+        return None if self._failure is None else metrics.coalesce_failures(self._failure, self._failure_count)
 
     def explain_node_failure(self, node: Node) -> AllocMetric:
-        """The metric of one node that could not take it."""
-        at = self._at(node.id)
-        is_full = at is not None and not self._reason(at) and bool(self._candidates.find_shortage(at))
+        """Return the metric of one node that could not take the allocation."""
+        position = self._find_position(node.id)
+        is_full = (
+            position is not None
+            and not self._explain_distinct(position)
+            and bool(self._candidates.find_shortage(position))
+        )
         return metrics.build_node_metric(node, self._job, self.find_obstacle(node), is_filtered=not is_full)
 
     def explain_failure(self) -> AllocMetric:
-        """The metric of all nodes together, where none can take it."""
-        return self._told_failure()
+        """Return the metric of all nodes when none can take the allocation."""
+        return self._build_failure_metric()
 
     def find_obstacle(self, node: Node) -> str:
-        """What stands against one node now: a reason of the screening, or a dimension. Empty: nothing."""
+        """Return why the node cannot take one more allocation now, or an empty text.
+
+        The text is a feasibility reason or the dimension that is exhausted.
+        """
         self._catch_up()
         row = self._fleet.row_by_node_id.get(node.id, MISSING_CODE)
         if row == MISSING_CODE:
             return "node is gone"
-        at = self._at(node.id)
-        if at is None:
+        position = self._find_position(node.id)
+        if position is None:
             code = int(self._screened.reason_codes[row])
             return self._screened.reasons.values[code] if code > FEASIBLE else "not ready"
-        return self._reason(at) or self._candidates.find_shortage(at)
+        return self._explain_distinct(position) or self._candidates.find_shortage(position)
 
     def is_infeasible(self, node: Node) -> bool:
-        """Whether the node can never run the group as it is now, full or not."""
-        return self._at(node.id) is None
+        """Return whether the node can never run the group, whether or not it is full."""
+        return self._find_position(node.id) is None
 
     def list_full_rows(self) -> Ints:
-        """The rows that could take one more, had they more cpu, memory or disk, and lack nothing else."""
+        """Return the rows that lack only CPU, memory or disk for one more allocation."""
         self._catch_up()
         able = ~self._candidates.has_capacity & (self._candidates.free_slots > 0)
         able[list(self._candidates.missing_dimensions)] = False
-        if self._distinctions:
-            able &= self._distinctions.mask_allowed(self.rows)
+        if self._distinct_constraints:
+            able &= self._distinct_constraints.mask_allowed(self.rows)
         rows: Ints = self.rows[able]
         return rows
 
     @property
     def demand(self) -> Usage:
+        """What one allocation of the group uses."""
         return self._demand
 
-    def _at(self, node_id: str) -> int | None:
+    def _find_position(self, node_id: str) -> int | None:
+        """Return the candidate position of the node, or `None`."""
         return self._candidates.find_position(self._fleet.row_by_node_id.get(node_id))
 
-    def _reason(self, at: int) -> str:
-        return self._distinctions.explain_row(int(self.rows[at])) if self._distinctions else ""
+    def _explain_distinct(self, position: int) -> str:
+        """Return the distinct constraint that excludes this candidate, or an empty text."""
+        return self._distinct_constraints.explain_row(int(self.rows[position])) if self._distinct_constraints else ""
 
-    def _scores(self, place: NodePreferences) -> Floats:
-        """For this allocation; without anything of its own these are kept from the last."""
-        avoided = [at for at in map(self._at, place.avoided_node_ids) if at is not None]
-        if not (avoided or self._spreads or self._distinctions or self._has_volumes):
-            return self._plain
-        total, number = self._total, self._number
+    def _compute_preferred_scores(self, preferences: NodePreferences) -> Floats:
+        """Return the scores for this allocation. Without its own preferences they are the shared plain scores."""
+        avoided = [
+            position for position in map(self._find_position, preferences.avoided_node_ids) if position is not None
+        ]
+        if not (avoided or self._spreads or self._distinct_constraints or self._volume_check):
+            return self._plain_scores
+        total, part_count = self._score_sums, self._part_counts
         if self._spreads:
-            boost = self._boost()
-            total, number = total + boost, number + (boost != 0)
+            boost = self._compute_boost_column()
+            total, part_count = total + boost, part_count + (boost != 0)
         if avoided:
-            total, number = total.copy(), number.copy()
+            total, part_count = total.copy(), part_count.copy()
             total[avoided] -= 1
-            number[avoided] += 1
-        is_open = self._is_open
-        if self._distinctions:
-            is_open = is_open & self._distinctions.mask_allowed(self.rows)
-        if self._has_volumes is not None:
-            is_open = is_open & self._having_volumes(place)
-        scores: Floats = np.where(is_open, total / number, UNAVAILABLE_SCORE)
+            part_count[avoided] += 1
+        is_available = self._is_available
+        if self._distinct_constraints:
+            is_available = is_available & self._distinct_constraints.mask_allowed(self.rows)
+        if self._volume_check is not None:
+            is_available = is_available & self._mask_nodes_with_volumes(preferences)
+        scores: Floats = np.where(is_available, total / part_count, UNAVAILABLE_SCORE)
         return scores
 
-    def _boost(self) -> Floats:
+    def _compute_boost_column(self) -> Floats:
+        """Return the sum of all spread boosts for each candidate."""
         boost: Floats = np.zeros(len(self.rows))
-        for spread, codes in zip(self._spreads, self._spread_codes, strict=True):
+        for spread, codes in zip(self._spreads, self._spread_code_columns, strict=True):
             boost += spread.compute_boosts()[codes]
         return boost
 
-    def _having_volumes(self, place: NodePreferences) -> Mask:
-        has, index = self._has_volumes, parse_index(place.allocation_name)
-        assert has is not None, "asked only where volumes go by index"
-        found = [has(self._fleet.get_node(int(row)), index) for row in self.rows]
+    def _mask_nodes_with_volumes(self, preferences: NodePreferences) -> Mask:
+        """Return which candidates have the volumes that this allocation requests by its index."""
+        check, index = self._volume_check, parse_index(preferences.allocation_name)
+        assert check is not None, "called only if volumes are requested by index"
+        found = [check(self._fleet.get_node(int(row)), index) for row in self.rows]
         return np.asarray(found, dtype=np.bool_)
 
-    def _take(self, at: int, scores: Floats, place: NodePreferences) -> NodeChoice | None:
-        row, score = int(self.rows[at]), float(scores[at])
+    def _assign(self, position: int, scores: Floats, preferences: NodePreferences) -> NodeChoice | None:
+        """Assign resources on the candidate and record the placement.
+
+        Return `None` if the node lacks ports, cores or devices.
+        """
+        row, score = int(self.rows[position]), float(scores[position])
         node = self._fleet.get_node(row)
         try:
-            resources = self._grants.assign_resources(
-                node, self._draft.get_exclusive_resources(row), self._chance.draw_below
+            resources = self._assigner.assign_resources(
+                node, self._draft.get_exclusive_resources(row), self._random.draw_below
             )
-        except InsufficientResources as refused:
-            self._candidates.missing_dimensions[at] = refused.dimension
-            self._rescore(at)
+        except InsufficientResources as shortage:
+            self._candidates.missing_dimensions[position] = shortage.dimension
+            self._rescore_node(position)
             return None
-        metric = self._told(scores, place)
-        usage = self._demand if self._grants.has_only_amounts else get_resources_usage(resources)
+        metric = self._get_metric(scores, preferences)
+        usage = self._demand if self._assigner.has_only_amounts else get_resources_usage(resources)
         self._draft.add_allocation(row, resources, usage)
-        self._seen = len(self._draft.changed_rows)
-        self._candidates.refresh_node(at)
+        self._seen_changes = len(self._draft.changed_rows)
+        self._candidates.refresh_node(position)
         self.count_sibling(PlacedSibling(row, self._group.name))
         return NodeChoice(node, resources, metric, score)
 
-    # -- telling ---------------------------------------------------------------------------------------------------
+    # -- metrics -----------------------------------------------------------------------------------------------------
 
-    def _told(self, scores: Floats, place: NodePreferences) -> AllocMetric:
-        """Siblings share what was told of the first, unless something was special about them."""
-        if self._metric is not None and not place.avoided_node_ids:
+    def _get_metric(self, scores: Floats, preferences: NodePreferences) -> AllocMetric:
+        """Return the placement metric. Siblings share the metric of the first one, unless they avoid nodes."""
+        if self._metric is not None and not preferences.avoided_node_ids:
             return self._metric
-        avoided = {self._at(node_id) for node_id in place.avoided_node_ids}
-        boost = self._boost() if self._spreads else None
+        avoided = {self._find_position(node_id) for node_id in preferences.avoided_node_ids}
+        boost = self._compute_boost_column() if self._spreads else None
 
-        def shown(at: int, score: float) -> NodeScore:
-            collisions = int(self._collisions[at])
-            parts = {BINPACK: float(self._packing[at])}
-            parts |= {name: float(each[at]) for name, each in self._fixed.items()}
-            parts[ANTI_AFFINITY] = -(collisions + 1) / max(1, self._group.count) if collisions else 0.0
-            parts[PENALTY] = -1.0 if at in avoided else 0.0
+        def build_node_score(position: int, score: float) -> NodeScore:
+            sibling_count = int(self._sibling_counts[position])
+            parts = {BINPACK: float(self._packing_scores[position])}
+            parts |= {name: float(column[position]) for name, column in self._fixed_scores.items()}
+            parts[ANTI_AFFINITY] = -(sibling_count + 1) / max(1, self._group.count) if sibling_count else 0.0
+            parts[PENALTY] = -1.0 if position in avoided else 0.0
             if boost is not None:
-                parts[SPREAD] = float(boost[at])
-            return NodeScore(node_id=self._fleet.get_node(int(self.rows[at])).id, scores=parts, norm_score=score)
+                parts[SPREAD] = float(boost[position])
+            return NodeScore(node_id=self._fleet.get_node(int(self.rows[position])).id, scores=parts, norm_score=score)
 
-        told = metrics.add_scores(metrics.build_screening_metric(self._fleet, self._screened, self._job), scores, shown)
-        if not place.avoided_node_ids:
-            self._metric = told
-        return told
+        metric = metrics.add_scores(
+            metrics.build_screening_metric(self._fleet, self._screened, self._job), scores, build_node_score
+        )
+        if not preferences.avoided_node_ids:
+            self._metric = metric
+        return metric
 
-    def _told_failure(self, place: NodePreferences | None = None) -> AllocMetric:
-        def reason(at: int) -> str:
-            has, row = self._has_volumes, int(self.rows[at])
+    def _build_failure_metric(self, preferences: NodePreferences | None = None) -> AllocMetric:
+        """Return the metric that says what each candidate lacks."""
+
+        def explain(position: int) -> str:
+            check, row = self._volume_check, int(self.rows[position])
             if (
-                place is not None
-                and has is not None
-                and not has(self._fleet.get_node(row), parse_index(place.allocation_name))
+                preferences is not None
+                and check is not None
+                and not check(self._fleet.get_node(row), parse_index(preferences.allocation_name))
             ):
                 return MISSING_VOLUMES
-            return self._reason(at)
+            return self._explain_distinct(position)
 
-        told = metrics.build_screening_metric(self._fleet, self._screened, self._job)
-        may_tell = reason if self._distinctions or self._has_volumes is not None else None
-        return metrics.add_failure_reasons(told, self._fleet, self._candidates, self._group, may_tell)
+        metric = metrics.build_screening_metric(self._fleet, self._screened, self._job)
+        explain_candidate = explain if self._distinct_constraints or self._volume_check is not None else None
+        return metrics.add_failure_reasons(metric, self._fleet, self._candidates, self._group, explain_candidate)

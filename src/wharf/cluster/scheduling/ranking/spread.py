@@ -1,4 +1,4 @@
-"""How much an even spread, or one by targets, speaks for each value of a property (scheduling.md 3.3)."""
+"""Spread boosts: how much each value of a node attribute is favored, evenly or by targets (scheduling.md 3.3)."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -12,162 +12,172 @@ from wharf.contract.model.jobs.groups import TaskGroup
 from wharf.contract.model.jobs.job import Job
 
 MISSING_VALUE_BOOST: Final = -1.0
+"""The boost of nodes without the attribute, and of values that no target names."""
 OTHER_VALUES: Final = "*"
+"""The target that stands for all values without a target of their own."""
 MAX_INT16: Final = np.iinfo(np.int16).max
+"""The largest class code that fits in 16 bits, which numpy sorts faster."""
 
 
 class SpreadCount:
-    """One spread of a group: how many of its allocations are at each value, and what that is worth.
+    """One spread of a group: allocations per attribute value and the boost of each value.
 
-    Both are kept by number of the value, so that the boosts of all nodes are one look-up. The last stands for nodes
-    that do not have the property: `codes` of those are -1. One allocation more moves the boost of its own value, and
-    seldom those of others: these are worked out anew only then.
+    Both are indexed by the code of the value, so that the boosts of all nodes are one lookup. The last entry stands for
+    nodes without the attribute, whose code is -1. One more allocation changes the boost of its own value and seldom of
+    others. Only then all boosts are computed again.
     """
 
     def __init__(self, spread: Spread, column: PropertyColumn, *, count: int, weight_share: float) -> None:
         self.column = column
-        values = column.words.values
-        self._used: Ints = np.zeros(len(values), dtype=np.int64)
+        values = column.values.values
+        self._counts: Ints = np.zeros(len(values), dtype=np.int64)
         self._boosts: Floats | None = None
-        """As they were answered last; None: most of them have moved."""
-        self._worth = _ToTargets(spread, values, count=count, share=weight_share) if spread.spread_target else _Even()
+        """The boosts as computed last. `None`: most of them have changed."""
+        self._formula = (
+            _TargetSpread(spread, values, count=count, share=weight_share) if spread.spread_target else _EvenSpread()
+        )
 
     def count_allocation(self, row: int, sign: int = 1) -> None:
-        """One more, or one less, on the node of this row."""
+        """Count one more, or with `sign=-1` one fewer, allocation on the node in this row."""
         code = int(self.column.codes[row])
         if code == MISSING_CODE:
             return
-        before = int(self._used[code])
+        before = int(self._counts[code])
         after = max(0, before + sign)
-        self._used[code] = after
-        boost = self._worth.moved(code, before, after)
+        self._counts[code] = after
+        boost = self._formula.compute_new_boost(code, before, after)
         if boost is None:
             self._boosts = None
         elif self._boosts is not None:
             self._boosts[code] = boost
 
     def compute_boosts(self) -> Floats:
-        """By number of the value. Whoever keeps them copies them."""
-        if self._boosts is None or self._worth.is_moving:
-            self._boosts = np.append(self._worth.of_all(self._used), MISSING_VALUE_BOOST)
+        """Return the boosts by value code. Callers that keep the array must copy it."""
+        if self._boosts is None or self._formula.changes_on_compute:
+            self._boosts = np.append(self._formula.compute_all_boosts(self._counts), MISSING_VALUE_BOOST)
         return self._boosts
 
 
-class _Even:
-    """As many at each value, of those that have any."""
+class _EvenSpread:
+    """An even spread: the same number of allocations for each value that has any."""
 
-    is_moving = False
+    changes_on_compute = False
 
     def __init__(self) -> None:
-        self._tally: dict[int, int] = {}
-        """How many values have so many; those that have none are not counted."""
+        self._value_counts: dict[int, int] = {}
+        """How many values have a given number of allocations. Values without allocations are not counted."""
 
-    def moved(self, _code: int, before: int, after: int) -> float | None:
-        """The boost of this value from now on; None: those of others moved too."""
-        tally = self._tally
-        was = (min(tally), max(tally)) if tally else None
-        for number, sign in ((before, -1), (after, 1)):
-            if number:
-                tally[number] = tally.get(number, 0) + sign
-                if not tally[number]:
-                    del tally[number]
-        if not tally or was != (min(tally), max(tally)):
+    def compute_new_boost(self, _code: int, before: int, after: int) -> float | None:
+        """Return the new boost of the value, or `None` if boosts of other values changed too."""
+        value_counts = self._value_counts
+        bounds_before = (min(value_counts), max(value_counts)) if value_counts else None
+        for count, sign in ((before, -1), (after, 1)):
+            if count:
+                value_counts[count] = value_counts.get(count, 0) + sign
+                if not value_counts[count]:
+                    del value_counts[count]
+        if not value_counts or bounds_before != (min(value_counts), max(value_counts)):
             return None
-        least, most = was
-        if after != least:
-            return (least - after) / least
-        return -1.0 if least == most else (most - least) / least
+        lowest, highest = bounds_before
+        if after != lowest:
+            return (lowest - after) / lowest
+        return -1.0 if lowest == highest else (highest - lowest) / lowest
 
-    def of_all(self, used: Ints) -> Floats:
-        if not self._tally:
+    def compute_all_boosts(self, used: Ints) -> Floats:
+        """Return the boosts of all values."""
+        if not self._value_counts:
             return np.zeros(len(used))
-        least, most = min(self._tally), max(self._tally)
-        boosts: Floats = (least - used) / least
-        boosts[used == least] = -1.0 if least == most else (most - least) / least
+        lowest, highest = min(self._value_counts), max(self._value_counts)
+        boosts: Floats = (lowest - used) / lowest
+        boosts[used == lowest] = -1.0 if lowest == highest else (highest - lowest) / lowest
         return boosts
 
 
-class _ToTargets:
-    """Shares of the group that are told value by value; `*` stands for all that are not told."""
+class _TargetSpread:
+    """A spread with a target share for each value. The value `*` stands for all values without a target."""
 
     def __init__(self, spread: Spread, values: Sequence[str], *, count: int, share: float) -> None:
         desired = {target.value: target.percent / 100 * count for target in spread.spread_target or ()}
-        told = sum(desired.values())
-        if told < count and OTHER_VALUES not in desired:
-            desired[OTHER_VALUES] = count - told
-        self._share = share
+        assigned = sum(desired.values())
+        if assigned < count and OTHER_VALUES not in desired:
+            desired[OTHER_VALUES] = count - assigned
+        self._weight_share = share
         self._is_named: Mask = np.asarray([value in desired for value in values], dtype=np.bool_)
-        others = desired.get(OTHER_VALUES)
-        self._is_wanted: Mask = self._is_named | (others is not None)
-        self._wanted: Floats = np.asarray(
-            [desired.get(value, 0.0 if others is None else others) for value in values], dtype=np.float64
+        other_share = desired.get(OTHER_VALUES)
+        self._has_desired_count: Mask = self._is_named | (other_share is not None)
+        self._desired_counts: Floats = np.asarray(
+            [desired.get(value, 0.0 if other_share is None else other_share) for value in values], dtype=np.float64
         )
-        self._is_asked: Mask = self._is_wanted & (self._wanted != 0)
-        self._is_unwished: Mask = self._is_wanted & (self._wanted == 0)
+        self._has_positive_target: Mask = self._has_desired_count & (self._desired_counts != 0)
+        self._has_zero_target: Mask = self._has_desired_count & (self._desired_counts == 0)
         self._lowest = -1.0
-        self.is_moving = bool(self._is_unwished.any())
-        """What none is wished of is worth as little as anything was so far: that may be less each time it is asked for."""
+        self.changes_on_compute = bool(self._has_zero_target.any())
+        """Values with a target of zero get the lowest boost so far, which may fall with every computation."""
 
-    def moved(self, code: int, _before: int, after: int) -> float | None:
-        """The boost of this value from now on; None: those of others moved too."""
+    def compute_new_boost(self, code: int, _before: int, after: int) -> float | None:
+        """Return the new boost of the value, or `None` if boosts of other values changed too."""
         if not self._is_named[code]:
-            return None if self._is_wanted[code] else MISSING_VALUE_BOOST
-        wanted = float(self._wanted[code])
-        return None if wanted == 0 else (wanted - (after + 1)) / wanted * self._share
+            return None if self._has_desired_count[code] else MISSING_VALUE_BOOST
+        desired = float(self._desired_counts[code])
+        return None if desired == 0 else (desired - (after + 1)) / desired * self._weight_share
 
-    def of_all(self, used: Ints) -> Floats:
+    def compute_all_boosts(self, used: Ints) -> Floats:
+        """Return the boosts of all values."""
         used = np.where(self._is_named, used, used[~self._is_named].sum())
         boosts: Floats = np.full(len(used), MISSING_VALUE_BOOST)
-        asked, wanted = self._is_asked, self._wanted
-        boosts[asked] = (wanted[asked] - (used[asked] + 1)) / wanted[asked] * self._share
-        if self.is_moving:
-            # Value by value, in their order: each is compared with those before it.
-            lowest = np.minimum.accumulate(np.append(self._lowest, np.where(asked, boosts, np.inf)))
-            boosts[self._is_unwished] = lowest[:-1][self._is_unwished]
+        has_target, desired = self._has_positive_target, self._desired_counts
+        boosts[has_target] = (desired[has_target] - (used[has_target] + 1)) / desired[has_target] * self._weight_share
+        if self.changes_on_compute:
+            # In the order of the values: each is compared with those before it.
+            lowest = np.minimum.accumulate(np.append(self._lowest, np.where(has_target, boosts, np.inf)))
+            boosts[self._has_zero_target] = lowest[:-1][self._has_zero_target]
             self._lowest = float(lowest[-1])
         return boosts
 
 
 class SpreadClasses:
-    """Nodes that have the same value of each spread: a boost is worked out once for all of them. `of`: by place among the
-    candidates, the number of its kind.
+    """Groups candidates that have the same value of each spread, so that a boost is computed once per group.
+
+    `class_codes` maps candidate positions to the number of the group.
     """
 
     def __init__(self, spreads: Sequence[SpreadCount], codes: Sequence[Codes]) -> None:
-        """`codes`: of each spread, by place among the candidates."""
+        """Group the candidates. `codes` holds the value codes of each spread, by candidate position."""
         self._spreads = spreads
-        self._by_kind: list[Ints] | None = None
+        self._members_by_class: list[Ints] | None = None
         if len(spreads) == 1:
-            kinds = len(spreads[0].column.words) + 1
-            self._codes: list[Codes] = [np.arange(kinds, dtype=np.int32)]
-            self.class_codes: Ints = codes[0].astype(np.int64) % kinds
+            class_count = len(spreads[0].column.values) + 1
+            self._class_value_codes: list[Codes] = [np.arange(class_count, dtype=np.int32)]
+            self.class_codes: Ints = codes[0].astype(np.int64) % class_count
         else:
             key: Ints = np.zeros(len(codes[0]), dtype=np.int64)
-            for spread, each in zip(spreads, codes, strict=True):
-                key = key * (len(spread.column.words) + 1) + (each + 1)
+            for spread, column in zip(spreads, codes, strict=True):
+                key = key * (len(spread.column.values) + 1) + (column + 1)
             _, first, self.class_codes = np.unique(key, return_index=True, return_inverse=True)
-            self._codes = [each[first] for each in codes]
+            self._class_value_codes = [column[first] for column in codes]
 
-    def list_members(self, kind: int) -> Ints:
-        """The places of its nodes."""
-        if self._by_kind is None:
-            kinds = len(self._codes[0])
-            # Of short numbers numpy sorts by their digits: in one round, and for all kinds at once.
-            of = self.class_codes.astype(np.int16) if kinds <= MAX_INT16 else self.class_codes
-            order = np.argsort(of, kind="stable")
-            self._by_kind = np.split(order, np.cumsum(np.bincount(self.class_codes, minlength=kinds))[:-1])
-        return self._by_kind[kind]
+    def list_members(self, class_code: int) -> Ints:
+        """Return the candidate positions of the class."""
+        if self._members_by_class is None:
+            class_count = len(self._class_value_codes[0])
+            # numpy radix-sorts 16-bit numbers, which groups all classes in one pass.
+            codes = self.class_codes.astype(np.int16) if class_count <= MAX_INT16 else self.class_codes
+            order = np.argsort(codes, kind="stable")
+            self._members_by_class = np.split(
+                order, np.cumsum(np.bincount(self.class_codes, minlength=class_count))[:-1]
+            )
+        return self._members_by_class[class_code]
 
     def compute_boosts(self) -> Floats:
-        """By number of the kind."""
-        boost: Floats = np.zeros(len(self._codes[0]))
-        for spread, codes in zip(self._spreads, self._codes, strict=True):
+        """Return the boosts by class code."""
+        boost: Floats = np.zeros(len(self._class_value_codes[0]))
+        for spread, codes in zip(self._spreads, self._class_value_codes, strict=True):
             boost += spread.compute_boosts()[codes]
         return boost
 
 
 def build_spread_counts(job: Job, group: TaskGroup, fleet: Fleet) -> list[SpreadCount]:
-    """Of the job's spreads and the group's own: each is counted for this group alone."""
+    """Return the counts for the spreads of the job and of the group. Each counts only this group."""
     spreads = [*(job.spreads or ()), *(group.spreads or ())]
     weights = sum(spread.weight for spread in spreads)
     return [

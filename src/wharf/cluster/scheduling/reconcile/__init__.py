@@ -1,5 +1,6 @@
-"""What should differ between what a job wants and what is there: stops, placements, changes, and when to look again.
+"""Reconciliation: compares what a job requests with its allocations.
 
-It knows nodes only as gone, down, out of contact or fine, and asks one question about room: whether an allocation can be
-updated where it is. It chooses no node.
+The result is stops, placements, updates and follow-ups.
+It sees a node only as deleted, down, disconnected, draining or fine. Its one question about resources is whether an
+allocation can be updated in place. It chooses no nodes.
 """

@@ -1,6 +1,6 @@
-"""What an allocation is to its group just now, by what is wanted, what its node said, and how its node is.
+"""Classifies an allocation by its desired state, its reported state and the state of its node.
 
-The table of scheduling.md 5.3: first match wins.
+This is the table of scheduling.md 5.3: the first match applies.
 """
 
 import enum
@@ -13,13 +13,15 @@ from wharf.contract.model.nodes.node import Node, NodeStatus
 from wharf.contract.model.times import to_ns
 
 DELETED_NODE: Final = None
-"""Stands for a node that no longer exists, among those that are tainted."""
+"""Stands for a deleted node in `TaintedNodes`."""
 
 TaintedNodes = Mapping[str, Node | None]
-"""Nodes on which the job has allocations and that are gone, down, draining or out of contact."""
+"""Nodes that have allocations of the job and are deleted (`None`), down, draining or disconnected, by node id."""
 
 
 class AllocationClass(enum.Enum):
+    """What reconciliation does with an allocation."""
+
     UNTAINTED = "untainted"
     IGNORED = "ignored"
     MIGRATING = "migrating"
@@ -30,12 +32,13 @@ class AllocationClass(enum.Enum):
 
 
 def is_last_state_unknown(allocation: Allocation) -> bool:
-    """The last that servers said of it is that they do not know."""
+    """Return whether the last state that servers recorded is unknown."""
     states = allocation.alloc_states or ()
     return bool(states) and states[-1].value == ClientStatus.UNKNOWN
 
 
 def should_reconnect(allocation: Allocation) -> bool:
+    """Return whether the allocation was disconnected and must be reconciled when its node returns."""
     return is_last_state_unknown(allocation) and allocation.client_status in (
         ClientStatus.UNKNOWN,
         ClientStatus.RUNNING,
@@ -44,15 +47,17 @@ def should_reconnect(allocation: Allocation) -> bool:
 
 
 def get_lost_after_ns(group: TaskGroup | None) -> int:
+    """Return how long a disconnected allocation may stay unknown before it is lost. 0: it is lost at once."""
     return group.disconnect.lost_after if group is not None and group.disconnect is not None else 0
 
 
 def should_replace_lost(group: TaskGroup | None) -> bool:
+    """Return whether a lost or disconnected allocation of the group is replaced."""
     return group is None or group.disconnect is None or group.disconnect.replace
 
 
 def get_unknown_since_ns(allocation: Allocation) -> int | None:
-    """Since when the servers do not know what it does."""
+    """Return since when the state of the allocation is unknown, or `None`."""
     states = allocation.alloc_states or ()
     if not states or states[-1].value != ClientStatus.UNKNOWN or states[-1].time is None:
         return None
@@ -62,36 +67,38 @@ def get_unknown_since_ns(allocation: Allocation) -> int | None:
 def classify_allocation(
     allocation: Allocation, group: TaskGroup | None, tainted: TaintedNodes, now_ns: int
 ) -> AllocationClass:
-    comes_back = should_reconnect(allocation)
-    if comes_back:
+    """Return the class of the allocation."""
+    is_reconnecting = should_reconnect(allocation)
+    if is_reconnecting:
         if allocation.client_status is ClientStatus.FAILED and allocation.desired_status is DesiredStatus.RUN:
             return AllocationClass.RECONNECTING
     elif allocation.is_terminal:
-        return _of_terminal(allocation)
+        return _classify_terminal(allocation)
     if _is_expired(allocation, group, now_ns):
         return AllocationClass.EXPIRING
-    if comes_back and allocation.client_status is ClientStatus.FAILED and allocation.is_server_terminal:
+    if is_reconnecting and allocation.client_status is ClientStatus.FAILED and allocation.is_server_terminal:
         return AllocationClass.IGNORED
     is_tainted = allocation.node_id in tainted
     node = tainted.get(allocation.node_id)
     if node is not None and node.status is NodeStatus.DISCONNECTED:
-        return _of_disconnected(allocation, group)
+        return _classify_on_disconnected_node(allocation, group)
     if allocation.should_migrate:
         return AllocationClass.MIGRATING
     if not is_tainted or (node is not None and node.status is NodeStatus.READY):
-        return AllocationClass.RECONNECTING if comes_back else AllocationClass.UNTAINTED
+        return AllocationClass.RECONNECTING if is_reconnecting else AllocationClass.UNTAINTED
     if node is DELETED_NODE:
         return AllocationClass.LOST
     if node.status is NodeStatus.DOWN:
-        return _of_down(allocation, group)
+        return _classify_on_down_node(allocation, group)
     return AllocationClass.UNTAINTED
 
 
-def _of_terminal(allocation: Allocation) -> AllocationClass:
+def _classify_terminal(allocation: Allocation) -> AllocationClass:
+    """Classify an allocation that has ended or must end."""
     transition = allocation.desired_transition
     if allocation.is_server_terminal:
-        stays = transition is not None and bool(transition.migrate_disable_placement)
-        return AllocationClass.UNTAINTED if stays else AllocationClass.IGNORED
+        keeps_slot = transition is not None and bool(transition.migrate_disable_placement)
+        return AllocationClass.UNTAINTED if keeps_slot else AllocationClass.IGNORED
     status = allocation.deployment_status
     if status is not None and status.canary and allocation.should_migrate:
         return AllocationClass.MIGRATING
@@ -99,13 +106,15 @@ def _of_terminal(allocation: Allocation) -> AllocationClass:
 
 
 def _is_expired(allocation: Allocation, group: TaskGroup | None, now_ns: int) -> bool:
+    """Return whether the allocation has been unknown for longer than `lost_after`."""
     window, since = get_lost_after_ns(group), get_unknown_since_ns(allocation)
     if allocation.client_status is not ClientStatus.UNKNOWN or not window or since is None:
         return False
     return now_ns - since >= window
 
 
-def _of_disconnected(allocation: Allocation, group: TaskGroup | None) -> AllocationClass:
+def _classify_on_disconnected_node(allocation: Allocation, group: TaskGroup | None) -> AllocationClass:
+    """Classify an allocation on a disconnected node."""
     if allocation.client_status is ClientStatus.UNKNOWN:
         return AllocationClass.UNTAINTED
     if allocation.client_status is ClientStatus.PENDING or not get_lost_after_ns(group):
@@ -113,7 +122,8 @@ def _of_disconnected(allocation: Allocation, group: TaskGroup | None) -> Allocat
     return AllocationClass.DISCONNECTING
 
 
-def _of_down(allocation: Allocation, group: TaskGroup | None) -> AllocationClass:
+def _classify_on_down_node(allocation: Allocation, group: TaskGroup | None) -> AllocationClass:
+    """Classify an allocation on a node that is down."""
     if not should_replace_lost(group):
         if allocation.client_status is ClientStatus.UNKNOWN:
             return AllocationClass.UNTAINTED
@@ -122,11 +132,13 @@ def _of_down(allocation: Allocation, group: TaskGroup | None) -> AllocationClass
     return AllocationClass.LOST
 
 
-def find_tainted_nodes(allocations: list[Allocation], node_of: Callable[[str], Node | None]) -> dict[str, Node | None]:
-    """Of the nodes where these allocations are: those that are not fine."""
+def find_tainted_nodes(
+    allocations: list[Allocation], find_node: Callable[[str], Node | None]
+) -> dict[str, Node | None]:
+    """Return the nodes of these allocations that are deleted, down, draining or disconnected."""
     tainted: dict[str, Node | None] = {}
     for node_id in {allocation.node_id: None for allocation in allocations}:
-        node = node_of(node_id)
+        node = find_node(node_id)
         if node is None or node.drain_strategy is not None or node.status in (NodeStatus.DOWN, NodeStatus.DISCONNECTED):
             tainted[node_id] = node
     return tainted

@@ -1,4 +1,4 @@
-"""A job's deployment as an evaluation finds it, and what the evaluation makes of it."""
+"""The job's deployment during an evaluation: which one applies, how it starts, and how the evaluation changes it."""
 
 from collections.abc import Iterable, Mapping
 from typing import Final
@@ -24,8 +24,10 @@ SUPERSEDED_TEXT: Final = "Cancelled due to newer version of job"
 
 
 class JobDeployments(msgspec.Struct, frozen=True):
-    """`current`: the deployment of this version, active or failed. `old`: one that is of another, or done.
-    `cancelled`: the one that ends because of what the job is now, as it shall be.
+    """The deployments of a job that concern an evaluation.
+
+    `current` is the deployment of this job version, active or failed. `previous` is of another version or has ended.
+    `cancelled` is the record of a deployment that this evaluation cancels.
     """
 
     current: Deployment | None = None
@@ -33,38 +35,47 @@ class JobDeployments(msgspec.Struct, frozen=True):
     cancelled: Deployment | None = None
 
 
-def find_job_deployments(job: Job | None, deployments: Iterable[Deployment], moment: DecisionContext) -> JobDeployments:
-    latest = max(deployments, key=lambda each: (each.create_index, each.id), default=None)
+def find_job_deployments(
+    job: Job | None, deployments: Iterable[Deployment], context: DecisionContext
+) -> JobDeployments:
+    """Return the job's newest deployment, as current or previous, and its cancellation if the job has moved on."""
+    latest = max(deployments, key=lambda deployment: (deployment.create_index, deployment.id), default=None)
     if latest is None:
         return JobDeployments()
     if job is None or job.stop:
-        return JobDeployments(None, latest, _cancelled(latest, JOB_STOPPED_TEXT, moment))
+        return JobDeployments(None, latest, _cancel_if_active(latest, JOB_STOPPED_TEXT, context))
     if (latest.job_create_index, latest.job_version) != (job.create_index, job.version):
-        return JobDeployments(None, latest, _cancelled(latest, SUPERSEDED_TEXT, moment))
+        return JobDeployments(None, latest, _cancel_if_active(latest, SUPERSEDED_TEXT, context))
     if latest.status in (DeploymentStatus.SUCCESSFUL, DeploymentStatus.CANCELLED):
         return JobDeployments(None, latest)
     return JobDeployments(latest)
 
 
-def _cancelled(deployment: Deployment, why: str, moment: DecisionContext) -> Deployment | None:
-    return _moved(deployment, DeploymentStatus.CANCELLED, why, moment) if deployment.is_active else None
+def _cancel_if_active(deployment: Deployment, description: str, context: DecisionContext) -> Deployment | None:
+    """Return the cancelled deployment, or `None` if it is not active."""
+    return (
+        _change_status(deployment, DeploymentStatus.CANCELLED, description, context) if deployment.is_active else None
+    )
 
 
-def _moved(deployment: Deployment, status: DeploymentStatus, why: str, moment: DecisionContext) -> Deployment:
+def _change_status(
+    deployment: Deployment, status: DeploymentStatus, description: str, context: DecisionContext
+) -> Deployment:
+    """Return the deployment with the new status."""
     return replace(
         deployment,
         status=advance_state(DEPLOYMENT_STATES, deployment.status, status, record_id=deployment.id),
-        status_description=why,
-        modify_time=max(moment.now_ns, deployment.modify_time),
+        status_description=description,
+        modify_time=max(context.now_ns, deployment.modify_time),
     )
 
 
 def start_deployment(
-    job: Job, evaluation: Evaluation, groups: Mapping[str, DeploymentGroup], moment: DecisionContext
+    job: Job, evaluation: Evaluation, groups: Mapping[str, DeploymentGroup], context: DecisionContext
 ) -> Deployment:
-    """A new deployment of the job's version."""
+    """Return a new deployment of the job's version."""
     return Deployment(
-        id=moment.new_id(),
+        id=context.new_id(),
         namespace=job.namespace,
         job_id=job.id,
         job_version=job.version,
@@ -76,12 +87,13 @@ def start_deployment(
         status_description=describe_running(groups.values()),
         eval_priority=evaluation.priority,
         create_index=WRITE_INDEX,
-        create_time=moment.now_ns,
-        modify_time=moment.now_ns,
+        create_time=context.now_ns,
+        modify_time=context.now_ns,
     )
 
 
 def describe_running(groups: Iterable[DeploymentGroup]) -> str:
+    """Return the status description of a running deployment with these groups."""
     waiting = [group for group in groups if group.is_awaiting_promotion]
     if not waiting:
         return RUNNING_TEXT
@@ -89,21 +101,24 @@ def describe_running(groups: Iterable[DeploymentGroup]) -> str:
 
 
 def update_deployment(
-    deployment: Deployment, outcomes: Iterable[GroupOutcome], moment: DecisionContext
+    deployment: Deployment, outcomes: Iterable[GroupOutcome], context: DecisionContext
 ) -> Deployment | None:
-    """The deployment as this evaluation leaves it: done, or with canaries wanted; None: as it was."""
+    """Return the deployment as this evaluation changes it, or `None` if it does not change.
+
+    It succeeds when all groups are complete, or gets the new group states.
+    """
     outcomes = list(outcomes)
     groups = dict(deployment.task_groups or {})
     for outcome in outcomes:
         if outcome.deployment is not None and outcome.name in groups:
             groups[outcome.name] = outcome.deployment
-    told = {outcome.name: outcome for outcome in outcomes}
-    is_done = all(name in told and told[name].is_complete for name in groups) and all(
+    outcome_by_group = {outcome.name: outcome for outcome in outcomes}
+    is_complete = all(name in outcome_by_group and outcome_by_group[name].is_complete for name in groups) and all(
         outcome.is_complete for outcome in outcomes
     )
-    if is_done and deployment.status is DeploymentStatus.RUNNING:
-        done = _moved(deployment, DeploymentStatus.SUCCESSFUL, SUCCESSFUL_TEXT, moment)
-        return replace(done, task_groups=groups)
+    if is_complete and deployment.status is DeploymentStatus.RUNNING:
+        successful = _change_status(deployment, DeploymentStatus.SUCCESSFUL, SUCCESSFUL_TEXT, context)
+        return replace(successful, task_groups=groups)
     if groups == (deployment.task_groups or {}):
         return None
     text = describe_running(groups.values()) if deployment.status is DeploymentStatus.RUNNING else ""
@@ -111,5 +126,5 @@ def update_deployment(
         deployment,
         task_groups=groups,
         status_description=text or deployment.status_description,
-        modify_time=max(moment.now_ns, deployment.modify_time),
+        modify_time=max(context.now_ns, deployment.modify_time),
     )

@@ -1,6 +1,6 @@
-"""Whether a group is just as it is wanted, told in one pass: most evaluations of most jobs find nothing to do.
+"""A fast check whether a group is already as requested, because most evaluations find nothing to do.
 
-It may say no where there is nothing to do, and never yes where there is something: the whole of reconciling is asked then.
+False negatives are allowed, false positives are not: after a negative answer the full reconciliation runs.
 """
 
 from collections.abc import Iterable
@@ -19,38 +19,40 @@ def is_up_to_date(
     tainted: TaintedNodes,
     deployments: Iterable[Deployment | None],
 ) -> bool:
-    """One allocation of this version for each of the count, each under a name of its own, all in contact and unmarked.
+    """Return whether the group has exactly its count of current, connected, unmarked allocations with unique names.
 
-    `deployments`: those that still ask something of the group.
+    `deployments` are the current and the previous deployment of the job.
     """
-    if any(each is not None and _asks(each, group.name) for each in deployments):
+    if any(deployment is not None and _needs_action(deployment, group.name) for deployment in deployments):
         return False
     run, pending, running = DesiredStatus.RUN, ClientStatus.PENDING, ClientStatus.RUNNING
-    version, life = job.version, job.create_index
+    version, create_index = job.version, job.create_index
     names = set()
-    number = 0
+    active_count = 0
     for allocation in allocations:
         status = allocation.client_status
         if allocation.desired_status is not run:
             if allocation.next_allocation and status.is_terminal:
-                continue  # Over, and followed.
+                continue  # It has ended and was replaced.
             return False
         if status is not running and status is not pending:
             return False
-        if allocation.job_version != version or allocation.job_create_index != life or allocation.alloc_states:
+        if allocation.job_version != version or allocation.job_create_index != create_index or allocation.alloc_states:
             return False
         if allocation.node_id in tainted or _is_marked(allocation):
             return False
         names.add(allocation.name)
-        number += 1
-    return number == len(names) == group.count
+        active_count += 1
+    return active_count == len(names) == group.count
 
 
 def _is_marked(allocation: Allocation) -> bool:
-    marks = allocation.desired_transition
-    return marks is not None and bool(marks.migrate or marks.reschedule or marks.force_reschedule)
+    """Return whether the allocation is marked to move or to be rescheduled."""
+    transition = allocation.desired_transition
+    return transition is not None and bool(transition.migrate or transition.reschedule or transition.force_reschedule)
 
 
-def _asks(deployment: Deployment, group: str) -> bool:
+def _needs_action(deployment: Deployment, group: str) -> bool:
+    """Return whether the deployment still needs to act on the group: it is active or has unpromoted canaries."""
     state = (deployment.task_groups or {}).get(group)
     return deployment.is_active or (state is not None and bool(state.placed_canaries) and not state.promoted)

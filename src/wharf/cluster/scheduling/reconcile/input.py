@@ -1,4 +1,4 @@
-"""What reconciling is given of the world, and the words in which it tells why something stops (scheduling.md 5.1)."""
+"""The input of reconciliation and the stored texts of stops (scheduling.md 5.1)."""
 
 from collections.abc import Callable
 from typing import Final
@@ -23,7 +23,7 @@ UNKNOWN_TEXT: Final = "alloc is unknown since its node is disconnected"
 
 
 class ReconcileInput(msgspec.Struct, frozen=True):
-    """What reconciling is given of the world."""
+    """One consistent view of the state, with lookups, that reconciliation reads."""
 
     job: Job
     is_batch: bool
@@ -31,22 +31,26 @@ class ReconcileInput(msgspec.Struct, frozen=True):
     now_ns: int
     tainted_nodes: TaintedNodes
     deployment: Deployment | None
-    """Of this version of the job: active, or failed."""
+    """The deployment of this job version, active or failed."""
     find_job_version: Callable[[Allocation], Job | None]
-    """The version of the job that an allocation runs."""
+    """Returns the job version that an allocation runs."""
     is_evaluation_pending: Callable[[str], bool]
-    """Whether an evaluation is still to be processed."""
+    """Returns whether the evaluation is pending."""
     can_update_in_place: Callable[[Allocation, TaskGroup], bool]
+    """Returns whether an allocation can be updated to this group on its node."""
     find_stable_version: Callable[[str], tuple[Job, str] | None]
-    """For a group: the newest version whose deployment is promoted or had no canaries for it, and that deployment."""
+    """Returns for a group its newest stable version and the id of that version's deployment.
+
+    A version is stable if its deployment was promoted or needed no canaries.
+    """
 
 
 def add_state(allocation: Allocation, status: ClientStatus, now_ns: int) -> Allocation:
-    """The allocation with a note of what servers said of it, and when."""
-    note = AllocationState(value=status.value, time=to_datetime(now_ns))
-    return replace(allocation, alloc_states=(*(allocation.alloc_states or ()), note))
+    """Return the allocation with a record that servers set this status now."""
+    state = AllocationState(value=status.value, time=to_datetime(now_ns))
+    return replace(allocation, alloc_states=(*(allocation.alloc_states or ()), state))
 
 
 def is_replacement_owed(allocation: Allocation) -> bool:
-    """It was stopped for a newer one, which there was no room for yet."""
+    """Return whether the allocation was stopped for an update and its replacement had no capacity yet."""
     return allocation.desired_description == UPDATING_TEXT and not allocation.next_allocation

@@ -1,4 +1,4 @@
-"""What reconciling a group comes to, before anybody looks for nodes."""
+"""The result of reconciling a group, before nodes are chosen."""
 
 import msgspec
 
@@ -11,7 +11,7 @@ from wharf.contract.model.jobs.plan import DesiredUpdates
 
 
 class AllocationStop(msgspec.Struct, frozen=True):
-    """`client_status`: what servers say of it in its node's place."""
+    """An allocation that must stop. `client_status` is set if servers must record it because the node cannot report."""
 
     allocation: Allocation
     reason: str
@@ -19,7 +19,10 @@ class AllocationStop(msgspec.Struct, frozen=True):
 
 
 class PlacementRequest(msgspec.Struct, frozen=True):
-    """One allocation that is missing. `job` and `group` are those to run: an older version's while canaries are tried."""
+    """One missing allocation.
+
+    `job` and `group` are the version to run, which is an older one while canaries are tried.
+    """
 
     name: str
     job: Job
@@ -28,44 +31,46 @@ class PlacementRequest(msgspec.Struct, frozen=True):
     is_canary: bool = False
     is_reschedule: bool = False
     failed_at_ns: int | None = None
-    """When that which is rescheduled was given up, where its node could not say."""
+    """When the rescheduled allocation became unknown, if its node cannot report a failure time."""
     stop: AllocationStop | None = None
-    """Carried out once this is placed: until then what failed is not given up."""
+    """Applied only after the placement succeeds. Until then the failed allocation is kept."""
     deployment_id: str = ""
-    """Of an older version's deployment."""
+    """The deployment of an older version."""
 
 
 class ReplacementRequest(msgspec.Struct, frozen=True):
-    """An update that needs the tasks to start anew: the old one stops, and one of its name is placed."""
+    """A destructive update: the old allocation stops and a new one with its name is placed."""
 
     stop: AllocationStop
     placement: PlacementRequest
 
 
 class FollowUp(msgspec.Struct, frozen=True):
-    """An evaluation to be made for later, on account of an allocation."""
+    """An evaluation that must be created for a later time because of an allocation."""
 
     allocation: Allocation
     due_at_ns: int
     trigger: EvaluationTrigger
     is_linked: bool = True
-    """The allocation names it as its follow-up."""
+    """Whether the allocation records the id of the follow-up evaluation."""
 
 
 class GroupOutcome(msgspec.Struct):
+    """What reconciling one group decided."""
+
     name: str
     stops: list[AllocationStop] = []
     placements: list[PlacementRequest] = []
     replacements: list[ReplacementRequest] = []
     in_place_updates: list[Allocation] = []
-    """As they are now; they become part of the new version where they are."""
+    """The current records of allocations that become part of the new version on their nodes."""
     disconnects: list[Allocation] = []
-    """As they shall be."""
+    """Records of disconnected allocations as they will be written."""
     reconnects: list[Allocation] = []
-    """As they shall be."""
+    """Records of reconnected allocations as they will be written."""
     follow_ups: list[FollowUp] = []
     update_counts: DesiredUpdates = DesiredUpdates()
     is_complete: bool = False
     deployment: DeploymentGroup | None = None
-    """How the group stands in its deployment; None: it has no part in one."""
+    """The state of the group in its deployment. `None`: the group has none."""
     is_new_deployment: bool = False

@@ -1,4 +1,4 @@
-"""Which of two goes on when a node comes back: the allocation that was out of contact, or its replacement (5.9)."""
+"""Decides whether a reconnected allocation or its replacement continues (scheduling.md 5.9)."""
 
 from wharf.contract.model.allocations.allocation import Allocation, ClientStatus
 from wharf.contract.model.jobs.group_policies import ReconcileStrategy
@@ -7,7 +7,7 @@ from wharf.contract.model.jobs.job import Job
 
 
 def is_obsolete(original: Allocation, job: Job) -> bool:
-    """Nobody wants it any more, whatever it did meanwhile."""
+    """Return whether the allocation is no longer needed: it is stopped, marked to move, or of another version."""
     transition = original.desired_transition
     is_marked = transition is not None and (transition.migrate or transition.reschedule or transition.force_reschedule)
     is_older = (original.job_version, original.job_create_index) != (job.version, job.create_index)
@@ -15,6 +15,7 @@ def is_obsolete(original: Allocation, job: Job) -> bool:
 
 
 def should_keep_original(original: Allocation, replacement: Allocation, group: TaskGroup) -> bool:
+    """Return whether the original continues, by the group's `disconnect.reconcile` strategy."""
     if replacement.job_version > original.job_version:
         return False
     strategy = group.disconnect.reconcile if group.disconnect is not None else ReconcileStrategy.BEST_SCORE
@@ -24,32 +25,37 @@ def should_keep_original(original: Allocation, replacement: Allocation, group: T
         case ReconcileStrategy.KEEP_REPLACEMENT:
             return False
         case ReconcileStrategy.LONGEST_RUNNING:
-            longest = _keeps_longest_running(original, replacement, group)
-            return _keeps_best(original, replacement) if longest is None else longest
-    return _keeps_best(original, replacement)
+            longest = _has_longer_run(original, replacement, group)
+            return _has_better_original_score(original, replacement) if longest is None else longest
+    return _has_better_original_score(original, replacement)
 
 
-def _keeps_best(original: Allocation, replacement: Allocation) -> bool:
-    """The replacement must be better, and run, unless the original does not run either."""
+def _has_better_original_score(original: Allocation, replacement: Allocation) -> bool:
+    """Return whether the original continues because its score is better.
+
+    The replacement wins only with a better score, and only if it runs or the original does not run.
+    """
     is_running = replacement.client_status is ClientStatus.RUNNING
-    may_win = is_running or original.client_status is not ClientStatus.RUNNING
-    return not (_best_score(replacement) > _best_score(original) and may_win)
+    can_win = is_running or original.client_status is not ClientStatus.RUNNING
+    return not (_get_best_score(replacement) > _get_best_score(original) and can_win)
 
 
-def _best_score(allocation: Allocation) -> float:
+def _get_best_score(allocation: Allocation) -> float:
+    """Return the highest score of the allocation's placement."""
     scores = (allocation.metrics.score_meta_data if allocation.metrics is not None else None) or ()
     return max((score.norm_score for score in scores), default=0.0)
 
 
-def _keeps_longest_running(original: Allocation, replacement: Allocation, group: TaskGroup) -> bool | None:
-    """None: neither says since when it runs."""
-    since, other = _running_since(original, group), _running_since(replacement, group)
-    if since is None or other is None:
-        return None if since is other else since is not None
-    return since <= other
+def _has_longer_run(original: Allocation, replacement: Allocation, group: TaskGroup) -> bool | None:
+    """Return whether the original runs longer. `None`: the start time of neither is known."""
+    original_start, replacement_start = _get_start_time(original, group), _get_start_time(replacement, group)
+    if original_start is None or replacement_start is None:
+        return None if original_start is replacement_start else original_start is not None
+    return original_start <= replacement_start
 
 
-def _running_since(allocation: Allocation, group: TaskGroup) -> float | None:
+def _get_start_time(allocation: Allocation, group: TaskGroup) -> float | None:
+    """Return the earliest start time of the leader task, or of any task without a leader."""
     states = allocation.task_states or {}
     leaders = [task.name for task in group.tasks or () if task.leader and task.name in states]
     starts = [

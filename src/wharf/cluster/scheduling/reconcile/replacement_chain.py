@@ -1,11 +1,7 @@
-"""Who came after whom, as far as it is true: a plan is committed in parts, and a part may be refused.
+"""Follows replacements from one allocation to the next, and ignores links to replacements that were never placed.
 
-The stop of an allocation names its successor before that is placed. Where the placement was refused, or never committed,
-the name stays in the record and stands for nobody. It changes no record: what is decided next writes what is so.
-
-Who came after whom in a group, by however many steps.
-
-Both ends of a step name the other, so that the chain holds where one on the way was collected.
+A stopped allocation names its replacement before that is placed. If the plan is not committed completely, the id refers
+to an allocation that does not exist. This module changes no stored record.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -19,47 +15,68 @@ from wharf.contract.model.allocations.allocation import Allocation
 
 
 def drop_missing_replacements(snapshot: Replica, allocations: Iterable[Allocation]) -> list[Allocation]:
-    """The same, without successors of living ones that are not there: they would be waited for without end.
+    """Return the allocations, with `next_allocation` cleared on active ones whose replacement does not exist.
 
-    A successor may also be gone because it was collected, and then another has its place by now: whoever is over, or
-    shares its name with one that lives, keeps what it says.
+    Otherwise the scheduler would wait for such a replacement forever. A replacement may also be missing because it was
+    garbage-collected after another one took over. So the link is kept on terminal allocations, and on those that share
+    their name with another active allocation.
     """
-    mine = list(allocations)
-    standing = snapshot.get_table_records(ALLOCATIONS).records
-    astray = [
-        each for each in mine if each.next_allocation and not each.is_terminal and each.next_allocation not in standing
+    job_allocations = list(allocations)
+    existing = snapshot.get_table_records(ALLOCATIONS).records
+    dangling = [
+        allocation
+        for allocation in job_allocations
+        if allocation.next_allocation and not allocation.is_terminal and allocation.next_allocation not in existing
     ]
-    if not astray:
-        return mine
-    lost = {each.id for each in astray}
-    held = {(each.task_group, each.name) for each in mine if not each.is_terminal and each.id not in lost}
-    alone = {each.id for each in astray if (each.task_group, each.name) not in held}
-    return [replace(each, next_allocation="") if each.id in alone else each for each in mine]
+    if not dangling:
+        return job_allocations
+    dangling_ids = {allocation.id for allocation in dangling}
+    used_names = {
+        (allocation.task_group, allocation.name)
+        for allocation in job_allocations
+        if not allocation.is_terminal and allocation.id not in dangling_ids
+    }
+    ids_to_clear = {
+        allocation.id for allocation in dangling if (allocation.task_group, allocation.name) not in used_names
+    }
+    return [
+        replace(allocation, next_allocation="") if allocation.id in ids_to_clear else allocation
+        for allocation in job_allocations
+    ]
 
 
 class ReplacementChain:
+    """Finds the replacements of an allocation over any number of steps.
+
+    Both ends of a step name each other, so the chain holds if an allocation in between was garbage-collected.
+    """
+
     def __init__(self, by_id: Mapping[str, Allocation]) -> None:
         self._by_id = by_id
 
     def iter_replacements(self, original: Allocation) -> Iterator[Allocation]:
-        """Those that took its place, one after the other."""
+        """Yield the direct and indirect replacements of the allocation."""
         seen = {original.id}
-        steps = [original.id, original.next_allocation]
-        while steps:
-            step = steps.pop()
-            if not step:
+        pending_ids = [original.id, original.next_allocation]
+        while pending_ids:
+            allocation_id = pending_ids.pop()
+            if not allocation_id:
                 continue
-            here = self._by_id.get(step)
-            for each in (*self._followers.get(step, ()), *((here,) if here is not None else ())):
-                if each.id not in seen:
-                    seen.add(each.id)
-                    yield each
-                    steps += [each.next_allocation, each.id]
+            named = self._by_id.get(allocation_id)
+            for replacement in (
+                *self._replacements_by_original.get(allocation_id, ()),
+                *((named,) if named is not None else ()),
+            ):
+                if replacement.id not in seen:
+                    seen.add(replacement.id)
+                    yield replacement
+                    pending_ids += [replacement.next_allocation, replacement.id]
 
     @cached_property
-    def _followers(self) -> dict[str, list[Allocation]]:
-        followers: dict[str, list[Allocation]] = {}
-        for each in self._by_id.values():
-            if each.previous_allocation:
-                followers.setdefault(each.previous_allocation, []).append(each)
-        return followers
+    def _replacements_by_original(self) -> dict[str, list[Allocation]]:
+        """Replacements by the id of the allocation that they replace."""
+        replacements: dict[str, list[Allocation]] = {}
+        for evaluation in self._by_id.values():
+            if evaluation.previous_allocation:
+                replacements.setdefault(evaluation.previous_allocation, []).append(evaluation)
+        return replacements

@@ -1,7 +1,4 @@
-"""Whether, and when, something that failed or was lost is tried again on another node (scheduling.md 5.7).
-
-Which of a group's allocations failed and are tried again, now or later, and which are given up (scheduling.md 5.7).
-"""
+"""Decides whether and when failed or lost allocations are placed again on other nodes (scheduling.md 5.7)."""
 
 import enum
 from typing import Final
@@ -25,19 +22,22 @@ from wharf.contract.model.times import to_ns
 
 SECOND_NS: Final = 1_000_000_000
 DUE_TOLERANCE_NS: Final = SECOND_NS
-"""What is due within so long is done now."""
+"""A retry that is due within this time is made now."""
 
 MAX_RESCHEDULE_EVENTS: Final = 5
+"""Limits the size of a tracker: earlier attempts that are remembered if attempts are unlimited."""
 
 
 class RetryKind(enum.Enum):
+    """When an allocation is retried."""
+
     NEVER = "never"
     NOW = "now"
     LATER = "later"
 
 
 class RetryDecision(msgspec.Struct, frozen=True):
-    """`at_ns` says when, where it is later."""
+    """The decision on one retry. `due_at_ns` is set if the kind is `LATER`."""
 
     kind: RetryKind
     due_at_ns: int = 0
@@ -56,13 +56,15 @@ def decide_retry(
     is_retry_pending: bool = False,
     failed_at_ns: int | None = None,
 ) -> RetryDecision:
-    """By the group's policy. `is_followed_up`: this very evaluation was made to try it again. `is_awaited`: another one
-    was, and its time is still to come. `failed_at_ns` stands for the time of a failure that the node could not tell of.
+    """Decide by the group's reschedule policy whether and when the allocation is retried.
+
+    `is_follow_up_due`: this evaluation was created for the retry. `is_retry_pending`: another evaluation for it is
+    still waiting. `failed_at_ns` replaces a failure time that the node cannot report.
     """
     policy = group.reschedule_policy
     if policy is None or not policy.is_enabled:
         return NEVER_RETRY
-    # What failed in the future did so before the clock was set back, or by another's clock.
+    # A failure time in the future comes from another clock, or from before the clock was set back.
     failed_at = min(now_ns, get_failure_time_ns(allocation) if failed_at_ns is None else failed_at_ns)
     events = list_reschedule_events(allocation)
     delay = get_next_delay_ns(policy, events, failed_at)
@@ -75,6 +77,7 @@ def decide_retry(
 
 
 def can_retry(policy: ReschedulePolicy, events: tuple[RescheduleEvent, ...], failed_at_ns: int, delay_ns: int) -> bool:
+    """Return whether the policy allows one more attempt after a failure at this time."""
     if policy.unlimited:
         return True
     if policy.attempts <= 0:
@@ -84,7 +87,7 @@ def can_retry(policy: ReschedulePolicy, events: tuple[RescheduleEvent, ...], fai
 
 
 def can_ever_retry(allocation: Allocation, group: TaskGroup) -> bool:
-    """Whether the policy leaves another attempt at all."""
+    """Return whether the policy allows another attempt at any time."""
     policy = group.reschedule_policy
     if policy is None or not policy.is_enabled:
         return False
@@ -93,6 +96,7 @@ def can_ever_retry(allocation: Allocation, group: TaskGroup) -> bool:
 
 
 def get_next_delay_ns(policy: ReschedulePolicy, events: tuple[RescheduleEvent, ...], failed_at_ns: int) -> int:
+    """Return the delay before the next attempt."""
     if policy.delay_function == DelayFunction.CONSTANT or not events:
         return policy.delay
     last = events[-1]
@@ -101,18 +105,23 @@ def get_next_delay_ns(policy: ReschedulePolicy, events: tuple[RescheduleEvent, .
     else:
         delay = last.delay + events[-2].delay if len(events) > 1 else policy.delay
     if policy.max_delay and delay > policy.max_delay:
-        # It ran well for so long that it begins anew.
+        # After a run of more than `max_delay` the delays start again.
         return policy.delay if failed_at_ns - last.reschedule_time > policy.max_delay else policy.max_delay
     return delay
 
 
 def get_failure_time_ns(allocation: Allocation) -> int:
-    """When its last task ended; where nobody says, when it was last written. A node whose clock is ahead is not believed."""
+    """Return when the last task ended, or when the record was last written if that was earlier.
+
+    The node's clock may be ahead.
+    Without a reported end, return the time of the last write.
+    """
     ends = [state.finished_at for state in (allocation.task_states or {}).values() if state.finished_at is not None]
     return min(to_ns(max(ends)), allocation.modify_time) if ends else allocation.modify_time
 
 
 def list_reschedule_events(allocation: Allocation) -> tuple[RescheduleEvent, ...]:
+    """Return the earlier attempts, oldest first."""
     tracker = allocation.reschedule_tracker
     return (tracker.events if tracker is not None else None) or ()
 
@@ -120,7 +129,7 @@ def list_reschedule_events(allocation: Allocation) -> tuple[RescheduleEvent, ...
 def build_tracker(
     previous: Allocation, group: TaskGroup, now_ns: int, failed_at_ns: int | None = None
 ) -> RescheduleTracker:
-    """What the replacement remembers of those before it."""
+    """Return the tracker of the replacement: the earlier attempts and this one."""
     policy = group.reschedule_policy
     events = list_reschedule_events(previous)
     delay = 0
@@ -139,7 +148,7 @@ def build_tracker(
 
 
 def list_avoided_nodes(previous: Allocation) -> tuple[str, ...]:
-    """Where it failed before."""
+    """Return the nodes where earlier attempts failed."""
     avoid = [event.prev_node_id for event in list_reschedule_events(previous)]
     if previous.client_status == "failed":
         avoid.append(previous.node_id)
@@ -147,58 +156,63 @@ def list_avoided_nodes(previous: Allocation) -> tuple[str, ...]:
 
 
 class RescheduleSplit(msgspec.Struct):
-    """What failed and may be tried again leaves the set when it is due; what waits, or is given up, stays in it."""
+    """Allocations of a group by what happens to them. Retries that are due now are no longer in `remaining`."""
 
     remaining: AllocationsById = msgspec.field(default_factory=dict)
     reschedule_now: list[Allocation] = msgspec.field(default_factory=list)
     follow_ups: list[FollowUp] = msgspec.field(default_factory=list)
     awaiting_watcher: list[Allocation] = msgspec.field(default_factory=list)
-    """Those that wait for the word of who watches their deployment."""
+    """Failed allocations that wait for a decision of the deployment controller."""
 
 
 class RescheduleSorter:
-    def __init__(self, sight: ReconcileInput, group: TaskGroup) -> None:
-        self._sight = sight
+    """Finds the failed allocations of a group that are retried."""
+
+    def __init__(self, reconcile_input: ReconcileInput, group: TaskGroup) -> None:
+        self._input = reconcile_input
         self._group = group
 
     def split_allocations(self, untainted: AllocationsById) -> RescheduleSplit:
-        found = RescheduleSplit()
-        kept = found.remaining
+        """Split the allocations by whether they are retried now, later or not."""
+        split = RescheduleSplit()
+        remaining = split.remaining
         for key, allocation in untainted.items():
             if allocation.next_allocation and allocation.is_terminal:
-                continue  # Somebody took its place already.
+                continue  # It was replaced already.
             if not self._is_candidate(allocation):
-                if not self._is_over(allocation):
-                    kept[key] = allocation
+                if not self._has_ended(allocation):
+                    remaining[key] = allocation
                 continue
-            retry = self._retry(allocation)
+            retry = self._decide_retry(allocation)
             if retry.kind is RetryKind.NOW:
-                found.reschedule_now.append(allocation)
+                split.reschedule_now.append(allocation)
                 continue
-            kept[key] = allocation
+            remaining[key] = allocation
             if self.waits_for_watcher(allocation):
-                found.awaiting_watcher.append(allocation)
+                split.awaiting_watcher.append(allocation)
             if retry.kind is RetryKind.LATER:
-                found.follow_ups.append(FollowUp(allocation, retry.due_at_ns, EvaluationTrigger.ALLOC_RESCHEDULE))
-        return found
+                split.follow_ups.append(FollowUp(allocation, retry.due_at_ns, EvaluationTrigger.ALLOC_RESCHEDULE))
+        return split
 
     def _is_candidate(self, allocation: Allocation) -> bool:
+        """Return whether the allocation failed, or must be rescheduled for another reason."""
         transition = allocation.desired_transition
         if transition is not None and transition.force_reschedule and allocation.is_client_terminal:
             return True
         tracker = allocation.reschedule_tracker
         has_failed_to_place = tracker is not None and tracker.last_reschedule is RescheduleOutcome.NO_PLACEMENT
         if allocation.is_server_terminal:
-            return has_failed_to_place and not (self._sight.is_batch and has_succeeded(allocation))
+            return has_failed_to_place and not (self._input.is_batch and has_succeeded(allocation))
         return allocation.client_status is ClientStatus.FAILED
 
-    def _is_over(self, allocation: Allocation) -> bool:
-        """Of a service: it ended, and nothing counts it any more. Work of a batch job that ended is done."""
-        if self._sight.is_batch:
+    def _has_ended(self, allocation: Allocation) -> bool:
+        """Return whether a service allocation has ended and no longer counts. Ended batch allocations count as done."""
+        if self._input.is_batch:
             return False
         return allocation.is_server_terminal or allocation.client_status in (ClientStatus.COMPLETE, ClientStatus.LOST)
 
-    def _retry(self, allocation: Allocation) -> RetryDecision:
+    def _decide_retry(self, allocation: Allocation) -> RetryDecision:
+        """Decide whether and when the candidate is retried."""
         transition = allocation.desired_transition
         if transition is not None and transition.force_reschedule and allocation.is_client_terminal:
             return RETRY_NOW
@@ -208,20 +222,20 @@ class RescheduleSorter:
         return decide_retry(
             allocation,
             self._group,
-            self._sight.now_ns,
-            is_follow_up_due=bool(follow_up) and follow_up == self._sight.evaluation_id,
-            is_retry_pending=bool(follow_up) and self._sight.is_evaluation_pending(follow_up),
+            self._input.now_ns,
+            is_follow_up_due=bool(follow_up) and follow_up == self._input.evaluation_id,
+            is_retry_pending=bool(follow_up) and self._input.is_evaluation_pending(follow_up),
         )
 
     def waits_for_watcher(self, allocation: Allocation) -> bool:
-        """While its deployment goes on, the deployment's watcher decides whether it is tried again."""
-        deployment, transition = self._sight.deployment, allocation.desired_transition
+        """Return whether the active deployment's controller must decide first whether the allocation is retried."""
+        deployment, transition = self._input.deployment, allocation.desired_transition
         if deployment is None or not deployment.is_active or allocation.deployment_id != deployment.id:
             return False
         return transition is None or not transition.reschedule
 
 
 def has_succeeded(allocation: Allocation) -> bool:
-    """All its tasks ended as they should."""
+    """Return whether all tasks ended successfully."""
     states = allocation.task_states or {}
     return bool(states) and all(state.is_successful for state in states.values())

@@ -1,6 +1,6 @@
-"""What a new version of a job means for an allocation of an older one: nothing, a change in place, a replacement.
+"""Whether a new job version requires an allocation to be replaced, or allows an update in place.
 
-A group is compared by what its running tasks would notice. What is left out here can be changed under them.
+Only the parts of a group on which running tasks depend are compared. Everything else can change without a restart.
 """
 
 from typing import Any
@@ -15,28 +15,29 @@ from wharf.contract.model.jobs.services import Service
 
 
 def is_destructive_update(old_job: Job, old: TaskGroup, new_job: Job, new: TaskGroup) -> bool:
-    """Whether the tasks must be started anew to become the new version."""
+    """Return whether the tasks must be restarted to run the new version."""
     if old is new and old_job is new_job:
         return False
     return build_comparison_key(old_job, old) != build_comparison_key(new_job, new) or _is_mesh_changed(old, new)
 
 
 def build_comparison_key(job: Job, group: TaskGroup) -> tuple[Any, ...]:
-    """All of a group that its running tasks depend on; equal for versions that differ in place only."""
+    """Return the parts of the group on which running tasks depend. Versions with equal keys differ only in place."""
     restart = group.restart_policy
     return (
         group.ephemeral_disk,
         group.volumes or {},
-        [_network(network) for network in group.networks or ()],
+        [_build_network_key(network) for network in group.networks or ()],
         group.consul,
         restart is not None and restart.render_templates,
-        {task.name: _task(job, group, task) for task in group.tasks or ()},
-        # Tasks that take other turns may take more together, and what an allocation holds never changes.
+        {task.name: _build_task_key(job, group, task) for task in group.tasks or ()},
+        # Tasks in other lifecycle phases may use more together, and an allocation's resources never change.
         get_group_demand(group),
     )
 
 
-def _task(job: Job, group: TaskGroup, task: Task) -> tuple[Any, ...]:
+def _build_task_key(job: Job, group: TaskGroup, task: Task) -> tuple[Any, ...]:
+    """Return the parts of the task on which the running task depends."""
     resources = task.resources
     restart = task.restart_policy
     return (
@@ -65,34 +66,42 @@ def _task(job: Job, group: TaskGroup, task: Task) -> tuple[Any, ...]:
             resources.secrets_mb,
             resources.devices or (),
             resources.numa,
-            [_network(network) for network in resources.networks or ()],
+            [_build_network_key(network) for network in resources.networks or ()],
         ),
     )
 
 
-def _network(network: NetworkResource) -> tuple[Any, ...]:
+def _build_network_key(network: NetworkResource) -> tuple[Any, ...]:
+    """Return the parts of the network on which running tasks depend."""
     return (
         network.mode,
         network.mbits,
         network.hostname,
         network.dns,
         network.cni,
-        [_port(port) for port in network.reserved_ports or ()],
+        [_build_port_key(port) for port in network.reserved_ports or ()],
         # The value of a dynamic port is the scheduler's, not the job's.
-        [_port(msgspec.structs.replace(port, value=0)) for port in network.dynamic_ports or ()],
+        [_build_port_key(msgspec.structs.replace(port, value=0)) for port in network.dynamic_ports or ()],
     )
 
 
-def _port(port: Port) -> tuple[Any, ...]:
+def _build_port_key(port: Port) -> tuple[Any, ...]:
+    """Return the comparable parts of the port."""
     return port.label, port.value, port.to, port.host_network, port.ignore_collision
 
 
 def _is_mesh_changed(old: TaskGroup, new: TaskGroup) -> bool:
-    """Of services that keep their names. One that comes with a sidecar brings a task, and that is noticed anyway."""
-    stood = {service.name: _connect(service) for service in old.services or ()}
-    return any(service.name in stood and stood[service.name] != _connect(service) for service in new.services or ())
+    """Return whether the mesh settings of a service changed.
+
+    Services with a new name are ignored: a new sidecar brings a task, which is compared anyway.
+    """
+    old_keys = {service.name: _build_mesh_key(service) for service in old.services or ()}
+    return any(
+        service.name in old_keys and old_keys[service.name] != _build_mesh_key(service)
+        for service in new.services or ()
+    )
 
 
-def _connect(service: Service) -> Any:
-    """A service of a mesh is part of the tasks: those have sidecars. Others are only told about."""
+def _build_mesh_key(service: Service) -> Any:
+    """Return the mesh settings of the service, or `None`. Only they affect tasks, because the tasks have sidecars."""
     return None if service.connect is None else (service.connect, service.port_label, service.cluster)

@@ -1,4 +1,4 @@
-"""What one allocation gets on the node that was chosen for it: cores, devices, ports, and the record that says so."""
+"""Assigns cores, devices, ports and amounts of a chosen node to one allocation."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -23,10 +23,11 @@ from wharf.contract.model.jobs.networks import NetworkResource
 from wharf.contract.model.nodes.node import Node
 
 UNLIMITED_MEMORY_MB: Final = -1
+"""The value of `memory_max` that lets a task use all memory of its node."""
 
 
 class InsufficientResources(Exception):
-    """The node has not got what is asked for, in this dimension."""
+    """The node lacks what the group requests in this dimension."""
 
     def __init__(self, dimension: str) -> None:
         super().__init__(dimension)
@@ -34,102 +35,113 @@ class InsufficientResources(Exception):
 
 
 class ResourceAssigner:
-    """How resources are given to one group. Where nothing is held one by one, all its allocations share one record."""
+    """Assigns resources to the allocations of one group. Groups that need only amounts share one record."""
 
     def __init__(self, group: TaskGroup, *, can_oversubscribe: bool) -> None:
         self._group = group
-        self._may_oversubscribe = can_oversubscribe
+        self._can_oversubscribe = can_oversubscribe
         self._tasks = [task for task in group.tasks or () if task.resources is not None]
-        self._lifecycles = {task.name: _lifecycle(task) for task in self._tasks}
-        self._group_networks: Sequence[NetworkResource] = (group.networks or ())[:1]  # Only the first counts.
-        of_tasks = [network for task in self._tasks for network in _task_network(task)]
-        self.networks: Sequence[NetworkResource] = (*self._group_networks, *of_tasks)
+        self._lifecycles = {task.name: _make_lifecycle(task) for task in self._tasks}
+        # Nomad uses only the first network of a group.
+        self._group_networks: Sequence[NetworkResource] = (group.networks or ())[:1]
+        task_networks = [network for task in self._tasks for network in _get_task_network(task)]
+        self.networks: Sequence[NetworkResource] = (*self._group_networks, *task_networks)
         self.requested_cores = sum(task.resources.cores for task in self._tasks if task.resources is not None)
         has_devices = any(task.resources.devices for task in self._tasks if task.resources is not None)
         self.has_only_amounts = not (self.networks or self.requested_cores or has_devices)
         self.shared_resources: AllocatedResources | None = None
-        """The record of all of them, once one was given; None: each gets its own."""
+        """The record that all allocations share. `None`: not built yet, or each allocation gets its own."""
 
-    def assign_resources(self, node: Node, held: ExclusiveResources, chance: RandomBelow) -> AllocatedResources:
-        """Raises `Refused`."""
+    def assign_resources(
+        self, node: Node, exclusive: ExclusiveResources, random_below: RandomBelow
+    ) -> AllocatedResources:
+        """Return the resources of one more allocation on the node. Raises `InsufficientResources`."""
         if not self.has_only_amounts:
-            return self._resources(node, held, chance)
+            return self._build_resources(node, exclusive, random_below)
         if self.shared_resources is None:
-            self.shared_resources = self._resources(node, held, chance)
+            self.shared_resources = self._build_resources(node, exclusive, random_below)
         return self.shared_resources
 
-    def _resources(self, node: Node, held: ExclusiveResources, chance: RandomBelow) -> AllocatedResources:
-        taken = held.copy() if not self.has_only_amounts else held
-        offer = PortAssigner(node, taken, chance)
-        shared = self._of_group(offer)
-        tasks = {task.name: self._task(task, node, taken, offer) for task in self._tasks}
+    def _build_resources(
+        self, node: Node, exclusive: ExclusiveResources, random_below: RandomBelow
+    ) -> AllocatedResources:
+        """Build a resource record."""
+        in_use = exclusive.copy() if not self.has_only_amounts else exclusive
+        port_assigner = PortAssigner(node, in_use, random_below)
+        shared = self._assign_group(port_assigner)
+        tasks = {task.name: self._assign_task(task, node, in_use, port_assigner) for task in self._tasks}
         return AllocatedResources(tasks=tasks, task_lifecycles=self._lifecycles, shared=shared)
 
-    def _task(self, task: Task, node: Node, taken: ExclusiveResources, offer: PortAssigner) -> AllocatedTaskResources:
-        asked = task.resources
-        assert asked is not None, "only tasks with resources are asked for"
-        cpu = AllocatedCpu(cpu_shares=asked.cpu)
-        if asked.cores:
-            cpu = _cores(node, asked.cores, taken)
-            taken.cores.update(cpu.reserved_cores or ())
+    def _assign_task(
+        self, task: Task, node: Node, in_use: ExclusiveResources, port_assigner: PortAssigner
+    ) -> AllocatedTaskResources:
+        """Assign the resources of one task."""
+        requested = task.resources
+        assert requested is not None, "only tasks with resources are assigned"
+        cpu = AllocatedCpu(cpu_shares=requested.cpu)
+        if requested.cores:
+            cpu = _assign_cores(node, requested.cores, in_use)
+            in_use.cores.update(cpu.reserved_cores or ())
         devices: list[AllocatedDevice] = []
-        for device in asked.devices or ():
-            given = assign_devices(node, device, taken)
-            if given is None:
+        for device in requested.devices or ():
+            assigned = assign_devices(node, device, in_use)
+            if assigned is None:
                 raise InsufficientResources(f"devices: no devices match request {device.name}")
-            devices.append(given)
-            key = (given.vendor, given.type, given.name)
-            taken.devices.update((key, device_id) for device_id in given.device_ids or ())
+            devices.append(assigned)
+            key = (assigned.vendor, assigned.type, assigned.name)
+            in_use.devices.update((key, device_id) for device_id in assigned.device_ids or ())
         memory = get_task_memory_mb(task)
         memory_max = 0
-        if self._may_oversubscribe and asked.memory_max_mb:
-            is_unlimited = asked.memory_max_mb == UNLIMITED_MEMORY_MB
-            memory_max = UNLIMITED_MEMORY_MB if is_unlimited else asked.memory_max_mb + asked.secrets_mb
+        if self._can_oversubscribe and requested.memory_max_mb:
+            is_unlimited = requested.memory_max_mb == UNLIMITED_MEMORY_MB
+            memory_max = UNLIMITED_MEMORY_MB if is_unlimited else requested.memory_max_mb + requested.secrets_mb
         return AllocatedTaskResources(
             cpu=cpu,
             memory=AllocatedMemory(memory_mb=memory, memory_max_mb=memory_max),
             devices=tuple(devices) or None,
-            networks=tuple(_given_to_task(network, offer) for network in _task_network(task)) or None,
+            networks=tuple(_assign_task_network(network, port_assigner) for network in _get_task_network(task)) or None,
         )
 
-    def _of_group(self, offer: PortAssigner) -> AllocatedSharedResources:
+    def _assign_group(self, port_assigner: PortAssigner) -> AllocatedSharedResources:
+        """Assign the disk and the network of the group."""
         disk_mb = self._group.ephemeral_disk.size_mb
         if not self._group_networks:
             return AllocatedSharedResources(disk_mb=disk_mb)
         (network,) = self._group_networks
         try:
-            ports = offer.assign_ports(network)
-        except PortUnavailable as none:
-            raise InsufficientResources(f"network: {none}") from none
-        given = {port.label: port for port in ports}
-        shown = msgspec.structs.replace(
+            ports = port_assigner.assign_ports(network)
+        except PortUnavailable as error:
+            raise InsufficientResources(f"network: {error}") from error
+        port_by_label = {port.label: port for port in ports}
+        assigned_network = msgspec.structs.replace(
             network,
             ip=ports[0].host_ip if ports else "",
             dynamic_ports=tuple(
-                msgspec.structs.replace(port, value=given[port.label].value, to=given[port.label].to)
+                msgspec.structs.replace(port, value=port_by_label[port.label].value, to=port_by_label[port.label].to)
                 for port in network.dynamic_ports or ()
             )
             or None,
         )
-        return AllocatedSharedResources(disk_mb=disk_mb, networks=(shown,), ports=ports or None)
+        return AllocatedSharedResources(disk_mb=disk_mb, networks=(assigned_network,), ports=ports or None)
 
 
-def _task_network(task: Task) -> tuple[NetworkResource, ...]:
-    """The old form: a network of the task's own, of which the first counts."""
+def _get_task_network(task: Task) -> tuple[NetworkResource, ...]:
+    """Return the task's own network, the older form of the job format. Only the first one counts."""
     return ((task.resources.networks if task.resources is not None else None) or ())[:1]
 
 
-def _given_to_task(network: NetworkResource, offer: PortAssigner) -> NetworkResource:
+def _assign_task_network(network: NetworkResource, port_assigner: PortAssigner) -> NetworkResource:
+    """Assign the ports of a task's own network."""
     try:
-        address, ports = offer.assign_ports_on_one_address(network)
-    except PortUnavailable as none:
-        raise InsufficientResources(f"network: {none}") from none
-    given = {port.label: port for port in ports}
+        address, ports = port_assigner.assign_ports_on_one_address(network)
+    except PortUnavailable as error:
+        raise InsufficientResources(f"network: {error}") from error
+    port_by_label = {port.label: port for port in ports}
     return msgspec.structs.replace(
         network,
         ip=address,
         dynamic_ports=tuple(
-            msgspec.structs.replace(port, value=given[port.label].value, to=given[port.label].to)
+            msgspec.structs.replace(port, value=port_by_label[port.label].value, to=port_by_label[port.label].to)
             for port in network.dynamic_ports or ()
         )
         or None,
@@ -137,7 +149,7 @@ def _given_to_task(network: NetworkResource, offer: PortAssigner) -> NetworkReso
 
 
 def get_core_mhz(node: Node, core: int) -> int:
-    """What one core counts: its own speed where the node tells it, else its share of all."""
+    """Return the speed of the core as the node reports it, else its share of the node's MHz."""
     resources = node.node_resources
     assert resources is not None, "a node without resources is never chosen"
     topology = resources.processors.topology
@@ -148,25 +160,29 @@ def get_core_mhz(node: Node, core: int) -> int:
 
 
 def list_usable_cores(node: Node) -> list[int]:
-    """Those that may be given away, lowest first."""
+    """Return the cores that tasks may reserve, lowest first."""
     resources = node.node_resources
     if resources is None:
         return []
-    kept = set((node.reserved_resources.cpu.reserved_cpu_cores if node.reserved_resources else None) or ())
+    reserved = set((node.reserved_resources.cpu.reserved_cpu_cores if node.reserved_resources else None) or ())
     topology = resources.processors.topology
-    known = resources.cpu.reservable_cpu_cores
-    if known is None:
-        known = tuple(each.id for each in (topology.cores if topology is not None else None) or () if not each.disable)
-    return sorted(set(known) - kept)
+    reservable = resources.cpu.reservable_cpu_cores
+    if reservable is None:
+        reservable = tuple(
+            core.id for core in (topology.cores if topology is not None else None) or () if not core.disable
+        )
+    return sorted(set(reservable) - reserved)
 
 
-def _cores(node: Node, number: int, taken: ExclusiveResources) -> AllocatedCpu:
-    free = [core for core in list_usable_cores(node) if core not in taken.cores]
+def _assign_cores(node: Node, number: int, in_use: ExclusiveResources) -> AllocatedCpu:
+    """Assign the lowest free cores."""
+    free = [core for core in list_usable_cores(node) if core not in in_use.cores]
     if len(free) < number:
         raise InsufficientResources("cores")
-    given = tuple(free[:number])
-    return AllocatedCpu(cpu_shares=sum(get_core_mhz(node, core) for core in given), reserved_cores=given)
+    assigned = tuple(free[:number])
+    return AllocatedCpu(cpu_shares=sum(get_core_mhz(node, core) for core in assigned), reserved_cores=assigned)
 
 
-def _lifecycle(task: Task) -> TaskLifecycle | None:
+def _make_lifecycle(task: Task) -> TaskLifecycle | None:
+    """Return the lifecycle of the task for the allocation record."""
     return None if task.lifecycle is None else TaskLifecycle(hook=task.lifecycle.hook, sidecar=task.lifecycle.sidecar)

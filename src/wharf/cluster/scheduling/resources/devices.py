@@ -1,6 +1,6 @@
-"""Amounts with units, as devices tell them: `11 GiB` and `11264 MiB` are the same.
+"""Matches device requests with the devices of a node and assigns instances (scheduling.md 2.6).
 
-Devices: which of a node's fit what a task asks for, and which instances it gets (scheduling.md 2.6).
+Device attributes may have units: `11 GiB` equals `11264 MiB`.
 """
 
 import re
@@ -16,10 +16,12 @@ from wharf.contract.model.jobs.resources import RequestedDevice
 from wharf.contract.model.nodes.node import Node
 from wharf.contract.model.nodes.resources import DeviceAttribute, NodeDevice
 
-_AMOUNT: Final = re.compile(r"\s*([+-]?[0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?)\s*([A-Za-z/]*)\s*\Z")
+_AMOUNT_PATTERN: Final = re.compile(r"\s*([+-]?[0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]+)?)\s*([A-Za-z/]*)\s*\Z")
+"""A number with an optional unit."""
 
 
-def _scaled(base: str, **prefixes: float) -> dict[str, tuple[float, str]]:
+def _make_unit_table(base: str, **prefixes: float) -> dict[str, tuple[float, str]]:
+    """Return the table entries of units that are multiples of one base unit."""
     return {name: (factor, base) for name, factor in prefixes.items()}
 
 
@@ -27,16 +29,17 @@ _BINARY: Final = {"KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30, "TiB": 2.0**40
 _DECIMAL: Final = {"kB": 1e3, "KB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12, "PB": 1e15, "EB": 1e18, "B": 1.0}
 _BYTES: Final = {**_BINARY, **_DECIMAL}
 UNIT_FACTORS: Final[dict[str, tuple[float, str]]] = {
-    **_scaled("B", **_BYTES),
+    **_make_unit_table("B", **_BYTES),
     **{f"{name}/s": (factor, "B/s") for name, factor in _BYTES.items()},
-    **_scaled("Hz", Hz=1.0, kHz=1e3, MHz=1e6, GHz=1e9),
-    **_scaled("W", mW=1e-3, W=1.0, kW=1e3, MW=1e6, GW=1e9),
+    **_make_unit_table("Hz", Hz=1.0, kHz=1e3, MHz=1e6, GHz=1e9),
+    **_make_unit_table("W", mW=1e-3, W=1.0, kW=1e3, MW=1e6, GW=1e9),
 }
+"""By unit, the factor to its base unit and the base unit."""
 
 
 def parse_amount(text: str) -> tuple[float, str] | None:
-    """The number in the unit that all of its kind are told in, and that unit; None: it is no amount."""
-    found = _AMOUNT.match(text)
+    """Return the number in its base unit, and the base unit, or `None` if the text is not an amount."""
+    found = _AMOUNT_PATTERN.match(text)
     if found is None:
         return None
     number, unit = float(found[1]), found[2]
@@ -49,91 +52,99 @@ def parse_amount(text: str) -> tuple[float, str] | None:
 DeviceValue = str | float | bool | None
 
 DEVICE_ATTRIBUTE_PREFIX: Final = "${device.attr."
-_ORDERED: Final = frozenset((Operand.LESS, Operand.AT_MOST, Operand.GREATER, Operand.AT_LEAST))
-_EQUAL: Final = frozenset((Operand.EQUALS, Operand.EQUALS_TWICE, Operand.IS))
-_DIFFERENT: Final = frozenset((Operand.DIFFERS, Operand.NOT))
+_ORDER_OPERANDS: Final = frozenset((Operand.LESS, Operand.AT_MOST, Operand.GREATER, Operand.AT_LEAST))
+_EQUALITY_OPERANDS: Final = frozenset((Operand.EQUALS, Operand.EQUALS_TWICE, Operand.IS))
+_INEQUALITY_OPERANDS: Final = frozenset((Operand.DIFFERS, Operand.NOT))
 
 
 def list_device_requests(group: TaskGroup) -> list[tuple[str, RequestedDevice]]:
-    """Every ask of the group with the task that asks."""
+    """Return every device request of the group with the name of its task."""
     return [
-        (task.name, asked)
+        (task.name, request)
         for task in group.tasks or ()
         if task.resources is not None
-        for asked in task.resources.devices or ()
+        for request in task.resources.devices or ()
     ]
 
 
-def has_enough_devices(node: Node, asks: Iterable[RequestedDevice]) -> bool:
-    """Whether the node's healthy instances, were they all free, would do. One ask may be filled from several groups."""
+def has_enough_devices(node: Node, requests: Iterable[RequestedDevice]) -> bool:
+    """Return whether the healthy instances of the node, if all were free, would satisfy the requests.
+
+    One request may be filled from several device groups.
+    """
     devices = list_devices(node)
-    left = {id(device): len(list_healthy_instances(device)) for device in devices}
-    for asked in asks:
-        wanted = asked.count
+    free_counts = {id(device): len(list_healthy_instances(device)) for device in devices}
+    for request in requests:
+        missing = request.count
         for device in devices:
-            if wanted and left[id(device)] and matches_device_request(device, asked):
-                taken = min(wanted, left[id(device)])
-                left[id(device)] -= taken
-                wanted -= taken
-        if wanted:
+            if missing and free_counts[id(device)] and matches_device_request(device, request):
+                used = min(missing, free_counts[id(device)])
+                free_counts[id(device)] -= used
+                missing -= used
+        if missing:
             return False
     return True
 
 
-def assign_devices(node: Node, asked: RequestedDevice, held: ExclusiveResources) -> AllocatedDevice | None:
-    """Free instances of the one group that fits best; None: no group has so many free."""
+def assign_devices(node: Node, request: RequestedDevice, in_use: ExclusiveResources) -> AllocatedDevice | None:
+    """Return free instances of the device group that fits best, or `None` if no group has enough free instances."""
     best: tuple[float, AllocatedDevice] | None = None
     for device in list_devices(node):
-        if not matches_device_request(device, asked):
+        if not matches_device_request(device, request):
             continue
         key = make_device_key(device)
-        free = [instance for instance in list_healthy_instances(device) if (key, instance) not in held.devices]
-        if len(free) < asked.count:
+        free = [instance for instance in list_healthy_instances(device) if (key, instance) not in in_use.devices]
+        if len(free) < request.count:
             continue
-        score = score_device_affinity(device, asked.affinities or ())
+        score = score_device_affinity(device, request.affinities or ())
         if best is None or score > best[0]:
-            given = AllocatedDevice(
-                vendor=device.vendor, type=device.type, name=device.name, device_ids=tuple(free[: asked.count])
+            assigned = AllocatedDevice(
+                vendor=device.vendor, type=device.type, name=device.name, device_ids=tuple(free[: request.count])
             )
-            best = score, given
+            best = score, assigned
     return None if best is None else best[1]
 
 
-def score_best_devices(node: Node, asks: Iterable[RequestedDevice]) -> float:
-    """The matched weights of the best groups over all weights, for the score of a node."""
+def score_best_devices(node: Node, requests: Iterable[RequestedDevice]) -> float:
+    """Return the matched affinity weights of the best device groups, divided by all weights."""
     matched = total = 0.0
-    for asked in asks:
-        weights = sum(abs(each.weight) for each in asked.affinities or ())
+    for request in requests:
+        weights = sum(abs(affinity.weight) for affinity in request.affinities or ())
         if weights:
             scores = [
-                score_device_affinity(device, asked.affinities or ())
+                score_device_affinity(device, request.affinities or ())
                 for device in list_devices(node)
-                if matches_device_request(device, asked)
+                if matches_device_request(device, request)
             ]
             matched += max(scores, default=0.0) * weights
             total += weights
     return matched / total if total else 0.0
 
 
-def matches_device_request(device: NodeDevice, asked: RequestedDevice) -> bool:
-    return _is_named(device, asked.name) and all(_satisfies(device, each) for each in asked.constraints or ())
+def matches_device_request(device: NodeDevice, request: RequestedDevice) -> bool:
+    """Return whether the device group has the requested name and satisfies all constraints."""
+    return _matches_name(device, request.name) and all(
+        _satisfies_constraint(device, constraint) for constraint in request.constraints or ()
+    )
 
 
 def make_device_key(device: NodeDevice) -> DeviceKey:
+    """Return the key of the device group."""
     return device.vendor, device.type, device.name
 
 
 def score_device_affinity(device: NodeDevice, affinities: Iterable[Affinity]) -> float:
+    """Return the matched affinity weights divided by all weights."""
     matched = total = 0.0
-    for each in affinities:
-        total += abs(each.weight)
-        if _satisfies(device, each):
-            matched += each.weight
+    for affinity in affinities:
+        total += abs(affinity.weight)
+        if _satisfies_constraint(device, affinity):
+            matched += affinity.weight
     return matched / total if total else 0.0
 
 
-def _is_named(device: NodeDevice, name: str) -> bool:
-    """`type`, `vendor/type` or `vendor/type/name`."""
+def _matches_name(device: NodeDevice, name: str) -> bool:
+    """Return whether the name matches. Forms: `type`, `vendor/type` or `vendor/type/name`."""
     parts = name.split("/", 2)
     if len(parts) == 1:
         return parts[0] == device.type
@@ -143,32 +154,36 @@ def _is_named(device: NodeDevice, name: str) -> bool:
 
 
 def list_devices(node: Node) -> tuple[NodeDevice, ...]:
+    """Return the device groups of the node."""
     resources = node.node_resources
     return () if resources is None else resources.devices or ()
 
 
 def list_healthy_instances(device: NodeDevice) -> list[str]:
+    """Return the ids of the healthy instances."""
     return [instance.id for instance in device.instances or () if instance.healthy]
 
 
-def _satisfies(device: NodeDevice, asked: Constraint | Affinity) -> bool:
-    left, right = _resolve(device, asked.l_target), _resolve(device, asked.r_target)
-    operand = asked.operand
-    if operand in _DIFFERENT:
-        return _differ(left, right)
+def _satisfies_constraint(device: NodeDevice, constraint: Constraint | Affinity) -> bool:
+    """Return whether the device satisfies the constraint or affinity."""
+    left, right = _resolve_target(device, constraint.l_target), _resolve_target(device, constraint.r_target)
+    operand = constraint.operand
+    if operand in _INEQUALITY_OPERANDS:
+        return _is_different(left, right)
     if left is None:
         return operand == Operand.IS_NOT_SET
-    if operand in _EQUAL or operand in _ORDERED:
-        return right is not None and _compare(operand, left, right)
-    return evaluate_comparison(operand, _text(left), None if right is None else _text(right))
+    if operand in _EQUALITY_OPERANDS or operand in _ORDER_OPERANDS:
+        return right is not None and _compare_values(operand, left, right)
+    return evaluate_comparison(operand, _format_value(left), None if right is None else _format_value(right))
 
 
-def _resolve(device: NodeDevice, target: str) -> DeviceValue:
+def _resolve_target(device: NodeDevice, target: str) -> DeviceValue:
+    """Return the value that the target refers to, or `None`."""
     if not target.startswith("${"):
         return target
     if target.startswith(DEVICE_ATTRIBUTE_PREFIX):
         attribute = (device.attributes or {}).get(target[len(DEVICE_ATTRIBUTE_PREFIX) : -1])
-        return None if attribute is None else _value(attribute)
+        return None if attribute is None else _get_attribute_value(attribute)
     match target:
         case "${device.model}":
             return device.name
@@ -181,7 +196,8 @@ def _resolve(device: NodeDevice, target: str) -> DeviceValue:
     return None
 
 
-def _value(attribute: DeviceAttribute) -> DeviceValue:
+def _get_attribute_value(attribute: DeviceAttribute) -> DeviceValue:
+    """Return the attribute's value. A number with a unit becomes a text."""
     if attribute.string is not None:
         return attribute.string
     if attribute.bool_ is not None:
@@ -192,23 +208,28 @@ def _value(attribute: DeviceAttribute) -> DeviceValue:
     return f"{number:g} {attribute.unit}" if attribute.unit else float(number)
 
 
-def _differ(left: DeviceValue, right: DeviceValue) -> bool:
+def _is_different(left: DeviceValue, right: DeviceValue) -> bool:
+    """Return whether the values differ. Two missing values are equal."""
     if left is None or right is None:
         return left is not right
-    return _compare(Operand.DIFFERS, left, right)
+    return _compare_values(Operand.DIFFERS, left, right)
 
 
-def _compare(operand: str, left: DeviceValue, right: DeviceValue) -> bool:
-    """As amounts, where both sides are some of one kind; else as texts. What cannot be compared is false."""
-    left_amount, right_amount = parse_amount(_text(left)), parse_amount(_text(right))
+def _compare_values(operand: str, left: DeviceValue, right: DeviceValue) -> bool:
+    """Compare the values as amounts if both are amounts of the same base unit, else as texts.
+
+    False if only one side is an amount, or the units differ.
+    """
+    left_amount, right_amount = parse_amount(_format_value(left)), parse_amount(_format_value(right))
     if left_amount is None and right_amount is None:
-        return evaluate_comparison(operand, _text(left), _text(right))
+        return evaluate_comparison(operand, _format_value(left), _format_value(right))
     if left_amount is None or right_amount is None or left_amount[1] != right_amount[1]:
         return False
     return evaluate_comparison(operand, repr(left_amount[0]), repr(right_amount[0]))
 
 
-def _text(value: DeviceValue) -> str:
+def _format_value(value: DeviceValue) -> str:
+    """Return the value as the text that comparisons use."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,6 +1,6 @@
-"""What allocations hold of a node one by one: ports, cores, instances of devices. Each has one owner at a time.
+"""Exclusive resources: ports, cores and device instances, each used by one allocation at a time.
 
-Most work holds none of it, so these are kept only for the nodes where something is held.
+Most allocations have none, so they are recorded only for nodes where some are in use.
 """
 
 from collections import Counter
@@ -13,14 +13,17 @@ from wharf.contract.model.jobs.networks import NetworkResource
 K = TypeVar("K")
 
 PortKey = tuple[str, int]
-"""Address and number. Task networks of older jobs and ports of groups alike."""
+"""IP address and port number, of task networks and group ports alike."""
 
 DeviceKey = tuple[str, str, str]
-"""Vendor, type, name."""
+"""Vendor, type and name of a device group."""
 
 
 class ExclusiveResources:
-    """What is held on one node, counted: two allocations may hold one thing for a moment when one replaces the other."""
+    """The exclusive resources in use on one node.
+
+    They are counted, because two allocations may briefly hold the same one while one replaces the other.
+    """
 
     __slots__ = ("cores", "devices", "ports")
 
@@ -30,26 +33,31 @@ class ExclusiveResources:
         self.devices: Counter[tuple[DeviceKey, str]] = Counter()
 
     def copy(self) -> "ExclusiveResources":
+        """Return an independent copy."""
         copied = ExclusiveResources()
         copied.ports, copied.cores, copied.devices = self.ports.copy(), self.cores.copy(), self.devices.copy()
         return copied
 
     def add_resources(self, resources: AllocatedResources) -> None:
+        """Count the exclusive resources of an allocation."""
         self.ports.update(iter_ports(resources))
         self.cores.update(iter_cores(resources))
         self.devices.update(iter_devices(resources))
 
     def remove_resources(self, resources: AllocatedResources) -> None:
+        """Remove the exclusive resources of an allocation from the counts."""
         _subtract(self.ports, iter_ports(resources))
         _subtract(self.cores, iter_cores(resources))
         _subtract(self.devices, iter_devices(resources))
 
     @property
     def is_empty(self) -> bool:
+        """Whether nothing is in use."""
         return not (self.ports or self.cores or self.devices)
 
 
 def _subtract(counter: Counter[K], keys: Iterator[K]) -> None:
+    """Subtract one for each key and drop keys that reach 0."""
     for key in keys:
         counter[key] -= 1
         if counter[key] <= 0:
@@ -57,33 +65,37 @@ def _subtract(counter: Counter[K], keys: Iterator[K]) -> None:
 
 
 def has_exclusive_resources(resources: AllocatedResources) -> bool:
+    """Return whether the allocation has ports, cores or devices."""
     if resources.shared.ports or resources.shared.networks:
         return True
     return any(task.cpu.reserved_cores or task.networks or task.devices for task in (resources.tasks or {}).values())
 
 
 def iter_ports(resources: AllocatedResources) -> Iterator[PortKey]:
-    """Of the group and of its tasks. Those that mind no collision are held by nobody."""
+    """Yield the ports of the group and its tasks. Ports with `ignore_collision` are not exclusive."""
     for port in resources.shared.ports or ():
         if not port.ignore_collision:
             yield port.host_ip, port.value
     for task in (resources.tasks or {}).values():
         for network in task.networks or ():
-            yield from _of_network(network)
+            yield from _iter_network_ports(network)
 
 
-def _of_network(network: NetworkResource) -> Iterator[PortKey]:
+def _iter_network_ports(network: NetworkResource) -> Iterator[PortKey]:
+    """Yield the ports of a task's own network."""
     for port in (*(network.reserved_ports or ()), *(network.dynamic_ports or ())):
         if not port.ignore_collision:
             yield network.ip, port.value
 
 
 def iter_cores(resources: AllocatedResources) -> Iterator[int]:
+    """Yield the reserved cores of all tasks."""
     for task in (resources.tasks or {}).values():
         yield from task.cpu.reserved_cores or ()
 
 
 def iter_devices(resources: AllocatedResources) -> Iterator[tuple[DeviceKey, str]]:
+    """Yield the device instances of all tasks."""
     for task in (resources.tasks or {}).values():
         for device in task.devices or ():
             for device_id in device.device_ids or ():

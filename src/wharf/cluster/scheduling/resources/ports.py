@@ -1,4 +1,4 @@
-"""Ports: which are free on a node, and which a group gets there (scheduling.md 2.8)."""
+"""Finds free ports on a node and assigns them to an allocation (scheduling.md 2.8)."""
 
 from collections.abc import Callable, Iterable
 from functools import lru_cache
@@ -11,21 +11,23 @@ from wharf.contract.model.jobs.networks import DEFAULT_HOST_NETWORK, NetworkReso
 from wharf.contract.model.nodes.node import Node
 
 MAX_RANDOM_ATTEMPTS: Final = 20
+"""Random tries for a dynamic port before all free ports are listed."""
 MAX_PORT: Final = 65_535
+"""The highest port number."""
 WILDCARD_ADDRESSES: Final = ("", "0.0.0.0", "::")
-"""A port on one of these collides with the same port on any other."""
+"""Addresses that stand for all. A port on one of them collides with the same port on any address."""
 
 RandomBelow = Callable[[int], int]
-"""A number from 0 up to, not including, the bound."""
+"""Returns a random number from 0 up to, not including, the argument."""
 
 
 class PortUnavailable(Exception):
-    """The node cannot give what was asked; the text says what, as metrics tell it."""
+    """The node cannot provide a requested port. The text is the one that metrics show."""
 
 
 @lru_cache(maxsize=1024)
 def parse_port_ranges(ranges: str) -> frozenset[int]:
-    """`22,80,8000-8100` as numbers; what is no range is passed over: nodes say it, not people."""
+    """Return the ports of a text such as `22,80,8000-8100`. Invalid parts are ignored: nodes report them, not users."""
     ports: set[int] = set()
     for part in ranges.split(","):
         first, dash, last = part.strip().partition("-")
@@ -35,101 +37,116 @@ def parse_port_ranges(ranges: str) -> frozenset[int]:
 
 
 def list_addresses(node: Node, alias: str) -> list[tuple[str, frozenset[int]]]:
-    """The addresses of a host network, each with the ports that the node keeps back there."""
+    """Return the addresses of a host network, each with the ports that the node reserves there."""
     resources = node.node_resources
-    kept = (
+    reserved = (
         parse_port_ranges(node.reserved_resources.networks.reserved_host_ports)
         if node.reserved_resources
         else frozenset()
     )
-    found = [
-        (address.address, kept | parse_port_ranges(address.reserved_ports))
+    addresses = [
+        (address.address, reserved | parse_port_ranges(address.reserved_ports))
         for network in (resources.node_networks if resources is not None else None) or ()
         for address in network.addresses or ()
         if (address.alias or DEFAULT_HOST_NETWORK) == alias
     ]
-    if not found and alias == DEFAULT_HOST_NETWORK:
-        # A node that tells no addresses by name has those of its plain networks, or just itself.
-        plain = [network.ip for network in (resources.networks if resources is not None else None) or () if network.ip]
-        found = [(address, kept) for address in plain or [""]]
-    return found
+    if not addresses and alias == DEFAULT_HOST_NETWORK:
+        # Use the plain networks of a node that reports no named addresses, or else the node itself.
+        plain_addresses = [
+            network.ip for network in (resources.networks if resources is not None else None) or () if network.ip
+        ]
+        addresses = [(address, reserved) for address in plain_addresses or [""]]
+    return addresses
 
 
 class PortAssigner:
-    """Ports picked on one node for one allocation."""
+    """Assigns ports on one node to one allocation."""
 
     def __init__(
-        self, node: Node, held: ExclusiveResources, chance: RandomBelow, *, only_address: str | None = None
+        self, node: Node, in_use: ExclusiveResources, random_below: RandomBelow, *, only_address: str | None = None
     ) -> None:
         self._node = node
-        self._held = held
-        self._chance = chance
-        self._only = only_address
-        self._offered: set[tuple[str, int]] = set()
+        self._in_use = in_use
+        self._random_below = random_below
+        self._only_address = only_address
+        self._assigned: set[tuple[str, int]] = set()
 
     def assign_ports(self, network: NetworkResource) -> tuple[AllocatedPort, ...]:
-        """Static ports first, then dynamic ones in the job's order. Raises `NoPort`."""
-        static = network.reserved_ports or ()
-        picked = [self._static(port) for port in static]
-        own = frozenset(port.value for port in static)
-        picked += [self._dynamic(port, own) for port in network.dynamic_ports or ()]
-        return tuple(picked)
+        """Assign static ports first, then dynamic ports in the order of the job. Raises `PortUnavailable`."""
+        static_ports = network.reserved_ports or ()
+        assigned = [self._assign_static(port) for port in static_ports]
+        own_ports = frozenset(port.value for port in static_ports)
+        assigned += [self._assign_dynamic(port, own_ports) for port in network.dynamic_ports or ()]
+        return tuple(assigned)
 
     def assign_ports_on_one_address(self, network: NetworkResource) -> tuple[str, tuple[AllocatedPort, ...]]:
-        """The same, all on one address of the node, which is told: the ports of a task have no other. Raises `NoPort`."""
-        found = list_addresses(self._node, DEFAULT_HOST_NETWORK)
-        why = PortUnavailable(f"no addresses available for {DEFAULT_HOST_NETWORK} network")
-        for address, _ in found:
-            trial = PortAssigner(self._node, self._held, self._chance, only_address=address)
-            trial._offered = set(self._offered)
+        """Assign all ports of a task network on one address and return the address with the ports.
+
+        Tasks cannot use several addresses. Raises `PortUnavailable`.
+        """
+        addresses = list_addresses(self._node, DEFAULT_HOST_NETWORK)
+        last_error = PortUnavailable(f"no addresses available for {DEFAULT_HOST_NETWORK} network")
+        for address, _ in addresses:
+            attempt = PortAssigner(self._node, self._in_use, self._random_below, only_address=address)
+            attempt._assigned = set(self._assigned)
             try:
-                ports = trial.assign_ports(network)
-            except PortUnavailable as none:
-                why = none
+                ports = attempt.assign_ports(network)
+            except PortUnavailable as error:
+                last_error = error
                 continue
-            self._offered = trial._offered
+            self._assigned = attempt._assigned
             return address, ports
-        raise why
+        raise last_error
 
-    def _addresses(self, port: Port) -> list[tuple[str, frozenset[int]]]:
+    def _list_addresses(self, port: Port) -> list[tuple[str, frozenset[int]]]:
+        """Return the addresses of the port's host network. Raises `PortUnavailable` if there are none."""
         alias = resolve_target(port.host_network or DEFAULT_HOST_NETWORK, self._node) or ""
-        found = [each for each in list_addresses(self._node, alias) if self._only in (None, each[0])]
-        if not found:
+        addresses = [
+            address for address in list_addresses(self._node, alias) if self._only_address in (None, address[0])
+        ]
+        if not addresses:
             raise PortUnavailable(f"no addresses available for {alias} network")
-        return found
+        return addresses
 
-    def _static(self, port: Port) -> AllocatedPort:
-        for address, kept in self._addresses(port):
-            if port.ignore_collision or (port.value not in kept and self._is_free(address, port.value)):
-                return self._take(port, address, port.value)
+    def _assign_static(self, port: Port) -> AllocatedPort:
+        """Assign a static port on the first address where it is free."""
+        for address, reserved in self._list_addresses(port):
+            if port.ignore_collision or (port.value not in reserved and self._is_free(address, port.value)):
+                return self._record(port, address, port.value)
         raise PortUnavailable(f"reserved port collision {port.label}={port.value}")
 
-    def _dynamic(self, port: Port, own: frozenset[int]) -> AllocatedPort:
+    def _assign_dynamic(self, port: Port, own_ports: frozenset[int]) -> AllocatedPort:
+        """Assign a random free port of the node's dynamic range."""
         resources = self._node.node_resources
         assert resources is not None, "a node without resources is never chosen"
         low, high = resources.min_dynamic_port, resources.max_dynamic_port
-        for address, kept in self._addresses(port):
-            taken = kept | own
+        for address, reserved in self._list_addresses(port):
+            excluded = reserved | own_ports
             for _ in range(MAX_RANDOM_ATTEMPTS):
-                value = low + self._chance(max(1, high - low + 1))
-                if value not in taken and self._is_free(address, value):
-                    return self._take(port, address, value)
-            free = [value for value in range(low, high + 1) if value not in taken and self._is_free(address, value)]
+                value = low + self._random_below(max(1, high - low + 1))
+                if value not in excluded and self._is_free(address, value):
+                    return self._record(port, address, value)
+            free = [value for value in range(low, high + 1) if value not in excluded and self._is_free(address, value)]
             if free:
-                return self._take(port, address, free[self._chance(len(free))])
+                return self._record(port, address, free[self._random_below(len(free))])
         raise PortUnavailable("dynamic port selection failed")
 
     def _is_free(self, address: str, value: int) -> bool:
-        ports = self._held.ports
+        """Return whether the port is free on the address."""
+        ports = self._in_use.ports
         if address in WILDCARD_ADDRESSES:
-            return all(held != value for _, held in self._offered) and all(held != value for _, held in ports)
+            return all(used_port != value for _, used_port in self._assigned) and all(
+                used_port != value for _, used_port in ports
+            )
         return all(
-            (each, value) not in ports and (each, value) not in self._offered for each in (address, *WILDCARD_ADDRESSES)
+            (other_address, value) not in ports and (other_address, value) not in self._assigned
+            for other_address in (address, *WILDCARD_ADDRESSES)
         )
 
-    def _take(self, port: Port, address: str, value: int) -> AllocatedPort:
+    def _record(self, port: Port, address: str, value: int) -> AllocatedPort:
+        """Record the port as assigned and return it."""
         if not port.ignore_collision:
-            self._offered.add((address, value))
+            self._assigned.add((address, value))
         to = value if port.to == -1 else port.to
         return AllocatedPort(
             label=port.label, value=value, to=to, host_ip=address, ignore_collision=port.ignore_collision
@@ -137,5 +154,5 @@ class PortAssigner:
 
 
 def list_static_ports(networks: Iterable[NetworkResource]) -> list[int]:
-    """Those that somebody else may not hold already."""
+    """Return the static ports that must not be in use on the node."""
     return [port.value for network in networks for port in network.reserved_ports or () if not port.ignore_collision]

@@ -1,7 +1,7 @@
-"""How much a node has and how much work takes of it.
+"""Amounts of CPU, memory and disk: what nodes have and what allocations use.
 
-The tasks of a group do not all run at the same time: those before the main ones, the main ones, and those after them take
-turns, so a group takes the most that any of the three phases takes (scheduling.md 3.1). Whole cores take no turns.
+Tasks before the main tasks, main tasks and tasks after them do not run at the same time. So a group uses the maximum of
+these three lifecycle phases (scheduling.md 3.1). Whole cores stay reserved in all phases.
 """
 
 from collections.abc import Iterable
@@ -15,7 +15,7 @@ from wharf.contract.model.nodes.node import Node
 
 
 class Usage(msgspec.Struct, frozen=True, gc=False):
-    """Amounts that add up: MHz, memory, disk."""
+    """An amount of CPU (MHz), memory and disk (MB)."""
 
     cpu: int = 0
     memory_mb: int = 0
@@ -26,109 +26,116 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
 
     @staticmethod
     def sum_usages(usages: Iterable["Usage"]) -> "Usage":
+        """Return the sum of the usages."""
         return sum(usages, Usage())
 
-    def fits_in(self, room: "Usage") -> bool:
-        return not self.find_exceeded_dimension(room)
+    def fits_in(self, capacity: "Usage") -> bool:
+        """Return whether no dimension exceeds the capacity."""
+        return not self.find_exceeded_dimension(capacity)
 
-    def find_exceeded_dimension(self, room: "Usage") -> str:
-        """The first dimension in which this is more than the room, or nothing."""
-        if self.cpu > room.cpu:
+    def find_exceeded_dimension(self, capacity: "Usage") -> str:
+        """Return the first dimension that exceeds the capacity, or an empty text."""
+        if self.cpu > capacity.cpu:
             return "cpu"
-        if self.memory_mb > room.memory_mb:
+        if self.memory_mb > capacity.memory_mb:
             return "memory"
-        return "disk" if self.disk_mb > room.disk_mb else ""
+        return "disk" if self.disk_mb > capacity.disk_mb else ""
 
 
-class _Turns:
-    """The three phases of a group's life, added up task by task."""
+class _PhaseUsage:
+    """Sums the usage of the tasks of a group for each of the three lifecycle phases."""
 
-    __slots__ = ("_cpu", "_cpu_of_cores", "_memory_mb")
+    __slots__ = ("_core_cpu", "_cpu", "_memory_mb")
 
     def __init__(self) -> None:
         self._cpu = [0, 0, 0]
         self._memory_mb = [0, 0, 0]
-        self._cpu_of_cores = 0
+        self._core_cpu = 0
 
     def add(self, *, hook: str, sidecar: bool, cpu: int, memory_mb: int, has_cores: bool) -> None:
+        """Add one task."""
         if has_cores:
-            self._cpu_of_cores += cpu
+            self._core_cpu += cpu
             cpu = 0
-        for phase in _phases(hook, sidecar=sidecar):
+        for phase in _list_phases(hook, sidecar=sidecar):
             self._cpu[phase] += cpu
             self._memory_mb[phase] += memory_mb
 
-    def most(self, disk_mb: int) -> Usage:
-        return Usage(max(self._cpu) + self._cpu_of_cores, max(self._memory_mb), disk_mb)
+    def get_maximum(self, disk_mb: int) -> Usage:
+        """Return the maximum over the phases, plus the CPU of whole cores."""
+        return Usage(max(self._cpu) + self._core_cpu, max(self._memory_mb), disk_mb)
 
 
-def _phases(hook: str, *, sidecar: bool) -> tuple[int, ...]:
-    """Before, while, after the main tasks run. A sidecar that starts before goes on while they run."""
+def _list_phases(hook: str, *, sidecar: bool) -> tuple[int, ...]:
+    """Return the phases of a task: 0 before, 1 during, 2 after the main tasks. A prestart sidecar runs in 0 and 1."""
     if hook == "prestart":
         return (0, 1) if sidecar else (0,)
     return (2,) if hook == "poststop" else (1,)
 
 
 def get_node_capacity(node: Node) -> Usage:
-    """What the node has for work: all that it has less what it keeps back."""
+    """Return what the node has for allocations: its resources minus what it reserves."""
     if node.node_resources is None:
         return Usage()
-    has, kept = node.node_resources, node.reserved_resources
-    if kept is None:
-        return Usage(has.cpu.cpu_shares, has.memory.memory_mb, has.disk.disk_mb)
+    total, reserved = node.node_resources, node.reserved_resources
+    if reserved is None:
+        return Usage(total.cpu.cpu_shares, total.memory.memory_mb, total.disk.disk_mb)
     return Usage(
-        has.cpu.cpu_shares - kept.cpu.cpu_shares,
-        has.memory.memory_mb - kept.memory.memory_mb,
-        has.disk.disk_mb - kept.disk.disk_mb,
+        total.cpu.cpu_shares - reserved.cpu.cpu_shares,
+        total.memory.memory_mb - reserved.memory.memory_mb,
+        total.disk.disk_mb - reserved.disk.disk_mb,
     )
 
 
 def get_allocation_usage(allocation: Allocation) -> Usage:
+    """Return what the allocation uses."""
     resources = allocation.allocated_resources
     return Usage() if resources is None else get_resources_usage(resources)
 
 
 def get_resources_usage(resources: AllocatedResources) -> Usage:
+    """Return what an allocation with these resources uses."""
     tasks = resources.tasks or {}
     lifecycles = resources.task_lifecycles or {}
-    if len(tasks) == 1:  # Nearly all: no turns to take.
-        for only in tasks.values():
-            return Usage(only.cpu.cpu_shares, only.memory.memory_mb, resources.shared.disk_mb)
-    turns = _Turns()
+    if len(tasks) == 1:  # Nearly all groups have one task, so no phases need to be compared.
+        for task in tasks.values():
+            return Usage(task.cpu.cpu_shares, task.memory.memory_mb, resources.shared.disk_mb)
+    phases = _PhaseUsage()
     for name, task in tasks.items():
         lifecycle = lifecycles.get(name)
-        turns.add(
+        phases.add(
             hook="" if lifecycle is None else lifecycle.hook,
             sidecar=lifecycle is not None and lifecycle.sidecar,
             cpu=task.cpu.cpu_shares,
             memory_mb=task.memory.memory_mb,
             has_cores=has_cores(task),
         )
-    return turns.most(resources.shared.disk_mb)
+    return phases.get_maximum(resources.shared.disk_mb)
 
 
 def has_cores(task: AllocatedTaskResources) -> bool:
+    """Return whether the task has whole cores."""
     return bool(task.cpu.reserved_cores)
 
 
 def get_group_demand(group: TaskGroup) -> Usage:
-    """What one allocation of the group takes, beside the MHz of whole cores: those depend on the node."""
-    turns = _Turns()
+    """Return what one allocation of the group uses, without the MHz of whole cores, which depend on the node."""
+    phases = _PhaseUsage()
     for task in group.tasks or ():
-        asked = task.resources
-        if asked is not None:
+        requested = task.resources
+        if requested is not None:
             lifecycle = task.lifecycle
-            turns.add(
+            phases.add(
                 hook="" if lifecycle is None else lifecycle.hook,
                 sidecar=lifecycle is not None and lifecycle.sidecar,
-                cpu=0 if asked.cores else asked.cpu,
+                cpu=0 if requested.cores else requested.cpu,
                 memory_mb=get_task_memory_mb(task),
-                has_cores=bool(asked.cores),
+                has_cores=bool(requested.cores),
             )
-    return turns.most(group.ephemeral_disk.size_mb)
+    return phases.get_maximum(group.ephemeral_disk.size_mb)
 
 
 def get_task_memory_mb(task: Task) -> int:
-    """Its memory with the folder of its secrets, which lies in memory too."""
+    """Return the task's memory including its secrets folder, which is in memory too."""
     assert task.resources is not None, "a task in canonical form has resources"
     return task.resources.memory_mb + task.resources.secrets_mb
