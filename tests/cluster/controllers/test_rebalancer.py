@@ -9,7 +9,7 @@ from tests.cluster.scheduling.loop import Loop
 from wharf.cluster.controllers.rebalancing import start_moves
 from wharf.cluster.scheduling.cache import SchedulerCache
 from wharf.cluster.scheduling.rebalancing import MIN_SCORE_GAIN, propose_moves
-from wharf.cluster.state.tables import ALLOCATIONS
+from wharf.cluster.state.tables import ALLOCATIONS, SCHEDULER_CONFIGURATION
 from wharf.contract.model.allocations.allocation import AllocDeploymentStatus
 from wharf.contract.model.jobs.group_policies import MigratePolicy
 from wharf.contract.model.jobs.job import Job
@@ -108,6 +108,23 @@ def test_a_moved_allocation_gets_the_proposed_node() -> None:
     assert [each.node_id for each in loop.list_active("shop") if each.previous_allocation == first.alloc_id] == [
         first.to_node_id
     ]
+
+
+def test_the_spread_algorithm_empties_the_fullest_node_first() -> None:
+    loop = Loop()
+    loop.with_node("crowded", cpu=800, memory_mb=800)
+    loop.register(sized("shop", 4))
+    loop.settle()
+    loop.with_node("loaded", cpu=1_000, memory_mb=1_000)
+    loop.register(sized("blog", 3))
+    loop.settle()
+    loop.with_node("empty", cpu=4_000, memory_mb=4_000)
+    configuration = loop.replica.get(SCHEDULER_CONFIGURATION)
+    assert configuration is not None
+    # A configuration that was decoded holds plain text, not the member of the enum.
+    loop.put(SCHEDULER_CONFIGURATION.build_put(replace(configuration, scheduler_algorithm="spread")))
+
+    assert propose(loop).moves[0].from_node_id == "crowded"
 
 
 def test_batch_allocations_are_not_moved() -> None:

@@ -90,7 +90,7 @@ class _MoveFinder:
         rows = [fleet.row_by_node_id[node_id] for node_id in counts_by_node]
         ordered_rows = sorted(rows, key=lambda row: (self._get_fill(row), fleet.get_node(row).id))
         configuration = get_placement_rules(self._snapshot, Job(id=""))
-        if configuration.algorithm is SchedulerAlgorithm.SPREAD:
+        if configuration.algorithm == SchedulerAlgorithm.SPREAD:
             ordered_rows.reverse()
         for row in ordered_rows:
             allocations = self._snapshot.list_by_index(ALLOCATIONS_ON_NODE, fleet.get_node(row).id)
