@@ -184,7 +184,7 @@ class _GroupReconciler:
         self._stop_excess_failed(self._group.count - len(counted) - len(migrating), canaries_not_counted)
         rescheduled = [allocation for allocation in self._reschedule_now if allocation.id not in canaries_not_counted]
         existing = [*counted, *migrating.values(), *rescheduled]
-        self._replaced_unknown = self._replaced_unknown[: max(0, self._group.count - len(existing))]
+        self._limit_unknown_replacements(max(0, self._group.count - len(existing)))
         existing += [allocation for allocation, _ in self._replaced_unknown]
         replaced_lost = [*lost.values()][: max(0, self._group.count - len(existing))]
         existing += replaced_lost
@@ -579,6 +579,17 @@ class _GroupReconciler:
             else:
                 self._add_stop(AllocationStop(allocation, NOT_NEEDED_TEXT))
         self._reschedule_now = rescheduled
+
+    def _limit_unknown_replacements(self, free_slots: int) -> None:
+        """Replace at most `free_slots` unknown allocations and stop the others that have an older version.
+
+        Such an allocation is of no use when it reconnects. If it stayed, its replacement would later take the slot, but
+        not the name, of an allocation that the update stops.
+        """
+        for allocation, _ in self._replaced_unknown[free_slots:]:
+            if not self._is_current(allocation):
+                self._add_stop(AllocationStop(allocation, NOT_NEEDED_TEXT))
+        self._replaced_unknown = self._replaced_unknown[:free_slots]
 
     def _is_unknown_and_replaced(self, allocation: Allocation) -> bool:
         """Return whether the allocation is unknown and an allocation that counts itself has replaced it."""
