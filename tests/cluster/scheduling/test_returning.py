@@ -227,14 +227,14 @@ def test_an_unknown_allocation_with_a_replacement_is_stopped_when_the_job_change
 
 
 def test_an_unknown_allocation_that_an_update_leaves_no_place_for_is_stopped_though_its_replacement_is_due() -> None:
-    loop = with_one_out_of_contact(replace(A_GROUP, count=3))
+    loop = with_one_disconnected(replace(A_GROUP, count=3))
     loop.pass_time(6)
     update = UpdatePolicy(max_parallel=1, min_healthy_time=SECOND_NS)
     loop.register(a_job("shop", replace(A_GROUP, count=2, tasks=(a_task(env={"V": "1"}),), update=update)))
 
     loop.settle()
 
-    assert [1, 1] == [each.job_version for each in loop.live()]
+    assert [1, 1] == [each.job_version for each in loop.list_active()]
 
 
 def test_an_unknown_allocation_that_was_replaced_is_not_migrated_besides_when_its_node_reconnects() -> None:
