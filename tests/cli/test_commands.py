@@ -239,7 +239,7 @@ def test_a_snapshot_of_the_servers_is_fetched_whole_and_brings_back_what_was(tmp
     silent = run(folder, "operator", "snapshot", "save", "c.snap", environment={"WHARF_ADDR": "http://127.0.0.1:1"})
 
     assert silent.returncode == 1
-    assert "no server answers at http://127.0.0.1:1" in silent.stderr
+    assert "cannot connect to http://127.0.0.1:1" in silent.stderr
     assert sorted(path.name for path in folder.glob("*.snap*")) == ["a.snap", "b.snap"]
 
 

@@ -295,7 +295,7 @@ async def test_there_is_no_licence_and_it_is_said() -> None:
         read, written = await get(server, "/v1/operator/license"), await put(server, "/v1/operator/license")
 
         assert (read.status, read.body) == (204, b"")
-        assert (written.status, written.body) == (501, b"every feature is free: there is no licence")
+        assert (written.status, written.body) == (501, b"not supported: every feature is free, so there is no license")
 
 
 @in_virtual_time

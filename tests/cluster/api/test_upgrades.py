@@ -195,7 +195,7 @@ async def test_a_region_of_which_nobody_answers_is_503_and_a_second_hop_is_none(
 
     status, text = await away.refusal()
 
-    assert (status, text.startswith(b"no server of region west answers: no server answers at http")) == (503, True)
+    assert (status, text.startswith(b"no server of region west answers: cannot connect to http")) == (503, True)
     assert await looping.refusal() == (404, b"No path to region")
 
 

@@ -351,8 +351,8 @@ async def test_an_illegal_step_in_the_leaders_mind_is_refused_with_its_story_and
             await until(lambda: running(server) == 1, what="the job runs")
 
         assert [line for line in caplog.messages if "a1" in line] == [
-            "a step was refused: allocation a1 cannot go from complete to running: from complete it goes nowhere; "
-            "what happened before: placed"
+            "a step was refused: allocation a1 cannot go from complete to running; allowed from complete: none; "
+            "history: placed"
         ]
         assert "an error of our own" not in caplog.text
 
@@ -371,9 +371,7 @@ async def test_an_evaluation_that_asks_for_an_illegal_step_fails_with_the_story(
         await until(lambda: not open_evaluations(server), what="the evaluation ended")
 
         (evaluation,) = server.replica.iter_all(EVALUATIONS)
-        why = (
-            "allocation a1 cannot go from complete to lost: from complete it goes nowhere; what happened before: placed"
-        )
+        why = "allocation a1 cannot go from complete to lost; allowed from complete: none; history: placed"
         assert (evaluation.status, evaluation.status_description) == ("failed", why)
         assert [line for line in caplog.messages if "a1" in line] == [f"a step was refused: {why}"]
 

@@ -266,8 +266,7 @@ async def test_an_illegal_step_is_a_conflict_for_the_caller_and_one_line_in_the_
             await server.server.writer.execute(bring_back)
 
         sentence = (
-            "allocation a1 cannot go from complete to running: from complete it goes nowhere; what happened before: "
-            "placed; ended"
+            "allocation a1 cannot go from complete to running; allowed from complete: none; history: placed; ended"
         )
         assert (refused.value.code, refused.value.text) == (RefusalCode.CONFLICT, sentence)
         assert [line for line in caplog.messages if "a1" in line] == [f"a step was refused: {sentence}"]

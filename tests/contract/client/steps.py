@@ -1,4 +1,4 @@
-"""Small words for tests of flows: who plays the servers, and what was asked of them."""
+"""Helpers for tests of flows: scripted server replies, and a driver that records requests without network and time."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -18,67 +18,77 @@ from wharf.contract.client.transport import ClientReply, ClientRequest, Unreacha
 from wharf.contract.wire.endpoint_table import ENDPOINT_BY_NAME, Endpoint
 from wharf.world import SimulatedWorld
 
-Said = ClientReply | Unreachable
-Begin = Callable[[ClientState, Endpoint, RequestSpec], Flow[Any]]
+ScriptedReply = ClientReply | Unreachable
+FlowStarter = Callable[[ClientState, Endpoint, RequestSpec], Flow[Any]]
 
 
-def ok(body: bytes = b"[]", **headers: str) -> ClientReply:
+def ok_reply(body: bytes = b"[]", **headers: str) -> ClientReply:
+    """Return a successful reply."""
     return ClientReply(200, {name.replace("_", "-"): value for name, value in headers.items()}, body)
 
 
-def no(status: int, code: str = "", text: str = "no", **headers: str) -> ClientReply:
+def error_reply(status: int, code: str = "", text: str = "no", **headers: str) -> ClientReply:
+    """Return an error reply."""
     named = {name.replace("_", "-"): value for name, value in headers.items()}
     return ClientReply(status, {**named, **({"x-cluster-error": code} if code else {})}, text.encode())
 
 
-def nobody() -> Unreachable:
+def not_reached() -> Unreachable:
+    """Return the error for a request that reached no server."""
     return Unreachable("nobody listens", is_sent=False)
 
 
-def silence() -> Unreachable:
+def no_reply() -> Unreachable:
+    """Return the error for a request that was sent but got no reply."""
     return Unreachable("no reply came", is_sent=True)
 
 
-class Played:
-    """Takes the steps of a flow without a network and without time: it says what it was told, in turn."""
+class ScriptedFlow:
+    """Performs the steps of a flow with scripted replies and virtual time, and records requests, pauses and values."""
 
     def __init__(
-        self, *said: Said, servers: int = 1, retries: RetryPolicy | None = None, defaults: ClientDefaults | None = None
+        self,
+        *replies: ScriptedReply,
+        servers: int = 1,
+        retries: RetryPolicy | None = None,
+        defaults: ClientDefaults | None = None,
     ) -> None:
         self.now_s = 0.0
-        self.said = list(said)
+        self.replies = list(replies)
         self.requests: list[ClientRequest] = []
         self.servers: list[int] = []
         self.pauses_s: list[float] = []
-        self.given: list[Any] = []
+        self.values: list[Any] = []
         world = SimulatedWorld(7, lambda: self.now_s)
-        self.standing = ClientState(world, server_count=servers, defaults=defaults, retry_policy=retries)
+        self.state = ClientState(world, server_count=servers, defaults=defaults, retry_policy=retries)
 
-    def play(self, begin: Begin, row: str, ask: RequestSpec, *, until_given: int | None = None) -> Any:
-        """To the end, or until so many values were given."""
-        course = FlowRun(begin(self.standing, ENDPOINT_BY_NAME[row], ask))
-        while (step := course.step) is not None:
+    def play(
+        self, start_flow: FlowStarter, endpoint_name: str, spec: RequestSpec, *, value_count: int | None = None
+    ) -> Any:
+        """Run a flow to its end, or until it has yielded `value_count` values."""
+        run = FlowRun(start_flow(self.state, ENDPOINT_BY_NAME[endpoint_name], spec))
+        while (step := run.step) is not None:
             match step:
                 case SendRequest(request, server):
                     self.requests.append(request)
                     self.servers.append(server)
-                    said = self.said.pop(0)
-                    if isinstance(said, Unreachable):
-                        course.fail(said)
+                    reply = self.replies.pop(0)
+                    if isinstance(reply, Unreachable):
+                        run.fail(reply)
                     else:
-                        course.resume(said)
+                        run.resume(reply)
                 case PauseFlow(seconds):
                     self.pauses_s.append(seconds)
                     self.now_s += seconds
-                    course.resume(None)
+                    run.resume(None)
                 case YieldValue(value):
-                    self.given.append(value)
-                    if len(self.given) == until_given:
+                    self.values.append(value)
+                    if len(self.values) == value_count:
                         return None
-                    course.resume(None)
-                case other:
-                    raise AssertionError(f"no test needs {other}")
-        return course.result
+                    run.resume(None)
+                case unsupported_step:
+                    raise AssertionError(f"step is not supported by this driver: {unsupported_step}")
+        return run.result
 
     @property
     def queries(self) -> Sequence[dict[str, str]]:

@@ -1,10 +1,10 @@
-"""What the client sends, to whom, when again, and what it makes of replies; without a socket and without time."""
+"""The flow of a call: requests, failover, retries and decoding of replies, without network and time."""
 
 from typing import Any
 
 import pytest
 
-from tests.contract.client.steps import Played, no, nobody, ok, silence
+from tests.contract.client.steps import ScriptedFlow, error_reply, no_reply, not_reached, ok_reply
 from wharf.contract.client.calls import CallSpec, ListSpec, ReadSpec
 from wharf.contract.client.errors import (
     Conflict,
@@ -31,15 +31,15 @@ JOBS = "job.list"
 JOB = b'{"ID": "web"}'
 
 
-def a_list(**options: Any) -> ListSpec[Any]:
+def list_spec(**options: Any) -> ListSpec[Any]:
     return ListSpec(options)  # type: ignore[arg-type]  # as the test says
 
 
-def a_write(**options: Any) -> CallSpec[Any]:
+def write_spec(**options: Any) -> CallSpec[Any]:
     return CallSpec(options, "web")  # type: ignore[arg-type]  # as the test says
 
 
-# -- what is sent ------------------------------------------------------------------------------------------------------
+# -- requests ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -52,24 +52,24 @@ def a_write(**options: Any) -> CallSpec[Any]:
         ("é", "/v1/job/%C3%A9"),
     ],
 )
-def test_an_id_is_one_part_of_the_path_whatever_it_holds(job_id: str, path: str) -> None:
-    played = Played(ok(JOB))
+def test_an_id_is_encoded_as_one_path_segment(job_id: str, path: str) -> None:
+    flow = ScriptedFlow(ok_reply(JOB))
 
-    played.play(perform_call, "job.read", ReadSpec({}, job_id))
+    flow.play(perform_call, "job.read", ReadSpec({}, job_id))
 
-    assert [request.path for request in played.requests] == [path]
+    assert [request.path for request in flow.requests] == [path]
 
 
 def test_options_of_lists_become_the_query() -> None:
-    played = Played(ok())
+    flow = ScriptedFlow(ok_reply())
     options = {
         "filter": 'Status == "dead"', "prefix": "we", "per_page": 20, "next_token": "default.x", "reverse": True,
         "stale": True, "namespace": "*", "region": "north",
     }  # fmt: skip
 
-    played.play(perform_call, JOBS, ListSpec(options, meta=True))  # type: ignore[arg-type]  # as the test says
+    flow.play(perform_call, JOBS, ListSpec(options, meta=True))  # type: ignore[arg-type]  # as the test says
 
-    assert played.queries == [
+    assert flow.queries == [
         {
             "filter": 'Status == "dead"', "prefix": "we", "per_page": "20", "next_token": "default.x", "reverse": "true",
             "stale": "", "namespace": "*", "region": "north", "meta": "true",
@@ -77,331 +77,354 @@ def test_options_of_lists_become_the_query() -> None:
     ]  # fmt: skip
 
 
-def test_what_the_client_was_made_with_counts_where_a_call_does_not_say_otherwise() -> None:
-    played = Played(ok(), ok(), defaults=ClientDefaults(namespace="team", region="north"))
+def test_client_defaults_apply_unless_a_call_sets_the_option() -> None:
+    flow = ScriptedFlow(ok_reply(), ok_reply(), defaults=ClientDefaults(namespace="team", region="north"))
 
-    played.play(perform_call, JOBS, a_list())
-    played.play(perform_call, JOBS, a_list(namespace="*"))
+    flow.play(perform_call, JOBS, list_spec())
+    flow.play(perform_call, JOBS, list_spec(namespace="*"))
 
-    assert [query["namespace"] for query in played.queries] == ["team", "*"]
-    assert [query["region"] for query in played.queries] == ["north", "north"]
-
-
-def test_a_client_that_knows_of_no_namespace_names_none() -> None:
-    played = Played(ok())
-
-    played.play(perform_call, JOBS, a_list())
-
-    assert played.queries == [{}]
+    assert [query["namespace"] for query in flow.queries] == ["team", "*"]
+    assert [query["region"] for query in flow.queries] == ["north", "north"]
 
 
-def test_the_reply_has_more_time_than_the_longest_wait() -> None:
-    played = Played(ok(), ok(), ok())
+def test_without_defaults_no_namespace_is_sent() -> None:
+    flow = ScriptedFlow(ok_reply())
 
-    played.play(perform_call, JOBS, a_list(index=7, wait_s=160.0))
-    played.play(perform_call, JOBS, a_list(index=7))
-    played.play(perform_call, JOBS, a_list())
+    flow.play(perform_call, JOBS, list_spec())
 
-    assert played.queries == [{"index": "7", "wait": "160000ms"}, {"index": "7"}, {}]
+    assert flow.queries == [{}]
+
+
+def test_the_timeout_is_longer_than_the_longest_wait() -> None:
+    flow = ScriptedFlow(ok_reply(), ok_reply(), ok_reply())
+
+    flow.play(perform_call, JOBS, list_spec(index=7, wait_s=160.0))
+    flow.play(perform_call, JOBS, list_spec(index=7))
+    flow.play(perform_call, JOBS, list_spec())
+
+    assert flow.queries == [{"index": "7", "wait": "160000ms"}, {"index": "7"}, {}]
     waits_s = [160.0 * 17 / 16, 300.0 * 17 / 16, 0.0]
-    assert [request.timeout_s > s for request, s in zip(played.requests, waits_s, strict=True)] == [True] * 3
-    assert played.requests[2].timeout_s <= 60.0
+    assert [request.timeout_s > s for request, s in zip(flow.requests, waits_s, strict=True)] == [True] * 3
+    assert flow.requests[2].timeout_s <= 60.0
 
 
-def test_what_a_node_says_carries_its_secret() -> None:
-    played = Played(ok(b"{}"))
+def test_node_requests_carry_the_node_secret() -> None:
+    flow = ScriptedFlow(ok_reply(b"{}"))
 
-    played.play(perform_call, "node.heartbeat", CallSpec({}, "n1", headers={"x-cluster-node-secret": "geheim"}))
+    flow.play(perform_call, "node.heartbeat", CallSpec({}, "n1", headers={"x-cluster-node-secret": "geheim"}))
 
-    assert played.requests[0].headers == {"x-cluster-node-secret": "geheim"}
-
-
-# -- what is made of replies -------------------------------------------------------------------------------------------
+    assert flow.requests[0].headers == {"x-cluster-node-secret": "geheim"}
 
 
-def test_an_answer_carries_value_index_leader_contact_and_the_next_page() -> None:
+# -- replies -------------------------------------------------------------------------------------------
+
+
+def test_a_response_has_value_index_leader_contact_and_next_page_token() -> None:
     headers = {"x_cluster_index": "9", "x_cluster_knownleader": "false", "x_cluster_lastcontact": "12"}
-    played = Played(ok(b"[]", **headers, x_cluster_nexttoken="default.b"))
+    flow = ScriptedFlow(ok_reply(b"[]", **headers, x_cluster_nexttoken="default.b"))
 
-    answer = played.play(perform_call, JOBS, a_list())
+    response = flow.play(perform_call, JOBS, list_spec())
 
-    assert (answer.value, answer.index, answer.is_leader_known, answer.last_contact_ms) == ([], 9, False, 12)
-    assert answer.next_token == "default.b"
+    assert (response.value, response.index, response.is_leader_known, response.last_contact_ms) == ([], 9, False, 12)
+    assert response.next_token == "default.b"
 
 
-def test_an_answer_without_headers_has_index_0() -> None:
-    answer = Played(ok(b"[]", x_cluster_index="x")).play(perform_call, JOBS, a_list())
+def test_a_response_without_headers_has_index_0() -> None:
+    response = ScriptedFlow(ok_reply(b"[]", x_cluster_index="x")).play(perform_call, JOBS, list_spec())
 
-    assert (answer.index, answer.is_leader_known, answer.last_contact_ms, answer.next_token) == (0, True, 0, "")
+    assert (response.index, response.is_leader_known, response.last_contact_ms, response.next_token) == (0, True, 0, "")
 
 
 @pytest.mark.parametrize(
-    ("status", "code", "kind"),
+    ("status", "code", "error_type"),
     [
         (404, "", NotFound), (500, "no-leader", NoLeader), (409, "", Conflict), (429, "limited", RateLimited),
         (502, "", OutcomeUnknown),
     ],
 )  # fmt: skip
-def test_a_refusal_has_a_type_for_its_code_and_is_a_refusal(status: int, code: str, kind: type[RequestRefused]) -> None:
-    with pytest.raises(kind) as told:
-        Played(no(status, code, "so it is"), retries=NO_RETRIES).play(perform_call, JOBS, a_list())
+def test_an_error_has_the_type_of_its_code_and_is_a_refusal(
+    status: int, code: str, error_type: type[RequestRefused]
+) -> None:
+    with pytest.raises(error_type) as error:
+        ScriptedFlow(error_reply(status, code, "so it is"), retries=NO_RETRIES).play(perform_call, JOBS, list_spec())
 
-    assert isinstance(told.value, Refusal)
-    assert (told.value.status, told.value.text) == (status, "so it is")
+    assert isinstance(error.value, Refusal)
+    assert (error.value.status, error.value.text) == (status, "so it is")
 
 
-def test_every_code_has_its_type() -> None:
+def test_every_code_has_an_error_type() -> None:
     from wharf.contract.client.errors import ERROR_TYPE_BY_CODE
 
     assert set(ERROR_TYPE_BY_CODE) == set(RefusalCode)
     assert len(set(ERROR_TYPE_BY_CODE.values())) == len(RefusalCode)
 
 
-def test_a_refusal_without_a_word_names_its_status() -> None:
-    with pytest.raises(NotFound, match="status 404 without a word"):
-        Played(no(404, text="")).play(perform_call, JOBS, a_list())
+def test_an_error_with_an_empty_body_names_its_status() -> None:
+    with pytest.raises(NotFound, match="status 404 with an empty body"):
+        ScriptedFlow(error_reply(404, text="")).play(perform_call, JOBS, list_spec())
 
 
-def test_a_status_that_tells_something_is_no_refusal_where_the_row_says_so() -> None:
+def test_declared_success_statuses_are_not_errors() -> None:
     body = b'{"Healthy": false, "FailureTolerance": 0, "Leader": "", "Voters": [], "Servers": []}'
 
-    health = Played(ClientReply(429, {}, body)).play(perform_call, "operator.health", CallSpec({}))
+    health = ScriptedFlow(ClientReply(429, {}, body)).play(perform_call, "operator.health", CallSpec({}))
 
     assert health.healthy is False
 
 
 @pytest.mark.parametrize("body", [b"<html>", b"{}", b"", b'[{"ID": 3}]'])
-def test_a_reply_that_makes_no_sense_is_no_error_of_a_library_and_not_asked_for_again(body: bytes) -> None:
-    played = Played(ok(body))
+def test_an_undecodable_reply_raises_unexpected_reply_without_a_retry(body: bytes) -> None:
+    flow = ScriptedFlow(ok_reply(body))
 
     with pytest.raises(UnexpectedReply):
-        played.play(perform_call, JOBS, a_list())
+        flow.play(perform_call, JOBS, list_spec())
 
-    assert len(played.requests) == 1
-
-
-# -- once more ---------------------------------------------------------------------------------------------------------
+    assert len(flow.requests) == 1
 
 
-@pytest.mark.parametrize("trouble", [silence(), nobody(), no(500, "no-leader"), no(503), no(504, "undecided"), no(429)])
-def test_a_read_is_asked_again(trouble: Any) -> None:
-    played = Played(trouble, ok())
-
-    assert played.play(perform_call, JOBS, a_list()).value == []
-    assert len(played.pauses_s) == 1
+# -- retries ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("refusal", [no(400), no(403), no(404), no(409), no(501, "not-ours")])
-def test_what_will_be_refused_again_is_asked_once(refusal: Any) -> None:
-    played = Played(refusal)
+@pytest.mark.parametrize(
+    "failure",
+    [
+        no_reply(),
+        not_reached(),
+        error_reply(500, "no-leader"),
+        error_reply(503),
+        error_reply(504, "undecided"),
+        error_reply(429),
+    ],
+)
+def test_a_failed_read_is_retried(failure: Any) -> None:
+    flow = ScriptedFlow(failure, ok_reply())
+
+    assert flow.play(perform_call, JOBS, list_spec()).value == []
+    assert len(flow.pauses_s) == 1
+
+
+@pytest.mark.parametrize(
+    "refusal", [error_reply(400), error_reply(403), error_reply(404), error_reply(409), error_reply(501, "not-ours")]
+)
+def test_permanent_errors_are_not_retried(refusal: Any) -> None:
+    flow = ScriptedFlow(refusal)
 
     with pytest.raises(RequestRefused):
-        played.play(perform_call, JOBS, a_list())
+        flow.play(perform_call, JOBS, list_spec())
 
-    assert played.pauses_s == []
+    assert flow.pauses_s == []
 
 
-@pytest.mark.parametrize("trouble", [silence(), no(504, "undecided"), no(503)])
-def test_a_write_is_sent_again_with_the_key_that_it_had_the_first_time(trouble: Any) -> None:
-    played = Played(trouble, ok(b"{}"))
+@pytest.mark.parametrize("failure", [no_reply(), error_reply(504, "undecided"), error_reply(503)])
+def test_a_write_is_retried_with_the_same_idempotency_key(failure: Any) -> None:
+    flow = ScriptedFlow(failure, ok_reply(b"{}"))
 
-    played.play(perform_call, "job.deregister", a_write())
+    flow.play(perform_call, "job.deregister", write_spec())
 
-    keys = [request.headers["idempotency-key"] for request in played.requests]
+    keys = [request.headers["idempotency-key"] for request in flow.requests]
     assert len(keys) == 2
     assert len(set(keys)) == 1
     assert len(keys[0]) >= 32
 
 
-def test_a_write_whose_client_tries_once_has_no_key_and_may_have_happened() -> None:
-    played = Played(silence(), retries=NO_RETRIES)
+def test_without_retries_a_write_has_no_idempotency_key() -> None:
+    flow = ScriptedFlow(no_reply(), retries=NO_RETRIES)
 
-    with pytest.raises(Unreachable) as told:
-        played.play(perform_call, "job.deregister", a_write())
+    with pytest.raises(Unreachable) as error:
+        flow.play(perform_call, "job.deregister", write_spec())
 
-    assert told.value.is_sent
-    assert "idempotency-key" not in played.requests[0].headers
-
-
-def test_the_callers_own_key_is_used() -> None:
-    played = Played(ok(b"{}"))
-
-    played.play(perform_call, "job.deregister", a_write(idempotency_key="mine"))
-
-    assert played.requests[0].headers["idempotency-key"] == "mine"
+    assert error.value.is_sent
+    assert "idempotency-key" not in flow.requests[0].headers
 
 
-def test_two_writes_have_two_keys() -> None:
-    played = Played(ok(b"{}"), ok(b"{}"))
+def test_the_idempotency_key_of_the_caller_is_used() -> None:
+    flow = ScriptedFlow(ok_reply(b"{}"))
+
+    flow.play(perform_call, "job.deregister", write_spec(idempotency_key="mine"))
+
+    assert flow.requests[0].headers["idempotency-key"] == "mine"
+
+
+def test_two_writes_have_different_idempotency_keys() -> None:
+    flow = ScriptedFlow(ok_reply(b"{}"), ok_reply(b"{}"))
 
     for _ in range(2):
-        played.play(perform_call, "job.deregister", a_write())
+        flow.play(perform_call, "job.deregister", write_spec())
 
-    assert len({request.headers["idempotency-key"] for request in played.requests}) == 2
+    assert len({request.headers["idempotency-key"] for request in flow.requests}) == 2
 
 
-def test_what_acts_on_one_process_is_not_sent_twice_unless_nobody_heard_it() -> None:
-    played = Played(nobody(), silence())
+def test_a_local_action_is_repeated_only_if_it_was_not_sent() -> None:
+    flow = ScriptedFlow(not_reached(), no_reply())
 
     with pytest.raises(Unreachable, match="no reply"):
-        played.play(perform_call, "agent.reload", CallSpec({}))
+        flow.play(perform_call, "agent.reload", CallSpec({}))
 
-    assert len(played.requests) == 2
+    assert len(flow.requests) == 2
 
 
-def test_pauses_grow_up_to_their_bound_and_are_never_the_same_for_all() -> None:
-    played = Played(*[no(503)] * 7, retries=RetryPolicy(max_attempts=7, initial_pause_s=0.1, max_pause_s=1.0))
+def test_pauses_double_up_to_the_maximum_and_are_random() -> None:
+    flow = ScriptedFlow(
+        *[error_reply(503)] * 7, retries=RetryPolicy(max_attempts=7, initial_pause_s=0.1, max_pause_s=1.0)
+    )
 
     with pytest.raises(RequestRefused):
-        played.play(perform_call, JOBS, a_list())
+        flow.play(perform_call, JOBS, list_spec())
 
-    bounds_s = [0.1, 0.2, 0.4, 0.8, 1.0, 1.0]
-    assert [bound / 2 <= pause <= bound for pause, bound in zip(played.pauses_s, bounds_s, strict=True)] == [True] * 6
-
-
-def test_a_server_that_says_how_long_is_left_alone_for_so_long() -> None:
-    played = Played(no(429, "limited", retry_after="3"), ok())
-
-    played.play(perform_call, JOBS, a_list())
-
-    assert played.pauses_s == [3.0]
+    limits_s = [0.1, 0.2, 0.4, 0.8, 1.0, 1.0]
+    assert [limit / 2 <= pause <= limit for pause, limit in zip(flow.pauses_s, limits_s, strict=True)] == [True] * 6
 
 
-def test_nothing_is_asked_again_after_the_time_that_one_try_has() -> None:
-    played = Played(no(429, "limited", retry_after="600"))
+def test_retry_after_sets_the_pause() -> None:
+    flow = ScriptedFlow(error_reply(429, "limited", retry_after="3"), ok_reply())
 
-    with pytest.raises(RateLimited) as told:
-        played.play(perform_call, JOBS, a_list())
+    flow.play(perform_call, JOBS, list_spec())
 
-    assert told.value.retry_after_s == 600.0
-    assert played.pauses_s == []
+    assert flow.pauses_s == [3.0]
+
+
+def test_there_is_no_retry_after_the_timeout() -> None:
+    flow = ScriptedFlow(error_reply(429, "limited", retry_after="600"))
+
+    with pytest.raises(RateLimited) as error:
+        flow.play(perform_call, JOBS, list_spec())
+
+    assert error.value.retry_after_s == 600.0
+    assert flow.pauses_s == []
 
 
 # -- several servers ---------------------------------------------------------------------------------------------------
 
 
-def test_one_server_is_used_for_as_long_as_it_serves() -> None:
-    played = Played(ok(), ok(), ok(), servers=2)
+def test_a_working_server_is_kept() -> None:
+    flow = ScriptedFlow(ok_reply(), ok_reply(), ok_reply(), servers=2)
 
     for _ in range(3):
-        played.play(perform_call, JOBS, a_list())
+        flow.play(perform_call, JOBS, list_spec())
 
-    assert played.servers == [0, 0, 0]
-
-
-def test_a_request_that_reached_nobody_goes_to_the_next_server_at_once_which_is_kept() -> None:
-    played = Played(nobody(), ok(b"{}"), ok(b"{}"), servers=2)
-
-    played.play(perform_call, "job.deregister", a_write())
-    played.play(perform_call, "job.deregister", a_write())
-
-    assert (played.servers, played.pauses_s) == ([0, 1, 1], [])
+    assert flow.servers == [0, 0, 0]
 
 
-def test_where_nobody_is_there_each_is_asked_before_anybody_waits() -> None:
-    played = Played(nobody(), nobody(), nobody(), servers=3, retries=NO_RETRIES)
+def test_an_unsent_request_fails_over_at_once_and_the_new_server_is_kept() -> None:
+    flow = ScriptedFlow(not_reached(), ok_reply(b"{}"), ok_reply(b"{}"), servers=2)
+
+    flow.play(perform_call, "job.deregister", write_spec())
+    flow.play(perform_call, "job.deregister", write_spec())
+
+    assert (flow.servers, flow.pauses_s) == ([0, 1, 1], [])
+
+
+def test_all_servers_are_tried_before_a_pause() -> None:
+    flow = ScriptedFlow(not_reached(), not_reached(), not_reached(), servers=3, retries=NO_RETRIES)
 
     with pytest.raises(Unreachable, match="nobody listens"):
-        played.play(perform_call, JOBS, a_list())
+        flow.play(perform_call, JOBS, list_spec())
 
-    assert (played.servers, played.pauses_s) == ([0, 1, 2], [])
-
-
-@pytest.mark.parametrize("trouble", [no(503), no(500, "no-leader"), silence()])
-def test_a_server_that_cannot_serve_is_left(trouble: Any) -> None:
-    played = Played(trouble, ok(), servers=2)
-
-    played.play(perform_call, JOBS, a_list())
-
-    assert played.servers == [0, 1]
+    assert (flow.servers, flow.pauses_s) == ([0, 1, 2], [])
 
 
-def test_a_write_without_a_key_that_may_have_been_heard_is_not_sent_again_and_the_next_one_goes_elsewhere() -> None:
-    played = Played(silence(), ok(b"{}"), servers=2, retries=NO_RETRIES)
+@pytest.mark.parametrize("failure", [error_reply(503), error_reply(500, "no-leader"), no_reply()])
+def test_a_failing_server_is_replaced_by_the_next(failure: Any) -> None:
+    flow = ScriptedFlow(failure, ok_reply(), servers=2)
+
+    flow.play(perform_call, JOBS, list_spec())
+
+    assert flow.servers == [0, 1]
+
+
+def test_an_uncertain_write_is_not_retried_and_the_next_write_uses_another_server() -> None:
+    flow = ScriptedFlow(no_reply(), ok_reply(b"{}"), servers=2, retries=NO_RETRIES)
 
     with pytest.raises(Unreachable, match="no reply"):
-        played.play(perform_call, "job.deregister", a_write())
-    played.play(perform_call, "job.deregister", a_write())
+        flow.play(perform_call, "job.deregister", write_spec())
+    flow.play(perform_call, "job.deregister", write_spec())
 
-    assert played.servers == [0, 1]
+    assert flow.servers == [0, 1]
 
 
-def test_any_request_may_be_sent_and_what_is_answered_comes_back_as_it_is() -> None:
-    played = Played(nobody(), no(404, text="job not found"), servers=2)
+def test_send_once_returns_any_reply_unchanged() -> None:
+    flow = ScriptedFlow(not_reached(), error_reply(404, text="job not found"), servers=2)
 
-    reply = played.play(lambda standing, _, __: send_once(standing, ClientRequest("GET", "/v1/job/x")), JOBS, a_list())
+    reply = flow.play(lambda state, _, __: send_once(state, ClientRequest("GET", "/v1/job/x")), JOBS, list_spec())
 
-    assert (reply.status, reply.body, played.servers) == (404, b"job not found", [0, 1])
+    assert (reply.status, reply.body, flow.servers) == (404, b"job not found", [0, 1])
 
 
 # -- following ---------------------------------------------------------------------------------------------------------
 
 
-def test_following_gives_each_new_answer_and_asks_from_its_index() -> None:
-    played = Played(ok(x_cluster_index="5"), ok(x_cluster_index="5"), ok(x_cluster_index="8"))
+def test_following_yields_each_new_response_and_waits_from_its_index() -> None:
+    flow = ScriptedFlow(ok_reply(x_cluster_index="5"), ok_reply(x_cluster_index="5"), ok_reply(x_cluster_index="8"))
 
-    played.play(follow_changes, JOBS, a_list(), until_given=2)
+    flow.play(follow_changes, JOBS, list_spec(), value_count=2)
 
-    assert [answer.index for answer in played.given] == [5, 8]
-    assert [query.get("index") for query in played.queries] == [None, "5", "5"]
-
-
-def test_following_never_asks_with_an_index_of_0_twice() -> None:
-    played = Played(ok(x_cluster_index="0"), ok(x_cluster_index="3"))
-
-    played.play(follow_changes, JOBS, a_list(), until_given=1)
-
-    assert [query.get("index") for query in played.queries] == [None, "1"]
+    assert [response.index for response in flow.values] == [5, 8]
+    assert [query.get("index") for query in flow.queries] == [None, "5", "5"]
 
 
-def test_an_index_that_goes_back_is_followed_from_there() -> None:
-    played = Played(ok(x_cluster_index="90"), ok(x_cluster_index="4"), ok(x_cluster_index="6"))
+def test_following_never_sends_index_0() -> None:
+    flow = ScriptedFlow(ok_reply(x_cluster_index="0"), ok_reply(x_cluster_index="3"))
 
-    played.play(follow_changes, JOBS, a_list(), until_given=3)
+    flow.play(follow_changes, JOBS, list_spec(), value_count=1)
 
-    assert [answer.index for answer in played.given] == [90, 4, 6]
-    assert [query.get("index") for query in played.queries] == [None, "90", "4"]
-
-
-def test_following_waits_out_an_outage_however_long() -> None:
-    played = Played(ok(x_cluster_index="5"), *[nobody()] * 30, no(500, "no-leader"), ok(x_cluster_index="6"))
-
-    played.play(follow_changes, JOBS, a_list(), until_given=2)
-
-    assert [answer.index for answer in played.given] == [5, 6]
-    assert max(played.pauses_s) <= 5.0
+    assert [query.get("index") for query in flow.queries] == [None, "1"]
 
 
-def test_who_answers_at_once_that_nothing_changed_is_not_asked_without_a_pause() -> None:
-    played = Played(*[ok(x_cluster_index="5")] * 4, ok(x_cluster_index="6"))
+def test_following_continues_from_a_decreased_index() -> None:
+    flow = ScriptedFlow(ok_reply(x_cluster_index="90"), ok_reply(x_cluster_index="4"), ok_reply(x_cluster_index="6"))
 
-    played.play(follow_changes, JOBS, a_list(), until_given=2)
+    flow.play(follow_changes, JOBS, list_spec(), value_count=3)
 
-    assert len(played.pauses_s) == 3
-    assert played.pauses_s == sorted(played.pauses_s)
-
-
-def test_following_leaves_a_server_alone_for_as_long_as_it_wants() -> None:
-    played = Played(no(429, "limited", retry_after="600"), ok(x_cluster_index="6"))
-
-    played.play(follow_changes, JOBS, a_list(), until_given=1)
-
-    assert played.pauses_s == [600.0]
+    assert [response.index for response in flow.values] == [90, 4, 6]
+    assert [query.get("index") for query in flow.queries] == [None, "90", "4"]
 
 
-def test_following_ends_where_the_servers_say_no() -> None:
+def test_following_waits_out_any_outage() -> None:
+    flow = ScriptedFlow(
+        ok_reply(x_cluster_index="5"),
+        *[not_reached()] * 30,
+        error_reply(500, "no-leader"),
+        ok_reply(x_cluster_index="6"),
+    )
+
+    flow.play(follow_changes, JOBS, list_spec(), value_count=2)
+
+    assert [response.index for response in flow.values] == [5, 6]
+    assert max(flow.pauses_s) <= 5.0
+
+
+def test_following_pauses_if_a_server_does_not_block() -> None:
+    flow = ScriptedFlow(*[ok_reply(x_cluster_index="5")] * 4, ok_reply(x_cluster_index="6"))
+
+    flow.play(follow_changes, JOBS, list_spec(), value_count=2)
+
+    assert len(flow.pauses_s) == 3
+    assert flow.pauses_s == sorted(flow.pauses_s)
+
+
+def test_following_obeys_retry_after() -> None:
+    flow = ScriptedFlow(error_reply(429, "limited", retry_after="600"), ok_reply(x_cluster_index="6"))
+
+    flow.play(follow_changes, JOBS, list_spec(), value_count=1)
+
+    assert flow.pauses_s == [600.0]
+
+
+def test_following_ends_at_a_permanent_error() -> None:
     with pytest.raises(NotFound):
-        Played(ok(JOB, x_cluster_index="5"), no(404)).play(follow_changes, "job.read", ReadSpec({}, "web"))
+        ScriptedFlow(ok_reply(JOB, x_cluster_index="5"), error_reply(404)).play(
+            follow_changes, "job.read", ReadSpec({}, "web")
+        )
 
 
 # -- pages -------------------------------------------------------------------------------------------------------------
 
 
-def test_all_records_of_a_list_come_page_by_page() -> None:
-    first = ok(b'[{"ID": "a"}, {"ID": "b"}]', x_cluster_nexttoken="default.c")
-    played = Played(first, ok(b'[{"ID": "c"}]'))
+def test_all_records_of_a_list_are_fetched_page_by_page() -> None:
+    first = ok_reply(b'[{"ID": "a"}, {"ID": "b"}]', x_cluster_nexttoken="default.c")
+    flow = ScriptedFlow(first, ok_reply(b'[{"ID": "c"}]'))
 
-    played.play(iterate_records, JOBS, a_list(per_page=2))
+    flow.play(iterate_records, JOBS, list_spec(per_page=2))
 
-    assert [job.id for job in played.given] == ["a", "b", "c"]
-    assert played.queries == [{"per_page": "2"}, {"per_page": "2", "next_token": "default.c"}]
+    assert [job.id for job in flow.values] == ["a", "b", "c"]
+    assert flow.queries == [{"per_page": "2"}, {"per_page": "2", "next_token": "default.c"}]

@@ -1,4 +1,4 @@
-"""The lines beneath both clients: Unix sockets, TLS with certificates, and what every request carries."""
+"""The HTTP transports of both clients: Unix sockets, TLS with certificates, and default headers."""
 
 import asyncio
 import ssl
@@ -15,8 +15,8 @@ from wharf.world import RealWorld
 REPLY = b'HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 8\r\n\r\n"leader"'
 
 
-class Listening:
-    """A server that says who leads, and keeps the heads of what it was asked."""
+class RecordingServer:
+    """A server that replies to every request with the leader's address and records the request heads."""
 
     def __init__(self) -> None:
         self.heads: list[str] = []
@@ -32,36 +32,36 @@ class Listening:
 
 
 @asynccontextmanager
-async def over_a_socket(path: Path) -> AsyncIterator[Listening]:
-    listening = Listening()
-    async with await asyncio.start_unix_server(listening.serve, path):
-        yield listening
+async def serve_unix_socket(path: Path) -> AsyncIterator[RecordingServer]:
+    server = RecordingServer()
+    async with await asyncio.start_unix_server(server.serve, path):
+        yield server
 
 
 @asynccontextmanager
-async def over_tls(folder: Path) -> AsyncIterator[str]:
+async def serve_tls(folder: Path) -> AsyncIterator[str]:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(*get_files(folder, "server"))
     context.load_verify_locations(get_files(folder, AUTHORITY_FILES_NAME)[0])
     context.verify_mode = ssl.CERT_REQUIRED
-    async with await asyncio.start_server(Listening().serve, "127.0.0.1", 0, ssl=context) as server:
+    async with await asyncio.start_server(RecordingServer().serve, "127.0.0.1", 0, ssl=context) as server:
         yield f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}"
 
 
-async def leaders(settings: ClientSettings) -> tuple[str, str]:
-    """What each of the two clients is told."""
+async def read_leaders(settings: ClientSettings) -> tuple[str, str]:
+    """Return the leader as each of the two clients reads it."""
 
-    def ask() -> str:
+    def read_leader() -> str:
         with connect(settings, retry_policy=NO_RETRIES) as client:
             return client.status.leader()
 
     async with connect_async(settings, retry_policy=NO_RETRIES) as client:
-        return await client.status.leader(), await asyncio.to_thread(ask)
+        return await client.status.leader(), await asyncio.to_thread(read_leader)
 
 
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Of a server that is called `server.global.wharf` and nothing else."""
+    """Return a folder with certificates of a server whose only name is `server.global.wharf`, and of a client."""
     folder, now_ns = tmp_path_factory.mktemp("certificates"), RealWorld().now_ns()
     authority = make_authority(now_ns=now_ns, days=10)
     write_pair(folder, AUTHORITY_FILES_NAME, authority)
@@ -85,33 +85,33 @@ def settings_for(folder: Path, address: str, *, server_name: str = "", skip_veri
     )
 
 
-def test_a_unix_socket_is_an_address(tmp_path: Path) -> None:
-    async def story() -> tuple[tuple[str, str], list[str]]:
-        async with over_a_socket(tmp_path / "api.sock") as listening:
+def test_a_unix_socket_can_be_an_address(tmp_path: Path) -> None:
+    async def run_clients() -> tuple[tuple[str, str], list[str]]:
+        async with serve_unix_socket(tmp_path / "api.sock") as server:
             settings = ClientSettings(addresses=(f"unix://{tmp_path}/api.sock",), token="secret", http_auth="me:mine")
-            return await leaders(settings), listening.heads
+            return await read_leaders(settings), server.heads
 
-    told, heads = asyncio.run(story())
+    leaders, heads = asyncio.run(run_clients())
 
-    assert told == ("leader", "leader")
+    assert leaders == ("leader", "leader")
     assert [head.split("\r\n")[0] for head in heads] == ["GET /v1/status/leader HTTP/1.1"] * 2
     assert ["x-cluster-token: secret" in head.lower() for head in heads] == [True, True]
     assert ["authorization: Basic bWU6bWluZQ==" in head for head in heads] == [True, True]
 
 
-def test_a_server_is_known_by_the_name_that_it_should_have_and_sees_our_certificate(certificates: Path) -> None:
-    async def story() -> tuple[str, str]:
-        async with over_tls(certificates) as address:
-            return await leaders(settings_for(certificates, address, server_name="server.global.wharf"))
+def test_a_server_is_verified_by_its_server_name_and_accepts_the_client_certificate(certificates: Path) -> None:
+    async def run_clients() -> tuple[str, str]:
+        async with serve_tls(certificates) as address:
+            return await read_leaders(settings_for(certificates, address, server_name="server.global.wharf"))
 
-    assert asyncio.run(story()) == ("leader", "leader")
+    assert asyncio.run(run_clients()) == ("leader", "leader")
 
 
-def test_a_server_by_another_name_is_not_believed_unless_told_so(certificates: Path) -> None:
-    async def story() -> tuple[str, str]:
-        async with over_tls(certificates) as address:
+def test_a_server_with_another_name_is_rejected_unless_verification_is_off(certificates: Path) -> None:
+    async def run_clients() -> tuple[str, str]:
+        async with serve_tls(certificates) as address:
             with pytest.raises(Unreachable, match="certificate"):
-                await leaders(settings_for(certificates, address))
-            return await leaders(settings_for(certificates, address, skip_verify=True))
+                await read_leaders(settings_for(certificates, address))
+            return await read_leaders(settings_for(certificates, address, skip_verify=True))
 
-    assert asyncio.run(story()) == ("leader", "leader")
+    assert asyncio.run(run_clients()) == ("leader", "leader")

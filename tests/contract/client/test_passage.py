@@ -1,4 +1,4 @@
-"""Passing requests on over a socket: as they came, part by part, and honest about what was sent."""
+"""The HTTP relay: requests are forwarded unchanged and in parts, and errors report whether the request was sent."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -16,95 +16,95 @@ Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 async def with_server(serve: Serve, use: Callable[[HttpRelay], Awaitable[None]]) -> None:
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
-    passage = HttpRelay(f"http://127.0.0.1:{port}")
+    relay = HttpRelay(f"http://127.0.0.1:{port}")
     try:
-        await use(passage)
+        await use(relay)
     finally:
-        await passage.close()
+        await relay.close()
         server.close()
         await server.wait_closed()
 
 
-async def all_of(incoming: RelayReply) -> bytes:
+async def read_body(incoming: RelayReply) -> bytes:
     return b"".join([part async for part in incoming.parts])
 
 
-def test_path_query_headers_and_body_arrive_as_they_were_and_so_does_the_reply() -> None:
-    seen: list[bytes] = []
+def test_request_and_reply_are_forwarded_unchanged() -> None:
+    received: list[bytes] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        seen.append(await reader.readuntil(b"\r\n\r\n"))
-        seen.append(await reader.readexactly(4))
+        received.append(await reader.readuntil(b"\r\n\r\n"))
+        received.append(await reader.readexactly(4))
         writer.write(
             b"HTTP/1.1 404 Not Found\r\ncontent-length: 3\r\nx-cluster-index: 7\r\ncontent-encoding: gzip\r\n\r\n\x1f\x8b!"
         )
         await writer.drain()
         writer.close()
 
-    async def use(passage: HttpRelay) -> None:
+    async def use(relay: HttpRelay) -> None:
         async def body() -> AsyncIterator[bytes]:
             yield b"bo"
             yield b"dy"
 
         headers = ((b"x-cluster-token", b"abc"), (b"content-length", b"4"), (b"connection", b"close"))
         outgoing = RelayRequest("PUT", b"/v1/job/a%2Fb%20c?filter=a%20%3D%3D%20b&x=1+2", headers, body())
-        async with passage.open(outgoing) as incoming:
-            assert (incoming.status, await all_of(incoming)) == (404, b"\x1f\x8b!")
-            told = dict(incoming.headers)
-        assert (told[b"x-cluster-index"], told[b"content-encoding"]) == (b"7", b"gzip")
+        async with relay.open(outgoing) as incoming:
+            assert (incoming.status, await read_body(incoming)) == (404, b"\x1f\x8b!")
+            reply_headers = dict(incoming.headers)
+        assert (reply_headers[b"x-cluster-index"], reply_headers[b"content-encoding"]) == (b"7", b"gzip")
 
     asyncio.run(with_server(serve, use))
 
-    lines = seen[0].lower().split(b"\r\n")
+    lines = received[0].lower().split(b"\r\n")
     assert lines[0] == b"put /v1/job/a%2fb%20c?filter=a%20%3d%3d%20b&x=1+2 http/1.1"
     assert b"x-cluster-token: abc" in lines
     assert b"content-length: 4" in lines
     assert not any(line.startswith((b"transfer-encoding", b"connection: close")) for line in lines)
-    assert seen[1] == b"body"
+    assert received[1] == b"body"
 
 
-def test_where_nobody_listens_nothing_was_sent() -> None:
-    async def scene() -> None:
-        passage = HttpRelay("http://127.0.0.1:1")
+def test_a_refused_connection_counts_as_not_sent() -> None:
+    async def run_test() -> None:
+        relay = HttpRelay("http://127.0.0.1:1")
         with pytest.raises(Unreachable) as unreachable:
-            async with passage.open(RelayRequest("PUT", b"/v1/jobs", ())):
+            async with relay.open(RelayRequest("PUT", b"/v1/jobs", ())):
                 pass
-        await passage.close()
+        await relay.close()
         assert unreachable.value.is_sent is False
 
-    asyncio.run(scene())
+    asyncio.run(run_test())
 
 
-def test_a_server_that_hangs_up_before_it_answers_may_have_heard_it() -> None:
+def test_a_connection_closed_before_the_reply_counts_as_sent() -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.close()
 
-    async def use(passage: HttpRelay) -> None:
+    async def use(relay: HttpRelay) -> None:
         with pytest.raises(Unreachable) as unreachable:
-            async with passage.open(RelayRequest("PUT", b"/v1/jobs", ())):
+            async with relay.open(RelayRequest("PUT", b"/v1/jobs", ())):
                 pass
         assert unreachable.value.is_sent is True
 
     asyncio.run(with_server(serve, use))
 
 
-def test_a_reply_that_breaks_off_is_no_whole_one() -> None:
+def test_an_incomplete_reply_raises_an_error() -> None:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nhalf")
         await writer.drain()
         writer.close()
 
-    async def use(passage: HttpRelay) -> None:
-        async with passage.open(RelayRequest("GET", b"/v1/jobs", ())) as incoming:
+    async def use(relay: HttpRelay) -> None:
+        async with relay.open(RelayRequest("GET", b"/v1/jobs", ())) as incoming:
             with pytest.raises(Unreachable):
-                await all_of(incoming)
+                await read_body(incoming)
 
     asyncio.run(with_server(serve, use))
 
 
-def test_who_leaves_a_stream_hangs_up_on_its_server() -> None:
+def test_leaving_a_stream_closes_the_connection_to_the_server() -> None:
     gone = asyncio.Event()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -115,15 +115,15 @@ def test_who_leaves_a_stream_hangs_up_on_its_server() -> None:
         gone.set()
         writer.close()
 
-    async def use(passage: HttpRelay) -> None:
-        async with passage.open(RelayRequest("GET", b"/v1/agent/monitor", ())) as incoming:
+    async def use(relay: HttpRelay) -> None:
+        async with relay.open(RelayRequest("GET", b"/v1/agent/monitor", ())) as incoming:
             assert await anext(incoming.parts) == b"line"
         await wait_on_loop_until(gone.is_set, what="the server sees it")
 
     asyncio.run(with_server(serve, use))
 
 
-def test_a_reader_that_takes_nothing_stops_the_sender() -> None:
+def test_a_reader_that_does_not_read_stops_the_sender() -> None:
     sent, is_full = 0, asyncio.Event()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -145,8 +145,8 @@ def test_a_reader_that_takes_nothing_stops_the_sender() -> None:
         finally:
             writer.close()
 
-    async def use(passage: HttpRelay) -> None:
-        async with passage.open(RelayRequest("GET", b"/v1/jobs", ())) as incoming:
+    async def use(relay: HttpRelay) -> None:
+        async with relay.open(RelayRequest("GET", b"/v1/jobs", ())) as incoming:
             await anext(incoming.parts)
             await wait_on_loop_until(is_full.is_set, what="the sender has to wait")
             assert sent < 50_000_000

@@ -1,4 +1,4 @@
-"""Both clients against a real `wharf dev`, over HTTP, once."""
+"""Both clients with a real `wharf dev` agent, over HTTP."""
 
 import asyncio
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from wharf.contract.client import ClientSettings, connect, connect_async
 from wharf.contract.client.errors import NotFound
 from wharf.contract.model.jobs.job import Job
 
-NOWHERE = "http://127.0.0.1:1"
+UNREACHABLE_ADDRESS = "http://127.0.0.1:1"
 
 
 @pytest.fixture(scope="module")
@@ -22,15 +22,15 @@ def agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningAgent]:
         yield agent
 
 
-def test_the_client_that_waits(agent: RunningAgent) -> None:
-    with connect(ClientSettings(addresses=(NOWHERE, agent.address))) as client:
+def test_synchronous_client(agent: RunningAgent) -> None:
+    with connect(ClientSettings(addresses=(UNREACHABLE_ADDRESS, agent.address))) as client:
         client.jobs.register(a_job("web"))
         client.jobs.register({"ID": "deep/er", "Type": "batch", "TaskGroups": [{"Name": "g", "Tasks": [A_TASK]}]})
 
         assert [job.id for job in client.jobs.list.iterate(per_page=1)] == ["deep/er", "web"]
         assert client.jobs.read("deep/er").value.id == "deep/er"
         with closing(client.jobs.summary.follow("web")) as summaries:
-            assert any(all(group.running for group in (each.value.summary or {}).values()) for each in summaries)
+            assert any(all(group.running for group in (summary.value.summary or {}).values()) for summary in summaries)
         with closing(client.events.stream(["Job:web"], index=0)) as lines:
             assert next(lines).events[0].key == "web"
         assert len(b"".join(client.operator.save_snapshot())) > 1_000
@@ -41,16 +41,16 @@ def test_the_client_that_waits(agent: RunningAgent) -> None:
 A_TASK = {"Name": "t", "Driver": "mock_driver", "Config": {"run_for": "1s"}}
 
 
-def test_the_client_that_is_awaited(agent: RunningAgent) -> None:
-    async def story() -> None:
+def test_asyncio_client(agent: RunningAgent) -> None:
+    async def run_client() -> None:
         async with connect_async(ClientSettings(addresses=(agent.address,))) as client:
             registered = await client.jobs.register(a_job("async"))
 
             async def changes() -> Job:
-                async with aclosing(client.jobs.read.follow("async")) as answers:
-                    async for answer in answers:
-                        if answer.value.version == 1:
-                            return answer.value
+                async with aclosing(client.jobs.read.follow("async")) as responses:
+                    async for response in responses:
+                        if response.value.version == 1:
+                            return response.value
                 raise AssertionError("following ended")
 
             changed, _ = await asyncio.gather(changes(), client.jobs.register(a_job("async", priority=77)))
@@ -61,4 +61,4 @@ def test_the_client_that_is_awaited(agent: RunningAgent) -> None:
             assert repeated == again
             assert [job.id async for job in client.jobs.list.iterate(prefix="asy")] == ["async"]
 
-    asyncio.run(story())
+    asyncio.run(run_client())

@@ -1,4 +1,4 @@
-"""Where the servers are, and as whom: from the environment."""
+"""Client settings from environment variables."""
 
 import ssl
 from pathlib import Path
@@ -10,12 +10,12 @@ from wharf.contract.client.connection import build_tls_context
 from wharf.contract.client.settings import DEFAULT_ADDRESS
 
 
-def test_without_a_word_the_server_is_this_machine() -> None:
+def test_the_default_server_is_this_machine() -> None:
     assert read_settings({}) == ClientSettings(addresses=(DEFAULT_ADDRESS,))
 
 
-def test_the_environment_tells_all_of_it() -> None:
-    found = read_settings(
+def test_all_settings_are_read_from_the_environment() -> None:
+    settings = read_settings(
         {
             "WHARF_ADDR": "https://one:4646, https://two:4646/",
             "WHARF_TOKEN": "secret",
@@ -31,7 +31,7 @@ def test_the_environment_tells_all_of_it() -> None:
         }
     )
 
-    assert found == ClientSettings(
+    assert settings == ClientSettings(
         addresses=("https://one:4646", "https://two:4646"),
         token="secret",
         namespace="team",
@@ -46,27 +46,27 @@ def test_the_environment_tells_all_of_it() -> None:
     )
 
 
-def test_the_names_of_the_peer_count_where_ours_are_not_set() -> None:
-    found = read_settings({"NOMAD_ADDR": "http://theirs:1", "NOMAD_TOKEN": "theirs", "WHARF_TOKEN": "ours"})
+def test_nomad_variables_apply_if_wharf_variables_are_not_set() -> None:
+    settings = read_settings({"NOMAD_ADDR": "http://theirs:1", "NOMAD_TOKEN": "theirs", "WHARF_TOKEN": "ours"})
 
-    assert (found.addresses, found.token) == (("http://theirs:1",), "ours")
-
-
-@pytest.mark.parametrize("word", ["", "0", "false", "False"])
-def test_certificates_are_checked_unless_the_word_says_otherwise(word: str) -> None:
-    assert not read_settings({"WHARF_SKIP_VERIFY": word}).skip_verify
+    assert (settings.addresses, settings.token) == (("http://theirs:1",), "ours")
 
 
-def test_an_address_without_a_scheme_is_http_and_a_socket_stays_one() -> None:
+@pytest.mark.parametrize("value", ["", "0", "false", "False"])
+def test_certificates_are_verified_for_these_values(value: str) -> None:
+    assert not read_settings({"WHARF_SKIP_VERIFY": value}).skip_verify
+
+
+def test_an_address_without_a_scheme_uses_http_and_a_unix_socket_is_unchanged() -> None:
     assert read_settings({"WHARF_ADDR": "one:4646"}).addresses == ("http://one:4646",)
     assert read_settings({"WHARF_ADDR": "unix:///run/wharf.sock"}).addresses == ("unix:///run/wharf.sock",)
 
 
-def test_settings_show_no_secret() -> None:
+def test_the_repr_of_settings_contains_no_secret() -> None:
     assert "geheim" not in repr(ClientSettings(token="geheim", http_auth="me:geheim"))
 
 
-def test_a_file_that_is_no_certificate_is_named(tmp_path: Path) -> None:
+def test_an_invalid_certificate_file_is_named_in_the_error(tmp_path: Path) -> None:
     file = tmp_path / "ca.pem"
     file.write_text("nothing of the kind")
 
@@ -74,7 +74,7 @@ def test_a_file_that_is_no_certificate_is_named(tmp_path: Path) -> None:
         connect(ClientSettings(addresses=("https://127.0.0.1:1",), ca_file=str(file)))
 
 
-def test_names_and_certificates_are_checked_unless_told_not_to() -> None:
+def test_names_and_certificates_are_verified_unless_skip_verify_is_set() -> None:
     strict, lax = build_tls_context(ClientSettings()), build_tls_context(ClientSettings(skip_verify=True))
 
     assert (strict.check_hostname, strict.verify_mode) == (True, ssl.CERT_REQUIRED)

@@ -1,4 +1,4 @@
-"""Streams, cut into what they say, and taken up again where they broke off."""
+"""Streamed replies: decoding, and resuming after a broken connection."""
 
 from typing import Any
 
@@ -14,44 +14,48 @@ from wharf.contract.wire.endpoint_table import ENDPOINT_BY_NAME
 from wharf.contract.wire.events import EventLine, EventView
 from wharf.world import SimulatedWorld
 
-BREAKS = Unreachable("the reply broke off", is_sent=True)
+CONNECTION_LOST = Unreachable("the reply broke off", is_sent=True)
 
 
-class Opened:
-    def __init__(self, *pieces: bytes | Unreachable, status: int = 200) -> None:
+class ScriptedStream:
+    """A streamed reply with these chunks; an `Unreachable` breaks the connection."""
+
+    def __init__(self, *chunks: bytes | Unreachable, status: int = 200) -> None:
         self.status = status
         self.headers: dict[str, str] = {}
-        self.pieces = list(pieces)
+        self.chunks = list(chunks)
         self.is_closed = False
 
 
-def hear(row: str, ask: RequestSpec, *streams: Opened, values: int) -> tuple[list[Any], list[dict[str, str]]]:
-    """So many values that the streams give one after the other, and the queries that opened them."""
-    standing = ClientState(SimulatedWorld(7), server_count=1, defaults=None, retry_policy=None)
-    course = FlowRun(read_stream(standing, ENDPOINT_BY_NAME[row], ask))
-    given: list[Any] = []
+def read_values(
+    endpoint_name: str, spec: RequestSpec, *streams: ScriptedStream, values: int
+) -> tuple[list[Any], list[dict[str, str]]]:
+    """Read this number of values from consecutive streams. Returns the values, and the queries that opened the streams."""
+    state = ClientState(SimulatedWorld(7), server_count=1, defaults=None, retry_policy=None)
+    run = FlowRun(read_stream(state, ENDPOINT_BY_NAME[endpoint_name], spec))
+    received_values: list[Any] = []
     queries: list[dict[str, str]] = []
-    waiting = list(streams)
-    while len(given) < values and (step := course.step) is not None:
+    remaining_streams = list(streams)
+    while len(received_values) < values and (step := run.step) is not None:
         match step:
             case OpenStream(request, _):
                 queries.append(dict(request.query))
-                course.resume(waiting.pop(0))
-            case ReadChunk(opened):
-                piece = opened.pieces.pop(0) if opened.pieces else b""
-                if isinstance(piece, Unreachable):
-                    course.fail(piece)
+                run.resume(remaining_streams.pop(0))
+            case ReadChunk(reply):
+                chunk = reply.chunks.pop(0) if reply.chunks else b""
+                if isinstance(chunk, Unreachable):
+                    run.fail(chunk)
                 else:
-                    course.resume(piece)
-            case CloseStream(opened):
-                opened.is_closed = True
-                course.resume(None)
+                    run.resume(chunk)
+            case CloseStream(reply):
+                reply.is_closed = True
+                run.resume(None)
             case PauseFlow():
-                course.resume(None)
+                run.resume(None)
             case YieldValue(value):
-                given.append(value)
-                course.resume(None)
-    return given, queries
+                received_values.append(value)
+                run.resume(None)
+    return received_values, queries
 
 
 def an_event(key: str, index: int) -> EventView:
@@ -62,68 +66,72 @@ def a_line(index: int, *keys: str) -> bytes:
     return msgspec.json.encode(EventLine(index=index, events=tuple(an_event(key, index) for key in keys))) + b"\n"
 
 
-def events() -> StreamSpec[EventLine]:
+def event_spec() -> StreamSpec[EventLine]:
     return StreamSpec({}, index="1")
 
 
-def told(lines: list[EventLine]) -> list[tuple[int, list[str]]]:
+def list_indexes_and_keys(lines: list[EventLine]) -> list[tuple[int, list[str]]]:
     return [(line.index, [event.key for event in line.events]) for line in lines]
 
 
-def test_lines_come_one_by_one_however_they_are_cut_and_signs_of_life_are_none() -> None:
+def test_lines_are_decoded_for_any_chunk_size_and_heartbeats_are_skipped() -> None:
     whole = b"{}\n" + a_line(4, "a") + b"{}\n" + a_line(5, "b")
-    pieces = [whole[at : at + 7] for at in range(0, len(whole), 7)]
+    chunks = [whole[at : at + 7] for at in range(0, len(whole), 7)]
 
-    given, _ = hear("event.stream", events(), Opened(*pieces), values=2)
+    received_values, _ = read_values("event.stream", event_spec(), ScriptedStream(*chunks), values=2)
 
-    assert told(given) == [(4, ["a"]), (5, ["b"])]
+    assert list_indexes_and_keys(received_values) == [(4, ["a"]), (5, ["b"])]
 
 
-def test_a_stream_that_broke_off_goes_on_from_its_last_index_and_repeats_nothing() -> None:
-    first = Opened(a_line(4, "a"), a_line(5, "b", "c"), a_line(5, "d")[:20], BREAKS)
-    second = Opened(a_line(5, "b", "c"), a_line(5, "d"), a_line(6, "e"))
+def test_a_broken_stream_resumes_at_its_last_index_without_repetition() -> None:
+    first = ScriptedStream(a_line(4, "a"), a_line(5, "b", "c"), a_line(5, "d")[:20], CONNECTION_LOST)
+    second = ScriptedStream(a_line(5, "b", "c"), a_line(5, "d"), a_line(6, "e"))
 
-    given, queries = hear("event.stream", events(), first, second, values=4)
+    received_values, queries = read_values("event.stream", event_spec(), first, second, values=4)
 
-    assert told(given) == [(4, ["a"]), (5, ["b", "c"]), (5, ["d"]), (6, ["e"])]
+    assert list_indexes_and_keys(received_values) == [(4, ["a"]), (5, ["b", "c"]), (5, ["d"]), (6, ["e"])]
     assert [query["index"] for query in queries] == ["1", "5"]
 
 
-def test_lines_that_are_cut_elsewhere_the_second_time_repeat_nothing_either() -> None:
-    first = Opened(a_line(5, "a", "b"), BREAKS)
-    second = Opened(a_line(5, "a"), a_line(5, "b", "c"))
+def test_a_resumed_stream_with_other_line_boundaries_repeats_nothing() -> None:
+    first = ScriptedStream(a_line(5, "a", "b"), CONNECTION_LOST)
+    second = ScriptedStream(a_line(5, "a"), a_line(5, "b", "c"))
 
-    given, _ = hear("event.stream", events(), first, second, values=2)
+    received_values, _ = read_values("event.stream", event_spec(), first, second, values=2)
 
-    assert told(given) == [(5, ["a", "b"]), (5, ["c"])]
+    assert list_indexes_and_keys(received_values) == [(5, ["a", "b"]), (5, ["c"])]
 
 
-def test_a_stream_that_the_server_ends_is_opened_again() -> None:
-    given, queries = hear("event.stream", events(), Opened(a_line(4, "a")), Opened(a_line(7, "b")), values=2)
+def test_a_stream_that_the_server_ends_is_reopened() -> None:
+    received_values, queries = read_values(
+        "event.stream", event_spec(), ScriptedStream(a_line(4, "a")), ScriptedStream(a_line(7, "b")), values=2
+    )
 
-    assert told(given) == [(4, ["a"]), (7, ["b"])]
+    assert list_indexes_and_keys(received_values) == [(4, ["a"]), (7, ["b"])]
     assert len(queries) == 2
 
 
-def test_a_stream_that_is_refused_is_told() -> None:
+def test_a_refused_stream_raises_an_error() -> None:
     with pytest.raises(Forbidden, match="Permission denied"):
-        hear("event.stream", events(), Opened(b"Permission ", b"denied", status=403), values=1)
+        read_values("event.stream", event_spec(), ScriptedStream(b"Permission ", b"denied", status=403), values=1)
 
 
-def test_frames_of_a_log_become_its_lines() -> None:
+def test_log_frames_are_decoded_to_lines() -> None:
     frames = b'{"Data":"b25lCg=="}{}{"Data":"dHdvCg=="}'
 
-    given, _ = hear("agent.monitor", StreamSpec({}), Opened(frames[:9], frames[9:]), values=2)
+    received_values, _ = read_values("agent.monitor", StreamSpec({}), ScriptedStream(frames[:9], frames[9:]), values=2)
 
-    assert given == [b"one\n", b"two\n"]
-
-
-def test_what_has_an_end_ends_there() -> None:
-    given, queries = hear("operator.save_snapshot", StreamSpec({}), Opened(b"a", b"b"), values=3)
-
-    assert (given, len(queries)) == ([b"a", b"b"], 1)
+    assert received_values == [b"one\n", b"two\n"]
 
 
-def test_what_has_an_end_and_breaks_off_before_is_told() -> None:
+def test_a_finite_stream_ends() -> None:
+    received_values, queries = read_values(
+        "operator.save_snapshot", StreamSpec({}), ScriptedStream(b"a", b"b"), values=3
+    )
+
+    assert (received_values, len(queries)) == ([b"a", b"b"], 1)
+
+
+def test_a_broken_finite_stream_raises_an_error() -> None:
     with pytest.raises(Unreachable, match="broke off"):
-        hear("operator.save_snapshot", StreamSpec({}), Opened(b"a", BREAKS), values=3)
+        read_values("operator.save_snapshot", StreamSpec({}), ScriptedStream(b"a", CONNECTION_LOST), values=3)

@@ -1,4 +1,4 @@
-"""The client and the endpoint table agree: every row has a method, and the method has the row's types."""
+"""Every endpoint of the table has a client method, and the method has the endpoint's types."""
 
 import inspect
 import typing
@@ -12,125 +12,125 @@ from wharf.contract.client.calls import AllCallOptions, CallSpec, ListSpec, Read
 from wharf.contract.client.methods import METHODS_BY_ENDPOINT
 from wharf.contract.wire.endpoint_table import ENDPOINT_BY_NAME, ENDPOINTS, Endpoint, EndpointKind
 
-WITHOUT: Final = {
-    "server.ask": "between servers only, with a secret that lies in the log",
-    "client.exec": "a websocket: `open_command` speaks it",
-    "job.action": "a websocket: `open_action` speaks it",
-    "node.channel": "a websocket that nodes keep open; they speak it themselves",
-    "client.gc": "`client.gc_now` does the same and is no GET",
-    "client.alloc_gc": "`client.alloc_gc_now` does the same and is no GET",
+WITHOUT_METHOD: Final = {
+    "server.ask": "only for other servers, with a secret from the log",
+    "client.exec": "a websocket, implemented by `open_command`",
+    "job.action": "a websocket, implemented by `open_action`",
+    "node.channel": "a websocket, implemented by nodes",
+    "client.gc": "`client.gc_now` does the same and is not a GET",
+    "client.alloc_gc": "`client.alloc_gc_now` does the same and is not a GET",
     "client.checks_by_allocation": "the same as `client.checks`",
-    "operator.license": "there is no licence to ask for: 204",
-    "document.page": "for people with a browser",
+    "operator.license": "always an empty reply",
+    "document.page": "for web browsers",
 }
-"""Rows without a method, and why."""
+"""Endpoints without a method, and why."""
 
 STREAMED: Final = frozenset({
     "agent.monitor", "agent.monitor_export", "operator.save_snapshot",
     "client.fs_cat", "client.fs_read_at", "client.fs_stream", "client.fs_logs", "client.snapshot",
 })  # fmt: skip
-"""Come as pieces of bytes, whatever the table says of the whole."""
+"""Streams of bytes, whatever type the table declares for the whole reply."""
 
 METHODS: Final = [
-    (row, name, describe) for row, found in sorted(METHODS_BY_ENDPOINT.items()) for name, describe in found
+    (endpoint, name, describe) for endpoint, found in sorted(METHODS_BY_ENDPOINT.items()) for name, describe in found
 ]
-ROWS: Final = [row for row in ENDPOINTS if not row.unsupported_reason]
+ROWS: Final = [endpoint for endpoint in ENDPOINTS if not endpoint.unsupported_reason]
 
 
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
-def test_every_row_has_a_method_or_a_reason(row: Endpoint) -> None:
-    assert (row.name in METHODS_BY_ENDPOINT) != (row.name in WITHOUT)
+@pytest.mark.parametrize("endpoint", ROWS, ids=lambda endpoint: endpoint.name)
+def test_every_endpoint_has_a_method_or_a_reason(endpoint: Endpoint) -> None:
+    assert (endpoint.name in METHODS_BY_ENDPOINT) != (endpoint.name in WITHOUT_METHOD)
 
 
-def test_reasons_are_about_rows_that_are_there() -> None:
-    assert [name for name in WITHOUT if name not in ENDPOINT_BY_NAME] == []
+def test_reasons_name_existing_endpoints() -> None:
+    assert [name for name in WITHOUT_METHOD if name not in ENDPOINT_BY_NAME] == []
 
 
-def returned(describe: Any) -> Any:
+def get_return_type(describe: Any) -> Any:
     return typing.get_type_hints(describe)["return"]
 
 
-def as_list(kind: Any) -> Any:
-    """A noun that has a method `list` cannot say `list[...]`: there it says tuple."""
-    if typing.get_origin(kind) is tuple:
-        return list[typing.get_args(kind)[0]]  # type: ignore[misc]  # whatever is in it
-    if type(None) in typing.get_args(kind):
-        return typing.Union[tuple(as_list(each) for each in typing.get_args(kind))]  # noqa: UP007  # made of a tuple
-    return kind
+def as_list(value_type: Any) -> Any:
+    """Return a tuple type as a list type, because annotations in a class with a method `list` cannot use `list[...]`."""
+    if typing.get_origin(value_type) is tuple:
+        return list[typing.get_args(value_type)[0]]  # type: ignore[misc]  # whatever is in it
+    if type(None) in typing.get_args(value_type):
+        return typing.Union[tuple(as_list(member) for member in typing.get_args(value_type))]  # noqa: UP007  # made of a tuple
+    return value_type
 
 
 @pytest.mark.parametrize(
     ("name", "method", "describe"), METHODS, ids=[f"{name}-{method}" for name, method, _ in METHODS]
 )
-def test_a_method_promises_what_its_row_returns(name: str, method: str, describe: Any) -> None:
-    row, told = ENDPOINT_BY_NAME[name], returned(describe)
-    (kind,) = typing.get_args(told)
-    origin = typing.get_origin(told)
+def test_a_method_returns_the_type_of_its_endpoint(name: str, method: str, describe: Any) -> None:
+    endpoint, return_type = ENDPOINT_BY_NAME[name], get_return_type(describe)
+    (value_type,) = typing.get_args(return_type)
+    origin = typing.get_origin(return_type)
 
     if name in STREAMED:
-        assert (origin, kind) == (StreamSpec, bytes)
+        assert (origin, value_type) == (StreamSpec, bytes)
     elif origin is ListSpec:
-        assert (row.kind, list.__class_getitem__(kind)) == (EndpointKind.READ, row.reply_type)
+        assert (endpoint.kind, list.__class_getitem__(value_type)) == (EndpointKind.READ, endpoint.reply_type)
     elif origin is StreamSpec:
-        assert kind == row.reply_type
+        assert value_type == endpoint.reply_type
     else:
-        assert origin is (ReadSpec if row.kind is EndpointKind.READ else CallSpec), method
-        assert as_list(kind) == as_list(row.reply_type if row.reply_type is not None else type(None))
+        assert origin is (ReadSpec if endpoint.kind is EndpointKind.READ else CallSpec), method
+        assert as_list(value_type) == as_list(endpoint.reply_type if endpoint.reply_type is not None else type(None))
 
 
-def arguments_for(describe: Any) -> dict[str, Any]:
-    """Something for every argument that must be given."""
+def build_arguments(describe: Any) -> dict[str, Any]:
+    """Return an example value for every required argument."""
     hints = typing.get_type_hints(describe)
-    given: dict[str, Any] = {}
+    arguments: dict[str, Any] = {}
     for name, parameter in inspect.signature(describe).parameters.items():
         if name in ("self", "options") or parameter.default is not inspect.Parameter.empty:
             continue
-        given[name] = {str: "x", int: 1, bool: True, bytes: b"x"}.get(hints[name])
-        if given[name] is None:
-            given[name] = example(hints[name])
-    return given
+        arguments[name] = {str: "x", int: 1, bool: True, bytes: b"x"}.get(hints[name])
+        if arguments[name] is None:
+            arguments[name] = build_example(hints[name])
+    return arguments
 
 
-def example(kind: Any) -> Any:
-    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
-        required = {field.encode_name: "x" for field in msgspec.structs.fields(kind) if field.required}
-        return msgspec.convert(required, kind)
-    if typing.get_origin(kind) in (tuple, list) or "Sequence" in str(kind):
+def build_example(value_type: Any) -> Any:
+    if isinstance(value_type, type) and issubclass(value_type, msgspec.Struct):
+        required = {field.encode_name: "x" for field in msgspec.structs.fields(value_type) if field.required}
+        return msgspec.convert(required, value_type)
+    if typing.get_origin(value_type) in (tuple, list) or "Sequence" in str(value_type):
         return ()
-    if str(kind).startswith(("collections.abc.Mapping", "dict")):
+    if str(value_type).startswith(("collections.abc.Mapping", "dict")):
         return {}
-    options = [each for each in typing.get_args(kind) if each is not type(None)]
-    return example(options[0]) if options else None
+    options = [member for member in typing.get_args(value_type) if member is not type(None)]
+    return build_example(options[0]) if options else None
 
 
 @pytest.mark.parametrize(
     ("name", "method", "describe"), METHODS, ids=[f"{name}-{method}" for name, method, _ in METHODS]
 )
-def test_a_method_fills_the_path_of_its_row_and_sends_the_rows_body(name: str, method: str, describe: Any) -> None:
-    row = ENDPOINT_BY_NAME[name]
+def test_a_method_fills_the_path_and_sends_the_body_type_of_its_endpoint(name: str, method: str, describe: Any) -> None:
+    endpoint = ENDPOINT_BY_NAME[name]
     if "report" in inspect.signature(describe).parameters:
         from wharf.contract.wire.nodes.messages import NodeReportRequest
 
-        given = {"node_id": "x", "secret_id": "x", "report": NodeReportRequest(report_id="x")}
+        arguments = {"node_id": "x", "secret_id": "x", "report": NodeReportRequest(report_id="x")}
     elif name == "node.register":
         from wharf.contract.model.nodes.node import Node
 
-        given = {"node": Node(id="x"), "secret_id": "x"}
+        arguments = {"node": Node(id="x"), "secret_id": "x"}
     else:
-        given = arguments_for(describe)
+        arguments = build_arguments(describe)
 
-    ask = describe(None, **given)
+    spec = describe(None, **arguments)
 
-    assert "{" not in build_path(row, ask.path_values), method
-    assert [own for own in ask.query if own not in {parameter.name for parameter in row.parameters}] == []
-    if isinstance(ask.body, msgspec.Struct):
-        assert row.body_type is not None
-        assert isinstance(ask.body, row.body_type) or issubclass(row.body_type, type(ask.body))
-    if row.body_type is not None and not row.is_body_optional:
-        assert ask.body is not None, method
+    assert "{" not in build_path(endpoint, spec.path_values), method
+    assert [own for own in spec.query if own not in {parameter.name for parameter in endpoint.parameters}] == []
+    if isinstance(spec.body, msgspec.Struct):
+        assert endpoint.body_type is not None
+        assert isinstance(spec.body, endpoint.body_type) or issubclass(endpoint.body_type, type(spec.body))
+    if endpoint.body_type is not None and not endpoint.is_body_optional:
+        assert spec.body is not None, method
 
 
-def test_options_hold_the_keys_of_all_kinds() -> None:
+def test_all_call_options_contain_the_keys_of_all_kinds() -> None:
     kinds = typing.get_type_hints(AllCallOptions)
 
     assert {"namespace", "region", "index", "wait_s", "stale", "filter", "idempotency_key"} <= set(kinds)

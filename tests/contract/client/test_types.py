@@ -1,4 +1,4 @@
-"""Both clients have the same methods, and type checkers see what each gives. `make check` reads the types of this page."""
+"""Both clients have the same methods, and type checkers know their return types. `make check` checks the types of this file."""
 
 from collections.abc import AsyncGenerator, Generator
 from typing import TYPE_CHECKING, Any, assert_type
@@ -12,7 +12,7 @@ from wharf.world import SimulatedWorld
 
 if TYPE_CHECKING:
 
-    def what_the_client_that_waits_gives(client: SyncClient) -> None:
+    def check_types_of_synchronous_client(client: SyncClient) -> None:
         assert_type(client.jobs.read("web", stale=True), Response[Job])
         assert_type(client.jobs.list(per_page=5), Response[list[messages.JobStub]])
         assert_type(client.jobs.list.iterate(prefix="we"), Generator[messages.JobStub, None, None])
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
         client.jobs.read("web", per_page=5)  # type: ignore[call-arg]  # a job has no pages
         client.jobs.read(7)  # type: ignore[arg-type]  # an id is text
 
-    async def what_the_client_that_is_awaited_gives(client: AsyncClient) -> None:
+    async def check_types_of_asyncio_client(client: AsyncClient) -> None:
         assert_type(await client.jobs.read("web", stale=True), Response[Job])
         assert_type(await client.jobs.list(per_page=5), Response[list[messages.JobStub]])
         assert_type(client.jobs.list.iterate(prefix="we"), AsyncGenerator[messages.JobStub, None])
@@ -32,15 +32,15 @@ if TYPE_CHECKING:
         await client.jobs.read("web", per_page=5)  # type: ignore[call-arg]  # a job has no pages
 
 
-class NoExchange:
+class NoTransport:
     def __getattr__(self, name: str) -> Any:
         raise AssertionError(f"nothing is sent here, so nothing needs {name}")
 
 
-def test_both_clients_have_the_same_nouns() -> None:
-    both = (SyncClient(SimulatedWorld(1), [NoExchange()]), AsyncClient(SimulatedWorld(1), [NoExchange()]))
-    nouns = [{name for name in vars(client) if not name.startswith("_")} for client in both]
+def test_both_clients_have_the_same_method_groups() -> None:
+    clients = (SyncClient(SimulatedWorld(1), [NoTransport()]), AsyncClient(SimulatedWorld(1), [NoTransport()]))
+    nouns = [{name for name in vars(client) if not name.startswith("_")} for client in clients]
 
     assert nouns[0] == nouns[1]
     assert len(nouns[0]) > 20
-    assert all(isinstance(client, ClientMethods) for client in both)
+    assert all(isinstance(client, ClientMethods) for client in clients)

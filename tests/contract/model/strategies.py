@@ -1,7 +1,7 @@
-"""Hypothesis strategies for any record, built from what msgspec knows of its fields.
+"""Hypothesis strategies for all records, derived from the field types that msgspec reports.
 
-`records(Job)` gives jobs; nothing has to be written for a new record or field. Values are of the right type, not
-sensible: a node may have a negative core. Each record gets a few of its optional fields, so that examples stay small.
+`records(Job)` generates jobs; new records and fields need no code. Values have the right type but need not be sensible: a node may
+have a negative number of cores. Each record gets only a few of its optional fields, so that examples stay small.
 """
 
 import builtins
@@ -45,16 +45,16 @@ plain_values = st.recursive(
 
 @functools.cache
 def records(record: type[Struct]) -> st.SearchStrategy[Struct]:
-    """Instances of a record type, with everything in them."""
-    return st.deferred(lambda: _built(record))
+    """Return a strategy for instances of a record type."""
+    return st.deferred(lambda: _build_record_strategy(record))
 
 
-def _built(record: type[Struct]) -> st.SearchStrategy[Struct]:
+def _build_record_strategy(record: type[Struct]) -> st.SearchStrategy[Struct]:
     info = msgspec.inspect.type_info(record)
     assert isinstance(info, msgspec.inspect.StructType)
-    required = {field.name: _values(field.type) for field in info.fields if field.required}
-    optional = {field.name: _field_values(record, field) for field in info.fields if not field.required}
-    # Made once, not for each record that is drawn: to check a strategy costs more than to draw from it.
+    required = {field.name: _build_value_strategy(field.type) for field in info.fields if field.required}
+    optional = {field.name: _build_field_strategy(record, field) for field in info.fields if not field.required}
+    # Built once, not for each drawn record, because validating a strategy is slower than drawing from it.
     choices = st.sets(st.sampled_from(sorted(optional)), max_size=MAX_OPTIONAL_FIELDS) if optional else st.just(set())
 
     @st.composite
@@ -66,13 +66,14 @@ def _built(record: type[Struct]) -> st.SearchStrategy[Struct]:
     return build()
 
 
-def _field_values(record: type[msgspec.Struct], field: msgspec.inspect.Field) -> st.SearchStrategy[Any]:
-    apart = DECODED_APART.get((record, field.name))
-    return _values(msgspec.inspect.type_info(apart) if apart is not None else field.type)
+def _build_field_strategy(record: type[msgspec.Struct], field: msgspec.inspect.Field) -> st.SearchStrategy[Any]:
+    """Return a strategy for the values of a field, with the real type of fields that are decoded separately."""
+    decoded_type = DECODED_APART.get((record, field.name))
+    return _build_value_strategy(msgspec.inspect.type_info(decoded_type) if decoded_type is not None else field.type)
 
 
-def _values(type_: msgspec.inspect.Type) -> st.SearchStrategy[Any]:
-    """Values of one type. (`Any`: the type is known to msgspec only.)"""
+def _build_value_strategy(type_: msgspec.inspect.Type) -> st.SearchStrategy[Any]:
+    """Return a strategy for the values of a type."""
     inspect = msgspec.inspect
     match type_:
         case inspect.NoneType():
@@ -94,11 +95,11 @@ def _values(type_: msgspec.inspect.Type) -> st.SearchStrategy[Any]:
         case inspect.StructType():
             return records(type_.cls)
         case inspect.VarTupleType():
-            return st.lists(_values(type_.item_type), max_size=MAX_MEMBERS).map(tuple)
+            return st.lists(_build_value_strategy(type_.item_type), max_size=MAX_MEMBERS).map(tuple)
         case inspect.DictType():
-            return st.dictionaries(texts, _values(type_.value_type), max_size=MAX_MEMBERS)
+            return st.dictionaries(texts, _build_value_strategy(type_.value_type), max_size=MAX_MEMBERS)
         case inspect.UnionType():
-            return st.one_of([_values(part) for part in type_.types])
+            return st.one_of([_build_value_strategy(part) for part in type_.types])
         case inspect.AnyType() | inspect.CustomType(cls=builtins.object):
             return plain_values
     raise NotImplementedError(f"no strategy for {type_}: add one here")

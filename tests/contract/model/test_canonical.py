@@ -1,4 +1,4 @@
-"""Canonical form: the reference's defaults (jobs.md 2), and that it is its own canonical form."""
+"""The canonical form of jobs: the defaults of the reference (jobs.md 2), and idempotence."""
 
 from typing import Any
 
@@ -49,7 +49,7 @@ FULL_MIGRATE = MigratePolicy(
 
 
 def submitted(**fields: Any) -> Job:
-    """A job as read from JSON, then canonical."""
+    """Decode a job from JSON and return its canonical form."""
     return canonicalize_job(convert_object(Job, {"ID": "shop", **fields}).value)
 
 
@@ -70,7 +70,7 @@ def one_group(**fields: Any) -> list[dict[str, Any]]:
         ("sysbatch", BATCH_RESTART, None, None, None),
     ],
 )
-def test_policies_default_by_the_type_of_the_job(
+def test_default_policies_depend_on_the_job_type(
     job_type: str, restart: RestartPolicy, reschedule: ReschedulePolicy, update: UpdatePolicy, migrate: MigratePolicy
 ) -> None:
     group = first_group(submitted(Type=job_type, TaskGroups=one_group()))
@@ -81,7 +81,7 @@ def test_policies_default_by_the_type_of_the_job(
 
 
 @pytest.mark.parametrize("job_type", ["service", "batch", "system", "sysbatch"])
-def test_a_job_made_in_code_gets_the_same_policies_as_one_that_is_read(job_type: str) -> None:
+def test_a_job_built_in_code_gets_the_same_policies_as_a_decoded_one(job_type: str) -> None:
     read = submitted(Type=job_type, TaskGroups=one_group())
     made = canonicalize_job(a_job("shop", a_group("web", a_task("t", driver="d", config=None)), type=job_type))
     tasks = first_group(read).tasks
@@ -107,11 +107,11 @@ def test_a_job_made_in_code_gets_the_same_policies_as_one_that_is_read(job_type:
         ("version", 0),
     ],
 )
-def test_a_job_that_says_nothing_gets_the_defaults(field: str, expected: object) -> None:
+def test_an_empty_job_gets_the_defaults(field: str, expected: object) -> None:
     assert expected == getattr(submitted(Meta={}, Constraints=[], Datacenters=[], Priority=0, Type=None), field)
 
 
-def test_defaults_that_a_server_decides_come_from_its_settings() -> None:
+def test_server_settings_provide_defaults() -> None:
     settings = JobSettings(region="eu", node_pool="gpu", default_priority=40)
 
     job = canonicalize_job(a_job(), settings)
@@ -119,7 +119,7 @@ def test_defaults_that_a_server_decides_come_from_its_settings() -> None:
     assert (job.region, job.node_pool, job.priority) == ("eu", "gpu", 40)
 
 
-def test_a_region_that_is_named_stays() -> None:
+def test_an_explicit_region_is_not_replaced() -> None:
     assert canonicalize_job(a_job(region="us"), JobSettings(region="eu")).region == "us"
 
 
@@ -144,7 +144,7 @@ def test_the_job_keeps_only_two_fields_of_its_update_block() -> None:
     )
 
 
-def test_a_group_added_to_a_job_that_is_read_back_has_a_whole_update_block() -> None:
+def test_a_group_added_to_a_stored_job_gets_a_complete_update_block() -> None:
     stored = msgspec.json.decode(msgspec.json.encode(submitted(TaskGroups=one_group())))
     stored["TaskGroups"].append({"Name": "new", "Tasks": []})
 
@@ -161,7 +161,7 @@ def test_an_explicit_zero_is_not_a_default() -> None:
     assert (group.count, group.restart_policy.attempts, group.update.max_parallel) == (0, 0, 0)
 
 
-def test_reschedule_and_migrate_of_the_job_go_to_its_groups() -> None:
+def test_groups_inherit_reschedule_and_migrate_from_the_job() -> None:
     group = first_group(
         submitted(Reschedule={"Delay": 60 * SECOND}, Migrate={"MaxParallel": 2}, TaskGroups=one_group())
     )
@@ -170,7 +170,7 @@ def test_reschedule_and_migrate_of_the_job_go_to_its_groups() -> None:
     assert group.migrate == msgspec.structs.replace(FULL_MIGRATE, max_parallel=2)
 
 
-def test_a_task_lays_its_restart_policy_over_that_of_its_group() -> None:
+def test_a_task_inherits_missing_restart_fields_from_its_group() -> None:
     tasks = [{"Name": "a", "RestartPolicy": {"Delay": SECOND}}, {"Name": "b"}]
     group = first_group(submitted(TaskGroups=one_group(RestartPolicy={"Attempts": 9}, Tasks=tasks)))
 
@@ -191,13 +191,13 @@ def test_a_task_lays_its_restart_policy_over_that_of_its_group() -> None:
         ({"Scaling": {"Max": 9}}, 1, 1),
     ],
 )
-def test_count_and_scaling_stand_for_each_other(group: dict[str, Any], count: int, low: int | None) -> None:
+def test_count_and_scaling_minimum_default_to_each_other(group: dict[str, Any], count: int, low: int | None) -> None:
     made = first_group(submitted(TaskGroups=one_group(**group)))
 
     assert (count, low) == (made.count, None if made.scaling is None else made.scaling.min)
 
 
-def test_a_scaling_policy_knows_its_target() -> None:
+def test_a_scaling_policy_gets_its_group_as_target() -> None:
     scaling = first_group(submitted(TaskGroups=one_group(Scaling={"Max": 9}))).scaling
 
     assert scaling is not None
@@ -214,7 +214,9 @@ def test_a_scaling_policy_knows_its_target() -> None:
         ({}, None),
     ],
 )
-def test_old_disconnect_fields_become_the_block(given: dict[str, Any], expected: DisconnectPolicy | None) -> None:
+def test_deprecated_disconnect_fields_are_converted_to_a_block(
+    given: dict[str, Any], expected: DisconnectPolicy | None
+) -> None:
     group = first_group(submitted(TaskGroups=one_group(**given)))
 
     assert group.disconnect == expected
@@ -233,13 +235,13 @@ def test_old_disconnect_fields_become_the_block(given: dict[str, Any], expected:
         ({"Cores": 0}, (100, 0)),
     ],
 )
-def test_cores_take_the_place_of_the_default_cpu(given: dict[str, int], expected: tuple[int, int]) -> None:
+def test_cores_replace_the_default_cpu(given: dict[str, int], expected: tuple[int, int]) -> None:
     tasks = first_group(submitted(TaskGroups=one_group(Tasks=[{"Name": "t", "Resources": given}]))).tasks or ()
 
     assert expected == (tasks[0].resources.cpu, tasks[0].resources.cores)
 
 
-def test_a_task_that_says_nothing_gets_the_defaults() -> None:
+def test_an_empty_task_gets_the_defaults() -> None:
     task = (first_group(submitted(TaskGroups=one_group())).tasks or ())[0]
 
     assert task.identity is not None
@@ -262,7 +264,7 @@ def test_a_task_that_says_nothing_gets_the_defaults() -> None:
         ("${attr.x}", "${attr.x}", "${attr.x}"),
     ],
 )
-def test_service_names_are_worked_out_at_submission(name: str, of_group: str, of_task: str) -> None:
+def test_variables_in_service_names_are_replaced(name: str, of_group: str, of_task: str) -> None:
     service = a_service(name)
 
     group = first_group(
@@ -331,7 +333,7 @@ def test_ports_belong_to_the_default_host_network() -> None:
     assert group.networks == (NetworkResource(dynamic_ports=(Port(label="http", host_network="default"),)),)
 
 
-def test_volumes_of_an_unknown_type_are_dropped_and_the_others_named() -> None:
+def test_volumes_of_an_unknown_type_are_dropped_and_others_get_their_name() -> None:
     volumes = {"data": VolumeRequest(type="host", source="d"), "odd": VolumeRequest(type="nfs")}
 
     group = first_group(canonicalize_job(a_job("shop", a_group(volumes=volumes))))
@@ -353,7 +355,7 @@ def test_periodic_and_parameterized_blocks_get_their_defaults() -> None:
     assert job.parameterized_job == Parameterized(payload="optional", meta_required=None, meta_optional=None)
 
 
-def test_namespaces_of_vault_and_consul_are_passed_down() -> None:
+def test_tasks_inherit_vault_and_consul_namespaces_from_the_job() -> None:
     job = submitted(
         VaultNamespace="v", ConsulNamespace="c",
         TaskGroups=one_group(Tasks=[{"Name": "t", "Vault": {"Role": "r"}, "Consul": {"Cluster": "x"}}]),
@@ -367,7 +369,7 @@ def test_namespaces_of_vault_and_consul_are_passed_down() -> None:
     assert (group.consul.namespace, task.consul.namespace, task.vault.namespace) == ("c", "c", "v")
 
 
-def test_a_canonical_job_is_left_as_it_is_without_a_copy_of_its_tasks() -> None:
+def test_a_canonical_job_is_returned_unchanged_without_copying_its_tasks() -> None:
     job = canonicalize_job(a_job("shop", a_group("web", a_task(services=()), services=None)))
 
     assert canonicalize_job(job) is job
@@ -381,7 +383,7 @@ def test_the_canonical_form_of_a_canonical_job_is_itself(given_job: dict[str, An
     assert add_implied_constraints(canonicalize_job(once)) == once
 
 
-def test_an_update_block_of_zeros_is_kept_and_not_taken_for_a_missing_one() -> None:
+def test_an_update_block_of_zeros_is_not_treated_as_missing() -> None:
     job = canonicalize_job(convert_object(Job, {"ID": "web", "Update": {"MaxParallel": 0, "Stagger": 0}}).value)
 
     assert job.update is not None
@@ -390,7 +392,7 @@ def test_an_update_block_of_zeros_is_kept_and_not_taken_for_a_missing_one() -> N
 
 @settings(max_examples=150, deadline=None)
 @given(jobs)
-def test_a_job_that_is_read_back_and_submitted_again_is_the_same(given_job: dict[str, Any]) -> None:
+def test_resubmitting_a_stored_job_does_not_change_it(given_job: dict[str, Any]) -> None:
     stored = add_implied_constraints(canonicalize_job(convert_object(Job, given_job).value))
     shown = msgspec.json.decode(msgspec.json.encode(stored))
 
@@ -399,13 +401,13 @@ def test_a_job_that_is_read_back_and_submitted_again_is_the_same(given_job: dict
 
 @settings(max_examples=100, deadline=None)
 @given(jobs)
-def test_validation_has_an_answer_for_everything_that_can_be_read(given_job: dict[str, Any]) -> None:
+def test_every_decodable_job_can_be_validated(given_job: dict[str, Any]) -> None:
     findings = validate_job(canonicalize_job(convert_object(Job, given_job).value))
 
     assert findings.is_valid == (findings.text == "")
 
 
-def test_a_check_made_in_code_is_valid_json_for_the_wire() -> None:
+def test_a_check_built_in_code_can_be_encoded_as_json() -> None:
     service = a_service(port_label="http", checks=(a_check(),))
     job = canonicalize_job(a_job("shop", a_group("web", services=(service,))))
 

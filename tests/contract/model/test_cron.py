@@ -1,4 +1,4 @@
-"""Cron expressions, and when they come next (scheduling.md 8.1)."""
+"""Cron expressions and their next times (scheduling.md 8.1)."""
 
 import datetime
 import zoneinfo
@@ -20,14 +20,14 @@ def utc(text: str) -> datetime.datetime:
     return datetime.datetime.fromisoformat(text).replace(tzinfo=UTC)
 
 
-def upcoming(spec: str, start: str, zone: datetime.tzinfo = UTC, most: int = 4) -> Iterator[str]:
-    moment: datetime.datetime | None = utc(start)
-    for _ in range(most):
-        assert moment is not None
-        moment = find_next_time(spec, moment, zone)
-        if moment is None:
+def upcoming(spec: str, start: str, zone: datetime.tzinfo = UTC, count: int = 4) -> Iterator[str]:
+    current: datetime.datetime | None = utc(start)
+    for _ in range(count):
+        assert current is not None
+        current = find_next_time(spec, current, zone)
+        if current is None:
             return
-        yield moment.isoformat(sep=" ").removesuffix("+00:00")
+        yield current.isoformat(sep=" ").removesuffix("+00:00")
 
 
 @pytest.mark.parametrize(
@@ -68,8 +68,8 @@ def upcoming(spec: str, start: str, zone: datetime.tzinfo = UTC, most: int = 4) 
         ("0 0 1 1 * 2020", []),
     ],
 )
-def test_an_expression_means_these_times(spec: str, expected: list[str]) -> None:
-    assert list(upcoming(spec, "2026-01-01 00:00:00", most=max(len(expected), 1))) == expected
+def test_an_expression_matches_these_times(spec: str, expected: list[str]) -> None:
+    assert list(upcoming(spec, "2026-01-01 00:00:00", count=max(len(expected), 1))) == expected
 
 
 @pytest.mark.parametrize(
@@ -98,44 +98,44 @@ def test_an_expression_means_these_times(spec: str, expected: list[str]) -> None
         ("1" * 2_000, "longer than"),
     ],
 )
-def test_what_is_wrong_with_an_expression_is_told(spec: str, reason: str) -> None:
+def test_an_invalid_expression_is_reported_with_its_reason(spec: str, reason: str) -> None:
     with pytest.raises(CronError) as caught:
         parse_cron(spec)
 
     assert reason in str(caught.value)
 
 
-def test_a_local_time_that_is_skipped_in_spring_does_not_come_that_day() -> None:
-    assert list(upcoming("30 2 * * *", "2026-03-28 00:00:00", BERLIN, most=2)) == [
+def test_a_local_time_skipped_in_spring_does_not_occur_that_day() -> None:
+    assert list(upcoming("30 2 * * *", "2026-03-28 00:00:00", BERLIN, count=2)) == [
         "2026-03-28 01:30:00",
         "2026-03-30 00:30:00",
     ]
 
 
-def test_a_local_time_that_is_repeated_in_autumn_comes_at_both_instants() -> None:
-    assert list(upcoming("30 2 * * *", "2026-10-24 12:00:00", BERLIN, most=3)) == [
+def test_a_local_time_repeated_in_autumn_occurs_twice() -> None:
+    assert list(upcoming("30 2 * * *", "2026-10-24 12:00:00", BERLIN, count=3)) == [
         "2026-10-25 00:30:00",
         "2026-10-25 01:30:00",
         "2026-10-26 01:30:00",
     ]
 
 
-def test_a_repeated_time_is_seen_from_inside_the_first_hour_too() -> None:
+def test_a_repeated_time_is_found_from_within_the_first_of_both_hours() -> None:
     # Seen from 02:40 the local time 02:10 has gone by; it comes again, though the expression means no other day soon.
     assert next(upcoming("10 2 25 10 *", "2026-10-25 00:40:00", BERLIN)) == "2026-10-25 01:10:00"
 
 
-def test_every_quarter_of_an_hour_goes_on_through_both_changes() -> None:
+def test_quarter_hours_continue_through_both_clock_changes() -> None:
     for start in ("2026-03-29 00:30:00", "2026-10-25 00:30:00"):
-        times = [utc(time) for time in upcoming("*/15 * * * *", start, BERLIN, most=8)]
+        times = [utc(time) for time in upcoming("*/15 * * * *", start, BERLIN, count=8)]
 
         assert times == [utc(start) + datetime.timedelta(minutes=15 * n) for n in range(1, 9)]
 
 
-def test_parts_of_a_second_are_not_a_reason_to_come_twice() -> None:
-    moment = datetime.datetime(2026, 1, 1, 0, 0, 0, 999_999, tzinfo=UTC)
+def test_fractions_of_a_second_do_not_repeat_a_time() -> None:
+    current = datetime.datetime(2026, 1, 1, 0, 0, 0, 999_999, tzinfo=UTC)
 
-    assert find_next_time("* * * * * * *", moment, UTC) == utc("2026-01-01 00:00:01")
+    assert find_next_time("* * * * * * *", current, UTC) == utc("2026-01-01 00:00:01")
 
 
 def test_time_zones_are_found_by_name() -> None:
@@ -143,13 +143,13 @@ def test_time_zones_are_found_by_name() -> None:
 
 
 @pytest.mark.parametrize("name", ["Nowhere/Land", "../etc/passwd", "", "Europe", "/etc/localtime", "a\x00b"])
-def test_an_unknown_time_zone_is_told(name: str) -> None:
+def test_an_unknown_time_zone_is_reported(name: str) -> None:
     with pytest.raises(CronError, match="unknown time zone"):
         load_zone(name)
 
 
 def matches(spec: str, local: datetime.datetime) -> bool:
-    """A second opinion for simple expressions: tests a local time against each field, finds nothing."""
+    """Return whether a local time matches a simple expression. An independent implementation that checks each field."""
     minute, hour, day, month, weekday = spec.split()
 
     def fits(field: str, value: int, low: int) -> bool:
@@ -189,7 +189,7 @@ STARTS = st.sampled_from(["2026-03-28", "2026-03-29", "2026-06-10", "2026-10-24"
 
 @settings(max_examples=120, deadline=None)
 @given(EXPRESSIONS, STARTS, st.integers(0, 86_399))
-def test_the_next_instant_is_the_first_minute_that_fits(spec: str, day: str, second: int) -> None:
+def test_the_next_time_is_the_first_matching_minute(spec: str, day: str, second: int) -> None:
     start = utc(day) + datetime.timedelta(seconds=second)
     found = find_next_time(spec, start, BERLIN)
     first_minute = start.replace(second=0) + datetime.timedelta(minutes=1)
@@ -204,7 +204,7 @@ def test_the_next_instant_is_the_first_minute_that_fits(spec: str, day: str, sec
 
 @settings(max_examples=60, deadline=None)
 @given(EXPRESSIONS, STARTS)
-def test_what_is_found_fits_the_expression_however_far_away(spec: str, day: str) -> None:
+def test_the_next_time_matches_the_expression(spec: str, day: str) -> None:
     found = find_next_time(spec, utc(day), BERLIN)
     assume(found is not None)
 
@@ -212,13 +212,13 @@ def test_what_is_found_fits_the_expression_however_far_away(spec: str, day: str)
     assert matches(spec, found.astimezone(BERLIN))
 
 
-def test_of_several_expressions_the_earliest_counts() -> None:
+def test_the_earliest_of_several_expressions_is_the_next_launch() -> None:
     periodic = Periodic(specs=("0 5 * * *", "0 4 * * *"), time_zone="Europe/Berlin")
 
     assert find_next_launch(periodic, utc("2026-01-01 00:00:00")) == utc("2026-01-01 03:00:00")
 
 
-def test_a_time_table_that_has_run_out_has_no_next_launch() -> None:
+def test_a_schedule_without_future_times_has_no_next_launch() -> None:
     assert find_next_launch(Periodic(specs=("0 0 1 1 * 2020",)), utc("2026-01-01 00:00:00")) is None
 
 
@@ -226,5 +226,5 @@ def test_a_time_table_that_has_run_out_has_no_next_launch() -> None:
     ("periodic", "specs"),
     [(Periodic(), ()), (Periodic(spec="@daily"), ("@daily",)), (Periodic(specs=("a", "b")), ("a", "b"))],
 )
-def test_both_forms_of_a_time_table_are_read(periodic: Periodic, specs: tuple[str, ...]) -> None:
+def test_both_spec_and_specs_are_read(periodic: Periodic, specs: tuple[str, ...]) -> None:
     assert list_cron_specs(periodic) == specs

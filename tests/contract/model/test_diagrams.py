@@ -1,4 +1,4 @@
-"""The page of states is what the tables say."""
+"""docs/states.md is up to date with the state tables."""
 
 from pathlib import Path
 
@@ -8,13 +8,13 @@ from wharf.contract.model.state_machines.transitions import STATE_MACHINES
 STATES_PAGE = Path(__file__).parents[3] / "docs" / "states.md"
 
 
-def test_the_page_of_states_is_drawn_from_the_tables_in_force() -> None:
+def test_the_states_page_is_up_to_date() -> None:
     assert STATES_PAGE.read_text() == render_page(), (
         "stale: run `python -m wharf.contract.model.state_machines.diagrams > docs/states.md`"
     )
 
 
-def test_every_step_of_every_table_is_drawn() -> None:
+def test_every_transition_is_in_a_diagram() -> None:
     drawn = render_page().splitlines()
 
     for machine in STATE_MACHINES:

@@ -1,4 +1,4 @@
-"""The diff of two jobs: what the reply of a plan shows of a change."""
+"""The difference of two jobs, as the reply of a plan shows it."""
 
 from collections.abc import Callable
 from typing import Any
@@ -120,7 +120,7 @@ ON_ARM = Constraint(l_target="${attr.cpu.arch}", r_target="arm64", operand="=")
                     added("Datacenters", "dc3"),
                 ),
             ),
-            id="a list of texts shows what came, went and stayed",
+            id="a list of texts shows added, deleted and unchanged texts",
         ),
         pytest.param(
             {"datacenters": ("dc1", "dc2")},
@@ -137,7 +137,7 @@ ON_ARM = Constraint(l_target="${attr.cpu.arch}", r_target="arm64", operand="=")
         ),
     ],
 )
-def test_lists_of_a_job_are_objects(
+def test_lists_are_shown_as_objects(
     old: dict[str, Any], new: dict[str, Any], objects: tuple[ObjectDiff, ...] | None
 ) -> None:
     assert compare_jobs(a_job(**old), a_job(**new)).objects == objects
@@ -170,7 +170,7 @@ def the_task(job: JobDiff) -> TaskDiff:
     return task
 
 
-def test_durations_are_digits_of_nanoseconds() -> None:
+def test_durations_are_shown_in_nanoseconds() -> None:
     old, new = a_task(kill_timeout=5_000_000_000), a_task(kill_timeout=7_000_000_000)
 
     assert the_task(compare_jobs(a_job(a_group("front", old)), a_job(a_group("front", new)))).fields == (
@@ -195,7 +195,7 @@ def test_the_configuration_of_a_driver_is_compared_leaf_by_leaf() -> None:
     )
 
 
-def test_an_environment_variable_set_to_nothing_differs_from_none() -> None:
+def test_an_empty_environment_variable_differs_from_a_missing_one() -> None:
     old, new = a_task(env={}), a_task(env={"QUIET": ""})
 
     assert the_task(compare_jobs(a_job(a_group("front", old)), a_job(a_group("front", new)))).fields == (
@@ -203,7 +203,7 @@ def test_an_environment_variable_set_to_nothing_differs_from_none() -> None:
     )
 
 
-def test_a_service_is_the_same_one_by_its_name() -> None:
+def test_services_are_matched_by_name() -> None:
     old, new = (
         a_task(services=(Service(name="api"), Service(name="old"))),
         a_task(services=(Service(name="api", port_label="http"),)),
@@ -254,7 +254,7 @@ def test_a_new_job_is_added_with_every_scalar_field() -> None:
     )
 
 
-def test_a_job_that_goes_is_deleted_with_all_that_it_had() -> None:
+def test_a_deleted_job_lists_all_of_its_fields_as_deleted() -> None:
     gone = compare_jobs(a_job(), None)
 
     assert (gone.type, the_group(gone).type, the_task(gone).type) == (DiffType.DELETED,) * 3
@@ -277,7 +277,7 @@ def test_groups_and_tasks_are_paired_by_name_and_sorted() -> None:
     ]
 
 
-def test_an_unchanged_job_lists_its_groups_and_tasks_with_nothing_in_them() -> None:
+def test_an_unchanged_job_lists_its_groups_and_tasks_without_fields() -> None:
     assert compare_jobs(a_job(), a_job()) == JobDiff(type=DiffType.NONE, id="shop", task_groups=(UNCHANGED_GROUP,))
 
 
@@ -296,7 +296,7 @@ def test_an_unchanged_job_lists_its_groups_and_tasks_with_nothing_in_them() -> N
     ],
     ids=lambda field: next(iter(field)),
 )
-def test_what_the_server_keeps_of_a_job_is_never_compared(field: dict[str, Any]) -> None:
+def test_fields_that_the_server_sets_are_never_compared(field: dict[str, Any]) -> None:
     assert compare_jobs(a_job(), a_job(**field)).type is DiffType.NONE
 
 
@@ -309,14 +309,14 @@ def test_a_job_does_not_differ_from_itself(job: Job) -> None:
 
 
 @given(records(Job), records(Job))
-def test_the_diff_of_two_jobs_read_backwards_is_the_diff_of_the_way_back(one: Job, other: Job) -> None:
+def test_swapping_the_jobs_reverses_the_diff(one: Job, other: Job) -> None:
     other = msgspec.structs.replace(other, id=one.id)
 
     assert mirrored(compare_jobs(one, other)) == compare_jobs(other, one)
 
 
 @given(records(Job))
-def test_what_a_new_job_adds_its_end_deletes(job: Job) -> None:
+def test_a_new_job_adds_what_its_deletion_deletes(job: Job) -> None:
     assert mirrored(compare_jobs(None, job)) == compare_jobs(job, None)
     assert types_in(compare_jobs(None, job)) == {DiffType.ADDED}
 

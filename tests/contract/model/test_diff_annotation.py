@@ -1,4 +1,4 @@
-"""What a diff says that the scheduler will do."""
+"""Annotations of a job diff: what the scheduler would do."""
 
 from typing import Any
 
@@ -17,22 +17,22 @@ def a_job(count: int = 1, **fields: Any) -> Job:
     return Job(id="shop", task_groups=(TaskGroup(name="front", count=count, tasks=(task,)),))
 
 
-def annotated(old: Job | None, new: Job | None, annotations: PlanAnnotations | None = None) -> TaskGroupDiff:
+def annotate(old: Job | None, new: Job | None, annotations: PlanAnnotations | None = None) -> TaskGroupDiff:
     (group,) = annotate_job_diff(compare_jobs(old, new), annotations).task_groups or ()
     return group
 
 
-def on_task(group: TaskGroupDiff) -> tuple[str, ...] | None:
+def list_task_annotations(group: TaskGroupDiff) -> tuple[str, ...] | None:
     (task,) = group.tasks or ()
     return task.annotations
 
 
-def test_updates_are_counted_by_the_words_of_the_plan_and_zeros_left_out() -> None:
+def test_update_counts_have_the_labels_of_a_plan_and_omit_zeros() -> None:
     updates = DesiredUpdates(
         ignore=1, place=2, stop=3, migrate=4, canary=5, in_place_update=6, destructive_update=7, preemptions=8
     )
 
-    group = annotated(a_job(), a_job(), PlanAnnotations(desired_tg_updates={"front": updates}))
+    group = annotate(a_job(), a_job(), PlanAnnotations(desired_tg_updates={"front": updates}))
 
     assert group.updates == {
         "ignore": 1,
@@ -43,12 +43,12 @@ def test_updates_are_counted_by_the_words_of_the_plan_and_zeros_left_out() -> No
         "in-place update": 6,
         "create/destroy update": 7,
     }
-    assert annotated(a_job(), a_job(), PlanAnnotations(desired_tg_updates={"front": DesiredUpdates()})).updates is None
+    assert annotate(a_job(), a_job(), PlanAnnotations(desired_tg_updates={"front": DesiredUpdates()})).updates is None
 
 
 @pytest.mark.parametrize(("old", "new", "forces"), [(1, 3, "forces create"), (3, 1, "forces destroy")])
-def test_a_changed_count_says_what_it_forces(old: int, new: int, forces: str) -> None:
-    (count,) = annotated(a_job(count=old), a_job(count=new)).fields or ()
+def test_a_changed_count_is_annotated_with_create_or_destroy(old: int, new: int, forces: str) -> None:
+    (count,) = annotate(a_job(count=old), a_job(count=new)).fields or ()
 
     assert (count.name, count.annotations) == ("Count", (forces,))
 
@@ -66,14 +66,14 @@ def test_a_changed_count_says_what_it_forces(old: int, new: int, forces: str) ->
         ({"kill_timeout": 9_000_000_000, "user": "nobody"}, "forces create/destroy update"),
     ],
 )
-def test_a_changed_task_says_whether_it_must_start_again(change: dict[str, Any], forces: str) -> None:
-    assert on_task(annotated(a_job(), a_job(**change))) == (forces,)
+def test_a_changed_task_is_annotated_with_the_kind_of_update(change: dict[str, Any], forces: str) -> None:
+    assert list_task_annotations(annotate(a_job(), a_job(**change))) == (forces,)
 
 
 def test_tasks_of_a_new_group_are_created_and_those_of_a_removed_one_destroyed() -> None:
-    assert on_task(annotated(None, a_job())) == ("forces create",)
-    assert on_task(annotated(a_job(), None)) == ("forces destroy",)
+    assert list_task_annotations(annotate(None, a_job())) == ("forces create",)
+    assert list_task_annotations(annotate(a_job(), None)) == ("forces destroy",)
 
 
 def test_an_unchanged_task_forces_nothing() -> None:
-    assert on_task(annotated(a_job(), a_job())) is None
+    assert list_task_annotations(annotate(a_job(), a_job())) is None

@@ -1,4 +1,4 @@
-"""Durations in words."""
+"""Formatting of durations."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from wharf.contract.model.times import HOUR, MICROSECOND, MILLISECOND, MINUTE, S
 
 
 @pytest.mark.parametrize(
-    ("nanoseconds", "words"),
+    ("nanoseconds", "text"),
     [
         (0, "0s"),
         (1, "1ns"),
@@ -22,5 +22,5 @@ from wharf.contract.model.times import HOUR, MICROSECOND, MILLISECOND, MINUTE, S
         (-5 * SECOND, "-5s"),
     ],
 )
-def test_a_duration_is_said_as_people_write_it(nanoseconds: int, words: str) -> None:
-    assert format_duration(nanoseconds) == words
+def test_a_duration_is_formatted_in_go_notation(nanoseconds: int, text: str) -> None:
+    assert format_duration(nanoseconds) == text

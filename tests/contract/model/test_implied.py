@@ -1,4 +1,4 @@
-"""Constraints that a job implies (jobs.md 2.1)."""
+"""Implied constraints of a job (jobs.md 2.1)."""
 
 import pytest
 
@@ -43,7 +43,7 @@ CNI_PLUGINS = [
         (a_group("g", a_task(resources=some_resources(numa=NUMA(affinity="none")))), []),
     ],
 )
-def test_what_a_group_uses_its_nodes_must_offer(group: TaskGroup, expected: list[str]) -> None:
+def test_nodes_must_support_the_features_that_a_group_uses(group: TaskGroup, expected: list[str]) -> None:
     job = admitted(a_job("shop", group))
 
     assert [str(constraint) for constraint in job.groups[0].constraints or ()] == expected
@@ -56,7 +56,7 @@ def test_a_constraint_on_the_same_attribute_is_not_repeated() -> None:
     assert admitted(job).groups[0].constraints == (mine,)
 
 
-def test_adding_them_twice_changes_nothing() -> None:
+def test_adding_implied_constraints_twice_changes_nothing() -> None:
     job = admitted(a_job("shop", a_group(networks=(NetworkResource(mode="bridge"),), services=(a_service(),))))
 
     assert add_implied_constraints(job) == job

@@ -1,4 +1,4 @@
-"""The job's records: the wire's names, and that nothing is lost on the way to it and back."""
+"""Job records: wire names, and round trips through JSON and MessagePack."""
 
 import msgspec
 import pytest
@@ -139,7 +139,7 @@ ODD_NAMES = [
 ]
 
 
-def test_the_wire_has_the_names_of_the_reference() -> None:
+def test_wire_names_are_those_of_the_reference() -> None:
     jobs = [a_full_job(), a_periodic_job(), a_parameterized_job()]
     shown = {name for job in jobs for name in names_in(msgspec.json.decode(msgspec.json.encode(admitted(job))))}
 
@@ -176,7 +176,9 @@ def test_the_payload_travels_as_base64() -> None:
         ),
     ],
 )
-def test_what_makes_children(job: Job, periodic: bool, active: bool, parameterized: bool) -> None:
+def test_periodic_and_parameterized_jobs_create_children(
+    job: Job, periodic: bool, active: bool, parameterized: bool
+) -> None:
     assert (job.is_periodic, job.is_active_periodic, job.is_parameterized) == (periodic, active, parameterized)
 
 

@@ -1,4 +1,4 @@
-"""Reading what others submit: lenient in names and nulls, exact about what is wrong."""
+"""Decoding of submitted JSON: lenient with names and nulls, precise about problems."""
 
 from typing import Any
 
@@ -33,9 +33,9 @@ class Tree(Record):
     inner: "Tree | None" = None
 
 
-def problems_of(record_type: type, given: Any) -> list[tuple[str, str]]:
+def list_problems(record_type: type, submitted: Any) -> list[tuple[str, str]]:
     with pytest.raises(DecodingError) as caught:
-        convert_object(record_type, given)
+        convert_object(record_type, submitted)
     return [(problem.path, problem.message) for problem in caught.value.problems]
 
 
@@ -44,49 +44,49 @@ def test_names_match_in_any_case(name: str) -> None:
     assert convert_object(Leaf, {name: "n"}).value == Leaf(node_id="n")
 
 
-@pytest.mark.parametrize("given", [{"NodeID": "exact", "nodeid": "other"}, {"nodeid": "other", "NodeID": "exact"}])
-def test_the_exact_case_wins(given: dict[str, str]) -> None:
-    reading = convert_object(Leaf, given)
+@pytest.mark.parametrize("submitted", [{"NodeID": "exact", "nodeid": "other"}, {"nodeid": "other", "NodeID": "exact"}])
+def test_the_exact_case_wins(submitted: dict[str, str]) -> None:
+    decoded = convert_object(Leaf, submitted)
 
-    assert (reading.value.node_id, reading.unknown_paths) == ("exact", ())
+    assert (decoded.value.node_id, decoded.unknown_paths) == ("exact", ())
 
 
-def test_the_links_of_a_page_take_their_url_in_either_spelling() -> None:
+def test_the_url_of_a_ui_link_may_be_spelled_in_two_ways() -> None:
     job = convert_object(Job, {"ID": "x", "UI": {"Links": [{"Label": "a", "URL": "u"}]}}).value
 
     assert job.ui is not None
     assert [link.url for link in job.ui.links or ()] == ["u"]
 
 
-def test_null_means_not_given() -> None:
-    given = {"Leaves": [{"NodeID": "n", "CPU": None, "Data": None}], "Inner": None, "Labels": {"a": None}}
+def test_null_means_that_the_field_is_missing() -> None:
+    submitted = {"Leaves": [{"NodeID": "n", "CPU": None, "Data": None}], "Inner": None, "Labels": {"a": None}}
 
-    assert convert_object(Tree, given).value == Tree(leaves=(Leaf(node_id="n"),), labels={"a": ""})
+    assert convert_object(Tree, submitted).value == Tree(leaves=(Leaf(node_id="n"),), labels={"a": ""})
 
 
-def test_unknown_fields_are_ignored_and_their_paths_told() -> None:
-    given = {
+def test_unknown_fields_are_ignored_and_their_paths_reported() -> None:
+    submitted = {
         "Leaves": [{"NodeID": "n"}, {"NodeID": "m", "Foo": 1}],
         "ByName": {"a.b": {"NodeID": "k", "Bar": None}},
         "Inner": {"Baz": {}},
         "Free": 1,
     }
 
-    assert convert_object(Tree, given).unknown_paths == ("Leaves[1].Foo", "ByName[a.b].Bar", "Inner.Baz", "Free")
+    assert convert_object(Tree, submitted).unknown_paths == ("Leaves[1].Foo", "ByName[a.b].Bar", "Inner.Baz", "Free")
 
 
-def test_unknown_fields_become_warnings_in_words() -> None:
+def test_unknown_fields_become_warning_sentences() -> None:
     assert convert_object(Leaf, {"NodeID": "n", "Foo": 1}).warnings == ("Foo is not a known field; it was ignored",)
 
 
-def test_a_body_of_unknown_fields_does_not_grow_the_reply_without_bound() -> None:
-    given: dict[str, object] = {f"Field{n}": n for n in range(10_000)}
+def test_the_number_of_reported_unknown_fields_is_limited() -> None:
+    submitted: dict[str, object] = {f"Field{n}": n for n in range(10_000)}
 
-    assert len(convert_object(Leaf, given | {"NodeID": "n"}).unknown_paths) == MAX_UNKNOWN_FIELDS
+    assert len(convert_object(Leaf, submitted | {"NodeID": "n"}).unknown_paths) == MAX_UNKNOWN_FIELDS
 
 
 @pytest.mark.parametrize(
-    ("given", "path", "message"),
+    ("submitted", "path", "message"),
     [
         ({"Leaves": [{"NodeID": "n"}, {"NodeID": 7}]}, "Leaves[1].NodeID", "expected text, got a whole number"),
         ({"Leaves": [{"NodeID": "n", "CPU": "x"}]}, "Leaves[0].CPU", "expected a whole number, got text"),
@@ -104,46 +104,53 @@ def test_a_body_of_unknown_fields_does_not_grow_the_reply_without_bound() -> Non
         ([], "", "expected an object, got a list"),
     ],
 )
-def test_a_wrong_type_is_told_with_its_path_and_what_was_expected(given: Any, path: str, message: str) -> None:
-    assert problems_of(Tree, given) == [(path, message)]
+def test_a_wrong_type_is_reported_with_its_path_and_the_expected_type(submitted: Any, path: str, message: str) -> None:
+    assert list_problems(Tree, submitted) == [(path, message)]
 
 
-def test_all_wrong_types_are_told_at_once() -> None:
-    given = {"ID": 1, "TaskGroups": [{"Tasks": [{}, {"Resources": {"CPU": "x"}, "Env": {"A": 1}}]}]}
+def test_all_wrong_types_are_reported_at_once() -> None:
+    submitted = {"ID": 1, "TaskGroups": [{"Tasks": [{}, {"Resources": {"CPU": "x"}, "Env": {"A": 1}}]}]}
 
-    assert [path for path, _ in problems_of(Job, given)] == [
+    assert [path for path, _ in list_problems(Job, submitted)] == [
         "ID",
         "TaskGroups[0].Tasks[1].Resources.CPU",
         "TaskGroups[0].Tasks[1].Env.A",
     ]
 
 
-def test_a_duration_as_text_is_answered_with_how_durations_are_written() -> None:
-    ((path, message),) = problems_of(Job, {"ID": "x", "TaskGroups": [{"Tasks": [{"KillTimeout": "30s"}]}]})
+def test_a_duration_as_text_is_reported_with_the_right_notation() -> None:
+    ((path, message),) = list_problems(Job, {"ID": "x", "TaskGroups": [{"Tasks": [{"KillTimeout": "30s"}]}]})
 
     assert path == "TaskGroups[0].Tasks[0].KillTimeout"
     assert "nanoseconds (30s is 30000000000)" in message
 
 
-@pytest.mark.parametrize("given", [{}, {"ID": None}])
-def test_a_job_without_an_id_is_told_in_the_words_of_the_reference(given: dict[str, None]) -> None:
-    assert problems_of(Job, given) == [("ID", "Job ID hasn't been provided")]
+@pytest.mark.parametrize("submitted", [{}, {"ID": None}])
+def test_a_job_without_an_id_gets_the_error_text_of_the_reference(submitted: dict[str, None]) -> None:
+    assert list_problems(Job, submitted) == [("ID", "Job ID hasn't been provided")]
 
 
-def test_what_only_the_server_sets_is_not_read() -> None:
-    given = {"ID": "x", "Status": 7, "ModifyIndex": "never", "Stable": True, "NomadTokenID": "t", "Dispatched": True}
+def test_fields_that_only_the_server_sets_are_dropped() -> None:
+    submitted = {
+        "ID": "x",
+        "Status": 7,
+        "ModifyIndex": "never",
+        "Stable": True,
+        "NomadTokenID": "t",
+        "Dispatched": True,
+    }
 
-    assert convert_object(Job, given).value == convert_object(Job, {"ID": "x"}).value
-    assert convert_object(Job, given).unknown_paths == ()
+    assert convert_object(Job, submitted).value == convert_object(Job, {"ID": "x"}).value
+    assert convert_object(Job, submitted).unknown_paths == ()
 
 
-def test_fields_that_are_known_and_dropped_are_no_warnings() -> None:
+def test_dropped_known_fields_cause_no_warnings() -> None:
     tasks = [{"Vault": {"Policies": ["p"]}, "Resources": {"DiskMB": 9, "Networks": [{"Device": "eth0"}]}}]
 
-    reading = convert_object(Job, {"ID": "x", "TaskGroups": [{"Tasks": tasks}]})
+    decoded = convert_object(Job, {"ID": "x", "TaskGroups": [{"Tasks": tasks}]})
 
-    assert reading.unknown_paths == ()
-    assert (reading.value.groups[0].tasks or ())[0].resources.disk_mb == 0
+    assert decoded.unknown_paths == ()
+    assert (decoded.value.groups[0].tasks or ())[0].resources.disk_mb == 0
 
 
 @pytest.mark.parametrize(
@@ -158,19 +165,19 @@ def test_fields_that_are_known_and_dropped_are_no_warnings() -> None:
         (b"[" * 100_000, "the JSON is nested too deeply"),
     ],
 )
-def test_bad_json_is_told_with_line_and_column(body: bytes, message: str) -> None:
+def test_malformed_json_is_reported_with_line_and_column(body: bytes, message: str) -> None:
     with pytest.raises(DecodingError) as caught:
         decode_record(Job, body)
 
     assert caught.value.problems == (DecodingProblem("", message),)
 
 
-def test_text_that_is_not_utf_8_is_told() -> None:
+def test_text_that_is_not_utf_8_is_reported() -> None:
     with pytest.raises(DecodingError, match="not UTF-8"):
         decode_json(b'{"ID": "\xff"}')
 
 
-def test_a_value_that_nobody_reads_is_kept_as_it_is() -> None:
+def test_an_opaque_value_is_stored_unchanged() -> None:
     config = {"command": "/bin/sh", "args": ["-c", None, {"a": 1.5}], "n": None}
 
     job = convert_object(Job, {"ID": "x", "TaskGroups": [{"Tasks": [{"Config": config}]}]}).value
@@ -178,24 +185,24 @@ def test_a_value_that_nobody_reads_is_kept_as_it_is() -> None:
     assert (job.groups[0].tasks or ())[0].config == config
 
 
-def test_a_value_that_nobody_reads_is_bounded_in_depth() -> None:
+def test_the_depth_of_an_opaque_value_is_limited() -> None:
     deep: dict[str, Any] = {}
     for _ in range(MAX_JSON_DEPTH + 2):
         deep = {"a": deep}
 
-    assert problems_of(Leaf, {"NodeID": "n", "Free": deep}) == [("Free.a", "nested deeper than 64 levels")]
+    assert list_problems(Leaf, {"NodeID": "n", "Free": deep}) == [("Free.a", "nested deeper than 64 levels")]
 
 
-def test_reading_does_not_change_what_it_is_given() -> None:
-    given = {"ID": "x", "Update": {"Canary": 1}, "TaskGroups": [{"Name": "g", "Scaling": {"Max": 3}}]}
-    before = msgspec.json.encode(given)
+def test_decoding_does_not_modify_its_input() -> None:
+    submitted = {"ID": "x", "Update": {"Canary": 1}, "TaskGroups": [{"Name": "g", "Scaling": {"Max": 3}}]}
+    before = msgspec.json.encode(submitted)
 
-    convert_object(Job, given)
+    convert_object(Job, submitted)
 
-    assert msgspec.json.encode(given) == before
+    assert msgspec.json.encode(submitted) == before
 
 
-def test_a_specification_can_be_shown_with_null_for_all_that_was_not_given() -> None:
+def test_missing_fields_can_be_filled_with_nulls() -> None:
     shown = fill_with_nulls(Tree, {"Leaves": [{"NodeID": "n"}], "ByName": {"a": {}}})
 
     assert shown == {

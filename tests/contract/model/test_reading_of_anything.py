@@ -1,4 +1,4 @@
-"""Whatever is sent, reading either gives a record or says what is wrong: never another error."""
+"""For any input, decoding returns a record or a `DecodingError`, and never raises another error."""
 
 from typing import Any
 
@@ -22,41 +22,41 @@ anything = st.recursive(
 )
 
 
-def places(value: Any) -> list[tuple[Any, Any]]:
-    """Every (container, key) in a JSON value."""
+def list_locations(value: Any) -> list[tuple[Any, Any]]:
+    """Return every (container, key) pair in a JSON value."""
     if isinstance(value, dict):
         pairs = list(value.items())
     elif isinstance(value, list):
         pairs = list(enumerate(value))
     else:
         return []
-    return [place for key, inner in pairs for place in ((value, key), *places(inner))]
+    return [location for key, inner in pairs for location in ((value, key), *list_locations(inner))]
 
 
 @settings(max_examples=300, deadline=None)
 @given(jobs, anything, st.data())
-def test_a_specification_with_something_odd_in_it_is_read_or_refused(
+def test_a_specification_with_a_random_change_is_decoded_or_refused(
     job: dict[str, Any], odd: Any, data: st.DataObject
 ) -> None:
-    container, key = data.draw(st.sampled_from(places(job)))
+    container, key = data.draw(st.sampled_from(list_locations(job)))
     container[key] = odd
 
     try:
         read_job = convert_object(Job, job).value
     except DecodingError as refusal:
-        told = refusal.problems
+        problems = refusal.problems
     else:
         admitted = add_implied_constraints(canonicalize_job(read_job))
         validate_job(admitted)
-        # What was read can be kept: it fits the formats of the log.
+        # A decoded record can be stored: it can be encoded for the log.
         assert msgspec.msgpack.decode(msgspec.msgpack.encode(admitted), type=Job) == admitted
         return
 
-    assert told != ()
+    assert problems != ()
 
 
 @settings(max_examples=100, deadline=None)
 @given(st.binary(max_size=40))
-def test_bytes_that_are_no_job_are_refused_with_a_sentence(body: bytes) -> None:
+def test_bytes_that_are_not_a_job_are_refused_with_a_message(body: bytes) -> None:
     with pytest.raises(DecodingError, match=r"JSON|expected|ID"):
         decode_record(Job, body)

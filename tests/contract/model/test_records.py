@@ -1,4 +1,4 @@
-"""What records say of themselves, and the keys that readers of the wire rely on."""
+"""Wire keys of records, and the properties and functions of records."""
 
 import datetime
 
@@ -35,11 +35,11 @@ from wharf.contract.model.record import hash_content
 from wharf.contract.model.services import make_registration_id
 from wharf.contract.model.variables import Variable, VariableLock, make_variable_metadata
 
-OURS = {"WaitingSince", "ReservedNodeID", "WaitsBehind", "ReportNumber", "ReportsFrom"}
-"""What the reference does not know."""
+WHARF_FIELDS = {"WaitingSince", "ReservedNodeID", "WaitsBehind", "ReportNumber", "ReportsFrom"}
+"""Fields of Wharf that the reference does not have."""
 
 
-def keys(record: type[msgspec.Struct]) -> set[str]:
+def list_wire_names(record: type[msgspec.Struct]) -> set[str]:
     return set(record.__struct_encode_fields__)
 
 
@@ -99,12 +99,12 @@ def keys(record: type[msgspec.Struct]) -> set[str]:
     ids=lambda value: value.__name__ if isinstance(value, type) else "",
 )
 def test_a_record_has_the_keys_of_the_reference(record: type[msgspec.Struct], names: str) -> None:
-    assert keys(record) - OURS == set(names.split())
+    assert list_wire_names(record) - WHARF_FIELDS == set(names.split())
 
 
 @pytest.mark.parametrize("record", [Node, Token])
-def test_no_record_has_a_secret_in_the_clear(record: type[msgspec.Struct]) -> None:
-    assert "SecretID" not in keys(record)
+def test_no_record_holds_a_plain_secret(record: type[msgspec.Struct]) -> None:
+    assert "SecretID" not in list_wire_names(record)
 
 
 def an_allocation(**states: str) -> Allocation:
@@ -128,7 +128,7 @@ def an_allocation(**states: str) -> Allocation:
         ("stop", "lost", True, False),
     ],
 )
-def test_an_allocation_occupies_its_node_until_the_node_says_that_it_ended(
+def test_an_allocation_uses_resources_until_its_node_reports_its_end(
     desired: str, client: str, is_terminal: bool, is_occupying: bool
 ) -> None:
     allocation = an_allocation(desired=desired, client=client)
@@ -136,7 +136,7 @@ def test_an_allocation_occupies_its_node_until_the_node_says_that_it_ended(
     assert (allocation.is_terminal, allocation.is_occupying) == (is_terminal, is_occupying)
 
 
-def test_the_resources_of_an_allocation_are_left_as_bytes_for_whoever_shares_them() -> None:
+def test_the_resources_of_an_allocation_stay_encoded_so_that_siblings_can_share_them() -> None:
     resources = AllocatedResources(shared=AllocatedSharedResources(disk_mb=300))
     stored = msgspec.msgpack.encode(msgspec.structs.replace(an_allocation(), allocated_resources=resources))
 
@@ -146,13 +146,13 @@ def test_the_resources_of_an_allocation_are_left_as_bytes_for_whoever_shares_the
     assert msgspec.msgpack.encode(read) == stored
 
 
-def test_states_are_read_as_the_one_member_that_there_is() -> None:
+def test_decoded_statuses_are_enum_members() -> None:
     read = msgspec.json.decode(msgspec.json.encode(an_allocation()), type=Allocation)
 
     assert read.client_status is ClientStatus.RUNNING
 
 
-def test_a_node_that_drains_says_so_in_both_fields() -> None:
+def test_a_draining_node_has_both_drain_fields_set() -> None:
     node = set_drain_strategy(Node(id="n1"), DrainStrategy(deadline=5))
 
     assert (node.drain, node.drain_strategy) == (True, DrainStrategy(deadline=5))
@@ -168,11 +168,11 @@ def test_a_node_that_drains_says_so_in_both_fields() -> None:
         (set_drain_strategy(Node(id="n1", status=NodeStatus.READY), DrainStrategy()), False),
     ],
 )
-def test_only_a_ready_eligible_node_that_does_not_drain_takes_placements(node: Node, is_ready: bool) -> None:
+def test_only_a_ready_eligible_node_without_a_drain_accepts_placements(node: Node, is_ready: bool) -> None:
     assert node.is_ready_for_placements == is_ready
 
 
-def test_a_node_keeps_its_newest_events() -> None:
+def test_a_node_retains_its_newest_events() -> None:
     node = Node(id="n1")
     for number in range(nodes.MAX_NODE_EVENTS + 3):
         node = add_node_event(node, NodeEvent(message=str(number)))
@@ -180,7 +180,7 @@ def test_a_node_keeps_its_newest_events() -> None:
     assert [event.message for event in node.events or ()] == [str(number) for number in range(3, 13)]
 
 
-def test_a_deployment_waits_for_a_person_while_a_group_with_canaries_is_not_promoted() -> None:
+def test_a_deployment_awaits_promotion_while_a_group_with_canaries_is_not_promoted() -> None:
     def a_deployment(**group: bool | int) -> Deployment:
         return Deployment(
             id="d1",
@@ -194,7 +194,7 @@ def test_a_deployment_waits_for_a_person_while_a_group_with_canaries_is_not_prom
     assert not a_deployment(promoted=True).is_awaiting_promotion
 
 
-def test_the_stub_of_an_evaluation_has_its_fields() -> None:
+def test_an_evaluation_stub_copies_the_fields_of_the_evaluation() -> None:
     evaluation = Evaluation(
         id="e1",
         type=SchedulerType.BATCH,
@@ -215,7 +215,7 @@ def test_the_stub_of_an_evaluation_has_its_fields() -> None:
     )
 
 
-def test_the_metadata_of_a_variable_hold_its_lock_only_where_it_has_one() -> None:
+def test_variable_metadata_contain_the_lock_only_if_there_is_one() -> None:
     free = Variable(namespace="default", path="a", data=b"x", key_id="k1", modify_index=3)
     held = msgspec.structs.replace(free, lock=VariableLock(id="l1"))
 
@@ -230,7 +230,7 @@ def test_the_id_of_a_registration_without_a_port_ends_in_a_dash() -> None:
     assert named == "_nomad-task-a1-group-front-web-"
 
 
-def test_a_new_cluster_has_its_default_rooms_pools_and_scheduler() -> None:
+def test_a_new_cluster_has_default_namespace_node_pools_and_scheduler_configuration() -> None:
     records = list_bootstrap_records()
 
     assert [(type(record).__name__, getattr(record, "name", "")) for record in records] == [
@@ -243,13 +243,13 @@ def test_a_new_cluster_has_its_default_rooms_pools_and_scheduler() -> None:
     assert [record.preemption_config.system_scheduler_enabled for record in records if isinstance(record, SchedulerConfiguration)] == [True]  # fmt: skip
 
 
-def test_a_server_may_give_a_new_cluster_another_scheduler_configuration() -> None:
+def test_server_settings_may_replace_the_first_scheduler_configuration() -> None:
     spread = SchedulerConfiguration(scheduler_algorithm="spread")
 
     assert spread in list_bootstrap_records(spread)
 
 
-def test_the_digest_of_a_record_is_of_what_was_written_into_it_only() -> None:
+def test_the_content_hash_ignores_fields_that_servers_set() -> None:
     written = Namespace(name="a", meta={"x": "1", "y": "2"})
 
     assert hash_content(Namespace(name="a", meta={"y": "2", "x": "1"}, modify_index=9, hash=b"h")) == hash_content(

@@ -1,4 +1,4 @@
-"""Every record survives the wire and the log: what is written is what is read."""
+"""Round trips of every record: encoding and decoding returns an equal record."""
 
 import importlib
 import pkgutil
@@ -14,7 +14,8 @@ from wharf.contract.model.allocations.allocation import Allocation
 from wharf.contract.model.record import Record, SparseRecord, to_wire_name
 
 
-def every_record() -> list[type[msgspec.Struct]]:
+def list_record_types() -> list[type[msgspec.Struct]]:
+    """Return all record types of the model."""
     modules = [
         importlib.import_module(found.name)
         for found in pkgutil.walk_packages(wharf.contract.model.__path__, "wharf.contract.model.")
@@ -28,12 +29,12 @@ def every_record() -> list[type[msgspec.Struct]]:
     return sorted(found, key=lambda record: (record.__module__, record.__name__))
 
 
-EVERY_RECORD = every_record()
+EVERY_RECORD = list_record_types()
 each_record = pytest.mark.parametrize("record", EVERY_RECORD, ids=lambda record: record.__name__)
 
 
-def decoded_whole(decoded: msgspec.Struct, *, packed: bool) -> msgspec.Struct:
-    """A record in which the parts that are decoded apart are decoded too."""
+def decode_remaining_parts(decoded: msgspec.Struct, *, packed: bool) -> msgspec.Struct:
+    """Decode the parts of a record that are decoded separately."""
     parts = {name: getattr(decoded, name) for (record, name) in DECODED_APART if isinstance(decoded, record)}
     codec = msgspec.msgpack if packed else msgspec.json
     return msgspec.structs.replace(
@@ -51,22 +52,24 @@ def decoded_whole(decoded: msgspec.Struct, *, packed: bool) -> msgspec.Struct:
 def test_a_record_is_the_same_after_json_and_after_msgpack(record: type[msgspec.Struct], data: st.DataObject) -> None:
     made = data.draw(records(record))
 
-    assert decoded_whole(msgspec.json.decode(msgspec.json.encode(made), type=record), packed=False) == made
-    assert decoded_whole(msgspec.msgpack.decode(msgspec.msgpack.encode(made), type=record), packed=True) == made
+    assert decode_remaining_parts(msgspec.json.decode(msgspec.json.encode(made), type=record), packed=False) == made
+    assert (
+        decode_remaining_parts(msgspec.msgpack.decode(msgspec.msgpack.encode(made), type=record), packed=True) == made
+    )
 
 
 @each_record
-def test_a_record_is_frozen_and_none_of_the_collectors_business(record: type[msgspec.Struct]) -> None:
+def test_a_record_is_frozen_and_not_tracked_by_the_garbage_collector(record: type[msgspec.Struct]) -> None:
     assert (record.__struct_config__.frozen, record.__struct_config__.gc) == (True, False)
 
 
 @each_record
-def test_an_older_program_skips_the_fields_that_it_does_not_know(record: type[msgspec.Struct]) -> None:
+def test_unknown_fields_of_newer_programs_are_skipped(record: type[msgspec.Struct]) -> None:
     assert not record.__struct_config__.forbid_unknown_fields
 
 
 @each_record
-def test_every_field_has_one_name_on_the_wire(record: type[msgspec.Struct]) -> None:
+def test_every_attribute_has_the_same_wire_name_in_all_records(record: type[msgspec.Struct]) -> None:
     names = record.__struct_encode_fields__
 
     assert len({name.lower() for name in names}) == len(names)
@@ -74,14 +77,14 @@ def test_every_field_has_one_name_on_the_wire(record: type[msgspec.Struct]) -> N
 
 
 @pytest.mark.parametrize("record", [kind for kind in EVERY_RECORD if issubclass(kind, SparseRecord)])
-def test_a_sparse_record_drops_only_zeros(record: type[msgspec.Struct]) -> None:
+def test_a_sparse_record_omits_only_zero_values(record: type[msgspec.Struct]) -> None:
     fields = msgspec.structs.fields(record)
 
-    # A default that is no zero would be dropped on the wire and read as a zero by others.
+    # A default other than zero would be omitted on the wire, and other programs would decode it as zero.
     assert [field.name for field in fields if field.default not in (msgspec.NODEFAULT, "", b"", 0, False, None)] == []
 
 
-def test_a_bare_allocation_shows_its_states_only() -> None:
+def test_an_allocation_without_other_fields_encodes_only_its_statuses() -> None:
     bare = Allocation(id="a1", desired_status="run", client_status="pending")  # type: ignore[arg-type]  # as text, for brevity
 
     assert msgspec.json.encode(bare) == b'{"ID":"a1","DesiredStatus":"run","ClientStatus":"pending"}'
@@ -96,5 +99,5 @@ def test_a_bare_allocation_shows_its_states_only() -> None:
         ("max_token_ttl", "MaxTokenTTL"),
     ],
 )
-def test_names_are_spelled_as_on_the_wire(attribute: str, name: str) -> None:
+def test_attribute_names_are_converted_to_wire_names(attribute: str, name: str) -> None:
     assert to_wire_name(attribute) == name

@@ -1,4 +1,4 @@
-"""Durations, sizes and secrets."""
+"""Parsing and formatting of durations, sizes and secrets in settings."""
 
 import pytest
 from hypothesis import given
@@ -18,18 +18,18 @@ from wharf.contract.model.settings import Duration, SecretText, Size
         ("0", 0),
     ],
 )
-def test_a_duration_is_read_as_people_write_it(text: str, ns: int) -> None:
+def test_a_duration_is_parsed(text: str, ns: int) -> None:
     assert Duration.parse(text) == Duration(ns)
 
 
 @pytest.mark.parametrize("text", ["", "30", "s", "3 s", "-5s", "5s x", "five"])
-def test_what_is_no_duration_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="no duration"):
+def test_an_invalid_duration_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="is not a duration"):
         Duration.parse(text)
 
 
 @given(st.integers(0, 10**18))
-def test_a_duration_that_is_said_is_read_back(ns: int) -> None:
+def test_a_formatted_duration_is_parsed_to_the_same_value(ns: int) -> None:
     assert Duration.parse(str(Duration(ns))) == Duration(ns)
 
 
@@ -45,22 +45,22 @@ def test_a_duration_that_is_said_is_read_back(ns: int) -> None:
         ("7b", 7),
     ],
 )
-def test_a_size_is_read_as_people_write_it(text: str, count: int) -> None:
+def test_a_size_is_parsed(text: str, count: int) -> None:
     assert Size.parse(text) == Size(count)
 
 
 @pytest.mark.parametrize("text", ["", "M", "ten", "10X", "-1"])
-def test_what_is_no_size_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="no size"):
+def test_an_invalid_size_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="is not a size"):
         Size.parse(text)
 
 
 @given(st.integers(0, 10**15))
-def test_a_size_that_is_said_is_read_back(count: int) -> None:
+def test_a_formatted_size_is_parsed_to_the_same_value(count: int) -> None:
     assert Size.parse(str(Size(count))) == Size(count)
 
 
-def test_a_secret_shows_only_to_who_asks_for_it() -> None:
+def test_only_reveal_returns_a_secret() -> None:
     secret = SecretText("hunter2")
 
     assert (f"{secret}", f"{secret!r}", secret.reveal()) == ("<redacted>", "Secret('<redacted>')", "hunter2")

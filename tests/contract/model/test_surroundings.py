@@ -1,4 +1,4 @@
-"""Rules that set a job against its namespace, its pool and the version that it replaces (jobs.md 2.1, 6)."""
+"""Rules that compare a job with its namespace, its node pool and the version that it replaces (jobs.md 2.1, 6)."""
 
 import msgspec
 import pytest
@@ -63,7 +63,7 @@ def test_a_namespace_may_limit_network_modes(mode: str, disabled: tuple[str, ...
     assert [problem.path for problem in findings.problems] == (["TaskGroups[0].Networks[0].Mode"] if refused else [])
 
 
-def test_findings_of_several_checks_are_one() -> None:
+def test_findings_of_several_checks_are_merged() -> None:
     job = a_job("shop")
     places = check_namespace_and_node_pool(job, namespace_exists=False, node_pool_exists=False)
     drivers = check_drivers(job, enabled=("none",), disabled=None)
@@ -85,7 +85,7 @@ def test_findings_of_several_checks_are_one() -> None:
         (a_parameterized_job(), msgspec.structs.replace(a_parameterized_job(), stop=True), None),
     ],
 )
-def test_what_a_version_may_not_change(old: Job, new: Job, reason: str | None) -> None:
+def test_changes_that_a_new_version_must_not_make(old: Job, new: Job, reason: str | None) -> None:
     assert find_update_error(old, new) == reason
 
 

@@ -1,4 +1,4 @@
-"""What a person reads of a task's event."""
+"""Messages of task events as replies show them."""
 
 import pytest
 
@@ -32,19 +32,19 @@ from wharf.contract.model.allocations.task_states import TaskEvent
         ("Reconnected", {}, "Client reconnected"),
     ],
 )
-def test_an_event_reads_as_a_sentence(type_: str, details: dict[str, str], sentence: str) -> None:
+def test_an_event_has_a_message(type_: str, details: dict[str, str], sentence: str) -> None:
     assert render_event_message(TaskEvent(type=type_, details=details)) == sentence
 
 
-def test_an_event_of_a_kind_unknown_here_shows_its_message() -> None:
+def test_an_event_of_an_unknown_type_shows_its_own_message() -> None:
     assert render_event_message(TaskEvent(type="Frozen", message="it is cold")) == "it is cold"
 
 
-def test_what_the_node_says_itself_wins() -> None:
+def test_a_display_message_of_the_node_takes_precedence() -> None:
     assert render_event_message(TaskEvent(type="Started", display_message="Up")) == "Up"
 
 
-def test_older_readers_find_the_details_in_fields_of_their_own() -> None:
+def test_details_are_also_returned_in_the_fields_of_older_clients() -> None:
     event = TaskEvent(type="Terminated", time=5, details={"exit_code": "137", "signal": "9"})
 
     found = make_task_event_view(event)
@@ -53,9 +53,9 @@ def test_older_readers_find_the_details_in_fields_of_their_own() -> None:
     assert found.display_message == "Exit Code: 137, Signal: 9"
 
 
-def test_a_signal_that_is_a_word_is_no_number() -> None:
+def test_a_signal_name_is_converted_to_0() -> None:
     assert make_task_event_view(TaskEvent(type="Signaling", details={"signal": "SIGUSR1"})).signal == 0
 
 
-def test_an_event_that_fails_its_task_says_so() -> None:
+def test_an_event_shows_whether_it_fails_its_task() -> None:
     assert make_task_event_view(TaskEvent(type="Setup Failure", details={"fails_task": "true"})).fails_task

@@ -1,4 +1,4 @@
-"""The tables of states: nothing is refused that they hold, nothing goes through that they lack."""
+"""The state tables: all of their transitions are allowed, and no others."""
 
 import enum
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ each_machine = pytest.mark.parametrize("machine", STATE_MACHINES, ids=lambda mac
 
 
 @each_machine
-def test_every_state_is_reached_from_the_making_of_a_record(machine: AnyStateMachine) -> None:
+def test_every_state_is_reachable_from_the_creation_of_a_record(machine: AnyStateMachine) -> None:
     reached: set[enum.StrEnum] = {step.target for step in machine.transitions if step.source is None}
     for _ in machine.states:
         reached |= {step.target for step in machine.transitions if step.source in reached}
@@ -38,7 +38,7 @@ def test_every_state_is_reached_from_the_making_of_a_record(machine: AnyStateMac
 
 
 @each_machine
-def test_every_state_that_is_not_an_end_leads_to_one(machine: AnyStateMachine) -> None:
+def test_every_state_leads_to_a_terminal_state(machine: AnyStateMachine) -> None:
     ending: set[enum.StrEnum] = set(machine.terminal_states)
     for _ in machine.states:
         ending |= {step.source for step in machine.transitions if step.source is not None and step.target in ending}
@@ -47,16 +47,18 @@ def test_every_state_that_is_not_an_end_leads_to_one(machine: AnyStateMachine) -
 
 
 @each_machine
-def test_every_state_that_is_not_an_end_has_an_owner_and_a_deadline(machine: AnyStateMachine) -> None:
-    kept = {state: machine.find_ownership(state) for state in machine.states}
+def test_every_state_that_is_not_terminal_has_an_owner_and_a_deadline(machine: AnyStateMachine) -> None:
+    ownership_by_state = {state: machine.find_ownership(state) for state in machine.states}
 
     assert {state for state in machine.states if state not in machine.terminal_states} == {
-        state for state, custody in kept.items() if custody is not None and custody.owner and custody.deadline
+        state
+        for state, ownership in ownership_by_state.items()
+        if ownership is not None and ownership.owner and ownership.deadline
     }
 
 
 @each_machine
-def test_no_step_stands_twice_and_each_says_why(machine: AnyStateMachine) -> None:
+def test_every_transition_is_unique_and_has_a_cause(machine: AnyStateMachine) -> None:
     pairs = [(step.source, step.target) for step in machine.transitions]
 
     assert len(set(pairs)) == len(pairs)
@@ -65,7 +67,7 @@ def test_no_step_stands_twice_and_each_says_why(machine: AnyStateMachine) -> Non
 
 
 @each_machine
-def test_exactly_the_steps_of_the_table_are_allowed(machine: AnyStateMachine) -> None:
+def test_exactly_the_transitions_of_the_table_are_allowed(machine: AnyStateMachine) -> None:
     steps = {(step.source, step.target) for step in machine.transitions}
 
     for source, target in every_pair(machine):
@@ -73,12 +75,12 @@ def test_exactly_the_steps_of_the_table_are_allowed(machine: AnyStateMachine) ->
 
 
 @pytest.mark.parametrize("ended", [EvaluationStatus.COMPLETE, EvaluationStatus.FAILED, EvaluationStatus.CANCELED])
-def test_an_evaluation_that_ended_stays_so(ended: EvaluationStatus) -> None:
+def test_a_terminal_evaluation_never_changes_its_status(ended: EvaluationStatus) -> None:
     assert EVALUATION_STATES.list_targets(ended) == []
 
 
 @pytest.mark.parametrize("ended", [DeploymentStatus.SUCCESSFUL, DeploymentStatus.FAILED, DeploymentStatus.CANCELLED])
-def test_a_deployment_that_ended_stays_so(ended: DeploymentStatus) -> None:
+def test_a_terminal_deployment_never_changes_its_status(ended: DeploymentStatus) -> None:
     assert DEPLOYMENT_STATES.list_targets(ended) == []
 
 
@@ -87,29 +89,29 @@ def test_every_active_deployment_may_fail_and_may_be_cancelled(active: Deploymen
     assert {DeploymentStatus.FAILED, DeploymentStatus.CANCELLED} <= set(DEPLOYMENT_STATES.list_targets(active))
 
 
-def test_the_ends_of_a_table_are_those_that_its_states_call_terminal() -> None:
+def test_terminal_states_of_a_table_match_is_terminal() -> None:
     assert {status for status in EvaluationStatus if status.is_terminal} == EVALUATION_STATES.terminal_states
     assert {status for status in ClientStatus if status.is_terminal} == ALLOCATION_STATES.terminal_states
     assert {status for status in DeploymentStatus if status.is_terminal} == DEPLOYMENT_STATES.terminal_states
 
 
-def test_a_lost_allocation_becomes_complete_when_its_node_comes_back() -> None:
+def test_a_lost_allocation_may_become_complete_when_its_node_reconnects() -> None:
     assert ClientStatus.COMPLETE is advance_state(
         ALLOCATION_STATES, ClientStatus.LOST, ClientStatus.COMPLETE, record_id="a1"
     )
 
 
-def test_a_disconnected_node_is_never_ready_at_once() -> None:
+def test_a_disconnected_node_does_not_become_ready_directly() -> None:
     assert NODE_STATES.list_targets(NODE_STATES.states.DISCONNECTED) == ["initializing", "down"]
 
 
-def test_staying_is_no_step() -> None:
+def test_staying_in_a_state_is_always_allowed() -> None:
     assert ClientStatus.RUNNING is advance_state(
         ALLOCATION_STATES, ClientStatus.RUNNING, ClientStatus.RUNNING, record_id="a1"
     )
 
 
-def test_a_refusal_tells_from_where_to_where_and_the_story() -> None:
+def test_an_invalid_transition_reports_both_states_and_the_history() -> None:
     story = ["placed by evaluation e1", "reported complete by n1"]
 
     with pytest.raises(InvalidTransition) as refused:
@@ -123,16 +125,16 @@ def test_a_refusal_tells_from_where_to_where_and_the_story() -> None:
         refused.value.allowed_targets,
     ) == ("allocation", "a1", "complete", "running", ())
     assert str(refused.value) == (
-        "allocation a1 cannot go from complete to running: from complete it goes nowhere; what happened before: "
-        "placed by evaluation e1; reported complete by n1"
+        "allocation a1 cannot go from complete to running; allowed from complete: none; "
+        "history: placed by evaluation e1; reported complete by n1"
     )
 
 
-def test_a_refusal_names_where_the_record_may_go_instead() -> None:
-    with pytest.raises(InvalidTransition, match="from blocked it goes only to pending, canceled"):
+def test_an_invalid_transition_reports_the_allowed_states() -> None:
+    with pytest.raises(InvalidTransition, match="allowed from blocked: pending, canceled"):
         advance_state(EVALUATION_STATES, EvaluationStatus.BLOCKED, EvaluationStatus.COMPLETE, record_id="e1")
 
 
-def test_a_record_begins_only_as_its_table_says() -> None:
-    with pytest.raises(InvalidTransition, match="no allocation begins as running"):
+def test_a_record_is_created_only_in_states_of_its_table() -> None:
+    with pytest.raises(InvalidTransition, match="cannot be created as running"):
         advance_state(ALLOCATION_STATES, None, ClientStatus.RUNNING, record_id="a1")

@@ -1,4 +1,4 @@
-"""Each rule of a job's specification (jobs.md 2), the path it names, and that all are told at once."""
+"""Each rule of the job specification (jobs.md 2), the path of its field, and the nesting of all problems."""
 
 from typing import Any
 
@@ -57,14 +57,14 @@ TASK = f"{GROUP}.Tasks[0]"
 ARCH = "${attr.cpu.arch}"
 
 
-def told(job: Job, settings: JobSettings | None = None) -> list[tuple[str, str]]:
+def list_problems(job: Job, settings: JobSettings | None = None) -> list[tuple[str, str]]:
     findings = validate_job(canonicalize_job(job), settings or JobSettings())
     return [(problem.path, problem.message) for problem in findings.problems]
 
 
-def only(job: Job, path: str, message: str, settings: JobSettings | None = None) -> None:
-    """Exactly one problem, at that path, with these words."""
-    problems = told(job, settings)
+def assert_only_problem(job: Job, path: str, message: str, settings: JobSettings | None = None) -> None:
+    """Assert that there is exactly one problem, with this path and this text."""
+    problems = list_problems(job, settings)
 
     assert [found for found, _ in problems] == [path]
     assert message in problems[0][1]
@@ -120,26 +120,26 @@ def test_plain_jobs_are_valid(job: Job) -> None:
     ],
 )  # fmt: skip
 def test_rules_of_the_job(fields: dict[str, Any], path: str, message: str) -> None:
-    only(Job(**{"id": "shop", "task_groups": (a_group(),), **fields}), path, message)
+    assert_only_problem(Job(**{"id": "shop", "task_groups": (a_group(),), **fields}), path, message)
 
 
 def test_a_dispatched_job_may_have_a_payload() -> None:
-    assert told(a_job(payload=b"x", dispatched=True)) == []
+    assert list_problems(a_job(payload=b"x", dispatched=True)) == []
 
 
-def test_the_highest_priority_is_a_setting_with_a_ceiling() -> None:
+def test_the_maximum_priority_is_a_setting_with_an_upper_limit() -> None:
     settings = JobSettings(max_priority=40_000)
 
-    assert told(a_job(priority=32_766), settings) == []
-    only(a_job(priority=32_767), "Priority", "[1, 32766]", settings)
+    assert list_problems(a_job(priority=32_766), settings) == []
+    assert_only_problem(a_job(priority=32_767), "Priority", "[1, 32766]", settings)
 
 
 @pytest.mark.parametrize(("limit", "valid"), [(5, True), (4, False), (0, True)])
-def test_the_sum_of_counts_is_bounded(limit: int, valid: bool) -> None:
+def test_the_total_count_of_a_job_is_limited(limit: int, valid: bool) -> None:
     job = a_job("shop", a_group("a", count=2), a_group("b", count=3))
     expected = [] if valid else [("TaskGroups", f"total count was greater than configured job_max_count: 5 > {limit}")]
 
-    assert told(job, JobSettings(max_count=limit)) == expected
+    assert list_problems(job, JobSettings(max_count=limit)) == expected
 
 
 @pytest.mark.parametrize(
@@ -213,7 +213,7 @@ def test_the_sum_of_counts_is_bounded(limit: int, valid: bool) -> None:
 def test_rules_of_a_group(job_type: str, fields: dict[str, Any], path: str, message: str) -> None:
     group = TaskGroup(name="web", **{"tasks": (a_task(),), **fields})
 
-    only(Job(id="shop", type=job_type, task_groups=(group,)), f"{GROUP}.{path}", message)
+    assert_only_problem(Job(id="shop", type=job_type, task_groups=(group,)), f"{GROUP}.{path}", message)
 
 
 @pytest.mark.parametrize(
@@ -232,8 +232,8 @@ def test_rules_of_a_group(job_type: str, fields: dict[str, Any], path: str, mess
         {"disconnect": DisconnectPolicy(lost_after=HOUR, reconcile="keep_original", replace=False)},
     ],
 )  # fmt: skip
-def test_what_a_group_may_say(fields: dict[str, Any]) -> None:
-    assert told(with_group(**fields)) == []
+def test_valid_groups(fields: dict[str, Any]) -> None:
+    assert list_problems(with_group(**fields)) == []
 
 
 @pytest.mark.parametrize(
@@ -248,8 +248,8 @@ def test_what_a_group_may_say(fields: dict[str, Any]) -> None:
         (RestartPolicy(attempts=10, delay=MINUTE, interval=9 * MINUTE), ["Attempts"]),
     ],
 )
-def test_restarts_fit_their_interval(policy: RestartPolicy, paths: list[str]) -> None:
-    assert [path for path, _ in told(with_task(restart_policy=policy))] == [
+def test_restarts_must_fit_their_interval(policy: RestartPolicy, paths: list[str]) -> None:
+    assert [path for path, _ in list_problems(with_task(restart_policy=policy))] == [
         f"{TASK}.RestartPolicy.{path}" for path in paths
     ]
 
@@ -265,7 +265,7 @@ def test_restarts_fit_their_interval(policy: RestartPolicy, paths: list[str]) ->
         ("exponential", 2_000_000_000, 60, 10 + 20 + 40 + 60 * (2_000_000_000 - 3)),
     ],
 )
-def test_how_long_all_reschedule_attempts_take(function: str, attempts: int, max_delay: int, span: int) -> None:
+def test_sum_of_reschedule_delays(function: str, attempts: int, max_delay: int, span: int) -> None:
     policy = ReschedulePolicy(
         attempts=attempts, unlimited=False, delay=10 * SECOND, delay_function=function, max_delay=max_delay * SECOND
     )
@@ -347,19 +347,19 @@ def test_how_long_all_reschedule_attempts_take(function: str, attempts: int, max
     ],
 )  # fmt: skip
 def test_rules_of_a_task(fields: dict[str, Any], path: str, message: str) -> None:
-    only(with_task(**fields), f"{TASK}.{path}", message)
+    assert_only_problem(with_task(**fields), f"{TASK}.{path}", message)
 
 
 @pytest.mark.parametrize("hook", ["", "during"])
 def test_a_lifecycle_has_a_known_hook(hook: str) -> None:
     group = a_group("web", a_task("main"), a_task("side", lifecycle=Lifecycle(hook=hook)))
 
-    only(a_job("shop", group), f"{GROUP}.Tasks[1].Lifecycle.Hook", "hook")
+    assert_only_problem(a_job("shop", group), f"{GROUP}.Tasks[1].Lifecycle.Hook", "hook")
 
 
 @pytest.mark.parametrize("name", ["alloc", "a/b", "a\\b", "a\0b"])
-def test_a_task_is_named_so_that_it_can_be_a_folder(name: str) -> None:
-    assert [path for path, _ in told(a_job("shop", a_group("web", a_task(name))))] == [f"{TASK}.Name"]
+def test_a_task_name_must_be_a_valid_folder_name(name: str) -> None:
+    assert [path for path, _ in list_problems(a_job("shop", a_group("web", a_task(name))))] == [f"{TASK}.Name"]
 
 
 @pytest.mark.parametrize(
@@ -377,12 +377,12 @@ def test_a_task_is_named_so_that_it_can_be_a_folder(name: str) -> None:
         {"csi_plugin_config": CSIPluginConfig(id="i", type="monolith")},
     ],
 )  # fmt: skip
-def test_what_a_task_may_say(fields: dict[str, Any]) -> None:
-    assert told(with_task(**fields)) == []
+def test_valid_tasks(fields: dict[str, Any]) -> None:
+    assert list_problems(with_task(**fields)) == []
 
 
-def test_a_batch_task_may_take_longer_to_end_than_a_deployment() -> None:
-    assert told(with_task("batch", kill_timeout=HOUR)) == []
+def test_the_kill_timeout_of_a_batch_task_is_not_limited_by_a_deployment() -> None:
+    assert list_problems(with_task("batch", kill_timeout=HOUR)) == []
 
 
 GOOD_CONSTRAINTS = [
@@ -395,10 +395,10 @@ GOOD_CONSTRAINTS = [
 
 @pytest.mark.parametrize(("operand", "right"), GOOD_CONSTRAINTS)
 def test_every_operand_of_a_constraint_is_accepted(operand: str, right: str) -> None:
-    assert told(a_job(constraints=(Constraint(l_target=ARCH, operand=operand, r_target=right),))) == []
+    assert list_problems(a_job(constraints=(Constraint(l_target=ARCH, operand=operand, r_target=right),))) == []
 
 
-def test_the_table_of_good_constraints_names_every_operand() -> None:
+def test_the_table_of_valid_constraints_covers_every_operand() -> None:
     assert {operand for operand, _ in GOOD_CONSTRAINTS} == {str(operand) for operand in Operand}
 
 
@@ -426,12 +426,12 @@ def test_the_table_of_good_constraints_names_every_operand() -> None:
 def test_rules_of_a_constraint(left: str, operand: str, right: str, path: str, message: str) -> None:
     constraint = Constraint(l_target=left, operand=operand, r_target=right)
 
-    only(with_group(constraints=(constraint,)), f"{GROUP}.Constraints[0].{path}", message)
+    assert_only_problem(with_group(constraints=(constraint,)), f"{GROUP}.Constraints[0].{path}", message)
 
 
 @pytest.mark.parametrize("left", ["literal", "${node.unique.id}", "${node.pool}", "${meta.rack}", "${device.model}"])
-def test_what_the_left_side_may_name(left: str) -> None:
-    assert told(a_job(constraints=(Constraint(l_target=left, operand="=", r_target="x"),))) == []
+def test_valid_left_sides_of_constraints(left: str) -> None:
+    assert list_problems(a_job(constraints=(Constraint(l_target=left, operand="=", r_target="x"),))) == []
 
 
 @pytest.mark.parametrize(
@@ -448,13 +448,13 @@ def test_what_the_left_side_may_name(left: str) -> None:
     ],
 )
 def test_rules_of_an_affinity(affinity: Affinity, path: str) -> None:
-    assert [found for found, _ in told(with_task(affinities=(affinity,)))] == [f"{TASK}.Affinities[0].{path}"]
+    assert [found for found, _ in list_problems(with_task(affinities=(affinity,)))] == [f"{TASK}.Affinities[0].{path}"]
 
 
-def test_affinities_and_spreads_are_fine_for_sysbatch() -> None:
+def test_sysbatch_jobs_may_have_affinities_and_spreads() -> None:
     affinity = Affinity(l_target=ARCH, operand="=", r_target="x", weight=-100)
 
-    assert told(with_group("sysbatch", affinities=(affinity,), spreads=(Spread(attribute=ARCH),))) == []
+    assert list_problems(with_group("sysbatch", affinities=(affinity,), spreads=(Spread(attribute=ARCH),))) == []
 
 
 @pytest.mark.parametrize(
@@ -468,7 +468,7 @@ def test_affinities_and_spreads_are_fine_for_sysbatch() -> None:
     ],
 )  # fmt: skip
 def test_rules_of_a_spread(spread: Spread, path: str) -> None:
-    assert [found for found, _ in told(with_group(spreads=(spread,)))] == [f"{GROUP}.Spreads[0].{path}"]
+    assert [found for found, _ in list_problems(with_group(spreads=(spread,)))] == [f"{GROUP}.Spreads[0].{path}"]
 
 
 WEB_NETWORK = (NetworkResource(dynamic_ports=(Port(label="http"), Port(label="admin"))),)
@@ -499,12 +499,12 @@ def with_service(service: Service, *, of_task: bool = False) -> Job:
     ],
 )
 def test_rules_of_a_service(service: Service, path: str, message: str) -> None:
-    only(with_service(service), f"{GROUP}.Services[0].{path}", message)
+    assert_only_problem(with_service(service), f"{GROUP}.Services[0].{path}", message)
 
 
 @pytest.mark.parametrize("mode", ["alloc", "alloc_ipv6"])
-def test_a_task_can_not_announce_the_address_of_its_allocation(mode: str) -> None:
-    only(
+def test_a_task_service_cannot_use_the_address_of_the_allocation(mode: str) -> None:
+    assert_only_problem(
         with_service(a_service(address_mode=mode), of_task=True),
         f"{TASK}.Services[0].AddressMode",
         "not allowed in a task",
@@ -521,8 +521,8 @@ def test_a_task_can_not_announce_the_address_of_its_allocation(mode: str) -> Non
         (Service(name="s", provider="consul", connect={"Native": True}, address="1.2.3.4"), False),
     ],
 )
-def test_what_a_service_may_say(service: Service, of_task: bool) -> None:
-    assert told(with_service(service, of_task=of_task)) == []
+def test_valid_services(service: Service, of_task: bool) -> None:
+    assert list_problems(with_service(service, of_task=of_task)) == []
 
 
 @pytest.mark.parametrize(
@@ -534,10 +534,10 @@ def test_what_a_service_may_say(service: Service, of_task: bool) -> None:
         {"check_restart": CheckRestart(limit=1, ignore_warnings=True)},
     ],
 )
-def test_our_own_provider_can_do_more_than_the_peers(fields: dict[str, Any]) -> None:
+def test_wharf_provider_supports_more_than_the_nomad_provider(fields: dict[str, Any]) -> None:
     service = a_service(provider="wharf", port_label="http", checks=(a_check(**fields),))
 
-    assert told(with_service(service)) == []
+    assert list_problems(with_service(service)) == []
 
 
 @pytest.mark.parametrize(
@@ -578,33 +578,42 @@ def test_our_own_provider_can_do_more_than_the_peers(fields: dict[str, Any]) -> 
 def test_rules_of_a_check(provider: str, fields: dict[str, Any], path: str, message: str) -> None:
     service = a_service(provider=provider, port_label="http", checks=(a_check(**fields),))
 
-    only(with_service(service), f"{GROUP}.Services[0].Checks[0].{path}", message)
+    assert_only_problem(with_service(service), f"{GROUP}.Services[0].Checks[0].{path}", message)
 
 
 def test_a_check_over_the_network_needs_a_port() -> None:
-    only(with_service(a_service(checks=(a_check(),))), f"{GROUP}.Services[0].Checks[0].PortLabel", "requires a port")
+    assert_only_problem(
+        with_service(a_service(checks=(a_check(),))), f"{GROUP}.Services[0].Checks[0].PortLabel", "requires a port"
+    )
 
 
-def test_checks_of_a_task_have_names_of_their_own() -> None:
+def test_check_names_of_a_task_service_are_unique() -> None:
     service = a_service(port_label="http", checks=(a_check(name="c"), a_check(name="c")))
 
-    only(with_service(service, of_task=True), f"{TASK}.Services[0].Checks[1].Name", "Duplicate check name")
-    assert told(with_service(service)) == []
+    assert_only_problem(
+        with_service(service, of_task=True), f"{TASK}.Services[0].Checks[1].Name", "Duplicate check name"
+    )
+    assert list_problems(with_service(service)) == []
 
 
-def test_services_of_a_group_are_unique_and_of_one_provider() -> None:
+def test_services_of_a_group_are_unique_and_use_one_provider() -> None:
     tasks = (a_task("t", services=(a_service("b", provider="consul"), a_service("c", provider="consul"))),)
     group = a_group("web", *tasks, services=(a_service("a"), a_service("a"), a_service("d", provider="nomad")))
 
-    assert [path for path, _ in told(a_job("shop", group))] == [
+    assert [path for path, _ in list_problems(a_job("shop", group))] == [
         f"{GROUP}.Services[1].Name",
         f"{TASK}.Services[0].Provider",
     ]
 
 
 def a_csi_volume(**fields: Any) -> VolumeRequest:
-    given = {"type": "csi", "source": "s", "access_mode": "multi-node-multi-writer", "attachment_mode": "file-system"}
-    return VolumeRequest(**(given | fields))
+    defaults = {
+        "type": "csi",
+        "source": "s",
+        "access_mode": "multi-node-multi-writer",
+        "attachment_mode": "file-system",
+    }
+    return VolumeRequest(**(defaults | fields))
 
 
 @pytest.mark.parametrize(
@@ -631,7 +640,7 @@ def a_csi_volume(**fields: Any) -> VolumeRequest:
 def test_rules_of_a_volume(
     request_: VolumeRequest, group: dict[str, Any], job_type: str, path: str, message: str
 ) -> None:
-    only(with_group(job_type, volumes={"v": request_}, **group), f"{GROUP}.Volumes.v.{path}", message)
+    assert_only_problem(with_group(job_type, volumes={"v": request_}, **group), f"{GROUP}.Volumes.v.{path}", message)
 
 
 @pytest.mark.parametrize(
@@ -643,8 +652,8 @@ def test_rules_of_a_volume(
         (a_csi_volume(access_mode="multi-node-single-writer", read_only=True), 2),
     ],
 )
-def test_what_a_volume_may_be(request_: VolumeRequest, count: int) -> None:
-    assert told(with_group(volumes={"v": request_}, count=count)) == []
+def test_valid_volumes(request_: VolumeRequest, count: int) -> None:
+    assert list_problems(with_group(volumes={"v": request_}, count=count)) == []
 
 
 @pytest.mark.parametrize(
@@ -654,7 +663,7 @@ def test_what_a_volume_may_be(request_: VolumeRequest, count: int) -> None:
 def test_rules_of_a_mount(mount: VolumeMount, path: str) -> None:
     group = a_group("web", a_task(volume_mounts=(mount,)), volumes={"v": VolumeRequest(type="host", source="s")})
 
-    assert [found for found, _ in told(a_job("shop", group))] == [f"{TASK}.VolumeMounts[0].{path}"]
+    assert [found for found, _ in list_problems(a_job("shop", group))] == [f"{TASK}.VolumeMounts[0].{path}"]
 
 
 @pytest.mark.parametrize(
@@ -669,12 +678,12 @@ def test_rules_of_a_mount(mount: VolumeMount, path: str) -> None:
         (Periodic(specs=("@daily",), time_zone="Nowhere"), "Periodic.TimeZone", 'unknown time zone "Nowhere"'),
     ],
 )
-def test_rules_of_a_time_table(periodic: Periodic, path: str, message: str) -> None:
-    only(a_batch_job(periodic=periodic), path, message)
+def test_rules_of_a_periodic_block(periodic: Periodic, path: str, message: str) -> None:
+    assert_only_problem(a_batch_job(periodic=periodic), path, message)
 
 
-def test_a_time_table_that_is_off_is_not_judged() -> None:
-    assert told(a_batch_job(periodic=Periodic(enabled=False, spec="x", specs=("y",)))) == []
+def test_a_disabled_periodic_block_is_not_validated() -> None:
+    assert list_problems(a_batch_job(periodic=Periodic(enabled=False, spec="x", specs=("y",)))) == []
 
 
 @pytest.mark.parametrize(
@@ -685,10 +694,10 @@ def test_a_time_table_that_is_off_is_not_judged() -> None:
     ],
 )
 def test_rules_of_a_parameterized_job(parameterized: Parameterized, path: str, message: str) -> None:
-    only(a_batch_job(parameterized_job=parameterized), path, message)
+    assert_only_problem(a_batch_job(parameterized_job=parameterized), path, message)
 
 
-def test_all_problems_are_told_at_once_nested_as_the_parts_are() -> None:
+def test_all_problems_are_reported_at_once_nested_like_the_parts_of_the_job() -> None:
     bad = a_task("t", driver="", resources=Resources(cpu=-1, memory_mb=1))
     findings = validate_job(canonicalize_job(a_job("a b", a_group("web", a_task("ok"), bad, count=-1))))
 
@@ -709,7 +718,7 @@ def test_all_problems_are_told_at_once_nested_as_the_parts_are() -> None:
     assert len(findings.lines) == 2
 
 
-def test_a_problem_says_how_to_mend_it() -> None:
+def test_a_problem_includes_its_fix() -> None:
     (problem,) = validate_job(canonicalize_job(a_job(type="x"))).problems
 
     assert str(problem) == 'Invalid job type: "x" (Type): use one of "service", "batch", "system", "sysbatch"'
@@ -723,10 +732,10 @@ def test_a_section_without_problems_is_not_shown() -> None:
     ]
 
 
-def test_a_job_of_a_thousand_broken_tasks_gets_a_bounded_answer() -> None:
+def test_the_number_of_problems_of_a_job_is_limited() -> None:
     tasks = tuple(a_task(f"t{n}", driver="") for n in range(1_000))
 
-    assert len(told(a_job("shop", a_group("web", *tasks)))) == 200
+    assert len(list_problems(a_job("shop", a_group("web", *tasks)))) == 200
 
 
 @pytest.mark.parametrize(
@@ -747,20 +756,20 @@ def test_a_job_of_a_thousand_broken_tasks_gets_a_bounded_answer() -> None:
         (with_task(schedule={"Cron": 1}), f"{TASK}.Schedule"),
     ],
 )  # fmt: skip
-def test_what_is_allowed_but_hardly_meant_is_a_warning(job: Job, path: str) -> None:
+def test_probable_mistakes_cause_warnings(job: Job, path: str) -> None:
     findings = validate_job(canonicalize_job(job))
 
     assert findings.is_valid
     assert [warning.path for warning in findings.warnings] == [path]
 
 
-def test_memory_above_the_reservation_is_no_warning_where_it_counts() -> None:
+def test_memory_max_causes_no_warning_if_oversubscription_is_enabled() -> None:
     job = canonicalize_job(with_task(resources=some_resources(memory_max_mb=500)))
 
     assert validate_job(job, JobSettings(memory_oversubscription=True)).warnings == ()
 
 
-def test_old_disconnect_fields_are_warned_of_in_the_job_as_it_was_read() -> None:
+def test_deprecated_disconnect_fields_of_a_submitted_job_cause_warnings() -> None:
     group = a_group("web", stop_after_client_disconnect=1, max_client_disconnect=1, prevent_reschedule_on_lost=True)
 
     assert [warning.path for warning in list_submission_warnings(a_job("shop", a_group("a"), group))] == [
@@ -776,9 +785,9 @@ def test_old_disconnect_fields_are_warned_of_in_the_job_as_it_was_read() -> None
         ((ValidationProblem("P", "a", "b"), "c"), "2 warnings:\n\n* a (P): b\n* c"),
     ],
 )
-def test_warnings_are_one_text(warnings: tuple[object, ...], text: str) -> None:
+def test_warnings_are_formatted_as_one_text(warnings: tuple[object, ...], text: str) -> None:
     assert format_warnings(warnings) == text
 
 
-def test_types_of_jobs_are_words_of_the_wire() -> None:
+def test_job_types_match_their_wire_values() -> None:
     assert [str(word) for word in JobType] == ["service", "batch", "system", "sysbatch", "_core"]

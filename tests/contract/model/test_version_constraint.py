@@ -1,4 +1,4 @@
-"""Versions and the constraints on them (scheduling.md 2.4)."""
+"""Versions and version constraints (scheduling.md 2.4)."""
 
 import pytest
 
@@ -66,12 +66,12 @@ def test_a_constraint_allows_these_versions(
         (", ".join(["> 1"] * 40), VERSION),
     ],
 )  # fmt: skip
-def test_what_is_no_constraint_is_refused(text: str, dialect: VersionDialect) -> None:
+def test_an_invalid_constraint_is_refused(text: str, dialect: VersionDialect) -> None:
     with pytest.raises(VersionError):
         VersionConstraints(text, dialect)
 
 
-def test_versions_are_in_the_order_of_semantic_versions() -> None:
+def test_versions_are_ordered_like_semantic_versions() -> None:
     in_order = [
         "1.0.0-alpha",
         "1.0.0-alpha.1",

@@ -1,4 +1,4 @@
-"""What may be written of the records that people name: each rule with the sentence that refuses."""
+"""The checks before a record is written: each rule with its error text."""
 
 import datetime
 from typing import Any
@@ -22,19 +22,22 @@ from wharf.contract.model.times import HOUR, MINUTE, SECOND
 from wharf.contract.model.variables import VariableLock
 
 NOON = datetime.datetime(2030, 1, 1, 12, tzinfo=datetime.UTC)
-LONG = "x" * 257
+TOO_LONG_TEXT = "x" * 257
 NAME_RULE = "Must match regex ^[a-zA-Z0-9-]{1,128}$"
 
 
 @pytest.mark.parametrize(
-    ("given", "problems"),
+    ("submitted", "problems"),
     [
         ({"name": "team-7"}, []),
         ({"name": "x" * 128, "description": "x" * 256, "weight": 1000}, []),
         ({"name": ""}, [f'invalid name "". {NAME_RULE}']),
         ({"name": "a_b"}, [f'invalid name "a_b". {NAME_RULE}']),
         ({"name": "a\n"}, [f'invalid name "a\n". {NAME_RULE}']),
-        ({"name": "ä", "description": LONG}, [f'invalid name "ä". {NAME_RULE}', "description longer than 256"]),
+        (
+            {"name": "ä", "description": TOO_LONG_TEXT},
+            [f'invalid name "ä". {NAME_RULE}', "description longer than 256"],
+        ),
         ({"name": "a", "weight": 0}, ["weight must be between 1 and 1000"]),
         (
             {"name": "a", "node_pool_configuration": AllowedNames(allowed=("a",), denied=("b",))},
@@ -43,18 +46,18 @@ NAME_RULE = "Must match regex ^[a-zA-Z0-9-]{1,128}$"
         ({"name": "a", "node_pool_configuration": AllowedNames(allowed=())}, []),
     ],
 )
-def test_namespaces(given: dict[str, Any], problems: list[str]) -> None:
-    assert namespaces.list_namespace_problems(Namespace(**given)) == problems
+def test_problems_of_namespaces(submitted: dict[str, Any], problems: list[str]) -> None:
+    assert namespaces.list_namespace_problems(Namespace(**submitted)) == problems
 
 
 @pytest.mark.parametrize(
-    ("given", "problems"),
+    ("submitted", "problems"),
     [
         ({"name": "gpu_large-2"}, []),
         ({"name": "a.b"}, ['invalid name "a.b". Must match regex ^[a-zA-Z0-9-_]{1,128}$']),
         ({"name": "all"}, ['modifying node pool "all" is not allowed']),
-        ({"name": "default", "description": LONG}, ['modifying node pool "default" is not allowed']),
-        ({"name": "a", "description": LONG}, ["description longer than 256"]),
+        ({"name": "default", "description": TOO_LONG_TEXT}, ['modifying node pool "default" is not allowed']),
+        ({"name": "a", "description": TOO_LONG_TEXT}, ["description longer than 256"]),
         ({"name": "a", "node_identity_ttl": 0}, ["node identity TTL must be positive"]),
         ({"name": "a", "scheduler_configuration": NodePoolSchedulerConfiguration()}, []),
         (
@@ -63,12 +66,12 @@ def test_namespaces(given: dict[str, Any], problems: list[str]) -> None:
         ),
     ],
 )
-def test_node_pools(given: dict[str, Any], problems: list[str]) -> None:
-    assert node_pools.list_node_pool_problems(NodePool(**given)) == problems
+def test_problems_of_node_pools(submitted: dict[str, Any], problems: list[str]) -> None:
+    assert node_pools.list_node_pool_problems(NodePool(**submitted)) == problems
 
 
 @pytest.mark.parametrize(
-    ("given", "problems"),
+    ("submitted", "problems"),
     [
         ({"name": "small", "limits": (QuotaLimit(region="global"),)}, []),
         ({"name": "small"}, ["at least one limit should be specified"]),
@@ -87,15 +90,18 @@ def test_node_pools(given: dict[str, Any], problems: list[str]) -> None:
         ),
     ],
 )
-def test_quotas(given: dict[str, Any], problems: list[str]) -> None:
-    assert quotas.list_quota_problems(Quota(**given)) == problems
+def test_problems_of_quotas(submitted: dict[str, Any], problems: list[str]) -> None:
+    assert quotas.list_quota_problems(Quota(**submitted)) == problems
 
 
 @pytest.mark.parametrize(
-    ("given", "problems"),
+    ("submitted", "problems"),
     [
         ({"name": "read-all"}, []),
-        ({"name": "read all", "description": LONG}, ["invalid name 'read all'", "description longer than 256"]),
+        (
+            {"name": "read all", "description": TOO_LONG_TEXT},
+            ["invalid name 'read all'", "description longer than 256"],
+        ),
         ({"name": "a", "job_acl": JobACL(namespace="n", job_id="j", group="g", task="t")}, []),
         ({"name": "a", "job_acl": JobACL(job_id="j")}, ["namespace must be set to set job ID"]),
         (
@@ -105,28 +111,28 @@ def test_quotas(given: dict[str, Any], problems: list[str]) -> None:
         ({"name": "a", "job_acl": JobACL(namespace="n", group="g")}, ["job ID must be set to set group"]),
     ],
 )
-def test_policies(given: dict[str, Any], problems: list[str]) -> None:
-    assert policies.list_policy_problems(Policy(**given)) == problems
+def test_problems_of_policies(submitted: dict[str, Any], problems: list[str]) -> None:
+    assert policies.list_policy_problems(Policy(**submitted)) == problems
 
 
 @pytest.mark.parametrize(
-    ("given", "problems"),
+    ("submitted", "problems"),
     [
         ({"name": "ops", "policies": (PolicyLink(name="p"),)}, []),
         ({"name": "o/p", "policies": (PolicyLink(name="p"),)}, ["invalid name 'o/p'"]),
         ({"name": "ops"}, ["at least one policy should be specified"]),
     ],
 )
-def test_roles(given: dict[str, Any], problems: list[str]) -> None:
-    assert roles.list_role_problems(Role(id="r1", **given)) == problems
+def test_problems_of_roles(submitted: dict[str, Any], problems: list[str]) -> None:
+    assert roles.list_role_problems(Role(id="r1", **submitted)) == problems
 
 
-def in_(nanoseconds: int) -> datetime.datetime:
+def time_after_noon(nanoseconds: int) -> datetime.datetime:
     return NOON + datetime.timedelta(microseconds=nanoseconds // 1000)
 
 
 @pytest.mark.parametrize(
-    ("given", "problems"),
+    ("submitted", "problems"),
     [
         ({"policies": ("p",)}, []),
         ({"roles": (RoleLink(id="r"),)}, []),
@@ -138,7 +144,7 @@ def in_(nanoseconds: int) -> datetime.datetime:
             ["management token cannot be associated with policies or roles"],
         ),
         ({"type": "root", "policies": ("p",)}, ["token type must be client or management"]),
-        ({"name": LONG}, ["client token missing policies or roles", "token name too long"]),
+        ({"name": TOO_LONG_TEXT}, ["client token missing policies or roles", "token name too long"]),
         ({"policies": ("p",), "expiration_ttl": MINUTE}, []),
         ({"policies": ("p",), "expiration_ttl": 24 * HOUR}, []),
         (
@@ -149,37 +155,41 @@ def in_(nanoseconds: int) -> datetime.datetime:
             {"policies": ("p",), "expiration_ttl": 25 * HOUR},
             ["expiration time cannot be more than 24h0m0s in the future (was 25h0m0s)"],
         ),
-        ({"policies": ("p",), "expiration_time": in_(HOUR)}, []),
+        ({"policies": ("p",), "expiration_time": time_after_noon(HOUR)}, []),
         (
-            {"policies": ("p",), "expiration_time": in_(-HOUR)},
+            {"policies": ("p",), "expiration_time": time_after_noon(-HOUR)},
             ["expiration time cannot be less than 1m0s in the future (was -1h0m0s)"],
         ),
     ],
 )
-def test_new_tokens(given: dict[str, Any], problems: list[str]) -> None:
-    assert tokens.list_token_problems(Token(accessor_id="a", **given), stored=None, now=NOON) == problems
+def test_problems_of_new_tokens(submitted: dict[str, Any], problems: list[str]) -> None:
+    assert tokens.list_token_problems(Token(accessor_id="a", **submitted), stored=None, now=NOON) == problems
 
 
 @pytest.mark.parametrize(
-    ("stored", "given", "problems"),
+    ("stored", "submitted", "problems"),
     [
         ({}, {}, []),
         ({}, {"global_": True}, ["cannot toggle global mode"]),
         ({"expiration_ttl": HOUR}, {"expiration_ttl": HOUR}, []),
         ({"expiration_ttl": HOUR}, {}, []),
         ({"expiration_ttl": HOUR}, {"expiration_ttl": 2 * HOUR}, ["cannot update expiration TTL"]),
-        ({"expiration_time": in_(HOUR)}, {"expiration_time": in_(HOUR)}, []),
-        ({"expiration_time": in_(HOUR)}, {"expiration_time": in_(2 * HOUR)}, ["cannot update expiration time"]),
-        ({}, {"expiration_time": in_(HOUR)}, ["cannot update expiration time"]),
+        ({"expiration_time": time_after_noon(HOUR)}, {"expiration_time": time_after_noon(HOUR)}, []),
+        (
+            {"expiration_time": time_after_noon(HOUR)},
+            {"expiration_time": time_after_noon(2 * HOUR)},
+            ["cannot update expiration time"],
+        ),
+        ({}, {"expiration_time": time_after_noon(HOUR)}, ["cannot update expiration time"]),
     ],
 )
-def test_changed_tokens(stored: dict[str, Any], given: dict[str, Any], problems: list[str]) -> None:
-    before, after = (Token(accessor_id="a", policies=("p",), **fields) for fields in (stored, given))
+def test_problems_of_changed_tokens(stored: dict[str, Any], submitted: dict[str, Any], problems: list[str]) -> None:
+    before, after = (Token(accessor_id="a", policies=("p",), **fields) for fields in (stored, submitted))
 
     assert tokens.list_token_problems(after, stored=before, now=NOON) == problems
 
 
-def test_a_token_is_expired_from_the_moment_that_it_names() -> None:
+def test_a_token_is_expired_from_its_expiration_time_on() -> None:
     ends = Token(accessor_id="a", expiration_time=NOON)
 
     assert not ends.is_expired(NOON - datetime.timedelta(microseconds=1))
@@ -194,7 +204,7 @@ JWT = AuthMethodConfig(jwks_url="https://id/keys")
 
 
 @pytest.mark.parametrize(
-    ("given", "problems"),
+    ("submitted", "problems"),
     [
         ({"config": OIDC}, []),
         ({"type": "JWT", "config": JWT}, []),
@@ -221,14 +231,19 @@ JWT = AuthMethodConfig(jwks_url="https://id/keys")
         ),
     ],
 )
-def test_login_methods(given: dict[str, Any], problems: list[str]) -> None:
-    fields: dict[str, Any] = {"name": "sso", "type": "OIDC", "token_locality": "local", "max_token_ttl": HOUR} | given
+def test_problems_of_auth_methods(submitted: dict[str, Any], problems: list[str]) -> None:
+    fields: dict[str, Any] = {
+        "name": "sso",
+        "type": "OIDC",
+        "token_locality": "local",
+        "max_token_ttl": HOUR,
+    } | submitted
 
     assert auth_methods.list_auth_method_problems(AuthMethod(**fields)) == problems
 
 
 @pytest.mark.parametrize(
-    ("given", "problems"),
+    ("submitted", "problems"),
     [
         ({"bind_type": "role", "bind_name": "ops"}, []),
         ({"bind_type": "management"}, []),
@@ -239,14 +254,15 @@ def test_login_methods(given: dict[str, Any], problems: list[str]) -> None:
         ({"auth_method": "", "bind_type": "management"}, ["auth method is missing"]),
     ],
 )
-def test_binding_rules(given: dict[str, Any], problems: list[str]) -> None:
+def test_problems_of_binding_rules(submitted: dict[str, Any], problems: list[str]) -> None:
     assert (
-        binding_rules.list_binding_rule_problems(BindingRule(**{"id": "b1", "auth_method": "sso", **given})) == problems
+        binding_rules.list_binding_rule_problems(BindingRule(**{"id": "b1", "auth_method": "sso", **submitted}))
+        == problems
     )
 
 
 @pytest.mark.parametrize(
-    ("given", "problems"),
+    ("submitted", "problems"),
     [
         ({}, []),
         ({"scheduler_algorithm": "spread"}, []),
@@ -254,8 +270,10 @@ def test_binding_rules(given: dict[str, Any], problems: list[str]) -> None:
         ({"node_limit_for_feasibility_checks": -1}, ["node limit for feasibility checks cannot be negative"]),
     ],
 )
-def test_scheduler_configurations(given: dict[str, Any], problems: list[str]) -> None:
-    assert scheduler_configuration.list_scheduler_configuration_problems(SchedulerConfiguration(**given)) == problems
+def test_problems_of_scheduler_configurations(submitted: dict[str, Any], problems: list[str]) -> None:
+    assert (
+        scheduler_configuration.list_scheduler_configuration_problems(SchedulerConfiguration(**submitted)) == problems
+    )
 
 
 @pytest.mark.parametrize(
@@ -271,19 +289,19 @@ def test_scheduler_configurations(given: dict[str, Any], problems: list[str]) ->
         "nomadic",
     ],
 )
-def test_paths_of_variables_that_may_be_written(path: str) -> None:
+def test_writable_variable_paths(path: str) -> None:
     assert variables.list_path_problems(path) == []
 
 
 @pytest.mark.parametrize("path", ["", "a b", "a.b", "x" * 129, "a\n", "ä"])
-def test_paths_of_variables_that_are_no_paths(path: str) -> None:
+def test_invalid_variable_paths(path: str) -> None:
     assert len(variables.list_path_problems(path)) == 1
 
 
 @pytest.mark.parametrize(
     "path", ["nomad", "nomad/", "nomad/other", "nomad/jobsx", "nomad/job-templates", "nomad/job-templates/a/b"]
 )
-def test_paths_of_variables_that_are_reserved(path: str) -> None:
+def test_reserved_variable_paths(path: str) -> None:
     (problem,) = variables.list_path_problems(path)
 
     assert problem.startswith("only paths at ")
@@ -302,12 +320,12 @@ def test_paths_of_variables_that_are_reserved(path: str) -> None:
     ],
     ids=["small", "just fits", "too large", "counted in bytes", "empty", "missing"],
 )
-def test_items_of_variables(items: dict[str, str] | None, problems: list[str]) -> None:
+def test_problems_of_variable_items(items: dict[str, str] | None, problems: list[str]) -> None:
     assert variables.list_item_problems(items) == problems
 
 
 @pytest.mark.parametrize(
-    ("given", "problems"),
+    ("submitted", "problems"),
     [
         ({}, []),
         ({"ttl": 10 * SECOND}, []),
@@ -317,5 +335,5 @@ def test_items_of_variables(items: dict[str, str] | None, problems: list[str]) -
         ({"lock_delay": -SECOND}, ["lock delay must be between 0s and 24h0m0s; got -1s"]),
     ],
 )
-def test_locks_of_variables(given: dict[str, Any], problems: list[str]) -> None:
-    assert variables.list_lock_problems(VariableLock(id="l1", **given)) == problems
+def test_problems_of_variable_locks(submitted: dict[str, Any], problems: list[str]) -> None:
+    assert variables.list_lock_problems(VariableLock(id="l1", **submitted)) == problems

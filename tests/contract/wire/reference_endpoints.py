@@ -1,7 +1,7 @@
-"""The rows of the reference's endpoint tables: method and path, `*` for one part of it, `**` for a name with slashes.
+"""The endpoint tables of the reference: method and path; `*` stands for one path segment, `**` for a name with slashes.
 
-Taken from the pages on conventions, jobs, nodes and allocations, and scheduling. A write stands as PUT; where a row says
-that POST is the same, the router's test shows it.
+Taken from the pages on conventions, jobs, nodes and allocations, and scheduling. A write is listed as PUT; if POST works too, the
+router's test covers it.
 """
 
 AGENT = """
@@ -49,7 +49,7 @@ PUT job/**/periodic/force | PUT job/**/dispatch | PUT job/**/dispatch/payload | 
 GET job/**/services | GET job/**/actions | GET job/**/action | GET job/**/submission
 """
 
-WORK = """
+EVALUATIONS_AND_ALLOCATIONS = """
 GET evaluations | DELETE evaluations | GET evaluations/count | GET evaluation/* | GET evaluation/*/allocations
 GET allocations | GET allocation/* | PUT allocation/*/stop | GET allocation/*/services | GET allocation/*/checks
 GET deployments | GET deployment/* | GET deployment/allocations/* | PUT deployment/fail/* | PUT deployment/pause/*
@@ -57,7 +57,7 @@ PUT deployment/promote/* | PUT deployment/unblock/* | PUT deployment/allocation-
 GET services | GET service/* | DELETE service/*/* | GET scaling/policies | GET scaling/policy/*
 """
 
-MACHINES = """
+NODES = """
 GET nodes | GET node/* | GET node/*/allocations | PUT node/*/drain | PUT node/*/eligibility | PUT node/*/evaluate
 PUT node/*/purge | GET node/pools | PUT node/pools | GET node/pool/** | PUT node/pool/** | DELETE node/pool/**
 GET node/pool/**/nodes | GET node/pool/**/jobs
@@ -76,13 +76,13 @@ GET client/fs/ls/* | GET client/fs/stat/* | GET client/fs/readat/* | GET client/
 GET client/fs/logs/*
 """
 
-ALL = (AGENT, OPERATOR, ACCESS, NAMESPACES, JOBS, WORK, MACHINES, CLIENT)
+ALL = (AGENT, OPERATOR, ACCESS, NAMESPACES, JOBS, EVALUATIONS_AND_ALLOCATIONS, NODES, CLIENT)
 
 OUTSIDE_OF_V1 = {("GET", "/.well-known/jwks.json"), ("GET", "/.well-known/openid-configuration")}
 
 
-def rows() -> set[tuple[str, str]]:
-    """(method, path) of every row."""
+def list_rows() -> set[tuple[str, str]]:
+    """Return (method, path) of every row."""
     found = set(OUTSIDE_OF_V1)
     for group in ALL:
         for row in group.replace("\n", "|").split("|"):

@@ -7,7 +7,7 @@ from wharf.contract.wire import unsupported
 from wharf.contract.wire.endpoint_table import ENDPOINT_BY_NAME, ENDPOINTS, EndpointKind
 
 
-def test_no_two_endpoints_have_one_name_or_one_place() -> None:
+def test_names_and_paths_of_endpoints_are_unique() -> None:
     assert len({endpoint.name for endpoint in ENDPOINTS}) == len(ENDPOINTS)
     assert len({(endpoint.method, endpoint.path) for endpoint in ENDPOINTS}) == len(ENDPOINTS)
 
@@ -16,7 +16,7 @@ def test_every_endpoint_is_found_by_its_name() -> None:
     assert {name: endpoint.name for name, endpoint in ENDPOINT_BY_NAME.items()} == {e.name: e.name for e in ENDPOINTS}
 
 
-def test_what_reads_without_a_body_is_a_get_and_what_writes_is_none() -> None:
+def test_reads_without_a_body_use_get_and_writes_do_not() -> None:
     assert {
         e.name for e in ENDPOINTS if e.kind is EndpointKind.READ and e.method != "GET" and e.body_type is None
     } == set()
@@ -25,60 +25,64 @@ def test_what_reads_without_a_body_is_a_get_and_what_writes_is_none() -> None:
     } == set()
 
 
-def test_every_row_says_in_one_line_what_it_is_for() -> None:
+def test_every_endpoint_has_a_summary_of_one_line() -> None:
     lines = {e.name: e.summary for e in ENDPOINTS}
 
     assert {name for name, line in lines.items() if not line.endswith(".") or "\n" in line or len(line) > 160} == set()
 
 
-def test_parts_of_a_path_that_tell_what_a_need_is_about_are_there() -> None:
+def test_scope_path_parameters_are_in_the_path() -> None:
     assert {
         e.name for e in ENDPOINTS if e.scope_path_parameter and f"{{{e.scope_path_parameter}" not in e.path
     } == set()
 
 
-def test_no_parameter_of_an_endpoint_is_one_that_all_have() -> None:
+def test_own_parameters_do_not_repeat_common_ones() -> None:
     common = {"namespace", "region", "pretty"}
-    of_reads = {"index", "wait", "stale"}
-    of_lists = {"filter", "per_page", "next_token", "reverse"}
+    read_parameters = {"index", "wait", "stale"}
+    list_parameters = {"filter", "per_page", "next_token", "reverse"}
 
     own = {(e.name, p.name) for e in ENDPOINTS for p in e.parameters}
     assert {name for name, parameter in own if parameter in common} == set()
     assert {
-        name for name, parameter in own if parameter in of_reads and ENDPOINT_BY_NAME[name].kind is EndpointKind.READ
+        name
+        for name, parameter in own
+        if parameter in read_parameters and ENDPOINT_BY_NAME[name].kind is EndpointKind.READ
     } == set()
     assert {
-        name for name, parameter in own if parameter in of_lists and ENDPOINT_BY_NAME[name].list_features is not None
+        name
+        for name, parameter in own
+        if parameter in list_parameters and ENDPOINT_BY_NAME[name].list_features is not None
     } == set()
 
 
 MISSING: dict[tuple[str, str], str] = {}
-"""Rows of the reference that are not in the table, each with the reason. An empty list is the aim."""
+"""Endpoints of the reference that the table lacks, each with the reason."""
 
-LEFT_OUT = {
-    "agent.pprof.trace": "Python has no such trace",
-    "agent.set_schedulers_config": "how many schedulers run is no setting of one agent here",
+UNSUPPORTED = {
+    "agent.pprof.trace": "Python has no execution trace",
+    "agent.set_schedulers_config": "each server has one scheduler process",
     "agent.gossip_keys": "there is no gossip: members find each other in the log",
-    "agent.change_gossip_keys": "the same",
-    "operator.set_license": "there are no licences",
-    "operator.utilization": "there are no licences to report for",
-    "operator.vault_check": "Vault is left out",
-    **{row.name: row.unsupported_reason for row in unsupported.ROWS},
+    "agent.change_gossip_keys": "there is no gossip",
+    "operator.set_license": "there are no licenses",
+    "operator.utilization": "there are no licenses to report for",
+    "operator.vault_check": "Vault is not used",
+    **{endpoint.name: endpoint.unsupported_reason for endpoint in unsupported.ROWS},
 }
-"""Rows that answer 501, each with the reason."""
+"""Endpoints that reply with 501, each with the reason."""
 
 
-def shape(path: str) -> str:
-    """The path with its names as the reference's rows are written here."""
+def replace_parameters(path: str) -> str:
+    """Return the path with `*` and `**` in place of its parameters."""
     return re.sub(r"\{\w+\}", "*", re.sub(r"\{\w+\.\.\.\}", "**", path))
 
 
-def test_every_row_of_the_reference_is_in_the_table() -> None:
-    ours = {(e.method, shape(e.path)) for e in ENDPOINTS}
+def test_every_endpoint_of_the_reference_is_in_the_table() -> None:
+    table_rows = {(e.method, replace_parameters(e.path)) for e in ENDPOINTS}
 
-    assert reference_endpoints.rows() - ours == set(MISSING)
+    assert reference_endpoints.list_rows() - table_rows == set(MISSING)
 
 
-def test_what_is_left_out_is_named_with_its_reason() -> None:
-    assert {e.name for e in ENDPOINTS if e.unsupported_reason} == set(LEFT_OUT)
+def test_unsupported_endpoints_are_listed_with_a_reason() -> None:
+    assert {e.name for e in ENDPOINTS if e.unsupported_reason} == set(UNSUPPORTED)
     assert {e.name for e in ENDPOINTS if e.unsupported_reason and len(e.unsupported_reason.split()) < 4} == set()

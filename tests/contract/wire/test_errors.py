@@ -1,4 +1,4 @@
-"""One table from a refusal's code to a status, and back."""
+"""The mapping between refusal codes and HTTP statuses."""
 
 import pytest
 
@@ -11,10 +11,10 @@ def test_every_code_has_a_status() -> None:
 
 
 @pytest.mark.parametrize("code", list(RefusalCode))
-def test_a_code_survives_the_wire(code: RefusalCode) -> None:
-    told = build_refusal(STATUS_BY_CODE[code], "why", code=code.value)
+def test_a_refusal_code_is_restored_from_its_header(code: RefusalCode) -> None:
+    refusal = build_refusal(STATUS_BY_CODE[code], "why", code=code.value)
 
-    assert (told.code, told.text) == (code, "why")
+    assert (refusal.code, refusal.text) == (code, "why")
 
 
 @pytest.mark.parametrize(
@@ -34,9 +34,9 @@ def test_a_code_survives_the_wire(code: RefusalCode) -> None:
         (504, RefusalCode.OUTCOME_UNKNOWN),
     ],
 )
-def test_a_status_without_a_code_says_what_it_can(status: int, code: RefusalCode) -> None:
+def test_a_status_without_a_code_maps_to_a_refusal_code(status: int, code: RefusalCode) -> None:
     assert build_refusal(status, "why").code is code
 
 
-def test_a_code_of_a_newer_server_is_read_by_its_status() -> None:
+def test_an_unknown_code_is_replaced_by_that_of_the_status() -> None:
     assert build_refusal(404, "why", code="of-tomorrow").code is RefusalCode.NOT_FOUND

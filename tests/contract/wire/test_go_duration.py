@@ -1,4 +1,4 @@
-"""Durations as parameters have them (conventions 1.1)."""
+"""Go durations in query parameters (conventions 1.1)."""
 
 import pytest
 
@@ -23,13 +23,13 @@ SECOND = 1_000_000_000
         ("7ns", 7),
     ],
 )
-def test_a_duration_is_read(text: str, ns: int) -> None:
+def test_a_duration_is_parsed(text: str, ns: int) -> None:
     assert parse_duration_ns(text) == ns
 
 
 @pytest.mark.parametrize(
     "text", ["", "5", "1d", "s", "5 s", "1h-1m", "٣s", "--1s", "1s1", "9" * 70 + "s", "99999999999999h", "+", "-"]
 )
-def test_what_is_no_duration_is_refused(text: str) -> None:
+def test_an_invalid_duration_is_refused(text: str) -> None:
     with pytest.raises(DurationError):
         parse_duration_ns(text)

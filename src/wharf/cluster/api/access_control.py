@@ -118,7 +118,7 @@ def require_endpoint_access(
     need = endpoint.need
     if endpoint.scope_source is ScopeSource.OBJECT:
         if not isinstance(need, PublicAccess) and (caller.is_refused or not caller.rights.satisfies_anywhere(need)):
-            raise build_denial(caller, endpoint.manner)
+            raise build_denial(caller, endpoint.denial_detail)
         return
     label = path_values.get(endpoint.scope_path_parameter, "")
-    require_rights(caller, need, manner=endpoint.manner, namespace=namespace, path=label, label=label)
+    require_rights(caller, need, manner=endpoint.denial_detail, namespace=namespace, path=label, label=label)

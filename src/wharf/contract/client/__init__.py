@@ -1,6 +1,6 @@
-"""A typed client of the HTTP API: `connect` for one that waits, `connect_async` for one that is awaited.
+"""A typed client of the HTTP API: `connect` returns a synchronous client, `connect_async` an asyncio client.
 
-What is heavy is loaded when it is used: the command line imports this for a page of help.
+Modules are imported on first use, because the command line imports this package even to print help.
 """
 
 from typing import TYPE_CHECKING, Any, Final
@@ -44,7 +44,7 @@ _MODULE_BY_NAME: Final = {
 }
 
 
-def __getattr__(name: str) -> Any:  # Of the kinds that are told above.
+def __getattr__(name: str) -> Any:  # The types are in the TYPE_CHECKING imports above.
     module = _MODULE_BY_NAME.get(name)
     if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

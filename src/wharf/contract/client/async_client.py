@@ -1,4 +1,4 @@
-"""The client that is awaited: takes the steps of flows on an event loop, and decides nothing."""
+"""The asyncio client: performs the steps of flows on an event loop, and makes no decisions."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Sequence
@@ -37,7 +37,7 @@ FORBIDDEN_STATUS: Final = 403
 
 
 class AsyncClient(ClientMethods["AsyncClient"]):
-    """Calls as `await client.jobs.read("web")`, and what goes on as `async for`. Servers are used in turn."""
+    """An asyncio client: `await client.jobs.read("web")`, or `async for` over streams. Fails over between servers."""
 
     IS_ASYNC: ClassVar = True
 
@@ -50,8 +50,8 @@ class AsyncClient(ClientMethods["AsyncClient"]):
         retry_policy: RetryPolicy | None = None,
     ) -> None:
         super().__init__(self)
-        self._exchanges = tuple(transports)
-        self._standing = ClientState(world, server_count=len(transports), defaults=defaults, retry_policy=retry_policy)
+        self._transports = tuple(transports)
+        self._state = ClientState(world, server_count=len(transports), defaults=defaults, retry_policy=retry_policy)
 
     async def __aenter__(self) -> Self:
         return self
@@ -62,106 +62,119 @@ class AsyncClient(ClientMethods["AsyncClient"]):
         await self.close()
 
     async def close(self) -> None:
-        for exchange in self._exchanges:
-            await exchange.close()
+        for transport in self._transports:
+            await transport.close()
 
     def with_token_source(self, token_source: "TokenSource") -> "AsyncClient":
-        """The same servers, asked in another's name. It needs no closing of its own."""
-        return self.with_transports(lambda exchange: _OnBehalf(exchange, token_source))
+        """Return a client for the same servers that authenticates with other tokens. It need not be closed."""
+        return self.with_transports(lambda transport: _TokenTransport(transport, token_source))
 
     def with_transports(self, wrap: Callable[[Transport], Transport]) -> "AsyncClient":
-        """The same servers, reached another way. It needs no closing of its own."""
-        standing, exchanges = self._standing, [wrap(exchange) for exchange in self._exchanges]
-        return AsyncClient(standing.world, exchanges, defaults=standing.defaults, retry_policy=standing.retry_policy)
+        """Return a client for the same servers with wrapped transports. It need not be closed."""
+        state, transports = self._state, [wrap(transport) for transport in self._transports]
+        return AsyncClient(state.world, transports, defaults=state.defaults, retry_policy=state.retry_policy)
 
     async def send(self, request: ClientRequest) -> ClientReply:
-        """Any request, for what has no method. The reply may be a refusal. Raises `Unreachable`."""
-        return await self._run(send_once(self._standing, request))
+        """Send any request, for endpoints without a method. The reply may be an error. Raises `Unreachable`."""
+        return await self._run(send_once(self._state, request))
 
-    async def perform_call(self, row: Endpoint, spec: RequestSpec) -> Any:  # As the row says; methods are typed.
-        return await self._run(perform_call(self._standing, row, spec))
+    async def perform_call(
+        self, endpoint: Endpoint, spec: RequestSpec
+    ) -> Any:  # The endpoint's type; methods are typed.
+        """Perform one call with retries and return its decoded reply."""
+        return await self._run(perform_call(self._state, endpoint, spec))
 
     async def _run(self, flow: Flow[T]) -> T:
-        course = FlowRun(flow)
-        while (step := course.step) is not None:
+        """Perform the steps of a flow and return its result."""
+        run = FlowRun(flow)
+        while (step := run.step) is not None:
             try:
-                heard = await self._take(step)
+                result = await self._perform_step(step)
             except Unreachable as error:
-                course.fail(error)
+                run.fail(error)
             else:
-                course.resume(heard)
-        return course.result
+                run.resume(result)
+        return run.result
 
     async def iterate(
-        self, start_flow: Callable[[ClientState, Endpoint, RequestSpec], Flow[None]], row: Endpoint, spec: RequestSpec
-    ) -> AsyncGenerator[Any, None]:  # As the row says; methods are typed.
-        course = FlowRun(start_flow(self._standing, row, spec))
-        opened: StreamedReply | None = None
+        self,
+        start_flow: Callable[[ClientState, Endpoint, RequestSpec], Flow[None]],
+        endpoint: Endpoint,
+        spec: RequestSpec,
+    ) -> AsyncGenerator[Any, None]:  # The endpoint declares the type; methods are typed.
+        """Perform the steps of a flow and yield its values. Closes the streamed reply at the end."""
+        run = FlowRun(start_flow(self._state, endpoint, spec))
+        streamed_reply: StreamedReply | None = None
         try:
-            while (step := course.step) is not None:
+            while (step := run.step) is not None:
                 if isinstance(step, YieldValue):
                     yield step.value
-                    course.resume(None)
+                    run.resume(None)
                     continue
                 try:
-                    heard = await self._take(step)
+                    result = await self._perform_step(step)
                 except Unreachable as error:
-                    course.fail(error)
+                    run.fail(error)
                     continue
                 if isinstance(step, OpenStream):
-                    opened = heard  # type: ignore[assignment]  # What this exchange opened is that.
-                course.resume(heard)
+                    streamed_reply = result  # type: ignore[assignment]  # The result of `OpenStream` is a streamed reply.
+                run.resume(result)
         finally:
-            if opened is not None:
-                await opened.close()
+            if streamed_reply is not None:
+                await streamed_reply.close()
 
-    async def _take(self, step: Step) -> StepResult:
+    async def _perform_step(self, step: Step) -> StepResult:
+        """Perform one step and return its result."""
         match step:
             case SendRequest(request, server):
-                return await self._exchanges[server].send(request)
+                return await self._transports[server].send(request)
             case OpenStream(request, server):
-                return await self._exchanges[server].open(request)
-            case ReadChunk(opened):
-                piece: bytes = await opened.read_chunk()
-                return piece
-            case CloseStream(opened):
-                await opened.close()
+                return await self._transports[server].open(request)
+            case ReadChunk(reply):
+                chunk: bytes = await reply.read_chunk()
+                return chunk
+            case CloseStream(reply):
+                await reply.close()
             case PauseFlow(seconds):
                 await asyncio.sleep(seconds)
         return None
 
 
 class TokenSource(Protocol):
-    """In whose name requests are made."""
+    """Supplies the tokens of requests."""
 
     async def get_token(self) -> str:
-        """Looked up for each request. Raises `Unreachable` where it cannot be had now."""
+        """Return the token for the next request. Raises `Unreachable` if none is available at the moment."""
         ...
 
     def on_rejected(self, token: str) -> None:
-        """A server said that this token may not do what was asked, or is none."""
+        """A server rejected this token: it is invalid or lacks the permission."""
         ...
 
 
-class _OnBehalf:
-    def __init__(self, exchange: Transport, bearer: TokenSource) -> None:
-        self._exchange = exchange
-        self._bearer = bearer
+class _TokenTransport:
+    """A transport that adds the token of a token source to each request."""
+
+    def __init__(self, transport: Transport, token_source: TokenSource) -> None:
+        self._transport = transport
+        self._token_source = token_source
 
     async def send(self, request: ClientRequest) -> ClientReply:
-        named, token = await self._named(request)
-        reply = await self._exchange.send(named)
+        """Send the request with a token, and report the token if the server rejects it."""
+        authenticated, token = await self._add_token(request)
+        reply = await self._transport.send(authenticated)
         if reply.status == FORBIDDEN_STATUS:
-            self._bearer.on_rejected(token)
+            self._token_source.on_rejected(token)
         return reply
 
     async def open(self, request: ClientRequest) -> StreamedReply:
-        named, _ = await self._named(request)
-        return await self._exchange.open(named)
+        authenticated, _ = await self._add_token(request)
+        return await self._transport.open(authenticated)
 
     async def close(self) -> None:
-        """It is another's."""
+        """Do nothing: the wrapped transport belongs to another client."""
 
-    async def _named(self, request: ClientRequest) -> tuple[ClientRequest, str]:
-        token = await self._bearer.get_token()
+    async def _add_token(self, request: ClientRequest) -> tuple[ClientRequest, str]:
+        """Return the request with a token, and the token."""
+        token = await self._token_source.get_token()
         return msgspec.structs.replace(request, headers={**request.headers, TOKEN_HEADER: token}), token

@@ -1,7 +1,6 @@
-"""What a call is, before anybody sends it: the values for the path, the query and the body of one row of the table.
+"""The description of a call that is not sent yet: the values for the path, the query and the body of an endpoint.
 
-A description knows nothing of sockets, of time or of waiting; the same one is sent by the client that waits and by the
-one that is awaited.
+A description knows no sockets and no time. Both clients send the same descriptions.
 """
 
 from collections.abc import Iterator, Mapping
@@ -15,24 +14,24 @@ from wharf.contract.wire.endpoint_table import Endpoint, EndpointKind
 T = TypeVar("T")
 
 QueryValue = str | int | bool | tuple[str, ...] | None
-"""A query parameter of a row's own. None, "" and () are not sent."""
+"""The value of an endpoint's own query parameter. None, "", () and False are not sent."""
 
 
 class CallOptions(TypedDict, total=False):
-    """What may be said with every call. Without it, what the client was made with counts."""
+    """Options of every call. Missing ones are taken from the client's defaults."""
 
     namespace: str
     region: str
 
 
 class WriteOptions(CallOptions, total=False):
-    """`idempotency_key`: a write with the same key is made once, whoever repeats it; the client makes one by itself."""
+    """Options of writes. A write with the same `idempotency_key` is made only once; without one, the client generates it."""
 
     idempotency_key: str
 
 
 class ReadOptions(CallOptions, total=False):
-    """`index`: wait until there is something newer, for `wait_s` at most (or as the server likes)."""
+    """Options of reads. `index`: wait until the result has changed since it, for at most `wait_s` (default: the server's)."""
 
     stale: bool
     index: int
@@ -40,6 +39,8 @@ class ReadOptions(CallOptions, total=False):
 
 
 class ListOptions(ReadOptions, total=False):
+    """Options of lists."""
+
     filter: str
     prefix: str
     per_page: int
@@ -48,14 +49,14 @@ class ListOptions(ReadOptions, total=False):
 
 
 class AllCallOptions(ListOptions, WriteOptions, total=False):
-    """All of them."""
+    """The options of all kinds of calls."""
 
 
 AnyCallOptions = CallOptions | WriteOptions | ReadOptions | ListOptions
 
 
 class Response(msgspec.Struct, Generic[T], frozen=True):
-    """A reply's value with its index, for the next blocking query, and the token of the next page if there is one."""
+    """The decoded value of a reply, its index for the next blocking query, and the token of the next page, if any."""
 
     value: T
     index: int
@@ -65,8 +66,11 @@ class Response(msgspec.Struct, Generic[T], frozen=True):
 
 
 class RequestSpec:
-    """One call of one row. `parts`: what stands in the path, in order. `body`: a struct or a document; bytes go as they
-    are. `own`: the row's own parameters; `more`: those whose names are no names here."""
+    """A call of one endpoint.
+
+    `path_values` replace the path parameters, in order. `body` is a struct or a JSON document; bytes are sent unchanged. `own` are the
+    endpoint's own query parameters; `extra_query` holds those whose names are not Python identifiers.
+    """
 
     def __init__(
         self,
@@ -85,56 +89,63 @@ class RequestSpec:
 
 
 class ReadSpec(RequestSpec, Generic[T]):
-    """Comes back as `Answer[T]`, may be followed."""
+    """A read that returns `Response[T]` and can be followed."""
 
 
 class ListSpec(RequestSpec, Generic[T]):
-    """Comes back as `Answer[list[T]]`, may be followed, and walked page by page."""
+    """A read that returns `Response[list[T]]`, can be followed, and can be iterated page by page."""
 
 
 class CallSpec(RequestSpec, Generic[T]):
-    """Comes back as T."""
+    """A call that returns T."""
 
 
 class StreamSpec(RequestSpec, Generic[T]):
-    """Comes back piece by piece, without an end."""
+    """A call that returns a stream of T."""
 
 
 IDEMPOTENT_ENDPOINTS: Final = frozenset({
     "job.parse", "job.validate", "job.plan", "search.prefix", "search.fuzzy",
     "node.register", "node.heartbeat", "node.report", "node.fetch", "node.leave", "node.identities", "node.own_identity",
 })  # fmt: skip
-"""Of what is no GET: may be said again, whatever became of the first time."""
+"""Endpoints other than GET that may be called twice, whatever the result of the first call."""
 
 
-def is_repeatable(row: Endpoint) -> bool:
-    return row.method == "GET" or row.kind is EndpointKind.READ or row.name in IDEMPOTENT_ENDPOINTS
+def is_repeatable(endpoint: Endpoint) -> bool:
+    """Return whether a second call of the endpoint has no further effect."""
+    return endpoint.method == "GET" or endpoint.kind is EndpointKind.READ or endpoint.name in IDEMPOTENT_ENDPOINTS
 
 
-def has_idempotency_key(row: Endpoint) -> bool:
-    """Whether an idempotency key makes it safe to repeat."""
-    return row.kind in (EndpointKind.WRITE, EndpointKind.LEADER_WRITE) and row.name not in IDEMPOTENT_ENDPOINTS
+def has_idempotency_key(endpoint: Endpoint) -> bool:
+    """Return whether the endpoint accepts an idempotency key, which makes a retry safe."""
+    return (
+        endpoint.kind in (EndpointKind.WRITE, EndpointKind.LEADER_WRITE) and endpoint.name not in IDEMPOTENT_ENDPOINTS
+    )
 
 
-def build_path(row: Endpoint, values: tuple[str, ...]) -> str:
-    """The row's path with its values, each escaped as one part, whatever it holds."""
-    given = iter(values)
-    path = "/".join(quote(next(given), safe="") if piece.startswith("{") else piece for piece in row.path.split("/"))
-    assert next(given, None) is None, f"{row.name} has fewer parts in its path than were given"
+def build_path(endpoint: Endpoint, values: tuple[str, ...]) -> str:
+    """Return the endpoint's path with its values, each percent-encoded as a single segment."""
+    remaining_values = iter(values)
+    path = "/".join(
+        quote(next(remaining_values), safe="") if segment.startswith("{") else segment
+        for segment in endpoint.path.split("/")
+    )
+    assert next(remaining_values, None) is None, f"too many path values for endpoint {endpoint.name}"
     return path
 
 
-def build_query(row: Endpoint, values: Mapping[str, QueryValue]) -> Iterator[tuple[str, str]]:
-    declared = {parameter.name for parameter in row.parameters}
+def build_query(endpoint: Endpoint, values: Mapping[str, QueryValue]) -> Iterator[tuple[str, str]]:
+    """Yield the query parameters of a call, without unset ones."""
+    declared = {parameter.name for parameter in endpoint.parameters}
     for name, value in values.items():
-        assert name in declared, f"{row.name} has no parameter {name}"
+        assert name in declared, f"endpoint {endpoint.name} has no parameter {name}"
         match value:
             case None | "" | () | False:
                 continue
             case True:
                 yield name, "true"
             case tuple():
-                for one in value:
-                    yield name, one
+                for item in value:
+                    yield name, item
             case _:
                 yield name, str(value)

@@ -1,4 +1,4 @@
-"""From settings to a client that talks over sockets. What is heavy is loaded here, when somebody connects."""
+"""Builds HTTP clients from settings. Imports the HTTP library only when a client is built, because that import is slow."""
 
 import ssl
 from base64 import b64encode
@@ -14,39 +14,46 @@ SCHEMES: Final = ("http://", "https://", "unix://")
 
 
 class ClientSettingsError(Exception):
-    """Settings that lead nowhere: a file that is missing, or holds no certificate, an address of nothing."""
+    """The settings cannot be used: a missing or invalid certificate file, or an invalid address."""
 
 
 def connect(
     settings: ClientSettings | None = None, *, world: World | None = None, retry_policy: RetryPolicy | None = None
 ) -> SyncClient:
-    """A client whose calls give what the servers say. Without settings those of the environment. Raises ClientSettingsError."""
+    """Return a synchronous client. Without settings, those of the environment are used. Raises `ClientSettingsError`."""
     from wharf.contract.client.http_transport import SyncHttpTransport
 
     settings = settings or read_settings()
-    exchanges = [SyncHttpTransport(address, **_options(settings, address)) for address in settings.addresses]
-    return SyncClient(world or RealWorld(), exchanges, defaults=_defaults(settings), retry_policy=retry_policy)
+    transports = [
+        SyncHttpTransport(address, **_build_transport_options(settings, address)) for address in settings.addresses
+    ]
+    return SyncClient(world or RealWorld(), transports, defaults=_build_defaults(settings), retry_policy=retry_policy)
 
 
 def connect_async(
     settings: ClientSettings | None = None, *, world: World | None = None, retry_policy: RetryPolicy | None = None
 ) -> AsyncClient:
-    """The same, with calls that are awaited."""
+    """Return an asyncio client. Without settings, those of the environment are used. Raises `ClientSettingsError`."""
     from wharf.contract.client.http_transport import HttpTransport
 
     settings = settings or read_settings()
-    exchanges = [HttpTransport(address, **_options(settings, address)) for address in settings.addresses]
-    return AsyncClient(world or RealWorld(), exchanges, defaults=_defaults(settings), retry_policy=retry_policy)
+    transports = [
+        HttpTransport(address, **_build_transport_options(settings, address)) for address in settings.addresses
+    ]
+    return AsyncClient(world or RealWorld(), transports, defaults=_build_defaults(settings), retry_policy=retry_policy)
 
 
-def _defaults(settings: ClientSettings) -> ClientDefaults:
+def _build_defaults(settings: ClientSettings) -> ClientDefaults:
     return ClientDefaults(settings.namespace, settings.region, settings.stale)
 
 
-def _options(settings: ClientSettings, address: str) -> dict[str, Any]:  # What both exchanges take.
+def _build_transport_options(
+    settings: ClientSettings, address: str
+) -> dict[str, Any]:  # The values have different types.
+    """Return the constructor arguments of both transports for one server."""
     if not address.startswith(SCHEMES):
-        raise ClientSettingsError(f"{address} is no address of a server: it begins with http://, https:// or unix://")
-    headers = _by_proxy(settings)
+        raise ClientSettingsError(f"invalid server address {address}: use http://, https:// or unix://")
+    headers = _build_proxy_headers(settings)
     return {
         "token": settings.token,
         "tls": build_tls_context(settings) if address.startswith("https://") else None,
@@ -55,19 +62,20 @@ def _options(settings: ClientSettings, address: str) -> dict[str, Any]:  # What 
     }
 
 
-def _by_proxy(settings: ClientSettings) -> dict[str, str]:
+def _build_proxy_headers(settings: ClientSettings) -> dict[str, str]:
+    """Return the header that authenticates the client at a proxy in front of the servers."""
     if not settings.http_auth:
         return {}
     return {"authorization": f"Basic {b64encode(settings.http_auth.encode()).decode()}"}
 
 
 def build_headers(settings: ClientSettings) -> dict[str, str]:
-    """What says who asks."""
-    return _by_proxy(settings) | ({"x-cluster-token": settings.token} if settings.token else {})
+    """Return the headers that authenticate the client."""
+    return _build_proxy_headers(settings) | ({"x-cluster-token": settings.token} if settings.token else {})
 
 
 def build_tls_context(settings: ClientSettings) -> ssl.SSLContext:
-    """Whose certificates are believed, and what is shown of us. Raises ClientSettingsError."""
+    """Return the TLS context with the trusted certificates and the client certificate. Raises `ClientSettingsError`."""
     try:
         context = ssl.create_default_context(cafile=settings.ca_file or None, capath=settings.ca_path or None)
         if settings.cert_file:

@@ -1,4 +1,4 @@
-"""What a server said no with, one type for each code. All of them are `Refusal`: code and text, and here the status too."""
+"""Errors of the client, one type for each refusal code. All are `Refusal`s with code and text, and also hold the status."""
 
 from types import MappingProxyType
 from typing import Final
@@ -10,7 +10,7 @@ from wharf.contract.wire.errors import CODE_HEADER, build_refusal
 
 
 class RequestRefused(Refusal):
-    """`retry_after_s`: how long the server wants to be left alone, where it says so."""
+    """A server refused the request. `retry_after_s` is the wait that the server requests, or None."""
 
     def __init__(self, code: RefusalCode, text: str, status: int, *, retry_after_s: float | None = None) -> None:
         super().__init__(code, text)
@@ -19,27 +19,27 @@ class RequestRefused(Refusal):
 
 
 class InvalidRequest(RequestRefused):
-    """The request itself is wrong."""
+    """The request is invalid."""
 
 
 class AuthenticationFailed(RequestRefused):
-    """The login proves nothing."""
+    """The credentials of the login are not valid."""
 
 
 class Forbidden(RequestRefused):
-    """The token is missing, unknown or expired, or may not do this."""
+    """The token is missing, unknown or expired, or lacks the permission."""
 
 
 class NotFound(RequestRefused):
-    """What was named does not exist."""
+    """The named object does not exist."""
 
 
 class Conflict(RequestRefused):
-    """It was changed in the meantime: read again and decide again."""
+    """The record has changed in the meantime: read it again and decide again."""
 
 
 class RequestTooLarge(RequestRefused):
-    """More than the server takes."""
+    """The request is larger than the server accepts."""
 
 
 class RateLimited(RequestRefused):
@@ -47,27 +47,27 @@ class RateLimited(RequestRefused):
 
 
 class UnsupportedFormat(RequestRefused):
-    """A form of the answer that is not to be had."""
+    """The reply is not available in the requested format."""
 
 
 class NotSupported(RequestRefused):
-    """A part of the interface that these servers have not."""
+    """The servers do not support this part of the API."""
 
 
 class NoLeader(RequestRefused):
-    """The servers have no leader just now."""
+    """The servers have no leader at the moment."""
 
 
 class ServerUnavailable(RequestRefused):
-    """The server takes no writes just now."""
+    """The server accepts no writes at the moment."""
 
 
 class OutcomeUnknown(RequestRefused):
-    """Nobody can tell whether the write happened."""
+    """The write may or may not have been committed."""
 
 
 class UnexpectedReply(Unreachable):
-    """Something answered that is no server which this client understands."""
+    """The reply does not have the expected format; probably another program than a Wharf server sent it."""
 
 
 ERROR_TYPE_BY_CODE: Final = MappingProxyType({
@@ -86,12 +86,12 @@ ERROR_TYPE_BY_CODE: Final = MappingProxyType({
 })  # fmt: skip
 
 TRANSIENT_ERRORS: Final = (NoLeader, ServerUnavailable, RateLimited, OutcomeUnknown)
-"""May be gone when the same is asked again."""
+"""Errors for which a retry may succeed."""
 
 
 def build_error(reply: ClientReply) -> RequestRefused:
-    """What a reply that is no success says."""
-    text = reply.body.decode("utf-8", "replace") or f"status {reply.status} without a word"
+    """Return the error that a reply stands for."""
+    text = reply.body.decode("utf-8", "replace") or f"status {reply.status} with an empty body"
     code = build_refusal(reply.status, text, code=reply.headers.get(CODE_HEADER, "")).code
     after = reply.headers.get("retry-after", "")
     retry_after_s = float(after) if after.isascii() and after.isdigit() else None

@@ -1,6 +1,4 @@
-"""Commands beside a task, over a websocket: what the caller types goes in, what the command says comes out, and its exit
-code at the end.
-"""
+"""Runs commands inside a task over a websocket: input to the command, its output, and its exit code at the end."""
 
 import asyncio
 import base64
@@ -27,62 +25,73 @@ from wharf.contract.wire.allocations.exec import ExecOutput, encode_input, encod
 from wharf.contract.wire.errors import CODE_HEADER, build_refusal
 
 MAX_INPUT_CHUNK_BYTES: Final = 2048
+"""Bytes of input in one websocket message."""
 HEARTBEAT_MESSAGE: Final = "{}"
 SERVER_ERROR_STATUS: Final = 500
 
 
 class OutputChunk(NamedTuple):
+    """A part of the output of a command."""
+
     stream: Literal["stdout", "stderr"]
     data: bytes
 
 
 class CommandResult(NamedTuple):
+    """The exit code and the complete output of a command."""
+
     exit_code: int
     stdout: bytes
     stderr: bytes
 
 
 class RunningCommand:
-    """`exit_code` is known when `said` is over."""
+    """A running command. `exit_code` is set once `read_output` has ended."""
 
     def __init__(self, socket: WebSocket) -> None:
         self._socket = socket
         self.exit_code: int | None = None
 
     async def read_output(self) -> AsyncIterator[OutputChunk]:
-        """Raises Refusal where it cannot be run, and `Unreachable` where the connection broke off before its end."""
+        """Yield output until the command ends.
+
+        Raises `Refusal` if the command cannot be run, and `Unreachable` if the connection breaks before its end.
+        """
         while (message := await self._socket.receive()) is not None:
-            told = msgspec.json.decode(message, type=ExecOutput)
-            if told.stdout is not None and told.stdout.data:
-                yield OutputChunk("stdout", base64.b64decode(told.stdout.data))
-            if told.stderr is not None and told.stderr.data:
-                yield OutputChunk("stderr", base64.b64decode(told.stderr.data))
-            if told.exited:
-                self.exit_code = told.result.exit_code if told.result is not None else 0
+            output = msgspec.json.decode(message, type=ExecOutput)
+            if output.stdout is not None and output.stdout.data:
+                yield OutputChunk("stdout", base64.b64decode(output.stdout.data))
+            if output.stderr is not None and output.stderr.data:
+                yield OutputChunk("stderr", base64.b64decode(output.stderr.data))
+            if output.exited:
+                self.exit_code = output.result.exit_code if output.result is not None else 0
                 return
         reason = self._socket.close_reason
         if self._socket.close_code == CLOSE_POLICY_VIOLATION:
             raise invalid_request(reason)
-        if reason:  # The server's own word.
+        if reason:  # The error text of the server.
             raise build_refusal(SERVER_ERROR_STATUS, reason)
-        raise Unreachable("the connection broke off before the command ended", is_sent=True)
+        raise Unreachable("the connection broke before the command ended", is_sent=True)
 
     async def write(self, data: bytes) -> None:
+        """Send input to the command."""
         for begin in range(0, len(data), MAX_INPUT_CHUNK_BYTES):
             await self._socket.send(encode_input(data[begin : begin + MAX_INPUT_CHUNK_BYTES]).decode())
 
     async def close_input(self) -> None:
+        """Signal the end of the input."""
         await self._socket.send(encode_input_close().decode())
 
     async def resize(self, height: int, width: int) -> None:
         await self._socket.send(encode_terminal_size(height, width).decode())
 
     async def send_heartbeat(self) -> None:
-        """That the caller is still there; every ten seconds or so."""
+        """Tell the server that the caller is alive; call it about every ten seconds."""
         await self._socket.send(HEARTBEAT_MESSAGE)
 
 
-def _passages(settings: ClientSettings) -> list[SocketRelay]:
+def _build_relays(settings: ClientSettings) -> list[SocketRelay]:
+    """Return a websocket relay for each server of the settings."""
     return [
         WebSocketRelay(address, tls=build_tls_context(settings) if address.startswith("https://") else None)
         for address in settings.addresses
@@ -99,13 +108,13 @@ async def open_command(
     is_tty: bool = False,
     relays: Sequence[SocketRelay] = (),
 ) -> AsyncIterator[RunningCommand]:
-    """The command as it runs; when the context is left it is ended. Raises Refusal and `Unreachable`.
+    """Run a command inside a task. It is killed when the context ends. Raises `Refusal` and `Unreachable`.
 
-    `passages`: the ways to servers, in the place of those that the settings tell.
+    `relays` replace the servers of the settings.
     """
-    given = {"task": task, "command": msgspec.json.encode(list(command)).decode()}
+    parameters = {"task": task, "command": msgspec.json.encode(list(command)).decode()}
     path = f"/v1/client/allocation/{quote(alloc_id, safe='')}/exec"
-    async with _running(settings, path, given, is_tty=is_tty, passages=relays) as running:
+    async with _open_websocket(settings, path, parameters, is_tty=is_tty, relays=relays) as running:
         yield running
 
 
@@ -122,45 +131,46 @@ async def open_action(
     is_tty: bool = False,
     relays: Sequence[SocketRelay] = (),
 ) -> AsyncIterator[RunningCommand]:
-    """The same with a command that the job offers, by its name: beside the allocation, or the newest that runs and has it."""
-    given = {"action": action, "namespace": namespace, "allocID": alloc_id, "group": group, "task": task}
+    """Run an action of a job, like `open_command`. Without `alloc_id`, the newest running allocation that has the action is used."""
+    parameters = {"action": action, "namespace": namespace, "allocID": alloc_id, "group": group, "task": task}
     path = f"/v1/job/{quote(job_id, safe='')}/action"
-    async with _running(settings, path, given, is_tty=is_tty, passages=relays) as running:
+    async with _open_websocket(settings, path, parameters, is_tty=is_tty, relays=relays) as running:
         yield running
 
 
 @asynccontextmanager
-async def _running(
+async def _open_websocket(
     settings: ClientSettings,
     path: str,
     parameters: Mapping[str, str],
     *,
     is_tty: bool,
-    passages: Sequence[SocketRelay],
+    relays: Sequence[SocketRelay],
 ) -> AsyncIterator[RunningCommand]:
-    given = {name: value for name, value in parameters.items() if value}
-    given |= {"tty": "true"} if is_tty else {}
-    given |= {"region": settings.region} if settings.region else {}
-    target = f"{path}?{urlencode(given)}"
+    """Open the websocket at the first reachable server, and yield the running command."""
+    query = {name: value for name, value in parameters.items() if value}
+    query |= {"tty": "true"} if is_tty else {}
+    query |= {"region": settings.region} if settings.region else {}
+    target = f"{path}?{urlencode(query)}"
     headers = [(name.encode(), value.encode()) for name, value in build_headers(settings).items()]
     outgoing = RelayRequest("GET", target.encode(), headers)
-    failed: Unreachable | None = None
-    for passage in passages or _passages(settings):
-        opening = passage.open_socket(outgoing)
+    last_error: Unreachable | None = None
+    for relay in relays or _build_relays(settings):
+        opening = relay.open_socket(outgoing)
         try:
             socket = await opening.__aenter__()
         except HandshakeRefused as refused:
             code = next((value for name, value in refused.headers if name.decode().lower() == CODE_HEADER), b"")
             raise build_refusal(refused.status, refused.body.decode(errors="replace"), code=code.decode()) from refused
         except Unreachable as error:
-            failed = error
+            last_error = error
             continue
         try:
             yield RunningCommand(socket)
         finally:
             await opening.__aexit__(None, None, None)
         return
-    raise failed or Unreachable("no server is known", is_sent=False)
+    raise last_error or Unreachable("no server address is configured", is_sent=False)
 
 
 async def run_command(
@@ -172,22 +182,22 @@ async def run_command(
     settings: ClientSettings | None = None,
     relays: Sequence[SocketRelay] = (),
 ) -> CommandResult:
-    """To its end. Raises Refusal and `Unreachable`."""
-    said: dict[str, list[bytes]] = {"stdout": [], "stderr": []}
+    """Run a command to its end and return its result. Raises `Refusal` and `Unreachable`."""
+    output: dict[str, list[bytes]] = {"stdout": [], "stderr": []}
     opening = open_command(settings or read_settings(), alloc_id, task, command, relays=relays)
     async with opening as running:
         await running.write(stdin)
         await running.close_input()
         async for stream, data in running.read_output():
-            said[stream].append(data)
-    assert running.exit_code is not None, "it is over"
-    return CommandResult(running.exit_code, b"".join(said["stdout"]), b"".join(said["stderr"]))
+            output[stream].append(data)
+    assert running.exit_code is not None, "read_output sets it at its end"
+    return CommandResult(running.exit_code, b"".join(output["stdout"]), b"".join(output["stderr"]))
 
 
 def run_command_blocking(
     alloc_id: str, task: str, command: Sequence[str], *, stdin: bytes = b"", settings: ClientSettings | None = None
 ) -> CommandResult:
-    """The same, with a thread that waits."""
+    """Run a command to its end, synchronously."""
     return asyncio.run(run_command(alloc_id, task, command, stdin=stdin, settings=settings))
 
 

@@ -1,7 +1,7 @@
-"""What a client does for a call, step by step, without doing it: whom to ask, when to ask again, what to make of replies.
+"""The logic of a call, without I/O: which server to use, when to retry, and how to decode replies.
 
-A flow is a generator. It yields a step, is told what came of it, and goes on. Two thin drivers take the steps, one that
-waits and one that is awaited; nothing of what is decided here is decided there.
+A flow is a generator that yields steps and receives their results. Two thin drivers perform the steps, one synchronous and one
+asynchronous; they make no decisions.
 """
 
 from collections.abc import Generator
@@ -25,47 +25,54 @@ from wharf.world import World
 T = TypeVar("T")
 
 STREAMED_BODY_TIMEOUT_S: Final = 900.0
-"""For what takes a body of any size: it is read, checked and taken in before there is an answer."""
+"""Timeout of requests with large bodies, such as snapshots: the server processes all of it before it replies."""
 BLOCKING_QUERY_MARGIN_S: Final = 30.0
+"""Added to the wait time of a blocking query, for the transfer of the reply."""
 DEFAULT_WAIT_S: Final = 300.0
+"""The servers' default wait time of a blocking query."""
 MAX_WAIT_FACTOR: Final = 17 / 16
-"""Servers wait up to a sixteenth longer than asked, so that not all come back at once."""
+"""Servers add up to a sixteenth to the wait time, so that clients do not all return at once."""
 DEFAULT_PAGE_SIZE: Final = 500
 MIN_BLOCKING_TIME_S: Final = 0.05
+"""A blocking query that returns an unchanged index sooner than this did not block; the client then pauses."""
 FAILOVER_STATUSES: Final = (500, 503)
-"""A server that answers so has lost its leader or its log: another may have both."""
+"""Statuses of a server without a leader or without its log; another server may have both."""
 
 
 class SendRequest(msgspec.Struct, frozen=True):
-    """To the server of this number; what comes of it is a `Reply`."""
+    """Send a request to the server with this number. The result is a `ClientReply`."""
 
     request: ClientRequest
     server: int
 
 
 class PauseFlow(msgspec.Struct, frozen=True):
+    """Wait before the next step."""
+
     seconds: float
 
 
 class OpenStream(msgspec.Struct, frozen=True):
-    """As `Send`, for a reply that comes piece by piece: what comes of it is its `Head`."""
+    """Send a request and open its streamed reply. The result is a `StreamHead`."""
 
     request: ClientRequest
     server: int
 
 
 class ReadChunk(msgspec.Struct, frozen=True):
-    """What comes of it is the next piece of an opened reply; an empty one is its end."""
+    """Read the next chunk of a streamed reply. The result is bytes; empty bytes are the end."""
 
-    reply: Any  # Whatever the driver gave for `Open`.
+    reply: Any  # The reply that the driver returned for `OpenStream`.
 
 
 class CloseStream(msgspec.Struct, frozen=True):
+    """Close a streamed reply."""
+
     reply: Any
 
 
 class YieldValue(msgspec.Struct, frozen=True):
-    """A value for the caller."""
+    """Yield a value to the caller."""
 
     value: Any
 
@@ -76,14 +83,14 @@ Flow = Generator[Step, StepResult, T]
 
 
 class RetryPolicy(msgspec.Struct, frozen=True):
-    """How often a call is made at most, and the pauses in between: each up to twice as long as the one before."""
+    """The maximum number of attempts of a call, and the pauses between them, which double up to a maximum."""
 
     max_attempts: int = 4
     initial_pause_s: float = 0.1
     max_pause_s: float = 5.0
 
     def draw_pause_s(self, attempt: int, world: World) -> float:
-        """Before the attempt of this number. By chance, so that clients that failed together do not return together."""
+        """Return a random pause after this attempt. It is random so that clients that failed together do not retry together."""
         longest_s = min(self.max_pause_s, self.initial_pause_s * 2.0 ** min(attempt - 1, 16))
         return world.random.uniform(longest_s / 2, longest_s)
 
@@ -92,7 +99,7 @@ NO_RETRIES: Final = RetryPolicy(max_attempts=1)
 
 
 class ClientDefaults(msgspec.Struct, frozen=True):
-    """What holds for every call of a client that does not say otherwise."""
+    """Defaults of a client for calls that do not set these options."""
 
     namespace: str = ""
     region: str = ""
@@ -100,7 +107,7 @@ class ClientDefaults(msgspec.Struct, frozen=True):
 
 
 class ClientState:
-    """What flows of one client share: which server is asked, and how often."""
+    """State that the flows of one client share: the current server, and how often to retry."""
 
     def __init__(
         self, world: World, *, server_count: int, defaults: ClientDefaults | None, retry_policy: RetryPolicy | None
@@ -113,18 +120,18 @@ class ClientState:
         self.current_server = 0
 
     def draw_pause_s(self, attempt: int, error: Exception | None = None) -> float:
-        """Before the attempt of this number; no shorter than the server wants it."""
-        wanted_s = error.retry_after_s if isinstance(error, RequestRefused) else None
-        return max(wanted_s or 0.0, self.retry_policy.draw_pause_s(attempt, self.world))
+        """Return the pause after this attempt, at least as long as the server requested."""
+        requested_s = error.retry_after_s if isinstance(error, RequestRefused) else None
+        return max(requested_s or 0.0, self.retry_policy.draw_pause_s(attempt, self.world))
 
-    def switch_server(self, used: int) -> None:
-        """To the next server, unless somebody turned already."""
-        if self.current_server == used:
-            self.current_server = (used + 1) % self.server_count
+    def switch_server(self, failed_server: int) -> None:
+        """Switch to the next server, unless another flow has already switched."""
+        if self.current_server == failed_server:
+            self.current_server = (failed_server + 1) % self.server_count
 
 
 class FlowRun(Generic[T]):
-    """A flow under way: `step` is what to do next; None, when `result` is there."""
+    """A running flow. `step` is the next step to perform, or None when `result` is available."""
 
     def __init__(self, flow: Flow[T]) -> None:
         self._flow = flow
@@ -137,12 +144,14 @@ class FlowRun(Generic[T]):
         return self._result[0]
 
     def resume(self, result: StepResult) -> None:
+        """Pass the result of a step to the flow."""
         try:
             self.step = self._flow.send(result)
         except StopIteration as end:
             self._end(end)
 
     def fail(self, error: Unreachable) -> None:
+        """Report to the flow that a step failed."""
         try:
             self.step = self._flow.throw(error)
         except StopIteration as end:
@@ -156,105 +165,111 @@ class FlowRun(Generic[T]):
 # -- one call ----------------------------------------------------------------------------------------------------------
 
 
-def perform_call(state: ClientState, row: Endpoint, spec: RequestSpec) -> Flow[Any]:
-    """One call: sent, and sent again where that does no harm and may help. Ends with what the row returns.
+def perform_call(state: ClientState, endpoint: Endpoint, spec: RequestSpec) -> Flow[Any]:
+    """Perform one call, and retry it if that is safe and may help. Returns what the endpoint declares.
 
-    Raises `Refused` and `Unreachable`.
+    Raises `RequestRefused` and `Unreachable`.
     """
-    request = build_request(state, row, spec)
+    request = build_request(state, endpoint, spec)
     reply = yield from send_with_retries(
-        state, request, success_statuses=row.success_statuses, is_repeatable=_is_safe(row, request)
+        state, request, success_statuses=endpoint.success_statuses, is_repeatable=_can_repeat(endpoint, request)
     )
-    value = decode_value(row, reply)
-    return _answer(reply, value) if row.kind is EndpointKind.READ else value
+    value = decode_value(endpoint, reply)
+    return _build_response(reply, value) if endpoint.kind is EndpointKind.READ else value
 
 
 def send_with_retries(
     state: ClientState, request: ClientRequest, *, is_repeatable: bool, success_statuses: tuple[int, ...] = ()
 ) -> Flow[ClientReply]:
-    """A reply that is a success. `answers`: statuses beside the usual ones that are no refusals."""
+    """Return a successful reply. `success_statuses`: further statuses that are not errors."""
     retries, world = state.retry_policy, state.world
-    gives_up_at_s = world.monotonic_s() + request.timeout_s
-    attempt, unheard = 1, 0
+    deadline_s = world.monotonic_s() + request.timeout_s
+    attempt, unsent_count = 1, 0
     while True:
-        used = state.current_server
+        server = state.current_server
         pause_s: float | None = None
         try:
-            reply = yield SendRequest(request, used)
+            reply = yield SendRequest(request, server)
             assert isinstance(reply, ClientReply)
             if reply.status < 300 or reply.status in success_statuses:
                 return reply
             error: RequestRefused | Unreachable = build_error(reply)
             if reply.status in FAILOVER_STATUSES:
-                state.switch_server(used)
+                state.switch_server(server)
             if not isinstance(error, TRANSIENT_ERRORS) or not is_repeatable:
                 raise error
             pause_s = error.retry_after_s if isinstance(error, RequestRefused) else None
         except Unreachable as unreachable:
-            state.switch_server(used)
+            state.switch_server(server)
             error = unreachable
             if error.is_sent and not is_repeatable:
                 raise
             if not error.is_sent:
-                # Nobody heard it: another server is asked at once, as long as there is one that was not.
-                unheard += 1
-                if unheard % state.server_count:
+                # No server received the request: try the next one at once, until all have been tried.
+                unsent_count += 1
+                if unsent_count % state.server_count:
                     continue
         pause_s = pause_s if pause_s is not None else retries.draw_pause_s(attempt, world)
         attempt += 1
-        if attempt > retries.max_attempts or world.monotonic_s() + pause_s >= gives_up_at_s:
+        if attempt > retries.max_attempts or world.monotonic_s() + pause_s >= deadline_s:
             raise error
         yield PauseFlow(pause_s)
 
 
 def send_once(state: ClientState, request: ClientRequest) -> Flow[ClientReply]:
-    """Any request, and whatever is answered, also a refusal. Sent again only to a server that has not heard it."""
+    """Send any request and return the reply, even an error. It is sent to another server only if none has received it."""
     for _ in range(state.server_count - 1):
-        used = state.current_server
+        server = state.current_server
         try:
-            return (yield from _sent_to(used, request))
+            return (yield from _send_to(server, request))
         except Unreachable as error:
-            state.switch_server(used)
+            state.switch_server(server)
             if error.is_sent:
                 raise
-    return (yield from _sent_to(state.current_server, request))
+    return (yield from _send_to(state.current_server, request))
 
 
-def _sent_to(server: int, request: ClientRequest) -> Flow[ClientReply]:
+def _send_to(server: int, request: ClientRequest) -> Flow[ClientReply]:
     reply = yield SendRequest(request, server)
     assert isinstance(reply, ClientReply)
     return reply
 
 
-def _is_safe(row: Endpoint, request: ClientRequest) -> bool:
-    return is_repeatable(row) or "idempotency-key" in request.headers
+def _can_repeat(endpoint: Endpoint, request: ClientRequest) -> bool:
+    """Return whether the request may be sent again without a second effect."""
+    return is_repeatable(endpoint) or "idempotency-key" in request.headers
 
 
-def build_request(state: ClientState, row: Endpoint, spec: RequestSpec) -> ClientRequest:
+def build_request(state: ClientState, endpoint: Endpoint, spec: RequestSpec) -> ClientRequest:
+    """Build the request of a call from its options and the client's defaults."""
     options, defaults = spec.options, state.defaults
-    query = list(build_query(row, spec.query))
+    query = list(build_query(endpoint, spec.query))
     for name, default in (("namespace", defaults.namespace), ("region", defaults.region)):
         value = options.get(name, default)
         if value:
             query.append((name, str(value)))
-    timeout_s = STREAMED_BODY_TIMEOUT_S if row.has_streamed_body else REQUEST_TIMEOUT_S
-    if row.kind is EndpointKind.READ:
-        timeout_s = _read_query(row, spec, defaults, query)
+    timeout_s = STREAMED_BODY_TIMEOUT_S if endpoint.has_streamed_body else REQUEST_TIMEOUT_S
+    if endpoint.kind is EndpointKind.READ:
+        timeout_s = _add_read_options(endpoint, spec, defaults, query)
     headers = dict(spec.headers)
     body = b""
     if spec.body is not None:
         body = spec.body if isinstance(spec.body, bytes) else msgspec.json.encode(spec.body)
         headers.setdefault("content-type", "application/json")
-    if has_idempotency_key(row):
+    if has_idempotency_key(endpoint):
         key = options.get("idempotency_key") or (state.world.new_id() if state.retry_policy.max_attempts > 1 else "")
         if key:
             headers["idempotency-key"] = key
-    return ClientRequest(row.method, build_path(row, spec.path_values), tuple(query), headers, body, timeout_s)
+    return ClientRequest(
+        endpoint.method, build_path(endpoint, spec.path_values), tuple(query), headers, body, timeout_s
+    )
 
 
-def _read_query(row: Endpoint, ask: RequestSpec, defaults: ClientDefaults, query: list[tuple[str, str]]) -> float:
-    """Adds what reads may say; the time within which the reply must come."""
-    options = ask.options
+def _add_read_options(
+    endpoint: Endpoint, spec: RequestSpec, defaults: ClientDefaults, query: list[tuple[str, str]]
+) -> float:
+    """Add the parameters of reads to `query`. Returns the timeout for the reply."""
+    options = spec.options
     texts = {"filter": options.get("filter"), "prefix": options.get("prefix"), "next_token": options.get("next_token")}
     query.extend((name, value) for name, value in texts.items() if value)
     if options.get("per_page"):
@@ -264,92 +279,97 @@ def _read_query(row: Endpoint, ask: RequestSpec, defaults: ClientDefaults, query
     if options.get("stale", defaults.stale):
         query.append(("stale", ""))
     index = options.get("index", 0)
-    if not index or not row.can_block:
+    if not index or not endpoint.can_block:
         return REQUEST_TIMEOUT_S
     query.append(("index", str(index)))
     wait_s = options.get("wait_s")
     if wait_s is not None:
-        query.append(("wait", f"{max(1, round(wait_s * 1000))}ms"))  # None at all would mean the server's default.
+        query.append(
+            ("wait", f"{max(1, round(wait_s * 1000))}ms")
+        )  # At least 1 ms, because 0 would select the server's default.
     return (DEFAULT_WAIT_S if wait_s is None else wait_s) * MAX_WAIT_FACTOR + BLOCKING_QUERY_MARGIN_S
 
 
-# -- what is made of replies -------------------------------------------------------------------------------------------
+# -- decoding replies -------------------------------------------------------------------------------------------
 
 
-def decode_value(row: Endpoint, reply: ClientReply) -> Any:
-    """The reply's body as the row declares it. Raises `NotUnderstood`."""
-    if row.reply_type is None:
-        return reply.body if row.content_type else None
-    if row.reply_type is bytes:
+def decode_value(endpoint: Endpoint, reply: ClientReply) -> Any:
+    """Decode the body of a reply as its endpoint declares. Raises `UnexpectedReply`."""
+    if endpoint.reply_type is None:
+        return reply.body if endpoint.content_type else None
+    if endpoint.reply_type is bytes:
         return reply.body
-    if row.content_type and row.reply_type is str:
+    if endpoint.content_type and endpoint.reply_type is str:
         return reply.body.decode("utf-8", "replace")
-    return decode_json(row, reply.body)
+    return decode_json(endpoint, reply.body)
 
 
-def decode_json(row: Endpoint, body: bytes) -> Any:
+def decode_json(endpoint: Endpoint, body: bytes) -> Any:
+    """Decode JSON as the endpoint's reply type. Raises `UnexpectedReply`."""
     try:
-        return msgspec.json.decode(body, type=row.reply_type)
+        return msgspec.json.decode(body, type=endpoint.reply_type)
     except msgspec.MsgspecError as error:
-        text = f"what answers is no server that this client understands: {error}"
+        text = f"unexpected reply: {error}. Check that the address is that of a Wharf server"
         raise UnexpectedReply(text, is_sent=True) from error
 
 
-def _answer(reply: ClientReply, value: Any) -> Response[Any]:
+def _build_response(reply: ClientReply, value: Any) -> Response[Any]:
+    """Return the response of a read, with the values of its headers."""
     return Response(
         value,
-        _number(reply, "x-cluster-index"),
+        _parse_number_header(reply, "x-cluster-index"),
         reply.headers.get("x-cluster-knownleader", "true") == "true",
-        _number(reply, "x-cluster-lastcontact"),
+        _parse_number_header(reply, "x-cluster-lastcontact"),
         reply.headers.get("x-cluster-nexttoken", ""),
     )
 
 
-def _number(reply: ClientReply, header: str) -> int:
+def _parse_number_header(reply: ClientReply, header: str) -> int:
+    """Return the number in a header; 0 if it is missing or invalid."""
     text = reply.headers.get(header, "0")
     return int(text) if text.isascii() and text.isdigit() else 0
 
 
-# -- calls that go on --------------------------------------------------------------------------------------------------
+# -- repeated calls --------------------------------------------------------------------------------------------------
 
 
-def follow_changes(state: ClientState, row: Endpoint, spec: RequestSpec) -> Flow[None]:
-    """Gives the answer, and again whenever the servers have a newer one, for ever.
+def follow_changes(state: ClientState, endpoint: Endpoint, spec: RequestSpec) -> Flow[None]:
+    """Yield the current response, and a new one whenever it changes, without end.
 
-    Outages are waited out. Where the index goes back (the servers were restored, or began anew) what they say now is
-    given, and followed from there.
+    Outages are waited out. If the index decreases, because the servers were restored or reset, the new response is yielded and
+    followed from there.
     """
-    waits = row.kind is EndpointKind.READ and row.can_block
-    assert waits, f"{row.name} does not wait for anything, so it cannot be followed"
+    can_block = endpoint.kind is EndpointKind.READ and endpoint.can_block
+    assert can_block, f"{endpoint.name} does not support blocking queries, so it cannot be followed"
     world = state.world
-    troubles = 0
+    failure_count = 0
     while True:
-        asked, began_s = spec.options.get("index", 0), world.monotonic_s()
+        requested_index, start_s = spec.options.get("index", 0), world.monotonic_s()
         try:
-            answer = yield from perform_call(state, row, spec)
+            response = yield from perform_call(state, endpoint, spec)
         except (Unreachable, *TRANSIENT_ERRORS) as error:
             if isinstance(error, UnexpectedReply):
                 raise
-            troubles += 1
-            yield PauseFlow(state.draw_pause_s(troubles, error))
+            failure_count += 1
+            yield PauseFlow(state.draw_pause_s(failure_count, error))
             continue
-        if answer.index != asked:
-            troubles = 0
-            yield YieldValue(answer)
-        elif world.monotonic_s() - began_s < MIN_BLOCKING_TIME_S:
-            # Who answers so does not wait (a proxy, say); asked on and on it would do nothing else.
-            troubles += 1
-            yield PauseFlow(state.draw_pause_s(troubles))
-        spec.options["index"] = max(1, answer.index)  # With an index of 0 nothing would ever block.
+        if response.index != requested_index:
+            failure_count = 0
+            yield YieldValue(response)
+        elif world.monotonic_s() - start_s < MIN_BLOCKING_TIME_S:
+            # The server (or a proxy) did not block. Without a pause the client would send requests in a tight loop.
+            failure_count += 1
+            yield PauseFlow(state.draw_pause_s(failure_count))
+        spec.options["index"] = max(1, response.index)  # A query with index 0 never blocks.
 
 
-def iterate_records(state: ClientState, row: Endpoint, spec: RequestSpec) -> Flow[None]:
-    """Gives all records of a list, fetched page by page, however many there are."""
+def iterate_records(state: ClientState, endpoint: Endpoint, spec: RequestSpec) -> Flow[None]:
+    """Yield all records of a list, fetched page by page."""
     spec.options.setdefault("per_page", DEFAULT_PAGE_SIZE)
     while True:
-        answer = yield from perform_call(state, row, spec)
-        for record in answer.value:
+        response = yield from perform_call(state, endpoint, spec)
+        for record in response.value:
             yield YieldValue(record)
-        if not answer.next_token:
+        if not response.next_token:
             return
-        spec.options["next_token"] = answer.next_token
+        spec.options["next_token"] = response.next_token

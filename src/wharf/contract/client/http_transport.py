@@ -1,4 +1,4 @@
-"""Requests over a socket, with connections kept open between them: awaited, and with a thread that waits."""
+"""The HTTP transports, async and sync. Connections stay open between requests."""
 
 import re
 import ssl
@@ -12,12 +12,13 @@ from wharf.contract.client.transport import CONNECT_TIMEOUT_S, UNIX_SCHEME, Clie
 
 _ERRNO: Final = re.compile(r"\[Errno -?\d+\] ")
 UNSENT_ERRORS: Final = (httpx2.UnsupportedProtocol, httpx2.LocalProtocolError, httpx2.InvalidURL)
-"""What is wrong with the request itself, found before anything left this machine."""
+"""Errors in the request itself, found before anything was sent."""
 MAX_IDLE_CONNECTIONS: Final = 100
+"""Connections that stay open to one server; limits open sockets."""
 
 
-class _Line:
-    """What both share: the address, what every request carries, and what errors of the library mean."""
+class _HttpConfig:
+    """The parts that both transports share: address, default headers, and translation of httpx2 errors."""
 
     def __init__(
         self,
@@ -34,7 +35,8 @@ class _Line:
         self.verify: ssl.SSLContext | bool = tls or address.startswith("https")
         self.extensions = {"sni_hostname": server_name} if server_name else {}
 
-    def options(self) -> dict[str, Any]:  # As both clients of the library take them.
+    def build_client_options(self) -> dict[str, Any]:  # The values have different types.
+        """Return the constructor arguments of both httpx2 clients."""
         return {
             "base_url": "http://localhost" if self.socket else self.address,
             "headers": self.headers,
@@ -42,10 +44,10 @@ class _Line:
             "verify": self.verify,
         }
 
-    def request(self, client: Any, request: ClientRequest) -> httpx2.Request:
-        """`client`: either of the library's."""
+    def build_request(self, client: Any, request: ClientRequest) -> httpx2.Request:
+        """Build a request with an async or sync httpx2 client. Raises `Unreachable` if it is invalid."""
         timeout = httpx2.Timeout(request.timeout_s, connect=min(CONNECT_TIMEOUT_S, request.timeout_s))
-        with self.failing():
+        with self.translate_errors():
             built: httpx2.Request = client.build_request(
                 request.method,
                 request.path,
@@ -58,29 +60,30 @@ class _Line:
         return built
 
     @contextmanager
-    def failing(self) -> Iterator[None]:
-        """Inside, errors of the library become ours."""
+    def translate_errors(self) -> Iterator[None]:
+        """Return a context that translates httpx2 errors to `Unreachable`."""
         try:
             yield
         except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, *UNSENT_ERRORS) as error:
-            raise Unreachable(f"no server answers at {self.address} ({_said(error)})", is_sent=False) from error
+            raise Unreachable(f"cannot connect to {self.address} ({_describe_error(error)})", is_sent=False) from error
         except httpx2.RequestError as error:
-            raise Unreachable(f"{self.address} gave no reply ({_said(error)})", is_sent=True) from error
+            raise Unreachable(f"no reply from {self.address} ({_describe_error(error)})", is_sent=True) from error
 
 
-def _no_address(line: _Line, error: Exception) -> Unreachable:
-    return Unreachable(f"{line.address} is no address ({_said(error)})", is_sent=False)
+def _build_address_error(config: _HttpConfig, error: Exception) -> Unreachable:
+    """Return the error for an invalid address."""
+    return Unreachable(f"invalid address {config.address} ({_describe_error(error)})", is_sent=False)
 
 
-def _limits() -> httpx2.Limits:
+def _build_limits() -> httpx2.Limits:
     return httpx2.Limits(max_connections=None, max_keepalive_connections=MAX_IDLE_CONNECTIONS)
 
 
 class HttpTransport:
-    """Talks to one server. `tls` says whose certificates are believed, and shows ours; without it, the system's.
+    """Sends requests to one server.
 
-    `server_name`: the name that its certificate must hold, where that is not the address's. Raises `Unreachable` for an
-    address that is none.
+    `tls` holds trusted certificates and the client certificate; the default is the system's trust store. `server_name` is the name in
+    the server's certificate, if it differs from the address. Raises `Unreachable` if the address is invalid.
     """
 
     def __init__(
@@ -92,46 +95,50 @@ class HttpTransport:
         server_name: str = "",
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        line = self._line = _Line(address, token=token, tls=tls, server_name=server_name, headers=headers)
+        config = self._config = _HttpConfig(address, token=token, tls=tls, server_name=server_name, headers=headers)
         try:
-            transport = httpx2.AsyncHTTPTransport(uds=line.socket, limits=_limits()) if line.socket else None
-            self._http = httpx2.AsyncClient(**line.options(), limits=_limits(), transport=transport)
+            transport = httpx2.AsyncHTTPTransport(uds=config.socket, limits=_build_limits()) if config.socket else None
+            self._http = httpx2.AsyncClient(
+                **config.build_client_options(), limits=_build_limits(), transport=transport
+            )
         except httpx2.InvalidURL as error:
-            raise _no_address(line, error) from error
+            raise _build_address_error(config, error) from error
 
     async def send(self, request: ClientRequest) -> ClientReply:
-        built = self._line.request(self._http, request)
-        with self._line.failing():
+        built = self._config.build_request(self._http, request)
+        with self._config.translate_errors():
             reply = await self._http.send(built)
-        return ClientReply(reply.status_code, _headers(reply), reply.content)
+        return ClientReply(reply.status_code, _get_headers(reply), reply.content)
 
     async def open(self, request: ClientRequest) -> "HttpStreamedReply":
-        built = self._line.request(self._http, request)
-        with self._line.failing():
-            return HttpStreamedReply(self._line, await self._http.send(built, stream=True))
+        built = self._config.build_request(self._http, request)
+        with self._config.translate_errors():
+            return HttpStreamedReply(self._config, await self._http.send(built, stream=True))
 
     async def close(self) -> None:
         await self._http.aclose()
 
 
 class HttpStreamedReply:
-    def __init__(self, line: _Line, reply: httpx2.Response) -> None:
+    """A streamed reply over HTTP."""
+
+    def __init__(self, config: _HttpConfig, reply: httpx2.Response) -> None:
         self.status = reply.status_code
-        self.headers = _headers(reply)
-        self._line = line
+        self.headers = _get_headers(reply)
+        self._config = config
         self._reply = reply
-        self._pieces: AsyncIterator[bytes] = reply.aiter_bytes()
+        self._chunks: AsyncIterator[bytes] = reply.aiter_bytes()
 
     async def read_chunk(self) -> bytes:
-        with self._line.failing():
-            return await anext(self._pieces, b"")
+        with self._config.translate_errors():
+            return await anext(self._chunks, b"")
 
     async def close(self) -> None:
         await self._reply.aclose()
 
 
 class SyncHttpTransport:
-    """The same, with a thread that waits."""
+    """Sends requests to one server synchronously. The arguments are those of `HttpTransport`."""
 
     def __init__(
         self,
@@ -142,50 +149,53 @@ class SyncHttpTransport:
         server_name: str = "",
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        line = self._line = _Line(address, token=token, tls=tls, server_name=server_name, headers=headers)
+        config = self._config = _HttpConfig(address, token=token, tls=tls, server_name=server_name, headers=headers)
         try:
-            transport = httpx2.HTTPTransport(uds=line.socket, limits=_limits()) if line.socket else None
-            self._http = httpx2.Client(**line.options(), limits=_limits(), transport=transport)
+            transport = httpx2.HTTPTransport(uds=config.socket, limits=_build_limits()) if config.socket else None
+            self._http = httpx2.Client(**config.build_client_options(), limits=_build_limits(), transport=transport)
         except httpx2.InvalidURL as error:
-            raise _no_address(line, error) from error
+            raise _build_address_error(config, error) from error
 
     def send(self, request: ClientRequest) -> ClientReply:
-        built = self._line.request(self._http, request)
-        with self._line.failing():
+        built = self._config.build_request(self._http, request)
+        with self._config.translate_errors():
             reply = self._http.send(built)
-        return ClientReply(reply.status_code, _headers(reply), reply.content)
+        return ClientReply(reply.status_code, _get_headers(reply), reply.content)
 
     def open(self, request: ClientRequest) -> "SyncHttpStreamedReply":
-        built = self._line.request(self._http, request)
-        with self._line.failing():
-            return SyncHttpStreamedReply(self._line, self._http.send(built, stream=True))
+        built = self._config.build_request(self._http, request)
+        with self._config.translate_errors():
+            return SyncHttpStreamedReply(self._config, self._http.send(built, stream=True))
 
     def close(self) -> None:
         self._http.close()
 
 
 class SyncHttpStreamedReply:
-    def __init__(self, line: _Line, reply: httpx2.Response) -> None:
+    """A streamed reply over HTTP, read synchronously."""
+
+    def __init__(self, config: _HttpConfig, reply: httpx2.Response) -> None:
         self.status = reply.status_code
-        self.headers = _headers(reply)
-        self._line = line
+        self.headers = _get_headers(reply)
+        self._config = config
         self._reply = reply
-        self._pieces: Iterator[bytes] = reply.iter_bytes()
+        self._chunks: Iterator[bytes] = reply.iter_bytes()
 
     def read_chunk(self) -> bytes:
-        with self._line.failing():
-            return next(self._pieces, b"")
+        with self._config.translate_errors():
+            return next(self._chunks, b"")
 
     def close(self) -> None:
         self._reply.close()
 
 
-def _headers(reply: httpx2.Response) -> dict[str, str]:
+def _get_headers(reply: httpx2.Response) -> dict[str, str]:
     return {name.lower(): value for name, value in reply.headers.items()}
 
 
-def _said(error: Exception) -> str:
+def _describe_error(error: Exception) -> str:
+    """Return the text of an httpx2 error, without error numbers."""
     text = _ERRNO.sub("", str(error))
     if "WRONG_VERSION_NUMBER" in text or "RECORD_LAYER_FAILURE" in text:
-        return "what answers there speaks no TLS: its address begins with http://"
+        return "the server does not use TLS: try an address that begins with http://"
     return text or type(error).__name__

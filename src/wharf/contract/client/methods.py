@@ -1,7 +1,7 @@
-"""How a description of a call becomes a method of both clients: one that gives T, and one that is awaited for T.
+"""Descriptors that turn the description of a call into a method of both clients, synchronous and asynchronous.
 
-A method is declared once, in a noun: a function that takes what the caller says and returns what to ask. Bound to a
-client it asks. Both clients see the function's own arguments; type checkers too.
+A method is declared once, in a method group: a function that takes the caller's arguments and returns a request spec. On a client,
+the method sends that request. Type checkers see the function's own arguments on both clients.
 """
 
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
@@ -24,163 +24,186 @@ M = TypeVar("M", bound="SyncClient | AsyncClient")
 DescribeCall = Callable[..., RequestSpec]
 
 METHODS_BY_ENDPOINT: Final[dict[str, list[tuple[str, DescribeCall]]]] = {}
-"""Of each row the methods that ask it: their full names and descriptions. For the test that walks the table."""
+"""Endpoint name -> qualified name and description of its methods. For the test that covers the whole table."""
 
 
 class MethodGroup(Generic[M]):
-    """Methods about one kind of thing, of one client."""
+    """The methods of one client for one noun, such as jobs."""
 
     def __init__(self, client: M) -> None:
         self.client = client
 
 
-class _Bound(Generic[P]):
-    """A method of a client."""
+class _BoundMethod(Generic[P]):
+    """A method that is bound to a client."""
 
     def __init__(
-        self, client: Any, noun: Any, row: Endpoint, describe: DescribeCall
-    ) -> None:  # Typed where it is bound.
+        self, client: Any, group: Any, endpoint: Endpoint, describe: DescribeCall
+    ) -> None:  # Any, because the descriptors' overloads declare the types.
         self._client = client
-        self._noun = noun
-        self._row = row
+        self._group = group
+        self._endpoint = endpoint
         self._describe = describe
         self.__doc__ = describe.__doc__
 
-    def _ask(self, *args: Any, **options: Any) -> RequestSpec:
-        return self._describe(self._noun, *args, **options)
+    def _build_spec(self, *args: Any, **options: Any) -> RequestSpec:
+        """Return the request spec for these arguments."""
+        return self._describe(self._group, *args, **options)
 
 
-class SyncRead(_Bound[P], Generic[P, T]):
+class SyncRead(_BoundMethod[P], Generic[P, T]):
+    """A read method of the synchronous client."""
+
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Response[T]:
-        answer: Response[T] = self._client.perform_call(self._row, self._ask(*args, **kwargs))
-        return answer
+        response: Response[T] = self._client.perform_call(self._endpoint, self._build_spec(*args, **kwargs))
+        return response
 
     def follow(self, *args: P.args, **kwargs: P.kwargs) -> Generator[Response[T], None, None]:
-        """What it says now, and again whenever that changes, for ever. Outages are waited out."""
-        gives: Generator[Response[T], None, None] = self._client.iterate(
-            flow.follow_changes, self._row, self._ask(*args, **kwargs)
+        """Yield the current response, and a new one whenever it changes, without end. Outages are waited out."""
+        values: Generator[Response[T], None, None] = self._client.iterate(
+            flow.follow_changes, self._endpoint, self._build_spec(*args, **kwargs)
         )
-        return gives
+        return values
 
 
-class AsyncRead(_Bound[P], Generic[P, T]):
+class AsyncRead(_BoundMethod[P], Generic[P, T]):
+    """A read method of the asyncio client."""
+
     async def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Response[T]:
-        answer: Response[T] = await self._client.perform_call(self._row, self._ask(*args, **kwargs))
-        return answer
+        response: Response[T] = await self._client.perform_call(self._endpoint, self._build_spec(*args, **kwargs))
+        return response
 
     def follow(self, *args: P.args, **kwargs: P.kwargs) -> AsyncGenerator[Response[T], None]:
-        """What it says now, and again whenever that changes, for ever. Outages are waited out."""
-        gives: AsyncGenerator[Response[T], None] = self._client.iterate(
-            flow.follow_changes, self._row, self._ask(*args, **kwargs)
+        """Yield the current response, and a new one whenever it changes, without end. Outages are waited out."""
+        values: AsyncGenerator[Response[T], None] = self._client.iterate(
+            flow.follow_changes, self._endpoint, self._build_spec(*args, **kwargs)
         )
-        return gives
+        return values
 
 
 class SyncList(SyncRead[P, list[R]]):
+    """A list method of the synchronous client."""
+
     def iterate(self, *args: P.args, **kwargs: P.kwargs) -> Generator[R, None, None]:
-        """All records, fetched page by page."""
-        gives: Generator[R, None, None] = self._client.iterate(
-            flow.iterate_records, self._row, self._ask(*args, **kwargs)
+        """Yield all records, fetched page by page."""
+        values: Generator[R, None, None] = self._client.iterate(
+            flow.iterate_records, self._endpoint, self._build_spec(*args, **kwargs)
         )
-        return gives
+        return values
 
 
 class AsyncList(AsyncRead[P, list[R]]):
+    """A list method of the asyncio client."""
+
     def iterate(self, *args: P.args, **kwargs: P.kwargs) -> AsyncGenerator[R, None]:
-        """All records, fetched page by page."""
-        gives: AsyncGenerator[R, None] = self._client.iterate(
-            flow.iterate_records, self._row, self._ask(*args, **kwargs)
+        """Yield all records, fetched page by page."""
+        values: AsyncGenerator[R, None] = self._client.iterate(
+            flow.iterate_records, self._endpoint, self._build_spec(*args, **kwargs)
         )
-        return gives
+        return values
 
 
 class _Method:
+    """A descriptor of a client method, for the endpoint with this name."""
+
     def __init__(self, name: str, describe: DescribeCall) -> None:
-        self.row = ENDPOINT_BY_NAME[name]
+        self.endpoint = ENDPOINT_BY_NAME[name]
         self.describe = describe
         self.__doc__ = describe.__doc__
         METHODS_BY_ENDPOINT.setdefault(name, []).append((describe.__qualname__, describe))
 
 
 class ReadMethod(_Method, Generic[P, T]):
+    """Becomes `SyncRead` or `AsyncRead`, depending on the client."""
+
     @overload
-    def __get__(self, noun: None, owner: type) -> Self: ...
+    def __get__(self, group: None, owner: type) -> Self: ...
     @overload
-    def __get__(self, noun: "MethodGroup[SyncClient]", owner: type) -> SyncRead[P, T]: ...
+    def __get__(self, group: "MethodGroup[SyncClient]", owner: type) -> SyncRead[P, T]: ...
     @overload
-    def __get__(self, noun: "MethodGroup[AsyncClient]", owner: type) -> AsyncRead[P, T]: ...
-    def __get__(self, noun: Any, owner: type) -> Any:  # Which of these it is, is told above.
-        if noun is None:
+    def __get__(self, group: "MethodGroup[AsyncClient]", owner: type) -> AsyncRead[P, T]: ...
+    def __get__(self, group: Any, owner: type) -> Any:  # The overloads above have the types.
+        if group is None:
             return self
-        kind = AsyncRead if noun.client.IS_ASYNC else SyncRead
-        return kind(noun.client, noun, self.row, self.describe)
+        kind = AsyncRead if group.client.IS_ASYNC else SyncRead
+        return kind(group.client, group, self.endpoint, self.describe)
 
 
 class ListMethod(_Method, Generic[P, R]):
+    """Becomes `SyncList` or `AsyncList`, depending on the client."""
+
     @overload
-    def __get__(self, noun: None, owner: type) -> Self: ...
+    def __get__(self, group: None, owner: type) -> Self: ...
     @overload
-    def __get__(self, noun: "MethodGroup[SyncClient]", owner: type) -> SyncList[P, R]: ...
+    def __get__(self, group: "MethodGroup[SyncClient]", owner: type) -> SyncList[P, R]: ...
     @overload
-    def __get__(self, noun: "MethodGroup[AsyncClient]", owner: type) -> AsyncList[P, R]: ...
-    def __get__(self, noun: Any, owner: type) -> Any:  # Which of these it is, is told above.
-        if noun is None:
+    def __get__(self, group: "MethodGroup[AsyncClient]", owner: type) -> AsyncList[P, R]: ...
+    def __get__(self, group: Any, owner: type) -> Any:  # The overloads above have the types.
+        if group is None:
             return self
-        kind = AsyncList if noun.client.IS_ASYNC else SyncList
-        return kind(noun.client, noun, self.row, self.describe)
+        kind = AsyncList if group.client.IS_ASYNC else SyncList
+        return kind(group.client, group, self.endpoint, self.describe)
 
 
 class CallMethod(_Method, Generic[P, T]):
+    """Becomes a function that returns T, or a coroutine function on the asyncio client."""
+
     @overload
-    def __get__(self, noun: None, owner: type) -> Self: ...
+    def __get__(self, group: None, owner: type) -> Self: ...
     @overload
-    def __get__(self, noun: "MethodGroup[SyncClient]", owner: type) -> Callable[P, T]: ...
+    def __get__(self, group: "MethodGroup[SyncClient]", owner: type) -> Callable[P, T]: ...
     @overload
-    def __get__(self, noun: "MethodGroup[AsyncClient]", owner: type) -> Callable[P, Coroutine[Any, Any, T]]: ...
-    def __get__(self, noun: Any, owner: type) -> Any:  # Which of these it is, is told above.
-        if noun is None:
+    def __get__(self, group: "MethodGroup[AsyncClient]", owner: type) -> Callable[P, Coroutine[Any, Any, T]]: ...
+    def __get__(self, group: Any, owner: type) -> Any:  # The overloads above have the types.
+        if group is None:
             return self
 
-        def method(*args: Any, **kwargs: Any) -> Any:  # As the description.
-            return noun.client.perform_call(self.row, self.describe(noun, *args, **kwargs))
+        def method(*args: Any, **kwargs: Any) -> Any:  # The arguments of the description.
+            return group.client.perform_call(self.endpoint, self.describe(group, *args, **kwargs))
 
         method.__doc__ = self.__doc__
         return method
 
 
 class StreamMethod(_Method, Generic[P, T]):
+    """Becomes a function that returns a generator, or an async generator on the asyncio client."""
+
     @overload
-    def __get__(self, noun: None, owner: type) -> Self: ...
+    def __get__(self, group: None, owner: type) -> Self: ...
     @overload
-    def __get__(self, noun: "MethodGroup[SyncClient]", owner: type) -> Callable[P, Generator[T, None, None]]: ...
+    def __get__(self, group: "MethodGroup[SyncClient]", owner: type) -> Callable[P, Generator[T, None, None]]: ...
     @overload
-    def __get__(self, noun: "MethodGroup[AsyncClient]", owner: type) -> Callable[P, AsyncGenerator[T, None]]: ...
-    def __get__(self, noun: Any, owner: type) -> Any:  # Which of these it is, is told above.
-        if noun is None:
+    def __get__(self, group: "MethodGroup[AsyncClient]", owner: type) -> Callable[P, AsyncGenerator[T, None]]: ...
+    def __get__(self, group: Any, owner: type) -> Any:  # The overloads above have the types.
+        if group is None:
             return self
 
-        def method(*args: Any, **kwargs: Any) -> Any:  # As the description.
-            return noun.client.iterate(read_stream, self.row, self.describe(noun, *args, **kwargs))
+        def method(*args: Any, **kwargs: Any) -> Any:  # The arguments of the description.
+            return group.client.iterate(read_stream, self.endpoint, self.describe(group, *args, **kwargs))
 
         method.__doc__ = self.__doc__
         return method
 
 
-# What stands above a description: the row that it is about, and what it comes back as. A description's first argument is
-# its noun, of either client.
+# Decorators for descriptions. They name the endpoint and select the kind of reply. The first argument of a description is its
+# method group.
 
 
 def read_method(name: str) -> Callable[[Callable[Concatenate[Any, P], ReadSpec[T]]], ReadMethod[P, T]]:
+    """Decorate a description as a read of this endpoint."""
     return lambda describe: ReadMethod(name, describe)
 
 
 def list_method(name: str) -> Callable[[Callable[Concatenate[Any, P], ListSpec[R]]], ListMethod[P, R]]:
+    """Decorate a description as a list of this endpoint."""
     return lambda describe: ListMethod(name, describe)
 
 
 def call_method(name: str) -> Callable[[Callable[Concatenate[Any, P], CallSpec[T]]], CallMethod[P, T]]:
+    """Decorate a description as a single call of this endpoint."""
     return lambda describe: CallMethod(name, describe)
 
 
 def stream_method(name: str) -> Callable[[Callable[Concatenate[Any, P], StreamSpec[T]]], StreamMethod[P, T]]:
+    """Decorate a description as a stream of this endpoint."""
     return lambda describe: StreamMethod(name, describe)

@@ -1,4 +1,4 @@
-"""Where the servers are, and as whom they are spoken to: from the environment, and from what the caller says."""
+"""Client settings: server addresses, credentials and defaults, from environment variables or from the caller."""
 
 import os
 from collections.abc import Mapping
@@ -8,12 +8,15 @@ import msgspec
 
 DEFAULT_ADDRESS: Final = "http://127.0.0.1:4646"
 ENVIRONMENT_PREFIXES: Final = ("WHARF_", "NOMAD_")
-"""Ours wins: programs that were made for the peer find what they are used to."""
+"""The first prefix wins. Nomad's variables work too, so that programs written for Nomad need no changes."""
 FALSE_VALUES: Final = ("", "0", "f", "F", "false", "False", "FALSE")
 
 
 class ClientSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """`addresses` are used in turn: `http://…`, `https://…` or `unix:///…`; without a scheme it is http."""
+    """The servers and the credentials of a client.
+
+    `addresses` are tried in order: `http://…`, `https://…` or `unix:///…`; without a scheme, http is used.
+    """
 
     addresses: tuple[str, ...] = (DEFAULT_ADDRESS,)
     token: str = ""
@@ -26,12 +29,12 @@ class ClientSettings(msgspec.Struct, frozen=True, kw_only=True):
     cert_file: str = ""
     key_file: str = ""
     server_name: str = ""
-    """The name that the servers' certificate must hold."""
+    """The name in the servers' certificate, if it differs from the address."""
     skip_verify: bool = False
     stale: bool = False
 
     def __repr__(self) -> str:
-        """Without what is secret."""
+        """Return a text without secrets."""
         return f"ClientSettings({', '.join(self.addresses)})"
 
 
@@ -49,21 +52,22 @@ FIELD_BY_VARIABLE: Final = {
 
 
 def read_settings(environment: Mapping[str, str] | None = None) -> ClientSettings:
-    """From the variables `WHARF_ADDR` (several: with commas), `WHARF_TOKEN` and so on; the peer's names count too."""
-    found = environment if environment is not None else os.environ
-    given: dict[str, str] = {
-        field: text for name, field in FIELD_BY_VARIABLE.items() if (text := _variable(found, name))
+    """Read the variables `WHARF_ADDR` (several addresses are separated by commas), `WHARF_TOKEN` and so on, or Nomad's."""
+    variables = environment if environment is not None else os.environ
+    fields: dict[str, str] = {
+        field: text for name, field in FIELD_BY_VARIABLE.items() if (text := _read_variable(variables, name))
     }
-    addresses = parse_addresses(_variable(found, "ADDR")) or (DEFAULT_ADDRESS,)
-    skip = _variable(found, "SKIP_VERIFY") not in FALSE_VALUES
-    return msgspec.structs.replace(ClientSettings(addresses=addresses, skip_verify=skip), **given)
+    addresses = parse_addresses(_read_variable(variables, "ADDR")) or (DEFAULT_ADDRESS,)
+    skip = _read_variable(variables, "SKIP_VERIFY") not in FALSE_VALUES
+    return msgspec.structs.replace(ClientSettings(addresses=addresses, skip_verify=skip), **fields)
 
 
 def parse_addresses(text: str) -> tuple[str, ...]:
-    """Each with its scheme."""
+    """Split a comma-separated list of addresses, and add `http://` to those without a scheme."""
     parts = [part.strip().rstrip("/") for part in text.split(",")]
     return tuple(part if "://" in part else f"http://{part}" for part in parts if part)
 
 
-def _variable(environment: Mapping[str, str], name: str) -> str:
+def _read_variable(environment: Mapping[str, str], name: str) -> str:
+    """Return the value of a variable with the first prefix that is set; empty if none is."""
     return next((text for prefix in ENVIRONMENT_PREFIXES if (text := environment.get(prefix + name, ""))), "")

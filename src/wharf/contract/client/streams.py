@@ -1,4 +1,4 @@
-"""Replies without an end: cut into values, and taken up again where they broke off."""
+"""Streamed replies: decoding chunks into values, and resuming a stream after a broken connection."""
 
 import json
 from base64 import b64decode
@@ -27,155 +27,160 @@ from wharf.contract.wire.endpoint_table import Endpoint
 from wharf.contract.wire.events import EventLine
 
 MAX_SILENCE_S: Final = 75.0
-"""Servers say every 30 s at least that a stream lives; one that was silent for this long does not."""
+"""Servers send a heartbeat on a stream at least every 30 s; after this silence the stream counts as broken."""
 
-_object_in = json.JSONDecoder().raw_decode
+_decode_first_object = json.JSONDecoder().raw_decode
 
 
-def read_stream(state: ClientState, row: Endpoint, spec: RequestSpec) -> Flow[None]:
-    """Gives what a stream says. One that goes on for ever is asked for again whenever it breaks off.
+def read_stream(state: ClientState, endpoint: Endpoint, spec: RequestSpec) -> Flow[None]:
+    """Yield the values of a stream. An endless stream is reopened whenever it ends or breaks.
 
-    Raises `Refused` where the servers will not have it, and `Unreachable` where a stream that has an end broke off.
+    Raises `RequestRefused` if the servers refuse it, and `Unreachable` if a finite stream breaks.
     """
-    cutter = _cutter_of(row)
-    troubles = 0
+    decoder = _build_decoder(endpoint)
+    failure_count = 0
     while True:
         cause: Exception | None = None
         try:
-            heard = yield from _one(state, row, spec, cutter)
-            if not cutter.is_endless:
+            has_value = yield from _read_until_end(state, endpoint, spec, decoder)
+            if not decoder.is_endless:
                 return
-            troubles = 0 if heard else troubles + 1
+            failure_count = 0 if has_value else failure_count + 1
         except (Unreachable, *TRANSIENT_ERRORS) as error:
-            if isinstance(error, UnexpectedReply) or not cutter.is_endless:
+            if isinstance(error, UnexpectedReply) or not decoder.is_endless:
                 raise
-            troubles += 1
+            failure_count += 1
             cause = error
-        cutter.resume(spec)
-        yield PauseFlow(state.draw_pause_s(max(1, troubles), cause))
+        decoder.resume(spec)
+        yield PauseFlow(state.draw_pause_s(max(1, failure_count), cause))
 
 
-def _one(standing: ClientState, row: Endpoint, ask: RequestSpec, cutter: "StreamDecoder") -> Flow[bool]:
-    """One stream to its end. Whether anything came."""
-    request = msgspec.structs.replace(build_request(standing, row, ask), timeout_s=MAX_SILENCE_S)
-    used = standing.current_server
+def _read_until_end(state: ClientState, endpoint: Endpoint, spec: RequestSpec, decoder: "StreamDecoder") -> Flow[bool]:
+    """Read one stream to its end. Returns whether it yielded a value."""
+    request = msgspec.structs.replace(build_request(state, endpoint, spec), timeout_s=MAX_SILENCE_S)
+    server = state.current_server
     try:
-        opened: Any = yield OpenStream(request, used)  # What the driver opened: its head, and what it is known by.
+        opened: Any = yield OpenStream(request, server)  # The streamed reply of the driver's transport.
         if opened.status >= 300:
             if opened.status in FAILOVER_STATUSES:
-                standing.switch_server(used)
-            raise build_error(ClientReply(opened.status, opened.headers, (yield from _rest(opened))))
-        is_heard = False
-        while piece := (yield ReadChunk(opened)):
-            assert isinstance(piece, bytes)
-            for value in cutter.feed(piece):
-                is_heard = True
+                state.switch_server(server)
+            raise build_error(ClientReply(opened.status, opened.headers, (yield from _buffer(opened))))
+        has_value = False
+        while chunk := (yield ReadChunk(opened)):
+            assert isinstance(chunk, bytes)
+            for value in decoder.feed(chunk):
+                has_value = True
                 yield YieldValue(value)
         yield CloseStream(opened)
-        return is_heard
+        return has_value
     except Unreachable:
-        standing.switch_server(used)
+        state.switch_server(server)
         raise
 
 
-def _rest(opened: Any) -> Flow[bytes]:
+def _buffer(opened: Any) -> Flow[bytes]:
+    """Read the remaining body of an opened reply and close it."""
     body = b""
-    while piece := (yield ReadChunk(opened)):
-        assert isinstance(piece, bytes)
-        body += piece
+    while chunk := (yield ReadChunk(opened)):
+        assert isinstance(chunk, bytes)
+        body += chunk
     yield CloseStream(opened)
     return body
 
 
 class StreamDecoder(Protocol):
-    """Makes values of pieces. What it knows of what was given tells where to begin after a break."""
+    """Decodes chunks into values. Remembers its position, so that a broken stream can be resumed."""
 
     is_endless: bool
-    """Whether an end is no end."""
+    """Whether the stream is reopened after its end."""
 
-    def feed(self, piece: bytes) -> Iterator[Any]: ...
+    def feed(self, chunk: bytes) -> Iterator[Any]:
+        """Yield the values that this chunk completes."""
+        ...
 
-    def resume(self, ask: RequestSpec) -> None:
-        """The pieces that come next are those of a new stream, asked for by `ask`."""
+    def resume(self, spec: RequestSpec) -> None:
+        """Prepare for the chunks of a reopened stream, and change `spec` so that it continues where the last one broke."""
         ...
 
 
 class EventLineDecoder:
-    """Lines of JSON. A stream that broke off is asked for again from its last index, and what was given of that index
-    is not given twice.
-    """
+    """Decodes lines of JSON. A broken stream is reopened at its last index, and events that were already yielded are skipped."""
 
     is_endless = True
 
-    def __init__(self, row: Endpoint) -> None:
-        self._row = row
-        self._rest = b""
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
+        self._buffer = b""
         self._index = 0
-        self._given = 0
-        """Events of that index."""
-        self._known = 0
-        """Events of that index that the new stream repeats."""
+        self._yielded_count = 0
+        """Events of `_index` that were yielded."""
+        self._skip_count = 0
+        """Events of `_index` that the reopened stream repeats."""
 
-    def feed(self, piece: bytes) -> Iterator[Any]:
-        *lines, self._rest = (self._rest + piece).split(b"\n")
+    def feed(self, chunk: bytes) -> Iterator[Any]:
+        """Yield the complete lines, without heartbeats and without events that were yielded before a break."""
+        *lines, self._buffer = (self._buffer + chunk).split(b"\n")
         for text in lines:
             if not text or text == b"{}":
                 continue
-            line: EventLine = decode_json(self._row, text)
+            line: EventLine = decode_json(self._endpoint, text)
             if line.index != self._index:
-                self._index, self._given, self._known = line.index, 0, 0
-            fresh = line.events[self._known :]
-            self._known = max(0, self._known - len(line.events))
-            if fresh:
-                self._given += len(fresh)
-                yield line if len(fresh) == len(line.events) else msgspec.structs.replace(line, events=fresh)
+                self._index, self._yielded_count, self._skip_count = line.index, 0, 0
+            new_events = line.events[self._skip_count :]
+            self._skip_count = max(0, self._skip_count - len(line.events))
+            if new_events:
+                self._yielded_count += len(new_events)
+                yield line if len(new_events) == len(line.events) else msgspec.structs.replace(line, events=new_events)
 
-    def resume(self, ask: RequestSpec) -> None:
-        self._rest = b""
-        self._known = self._given
+    def resume(self, spec: RequestSpec) -> None:
+        """Request the stream from the last index, and skip the events of that index that were already yielded."""
+        self._buffer = b""
+        self._skip_count = self._yielded_count
         if self._index:
-            ask.query["index"] = str(self._index)
+            spec.query["index"] = str(self._index)
 
 
 class FrameDecoder:
-    """Objects of JSON, one after the other. What was missed in a break is not there any more."""
+    """Decodes consecutive JSON objects. Data that a server sent during a break is lost."""
 
     def __init__(self, *, is_endless: bool) -> None:
         self.is_endless = is_endless
-        self._rest = ""
+        self._buffer = ""
 
-    def feed(self, piece: bytes) -> Iterator[bytes]:
-        self._rest += piece.decode("latin-1")  # Which keeps each byte, also of a letter that is here in part only.
-        while self._rest.startswith("{"):
+    def feed(self, chunk: bytes) -> Iterator[bytes]:
+        """Yield the data of the complete frames."""
+        self._buffer += chunk.decode("latin-1")  # Latin-1 preserves every byte, even of an incomplete UTF-8 character.
+        while self._buffer.startswith("{"):
             try:
-                _, end = _object_in(self._rest)
+                _, end = _decode_first_object(self._buffer)
             except ValueError:
-                return  # It is not whole yet.
-            frame, self._rest = self._rest[:end].encode("latin-1"), self._rest[end:].lstrip()
+                return  # The object is not complete yet.
+            frame, self._buffer = self._buffer[:end].encode("latin-1"), self._buffer[end:].lstrip()
             data = msgspec.json.decode(frame, type=MonitorFrame).data
             if data:
                 yield b64decode(data)
 
     def resume(self, _: RequestSpec) -> None:
-        self._rest = ""
+        self._buffer = ""
 
 
 class ChunkDecoder:
-    """As they come."""
+    """Yields the chunks unchanged."""
 
     is_endless = False
 
-    def feed(self, piece: bytes) -> Iterator[bytes]:
-        yield piece
+    def feed(self, chunk: bytes) -> Iterator[bytes]:
+        yield chunk
 
     def resume(self, _: RequestSpec) -> None:
         return
 
 
-def _cutter_of(row: Endpoint) -> StreamDecoder:
-    match row.name:
+def _build_decoder(endpoint: Endpoint) -> StreamDecoder:
+    """Return the decoder for an endpoint's stream."""
+    match endpoint.name:
         case "event.stream":
-            return EventLineDecoder(row)
+            return EventLineDecoder(endpoint)
         case "agent.monitor":
             return FrameDecoder(is_endless=True)
         case "agent.monitor_export" | "client.fs_stream" | "client.fs_logs":

@@ -1,4 +1,4 @@
-"""The client that waits with its thread: takes the steps of flows, and decides nothing."""
+"""The synchronous client: performs the steps of flows in the calling thread, and makes no decisions."""
 
 import threading
 from collections.abc import Callable, Generator, Sequence
@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 
 class SyncClient(ClientMethods["SyncClient"]):
-    """Calls as `client.jobs.read("web")`, and what goes on as `for`. Servers are used in turn."""
+    """A synchronous client: `client.jobs.read("web")`, or `for` over streams. Fails over between servers."""
 
     IS_ASYNC: ClassVar = False
 
@@ -46,8 +46,8 @@ class SyncClient(ClientMethods["SyncClient"]):
     ) -> None:
         super().__init__(self)
         self._closing = threading.Event()
-        self._exchanges = tuple(transports)
-        self._standing = ClientState(world, server_count=len(transports), defaults=defaults, retry_policy=retry_policy)
+        self._transports = tuple(transports)
+        self._state = ClientState(world, server_count=len(transports), defaults=defaults, retry_policy=retry_policy)
 
     def __enter__(self) -> Self:
         return self
@@ -58,67 +58,75 @@ class SyncClient(ClientMethods["SyncClient"]):
         self.close()
 
     def close(self) -> None:
-        """From another thread too: whoever pauses between two attempts does not wake for the second."""
+        """Close the client, also from another thread: a call that pauses between two attempts fails at once."""
         self._closing.set()
-        for exchange in self._exchanges:
-            exchange.close()
+        for transport in self._transports:
+            transport.close()
 
     def send(self, request: ClientRequest) -> ClientReply:
-        """Any request, for what has no method. The reply may be a refusal. Raises `Unreachable`."""
-        return self._run(send_once(self._standing, request))
+        """Send any request, for endpoints without a method. The reply may be an error. Raises `Unreachable`."""
+        return self._run(send_once(self._state, request))
 
-    def perform_call(self, row: Endpoint, spec: RequestSpec) -> Any:  # As the row says; methods are typed.
-        return self._run(perform_call(self._standing, row, spec))
+    def perform_call(self, endpoint: Endpoint, spec: RequestSpec) -> Any:  # The endpoint's type; methods are typed.
+        """Perform one call with retries and return its decoded reply."""
+        return self._run(perform_call(self._state, endpoint, spec))
 
     def _run(self, flow: Flow[T]) -> T:
-        course = FlowRun(flow)
-        while (step := course.step) is not None:
+        """Perform the steps of a flow and return its result."""
+        run = FlowRun(flow)
+        while (step := run.step) is not None:
             try:
-                heard = self._take(step)
+                result = self._perform_step(step)
             except Unreachable as error:
-                course.fail(error)
+                run.fail(error)
             else:
-                course.resume(heard)
-        return course.result
+                run.resume(result)
+        return run.result
 
     def iterate(
-        self, start_flow: Callable[[ClientState, Endpoint, RequestSpec], Flow[None]], row: Endpoint, spec: RequestSpec
-    ) -> Generator[Any, None, None]:  # As the row says; methods are typed.
-        course = FlowRun(start_flow(self._standing, row, spec))
-        opened: SyncStreamedReply | None = None
+        self,
+        start_flow: Callable[[ClientState, Endpoint, RequestSpec], Flow[None]],
+        endpoint: Endpoint,
+        spec: RequestSpec,
+    ) -> Generator[Any, None, None]:  # The endpoint declares the type; methods are typed.
+        """Perform the steps of a flow and yield its values. Closes the streamed reply at the end."""
+        run = FlowRun(start_flow(self._state, endpoint, spec))
+        streamed_reply: SyncStreamedReply | None = None
         try:
-            while (step := course.step) is not None:
+            while (step := run.step) is not None:
                 if isinstance(step, YieldValue):
                     yield step.value
-                    course.resume(None)
+                    run.resume(None)
                     continue
                 try:
-                    heard = self._take(step)
+                    result = self._perform_step(step)
                 except Unreachable as error:
-                    course.fail(error)
+                    run.fail(error)
                     continue
                 if isinstance(step, OpenStream):
-                    opened = heard  # type: ignore[assignment]  # What this exchange opened is that.
-                course.resume(heard)
+                    streamed_reply = result  # type: ignore[assignment]  # The result of `OpenStream` is a streamed reply.
+                run.resume(result)
         finally:
-            if opened is not None:
-                opened.close()
+            if streamed_reply is not None:
+                streamed_reply.close()
 
-    def _take(self, step: Step) -> StepResult:
+    def _perform_step(self, step: Step) -> StepResult:
+        """Perform one step and return its result."""
         match step:
             case SendRequest(request, server):
-                return self._exchanges[server].send(request)
+                return self._transports[server].send(request)
             case OpenStream(request, server):
-                return self._exchanges[server].open(request)
-            case ReadChunk(opened):
-                piece: bytes = opened.read_chunk()
-                return piece
-            case CloseStream(opened):
-                opened.close()
+                return self._transports[server].open(request)
+            case ReadChunk(reply):
+                chunk: bytes = reply.read_chunk()
+                return chunk
+            case CloseStream(reply):
+                reply.close()
             case PauseFlow(seconds):
                 self._pause(seconds)
         return None
 
     def _pause(self, seconds: float) -> None:
+        """Wait. Raises `Unreachable` if the client is closed meanwhile."""
         if self._closing.wait(seconds):
             raise Unreachable("the client was closed", is_sent=False)

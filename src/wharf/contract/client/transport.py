@@ -1,4 +1,4 @@
-"""The port under the client: one request out, one reply back, whole or piece by piece."""
+"""The transport port of the client: sends one request to one server and returns the reply, complete or streamed."""
 
 from collections.abc import Mapping
 from typing import Final, Protocol
@@ -8,11 +8,11 @@ import msgspec
 REQUEST_TIMEOUT_S: Final = 30.0
 CONNECT_TIMEOUT_S: Final = 10.0
 UNIX_SCHEME: Final = "unix://"
-"""In front of the path of a socket in the file system."""
+"""Prefix of an address that is the path of a Unix socket."""
 
 
 class Unreachable(Exception):
-    """No reply came. `sent`: the request may have reached the server, so a write may have happened."""
+    """No complete reply was received. `is_sent`: the request may have reached the server, so a write may have been committed."""
 
     def __init__(self, text: str, *, is_sent: bool) -> None:
         super().__init__(text)
@@ -20,7 +20,7 @@ class Unreachable(Exception):
 
 
 class ClientRequest(msgspec.Struct, frozen=True):
-    """`path` is escaped. `timeout_s` bounds the wait for the reply, and of a stream that for each piece of it."""
+    """A request. `path` is percent-encoded. `timeout_s` limits the wait for the reply, or for each chunk of a streamed one."""
 
     method: str
     path: str
@@ -31,7 +31,7 @@ class ClientRequest(msgspec.Struct, frozen=True):
 
 
 class ClientReply(msgspec.Struct, frozen=True):
-    """`headers` have lower-case names."""
+    """A complete reply. The names in `headers` are lower case."""
 
     status: int
     headers: Mapping[str, str]
@@ -39,7 +39,7 @@ class ClientReply(msgspec.Struct, frozen=True):
 
 
 class StreamHead(Protocol):
-    """The beginning of a reply that comes piece by piece."""
+    """The status and the headers of a streamed reply."""
 
     @property
     def status(self) -> int: ...
@@ -49,37 +49,41 @@ class StreamHead(Protocol):
 
 
 class StreamedReply(StreamHead, Protocol):
+    """A reply that is received in chunks."""
+
     async def read_chunk(self) -> bytes:
-        """The next piece; an empty one is the end. Raises `Unreachable` where the reply breaks off."""
+        """Return the next chunk; an empty one is the end. Raises `Unreachable` if the connection breaks."""
         ...
 
     async def close(self) -> None: ...
 
 
 class SyncStreamedReply(StreamHead, Protocol):
+    """A reply that is received in chunks, for synchronous clients."""
+
     def read_chunk(self) -> bytes:
-        """As that of `Opened`."""
+        """Return the next chunk, as in `StreamedReply`."""
         ...
 
     def close(self) -> None: ...
 
 
 class Transport(Protocol):
-    """The way to one server."""
+    """Sends requests to one server."""
 
     async def send(self, request: ClientRequest) -> ClientReply:
-        """Raises `Unreachable`."""
+        """Send a request and return the complete reply. Raises `Unreachable`."""
         ...
 
     async def open(self, request: ClientRequest) -> StreamedReply:
-        """The reply from its first byte on. Raises `Unreachable`."""
+        """Send a request and return once the head of the reply was received. Raises `Unreachable`."""
         ...
 
     async def close(self) -> None: ...
 
 
 class SyncTransport(Protocol):
-    """The same for those who wait with their thread."""
+    """Sends requests to one server, for synchronous clients. See `Transport`."""
 
     def send(self, request: ClientRequest) -> ClientReply: ...
 

@@ -1,6 +1,6 @@
-"""Records of the cluster about itself: its servers, its leader, its keys, its format, and what guards its writes.
+"""Records of the cluster itself: members, leader, keyring keys, record format, idempotency keys and node capacity versions.
 
-The records that a cluster has from its first moment on.
+Also lists the records that a new cluster starts with.
 """
 
 import enum
@@ -15,6 +15,8 @@ from wharf.contract.model.record import Record, hash_content
 
 
 class MemberStatus(enum.StrEnum):
+    """The state of a server in the cluster."""
+
     ALIVE = "alive"
     LEAVING = "leaving"
     LEFT = "left"
@@ -22,7 +24,7 @@ class MemberStatus(enum.StrEnum):
 
 
 class Member(Record):
-    """A server. Its record lives on a lease, so that it goes when the server is gone."""
+    """A server of the cluster. Its record is on a lease, so it is deleted when the server is gone."""
 
     id: str
     name: str = ""
@@ -31,27 +33,29 @@ class Member(Record):
     address: str = ""  # host:port of its HTTP
     build: str = ""
     status: MemberStatus = MemberStatus.ALIVE
-    oldest_format: int = 0  # The formats of the log that it can read.
+    oldest_format: int = 0  # The range of record formats that it can read.
     newest_format: int = 0
     started_at: int = 0  # ns since the epoch
     tags: dict[str, str] | None = None
-    folder: str = ""  # Which data folder on which machine it runs in; empty from programs that did not tell.
-    door_secret: str = ""  # What another member says to be let in; made at each start, never in a reply.
+    folder: str = ""  # Identifies the machine and its data folder; empty for older programs, which do not report it.
+    door_secret: str = ""  # The secret that other members send with requests; new at each start, never in a reply.
     create_index: int = 0
     modify_index: int = 0
 
 
 class Leader(Record):
-    """Which server leads. Its create index is the condition of every write that only a leader may make."""
+    """The server that leads. The create index is a condition of every write that only a leader may make."""
 
     member_id: str
     elected_at: int = 0  # ns since the epoch
-    heir: str = ""  # The member that the leadership is offered to: it alone may take this record's place.
+    heir: str = ""  # The member to which leadership is being transferred; only this member may replace the record.
     create_index: int = 0
     modify_index: int = 0
 
 
 class KeyState(enum.StrEnum):
+    """The state of a keyring key."""
+
     ACTIVE = "active"
     INACTIVE = "inactive"
     REKEYING = "rekeying"
@@ -60,7 +64,7 @@ class KeyState(enum.StrEnum):
 
 
 class KeyringKey(Record):
-    """A key of the ring, wrapped by a key that is not in the log."""
+    """A key of the keyring, encrypted with a wrapping key that is not in the log."""
 
     key_id: str
     algorithm: str = "aes256-gcm"
@@ -74,7 +78,7 @@ class KeyringKey(Record):
 
 
 class RecordFormat(Record):
-    """The version of all records that is in force. Raised only when every member can read the new one."""
+    """The format version of all records. It is raised only when every member can read the new one."""
 
     version: int
     create_index: int = 0
@@ -82,9 +86,9 @@ class RecordFormat(Record):
 
 
 class IdempotencyKey(Record):
-    """A write that was already made, and its answer. It is found by its token and key.
+    """A write that was already made, with its reply. It is found by token and key.
 
-    The same key with another method, path or body is another request, and refused.
+    The same key with another method, path or body is a different request and is refused.
     """
 
     scope: str  # The accessor of the token that sent it.
@@ -93,7 +97,7 @@ class IdempotencyKey(Record):
     path: str
     body_digest: str  # SHA-256 in hex
     status: int
-    answer_sealed: bytes = b""  # The answer's body, encrypted by the keyring.
+    answer_sealed: bytes = b""  # The body of the reply, encrypted by the keyring.
     sealed_with: str = ""
     expires_at: int = 0  # ns since the epoch
     create_index: int = 0
@@ -101,10 +105,10 @@ class IdempotencyKey(Record):
 
 
 class NodeCapacityVersion(Record):
-    """The mark of a node's room. Its version is a condition of every plan that places something there.
+    """The version of a node's free capacity: a condition of every plan that places allocations on the node.
 
-    Whoever lowers the node's capacity, changes its eligibility or drain, or makes an allocation occupy it again,
-    writes it; it holds nothing, because only its version matters. Plans write one that stands for all nodes.
+    Every write that lowers the node's capacity, changes its eligibility or drain, or makes an allocation occupy it again,
+    writes this record too. It has no content, because only its version matters. Plans also use one record for all nodes.
     """
 
     node_id: str
@@ -113,13 +117,16 @@ class NodeCapacityVersion(Record):
 
 
 FIRST_FORMAT = 1
-"""The format of the first clusters. A new one begins with the newest that its founder knows."""
+"""The oldest record format. A new cluster starts with the newest format that its first server supports."""
 
 
 def list_bootstrap_records(
     configuration: SchedulerConfiguration | None = None, *, cluster_format: int = FIRST_FORMAT
 ) -> list[msgspec.Struct]:
-    """What the creation batch holds. `configuration`: the scheduler's, where the server's settings give one."""
+    """Return the records of the first batch of a cluster.
+
+    `configuration` is the scheduler configuration from the server's settings, or `None` for the default.
+    """
     named = [
         Namespace(name=namespaces.DEFAULT_NAMESPACE, description="Default shared namespace"),
         NodePool(name=node_pools.ALL_NODE_POOL, description="Node pool with all nodes in the cluster."),
@@ -133,5 +140,5 @@ def list_bootstrap_records(
 
 
 def make_default_scheduler_configuration() -> SchedulerConfiguration:
-    """Preemption is on for system jobs; everything else is as in an empty document."""
+    """Return the default: preemption is on for system jobs, and every other field is as in an empty document."""
     return SchedulerConfiguration(preemption_config=PreemptionConfig(system_scheduler_enabled=True))

@@ -1,18 +1,18 @@
-"""Reading what others submit: JSON to a record of any type.
+"""Decode submitted JSON into a record of any type, and list everything that is wrong with it.
 
-Submitted JSON is looser than what the records hold: names match in any case (the exact case wins), null means that a
-field was not given, unknown names are put aside (their paths become warnings), bytes are base64. What is wrong is told
-all at once, each with its path in the wire's names. Records that we wrote ourselves (log, snapshots, replies of our own
-servers) are exact and are decoded by msgspec directly, without this module.
+Submitted JSON is looser than the records. Field names match in any case; the exact case wins. Null means that a field is
+missing. Unknown fields are dropped and reported as warnings. Bytes are base64. All problems are reported together, each
+with its path in wire names. Records that Wharf wrote itself (log, snapshots, replies of its own servers) are exact:
+msgspec decodes them directly, without this module.
 
-A record type may say more about its submitted form by class attributes:
+A record type may describe its submitted form with class attributes:
 
-- `ignored_when_submitted`: wire names that are read and dropped (what only the server sets, and what no longer counts);
-- `only_when_submitted`: wire names, with their types, that exist in the submitted form alone;
-- `text_when_missing`: what to say when a required field is not given;
-- `complete_submission(given)`: fills, in the object as given, what depends on other fields of it.
+- `ignored_when_submitted`: wire names that are accepted and dropped (fields that only the server sets, and obsolete ones);
+- `only_when_submitted`: wire names, with their types, that exist only in the submitted form;
+- `text_when_missing`: the message for a required field that is missing;
+- `complete_submission(submitted)`: fills in fields of the submitted object that depend on its other fields.
 
-Nothing is judged here: that a word is known or a number in range is for validation.
+This module checks types only. Validation checks values: known words and numbers in range.
 """
 
 import difflib
@@ -29,22 +29,28 @@ import msgspec
 T = TypeVar("T")
 
 MAX_JSON_DEPTH: Final = 64
+"""Nesting levels of an opaque value; protects recursive code against deep input."""
 MAX_REPORTED_PROBLEMS: Final = 20
+"""Problems reported for one object; limits the size of an error reply."""
 MAX_UNKNOWN_FIELDS: Final = 100
+"""Unknown fields reported as warnings; limits the size of a reply."""
 MAX_HINTS: Final = 10
+"""Unknown fields for which a similar name is searched; the search is slow."""
 MAX_HINTED_NAME_CHARS: Final = 64
+"""Length of an unknown name for which a similar name is searched; the search is slow for long names."""
 MIN_NAME_SIMILARITY: Final = 0.75
-# What a record can hold: msgpack and the peers know no wider whole number.
+"""How similar a known name must be to be suggested; 1 is equal."""
+# Integers are 64 bits wide: msgpack and other readers of the records support no wider ones.
 MIN_INTEGER: Final = -(2**63)
 MAX_INTEGER: Final = 2**63 - 1
 
 FieldPath = list[str | int]
-# Takes what was submitted, where it stands, and the list to which unknown paths are added.
+# Takes the submitted value, its path, and the list to which unknown fields are added. Returns the normalized value.
 Normalizer = Callable[[object, FieldPath, "list[UnknownField]"], object]
 
 
 class DecodingProblem(msgspec.Struct, frozen=True):
-    """One thing that could not be read, and where."""
+    """One part of the input that cannot be decoded, and its path."""
 
     path: str
     message: str
@@ -54,7 +60,7 @@ class DecodingProblem(msgspec.Struct, frozen=True):
 
 
 class DecodingError(Exception):
-    """The input can not be read as the record that is asked for. It holds every problem found, at least one."""
+    """The input cannot be decoded as the requested record type. Holds at least one problem."""
 
     def __init__(self, problems: tuple[DecodingProblem, ...]) -> None:
         super().__init__("; ".join(str(problem) for problem in problems))
@@ -62,7 +68,7 @@ class DecodingError(Exception):
 
 
 class UnknownField(msgspec.Struct, frozen=True):
-    """A name that nobody knows, and the one that may have been meant."""
+    """A field name that the record type does not have, and the most similar known name, if there is one."""
 
     path: str
     suggestion: str = ""
@@ -73,59 +79,59 @@ class UnknownField(msgspec.Struct, frozen=True):
 
 
 class DecodedInput(msgspec.Struct, Generic[T], frozen=True):
-    """What was read, and the fields that nobody knows."""
+    """The decoded value, and the unknown fields that were dropped."""
 
     value: T
     unknown_fields: tuple[UnknownField, ...] = ()
 
     @property
     def unknown_paths(self) -> tuple[str, ...]:
-        """Their paths."""
+        """The paths of the unknown fields."""
         return tuple(field.path for field in self.unknown_fields)
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """The unknown fields as sentences for the reply."""
+        """One sentence for each unknown field, for the reply."""
         return tuple(str(field) for field in self.unknown_fields)
 
 
 def decode_record(record_type: type[T], body: bytes) -> DecodedInput[T]:
-    """Reads JSON."""
+    """Decode JSON as a record. Raises `DecodingError` with all problems."""
     return convert_object(record_type, decode_json(body))
 
 
-def convert_object(record_type: type[T], given: object) -> DecodedInput[T]:
-    """Reads an object that is decoded already; it is not changed."""
+def convert_object(record_type: type[T], submitted: object) -> DecodedInput[T]:
+    """Convert decoded JSON to a record. The object is not modified. Raises `DecodingError` with all problems."""
     unknown: list[UnknownField] = []
-    tidier = _tidier(record_type)
-    tidy = tidier(given, [], unknown) if tidier is not None else given
+    normalizer = _find_normalizer(record_type)
+    normalized = normalizer(submitted, [], unknown) if normalizer is not None else submitted
     try:
-        value = msgspec.convert(tidy, record_type, str_keys=True)
+        value = msgspec.convert(normalized, record_type, str_keys=True)
     except msgspec.ValidationError as error:
-        problems = _find_problems(record_type, tidy, [], str(error))
+        problems = _find_problems(record_type, normalized, [], str(error))
         raise DecodingError(tuple(problems)) from None
     return DecodedInput(value, tuple(unknown))
 
 
 def decode_json(body: bytes) -> object:
-    """Decodes JSON; an error says the line and the column."""
+    """Decode JSON. Raises `DecodingError` with line and column."""
     try:
         return msgspec.json.decode(body)
     except msgspec.DecodeError as error:
-        raise _bad_json(body, str(error)) from None
+        raise _make_json_error(body, str(error)) from None
     except UnicodeDecodeError as error:
-        raise _problem([], f"the JSON is not UTF-8 {_place(body, error.start)}") from None
+        raise _make_error([], f"the JSON is not UTF-8 {_format_location(body, error.start)}") from None
     except RecursionError:
-        raise _problem([], "the JSON is nested too deeply") from None
+        raise _make_error([], "the JSON is nested too deeply") from None
 
 
-def fill_with_nulls(record_type: type, given: Mapping[str, object]) -> dict[str, object]:
-    """The object as given, with every field that was not given as null: what `parse` answers without `Canonicalize`."""
-    shape = _shape(record_type)
-    filled: dict[str, object] = {name: given.get(name) for name in (*shape.fields, *shape.extras)}
-    for name, inner in shape.nested.items():
+def fill_with_nulls(record_type: type, submitted: Mapping[str, object]) -> dict[str, object]:
+    """Return the object with every missing field set to null: the reply of `parse` without `Canonicalize`."""
+    schema = _get_input_schema(record_type)
+    filled: dict[str, object] = {name: submitted.get(name) for name in (*schema.fields, *schema.submitted_only_fields)}
+    for name, inner in schema.nested.items():
         value = filled.get(name)
-        if isinstance(value, dict) and inner.kind is dict:
+        if isinstance(value, dict) and inner.value_type is dict:
             filled[name] = {key: fill_with_nulls(inner.record, item) for key, item in value.items()}
         elif isinstance(value, dict):
             filled[name] = fill_with_nulls(inner.record, value)
@@ -134,66 +140,74 @@ def fill_with_nulls(record_type: type, given: Mapping[str, object]) -> dict[str,
     return filled
 
 
-# ---- what a type looks like, worked out once
+# ---- input schemas, computed once for each record type
 
 
-class _Nested(msgspec.Struct, frozen=True):
-    """A field that holds records: one, a list of them or a map of them."""
+class _NestedRecord(msgspec.Struct, frozen=True):
+    """A field that holds records, and whether it holds one, a list or a map of them."""
 
     record: type[msgspec.Struct]
-    kind: type
+    value_type: type
 
 
-class _Shape(msgspec.Struct, frozen=True):
-    """How the submitted form of one record type is read."""
+class _InputSchema(msgspec.Struct, frozen=True):
+    """How the submitted form of one record type is decoded."""
 
     fields: dict[str, Normalizer | None]
     types: dict[str, object]
-    nested: dict[str, _Nested]
-    # The names of every case that is known, folded -> exact.
-    folded: dict[str, str]
-    ignored: frozenset[str]
-    extras: dict[str, object]
+    nested: dict[str, _NestedRecord]
+    # Lower-case name -> exact name, for all known names, also ignored ones.
+    exact_names: dict[str, str]
+    ignored_fields: frozenset[str]
+    submitted_only_fields: dict[str, object]
     text_when_missing: Mapping[str, str]
     complete: Callable[[dict[str, object]], dict[str, object]] | None
 
 
 @cache
-def _shape(record_type: type[msgspec.Struct]) -> _Shape:
+def _get_input_schema(record_type: type[msgspec.Struct]) -> _InputSchema:
+    """Return the input schema of a record type."""
     hints = typing.get_type_hints(record_type)
     named = zip(record_type.__struct_fields__, record_type.__struct_encode_fields__, strict=True)
     field_types: dict[str, object] = {wire: hints[attribute] for attribute, wire in named}
-    extras: dict[str, object] = dict(getattr(record_type, "only_when_submitted", {}))
-    ignored: frozenset[str] = getattr(record_type, "ignored_when_submitted", frozenset())
-    nested = {name: inner for name, kind in (field_types | extras).items() if (inner := _nested(kind)) is not None}
-    return _Shape(
-        fields={name: _tidier(kind) for name, kind in (field_types | extras).items()},
+    submitted_only_fields: dict[str, object] = dict(getattr(record_type, "only_when_submitted", {}))
+    ignored_fields: frozenset[str] = getattr(record_type, "ignored_when_submitted", frozenset())
+    nested = {
+        name: inner
+        for name, value_type in (field_types | submitted_only_fields).items()
+        if (inner := _find_nested_record(value_type)) is not None
+    }
+    return _InputSchema(
+        fields={
+            name: _find_normalizer(value_type) for name, value_type in (field_types | submitted_only_fields).items()
+        },
         types=field_types,
         nested=nested,
-        folded={name.lower(): name for name in (*field_types, *extras, *ignored)},
-        ignored=ignored,
-        extras=extras,
+        exact_names={name.lower(): name for name in (*field_types, *submitted_only_fields, *ignored_fields)},
+        ignored_fields=ignored_fields,
+        submitted_only_fields=submitted_only_fields,
         text_when_missing=getattr(record_type, "text_when_missing", {}),
         complete=getattr(record_type, "complete_submission", None),
     )
 
 
-def _without_none(kind: object) -> object:
-    """`X | None` -> `X`. Other unions stay as they are."""
-    if typing.get_origin(kind) not in (typing.Union, types.UnionType):
-        return kind
-    members = [member for member in typing.get_args(kind) if member is not types.NoneType]
-    return members[0] if len(members) == 1 else kind
+def _without_none(value_type: object) -> object:
+    """Return `X` for `X | None`. Other unions are returned unchanged."""
+    if typing.get_origin(value_type) not in (typing.Union, types.UnionType):
+        return value_type
+    members = [member for member in typing.get_args(value_type) if member is not types.NoneType]
+    return members[0] if len(members) == 1 else value_type
 
 
-def _is_record(kind: object) -> typing.TypeGuard[type[msgspec.Struct]]:
-    return isinstance(kind, type) and issubclass(kind, msgspec.Struct)
+def _is_record(value_type: object) -> typing.TypeGuard[type[msgspec.Struct]]:
+    """Return whether the type is a record type."""
+    return isinstance(value_type, type) and issubclass(value_type, msgspec.Struct)
 
 
-def _element(kind: object) -> tuple[type, object] | None:
-    """The container and what it holds: (tuple, X), (dict, X), or nothing for other types."""
-    origin = typing.get_origin(kind)
-    arguments = typing.get_args(kind)
+def _get_container_types(value_type: object) -> tuple[type, object] | None:
+    """Return the container type and its element type: (tuple, X), (dict, X), or `None` for other types."""
+    origin = typing.get_origin(value_type)
+    arguments = typing.get_args(value_type)
     if origin in (tuple, list) and arguments:
         return tuple, arguments[0]
     if origin is dict:
@@ -201,174 +215,186 @@ def _element(kind: object) -> tuple[type, object] | None:
     return None
 
 
-def _nested(kind: object) -> _Nested | None:
-    kind = _without_none(kind)
-    if _is_record(kind):
-        return _Nested(kind, msgspec.Struct)
-    inner = _element(kind)
+def _find_nested_record(value_type: object) -> _NestedRecord | None:
+    """Return the record type inside the field type, or `None` if the field holds no records."""
+    value_type = _without_none(value_type)
+    if _is_record(value_type):
+        return _NestedRecord(value_type, msgspec.Struct)
+    inner = _get_container_types(value_type)
     if inner is None or not _is_record(element := _without_none(inner[1])):
         return None
-    return _Nested(element, inner[0])
+    return _NestedRecord(element, inner[0])
 
 
-# ---- tidying: names, nulls, bounds; no types
+# ---- normalizing: names, nulls and limits; types are checked by the conversion
 
 
-def _tidier(kind: object) -> Normalizer | None:
-    """How a value of this type is tidied; None for those that are taken as they are."""
-    kind = _without_none(kind)
-    if _is_record(kind):
-        return _record_tidier(kind)
-    if kind is object or kind is typing.Any:
-        return _tidy_opaque
-    inner = _element(kind)
+def _find_normalizer(value_type: object) -> Normalizer | None:
+    """Return the normalizer of a type, or `None` if its values need no normalizing."""
+    value_type = _without_none(value_type)
+    if _is_record(value_type):
+        return _make_record_normalizer(value_type)
+    if value_type is object or value_type is typing.Any:
+        return _normalize_opaque
+    inner = _get_container_types(value_type)
     if inner is None:
         return None
     container, element = inner
-    tidier = _tidier(element)
+    normalizer = _find_normalizer(element)
     if container is dict:
-        return _map_tidier(tidier, "" if element is str else None)
-    return _list_tidier(tidier) if tidier is not None else None
+        return _make_map_normalizer(normalizer, "" if element is str else None)
+    return _make_list_normalizer(normalizer) if normalizer is not None else None
 
 
-def _record_tidier(record_type: type[msgspec.Struct]) -> Normalizer:
-    def tidy(given: object, path: FieldPath, unknown: list[UnknownField]) -> object:
-        # Asked for at the first use: types may hold themselves.
-        return _tidy_record(_shape(record_type), given, path, unknown)
+def _make_record_normalizer(record_type: type[msgspec.Struct]) -> Normalizer:
+    """Return a normalizer for one record."""
 
-    return tidy
+    def normalize(submitted: object, path: FieldPath, unknown: list[UnknownField]) -> object:
+        # The schema is built at the first use, because record types may contain themselves.
+        return _normalize_record(_get_input_schema(record_type), submitted, path, unknown)
+
+    return normalize
 
 
-def _tidy_record(shape: _Shape, given: object, path: FieldPath, unknown: list[UnknownField]) -> object:
-    if not isinstance(given, dict):
-        return given  # Conversion tells what was expected.
-    fields = shape.fields
-    tidy: dict[str, object] = {}
-    for submitted, value in given.items():
-        name = submitted
+def _normalize_record(schema: _InputSchema, submitted: object, path: FieldPath, unknown: list[UnknownField]) -> object:
+    """Return the submitted object with exact field names, without nulls and without unknown or ignored fields."""
+    if not isinstance(submitted, dict):
+        return submitted  # The conversion reports the expected type.
+    fields = schema.fields
+    normalized: dict[str, object] = {}
+    for submitted_name, value in submitted.items():
+        name = submitted_name
         if name not in fields:
-            exact = shape.folded.get(name.lower())
+            exact = schema.exact_names.get(name.lower())
             if exact is None:
-                _note_unknown(path, name, unknown, shape)
+                _add_unknown_field(path, name, unknown, schema)
                 continue
-            if exact in given and exact != name:
-                continue  # Also given in the exact case, which wins.
+            if exact in submitted and exact != name:
+                continue  # The exact name was submitted as well and wins.
             name = exact
-        if value is None or name in shape.ignored:
+        if value is None or name in schema.ignored_fields:
             continue
-        tidier = fields[name]
-        if tidier is not None:
+        normalizer = fields[name]
+        if normalizer is not None:
             path.append(name)
-            tidy[name] = tidier(value, path, unknown)
+            normalized[name] = normalizer(value, path, unknown)
             path.pop()
         else:
             if type(value) is int and not MIN_INTEGER <= value <= MAX_INTEGER:
-                raise _problem([*path, name], "the number is too large")
-            tidy[name] = value
-    return shape.complete(tidy) if shape.complete is not None else tidy
+                raise _make_error([*path, name], "the number is too large")
+            normalized[name] = value
+    return schema.complete(normalized) if schema.complete is not None else normalized
 
 
-def _list_tidier(element: Normalizer) -> Normalizer:
-    def tidy(given: object, path: FieldPath, unknown: list[UnknownField]) -> object:
-        if not isinstance(given, list | tuple):
-            return given
+def _make_list_normalizer(element: Normalizer) -> Normalizer:
+    """Return a normalizer for a list whose elements are normalized by `element`."""
+
+    def normalize(submitted: object, path: FieldPath, unknown: list[UnknownField]) -> object:
+        if not isinstance(submitted, list | tuple):
+            return submitted
         elements = []
-        for position, value in enumerate(given):
+        for position, value in enumerate(submitted):
             path.append(position)
             elements.append(element(value, path, unknown))
             path.pop()
         return elements
 
-    return tidy
+    return normalize
 
 
-def _map_tidier(element: Normalizer | None, when_null: object) -> Normalizer:
-    def tidy(given: object, path: FieldPath, unknown: list[UnknownField]) -> object:
-        if not isinstance(given, dict):
-            return given
+def _make_map_normalizer(element: Normalizer | None, when_null: object) -> Normalizer:
+    """Return a normalizer for a map. Without an `element` normalizer, null values are replaced by `when_null`."""
+
+    def normalize(submitted: object, path: FieldPath, unknown: list[UnknownField]) -> object:
+        if not isinstance(submitted, dict):
+            return submitted
         if element is None:
-            return {key: when_null if value is None else value for key, value in given.items()}
+            return {key: when_null if value is None else value for key, value in submitted.items()}
         elements = {}
-        for key, value in given.items():
+        for key, value in submitted.items():
             path.append(key)
             elements[key] = element(value, path, unknown)
             path.pop()
         return elements
 
-    return tidy
+    return normalize
 
 
-def _tidy_opaque(given: object, path: FieldPath, unknown: list[UnknownField]) -> object:  # noqa: ARG001 (a Tidier)
-    """A value that nobody here understands is kept as it is, if it is bounded."""
-    if isinstance(given, str | bool | float) or given is None:
-        return given
-    _bound_opaque(given, path, depth=0)
-    return given
+def _normalize_opaque(submitted: object, path: FieldPath, unknown: list[UnknownField]) -> object:  # noqa: ARG001 (a Normalizer)
+    """Return a value that only a driver or an autoscaler understands, after a check of its depth and its integers."""
+    if isinstance(submitted, str | bool | float) or submitted is None:
+        return submitted
+    _check_opaque_limits(submitted, path, depth=0)
+    return submitted
 
 
-def _bound_opaque(value: object, path: FieldPath, *, depth: int) -> None:
+def _check_opaque_limits(value: object, path: FieldPath, *, depth: int) -> None:
+    """Raise `DecodingError` if the value is nested too deeply or holds an integer that is too large."""
     if depth > MAX_JSON_DEPTH:
-        raise _problem(path, f"nested deeper than {MAX_JSON_DEPTH} levels")
+        raise _make_error(path, f"nested deeper than {MAX_JSON_DEPTH} levels")
     if type(value) is int:
         if not MIN_INTEGER <= value <= MAX_INTEGER:
-            raise _problem(path, "the number is too large")
+            raise _make_error(path, "the number is too large")
         return
     if isinstance(value, dict):
         for inner in value.values():
-            _bound_opaque(inner, path, depth=depth + 1)
+            _check_opaque_limits(inner, path, depth=depth + 1)
     elif isinstance(value, list | tuple):
         for inner in value:
-            _bound_opaque(inner, path, depth=depth + 1)
+            _check_opaque_limits(inner, path, depth=depth + 1)
 
 
-def _note_unknown(path: FieldPath, name: str, unknown: list[UnknownField], shape: _Shape) -> None:
-    # A body of nothing but unknown names must not grow the reply without bound, nor the time that it takes.
+def _add_unknown_field(path: FieldPath, name: str, unknown: list[UnknownField], schema: _InputSchema) -> None:
+    """Add an unknown field, with the most similar known name as a suggestion."""
+    # A body of only unknown names must cause neither a huge reply nor a long search for similar names.
     if len(unknown) >= MAX_UNKNOWN_FIELDS:
         return
     near: list[str] = []
     if len(unknown) < MAX_HINTS and len(name) <= MAX_HINTED_NAME_CHARS:
-        known = [each for each in shape.folded if shape.folded[each] not in shape.ignored]
+        known = [lower_name for lower_name, exact in schema.exact_names.items() if exact not in schema.ignored_fields]
         near = difflib.get_close_matches(name.lower(), known, n=1, cutoff=MIN_NAME_SIMILARITY)
-    unknown.append(UnknownField(_spell([*path, name]), shape.folded[near[0]] if near else ""))
+    unknown.append(UnknownField(_format_path([*path, name]), schema.exact_names[near[0]] if near else ""))
 
 
-# ---- telling what is wrong
+# ---- finding all problems after a failed conversion
 
 
-def _find_problems(kind: object, value: object, path: FieldPath, message: str) -> Iterator[DecodingProblem]:
-    """Goes down to every place that does not convert. Slow, and only walked when conversion has failed."""
-    found = list(_inner_problems(kind, value, path))
+def _find_problems(value_type: object, value: object, path: FieldPath, message: str) -> Iterator[DecodingProblem]:
+    """Yield the problems of a value, each at the deepest path that does not convert. Slow; only called after a failed conversion."""
+    found = list(_iter_inner_problems(value_type, value, path))
     if not found:
-        found = [DecodingProblem(_spell(path), _in_words(message, value))]
+        found = [DecodingProblem(_format_path(path), _describe_conversion_error(message, value))]
     yield from found[:MAX_REPORTED_PROBLEMS]
 
 
-def _inner_problems(kind: object, value: object, path: FieldPath) -> Iterator[DecodingProblem]:
-    kind = _without_none(kind)
-    if _is_record(kind) and isinstance(value, dict):
-        shape = _shape(kind)
-        yield from _missing_fields(kind, shape, value, path)
-        parts = [(name, shape.types[name], value[name]) for name in value if name in shape.types]
-    elif (inner := _element(kind)) is not None and isinstance(value, dict):
+def _iter_inner_problems(value_type: object, value: object, path: FieldPath) -> Iterator[DecodingProblem]:
+    """Yield the problems of the fields or elements of a value."""
+    value_type = _without_none(value_type)
+    if _is_record(value_type) and isinstance(value, dict):
+        schema = _get_input_schema(value_type)
+        yield from _iter_missing_fields(value_type, schema, value, path)
+        parts = [(name, schema.types[name], value[name]) for name in value if name in schema.types]
+    elif (inner := _get_container_types(value_type)) is not None and isinstance(value, dict):
         parts = [(key, inner[1], item) for key, item in value.items()]
     elif inner is not None and isinstance(value, list | tuple):
         parts = [(position, inner[1], item) for position, item in enumerate(value)]
     else:
         return
-    for name, part_kind, part in parts:
+    for name, part_type, part in parts:
         try:
-            msgspec.convert(part, type=part_kind, str_keys=True)
+            msgspec.convert(part, type=part_type, str_keys=True)
         except msgspec.ValidationError as error:
-            yield from _find_problems(part_kind, part, [*path, name], str(error))
+            yield from _find_problems(part_type, part, [*path, name], str(error))
 
 
-def _missing_fields(
-    record_type: type[msgspec.Struct], shape: _Shape, given: dict[str, object], path: FieldPath
+def _iter_missing_fields(
+    record_type: type[msgspec.Struct], schema: _InputSchema, submitted: dict[str, object], path: FieldPath
 ) -> Iterator[DecodingProblem]:
+    """Yield a problem for each required field that is missing."""
     for field in msgspec.structs.fields(record_type):
-        if field.required and field.encode_name not in given:
-            message = shape.text_when_missing.get(field.encode_name, "is required")
-            yield DecodingProblem(_spell([*path, field.encode_name]), message)
+        if field.required and field.encode_name not in submitted:
+            message = schema.text_when_missing.get(field.encode_name, "is required")
+            yield DecodingProblem(_format_path([*path, field.encode_name]), message)
 
 
 TYPE_DESCRIPTIONS: Final[Mapping[str, str]] = {
@@ -379,8 +405,8 @@ _EXPECTED = re.compile(r"Expected `([^`]*)`, got `([^`]*)`")
 _DURATION = re.compile(r"[-+]?\d+(\.\d+)?(ns|us|µs|ms|s|m|h)")
 
 
-def _in_words(message: str, value: object) -> str:
-    """Translates what the library says."""
+def _describe_conversion_error(message: str, value: object) -> str:
+    """Translate an error message of msgspec into the words of JSON and of this API."""
     text = message.split(" - at `", 1)[0]
     match = _EXPECTED.match(text)
     if match is None:
@@ -392,38 +418,41 @@ def _in_words(message: str, value: object) -> str:
     return sentence
 
 
-def _bad_json(body: bytes, message: str) -> DecodingError:
+def _make_json_error(body: bytes, message: str) -> DecodingError:
+    """Return the error for a body that is not JSON."""
     if not body.strip():
-        return _problem([], "the JSON is empty")
+        return _make_error([], "the JSON is empty")
     if "truncated" in message:
-        return _problem([], f"the JSON ends too early {_place(body, len(body))}")
+        return _make_error([], f"the JSON ends too early {_format_location(body, len(body))}")
     try:
-        # The slower decoder knows the exact place; it is asked only to say it.
+        # msgspec does not report line and column; the slower decoder of the standard library does.
         json.loads(body)
     except json.JSONDecodeError as error:
         reason = error.msg[:1].lower() + error.msg[1:]
-        return _problem([], f"the JSON is malformed: {reason} (line {error.lineno}, column {error.colno})")
+        return _make_error([], f"the JSON is malformed: {reason} (line {error.lineno}, column {error.colno})")
     except (ValueError, RecursionError):
         pass
-    return _problem([], f"the JSON is malformed: {message.removeprefix('JSON is malformed: ')}")
+    return _make_error([], f"the JSON is malformed: {message.removeprefix('JSON is malformed: ')}")
 
 
-def _place(body: bytes, offset: int) -> str:
+def _format_location(body: bytes, offset: int) -> str:
+    """Format a byte offset as line and column, both counted from 1."""
     before = body[:offset]
     line = before.count(b"\n") + 1
     column = len(before[before.rfind(b"\n") + 1 :].decode("utf-8", "replace")) + 1
     return f"(line {line}, column {column})"
 
 
-def _problem(path: FieldPath, message: str) -> DecodingError:
-    return DecodingError((DecodingProblem(_spell(path), message),))
+def _make_error(path: FieldPath, message: str) -> DecodingError:
+    """Return an error with a single problem."""
+    return DecodingError((DecodingProblem(_format_path(path), message),))
 
 
 _PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 
-def _spell(path: FieldPath) -> str:
-    """`TaskGroups[0].Meta[a.b]`: names after a dot, positions and unusual names in brackets."""
+def _format_path(path: FieldPath) -> str:
+    """Format a path such as `TaskGroups[0].Meta[a.b]`: names after a dot, positions and unusual names in brackets."""
     text = ""
     for step in path:
         if isinstance(step, int) or not _PLAIN_NAME.match(step):

@@ -1,6 +1,6 @@
-"""Deployments: the rollout of one version of a job, counted group by group.
+"""Deployments: the rollout of one version of a job, with counts for each group.
 
-A deployment counts what its allocations reach; whether it goes on, fails or is rolled back is decided elsewhere.
+Whether a deployment continues, fails or is rolled back is decided elsewhere.
 """
 
 import datetime
@@ -10,6 +10,8 @@ from wharf.contract.model.record import Record
 
 
 class DeploymentStatus(enum.StrEnum):
+    """The status of a deployment."""
+
     INITIALIZING = "initializing"
     PENDING = "pending"
     RUNNING = "running"
@@ -26,7 +28,7 @@ class DeploymentStatus(enum.StrEnum):
 
 
 class DeploymentGroup(Record):
-    """How far one group of the job has come."""
+    """The progress of one group of the job."""
 
     auto_revert: bool = False
     auto_promote: bool = False
@@ -46,6 +48,8 @@ class DeploymentGroup(Record):
 
 
 class Deployment(Record):
+    """The rollout of one version of a job."""
+
     id: str
     namespace: str = ""
     job_id: str = ""

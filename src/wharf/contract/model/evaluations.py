@@ -1,7 +1,6 @@
-"""Evaluations: the requests to look at a job again, and what came of each.
+"""Evaluations: requests to compare the desired and actual state of a job, and their outcome.
 
-An evaluation says why a job is looked at and in which chain it stands. Which of its statuses may follow which is in
-`transitions`; queues and retries are not known here.
+The allowed status changes are in `state_machines.transitions`. Queues and retries do not belong here.
 """
 
 import datetime
@@ -13,6 +12,8 @@ from wharf.contract.model.record import Record, SparseRecord
 
 
 class EvaluationStatus(enum.StrEnum):
+    """The status of an evaluation."""
+
     PENDING = "pending"
     BLOCKED = "blocked"
     COMPLETE = "complete"
@@ -25,7 +26,7 @@ class EvaluationStatus(enum.StrEnum):
 
 
 class SchedulerType(enum.StrEnum):
-    """Who processes an evaluation: the scheduler of a job's type, or the one for the cluster's own chores."""
+    """The scheduler that processes an evaluation: the job's type, or `CORE` for internal work of the cluster."""
 
     SERVICE = "service"
     BATCH = "batch"
@@ -35,7 +36,7 @@ class SchedulerType(enum.StrEnum):
 
 
 class EvaluationTrigger(enum.StrEnum):
-    """Why an evaluation was made."""
+    """Why an evaluation was created."""
 
     JOB_REGISTER = "job-register"
     JOB_DEREGISTER = "job-deregister"
@@ -58,7 +59,7 @@ class EvaluationTrigger(enum.StrEnum):
 
 
 class EvaluationStub(Record):
-    """An evaluation as its relatives show it."""
+    """The short form of an evaluation, as related evaluations list it."""
 
     id: str
     namespace: str = ""
@@ -81,7 +82,7 @@ class EvaluationStub(Record):
 
 
 class Evaluation(SparseRecord):
-    """One request to bring a job's allocations in line with what is wanted."""
+    """A request to bring a job's allocations in line with its desired state."""
 
     id: str
     namespace: str = ""
@@ -100,7 +101,7 @@ class Evaluation(SparseRecord):
     next_eval: str = ""
     previous_eval: str = ""
     blocked_eval: str = ""
-    related_evals: tuple[EvaluationStub, ...] | None = None  # Filled for replies only, never stored.
+    related_evals: tuple[EvaluationStub, ...] | None = None  # Set in replies only, never stored.
     failed_tg_allocs: dict[str, AllocMetric] | None = None
     class_eligibility: dict[str, bool] | None = None
     escaped_computed_class: bool = False
@@ -110,9 +111,9 @@ class Evaluation(SparseRecord):
     queued_allocations: dict[str, int] | None = None
     plan_annotations: PlanAnnotations | None = None
     snapshot_index: int = 0
-    waiting_since: int = 0  # ns; of one that waits for room: since when its job does, whatever happened meanwhile.
-    reserved_node_id: str = ""  # The node whose room is kept for it, because it has waited too long.
-    waits_behind: str = ""  # The parent of its job, of whose children as many run already as may.
+    waiting_since: int = 0  # ns since the epoch; when the job began to wait for capacity, over all its evaluations.
+    reserved_node_id: str = ""  # The node whose freed capacity is reserved for it, because it has waited too long.
+    waits_behind: str = ""  # The parent job that already runs its maximum number of children.
     create_index: int = 0
     modify_index: int = 0
     create_time: int = 0  # ns since the epoch
@@ -120,9 +121,10 @@ class Evaluation(SparseRecord):
 
     @property
     def waiting_since_ns(self) -> int:
+        """The time since which the job has waited for capacity, in ns since the epoch."""
         return self.waiting_since or self.create_time
 
 
 def make_evaluation_stub(evaluation: Evaluation) -> EvaluationStub:
-    """The short form of an evaluation, as `RelatedEvals` lists it."""
+    """Return the short form of an evaluation, as `RelatedEvals` lists it."""
     return EvaluationStub(**{name: getattr(evaluation, name) for name in EvaluationStub.__struct_fields__})

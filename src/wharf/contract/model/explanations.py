@@ -1,4 +1,4 @@
-"""Why a job's work is where it is, or nowhere: for people, one sentence first and the table after. Nothing is decided here."""
+"""Explanations of jobs, evaluations and allocations for people: a sentence first, then the details. Nothing is decided here."""
 
 import enum
 
@@ -7,7 +7,7 @@ from wharf.contract.model.record import Record
 
 
 class WaitReason(enum.StrEnum):
-    """What a job waits for. `NOTHING` is said of one that is as it is wanted, `UNKNOWN` of one that nobody can explain."""
+    """What a job waits for. `NOTHING`: the job has its desired state. `UNKNOWN`: the reason could not be found."""
 
     NOTHING = "nothing"
     PAUSED_SCHEDULER = "paused-scheduler"
@@ -29,7 +29,7 @@ class WaitReason(enum.StrEnum):
 
 
 class WaitCondition(Record):
-    """One thing that is waited for."""
+    """One thing that the job waits for."""
 
     waits_for: WaitReason
     text: str
@@ -38,7 +38,7 @@ class WaitCondition(Record):
 
 
 class Exclusion(Record):
-    """A rule, and the nodes that it leaves out. `examples` are a few of their names."""
+    """A rule, and how many nodes it excludes. `examples` holds a few of their names."""
 
     rule: str
     nodes: int
@@ -46,7 +46,10 @@ class Exclusion(Record):
 
 
 class Shortage(Record):
-    """What there is too little of. `missing` is the least that is missing on one of the nodes; 0: it is no amount."""
+    """A resource of which nodes have too little. `missing` is the smallest missing amount on any of the nodes.
+
+    0 means that the shortage is not an amount.
+    """
 
     dimension: str
     nodes: int
@@ -56,7 +59,7 @@ class Shortage(Record):
 
 
 class GroupExplanation(Record):
-    """How a group stands, and how the nodes stand to it. `fitting`: nodes that would take one more now."""
+    """The state of a group's allocations, and which nodes could run another one. `fitting` counts nodes with room for one more."""
 
     group: str
     wanted: int = 0
@@ -72,7 +75,7 @@ class GroupExplanation(Record):
 
 
 class PlacementExplanation(Record):
-    """Why an allocation is where it is: what the node scored, and the next best ones."""
+    """Why an allocation was placed on its node: the node's scores, and those of the next best nodes."""
 
     alloc_id: str
     name: str
@@ -84,7 +87,10 @@ class PlacementExplanation(Record):
 
 
 class JobExplanation(Record):
-    """`text` is the one sentence. Of the queue: the place of the job's evaluation counted from 1, and how many stand there."""
+    """Why a job has its current state. `text` is the summary sentence.
+
+    `queue_place` is the position of the job's evaluation in the queue, counted from 1; `queue_length` is the queue's length.
+    """
 
     job_id: str
     namespace: str
@@ -98,12 +104,15 @@ class JobExplanation(Record):
 
     @property
     def is_explained(self) -> bool:
-        return bool(self.text) and all(each.waits_for is not WaitReason.UNKNOWN for each in self.waits)
+        return bool(self.text) and all(condition.waits_for is not WaitReason.UNKNOWN for condition in self.waits)
 
 
 class EvaluationExplanation(Record):
-    """Why a job was looked at, what came of it, and what it leads to. `groups`: those that found no room, as it found them.
-    `job`: how its job stands now; None: there is none any more."""
+    """Why an evaluation was created, what its outcome was, and what follows from it.
+
+    `groups` holds the groups that could not be placed, as the evaluation found them. `job` explains the job's current state, or
+    is `None` if the job no longer exists.
+    """
 
     eval_id: str
     job_id: str
@@ -120,7 +129,7 @@ class EvaluationExplanation(Record):
 
 
 class AllocationExplanation(Record):
-    """Why an allocation is where it is. `story`: what led to it and what came after, the oldest first."""
+    """Why an allocation has its current state. `story` lists the events before and after it, oldest first."""
 
     alloc_id: str
     name: str

@@ -1,12 +1,10 @@
-"""What a decision asks of the log: a write, its conditions and its changes.
+"""Writes to the log: changes and conditions as records, and the same encoded as bytes.
 
-Deciders build a `Write` of records; nothing here knows how records are stored or where the log lives. Index fields of
-a record may hold `THIS`: it stands for the index that the batch will get, and is replaced when the batch is applied. It
-stands for the same number ever after, whatever is restored; only the version of the record is raised then.
+Decisions build a `Write` of records and know neither the encoding nor the engine. Engines store `EncodedWrite` and `Batch`
+and know no records. The replica translates between the two.
 
-The log as bytes: what crosses from those who know records to those who keep them, and back.
-
-Engines know nothing of records, the replica knows nothing of engines; both know these.
+Index fields of a record may hold `WRITE_INDEX`, a placeholder for the index of the batch that carries the record. It is
+replaced when the batch is applied. After a restore it still stands for the original index; only the version is raised.
 """
 
 import enum
@@ -16,23 +14,26 @@ from typing import Final
 import msgspec
 
 WRITE_INDEX: Final = -1
-"""The index of the batch that carries this record, not yet known when the decision is taken."""
+"""Placeholder for the index of the batch that carries this record; the index is unknown when the decision is made."""
 
 KEY_SEPARATOR: Final = "\0"
-"""Joins the parts of a key. No name may hold it, and it sorts below every other character, so the order of joined
-keys is the order of their parts."""
+"""Joins the parts of a key. Names cannot contain it. It sorts before every other character, so joined keys sort in the
+order of their parts."""
 
 
 def join_key(*parts: str) -> str:
-    """The key of a record from its parts, in the order of the table's declaration."""
+    """Return the key of a record from its parts, in the order in which the table declares them."""
     return KEY_SEPARATOR.join(parts)
 
 
 def split_key(key: str) -> list[str]:
+    """Return the parts of a key."""
     return key.split(KEY_SEPARATOR)
 
 
 class CauseKind(enum.StrEnum):
+    """What kind of event led to a write. The values are stored in the log."""
+
     REQUEST = "request"
     EVALUATION = "evaluation"
     NODE = "node"
@@ -43,14 +44,14 @@ class CauseKind(enum.StrEnum):
 
 
 class Cause(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """What made somebody decide: a request's id, an evaluation's id, a node's id."""
+    """The event that led to a write, with the ID of its request, evaluation or node."""
 
     kind: CauseKind
     id: str = ""
 
 
 class PutRecord(msgspec.Struct, frozen=True, gc=False):
-    """The record takes the place of whatever stood under its key."""
+    """Store the record under its key, in place of any previous record."""
 
     table: str
     key: str
@@ -58,14 +59,14 @@ class PutRecord(msgspec.Struct, frozen=True, gc=False):
 
 
 class DeleteRecord(msgspec.Struct, frozen=True, gc=False):
-    """Whatever stands under the key goes. Dropping what is not there changes nothing."""
+    """Delete the record under the key. Has no effect if there is none."""
 
     table: str
     key: str
 
 
 class Condition(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """The record under the key is still of this version (its ModifyIndex); 0: there is none."""
+    """Require that the record under the key still has this version (its ModifyIndex); 0 requires that there is no record."""
 
     table: str
     key: str
@@ -73,7 +74,7 @@ class Condition(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
 
 class Write(msgspec.Struct, frozen=True, gc=False):
-    """All or nothing: if every condition holds, every change happens, at one index."""
+    """Changes that are committed together at one index if every condition holds, or not at all."""
 
     kind: str
     cause: Cause
@@ -82,11 +83,11 @@ class Write(msgspec.Struct, frozen=True, gc=False):
 
 
 FIRST_INDEX: Final = 1
-"""The index of the batch that founds a cluster."""
+"""The index of the batch that bootstraps a cluster."""
 
 
 class EncodedChange(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """The record's bytes take the place under (table, key); None: the place becomes empty."""
+    """Store these bytes under (table, key). `None` deletes the record."""
 
     table: str
     key: str
@@ -94,7 +95,10 @@ class EncodedChange(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
 
 class EncodedWrite(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """A write as the log takes it. At most one change a key. `lease`: the puts vanish when that lease ends."""
+    """A write in the form that engines accept, with at most one change for each key.
+
+    `lease`: the stored records are deleted when this lease ends; 0 means that they stay.
+    """
 
     id: str
     kind: str
@@ -105,7 +109,7 @@ class EncodedWrite(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
 
 class Batch(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """One entry of the log. `id` is the id of its write."""
+    """One committed entry of the log. `id` is the ID of its write."""
 
     index: int
     id: str
@@ -115,10 +119,10 @@ class Batch(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
 
 class StoredRecord(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """One record as it stands, with its version: the index of the batch that wrote it last.
+    """One record as it is stored, with its version: the index of the batch that wrote it last.
 
-    Where an older copy of the log was put back beneath us since, its version was raised and `written` is the index of that
-    batch as it was told then. 0: it is the version.
+    A restore of an older copy of the log raises the version. `original_version` then holds the index of that batch before the
+    restore; 0 means that it equals the version.
     """
 
     table: str
@@ -129,15 +133,15 @@ class StoredRecord(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
     @property
     def write_index(self) -> int:
-        """What the marker THIS in it stands for: no restore moves it."""
+        """The index that `WRITE_INDEX` stands for in this record. A restore does not change it."""
         return self.original_version or self.version
 
 
 class LogPosition(msgspec.Struct, frozen=True, gc=False):
-    """Where a full read stands: its index, the last-change index of every table, and the epoch of the log.
+    """The position of a full read: its index, the last-change index of every table, and the epoch of the log.
 
-    An epoch ends when the log is replaced beneath us by an older copy of itself. `epoch_since` is an index above all that
-    were told before the epoch began and no greater than any told since; 0 in the first epoch, and where nobody noted it.
+    An epoch ends when the log is replaced by an older copy of itself. `epoch_since` lies above all indexes of earlier epochs and
+    not above any index of this one. It is 0 in the first epoch and if it is not recorded.
     """
 
     index: int

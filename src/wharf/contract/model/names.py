@@ -1,14 +1,15 @@
-"""How the records that people name may be called and described. Each noun says in its own words what is wrong."""
+"""Limits on names and descriptions of objects. The error text for an invalid name belongs to the module of each object."""
 
 import re
 from typing import Final
 
 NAME_REGEX: Final = "^[a-zA-Z0-9-]{1,128}$"
-"""Namespaces, policies, roles, login methods and quotas."""
+"""The pattern for names of namespaces, policies, roles, login methods and quotas, as error messages show it."""
 NODE_POOL_NAME_REGEX: Final = "^[a-zA-Z0-9-_]{1,128}$"
+"""The pattern for names of node pools, as error messages show it."""
 MAX_DESCRIPTION_CHARS: Final = 256
 MAX_DISPLAY_NAME_CHARS: Final = 256
-"""For names that are only shown, as a token's."""
+"""Length of names that are only displayed, such as a token's."""
 
 _NAME: Final = re.compile("[a-zA-Z0-9-]{1,128}")
 _POOL_NAME: Final = re.compile("[a-zA-Z0-9_-]{1,128}")

@@ -1,4 +1,4 @@
-"""Namespaces: the rooms that jobs and what belongs to them are kept apart in."""
+"""Namespaces: parts of the cluster in which job names are unique, and the checks before one is written."""
 
 from wharf.contract.model.names import NAME_REGEX, is_valid_name, list_description_problems
 from wharf.contract.model.record import Record
@@ -6,11 +6,11 @@ from wharf.contract.model.record import Record
 DEFAULT_NAMESPACE = "default"
 MAX_NAMESPACE_WEIGHT = 1000
 ANY_NAMESPACE = "*"
-"""In a request: every namespace that the caller may see. Never the name of one."""
+"""In a request: all namespaces that the caller may see. Never the name of a namespace."""
 
 
 class NamespaceCapabilities(Record):
-    """Which drivers and network modes jobs may use. Empty enabled: all; disabled wins."""
+    """The drivers and network modes that jobs may use. An empty enabled list allows all; disabled wins."""
 
     enabled_task_drivers: tuple[str, ...] | None = None
     disabled_task_drivers: tuple[str, ...] | None = None
@@ -19,9 +19,9 @@ class NamespaceCapabilities(Record):
 
 
 class AllowedNames(Record):
-    """A default and which others may be chosen, by glob: allowed or denied, not both.
+    """A default name, and the names that may be chosen instead, as globs. `allowed` and `denied` exclude each other.
 
-    Null allowed is all; empty allowed is the default only.
+    A null `allowed` permits all names; an empty one permits only the default.
     """
 
     default: str = ""
@@ -30,10 +30,12 @@ class AllowedNames(Record):
 
 
 class Namespace(Record):
+    """A part of the cluster in which job names are unique. Policies and quotas apply to namespaces."""
+
     name: str
     description: str = ""
     quota: str = ""
-    weight: int = 1  # Its share of the fleet where namespaces wait for the same room.
+    weight: int = 1  # Its fair share when several namespaces wait for the same capacity.
     meta: dict[str, str] | None = None
     capabilities: NamespaceCapabilities | None = None
     node_pool_configuration: AllowedNames | None = None
@@ -47,7 +49,7 @@ class Namespace(Record):
 
 
 def list_namespace_problems(namespace: Namespace) -> list[str]:
-    """Everything that is wrong with a namespace somebody wants to write."""
+    """Return everything that is wrong with a submitted namespace."""
     found = []
     if not is_valid_name(namespace.name):
         found.append(f'invalid name "{namespace.name}". Must match regex {NAME_REGEX}')

@@ -1,4 +1,4 @@
-"""Node pools: named sets of nodes that jobs choose, each with its own say on scheduling."""
+"""Node pools: named sets of nodes with optional scheduling settings, and the checks before one is written."""
 
 from wharf.contract.model.names import NODE_POOL_NAME_REGEX, is_valid_node_pool_name, list_description_problems
 from wharf.contract.model.operator.scheduler_configuration import SchedulerAlgorithm
@@ -6,7 +6,7 @@ from wharf.contract.model.record import Record
 from wharf.contract.model.times import HOUR
 
 ALL_NODE_POOL = "all"
-"""The pool of every node. Jobs may name it, nodes may not."""
+"""The pool that contains every node. A job may select it; a node cannot be registered in it."""
 DEFAULT_NODE_POOL = "default"
 BUILT_IN_NODE_POOLS = (ALL_NODE_POOL, DEFAULT_NODE_POOL)
 
@@ -14,13 +14,15 @@ DEFAULT_NODE_IDENTITY_TTL_NS = 24 * HOUR
 
 
 class NodePoolSchedulerConfiguration(Record):
-    """What the pool says differently from the cluster; empty and null inherit."""
+    """Scheduling settings of the pool that override the cluster's. Empty and null inherit."""
 
     scheduler_algorithm: str = SchedulerAlgorithm.INHERITED
     memory_oversubscription_enabled: bool | None = None
 
 
 class NodePool(Record):
+    """A named set of nodes. A job is placed in one pool."""
+
     name: str
     description: str = ""
     meta: dict[str, str] | None = None
@@ -32,16 +34,16 @@ class NodePool(Record):
 
 
 def list_node_pool_problems(pool: NodePool) -> list[str]:
-    """Everything that is wrong with a pool somebody wants to write."""
+    """Return everything that is wrong with a submitted node pool."""
     if pool.name in BUILT_IN_NODE_POOLS:
         return [f'modifying node pool "{pool.name}" is not allowed']
     found = []
     if not is_valid_node_pool_name(pool.name):
         found.append(f'invalid name "{pool.name}". Must match regex {NODE_POOL_NAME_REGEX}')
     found += list_description_problems(pool.description)
-    own = pool.scheduler_configuration
-    if own is not None and own.scheduler_algorithm not in list(SchedulerAlgorithm):
-        found.append(f"invalid scheduler algorithm: {own.scheduler_algorithm}")
+    configuration = pool.scheduler_configuration
+    if configuration is not None and configuration.scheduler_algorithm not in list(SchedulerAlgorithm):
+        found.append(f"invalid scheduler algorithm: {configuration.scheduler_algorithm}")
     if pool.node_identity_ttl <= 0:
         found.append("node identity TTL must be positive")
     return found

@@ -1,6 +1,6 @@
-"""Quotas: how much of a region the namespaces that name one may use together.
+"""Quotas: limits on the resources that namespaces may use together in a region.
 
-The limits only; what is used follows from the allocations and is never stored.
+Holds the limits only. The usage is computed from the allocations and never stored.
 """
 
 from wharf.contract.model.jobs.resources import NUMA, RequestedDevice
@@ -9,12 +9,14 @@ from wharf.contract.model.record import Record
 
 
 class QuotaStorage(Record):
+    """Limits on stored data, in MB. They follow the rule of `RegionLimit` for 0 and negative numbers."""
+
     variables_mb: int = 0
     host_volumes_mb: int = 0
 
 
 class RegionLimit(Record):
-    """0: no limit. Below 0: none allowed."""
+    """Limits in one region. 0 means no limit; a negative number allows nothing."""
 
     cpu: int = 0  # MHz
     cores: int = 0
@@ -27,12 +29,16 @@ class RegionLimit(Record):
 
 
 class QuotaLimit(Record):
+    """The limits of a quota in one region."""
+
     region: str = ""
     region_limit: RegionLimit = RegionLimit()
     hash: bytes = b""
 
 
 class Quota(Record):
+    """Limits on the resources of the namespaces that name this quota."""
+
     name: str
     description: str = ""
     limits: tuple[QuotaLimit, ...] | None = None
@@ -42,7 +48,7 @@ class Quota(Record):
 
 
 class QuotaUsage(Record):
-    """What is used of a quota in this region, under the hash of each limit. Made for replies, never stored."""
+    """The usage of a quota in this region; `used` is keyed by the hash of each limit. Computed for replies, never stored."""
 
     name: str
     used: dict[str, QuotaLimit] | None = None
@@ -51,7 +57,7 @@ class QuotaUsage(Record):
 
 
 def list_quota_problems(quota: Quota) -> list[str]:
-    """Everything that is wrong with a quota somebody wants to write."""
+    """Return everything that is wrong with a submitted quota."""
     found = []
     if not is_valid_name(quota.name):
         found.append(f'invalid name "{quota.name}". Must match regex {NAME_REGEX}')

@@ -1,10 +1,8 @@
-"""The base of every record: frozen, compact, with the wire's names.
+"""The base classes of all records, and the content hash of a record.
 
-A record is a value: it is never changed in place. Attributes carry Python names, the wire carries the reference's
-(`job_id` <-> `JobID`), and both forms are told apart only here. Records hold no cycles, so the collector need not
-look at them (a million of them would cost it seconds).
-
-The digest of what somebody wrote into a record, for the wire's `Hash` and to tell a real change from none.
+A record is an immutable value with Python names for its attributes and Nomad's names on the wire (`job_id` <-> `JobID`);
+only this module converts between the two. Records hold no reference cycles, so they are hidden from the garbage collector:
+scanning a million of them would take seconds.
 """
 
 import hashlib
@@ -13,7 +11,7 @@ from typing import Any, Final, dataclass_transform
 
 import msgspec
 
-# Words that the wire writes in capitals or in a spelling of its own.
+# Words that wire names spell in capitals or in another irregular way.
 WIRE_SPELLINGS: Final[Mapping[str, str]] = {
     "acl": "ACL", "cidr": "CIDR", "cni": "CNI", "cpu": "CPU", "csi": "CSI", "dns": "DNS", "grpc": "GRPC", "http": "HTTP",
     "id": "ID", "ids": "IDs", "ip": "IP", "jwks": "JWKS", "jwt": "JWT", "mb": "MB", "numa": "NUMA", "oidc": "OIDC",
@@ -23,34 +21,34 @@ WIRE_SPELLINGS: Final[Mapping[str, str]] = {
 
 
 def to_wire_name(attribute: str) -> str:
-    """The wire's name of an attribute: `memory_max_mb` -> `MemoryMaxMB`, `job_id` -> `JobID`."""
+    """Return the wire name of an attribute: `memory_max_mb` -> `MemoryMaxMB`, `job_id` -> `JobID`."""
     return "".join(WIRE_SPELLINGS.get(word, word.capitalize()) for word in attribute.split("_"))
 
 
 class RecordMeta(msgspec.StructMeta):
-    """Makes every class below the two bases take its fields by name only; msgspec inherits all options but this one.
+    """Makes the fields of every record class keyword-only, because msgspec does not inherit this option.
 
-    The decorators below tell type checkers the same, and that records are frozen.
+    The `dataclass_transform` decorators below tell type checkers the same, and that records are frozen.
     """
 
-    # A metaclass passes on what class statements hand it: names, bases and options of any kind.
+    # Any, because a class statement may pass options of any type.
     def __new__(mcls, name: str, bases: tuple[type, ...], namespace: dict[str, Any], **options: Any) -> "RecordMeta":
         return super().__new__(mcls, name, bases, namespace, **{"kw_only": True, **options})
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(msgspec.field,))
 class Record(msgspec.Struct, metaclass=RecordMeta, frozen=True, gc=False, rename=to_wire_name):
-    """A value with the wire's names. Every field is written, also when empty: readers of the wire rely on it."""
+    """A value with wire names. Every field is encoded, also an empty one: clients rely on it."""
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(msgspec.field,))
 class SparseRecord(
     msgspec.Struct, metaclass=RecordMeta, frozen=True, gc=False, omit_defaults=True, rename=to_wire_name
 ):
-    """A value that drops its empty fields on the wire, as allocations, evaluations, networks and ports do."""
+    """A value whose empty fields are not encoded, such as allocations, evaluations, networks and ports."""
 
 
-# What servers add to a record, and the digest itself: none of it is what somebody wrote.
+# Fields that servers add to a record, and the hash itself: they are no part of the content that a caller wrote.
 _NOT_WRITTEN: Final = frozenset(
     {
         "hash",
@@ -67,6 +65,6 @@ _NOT_WRITTEN: Final = frozenset(
 
 
 def hash_content(record: msgspec.Struct) -> bytes:
-    """The same for two records with the same content, whenever and wherever they were written."""
+    """Return a SHA-256 digest of the fields that a caller wrote. Equal content has an equal digest on every server."""
     written = {name: getattr(record, name) for name in record.__struct_fields__ if name not in _NOT_WRITTEN}
     return hashlib.sha256(msgspec.json.encode(written, order="deterministic")).digest()

@@ -1,28 +1,31 @@
-"""Saying no: a code for machines and a sentence for people.
+"""Refused requests: an error code for programs and a text for people.
 
-A `Refusal` is an expected answer, not a fault: the caller asked for something that is not to be had. Which HTTP status
-a code becomes, and back, is told by one table in `wire.errors`.
+A `Refusal` is an expected outcome, not a fault. The table in `wire.errors` maps each code to an HTTP status and back.
 """
 
 import enum
 
 
 class RefusalCode(enum.StrEnum):
-    INVALID = "invalid"  # The request itself is wrong; asking again will not help.
+    """Why a request is refused. The values are part of the wire format."""
+
+    INVALID = "invalid"  # The request itself is wrong; a retry does not help.
     FORBIDDEN = "forbidden"
-    UNAUTHENTICATED = "unproven"  # A login that proves nothing.
-    NOT_FOUND = "unknown"  # The thing named does not exist.
-    CONFLICT = "conflict"  # True a moment ago, no longer: read again and decide again.
+    UNAUTHENTICATED = "unproven"  # The credentials of a login are not valid.
+    NOT_FOUND = "unknown"  # The named object does not exist.
+    CONFLICT = "conflict"  # A record has changed since it was read: read it again and decide again.
     TOO_LARGE = "too-large"
     RATE_LIMITED = "limited"
-    UNSUPPORTED = "unsupported"  # A form of the answer that is not to be had.
-    NOT_IMPLEMENTED = "not-ours"  # A part of the peer's interface that this product leaves out.
+    UNSUPPORTED = "unsupported"  # The server cannot reply in the requested format.
+    NOT_IMPLEMENTED = "not-ours"  # A part of Nomad's API that Wharf does not implement.
     NO_LEADER = "no-leader"
-    UNAVAILABLE = "unavailable"  # The log takes no writes just now.
-    OUTCOME_UNKNOWN = "undecided"  # Nobody can tell whether the write happened.
+    UNAVAILABLE = "unavailable"  # The log accepts no writes at the moment.
+    OUTCOME_UNKNOWN = "undecided"  # The write may or may not have been committed.
 
 
 class Refusal(Exception):
+    """A request that is refused, with its code and the text for the caller."""
+
     def __init__(self, code: RefusalCode, text: str) -> None:
         super().__init__(text)
         self.code = code

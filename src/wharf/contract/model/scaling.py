@@ -1,9 +1,4 @@
-"""The bounds within which a group's count may be scaled, and the opaque policy that an autoscaler reads.
-
-Scaling events: who scaled which group when, and what came of it.
-
-How the groups of a job stand: what is wanted of each, what is there, and who scaled it lately.
-"""
+"""Scaling policies, scaling events, and the scale status of a job's groups. Nothing here scales a job."""
 
 from enum import StrEnum
 from typing import Any, Final
@@ -13,10 +8,11 @@ import msgspec
 from wharf.contract.model.record import Record
 
 UNSET_MAX_COUNT: Final = -1
+"""The `max` of a policy that sets none."""
 
 
 class ScalingKind(StrEnum):
-    """What a policy scales. Only the count of a group (horizontal) is supported."""
+    """The dimension that a policy scales. Only the count of a group (horizontal) is supported."""
 
     HORIZONTAL = "horizontal"
     VERTICAL_CPU = "vertical_cpu"
@@ -24,7 +20,7 @@ class ScalingKind(StrEnum):
 
 
 class ScalingPolicy(Record):
-    """A policy as a group carries it and as the table of policies lists it. The server sets id, target and indexes."""
+    """The limits of a group's count, and an opaque policy for an autoscaler. The server sets id, target and indexes."""
 
     id: str = ""
     type: str = ScalingKind.HORIZONTAL
@@ -38,23 +34,25 @@ class ScalingPolicy(Record):
 
 
 MAX_SCALING_EVENTS = 20
-"""For each group, the newest."""
+"""Events stored for each group, the newest; limits the size of the record."""
 
 
 class ScalingEvent(Record):
+    """One change of a group's count, or a message of the autoscaler about the group."""
+
     time: int = 0  # ns since the epoch
     count: int | None = None  # Null: only a message.
     previous_count: int = 0
     message: str = ""
     error: bool = False
-    # Opaque to us: whatever the autoscaler said, kept as it came.
+    # Data of the autoscaler, stored unchanged.
     meta: dict[str, Any] | None = None
     eval_id: str | None = None
     create_index: int = 0
 
 
 class JobScalingEvents(Record):
-    """All kept events of one job, by group, newest first."""
+    """The stored scaling events of one job by group, newest first."""
 
     namespace: str
     job_id: str
@@ -64,7 +62,7 @@ class JobScalingEvents(Record):
 
 
 class GroupScaleStatus(Record):
-    """What has ended, and what only tries a new version out, is not counted."""
+    """The counts of a group's allocations, without terminal ones and canaries, and its scaling events."""
 
     desired: int = 0
     placed: int = 0
@@ -75,6 +73,8 @@ class GroupScaleStatus(Record):
 
 
 class JobScaleStatus(Record):
+    """The scale status of a job's groups."""
+
     job_id: str
     namespace: str
     job_create_index: int = 0

@@ -1,9 +1,11 @@
-"""Service registrations: one address of one service, alive as long as its allocation."""
+"""Service registrations: the address of one instance of a service. A registration exists as long as its allocation."""
 
 from wharf.contract.model.record import Record
 
 
 class ServiceRegistration(Record):
+    """The address of one instance of a service."""
+
     id: str
     service_name: str
     namespace: str
@@ -19,5 +21,5 @@ class ServiceRegistration(Record):
 
 
 def make_registration_id(*, alloc_id: str, owner: str, service: str, port_label: str) -> str:
-    """The ID of a registration. Owner: the task's name, or `group-` and the group's."""
+    """Return the ID of a registration. `owner` is the task's name, or `group-` and the group's name."""
     return f"_nomad-task-{alloc_id}-{owner}-{service}-{port_label}"

@@ -1,7 +1,7 @@
-"""What settings are made of: durations, sizes, secrets, and what is said about each setting where it is declared.
+"""Value types of settings (durations, sizes, secrets) and the description of a setting where it is declared.
 
-A package declares its settings as a frozen struct whose fields are annotated with `About`; reading, documenting and
-checking all derive from that. Nothing here reads a file.
+A package declares its settings as a frozen struct whose fields are annotated with `SettingInfo`. Reading, documenting and
+checking settings all derive from these declarations. Nothing here reads a file.
 """
 
 import re
@@ -33,7 +33,7 @@ _SIZE: Final = re.compile(r"(\d+(?:\.\d+)?) ?([KMGT]?(?:iB|B)?)", re.IGNORECASE)
 
 
 class Duration(msgspec.Struct, frozen=True, gc=False, order=True):
-    """A length of time. Written `"30s"`, `"1h30m"`, `"7d"`."""
+    """A duration, written as `"30s"`, `"1h30m"` or `"7d"`."""
 
     ns: int
 
@@ -43,38 +43,39 @@ class Duration(msgspec.Struct, frozen=True, gc=False, order=True):
 
     @classmethod
     def parse(cls, text: str) -> "Duration":
-        """Raises ValueError for what is no duration."""
+        """Parse a duration. Raises ValueError if the text is not one."""
         if text == "0":
             return cls(0)
         parts = _DURATION_PART.findall(text)
         if not parts or "".join(number + unit for number, unit in parts) != text:
-            raise ValueError(f"{text!r} is no duration")
+            raise ValueError(f"{text!r} is not a duration")
         return cls(sum(round(float(number) * _UNITS_NS[unit]) for number, unit in parts))
 
     def __str__(self) -> str:
-        """As people write it, without the zeros at the end: `5m`, not `5m0s`."""
-        said = format_duration(self.ns)
+        """Return the short notation without trailing zeros: `5m`, not `5m0s`."""
+        text = format_duration(self.ns)
         for tail, unit in (("m0s", "m"), ("h0m", "h")):
-            if said.endswith(tail):
-                said = said.removesuffix(tail) + unit
-        return said
+            if text.endswith(tail):
+                text = text.removesuffix(tail) + unit
+        return text
 
 
 class Size(msgspec.Struct, frozen=True, gc=False, order=True):
-    """A number of bytes. Written as a number or `"10MB"`, `"512KiB"`."""
+    """A number of bytes, written as a number or as `"10MB"` or `"512KiB"`."""
 
     bytes: int
 
     @classmethod
     def parse(cls, text: str) -> "Size":
-        """Raises ValueError for what is no size."""
-        found = _SIZE.fullmatch(text)
-        unit = next((known for known in _UNITS_BYTES if found and known.lower() == found[2].lower()), None)
-        if found is None or unit is None:
-            raise ValueError(f"{text!r} is no size")
-        return cls(round(float(found[1]) * _UNITS_BYTES[unit]))
+        """Parse a size. Raises ValueError if the text is not one."""
+        match = _SIZE.fullmatch(text)
+        unit = next((known for known in _UNITS_BYTES if match and known.lower() == match[2].lower()), None)
+        if match is None or unit is None:
+            raise ValueError(f"{text!r} is not a size")
+        return cls(round(float(match[1]) * _UNITS_BYTES[unit]))
 
     def __str__(self) -> str:
+        """Return the number of bytes in the largest decimal unit that divides it: `10MB`, `1500`."""
         for unit, size in (("TB", 10**12), ("GB", 10**9), ("MB", 10**6), ("KB", 10**3)):
             if self.bytes and self.bytes % size == 0:
                 return f"{self.bytes // size}{unit}"
@@ -82,7 +83,7 @@ class Size(msgspec.Struct, frozen=True, gc=False, order=True):
 
 
 class SecretText(msgspec.Struct, frozen=True, gc=False):
-    """A text that is never shown: whoever needs it asks for it by `reveal`, and every other way says `<redacted>`."""
+    """A text that is never printed. `reveal` returns it; every other conversion returns `<redacted>`."""
 
     text: str = ""
 
@@ -100,13 +101,13 @@ class SecretText(msgspec.Struct, frozen=True, gc=False):
 
 
 class SettingInfo(msgspec.Struct, frozen=True, kw_only=False):
-    """What is said about a setting, beside its type and its default."""
+    """The description of a setting. Its type and default are in the declaration of the field."""
 
     description: str
-    """For people, one sentence or two; the page of all settings is made of these."""
+    """One or two sentences for the reference page of all settings."""
     is_reloadable: bool = False
-    """Whether a running agent takes a new value by reload; all others need a restart."""
+    """Whether a reload applies a new value to a running agent; otherwise the agent must be restarted."""
     min_value: int | None = None
     max_value: int | None = None
     default_text: str | None = None
-    """What the default is in words, where the value alone does not tell ("the host's name")."""
+    """The default in words, if the value does not explain itself ("the host's name")."""

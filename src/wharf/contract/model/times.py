@@ -1,8 +1,6 @@
-"""Durations as the wire has them: whole nanoseconds. Only units and how to say one aloud live here, never a clock.
+"""Times and durations in nanoseconds: units, formatting, and conversion to and from `datetime`. Reads no clock.
 
-Instants: nanoseconds since 1970 as the log has them, and the calendar form that some fields of the wire take.
-
-A `Moment` is what every decision is given of time and chance; it makes neither.
+The log stores instants as nanoseconds since 1970; some fields of the wire hold the calendar form.
 """
 
 import datetime
@@ -19,7 +17,7 @@ HOUR: Final = 60 * MINUTE
 
 
 def format_duration(nanoseconds: int) -> str:
-    """A duration as people write it: `1h30m0s`, `15s`, `1.5s`, `200ms`, `0s`."""
+    """Format a duration in Go's notation: `1h30m0s`, `15s`, `1.5s`, `200ms`, `0s`."""
     if nanoseconds < 0:
         return "-" + format_duration(-nanoseconds)
     if nanoseconds == 0:
@@ -37,6 +35,7 @@ def format_duration(nanoseconds: int) -> str:
 
 
 def _decimal(amount: int, unit: int) -> str:
+    """Format `amount / unit` as a decimal number without trailing zeros. `unit` is a power of ten."""
     whole, rest = divmod(amount, unit)
     if not rest:
         return str(whole)
@@ -49,16 +48,17 @@ _EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 
 class DecisionContext(msgspec.Struct, frozen=True, gc=False):
-    """When a decision is taken, and the ids it may use up."""
+    """The time of a decision, and a function that returns new IDs for its records."""
 
     now_ns: int
     new_id: Callable[[], str]
 
 
 def to_datetime(now_ns: int) -> datetime.datetime:
-    """The calendar form of an instant, to the microsecond."""
+    """Return the UTC datetime of a time in ns since 1970, truncated to microseconds."""
     return _EPOCH + datetime.timedelta(microseconds=now_ns // MICROSECOND_NS)
 
 
 def to_ns(time: datetime.datetime) -> int:
+    """Return a datetime as ns since 1970, truncated to microseconds."""
     return (time - _EPOCH) // datetime.timedelta(microseconds=1) * MICROSECOND_NS

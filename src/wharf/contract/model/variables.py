@@ -1,6 +1,6 @@
-"""Variables: small secrets under a path, kept encrypted, with an optional lock.
+"""Variables: small secrets under a path, stored encrypted, with an optional lock.
 
-Clear items exist only in a request and its reply; what is stored is `Variable`, which holds them encrypted.
+Plain items exist only in a request and its reply; the stored `Variable` holds them encrypted.
 """
 
 import re
@@ -17,15 +17,16 @@ DEFAULT_LOCK_DELAY_NS: Final = 15 * SECOND
 MIN_LOCK_TTL_NS: Final = 10 * SECOND
 MAX_LOCK_TTL_NS: Final = 24 * HOUR
 MAX_VARIABLE_BYTES: Final = 65_536
+"""Total size of keys and values; every server holds all variables in memory."""
 
 RESERVED_PATH_PREFIX: Final = "nomad"
-"""The first part of the paths that the product keeps for itself; jobs written for the peer use its name."""
+"""The first part of reserved paths. It is Nomad's name, because existing jobs use it."""
 
 _PATH: Final = re.compile("[a-zA-Z0-9_~/-]{1,128}")
 
 
 class VariableLock(Record):
-    """Who may write the variable. On the wire TTL and delay are text like "15s"."""
+    """A lock: only its holder may write the variable. On the wire `ttl` and `lock_delay` are text such as "15s"."""
 
     id: str
     ttl: int = DEFAULT_LOCK_TTL_NS
@@ -33,7 +34,7 @@ class VariableLock(Record):
 
 
 class VariableMetadata(Record):
-    """A variable without its items, as lists and events show it."""
+    """A variable without its items, for lists and events."""
 
     namespace: str
     path: str
@@ -52,7 +53,7 @@ class Variable(Record):
     data: bytes  # The items as JSON, encrypted.
     key_id: str  # The key of the ring that encrypted them.
     lock: VariableLock | None = None
-    # After a lock ran out, nobody may take a new one before this moment (ns since the epoch).
+    # After a lock has expired, no new lock can be acquired before this time (ns since the epoch).
     lock_refused_until: int = 0
     create_index: int = 0
     modify_index: int = 0
@@ -61,6 +62,7 @@ class Variable(Record):
 
 
 def make_variable_metadata(variable: Variable) -> VariableMetadata:
+    """Return the variable without its items."""
     return VariableMetadata(
         namespace=variable.namespace,
         path=variable.path,
@@ -73,14 +75,14 @@ def make_variable_metadata(variable: Variable) -> VariableMetadata:
 
 
 def list_path_problems(path: str) -> list[str]:
-    """Everything that is wrong with the path of a variable that is to be written."""
+    """Return everything that is wrong with the path of a variable to be written."""
     found = []
     if not path:
         return ["variable missing required path"]
     if _PATH.fullmatch(path) is None:
         found.append(f'invalid path "{path}". Must match regex ^[a-zA-Z0-9-_~/]{{1,128}}$')
     first, _, rest = path.partition("/")
-    if first == RESERVED_PATH_PREFIX and not _is_open(rest):
+    if first == RESERVED_PATH_PREFIX and not _is_writable_reserved_path(rest):
         found.append(
             f'only paths at "{RESERVED_PATH_PREFIX}/jobs", "{RESERVED_PATH_PREFIX}/sentinel" and "{RESERVED_PATH_PREFIX}/job-templates/<name>" may be '
             f'written under "{RESERVED_PATH_PREFIX}"; got "{path}"'
@@ -88,8 +90,8 @@ def list_path_problems(path: str) -> list[str]:
     return found
 
 
-def _is_open(rest: str) -> bool:
-    """Whether what follows the reserved first part is one of the places that are open to people."""
+def _is_writable_reserved_path(rest: str) -> bool:
+    """Return whether users may write below the reserved prefix at this path; `rest` is the path after the prefix."""
     area, slash, name = rest.partition("/")
     if area == "job-templates":
         return bool(name) and "/" not in name
@@ -97,7 +99,7 @@ def _is_open(rest: str) -> bool:
 
 
 def list_item_problems(items: Mapping[str, str] | None) -> list[str]:
-    """What is wrong with the items of a variable that is to be written."""
+    """Return what is wrong with the items of a variable to be written."""
     if not items:
         return ["variable missing required Items object"]
     size = sum(len(key.encode()) + len(value.encode()) for key, value in items.items())
@@ -105,7 +107,7 @@ def list_item_problems(items: Mapping[str, str] | None) -> list[str]:
 
 
 def list_lock_problems(lock: VariableLock) -> list[str]:
-    """What is wrong with the lock that somebody wants to take."""
+    """Return what is wrong with a requested lock."""
     found = []
     if not MIN_LOCK_TTL_NS <= lock.ttl <= MAX_LOCK_TTL_NS:
         found.append(

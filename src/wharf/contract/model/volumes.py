@@ -1,4 +1,4 @@
-"""Volumes of hosts: folders of one node that jobs may ask for, known to the servers by a record."""
+"""Host volumes: folders of one node that jobs can mount, and the checks before one is written."""
 
 import re
 from enum import StrEnum
@@ -11,26 +11,28 @@ from wharf.contract.model.record import Record
 
 DEFAULT_VOLUME_PLUGIN = "mkdir"
 PLUGIN_VERSION_ATTRIBUTE: Final = "plugins.host_volume.{}.version"
-"""What a node says of a plugin that makes volumes there."""
-_OF_ALLOCATION: Final = re.compile(r"\[[0-9]{1,9}\]\Z")
-"""At the end of a name, of a volume that one allocation of a group asks for with `PerAlloc`."""
+"""The node attribute that holds the version of a plugin that creates volumes on the node."""
+_ALLOCATION_SUFFIX: Final = re.compile(r"\[[0-9]{1,9}\]\Z")
+"""The end of the name of a volume that belongs to one allocation of a group (`PerAlloc`), such as `[0]`."""
 
 
 class HostVolumeState(StrEnum):
-    PENDING = "pending"  # The node has not said yet that it has it.
+    """Whether the node has the volume."""
+
+    PENDING = "pending"  # The node has not reported the volume yet.
     READY = "ready"
     UNAVAILABLE = "unavailable"
 
 
 class HostVolumeCapability(Record):
-    """One way in which the volume may be used."""
+    """One way in which the volume may be attached and accessed."""
 
     attachment_mode: str = AttachmentMode.FILE_SYSTEM
     access_mode: str = AccessMode.SINGLE_NODE_WRITER
 
 
 class HostVolume(Record):
-    """What servers know of a volume. A new one is given its ID."""
+    """A host volume as servers store it. The server assigns the ID of a new one."""
 
     id: str = ""
     namespace: str = "default"
@@ -44,7 +46,7 @@ class HostVolume(Record):
     requested_capacity_max_bytes: int = 0
     requested_capabilities: tuple[HostVolumeCapability, ...] | None = None
     parameters: dict[str, str] | None = (
-        None  # What a plugin is told. May hold secrets of the plugin's: never in a list.
+        None  # Parameters for the plugin. They may hold secrets, so lists never include them.
     )
     host_path: str = ""
     state: HostVolumeState = HostVolumeState.PENDING
@@ -53,14 +55,14 @@ class HostVolume(Record):
     modify_index: int = 0
     modify_time: int = 0
 
-    # What only the server sets is not taken from whoever submits a volume.
+    # Only the server sets these fields; submitted values are dropped.
     ignored_when_submitted: ClassVar[frozenset[str]] = frozenset({
         "State", "CreateIndex", "CreateTime", "ModifyIndex", "ModifyTime",
     })  # fmt: skip
 
 
 class HostVolumeStub(Record):
-    """A volume as lists show it."""
+    """A host volume in a list."""
 
     id: str
     namespace: str = ""
@@ -77,15 +79,19 @@ class HostVolumeStub(Record):
 
 
 def make_host_volume_stub(volume: HostVolume) -> HostVolumeStub:
+    """Return the list item for a host volume."""
     return HostVolumeStub(**{name: getattr(volume, name) for name in HostVolumeStub.__struct_fields__})
 
 
 def list_host_volume_problems(volume: HostVolume, *, has_folder: bool) -> list[str]:
-    """Everything that is wrong with a volume somebody wants to write. `is_made`: the folder is there already."""
+    """Return everything that is wrong with a submitted volume.
+
+    `has_folder`: the volume is registered with a folder that already exists, instead of being created by a plugin.
+    """
     found = []
     if not volume.name:
         found.append("missing name")
-    elif not is_valid_name(_OF_ALLOCATION.sub("", volume.name)):
+    elif not is_valid_name(_ALLOCATION_SUFFIX.sub("", volume.name)):
         found.append(f'invalid name "{volume.name}": use letters, digits and dashes, at most 128')
     if not volume.requested_capabilities:
         found.append("must include at least one capability block")
@@ -94,18 +100,18 @@ def list_host_volume_problems(volume: HostVolume, *, has_folder: bool) -> list[s
             found.append(f'invalid attachment mode: "{capability.attachment_mode}"')
         if capability.access_mode not in list(AccessMode) or capability.access_mode.startswith("multi-node"):
             found.append(f'invalid access mode: "{capability.access_mode}"')
-    least, most = volume.requested_capacity_min_bytes, volume.requested_capacity_max_bytes
-    if least < 0 or most < 0:
+    min_bytes, max_bytes = volume.requested_capacity_min_bytes, volume.requested_capacity_max_bytes
+    if min_bytes < 0 or max_bytes < 0:
         found.append("capacity cannot be negative")
-    if most and most < least:
-        found.append(f"capacity_max ({most}) must be larger than capacity_min ({least})")
+    if max_bytes and max_bytes < min_bytes:
+        found.append(f"capacity_max ({max_bytes}) must be larger than capacity_min ({min_bytes})")
     if has_folder:
-        found += _problems_of_place(volume)
+        found += _list_folder_problems(volume)
     return found
 
 
-def _problems_of_place(volume: HostVolume) -> list[str]:
-    """A folder that is there already lies somewhere."""
+def _list_folder_problems(volume: HostVolume) -> list[str]:
+    """Return what is wrong with the node and the path of a folder that already exists."""
     found = []
     if not volume.node_id:
         found.append("cannot register volume: node ID is required")

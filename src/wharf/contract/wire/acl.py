@@ -1,9 +1,7 @@
-"""Bodies of access control that are no records: tokens and methods as they are shown and asked for, logins, identities.
+"""Endpoints and messages of access control: tokens, policies, roles, auth methods, binding rules and logins.
 
-Durations are text like `1h0m0s` here, and may be submitted as nanoseconds too. Secrets are only in the few bodies that
-exist to show one.
-
-Endpoints of tokens, policies, roles, auth methods and binding rules.
+Durations are text such as `1h0m0s`; requests may also use a number of nanoseconds. Only the few messages that exist to show a
+secret contain one.
 """
 
 import datetime
@@ -34,6 +32,8 @@ class BootstrapRequest(Record):
 
 
 class TokenRequest(Record):
+    """A token to create or update."""
+
     accessor_id: str = ""
     secret_id: str = ""
     name: str = ""
@@ -48,7 +48,7 @@ class TokenRequest(Record):
 
 
 class TokenStub(Record):
-    """A token as lists show it: without its secret."""
+    """A token in a list, without its secret."""
 
     accessor_id: str
     name: str = ""
@@ -82,6 +82,8 @@ class TokenView(Record):
 
 
 class OneTimeTokenView(Record):
+    """A one-time secret, when it is created."""
+
     one_time_secret_id: str
     accessor_id: str
     expires_at: datetime.datetime
@@ -104,6 +106,8 @@ class OneTimeTokenExchangeReply(Record):
 
 
 class PolicyRequest(Record):
+    """A policy to create or replace."""
+
     name: str = ""
     description: str = ""
     rules: str = ""
@@ -113,6 +117,8 @@ class PolicyRequest(Record):
 
 
 class PolicyStub(Record):
+    """A policy in a list, without its rules."""
+
     name: str
     description: str = ""
     job_acl: JobACL | None = None
@@ -122,12 +128,12 @@ class PolicyStub(Record):
 
 
 class PolicyView(Record):
-    """A policy with its rules, also as JSON."""
+    """A policy with its rules, as text and as JSON."""
 
     name: str
     description: str = ""
     rules: str = ""
-    rules_json: Any = msgspec.field(name="RulesJSON", default=None)  # As deep as the rules are.
+    rules_json: Any = msgspec.field(name="RulesJSON", default=None)  # Any JSON value: the rules are nested.
     job_acl: JobACL | None = None
     hash: bytes = b""
     create_index: int = 0
@@ -135,6 +141,8 @@ class PolicyView(Record):
 
 
 class RoleRequest(Record):
+    """A role to create or update."""
+
     id: str = ""
     name: str = ""
     description: str = ""
@@ -144,7 +152,7 @@ class RoleRequest(Record):
 
 
 class AuthMethodConfigView(AuthMethodConfigBase):
-    """The configuration of a method, with its leeways as text."""
+    """The configuration of an auth method, with its leeways as text."""
 
     expiration_leeway: DurationText = ""
     not_before_leeway: DurationText = ""
@@ -152,6 +160,8 @@ class AuthMethodConfigView(AuthMethodConfigBase):
 
 
 class AuthMethodRequest(Record):
+    """An auth method to create or update."""
+
     name: str = ""
     type: str = ""
     token_locality: str = ""
@@ -166,7 +176,7 @@ class AuthMethodRequest(Record):
 
 
 class AuthMethodView(Record):
-    """A method; what is secret in it reads `redacted`."""
+    """An auth method; its secrets are replaced by `redacted`."""
 
     max_token_ttl: str = ""
     name: str
@@ -183,19 +193,21 @@ class AuthMethodView(Record):
 
 
 class SealedSecretsRequest(Record):
-    """Asks for the secrets of a method, sealed for `PublicKey` (X25519): a region copies it."""
+    """Requests the secrets of an auth method, encrypted for `PublicKey` (X25519), so that another region can copy it."""
 
     public_key: bytes = b""
 
 
 class SealedSecretsReply(Record):
-    """`Sender`: the public key of whoever sealed, made for this reply alone."""
+    """The encrypted secrets. `Sender` is a public key that was generated for this reply only."""
 
     sender: bytes
     sealed: bytes
 
 
 class AuthMethodStub(Record):
+    """An auth method in a list."""
+
     name: str
     type: str = ""
     default: bool = False
@@ -205,6 +217,8 @@ class AuthMethodStub(Record):
 
 
 class BindingRuleRequest(Record):
+    """A binding rule to create or update."""
+
     id: str = ""
     description: str = ""
     auth_method: str = ""
@@ -228,6 +242,8 @@ class AuthUrlReply(Record):
 
 
 class CompleteAuthRequest(Record):
+    """The parameters with which an identity provider redirected the user, to complete an OIDC login."""
+
     auth_method_name: str = ""
     client_nonce: str = ""
     state: str = ""
@@ -256,13 +272,13 @@ BINDING_RULE_LIST: Final = ListFeatures(
 
 ROWS: Final[tuple[Endpoint, ...]] = (
     define_write(
-        "acl.bootstrap", "/v1/acl/bootstrap", need=permissions.PUBLIC_ACCESS, summary="Make the first token.",
+        "acl.bootstrap", "/v1/acl/bootstrap", need=permissions.PUBLIC_ACCESS, summary="Create the first management token.",
         body_type=BootstrapRequest, is_body_optional=True, reply_type=TokenView,
     ),
     # -- policies
     define_read(
         "acl.policy.list", "/v1/acl/policies", need=permissions.ANY_TOKEN,
-        summary="List policies: all for management, else those that the caller carries.", list_features=POLICY_LIST,
+        summary="List policies: all with a management token, otherwise those of the caller's token.", list_features=POLICY_LIST,
         reply_type=list[PolicyStub],
     ),
     define_read(
@@ -291,24 +307,24 @@ ROWS: Final[tuple[Endpoint, ...]] = (
         body_type=TokenRequest, reply_type=TokenView,
     ),
     define_read(
-        "acl.token.self", "/v1/acl/token/self", need=permissions.ANY_TOKEN, manner=permissions.DenialDetail.TOKEN,
+        "acl.token.self", "/v1/acl/token/self", need=permissions.ANY_TOKEN, denial_detail=permissions.DenialDetail.TOKEN,
         summary="Read the caller's own token, with its secret.", reply_type=TokenView,
     ),
     define_write(
         "acl.token.one-time", "/v1/acl/token/onetime", need=permissions.ANY_TOKEN,
-        summary="Make a secret that stands for the caller's token once.", reply_type=OneTimeTokenReply,
+        summary="Create a one-time secret that can be exchanged for the caller's token.", reply_type=OneTimeTokenReply,
     ),
     define_write(
         "acl.token.exchange", "/v1/acl/token/onetime/exchange", need=permissions.PUBLIC_ACCESS,
-        summary="Get the token that a one-time secret stands for.",
+        summary="Exchange a one-time secret for its token.",
         body_type=OneTimeTokenExchangeRequest, reply_type=OneTimeTokenExchangeReply,
     ),
     define_read(
-        "acl.token.read", "/v1/acl/token/{accessor_id}", need=permissions.ANY_TOKEN, manner=permissions.DenialDetail.TOKEN,
-        summary="Read a token, with its secret: any for management, else one's own.", reply_type=TokenView,
+        "acl.token.read", "/v1/acl/token/{accessor_id}", need=permissions.ANY_TOKEN, denial_detail=permissions.DenialDetail.TOKEN,
+        summary="Read a token, with its secret: any with a management token, otherwise the caller's own.", reply_type=TokenView,
     ),
     define_write(
-        "acl.token.update", "/v1/acl/token/{accessor_id}", need=permissions.MANAGEMENT_TOKEN, summary="Change a token.",
+        "acl.token.update", "/v1/acl/token/{accessor_id}", need=permissions.MANAGEMENT_TOKEN, summary="Update a token.",
         body_type=TokenRequest, reply_type=TokenView,
     ),
     define_write(
@@ -318,7 +334,7 @@ ROWS: Final[tuple[Endpoint, ...]] = (
     # -- roles
     define_read(
         "acl.role.list", "/v1/acl/roles", need=permissions.ANY_TOKEN,
-        summary="List roles: all for management, else those that the caller carries.", list_features=ROLE_LIST,
+        summary="List roles: all with a management token, otherwise those of the caller's token.", list_features=ROLE_LIST,
         reply_type=list[Role],
     ),
     define_leader_write(
@@ -331,38 +347,38 @@ ROWS: Final[tuple[Endpoint, ...]] = (
         reply_type=Role,
     ),
     define_leader_write(
-        "acl.role.update", "/v1/acl/role/{role_id}", need=permissions.MANAGEMENT_TOKEN, summary="Change a role.",
+        "acl.role.update", "/v1/acl/role/{role_id}", need=permissions.MANAGEMENT_TOKEN, summary="Update a role.",
         body_type=RoleRequest, reply_type=Role,
     ),
     define_write(
         "acl.role.delete", "/v1/acl/role/{role_id}", method="DELETE", need=permissions.MANAGEMENT_TOKEN, summary="Delete a role.",
     ),
-    # -- ways to log in
+    # -- auth methods and binding rules
     define_read(
         "acl.method.list", "/v1/acl/auth-methods", need=permissions.PUBLIC_ACCESS,
-        summary="List the ways to log in, for whoever wants to.", list_features=AUTH_METHOD_LIST,
+        summary="List auth methods. Needs no token, because users call it before they log in.", list_features=AUTH_METHOD_LIST,
         reply_type=list[AuthMethodStub],
     ),
     define_leader_write(
-        "acl.method.create", "/v1/acl/auth-method", need=permissions.MANAGEMENT_TOKEN, summary="Create a login method.",
+        "acl.method.create", "/v1/acl/auth-method", need=permissions.MANAGEMENT_TOKEN, summary="Create an auth method.",
         body_type=AuthMethodRequest, reply_type=AuthMethodView,
     ),
     define_read(
-        "acl.method.read", "/v1/acl/auth-method/{name}", need=permissions.MANAGEMENT_TOKEN, summary="Read a login method.",
+        "acl.method.read", "/v1/acl/auth-method/{name}", need=permissions.MANAGEMENT_TOKEN, summary="Read an auth method.",
         reply_type=AuthMethodView,
     ),
     define_leader_write(
-        "acl.method.update", "/v1/acl/auth-method/{name}", need=permissions.MANAGEMENT_TOKEN, summary="Change a login method.",
+        "acl.method.update", "/v1/acl/auth-method/{name}", need=permissions.MANAGEMENT_TOKEN, summary="Update an auth method.",
         body_type=AuthMethodRequest, reply_type=AuthMethodView,
     ),
     define_write(
         "acl.method.delete", "/v1/acl/auth-method/{name}", method="DELETE", need=permissions.MANAGEMENT_TOKEN,
-        summary="Delete a login method, with its binding rules.",
+        summary="Delete an auth method and its binding rules.",
     ),
     Endpoint(
         name="acl.method.secrets", method="PUT", path="/v1/acl/auth-method/{name}/secrets", kind=EndpointKind.LOCAL,
         need=permissions.MANAGEMENT_TOKEN, is_audited=True,
-        summary="Get the secrets of a login method, sealed for a region that copies it.",
+        summary="Read the secrets of an auth method, encrypted for a region that copies it.",
         body_type=SealedSecretsRequest, reply_type=SealedSecretsReply, refusal_statuses=(404,),
     ),
     define_read(
@@ -378,26 +394,26 @@ ROWS: Final[tuple[Endpoint, ...]] = (
         reply_type=BindingRule,
     ),
     define_write(
-        "acl.rule.update", "/v1/acl/binding-rule/{rule_id}", need=permissions.MANAGEMENT_TOKEN, summary="Change a binding rule.",
+        "acl.rule.update", "/v1/acl/binding-rule/{rule_id}", need=permissions.MANAGEMENT_TOKEN, summary="Update a binding rule.",
         body_type=BindingRuleRequest, reply_type=BindingRule,
     ),
     define_write(
         "acl.rule.delete", "/v1/acl/binding-rule/{rule_id}", method="DELETE", need=permissions.MANAGEMENT_TOKEN,
         summary="Delete a binding rule.",
     ),
-    # -- logging in
+    # -- logins
     define_write(
         "acl.oidc.auth-url", "/v1/acl/oidc/auth-url", need=permissions.PUBLIC_ACCESS,
-        summary="Get the address of the provider's page where somebody logs in.",
+        summary="Return the URL of the identity provider's login page.",
         body_type=AuthUrlRequest, reply_type=AuthUrlReply,
     ),
     define_write(
         "acl.oidc.complete", "/v1/acl/oidc/complete-auth", need=permissions.PUBLIC_ACCESS,
-        summary="Get a token for what the provider's page gave back.",
+        summary="Complete a login with the code that the identity provider returned, and return a token.",
         body_type=CompleteAuthRequest, reply_type=TokenView,
     ),
     define_write(
-        "acl.login", "/v1/acl/login", need=permissions.PUBLIC_ACCESS, summary="Get a token for a signed token of somebody else.",
+        "acl.login", "/v1/acl/login", need=permissions.PUBLIC_ACCESS, summary="Log in with a signed JWT of an identity provider, and return a token.",
         body_type=LoginRequest, reply_type=TokenView,
     ),
 )  # fmt: skip

@@ -1,17 +1,4 @@
-"""Bodies about agents, servers and regions, as they cross the wire.
-
-Endpoints about one agent: what it is, how it does, what it logs, what its processes do just now.
-
-Endpoints of figures.
-
-Endpoints that tell who leads and who is there.
-
-Endpoints of regions.
-
-What members ask of each other's brains, as msgpack. They prove who they are by the door's secret.
-
-Endpoints that describe this API.
-"""
+"""Endpoints and messages of agents: their members, health, logs, profiles and metrics; also leader, regions and API documents."""
 
 from typing import Any, Final
 
@@ -33,7 +20,7 @@ from wharf.contract.wire.endpoint import (
 
 
 class AgentMember(Record):
-    """A server. The numbers of protocols are those that clients look at; there is one protocol."""
+    """A server. The protocol numbers are fixed, because clients expect them but there is only one protocol."""
 
     name: str  # <server>.<region>
     addr: str = ""
@@ -56,7 +43,7 @@ class AgentMembers(Record):
 
 
 class AgentSelf(msgspec.Struct, frozen=True):
-    """`config`: the merged configuration, without secrets. `stats`: figures by part, as text."""
+    """`config` is the merged configuration without secrets; `stats` holds metrics as text, by component."""
 
     config: dict[str, Any]
     member: AgentMember
@@ -80,6 +67,8 @@ class JoinResult(msgspec.Struct, frozen=True):
 
 
 class SchedulerView(msgspec.Struct, frozen=True):
+    """The state of one scheduler, in Nomad's format."""
+
     id: str
     enabled_schedulers: list[str]
     started: str
@@ -99,6 +88,8 @@ class AgentSchedulersConfig(msgspec.Struct, frozen=True):
 
 
 class HostData(Record):
+    """The operating system, network, environment and disks of a machine."""
+
     os: str = msgspec.field(name="OS", default="")
     network: list[dict[str, str]] = []
     resolv_conf: str = ""
@@ -113,7 +104,7 @@ class HostReport(Record):
 
 
 class MonitorFrame(Record):
-    """A part of a stream: `{}` only says that it lives."""
+    """A part of a log stream. An empty object is a heartbeat."""
 
     data: str = ""  # base64
 
@@ -125,7 +116,7 @@ class Gauge(Record):
 
 
 class MetricSample(Record):
-    """Sums over one interval."""
+    """A metric, aggregated over one interval."""
 
     name: str
     count: int
@@ -139,6 +130,8 @@ class MetricSample(Record):
 
 
 class Metrics(Record):
+    """The metrics of one interval, in the JSON format of Nomad's endpoint."""
+
     timestamp: str
     gauges: list[Gauge]
     points: list[Any]
@@ -146,22 +139,28 @@ class Metrics(Record):
     samples: list[MetricSample]
 
 
-_NO_GOSSIP: Final = "servers find each other through the log and talk over HTTPS: there is no gossip, and no key for it"
-_ONE_SCHEDULER: Final = "one process schedules on each server; its settings are those of the configuration's [server]"
+_NO_GOSSIP: Final = "not supported: servers find each other through the log and use HTTPS, so there are no gossip keys"
+_ONE_SCHEDULER: Final = "not supported: each server has one scheduler process; change [server] in its configuration"
 
 TARGET_AGENT_PARAMETERS: Final = (
-    text("server_id", "Pass the request on to this server: its id or name, or `leader`."),
-    text("node_id", "Pass the request on to this node."),
+    text("server_id", "Forward the request to this server: its ID or name, or `leader`."),
+    text("node_id", "Forward the request to this node."),
 )
-_PPROF: Final = (*TARGET_AGENT_PARAMETERS, text("seconds", "How long to look; 1 where it is not given."))
+_PROFILE_PARAMETERS: Final = (
+    *TARGET_AGENT_PARAMETERS,
+    text("seconds", "Duration of the measurement in seconds; 1 by default."),
+)
 
 
-def _does(name: str, path: str, **more: Any) -> Endpoint:
-    """A PUT that this server does itself."""
-    return Endpoint(name=name, method="PUT", path=path, kind=EndpointKind.LOCAL, **more)
+def _define_local_write(name: str, path: str, **fields: Any) -> Endpoint:
+    """Define a PUT that this server handles by itself."""
+    return Endpoint(name=name, method="PUT", path=path, kind=EndpointKind.LOCAL, **fields)
 
 
-def _pprof(name: str, path: str, summary: str, *, parameters: tuple[Parameter, ...] = _PPROF) -> Endpoint:
+def _define_profile(
+    name: str, path: str, summary: str, *, parameters: tuple[Parameter, ...] = _PROFILE_PARAMETERS
+) -> Endpoint:
+    """Define a profiling endpoint."""
     return define_local(
         f"agent.pprof.{name}", f"/v1/agent/pprof/{path}", need=permissions.WRITE_AGENT, summary=summary, reply_type=str,
         content_type="text/plain", parameters=parameters, refusal_statuses=(501,),
@@ -170,99 +169,99 @@ def _pprof(name: str, path: str, summary: str, *, parameters: tuple[Parameter, .
 
 ROWS: Final[tuple[Endpoint, ...]] = (
     define_local(
-        "agent.self", "/v1/agent/self", need=permissions.READ_AGENT, manner=DenialDetail.AGENT, reply_type=AgentSelf,
-        summary="This agent: its configuration without secrets, itself as a member, figures.",
+        "agent.self", "/v1/agent/self", need=permissions.READ_AGENT, denial_detail=DenialDetail.AGENT, reply_type=AgentSelf,
+        summary="Read this agent's configuration without secrets, its member record and its metrics.",
     ),
     define_local(
         "agent.members", "/v1/agent/members", need=permissions.READ_NODE, summary="List the servers of this region.",
         reply_type=AgentMembers,
     ),
     define_local(
-        "agent.health", "/v1/agent/health", need=permissions.PUBLIC_ACCESS, summary="Whether this agent is well; 500 where it is not.",
+        "agent.health", "/v1/agent/health", need=permissions.PUBLIC_ACCESS, summary="Check the health of this agent; the status is 500 if it is not healthy.",
         reply_type=AgentHealth,
-        parameters=(text_list("type", "`server` or `client`; both where it is not given."),),
+        parameters=(text_list("type", "`server` or `client`; both by default."),),
     ),
     define_local(
         "agent.servers", "/v1/agent/servers", need=permissions.READ_AGENT, reply_type=list[str],
-        summary="The servers that the node of this agent knows.", refusal_statuses=(501,),
+        summary="List the servers that this agent's node uses.", refusal_statuses=(501,),
     ),
-    _does(
+    _define_local_write(
         "agent.set_servers", "/v1/agent/servers", need=permissions.WRITE_AGENT,
-        summary="Name the servers that the node of this agent uses.",
+        summary="Set the servers that this agent's node uses.",
         parameters=(text_list("address", "The HTTP address of a server; may be repeated."),), refusal_statuses=(501,),
     ),
-    _does(
+    _define_local_write(
         "agent.join", "/v1/agent/join", need=permissions.ANY_TOKEN, reply_type=JoinResult,
-        summary="Whether servers are members. They join by themselves, through the log that they share.",
+        summary="Check whether servers are members. Servers join automatically through their shared log.",
         parameters=(text_list("address", "The HTTP address of a server; may be repeated."),),
     ),
     define_write(
-        "agent.force_leave", "/v1/agent/force-leave", need=permissions.WRITE_AGENT, manner=DenialDetail.AGENT_SHORT,
-        summary="Forget a server that is gone. One that lives writes its record again.",
+        "agent.force_leave", "/v1/agent/force-leave", need=permissions.WRITE_AGENT, denial_detail=DenialDetail.AGENT_SHORT,
+        summary="Delete the member record of a failed server. A running server writes its record again.",
         parameters=(
-            text("node", "The server's name, or its id."),
-            text("prune", "Taken and passed over: nothing is kept of a server that left."),
+            text("node", "The server's name or ID."),
+            text("prune", "Accepted and ignored: nothing is stored of a server that left."),
         ),
     ),
     define_local(
-        "agent.host", "/v1/agent/host", need=permissions.READ_AGENT, manner=DenialDetail.AGENT, reply_type=HostReport,
-        summary="The machine that this agent runs on. Needs `enable_debug` where access control is off.",
+        "agent.host", "/v1/agent/host", need=permissions.READ_AGENT, denial_detail=DenialDetail.AGENT, reply_type=HostReport,
+        summary="Describe the machine of this agent. Needs `enable_debug` if access control is off.",
         parameters=TARGET_AGENT_PARAMETERS, refusal_statuses=(501,),
     ),
-    _does(
-        "agent.reload", "/v1/agent/reload", need=permissions.WRITE_AGENT, manner=DenialDetail.AGENT,
-        is_audited=True, summary="Read the configuration again.",
+    _define_local_write(
+        "agent.reload", "/v1/agent/reload", need=permissions.WRITE_AGENT, denial_detail=DenialDetail.AGENT,
+        is_audited=True, summary="Reload the configuration.",
     ),
     define_local(
         "agent.monitor", "/v1/agent/monitor", need=permissions.READ_AGENT, reply_type=MonitorFrame, refusal_statuses=(501,),
-        summary="Lines of the log of all processes of this server, as they are written, for as long as you listen.",
+        summary="Stream new log lines of all processes of this server until the client disconnects.",
         parameters=(
-            text("log_level", "The least level: trace, debug, info, warn or error; info where it is not given."),
+            text("log_level", "The minimum level: trace, debug, info, warn or error; info by default."),
             text("log_json", "Whether each line is a JSON object."),
-            text("plain", "Whether lines come as plain text; else each comes in a JSON frame, as base64."),
-            text("log_include_location", "Taken and passed over: each line names its logger."),
+            text("plain", "Whether lines are sent as plain text; otherwise each is sent in a JSON frame, as base64."),
+            text("log_include_location", "Accepted and ignored: each line names its logger."),
             *TARGET_AGENT_PARAMETERS,
         ),
     ),
     define_local(
         "agent.monitor_export", "/v1/agent/monitor/export", need=permissions.READ_AGENT, reply_type=MonitorFrame,
-        summary="The log file of this agent.", refusal_statuses=(501,),
+        summary="Download the log file of this agent.", refusal_statuses=(501,),
         parameters=(
-            text("on_disk", "Whether the log file is asked for."),
-            text("service_name", "A unit of the system's journal; not served."),
-            text("logs_since", "How far back, for the journal; 72h where it is not given."),
-            text("follow", "Whether to go on with new lines; not served for files."),
-            text("plain", "Whether the file comes as plain text; else in JSON frames, as base64."),
+            text("on_disk", "Must be true: only the log file is supported."),
+            text("service_name", "A unit of the system journal; not supported."),
+            text("logs_since", "How far back to read the journal; 72h by default."),
+            text("follow", "Whether to follow new lines; not supported for files."),
+            text("plain", "Whether the file is sent as plain text; otherwise in JSON frames, as base64."),
             *TARGET_AGENT_PARAMETERS,
         ),
     ),
-    _pprof("cmdline", "cmdline", "The command line of the process that answers.", parameters=TARGET_AGENT_PARAMETERS),
-    _pprof("profile", "profile", "Where the process that answers spends its time: folded stacks with counts."),
+    _define_profile("cmdline", "cmdline", "Show the command line of the replying process.", parameters=TARGET_AGENT_PARAMETERS),
+    _define_profile("profile", "profile", "Profile the replying process: folded stacks with sample counts."),
     define_local(
-        "agent.pprof.trace", "/v1/agent/pprof/trace", need=permissions.WRITE_AGENT, summary="A trace of execution: left out.",
-        parameters=_PPROF, unsupported_reason="Python has no execution trace: use agent/pprof/profile or agent/pprof/goroutine",
+        "agent.pprof.trace", "/v1/agent/pprof/trace", need=permissions.WRITE_AGENT, summary="Execution trace: not supported.",
+        parameters=_PROFILE_PARAMETERS, unsupported_reason="Python has no execution trace: use agent/pprof/profile or agent/pprof/goroutine",
     ),
-    _pprof("named", "{profile}", "`goroutine`: the stacks of all tasks and threads of all processes of this server."),
+    _define_profile("named", "{profile}", "Show the stacks of all asyncio tasks and threads of this server's processes (`goroutine`)."),
     define_local(
-        "agent.schedulers", "/v1/agent/schedulers", need=permissions.READ_AGENT, manner=DenialDetail.AGENT_SHORT,
-        summary="The scheduler of this server.", reply_type=AgentSchedulers,
+        "agent.schedulers", "/v1/agent/schedulers", need=permissions.READ_AGENT, denial_detail=DenialDetail.AGENT_SHORT,
+        summary="Describe the scheduler of this server.", reply_type=AgentSchedulers,
     ),
     define_local(
-        "agent.schedulers_config", "/v1/agent/schedulers/config", need=permissions.READ_AGENT, manner=DenialDetail.AGENT_SHORT,
-        summary="The settings of this server's scheduler.", reply_type=AgentSchedulersConfig,
+        "agent.schedulers_config", "/v1/agent/schedulers/config", need=permissions.READ_AGENT, denial_detail=DenialDetail.AGENT_SHORT,
+        summary="Read the settings of this server's scheduler.", reply_type=AgentSchedulersConfig,
     ),
-    _does(
+    _define_local_write(
         "agent.set_schedulers_config", "/v1/agent/schedulers/config", need=permissions.WRITE_AGENT,
-        manner=DenialDetail.AGENT_SHORT, summary="Change the settings of this server's scheduler: left out.",
+        denial_detail=DenialDetail.AGENT_SHORT, summary="Change the settings of this server's scheduler: not supported.",
         unsupported_reason=_ONE_SCHEDULER,
     ),
     define_local(
-        "agent.gossip_keys", "/v1/agent/keyring/list", need=permissions.WRITE_AGENT, manner=DenialDetail.AGENT_SHORT,
-        summary="Keys of gossip: left out.", unsupported_reason=_NO_GOSSIP,
+        "agent.gossip_keys", "/v1/agent/keyring/list", need=permissions.WRITE_AGENT, denial_detail=DenialDetail.AGENT_SHORT,
+        summary="List gossip keys: not supported.", unsupported_reason=_NO_GOSSIP,
     ),
-    _does(
-        "agent.change_gossip_keys", "/v1/agent/keyring/{operation}", need=permissions.WRITE_AGENT, manner=DenialDetail.AGENT_SHORT,
-        summary="Change keys of gossip: left out.", unsupported_reason=_NO_GOSSIP,
+    _define_local_write(
+        "agent.change_gossip_keys", "/v1/agent/keyring/{operation}", need=permissions.WRITE_AGENT, denial_detail=DenialDetail.AGENT_SHORT,
+        summary="Change gossip keys: not supported.", unsupported_reason=_NO_GOSSIP,
     ),
 )  # fmt: skip
 
@@ -270,11 +269,11 @@ ROWS: Final[tuple[Endpoint, ...]] = (
 METRICS_ROWS: Final[tuple[Endpoint, ...]] = (
     define_local(
         "metrics.read", "/v1/metrics", need=permissions.PUBLIC_ACCESS, reply_type=Metrics, refusal_statuses=(404, 415),
-        summary="Figures of the process that answers and of its server: the last finished interval, or all since the "
+        summary="Read metrics of the replying process and its server: the last finished interval, or totals since the "
         "start for Prometheus.",
         parameters=(
-            text("format", "`prometheus` for its text form, where `telemetry.prometheus_metrics` is on."),
-            duration("ago", "The interval that had finished so long ago, as long as it is kept."),
+            text("format", "`prometheus` for its text format, if `telemetry.prometheus_metrics` is on."),
+            duration("ago", "Read the interval that finished this long ago, if it is still stored."),
         ),
     ),
 )  # fmt: skip
@@ -285,14 +284,14 @@ STATUS_ROWS: Final[tuple[Endpoint, ...]] = (
         "status.leader",
         "/v1/status/leader",
         need=permissions.PUBLIC_ACCESS,
-        summary="The address of the leader.",
+        summary="Return the address of the leader.",
         reply_type=str,
     ),
     define_local(
         "status.peers",
         "/v1/status/peers",
         need=permissions.PUBLIC_ACCESS,
-        summary="The addresses of all servers.",
+        summary="Return the addresses of all servers.",
         reply_type=list[str],
     ),
 )
@@ -301,7 +300,7 @@ STATUS_ROWS: Final[tuple[Endpoint, ...]] = (
 REGION_ROWS: Final[tuple[Endpoint, ...]] = (
     define_local(
         "region.list", "/v1/regions", need=permissions.PUBLIC_ACCESS, reply_type=list[str],
-        summary="The names of all regions that this server passes requests on to, its own included.",
+        summary="List the regions to which this server forwards requests, including its own.",
     ),
 )  # fmt: skip
 
@@ -309,7 +308,7 @@ REGION_ROWS: Final[tuple[Endpoint, ...]] = (
 MEMBER_ROWS: Final[tuple[Endpoint, ...]] = (
     Endpoint(
         name="server.ask", method="PUT", path="/v1/server/ask/{subject}", kind=EndpointKind.LOCAL, need=permissions.PUBLIC_ACCESS,
-        summary="A question of another member for this server's brain.",
+        summary="Handle a request of another member to this server's brain (msgpack, with the member's secret).",
     ),
 )  # fmt: skip
 
@@ -317,10 +316,10 @@ MEMBER_ROWS: Final[tuple[Endpoint, ...]] = (
 DOCUMENT_ROWS: Final[tuple[Endpoint, ...]] = (
     define_local(
         "document.openapi", "/v1/openapi.json", need=permissions.PUBLIC_ACCESS, reply_type=dict[str, Any],
-        summary="This API as an OpenAPI 3.1 document.",
+        summary="Return this API as an OpenAPI 3.1 document.",
     ),
     define_local(
         "document.page", "/v1/docs", need=permissions.PUBLIC_ACCESS, reply_type=str, content_type="text/html",
-        summary="This API as a page to read.",
+        summary="Return this API as an HTML page.",
     ),
 )  # fmt: skip

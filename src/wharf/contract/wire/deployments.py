@@ -1,4 +1,4 @@
-"""Endpoints of deployments."""
+"""Endpoints and messages of deployments."""
 
 from typing import Any, Final
 
@@ -18,7 +18,7 @@ class DeploymentPauseRequest(Record):
 
 
 class DeploymentPromoteRequest(Record):
-    """`all`: every group with canaries; `groups` is then passed over."""
+    """Promotes all groups with canaries if `all` is set, and otherwise those in `groups`."""
 
     deployment_id: str = ""
     all: bool = False
@@ -30,7 +30,7 @@ class DeploymentUnblockRequest(Record):
 
 
 class DeploymentFailRequest(Record):
-    """May be left out, and says nothing that counts."""
+    """An optional body; its fields are ignored."""
 
     deployment_id: str = ""
 
@@ -42,6 +42,8 @@ class DeploymentHealthRequest(Record):
 
 
 class DeploymentUpdateResponse(Record):
+    """The reply to a change of a deployment, with the evaluation that it created."""
+
     eval_id: str = ""
     eval_create_index: int = 0
     deployment_modify_index: int = 0
@@ -49,11 +51,13 @@ class DeploymentUpdateResponse(Record):
     index: int = 0
 
 
-def _steers(name: str, path: str, needed: Permission, summary: str, body: type, **more: Any) -> Endpoint:
-    """A write that the leader decides, about the deployment at the end of the path."""
+def _define_deployment_write(
+    name: str, path: str, permission: Permission, summary: str, body: type, **fields: Any
+) -> Endpoint:
+    """Define a leader write on the deployment whose ID ends the path."""
     return define_leader_write(
-        f"deployment.{name}", f"/v1/deployment/{path}/{{deployment_id}}", need=needed, scope_source=ScopeSource.OBJECT,
-        summary=summary, body_type=body, reply_type=DeploymentUpdateResponse, **more,
+        f"deployment.{name}", f"/v1/deployment/{path}/{{deployment_id}}", need=permission, scope_source=ScopeSource.OBJECT,
+        summary=summary, body_type=body, reply_type=DeploymentUpdateResponse, **fields,
     )  # fmt: skip
 
 
@@ -70,22 +74,22 @@ ROWS: Final[tuple[Endpoint, ...]] = (
         "deployment.allocations", "/v1/deployment/allocations/{deployment_id}", need=permissions.READ_JOB,
         scope_source=ScopeSource.OBJECT, summary="List the allocations of a deployment.", reply_type=list[AllocationStub],
     ),
-    _steers(
+    _define_deployment_write(
         "fail", "fail", permissions.FAIL_DEPLOYMENT,
-        "Fail a deployment; the job goes back to its stable version where it reverts by itself.",
+        "Fail a deployment. If auto-revert is on, the job returns to its last stable version.",
         DeploymentFailRequest, is_body_optional=True,
     ),
-    _steers("pause", "pause", permissions.PAUSE_DEPLOYMENT, "Pause a deployment, or resume it.", DeploymentPauseRequest),
-    _steers(
-        "promote", "promote", permissions.PROMOTE_DEPLOYMENT, "Let canaries take over, of all groups or of some.",
+    _define_deployment_write("pause", "pause", permissions.PAUSE_DEPLOYMENT, "Pause a deployment, or resume it.", DeploymentPauseRequest),
+    _define_deployment_write(
+        "promote", "promote", permissions.PROMOTE_DEPLOYMENT, "Promote the canaries of all groups or of some.",
         DeploymentPromoteRequest,
     ),
-    _steers(
-        "unblock", "unblock", permissions.UNBLOCK_DEPLOYMENT, "Let a job's deployments in other regions go on.",
+    _define_deployment_write(
+        "unblock", "unblock", permissions.UNBLOCK_DEPLOYMENT, "Unblock a deployment that waits for other regions.",
         DeploymentUnblockRequest,
     ),
-    _steers(
-        "health", "allocation-health", permissions.SET_ALLOCATION_HEALTH, "Say which allocations of a deployment are healthy.",
+    _define_deployment_write(
+        "health", "allocation-health", permissions.SET_ALLOCATION_HEALTH, "Set the health of allocations in a deployment.",
         DeploymentHealthRequest,
     ),
 )  # fmt: skip

@@ -1,7 +1,7 @@
-"""What a row of the endpoint table says. Everything that is the same for all endpoints follows from it.
+"""The types of the endpoint table: endpoints, query parameters and list features.
 
-A row declares and never does: reading of parameters, rights, blocking, paging, filtering and the OpenAPI document are the
-work of those who read it.
+The table only declares. Its users implement the decoding of parameters, access control, blocking, paging, filtering and the
+OpenAPI document.
 """
 
 import enum
@@ -17,22 +17,26 @@ if TYPE_CHECKING:
 
 
 class EndpointKind(enum.Enum):
-    READ = "read"  # From the replica; may block on an index.
-    LOCAL = "local"  # About this process; no consistency, no index.
+    """Where a request is handled, and with which consistency."""
+
+    READ = "read"  # Read from the replica; may block on an index.
+    LOCAL = "local"  # Handled by this process; no consistency, no index.
     WRITE = "write"  # Decided on this server.
     LEADER_WRITE = "ask"  # Decided by the leader's brain.
 
 
 class ScopeSource(enum.Enum):
-    """What tells the namespace, pool or path that the need is about."""
+    """What determines the namespace, pool or path of the permission check."""
 
-    REQUEST = "request"  # The `namespace` of the query, and the part of the path that `label` names.
-    OBJECT = "object"  # The record or the body: the handler calls `request.require` as soon as it knows it.
+    REQUEST = "request"  # The `namespace` parameter, and the path segment named by `scope_path_parameter`.
+    OBJECT = "object"  # The record or the body: the handler calls `request.require` once it has it.
 
 
 class ParameterKind(enum.Enum):
+    """The type of a query parameter."""
+
     TEXT = "text"
-    TEXTS = "texts"  # May be repeated; all count.
+    TEXTS = "texts"  # May be repeated; all values count.
     FLAG = "flag"
     INTEGER = "integer"
     UNSIGNED = "unsigned"
@@ -40,7 +44,7 @@ class ParameterKind(enum.Enum):
 
 
 class Parameter(msgspec.Struct, frozen=True):
-    """One query parameter of an endpoint's own. `refusal` goes before the text that tells of a bad value."""
+    """A query parameter of one endpoint. `refusal_prefix` precedes the error text for an invalid value."""
 
     name: str
     kind: ParameterKind
@@ -49,30 +53,32 @@ class Parameter(msgspec.Struct, frozen=True):
 
 
 class JoinedField(msgspec.Struct, frozen=True):
-    """A field that a filter sees beside those of the record, such as the job of an allocation. The handlers' room says
-    how it is read (`JOINS`)."""
+    """A field that filters see in addition to those of the record, such as the job of an allocation.
+
+    The handler module of the endpoint defines how it is read (`JOINS`).
+    """
 
     name: str
-    type: Any  # Whatever may annotate a field.
+    type: Any  # Any type annotation.
 
 
 class ListFeatures(msgspec.Struct, frozen=True, kw_only=True):
-    """What is listed: the records that a filter sees, and which of the parameters of lists count."""
+    """What a list endpoint lists: the record type that filters see, and which list parameters it supports."""
 
     record: type
     hidden_fields: frozenset[str] = frozenset()
-    """Fields that no filter may ask for, by their names on the wire."""
+    """Fields that filters must not use, by wire name."""
     joins: tuple[JoinedField, ...] = ()
     can_reverse: bool = True
-    """Whether `reverse` counts; where it does not, it is passed over."""
+    """Whether `reverse` has an effect; otherwise it is ignored."""
     can_filter: bool = True
     has_pages: bool = True
     has_prefix: bool = True
     filtering_parameters: tuple[str, ...] = ()
-    """Its own parameters that leave out records, and so cannot stand beside a `filter`."""
+    """The endpoint's own parameters that select records; they cannot be combined with `filter`."""
 
     def build_filter_subject(self, readers: Mapping[str, Callable[[Any], Any]]) -> "FilterSubject":
-        """What filters are compiled against. `reads`: how each joined field is read from a record."""
+        """Return the type that filters are compiled against. `readers` maps each joined field to a function that reads it."""
         from wharf.languages.filters import FilterSubject, JoinedField
 
         joined = tuple(JoinedField(join.name, join.type, readers[join.name]) for join in self.joins)
@@ -80,65 +86,68 @@ class ListFeatures(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
-    """`path`: `{name}` stands for one segment, `{name...}` for one or more (ids of jobs may hold slashes)."""
+    """One method and path of the API.
+
+    In `path`, `{name}` matches one segment and `{name...}` one or more, because job IDs may contain slashes.
+    """
 
     name: str
-    method: str  # PUT stands for POST too.
+    method: str  # PUT includes POST.
     path: str
     kind: EndpointKind
     need: Permission
     summary: str
-    """One line for people who read the documents."""
-    manner: DenialDetail = DenialDetail.GENERIC
+    """One line for the API documents."""
+    denial_detail: DenialDetail = DenialDetail.GENERIC
     scope_source: ScopeSource = ScopeSource.REQUEST
     scope_path_parameter: str = ""
-    """The part of the path that is the pool, the volume or the variable of the need."""
+    """The path segment with the pool, the volume or the variable of the permission check."""
     body_type: type | None = None
     is_body_optional: bool = False
     has_streamed_body: bool = False
-    """Whether the handler reads the body part by part: one of any size."""
+    """Whether the handler reads the body in parts, so that it may have any size."""
     reply_type: Any = None
-    """The type of the reply's body; None: it has none."""
+    """The type of the reply's body, or None if it has no body."""
     is_audited: bool = False
-    """Of a LOCAL: whether the audit log hears of it, as it does of every write."""
+    """For LOCAL: whether calls are recorded in the audit log. Writes always are."""
     content_type: str = ""
-    """The content type of the reply, where it is not JSON."""
+    """The content type of the reply, if it is not JSON."""
     success_statuses: tuple[int, ...] = (200,)
-    """The statuses of replies that are no refusal; with 204 there is no body."""
+    """The statuses of successful replies; a reply with 204 has no body."""
     refusal_statuses: tuple[int, ...] = ()
-    """Statuses of refusals beside those that every endpoint of its kind may answer, for the documents."""
+    """Error statuses in addition to those of its kind, for the API documents."""
     parameters: tuple[Parameter, ...] = ()
-    """Its own, beside those that its kind gives it."""
+    """Its own query parameters, in addition to those of its kind."""
     list_features: ListFeatures | None = None
     can_block: bool = True
-    """Of a READ: whether `index` makes it wait. Where it does not, `index` is passed over."""
+    """For READ: whether `index` makes the request wait; otherwise `index` is ignored."""
     is_put_only: bool = False
-    """Of a PUT: a POST is refused."""
+    """For PUT: whether POST is refused."""
     unsupported_reason: str = ""
-    """Why it answers 501: it is declared, and has no handler."""
+    """Why the endpoint has no handler and replies with 501; empty if it is supported."""
 
 
 JOB_ID_PARAMETER: Final = "{job_id...}"
 
 
-def define_read(name: str, path: str, **more: Any) -> Endpoint:
-    """A GET that is answered from the replica."""
-    return Endpoint(name=name, method="GET", path=path, kind=EndpointKind.READ, **more)
+def define_read(name: str, path: str, **fields: Any) -> Endpoint:
+    """Define a GET that reads from the replica."""
+    return Endpoint(name=name, method="GET", path=path, kind=EndpointKind.READ, **fields)
 
 
-def define_local(name: str, path: str, **more: Any) -> Endpoint:
-    """A GET about this process."""
-    return Endpoint(name=name, method="GET", path=path, kind=EndpointKind.LOCAL, **more)
+def define_local(name: str, path: str, **fields: Any) -> Endpoint:
+    """Define a GET that this process handles by itself."""
+    return Endpoint(name=name, method="GET", path=path, kind=EndpointKind.LOCAL, **fields)
 
 
-def define_write(name: str, path: str, *, method: str = "PUT", **more: Any) -> Endpoint:
-    """A write that this server decides."""
-    return Endpoint(name=name, method=method, path=path, kind=EndpointKind.WRITE, **more)
+def define_write(name: str, path: str, *, method: str = "PUT", **fields: Any) -> Endpoint:
+    """Define a write that this server decides."""
+    return Endpoint(name=name, method=method, path=path, kind=EndpointKind.WRITE, **fields)
 
 
-def define_leader_write(name: str, path: str, *, method: str = "PUT", **more: Any) -> Endpoint:
-    """A write that the leader's brain decides."""
-    return Endpoint(name=name, method=method, path=path, kind=EndpointKind.LEADER_WRITE, **more)
+def define_leader_write(name: str, path: str, *, method: str = "PUT", **fields: Any) -> Endpoint:
+    """Define a write that the leader's brain decides."""
+    return Endpoint(name=name, method=method, path=path, kind=EndpointKind.LEADER_WRITE, **fields)
 
 
 def flag(name: str, description: str, *, refusal_prefix: str = "") -> Parameter:

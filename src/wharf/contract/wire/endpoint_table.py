@@ -1,7 +1,7 @@
-"""The endpoint table: every route of the HTTP API, declared once, in the module of its noun.
+"""The endpoint table: every endpoint of the HTTP API, declared once in the module of its noun.
 
-Routing, reading of parameters and bodies, access control, blocking queries, paging, the client and the OpenAPI document are
-derived from this table.
+Routing, decoding of parameters and bodies, access control, blocking queries, paging, the client and the OpenAPI document are
+all derived from this table.
 """
 
 from typing import Final
@@ -37,7 +37,7 @@ ENDPOINTS: Final[tuple[Endpoint, ...]] = (
     *acl.ROWS, *identities.ROWS, *variables.ROWS, *keyring.ROWS, *agents.ROWS, *agents.MEMBER_ROWS, *agents.STATUS_ROWS,
     *operator.ROWS, *agents.METRICS_ROWS, *agents.REGION_ROWS, *agents.DOCUMENT_ROWS, *unsupported.ROWS,
 )  # fmt: skip
-"""In the order of the documents."""
+"""All endpoints. Routing and the OpenAPI document keep this order."""
 
 ENDPOINT_BY_NAME: Final = {endpoint.name: endpoint for endpoint in ENDPOINTS}
 

@@ -1,4 +1,4 @@
-"""One table from the code of a refusal to an HTTP status, and back."""
+"""The table that maps the code of a refusal to an HTTP status, and back."""
 
 from types import MappingProxyType
 from typing import Final
@@ -21,7 +21,7 @@ STATUS_BY_CODE: Final = MappingProxyType({
 })  # fmt: skip
 
 CODE_HEADER: Final = "x-cluster-error"
-"""Carries the code itself, so that it survives the wire whatever status it shares with others."""
+"""The reply header with the refusal code, because several codes may share an HTTP status."""
 
 CODE_BY_STATUS: Final = MappingProxyType(
     {status: code for code, status in STATUS_BY_CODE.items() if code is not RefusalCode.NO_LEADER}
@@ -29,9 +29,9 @@ CODE_BY_STATUS: Final = MappingProxyType(
 
 
 def build_refusal(status: int, text: str, *, code: str = "") -> Refusal:
-    """What a reply that is no success means to a caller. `code` is what the header says.
+    """Return the refusal that an error reply stands for. `code` is the value of the code header.
 
-    Without it the status is all there is. A 5xx that nobody explains may come from after the write.
+    Without a known code only the status counts. An unknown 5xx may come from after the write, so its outcome is unknown.
     """
     if code in tuple(RefusalCode):
         return Refusal(RefusalCode(code), text)

@@ -1,7 +1,4 @@
-"""Endpoints of evaluations.
-
-Endpoints that tell why work is where it is, or nowhere.
-"""
+"""Endpoints and messages of evaluations, and the endpoints that explain jobs, evaluations and allocations."""
 
 from typing import Final
 
@@ -24,7 +21,10 @@ from wharf.contract.wire.endpoint import (
 
 
 class EvaluationDeleteRequest(Record):
-    """One of the two: `eval_ids` all go or none; of those that `filter` matches the ones still needed stay."""
+    """Deletes evaluations by ID or by filter; only one may be set.
+
+    With `eval_ids`, either all are deleted or none. With `filter`, matching evaluations that are still needed are retained.
+    """
 
     eval_ids: tuple[str, ...] | None = msgspec.field(name="EvalIDs", default=None)
     filter: str = ""
@@ -36,6 +36,8 @@ class EvaluationDeleteResponse(Record):
 
 
 class EvaluationCount(Record):
+    """The number of evaluations."""
+
     count: int = 0
     index: int = 0
     last_contact: int = 0
@@ -48,8 +50,8 @@ ROWS: Final[tuple[Endpoint, ...]] = (
         "evaluation.list", "/v1/evaluations", need=permissions.READ_JOB, summary="List evaluations.",
         list_features=ListFeatures(record=Evaluation, filtering_parameters=("status", "job")), reply_type=list[Evaluation],
         parameters=(
-            text("status", "Only those of this status. Not beside a filter."),
-            text("job", "Only those of the job with this id. Not beside a filter."),
+            text("status", "Only evaluations with this status. Cannot be combined with a filter."),
+            text("job", "Only evaluations of the job with this ID. Cannot be combined with a filter."),
         ),
     ),
     define_leader_write(
@@ -64,7 +66,7 @@ ROWS: Final[tuple[Endpoint, ...]] = (
     define_read(
         "evaluation.read", "/v1/evaluation/{eval_id}", need=permissions.READ_JOB, scope_source=ScopeSource.OBJECT,
         summary="Read an evaluation.", reply_type=Evaluation,
-        parameters=(text("related", "`true`: also tell of those that it stands in a chain with."),),
+        parameters=(text("related", "`true`: also return the evaluations in its chain of previous, next and blocked evaluations."),),
     ),
     define_read(
         "evaluation.allocations", "/v1/evaluation/{eval_id}/allocations", need=permissions.READ_JOB, scope_source=ScopeSource.OBJECT,
@@ -76,15 +78,15 @@ ROWS: Final[tuple[Endpoint, ...]] = (
 EXPLANATION_ROWS: Final[tuple[Endpoint, ...]] = (
     define_read(
         "job.explain", f"/v1/job/{JOB_ID_PARAMETER}/explain", need=permissions.READ_JOB,
-        summary="Tell why a job's work is where it is, or nowhere.", reply_type=JobExplanation,
+        summary="Explain the placement and the current state of a job.", reply_type=JobExplanation,
     ),
     define_read(
         "evaluation.explain", "/v1/evaluation/{eval_id}/explain", need=permissions.READ_JOB, scope_source=ScopeSource.OBJECT,
-        summary="Tell why a job was looked at, what came of it, and what it waits for.", reply_type=EvaluationExplanation,
+        summary="Explain why an evaluation was created, its outcome, and what it waits for.", reply_type=EvaluationExplanation,
     ),
     define_read(
         "allocation.explain", "/v1/allocation/{alloc_id}/explain", need=permissions.READ_JOB, scope_source=ScopeSource.OBJECT,
-        summary="Tell why an allocation is where it is, what it waits for, and what led to it.",
+        summary="Explain why an allocation is on its node, what it waits for, and what led to it.",
         reply_type=AllocationExplanation,
     ),
 )  # fmt: skip

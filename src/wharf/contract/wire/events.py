@@ -1,9 +1,4 @@
-"""Lines of the event stream.
-
-What an event says of its record: the record under the name of its kind, without anything that is secret.
-
-The stream of what happens.
-"""
+"""The event stream: its endpoint, its lines, and the payload of an event without secrets."""
 
 from collections.abc import Callable, Mapping
 from functools import cache
@@ -20,7 +15,7 @@ from wharf.contract.wire.nodes.messages import build_node_view
 
 
 class EventView(Record):
-    """One thing that happened. The payload holds the record under the name of its kind."""
+    """One event. The payload holds the record under the name of its type."""
 
     topic: str
     type: str
@@ -32,7 +27,7 @@ class EventView(Record):
 
 
 class EventLine(Record):
-    """What happened at one index, or a part of it. A line without anything says that the stream is alive."""
+    """The events of one index, or a part of them. A line without events is a heartbeat."""
 
     index: int
     events: tuple[EventView, ...]
@@ -41,65 +36,66 @@ class EventLine(Record):
 PAYLOAD_NAME_BY_TOPIC: Final[Mapping[str, str]] = MappingProxyType(
     {"HostVolume": "Volume", "ACLAuthMethod": "AuthMethod"}
 )
-"""Where the payload's field is not called like its topic."""
+"""The payload's field name, if it differs from the topic."""
 
 SECRET_FIELDS: Final = frozenset({"secret_digest", "secret_sealed", "secrets_sealed", "sealed_with", "parameters"})
-"""Of any record. `parameters` is what the plugin of a volume is told."""
+"""Fields that are removed from every record. `parameters` of a volume may hold secrets of its plugin."""
 
 
 def build_payload(topic: str, record: Any, *, is_deleted: bool) -> dict[str, Any]:
-    shown = VIEW_BUILDER_BY_TOPIC.get(topic, _without_secrets)(record)
-    payload = {PAYLOAD_NAME_BY_TOPIC.get(topic, topic): shown}
+    """Return the payload of an event: the record without secrets, under its name."""
+    view = VIEW_BUILDER_BY_TOPIC.get(topic, _remove_secrets)(record)
+    payload = {PAYLOAD_NAME_BY_TOPIC.get(topic, topic): view}
     if topic == "Job":
         payload["Deleted"] = is_deleted
     return payload
 
 
-def _without_secrets(record: msgspec.Struct) -> object:
-    """The record itself where it has nothing to hide."""
-    shown = _shown_fields(type(record))
-    return record if shown is None else {encoded: getattr(record, name) for name, encoded in shown}
+def _remove_secrets(record: msgspec.Struct) -> object:
+    """Return the fields of a record that are not secret, by wire name; the record itself if it has no secrets."""
+    view = _list_visible_fields(type(record))
+    return record if view is None else {encoded: getattr(record, name) for name, encoded in view}
 
 
 @cache
-def _shown_fields(kind: type[msgspec.Struct]) -> tuple[tuple[str, str], ...] | None:
-    """Name and wire's name of what a record shows; None where that is all of it."""
-    fields = msgspec.structs.fields(kind)
+def _list_visible_fields(record_type: type[msgspec.Struct]) -> tuple[tuple[str, str], ...] | None:
+    """Return (attribute, wire name) of the fields that are not secret; None if the record type has no secrets."""
+    fields = msgspec.structs.fields(record_type)
     if SECRET_FIELDS.isdisjoint(field.name for field in fields):
         return None
     return tuple((field.name, field.encode_name) for field in fields if field.name not in SECRET_FIELDS)
 
 
-def _shown_variable(record: Any) -> object:
-    """Never its items; nor the id of its lock, which is the right to write it."""
-    shown = make_variable_metadata(record)
-    if isinstance(shown.lock, msgspec.UnsetType):
-        return shown
-    return msgspec.structs.replace(shown, lock=msgspec.structs.replace(shown.lock, id=""))
+def _build_variable_view(record: Any) -> object:
+    """Return the metadata of a variable, without the ID of its lock, because the ID grants the right to write."""
+    view = make_variable_metadata(record)
+    if isinstance(view.lock, msgspec.UnsetType):
+        return view
+    return msgspec.structs.replace(view, lock=msgspec.structs.replace(view.lock, id=""))
 
 
-def _shown_allocation(record: Any) -> object:
-    """What tasks printed is for those who may read logs; a report's number is between servers and a node."""
+def _build_allocation_view(record: Any) -> object:
+    """Return an allocation without its log tails, which need another permission, and without internal numbers."""
     if not record.log_tails and not record.report_number:
         return record
     return msgspec.structs.replace(record, log_tails=b"", report_number=0)
 
 
 VIEW_BUILDER_BY_TOPIC: Final[Mapping[str, Callable[[Any], object]]] = MappingProxyType({
-    "Allocation": _shown_allocation,
+    "Allocation": _build_allocation_view,
     "Node": build_node_view,
-    "Variable": _shown_variable,
+    "Variable": _build_variable_view,
 })  # fmt: skip
 
 
 ROWS: Final[tuple[Endpoint, ...]] = (
     define_local(
         "event.stream", "/v1/event/stream", need=permissions.ANY_TOKEN, scope_source=ScopeSource.OBJECT,
-        summary="Follow what happens, a line of JSON for each thing.", reply_type=EventLine,
+        summary="Stream events, one line of JSON for each index.", reply_type=EventLine,
         refusal_statuses=(501,),
         parameters=(
-            text("index", "Begin at this index, as far back as is kept; 0 for everything that is kept."),
-            text_list("topic", "What to hear of: `Topic` or `Topic:key`, as often as wanted; everything where none is given."),
+            text("index", "Start at this index, if its events are still stored; 0 starts with the oldest stored event."),
+            text_list("topic", "Events to receive: `Topic` or `Topic:key`; may be repeated. All events by default."),
         ),
     ),
 )  # fmt: skip

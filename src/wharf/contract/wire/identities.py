@@ -1,4 +1,4 @@
-"""Endpoints by which others check the identities that we sign, and nodes are introduced."""
+"""Endpoints with which others verify the identities that Wharf signs, and the endpoint that introduces new nodes."""
 
 from typing import Any, Final
 
@@ -10,13 +10,13 @@ from wharf.contract.wire.nodes import messages
 
 
 class KeySetView(msgspec.Struct, frozen=True):
-    """The public halves of our keys, as JSON Web Keys (RFC 7517)."""
+    """The public signing keys as JSON Web Keys (RFC 7517)."""
 
-    keys: list[dict[str, Any]]  # What a key says depends on its kind.
+    keys: list[dict[str, Any]]  # The fields depend on the type of the key.
 
 
 class IssuerView(msgspec.Struct, frozen=True):
-    """Where our keys are, in the form of OpenID providers."""
+    """The OpenID provider metadata, which names the URL of the public keys."""
 
     issuer: str
     jwks_uri: str
@@ -28,15 +28,15 @@ class IssuerView(msgspec.Struct, frozen=True):
 ROWS: Final[tuple[Endpoint, ...]] = (
     define_write(
         "acl.identity.introduction", "/v1/acl/identity/client-introduction-token", need=permissions.WRITE_NODE,
-        summary="Make a token with which a new node may join.",
+        summary="Create an introduction token, with which a new node may register.",
         body_type=messages.IntroductionRequest, is_body_optional=True, reply_type=messages.IntroductionReply,
     ),
     define_local(
         "identity.keys", "/.well-known/jwks.json", need=permissions.PUBLIC_ACCESS,
-        summary="The keys with which identities of workloads are checked.", reply_type=KeySetView,
+        summary="Return the public keys that verify workload identities.", reply_type=KeySetView,
     ),
     define_local(
         "identity.issuer", "/.well-known/openid-configuration", need=permissions.PUBLIC_ACCESS,
-        summary="Where those keys are, as providers of OpenID say it.", reply_type=IssuerView,
+        summary="Return the OpenID provider metadata with the URL of the public keys.", reply_type=IssuerView,
     ),
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Endpoints of the keys that secrets are sealed with."""
+"""Endpoints and messages of the keyring, whose keys encrypt secrets and sign identities."""
 
 from typing import Final
 
@@ -9,7 +9,7 @@ from wharf.contract.wire.endpoint import Endpoint, ListFeatures, define_leader_w
 
 
 class KeyView(Record):
-    """A key of the ring, without the key itself."""
+    """A keyring key, without the key material."""
 
     key_id: str
     algorithm: str = ""
@@ -36,21 +36,21 @@ KEY_LIST: Final = ListFeatures(
 
 ROWS: Final[tuple[Endpoint, ...]] = (
     define_read(
-        "keyring.list", "/v1/operator/keyring/keys", need=permissions.READ_KEYRING, manner=permissions.DenialDetail.AGENT_SHORT,
-        summary="List the keys of the ring, without the keys themselves.", list_features=KEY_LIST, reply_type=list[KeyView],
+        "keyring.list", "/v1/operator/keyring/keys", need=permissions.READ_KEYRING, denial_detail=permissions.DenialDetail.AGENT_SHORT,
+        summary="List the keys of the keyring, without the key material.", list_features=KEY_LIST, reply_type=list[KeyView],
     ),
     define_leader_write(
-        "keyring.rotate", "/v1/operator/keyring/rotate", need=permissions.ROTATE_KEYRING, manner=permissions.DenialDetail.AGENT_SHORT,
-        summary="Put a new key in force.", reply_type=KeyRotationReply,
+        "keyring.rotate", "/v1/operator/keyring/rotate", need=permissions.ROTATE_KEYRING, denial_detail=permissions.DenialDetail.AGENT_SHORT,
+        summary="Create a new key and activate it.", reply_type=KeyRotationReply,
         parameters=(
-            text("algo", "The algorithm; there is one, and others are passed over."),
-            text("full", "Given: seal everything anew, and let the old keys go."),
-            text("publish_time", "When the key is to be in force, in nanoseconds since 1970."),
+            text("algo", "The algorithm; ignored, because only one is supported."),
+            text("full", "If present, re-encrypt everything with the new key and retire the old keys."),
+            text("publish_time", "When to activate the key, in nanoseconds since 1970."),
         ),
     ),
     define_write(
         "keyring.delete", "/v1/operator/keyring/key/{key_id}", method="DELETE", need=permissions.DELETE_KEY,
-        manner=permissions.DenialDetail.AGENT_SHORT, summary="Delete a key that is not in force.", reply_type=KeyDeletionReply,
-        parameters=(text("force", "Though something is sealed with it, which nobody can read after that."),),
+        denial_detail=permissions.DenialDetail.AGENT_SHORT, summary="Delete an inactive key.", reply_type=KeyDeletionReply,
+        parameters=(text("force", "Delete the key even if data is encrypted with it; that data becomes unreadable."),),
     ),
 )  # fmt: skip

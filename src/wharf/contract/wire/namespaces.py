@@ -11,7 +11,7 @@ NAMESPACE_PARAMETER: Final = "{namespace_name...}"
 ROWS: Final[tuple[Endpoint, ...]] = (
     define_read(
         "namespace.list", "/v1/namespaces", need=permissions.ANY_TOKEN,
-        summary="List the namespaces in which the caller has any right.",
+        summary="List the namespaces in which the caller has any capability.",
         list_features=ListFeatures(record=Namespace, can_reverse=False, can_filter=False, has_pages=False), reply_type=list[Namespace],
     ),
     define_read(
@@ -19,15 +19,15 @@ ROWS: Final[tuple[Endpoint, ...]] = (
         summary="Read a namespace.", reply_type=Namespace,
     ),
     define_write(
-        "namespace.store", "/v1/namespace", need=permissions.MANAGEMENT_TOKEN, summary="Create a namespace or change it.",
+        "namespace.store", "/v1/namespace", need=permissions.MANAGEMENT_TOKEN, summary="Create or replace a namespace.",
         body_type=Namespace,
     ),
     define_write(
         "namespace.update", f"/v1/namespace/{NAMESPACE_PARAMETER}", need=permissions.MANAGEMENT_TOKEN,
-        summary="Create a namespace or change it, under its name.", body_type=Namespace,
+        summary="Create or replace the namespace with this name.", body_type=Namespace,
     ),
     define_write(
         "namespace.delete", f"/v1/namespace/{NAMESPACE_PARAMETER}", method="DELETE", need=permissions.MANAGEMENT_TOKEN,
-        summary="Delete a namespace that nothing lives in.",
+        summary="Delete an empty namespace.",
     ),
 )  # fmt: skip

@@ -1,7 +1,4 @@
-"""A node pool as people submit it: its one duration may be text.
-
-Endpoints of node pools.
-"""
+"""Endpoints and messages of node pools."""
 
 from contextlib import suppress
 from typing import Final
@@ -20,16 +17,19 @@ IDENTITY_TTL_KEY = "NodeIdentityTTL"
 
 
 class NodePoolRequest(NodePool):
+    """A submitted node pool. Its identity TTL may be text."""
+
     @classmethod
-    def complete_submission(cls, given: dict[str, object]) -> dict[str, object]:
-        """`"12h"` is taken for its nanoseconds. Text that is none stays, and is refused with its place."""
-        told = given.get(IDENTITY_TTL_KEY)
-        if isinstance(told, str):
+    def complete_submission(cls, submitted: dict[str, object]) -> dict[str, object]:
+        """Convert a TTL such as `"12h"` to ns. Text that is not a duration stays, and the conversion reports it with its path."""
+        ttl = submitted.get(IDENTITY_TTL_KEY)
+        if isinstance(ttl, str):
             with suppress(DurationError):
-                return {**given, IDENTITY_TTL_KEY: parse_duration_ns(told)}
-        return given
+                return {**submitted, IDENTITY_TTL_KEY: parse_duration_ns(ttl)}
+        return submitted
 
     def to_record(self) -> NodePool:
+        """Return the pool as a record."""
         return NodePool(**{name: getattr(self, name) for name in NodePool.__struct_fields__})
 
 
@@ -47,15 +47,15 @@ ROWS: Final[tuple[Endpoint, ...]] = (
     ),
     define_write(
         "node_pool.store", "/v1/node/pools", need=permissions.WRITE_NODE_POOL, scope_source=ScopeSource.OBJECT,
-        summary="Create a node pool or change it.", body_type=NodePoolRequest,
+        summary="Create or replace a node pool.", body_type=NodePoolRequest,
     ),
     define_write(
         "node_pool.update", f"/v1/node/pool/{POOL_PARAMETER}", need=permissions.WRITE_NODE_POOL, scope_path_parameter=POOL_PATH_PARAMETER,
-        summary="Create a node pool or change it, under its name.", body_type=NodePoolRequest,
+        summary="Create or replace the node pool with this name.", body_type=NodePoolRequest,
     ),
     define_write(
         "node_pool.delete", f"/v1/node/pool/{POOL_PARAMETER}", method="DELETE", need=permissions.DELETE_NODE_POOL, scope_path_parameter=POOL_PATH_PARAMETER,
-        summary="Delete a node pool that nobody uses.",
+        summary="Delete a node pool that is not in use.",
     ),
     define_read(
         "node_pool.nodes", f"/v1/node/pool/{POOL_PARAMETER}/nodes", need=permissions.READ_NODE_POOL_NODES, scope_path_parameter=POOL_PATH_PARAMETER,
@@ -65,7 +65,7 @@ ROWS: Final[tuple[Endpoint, ...]] = (
     ),
     define_read(
         "node_pool.jobs", f"/v1/node/pool/{POOL_PARAMETER}/jobs", need=permissions.LIST_NODE_POOL_JOBS, scope_path_parameter=POOL_PATH_PARAMETER,
-        summary="List the jobs that name a pool.",
+        summary="List the jobs of a pool.",
         list_features=ListFeatures(record=Job, has_prefix=False), reply_type=list[messages.JobStub],
         parameters=(flag("meta", "Show the meta of each job."),),
     ),

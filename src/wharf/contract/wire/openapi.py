@@ -1,7 +1,4 @@
-"""What a call needs of its caller, in words for people who read documents.
-
-The OpenAPI document (3.1), made from the endpoint table and the types of bodies: nothing in it is written twice.
-"""
+"""The OpenAPI 3.1 document, derived from the endpoint table and the message types."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -31,37 +28,37 @@ from wharf.contract.wire.errors import CODE_HEADER, STATUS_BY_CODE
 from wharf.languages.filters import list_selectors
 
 
-def describe_need(need: Permission) -> str:
-    """A phrase without a full stop."""
+def describe_permission(need: Permission) -> str:
+    """Return a phrase for a required permission, without a full stop."""
     match need:
         case PublicAccess():
             return "no token"
         case AnyToken():
-            return "no right of its own: the answer holds what the caller may see"
+            return "any token or none: the reply contains only what the caller may see"
         case ManagementToken():
             return "a management token"
         case NamespacePermission(any_of):
-            return f"{_one_of(any_of)} in the namespace"
+            return f"{_join_capabilities(any_of)} in the namespace"
         case AnyNamespacePermission():
-            return "any right in the namespace"
+            return "any capability in the namespace"
         case VariablePermission(capability):
             return f"`{capability.value}` on the variable's path"
         case NodePoolPermission(capability):
             return f"`{capability.value}` on the node pool"
         case HostVolumePermission(any_of):
-            return f"{_one_of(any_of)} on the volume"
+            return f"{_join_capabilities(any_of)} on the volume"
         case LevelPermission(scope, level):
             return f"`{scope.value}:{level.value}`"
         case OperatorPermission(capability):
-            return f"`{capability.value}` of operators"
+            return f"the operator capability `{capability.value}`"
         case AllPermissions(needs):
-            return ", and ".join(map(describe_need, needs))
+            return ", and ".join(map(describe_permission, needs))
         case AnyPermission(needs):
-            return ", or ".join(map(describe_need, needs))
+            return ", or ".join(map(describe_permission, needs))
 
 
 def is_namespaced(need: Permission) -> bool:
-    """Whether the namespace of the request matters to it."""
+    """Return whether the permission depends on the namespace of the request."""
     match need:
         case NamespacePermission() | AnyNamespacePermission() | VariablePermission() | HostVolumePermission():
             return True
@@ -71,7 +68,8 @@ def is_namespaced(need: Permission) -> bool:
             return False
 
 
-def _one_of(capabilities: "tuple[object, ...]") -> str:
+def _join_capabilities(capabilities: "tuple[object, ...]") -> str:
+    """Join capability names as `a`, `b` or `c`."""
     names = [f"`{getattr(capability, 'value', capability)}`" for capability in capabilities]
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} or {names[-1]}"
 
@@ -81,11 +79,11 @@ Document = dict[str, Any]
 SCHEMA_REFERENCE: Final = "#/components/schemas/{name}"
 PATH_PARAMETER: Final = re.compile(r"\{([a-z_]+)(\.\.\.)?\}")
 
-DESCRIPTION: Final = """Schedules jobs onto nodes, and tells what became of them.
+DESCRIPTION: Final = """Schedules jobs onto nodes and reports their state.
 
-Names of fields are matched without regard to case, unknown ones are ignored. Wherever a `PUT` is told, a `POST` does the \
-same. Lists take `filter`, whose selectors each list names under `x-filter-selectors`. Reads with an `index` wait until \
-something is newer. Errors are one line of text; what kind they are is told by the header `X-Cluster-Error`."""
+Field names are not case-sensitive, and unknown fields are ignored. Every `PUT` endpoint also accepts `POST`, unless it says \
+otherwise. Lists accept a `filter`; `x-filter-selectors` names its selectors. Reads with an `index` wait until the result has \
+changed since that index. Errors are one line of text; the header `X-Cluster-Error` holds their code."""
 
 SECURITY_SCHEMES: Final[Document] = {
     "token": {
@@ -111,52 +109,58 @@ SCHEMA_BY_PARAMETER_KIND: Final[Mapping[ParameterKind, Document]] = {
 }
 
 
-def _query(name: str, schema: Document, description: str) -> Document:
+def _build_query_parameter(name: str, schema: Document, description: str) -> Document:
     return {"name": name, "in": "query", "required": False, "schema": schema, "description": description}
 
 
 SHARED_PARAMETERS: Final[Document] = {
-    "region": _query("region", TEXT_SCHEMA, "The region to ask. The request is passed on to one of its servers."),
-    "pretty": _query("pretty", TEXT_SCHEMA, "Indent the JSON of the reply."),
-    "namespace": _query("namespace", {"type": "string", "default": "default"}, "The namespace; of lists also `*`, all."),
-    "index": _query("index", {"type": "integer", "minimum": 0}, "Wait until something is newer than this index."),
-    "wait": _query("wait", {**DURATION_SCHEMA, "default": "5m"}, "How long to wait with `index`; at most 10m."),
-    "stale": _query("stale", FLAG_SCHEMA, "Take what this server knows, without asking for the newest."),
-    "prefix": _query("prefix", TEXT_SCHEMA, "Only what begins so."),
-    "filter": _query("filter", TEXT_SCHEMA, 'An expression over the records, such as `Status == "running"`.'),
-    "per_page": _query("per_page", {"type": "integer"}, "How many to a page; 0 is all."),
-    "next_token": _query("next_token", TEXT_SCHEMA, "The token of the page before: where this one begins."),
-    "reverse": _query("reverse", {"type": "string", "enum": ["true", "false", ""]}, "Turn the order round."),
+    "region": _build_query_parameter("region", TEXT_SCHEMA, "The target region. The request is forwarded to one of its servers."),
+    "pretty": _build_query_parameter("pretty", TEXT_SCHEMA, "Indent the JSON of the reply."),
+    "namespace": _build_query_parameter("namespace", {"type": "string", "default": "default"}, "The namespace. Lists also accept `*` for all namespaces."),
+    "index": _build_query_parameter("index", {"type": "integer", "minimum": 0}, "Wait until the result has changed since this index."),
+    "wait": _build_query_parameter("wait", {**DURATION_SCHEMA, "default": "5m"}, "How long to wait with `index`; at most 10m."),
+    "stale": _build_query_parameter("stale", FLAG_SCHEMA, "Read this server's replica without waiting for the newest writes."),
+    "prefix": _build_query_parameter("prefix", TEXT_SCHEMA, "Only records whose ID or name begins with this text."),
+    "filter": _build_query_parameter("filter", TEXT_SCHEMA, 'An expression over the records, such as `Status == "running"`.'),
+    "per_page": _build_query_parameter("per_page", {"type": "integer"}, "Records per page; 0 means all."),
+    "next_token": _build_query_parameter("next_token", TEXT_SCHEMA, "The token that the previous page returned."),
+    "reverse": _build_query_parameter("reverse", {"type": "string", "enum": ["true", "false", ""]}, "Reverse the order."),
     "idempotency_key": {
         "name": "Idempotency-Key", "in": "header", "required": False, "schema": TEXT_SCHEMA,
-        "description": "The same key again gets the first answer, for 24 hours.",
+        "description": "A repeated request with the same key returns the first reply, for 24 hours.",
     },
 }  # fmt: skip
 
 SHARED_HEADERS: Final[Document] = {
-    "Index": {"schema": INTEGER_SCHEMA, "description": "The state that the reply stands for; use it as `index`."},
+    "Index": {
+        "schema": INTEGER_SCHEMA,
+        "description": "The log index of the returned state; use it as `index` in the next request.",
+    },
     "KnownLeader": {"schema": {"type": "boolean"}, "description": "Whether a leader is known."},
-    "LastContact": {"schema": INTEGER_SCHEMA, "description": "How many ms ago the server heard of the log."},
-    "NextToken": {"schema": TEXT_SCHEMA, "description": "Where the next page begins; absent on the last."},
+    "LastContact": {
+        "schema": INTEGER_SCHEMA,
+        "description": "Milliseconds since the server's last contact with the log.",
+    },
+    "NextToken": {"schema": TEXT_SCHEMA, "description": "The token of the next page; absent on the last page."},
     "Error": {
         "schema": {"type": "string", "enum": [code.value for code in RefusalCode]},
-        "description": "What kind of refusal this is.",
+        "description": "The code of the error.",
     },
 }
 
 DESCRIPTION_BY_STATUS: Final[Mapping[int, str]] = {
-    400: "The request is wrong; the text says what and where.",
-    401: "What was shown as proof does not hold.",
-    403: "The caller may not do that.",
-    404: "There is no such thing.",
-    409: "What the request rested on had changed.",
+    400: "The request is invalid; the text names the field and the reason.",
+    401: "The credentials of the login are not valid.",
+    403: "The token is invalid or lacks the permission.",
+    404: "The object does not exist.",
+    409: "A record that the request depends on has changed. Read it again and retry.",
     413: "The body is too large.",
-    415: "The answer is not to be had in that form.",
-    429: "Too much at once, or not healthy.",
-    500: "No leader, or an error of our own.",
-    501: "Left out; the text says why.",
-    503: "The log, or a server that is needed, does not answer just now. Nothing happened.",
-    504: "Nobody can tell whether the write happened: read before you try again.",
+    415: "The reply is not available in the requested format.",
+    429: "Too many requests, or a server is not healthy.",
+    500: "There is no leader, or an internal error occurred.",
+    501: "Not supported; the text gives the reason.",
+    503: "The log or a required server is unavailable. Nothing was written.",
+    504: "The outcome of the write is unknown. Read the record before you retry.",
 }
 
 NO_CONTENT_STATUS: Final = 204
@@ -170,14 +174,14 @@ REFUSAL_STATUSES_BY_KIND: Final[Mapping[EndpointKind, Sequence[int]]] = {
 
 
 def build_openapi_document(endpoints: Iterable[Endpoint], *, version: str) -> Document:
-    """The whole document, as builtins that encode to JSON."""
-    rows = list(endpoints)
-    schema_of, components = _schemas(rows)
+    """Return the document as a dict that encodes to JSON."""
+    endpoint_list = list(endpoints)
+    schema_of, components = _build_schemas(endpoint_list)
     paths: dict[str, Document] = {}
-    for endpoint in rows:
+    for endpoint in endpoint_list:
         path = PATH_PARAMETER.sub(r"{\1}", endpoint.path)
-        paths.setdefault(path, {})[endpoint.method.lower()] = _operation(endpoint, schema_of)
-    nouns = dict.fromkeys(get_noun(endpoint) for endpoint in rows)
+        paths.setdefault(path, {})[endpoint.method.lower()] = _build_operation(endpoint, schema_of)
+    nouns = dict.fromkeys(get_noun(endpoint) for endpoint in endpoint_list)
     return {
         "openapi": "3.1.0",
         "info": {
@@ -191,7 +195,7 @@ def build_openapi_document(endpoints: Iterable[Endpoint], *, version: str) -> Do
             "schemas": components,
             "parameters": SHARED_PARAMETERS,
             "headers": SHARED_HEADERS,
-            "responses": {str(status): _refused(status) for status in sorted(set(STATUS_BY_CODE.values()))},
+            "responses": {str(status): _build_error_response(status) for status in sorted(set(STATUS_BY_CODE.values()))},
             "securitySchemes": SECURITY_SCHEMES,
         },
         "security": [{"token": []}, {"bearer": []}, {}],
@@ -199,66 +203,69 @@ def build_openapi_document(endpoints: Iterable[Endpoint], *, version: str) -> Do
 
 
 def get_noun(endpoint: Endpoint) -> str:
+    """Return the noun of an endpoint: the first part of its name."""
     return endpoint.name.partition(".")[0]
 
 
 def list_filter_selectors(endpoint: Endpoint) -> list[str]:
-    """What `filter` may name in this list, as people write it."""
+    """Return the selectors that `filter` supports in this list."""
     if endpoint.list_features is None or not endpoint.list_features.can_filter:
         return []
-    reads = {join.name: _nothing for join in endpoint.list_features.joins}
-    return [selector.selector for selector in list_selectors(endpoint.list_features.build_filter_subject(reads))]
+    readers = {join.name: _read_nothing for join in endpoint.list_features.joins}
+    return [selector.selector for selector in list_selectors(endpoint.list_features.build_filter_subject(readers))]
 
 
-def _nothing(_record: object) -> None:
+def _read_nothing(_record: object) -> None:
     return None
 
 
-# -- one operation -------------------------------------------------------------------------------------------------
+# -- operations -------------------------------------------------------------------------------------------------
 
 
-def _operation(endpoint: Endpoint, schema_of: Mapping[Any, Document]) -> Document:
+def _build_operation(endpoint: Endpoint, schema_of: Mapping[Any, Document]) -> Document:
+    """Return the OpenAPI operation of an endpoint."""
     operation: Document = {
         "operationId": endpoint.name,
         "tags": [get_noun(endpoint)],
         "summary": endpoint.summary,
-        "description": f"Needs {describe_need(endpoint.need)}.",
-        "x-needs": describe_need(endpoint.need),
+        "description": f"Needs {describe_permission(endpoint.need)}.",
+        "x-needs": describe_permission(endpoint.need),
         "parameters": [
-            *_path_parameters(endpoint),
-            *_common_parameters(endpoint),
-            *map(_own_parameter, endpoint.parameters),
+            *_build_path_parameters(endpoint),
+            *_build_common_parameters(endpoint),
+            *map(_build_own_parameter, endpoint.parameters),
         ],
-        "responses": _responses(endpoint, schema_of),
+        "responses": _build_responses(endpoint, schema_of),
     }
     if endpoint.method == "PUT":
         operation["x-also"] = ["post"]
-    if describe_need(endpoint.need) == "no token":
+    if describe_permission(endpoint.need) == "no token":
         operation["security"] = [{}]
     if endpoint.unsupported_reason:
         operation["x-left-out"] = endpoint.unsupported_reason
     if endpoint.body_type is not None:
         operation["requestBody"] = {
             "required": not endpoint.is_body_optional,
-            "content": _content(endpoint.body_type, schema_of, media=""),
+            "content": _build_content(endpoint.body_type, schema_of, media=""),
         }
     if found := list_filter_selectors(endpoint):
         operation["x-filter-selectors"] = found
     return operation
 
 
-def _path_parameters(endpoint: Endpoint) -> list[Document]:
+def _build_path_parameters(endpoint: Endpoint) -> list[Document]:
+    """Return the parameters in the path of an endpoint."""
     return [
         {
             "name": name, "in": "path", "required": True, "schema": TEXT_SCHEMA,
-            "description": "May hold slashes." if is_long else "One part of the path.",
+            "description": "May contain slashes." if is_long else "One path segment.",
         }
         for name, is_long in PATH_PARAMETER.findall(endpoint.path)
     ]  # fmt: skip
 
 
 def list_common_parameters(endpoint: Endpoint) -> list[str]:
-    """The parameters that an endpoint takes because of what it is, in the order in which they are told."""
+    """Return the parameters that an endpoint accepts because of its kind, in the order of the document."""
     names: list[str] = []
     if is_namespaced(endpoint.need):
         names.append("namespace")
@@ -278,31 +285,35 @@ def list_common_parameters(endpoint: Endpoint) -> list[str]:
     return [name for name in names if name not in own]
 
 
-def _common_parameters(endpoint: Endpoint) -> list[Document]:
+def _build_common_parameters(endpoint: Endpoint) -> list[Document]:
     return [{"$ref": f"#/components/parameters/{name}"} for name in list_common_parameters(endpoint)]
 
 
-def _own_parameter(parameter: Parameter) -> Document:
-    return _query(parameter.name, SCHEMA_BY_PARAMETER_KIND[parameter.kind], parameter.description)
+def _build_own_parameter(parameter: Parameter) -> Document:
+    return _build_query_parameter(parameter.name, SCHEMA_BY_PARAMETER_KIND[parameter.kind], parameter.description)
 
 
-def _responses(endpoint: Endpoint, schema_of: Mapping[Any, Document]) -> Document:
+def _build_responses(endpoint: Endpoint, schema_of: Mapping[Any, Document]) -> Document:
+    """Return the success and error responses of an endpoint."""
     if endpoint.unsupported_reason:
         return {str(status): {"$ref": f"#/components/responses/{status}"} for status in (400, 403, 501)}
-    answered: Document = {"description": "Done." if endpoint.reply_type is None else endpoint.summary}
-    if headers := _headers(endpoint):
-        answered["headers"] = headers
+    success: Document = {"description": "Done." if endpoint.reply_type is None else endpoint.summary}
+    if headers := _build_headers(endpoint):
+        success["headers"] = headers
     if endpoint.reply_type is not None:
-        answered["content"] = _content(endpoint.reply_type, schema_of, media=endpoint.content_type)
-    refused = sorted({*COMMON_REFUSAL_STATUSES, *REFUSAL_STATUSES_BY_KIND[endpoint.kind], *endpoint.refusal_statuses})
-    empty = {name: value for name, value in answered.items() if name != "content"}
-    told: Document = {str(status): {"$ref": f"#/components/responses/{status}"} for status in refused}
+        success["content"] = _build_content(endpoint.reply_type, schema_of, media=endpoint.content_type)
+    error_statuses = sorted(
+        {*COMMON_REFUSAL_STATUSES, *REFUSAL_STATUSES_BY_KIND[endpoint.kind], *endpoint.refusal_statuses}
+    )
+    empty = {name: value for name, value in success.items() if name != "content"}
+    errors: Document = {str(status): {"$ref": f"#/components/responses/{status}"} for status in error_statuses}
     return {
-        str(status): empty if status == NO_CONTENT_STATUS else answered for status in endpoint.success_statuses
-    } | told
+        str(status): empty if status == NO_CONTENT_STATUS else success for status in endpoint.success_statuses
+    } | errors
 
 
-def _headers(endpoint: Endpoint) -> Document:
+def _build_headers(endpoint: Endpoint) -> Document:
+    """Return the reply headers of an endpoint."""
     names = {
         EndpointKind.READ: ["Index", "KnownLeader", "LastContact"],
         EndpointKind.WRITE: ["Index"],
@@ -313,7 +324,8 @@ def _headers(endpoint: Endpoint) -> Document:
     return {f"X-Cluster-{name}": {"$ref": f"#/components/headers/{name}"} for name in names}
 
 
-def _refused(status: int) -> Document:
+def _build_error_response(status: int) -> Document:
+    """Return the response for an error status."""
     return {
         "description": DESCRIPTION_BY_STATUS[status],
         "headers": {
@@ -323,26 +335,32 @@ def _refused(status: int) -> Document:
     }
 
 
-def _content(kind: Any, schema_of: Mapping[Any, Document], *, media: str) -> Document:
-    if kind is bytes:
+def _build_content(message_type: Any, schema_of: Mapping[Any, Document], *, media: str) -> Document:
+    """Return the content of a request or a response, by media type."""
+    if message_type is bytes:
         return {media or "application/octet-stream": {"schema": {}}}
-    return {media or "application/json": {"schema": TEXT_SCHEMA if media.startswith("text/") else schema_of[kind]}}
+    return {
+        media or "application/json": {"schema": TEXT_SCHEMA if media.startswith("text/") else schema_of[message_type]}
+    }
 
 
 # -- types ---------------------------------------------------------------------------------------------------------
 
 
-def _schemas(rows: Sequence[Endpoint]) -> tuple[dict[Any, Document], Document]:
-    """The schema of each type that is a body or a reply, and the named ones that they refer to."""
+def _build_schemas(rows: Sequence[Endpoint]) -> tuple[dict[Any, Document], Document]:
+    """Return the schema of each message type, and the named schemas that they refer to."""
     kinds = dict.fromkeys(
-        kind for endpoint in rows for kind in (endpoint.body_type, endpoint.reply_type) if kind not in (None, bytes)
+        message_type
+        for endpoint in rows
+        for message_type in (endpoint.body_type, endpoint.reply_type)
+        if message_type not in (None, bytes)
     )
     schemas, components = msgspec.json.schema_components(
-        list(kinds), schema_hook=_schema_of_anything, ref_template=SCHEMA_REFERENCE
+        list(kinds), schema_hook=_build_any_schema, ref_template=SCHEMA_REFERENCE
     )
     return dict(zip(kinds, schemas, strict=True)), components
 
 
-def _schema_of_anything(kind: type | UnionType) -> Document:
-    """For `object` and the like: whatever JSON holds."""
-    return {"description": f"Any value ({getattr(kind, '__name__', 'object')})."}
+def _build_any_schema(message_type: type | UnionType) -> Document:
+    """Return the schema of a type that may hold any JSON value."""
+    return {"description": f"Any value ({getattr(message_type, '__name__', 'object')})."}

@@ -1,9 +1,4 @@
-"""Bodies for those who run the cluster, as they cross the wire.
-
-Endpoints for those who run the cluster.
-
-Endpoints that make the cluster tidy up at once.
-"""
+"""Endpoints and messages for operators: scheduler configuration, rebalancing, autopilot, snapshots and garbage collection."""
 
 from typing import Any, Final
 
@@ -28,6 +23,8 @@ from wharf.contract.wire.times import DurationError, parse_duration_ns
 
 
 class SchedulerConfigurationReply(Record):
+    """The scheduler configuration, with the index of its last change."""
+
     scheduler_config: SchedulerConfiguration
     index: int
     last_contact: int = 0
@@ -41,7 +38,7 @@ class SchedulerConfigurationWriteReply(Record):
 
 
 class RaftServer(Record):
-    """A server of the region. `RaftProtocol` is there for clients; the log is kept by the engine, not by the servers."""
+    """A server of the region. `RaftProtocol` only satisfies clients: the engine stores the log, not the servers."""
 
     id: str
     node: str
@@ -57,7 +54,7 @@ class RaftConfiguration(Record):
 
 
 class AutopilotConfigurationView(Record):
-    """The configuration with its durations as text (`200ms`); whole nanoseconds are taken too."""
+    """The configuration with durations as text (`200ms`). Requests may use a number of nanoseconds."""
 
     last_contact_threshold: str | int = ""
     server_stabilization_time: str | int = ""
@@ -72,39 +69,43 @@ class AutopilotConfigurationView(Record):
 
 
 def build_autopilot_view(record: AutopilotConfiguration) -> AutopilotConfigurationView:
+    """Return the configuration with durations as text."""
     return AutopilotConfigurationView(
         last_contact_threshold=format_duration(record.last_contact_threshold),
         server_stabilization_time=format_duration(record.server_stabilization_time),
-        **{name: getattr(record, name) for name in _SAME},
+        **{name: getattr(record, name) for name in _UNCONVERTED_FIELDS},
     )
 
 
 def parse_autopilot_view(document: AutopilotConfigurationView) -> AutopilotConfiguration:
-    """Raises `Refusal`."""
+    """Return the configuration with durations in ns. Raises `Refusal` if one is invalid."""
     return AutopilotConfiguration(
-        last_contact_threshold=_duration_ns(document.last_contact_threshold),
-        server_stabilization_time=_duration_ns(document.server_stabilization_time),
-        **{name: getattr(document, name) for name in _SAME},
+        last_contact_threshold=_parse_duration(document.last_contact_threshold),
+        server_stabilization_time=_parse_duration(document.server_stabilization_time),
+        **{name: getattr(document, name) for name in _UNCONVERTED_FIELDS},
     )
 
 
-_SAME = [
+_UNCONVERTED_FIELDS = [
     name for name in AutopilotConfigurationView.__struct_fields__ if "threshold" not in name and "_time" not in name
 ]
 
 
-def _duration_ns(given: str | int) -> int:
-    if isinstance(given, int):
-        return given
-    if given == "":
+def _parse_duration(duration: str | int) -> int:
+    """Return a duration in ns; an empty text is 0. Raises `Refusal`."""
+    if isinstance(duration, int):
+        return duration
+    if duration == "":
         return 0
     try:
-        return parse_duration_ns(given)
+        return parse_duration_ns(duration)
     except DurationError:
-        raise invalid_request(f'Error parsing autopilot config: time: invalid duration "{given}"') from None
+        raise invalid_request(f'Error parsing autopilot config: time: invalid duration "{duration}"') from None
 
 
 class AutopilotServer(Record):
+    """The health of one server, in Nomad's format."""
+
     id: str
     name: str
     address: str
@@ -121,6 +122,8 @@ class AutopilotServer(Record):
 
 
 class AutopilotHealth(Record):
+    """The health of all servers, in Nomad's format."""
+
     healthy: bool
     failure_tolerance: int
     leader: str
@@ -129,7 +132,7 @@ class AutopilotHealth(Record):
 
 
 class StateSizes(Record):
-    """How many records each table holds, and where the log stands."""
+    """The number of records in each table, and the state of the log."""
 
     index: int
     tables: dict[str, int]
@@ -138,81 +141,81 @@ class StateSizes(Record):
 
 _CONFIGURATION: Final = "/v1/operator/scheduler/configuration"
 _AUTOPILOT: Final = "/v1/operator/autopilot/configuration"
-_VERSION: Final = text("cas", "Write only if the stored document still has this ModifyIndex.")
+_CAS_PARAMETER: Final = text("cas", "Write only if the stored document still has this ModifyIndex.")
 
 ROWS: Final[tuple[Endpoint, ...]] = (
     define_local(
         "operator.state", "/v1/operator/state", need=permissions.READ_OPERATOR,
-        summary="How many records each table holds, and how the log is.", reply_type=StateSizes,
+        summary="Show the number of records in each table and the state of the log.", reply_type=StateSizes,
     ),
     define_read(
-        "operator.scheduler", _CONFIGURATION, need=permissions.READ_OPERATOR, summary="How the cluster is scheduled.",
+        "operator.scheduler", _CONFIGURATION, need=permissions.READ_OPERATOR, summary="Read the scheduler configuration.",
         reply_type=SchedulerConfigurationReply,
     ),
     define_write(
         "operator.set_scheduler", _CONFIGURATION, need=permissions.WRITE_OPERATOR, body_type=SchedulerConfiguration,
-        summary="Replace the whole document of how the cluster is scheduled. NodeLimitForFeasibilityChecks is kept and "
-        "not followed: all nodes are looked at.",
-        reply_type=SchedulerConfigurationWriteReply, parameters=(_VERSION,),
+        summary="Replace the scheduler configuration. NodeLimitForFeasibilityChecks is stored but has no effect: "
+        "all nodes are checked.",
+        reply_type=SchedulerConfigurationWriteReply, parameters=(_CAS_PARAMETER,),
     ),
     define_leader_write(
         "operator.rebalance", "/v1/operator/rebalance", need=permissions.WRITE_OPERATOR,
-        summary="Move what would stand better on another node, as many of each group at a time as its migrate block allows.",
-        reply_type=Rebalancing, parameters=(flag("plan", "Only tell what would be moved, and what is gained."),),
+        summary="Move allocations to nodes where they score higher, within the limits of each group's migrate block.",
+        reply_type=Rebalancing, parameters=(flag("plan", "Only report the moves and their gain."),),
     ),
     define_read(
         "operator.raft", "/v1/operator/raft/configuration", need=permissions.MANAGEMENT_TOKEN,
-        summary="The servers of the region, and which of them leads.", reply_type=RaftConfiguration,
+        summary="List the servers of the region, with the leader marked.", reply_type=RaftConfiguration,
     ),
     define_write(
         "operator.remove_peer", "/v1/operator/raft/peer", method="DELETE", need=permissions.MANAGEMENT_TOKEN,
-        summary="Forget a server that is gone. One that lives writes its record again.",
-        parameters=(text("id", "The server's id."), text("address", "Not supported: use the id.")),
+        summary="Delete the member record of a failed server. A running server writes its record again.",
+        parameters=(text("id", "The server's ID."), text("address", "Not supported: use the ID.")),
     ),
     define_leader_write(
         "operator.transfer", "/v1/operator/raft/transfer-leadership", need=permissions.MANAGEMENT_TOKEN,
-        summary="Make another server the leader; answered when it leads.",
-        parameters=(text("id", "The server's id."), text("address", "Or its address, as IP:port.")),
+        summary="Transfer leadership to another server; the reply is sent when it leads.",
+        parameters=(text("id", "The server's ID."), text("address", "Its address instead of its ID, as IP:port.")),
     ),
     define_read(
-        "operator.autopilot", _AUTOPILOT, need=permissions.READ_OPERATOR, summary="When a server counts as healthy.",
+        "operator.autopilot", _AUTOPILOT, need=permissions.READ_OPERATOR, summary="Read the autopilot configuration, which defines when a server is healthy.",
         reply_type=AutopilotConfigurationView,
     ),
     define_write(
         "operator.set_autopilot", _AUTOPILOT, need=permissions.WRITE_OPERATOR, body_type=AutopilotConfigurationView,
-        summary="Replace the whole document. Followed are LastContactThreshold and MaxTrailingLogs; the rest is kept.",
-        reply_type=bool, parameters=(_VERSION,),
+        summary="Replace the autopilot configuration. Only LastContactThreshold and MaxTrailingLogs have an effect.",
+        reply_type=bool, parameters=(_CAS_PARAMETER,),
     ),
     define_local(
         "operator.health", "/v1/operator/autopilot/health", need=permissions.READ_OPERATOR,
-        summary="The health of all servers; 429 where one is not healthy.", reply_type=AutopilotHealth,
+        summary="Show the health of all servers; the status is 429 if one is not healthy.", reply_type=AutopilotHealth,
         success_statuses=(200, 429),
     ),
     define_local(
         "operator.save_snapshot", "/v1/operator/snapshot", need=permissions.SAVE_SNAPSHOT, reply_type=bytes,
         content_type="application/x-gzip",
-        summary="The whole state as one gzipped archive. Secrets in it need the keyring's key.",
+        summary="Download the whole state as a gzip archive. Secrets in it stay encrypted with the keyring.",
     ),
     Endpoint(
         name="operator.restore_snapshot", method="PUT", path="/v1/operator/snapshot", kind=EndpointKind.LOCAL,
         need=permissions.MANAGEMENT_TOKEN, has_streamed_body=True, body_type=bytes, is_audited=True,
-        summary="Replace the whole state by that of a snapshot. One that is damaged changes nothing.",
+        summary="Replace the whole state with a snapshot. A damaged snapshot changes nothing.",
     ),
     define_local(
         "operator.license", "/v1/operator/license", need=permissions.READ_OPERATOR,
-        summary="There is no licence to ask for: 204.", success_statuses=(204,),
+        summary="Return 204: there is no license.", success_statuses=(204,),
     ),
     define_write(
-        "operator.set_license", "/v1/operator/license", need=permissions.WRITE_OPERATOR, summary="Licensing: left out.",
-        unsupported_reason="every feature is free: there is no licence",
+        "operator.set_license", "/v1/operator/license", need=permissions.WRITE_OPERATOR, summary="Set a license: not supported.",
+        unsupported_reason="not supported: every feature is free, so there is no license",
     ),
     define_write(
         "operator.utilization", "/v1/operator/utilization", need=permissions.WRITE_OPERATOR,
-        summary="Reports of utilization for licensing: left out.", unsupported_reason="every feature is free: nothing is reported",
+        summary="Utilization reports for licensing: not supported.", unsupported_reason="not supported: every feature is free, so utilization is not reported",
     ),
     define_local(
         "operator.vault_check", "/v1/operator/upgrade-check/vault-workload-identity", need=permissions.READ_OPERATOR,
-        summary="Vault: left out.", unsupported_reason="secrets are built in: nothing here uses Vault",
+        summary="Vault upgrade check: not supported.", unsupported_reason="not supported: secrets are built in, so Vault is not used",
     ),
 )  # fmt: skip
 
@@ -220,10 +223,10 @@ ROWS: Final[tuple[Endpoint, ...]] = (
 SYSTEM_ROWS: Final[tuple[Endpoint, ...]] = (
     define_leader_write(
         "system.gc", "/v1/system/gc", is_put_only=True, need=permissions.MANAGEMENT_TOKEN,
-        summary="Collect whatever is over, regardless of its age.",
+        summary="Garbage-collect finished jobs, evaluations, allocations and nodes, regardless of age.",
     ),
     define_leader_write(
         "system.reconcile", "/v1/system/reconcile/summaries", is_put_only=True, need=permissions.MANAGEMENT_TOKEN,
-        summary="Count the summaries of all jobs anew.",
+        summary="Recompute the summaries of all jobs.",
     ),
 )  # fmt: skip

@@ -15,21 +15,21 @@ ROWS: Final[tuple[Endpoint, ...]] = (
         list_features=QUOTA_LIST, reply_type=list[Quota],
     ),
     define_read("quota.read", f"/v1/quota/{QUOTA_PARAMETER}", need=permissions.READ_QUOTA, summary="Read a quota.", reply_type=Quota),
-    define_write("quota.store", "/v1/quota", need=permissions.WRITE_QUOTA, summary="Create a quota or change it.", body_type=Quota),
+    define_write("quota.store", "/v1/quota", need=permissions.WRITE_QUOTA, summary="Create or replace a quota.", body_type=Quota),
     define_write(
         "quota.update", f"/v1/quota/{QUOTA_PARAMETER}", need=permissions.WRITE_QUOTA,
-        summary="Create a quota or change it, under its name.", body_type=Quota,
+        summary="Create or replace the quota with this name.", body_type=Quota,
     ),
     define_write(
         "quota.delete", f"/v1/quota/{QUOTA_PARAMETER}", method="DELETE", need=permissions.WRITE_QUOTA,
-        summary="Delete a quota that no namespace names.",
+        summary="Delete a quota that no namespace uses.",
     ),
     define_read(
         "quota.usages", "/v1/quota-usages", need=permissions.ANY_TOKEN,
-        summary="List what is used of the quotas that the caller may read.", list_features=QUOTA_LIST, reply_type=list[QuotaUsage],
+        summary="List the usage of the quotas that the caller may read.", list_features=QUOTA_LIST, reply_type=list[QuotaUsage],
     ),
     define_read(
-        "quota.usage", f"/v1/quota/usage/{QUOTA_PARAMETER}", need=permissions.READ_QUOTA, summary="Read what is used of a quota.",
+        "quota.usage", f"/v1/quota/usage/{QUOTA_PARAMETER}", need=permissions.READ_QUOTA, summary="Read the usage of a quota.",
         reply_type=QuotaUsage,
     ),
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Endpoints of scaling policies."""
+"""Endpoints and messages of scaling policies."""
 
 from typing import Final
 
@@ -9,7 +9,7 @@ from wharf.contract.wire.endpoint import Endpoint, ListFeatures, ScopeSource, de
 
 
 class ScalingPolicyStub(Record):
-    """A policy as the list shows it."""
+    """A scaling policy in a list."""
 
     id: str
     enabled: bool = True
@@ -25,8 +25,8 @@ ROWS: Final[tuple[Endpoint, ...]] = (
         list_features=ListFeatures(record=ScalingPolicy, can_reverse=False, can_filter=False, has_pages=False),
         reply_type=list[ScalingPolicyStub],
         parameters=(
-            text("job", "Only those of the job with this id."),
-            text("type", "Only those of this type, such as `horizontal`."),
+            text("job", "Only policies of the job with this ID."),
+            text("type", "Only policies of this type, such as `horizontal`."),
         ),
     ),
     define_read(

@@ -1,7 +1,4 @@
-"""Bodies of the two searches.
-
-Endpoints that find things by a part of their name.
-"""
+"""Endpoints and messages of the prefix search and the fuzzy search."""
 
 from typing import Final
 
@@ -23,14 +20,14 @@ class FuzzySearchRequest(Record):
 
 
 class FuzzyMatch(Record):
-    """What was found, and where: its parents from outside in, and itself last where its name is not its id."""
+    """A match and its scope: the IDs of its parents, outermost first, then its own ID if that differs from its name."""
 
     id: str
     scope: tuple[str, ...] | None = None
 
 
 class SearchResponse(Record):
-    """By context; null where nothing begins so."""
+    """Matches by context; null if nothing matches."""
 
     matches: dict[str, tuple[str, ...] | None]
     truncations: dict[str, bool]
@@ -41,6 +38,8 @@ class SearchResponse(Record):
 
 
 class FuzzySearchResponse(Record):
+    """Matches by context."""
+
     matches: dict[str, tuple[FuzzyMatch, ...]]
     truncations: dict[str, bool]
     index: int = 0
@@ -52,10 +51,10 @@ class FuzzySearchResponse(Record):
 ROWS: Final[tuple[Endpoint, ...]] = (
     Endpoint(
         name="search.prefix", method="PUT", path="/v1/search", kind=EndpointKind.LOCAL, need=permissions.ANY_TOKEN,
-        summary="Find things by the beginning of their id.", body_type=SearchRequest, reply_type=SearchResponse,
+        summary="Find objects by a prefix of their ID.", body_type=SearchRequest, reply_type=SearchResponse,
     ),
     Endpoint(
         name="search.fuzzy", method="PUT", path="/v1/search/fuzzy", kind=EndpointKind.LOCAL, need=permissions.ANY_TOKEN,
-        summary="Find things by a part of their name.", body_type=FuzzySearchRequest, reply_type=FuzzySearchResponse,
+        summary="Find objects by a part of their name.", body_type=FuzzySearchRequest, reply_type=FuzzySearchResponse,
     ),
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Endpoints of the services that jobs offer."""
+"""Endpoints and messages of services that jobs register."""
 
 from typing import Final
 
@@ -9,7 +9,7 @@ from wharf.contract.wire.endpoint import Endpoint, ListFeatures, define_read, de
 
 
 class ServiceStub(Record):
-    """A service by its name, with the tags of all of its instances."""
+    """A service name with the tags of all of its instances."""
 
     service_name: str
     tags: tuple[str, ...] = ()
@@ -29,10 +29,10 @@ ROWS: Final[tuple[Endpoint, ...]] = (
     define_read(
         "service.read", "/v1/service/{service_name}", need=permissions.READ_JOB, summary="List the instances of a service.",
         list_features=ListFeatures(record=ServiceRegistration, can_reverse=False, has_prefix=False), reply_type=list[ServiceRegistration],
-        parameters=(text("choose", "`<n>|<key>`: only so many instances, the same for the same key."),),
+        parameters=(text("choose", "`<n>|<key>`: select n instances; the same key selects the same ones."),),
     ),
     define_write(
         "service.delete", "/v1/service/{service_name}/{service_id}", method="DELETE", need=permissions.DELETE_SERVICE,
-        summary="Take an instance of a service off the list.",
+        summary="Delete the registration of a service instance.",
     ),
 )  # fmt: skip

@@ -1,7 +1,4 @@
-"""Moments as text, as the wire has them: RFC 3339 in UTC.
-
-Durations as parameters have them: `5s`, `1m30s`, `100ms`, `1.5h`, or a bare `0`.
-"""
+"""Times and durations as text on the wire: RFC 3339 times in UTC, and Go durations such as `5s`, `1m30s`, `1.5h` or `0`."""
 
 import re
 from datetime import UTC, datetime
@@ -10,13 +7,14 @@ from typing import Final
 from wharf.contract.model.times import SECOND
 
 ZERO_TIME: Final = "0001-01-01T00:00:00Z"
+"""Go's zero time, which stands for "not set"."""
 
 
-def format_time(at_ns: int) -> str:
-    """With as many digits of a second as there are; 0 is no moment."""
-    if at_ns == 0:
+def format_time(time_ns: int) -> str:
+    """Format ns since 1970 as RFC 3339, with as many decimals as needed. 0 means "not set"."""
+    if time_ns == 0:
         return ZERO_TIME
-    seconds, rest = divmod(at_ns, SECOND)
+    seconds, rest = divmod(time_ns, SECOND)
     text = datetime.fromtimestamp(seconds, tz=UTC).strftime("%Y-%m-%dT%H:%M:%S")
     fraction = f".{rest:09d}".rstrip("0") if rest else ""
     return f"{text}{fraction}Z"
@@ -27,31 +25,31 @@ UNITS_NS: Final = {
     "h": 3_600_000_000_000,
 }  # fmt: skip
 _PART: Final = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h)")
-_LONGEST: Final = 64
-_MOST_NS: Final = 2**63 - 1
+_MAX_DURATION_CHARS: Final = 64
+_MAX_DURATION_NS: Final = 2**63 - 1
 
 
 class DurationError(ValueError):
-    pass
+    """The text is not a duration."""
 
 
 def parse_duration_ns(text: str) -> int:
-    """Nanoseconds; `DurationError` for anything else."""
+    """Parse a duration into ns. Raises `DurationError`."""
     sign = -1 if text.startswith("-") else 1
     rest = text[1:] if text[:1] in ("+", "-") else text
     if rest == "0":
         return 0
     total, position = 0.0, 0
-    while rest and position < len(rest) <= _LONGEST:
+    while rest and position < len(rest) <= _MAX_DURATION_CHARS:
         part = _PART.match(rest, position)
         if part is None:
             break
         total += float(part[1]) * UNITS_NS[part[2]]
         position = part.end()
-    if not rest or position != len(rest) or total > _MOST_NS:
-        raise DurationError(f'"{text}" is no duration; write it like 10s, 5m or 1h30m')
+    if not rest or position != len(rest) or total > _MAX_DURATION_NS:
+        raise DurationError(f'expected a duration such as 10s, 5m or 1h30m, got "{text}"')
     return sign * round(total)
 
 
 DurationText = str | int
-"""A duration as text, or nanoseconds."""
+"""A duration as text, or as a number of nanoseconds."""

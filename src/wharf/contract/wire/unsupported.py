@@ -1,6 +1,6 @@
-"""Endpoints that are known and left out: each answers 501 with a sentence.
+"""Endpoints of Nomad that Wharf does not support. Each replies with 501 and the reason.
 
-Storage plugins, policies as code and recommendations are parts of other products; so are licences, which `operator` has.
+They belong to CSI plugins, Sentinel policies and recommendations. The license endpoints are in `operator`.
 """
 
 from typing import Final
@@ -9,78 +9,91 @@ from wharf.contract.model.acl import permissions
 from wharf.contract.model.acl.permissions import Permission
 from wharf.contract.wire.endpoint import Endpoint, EndpointKind
 
-NO_PLUGINS_REASON: Final = (
-    "Storage plugins are not a part of this product; volumes of hosts are: see /v1/volumes?type=host"
-)
-NO_SENTINEL_REASON: Final = (
-    "Policies as code are not a part of this product; what may be done is said by access control"
-)
-NO_RECOMMENDATIONS_REASON: Final = "Recommendations are not a part of this product"
+NO_PLUGINS_REASON: Final = "CSI storage plugins are not supported. Use host volumes: see /v1/volumes?type=host"
+NO_SENTINEL_REASON: Final = "Sentinel policies are not supported. Use ACL policies to restrict what callers may do"
+NO_RECOMMENDATIONS_REASON: Final = "Recommendations are not supported"
 
 
-def _left_out(name: str, method: str, path: str, needed: Permission, why: str) -> Endpoint:
+def _define_unsupported(name: str, method: str, path: str, permission: Permission, reason: str) -> Endpoint:
+    """Define an endpoint that replies with 501."""
     return Endpoint(
         name=name,
         method=method,
         path=path,
         kind=EndpointKind.LOCAL,
-        need=needed,
-        summary="Left out.",
-        unsupported_reason=why,
+        need=permission,
+        summary="Not supported.",
+        unsupported_reason=reason,
     )
 
 
 ROWS: Final[tuple[Endpoint, ...]] = (
-    _left_out("plugin.list", "GET", "/v1/plugins", permissions.LIST_PLUGINS, NO_PLUGINS_REASON),
-    _left_out("plugin.read", "GET", "/v1/plugin/csi/{plugin_id}", permissions.READ_PLUGIN, NO_PLUGINS_REASON),
-    _left_out("csi_volume.read", "GET", "/v1/volume/csi/{volume_id}", permissions.READ_CSI_VOLUME, NO_PLUGINS_REASON),
-    _left_out(
+    _define_unsupported("plugin.list", "GET", "/v1/plugins", permissions.LIST_PLUGINS, NO_PLUGINS_REASON),
+    _define_unsupported("plugin.read", "GET", "/v1/plugin/csi/{plugin_id}", permissions.READ_PLUGIN, NO_PLUGINS_REASON),
+    _define_unsupported(
+        "csi_volume.read", "GET", "/v1/volume/csi/{volume_id}", permissions.READ_CSI_VOLUME, NO_PLUGINS_REASON
+    ),
+    _define_unsupported(
         "csi_volume.register", "PUT", "/v1/volume/csi/{volume_id}", permissions.MANAGEMENT_TOKEN, NO_PLUGINS_REASON
     ),
-    _left_out(
+    _define_unsupported(
         "csi_volume.deregister", "DELETE", "/v1/volume/csi/{volume_id}", permissions.MANAGEMENT_TOKEN, NO_PLUGINS_REASON
     ),
-    _left_out(
+    _define_unsupported(
         "csi_volume.create", "PUT", "/v1/volume/csi/{volume_id}/create", permissions.MANAGEMENT_TOKEN, NO_PLUGINS_REASON
     ),
-    _left_out(
+    _define_unsupported(
         "csi_volume.delete",
         "DELETE",
         "/v1/volume/csi/{volume_id}/delete",
         permissions.MANAGEMENT_TOKEN,
         NO_PLUGINS_REASON,
     ),
-    _left_out(
+    _define_unsupported(
         "csi_volume.detach",
         "DELETE",
         "/v1/volume/csi/{volume_id}/detach",
         permissions.MANAGEMENT_TOKEN,
         NO_PLUGINS_REASON,
     ),
-    _left_out("csi_volume.external", "GET", "/v1/volumes/external", permissions.LIST_CSI_VOLUMES, NO_PLUGINS_REASON),
-    _left_out("csi_snapshot.list", "GET", "/v1/volumes/snapshot", permissions.LIST_CSI_VOLUMES, NO_PLUGINS_REASON),
-    _left_out("csi_snapshot.create", "PUT", "/v1/volumes/snapshot", permissions.MANAGEMENT_TOKEN, NO_PLUGINS_REASON),
-    _left_out("csi_snapshot.delete", "DELETE", "/v1/volumes/snapshot", permissions.MANAGEMENT_TOKEN, NO_PLUGINS_REASON),
-    _left_out("sentinel.list", "GET", "/v1/sentinel/policies", permissions.MANAGEMENT_TOKEN, NO_SENTINEL_REASON),
-    _left_out("sentinel.read", "GET", "/v1/sentinel/policy/{name}", permissions.MANAGEMENT_TOKEN, NO_SENTINEL_REASON),
-    _left_out("sentinel.write", "PUT", "/v1/sentinel/policy/{name}", permissions.MANAGEMENT_TOKEN, NO_SENTINEL_REASON),
-    _left_out(
+    _define_unsupported(
+        "csi_volume.external", "GET", "/v1/volumes/external", permissions.LIST_CSI_VOLUMES, NO_PLUGINS_REASON
+    ),
+    _define_unsupported(
+        "csi_snapshot.list", "GET", "/v1/volumes/snapshot", permissions.LIST_CSI_VOLUMES, NO_PLUGINS_REASON
+    ),
+    _define_unsupported(
+        "csi_snapshot.create", "PUT", "/v1/volumes/snapshot", permissions.MANAGEMENT_TOKEN, NO_PLUGINS_REASON
+    ),
+    _define_unsupported(
+        "csi_snapshot.delete", "DELETE", "/v1/volumes/snapshot", permissions.MANAGEMENT_TOKEN, NO_PLUGINS_REASON
+    ),
+    _define_unsupported(
+        "sentinel.list", "GET", "/v1/sentinel/policies", permissions.MANAGEMENT_TOKEN, NO_SENTINEL_REASON
+    ),
+    _define_unsupported(
+        "sentinel.read", "GET", "/v1/sentinel/policy/{name}", permissions.MANAGEMENT_TOKEN, NO_SENTINEL_REASON
+    ),
+    _define_unsupported(
+        "sentinel.write", "PUT", "/v1/sentinel/policy/{name}", permissions.MANAGEMENT_TOKEN, NO_SENTINEL_REASON
+    ),
+    _define_unsupported(
         "sentinel.delete", "DELETE", "/v1/sentinel/policy/{name}", permissions.MANAGEMENT_TOKEN, NO_SENTINEL_REASON
     ),
-    _left_out(
+    _define_unsupported(
         "recommendation.list", "GET", "/v1/recommendations", permissions.MANAGEMENT_TOKEN, NO_RECOMMENDATIONS_REASON
     ),
-    _left_out(
+    _define_unsupported(
         "recommendation.apply",
         "PUT",
         "/v1/recommendations/apply",
         permissions.MANAGEMENT_TOKEN,
         NO_RECOMMENDATIONS_REASON,
     ),
-    _left_out(
+    _define_unsupported(
         "recommendation.make", "PUT", "/v1/recommendation", permissions.MANAGEMENT_TOKEN, NO_RECOMMENDATIONS_REASON
     ),
-    _left_out(
+    _define_unsupported(
         "recommendation.read", "GET", "/v1/recommendation/{id}", permissions.MANAGEMENT_TOKEN, NO_RECOMMENDATIONS_REASON
     ),
 )

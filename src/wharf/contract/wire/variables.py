@@ -1,7 +1,4 @@
-"""Bodies of variables: as they are shown, with their items or without, and as they are asked for.
-
-Endpoints of variables and their locks.
-"""
+"""Endpoints and messages of variables and their locks."""
 
 from typing import ClassVar, Final
 
@@ -15,7 +12,7 @@ from wharf.contract.wire.times import DurationText
 
 
 class LockView(Record):
-    """A lock; its id is shown to its holder and to management only."""
+    """A lock. Its ID is shown only to its holder and to management tokens."""
 
     id: str | msgspec.UnsetType = msgspec.UNSET
     ttl: DurationText = ""
@@ -23,7 +20,7 @@ class LockView(Record):
 
 
 class VariableView(Record):
-    """Without `items` it is the metadata that lists show."""
+    """A variable. Lists omit `items`."""
 
     namespace: str
     path: str
@@ -42,6 +39,8 @@ class LockRequest(Record):
 
 
 class VariableRequest(Record):
+    """A variable to write, or a lock operation."""
+
     namespace: str = ""
     path: str = ""
     items: dict[str, str] | None = None
@@ -55,7 +54,7 @@ class VariableRequest(Record):
 VARIABLE_LIST: Final = ListFeatures(
     record=Variable, hidden_fields=frozenset({"Data", "KeyID", "LockRefusedUntil", "Lock"}), can_reverse=False
 )
-CAS_PARAMETER: Final = text("cas", "Only over this ModifyIndex; 0: only where nothing is.")
+CAS_PARAMETER: Final = text("cas", "Write only if the variable has this ModifyIndex; 0: only if it does not exist.")
 
 ROWS: Final[tuple[Endpoint, ...]] = (
     define_read(
@@ -69,13 +68,13 @@ ROWS: Final[tuple[Endpoint, ...]] = (
     ),
     define_write(
         "variable.put", "/v1/var/{path...}", need=permissions.WRITE_VARIABLE, scope_source=ScopeSource.OBJECT,
-        summary="Write a variable, or take, renew and give back its lock.",
+        summary="Write a variable, or acquire, renew or release its lock.",
         body_type=VariableRequest, reply_type=VariableView,
         parameters=(
             CAS_PARAMETER,
-            text("lock-acquire", "Given: take the lock too."),
-            text("lock-renew", "Given: the holder is alive; nothing is written."),
-            text("lock-release", "Given: give the lock back."),
+            text("lock-acquire", "If present, also acquire the lock."),
+            text("lock-renew", "If present, only renew the lock."),
+            text("lock-release", "If present, release the lock."),
         ),
     ),
     define_write(

@@ -1,7 +1,4 @@
-"""Bodies about volumes of hosts.
-
-Endpoints of volumes of hosts.
-"""
+"""Endpoints and messages of host volumes."""
 
 from typing import Final
 
@@ -17,7 +14,7 @@ class HostVolumeRequest(Record):
 
 
 class HostVolumeResponse(Record):
-    """The volume as it was written."""
+    """The volume as it was stored."""
 
     volume: HostVolume
     warnings: str = ""
@@ -25,27 +22,28 @@ class HostVolumeResponse(Record):
 
 
 class NodeVolume(Record):
-    """What a node is told of a volume that it is to make, to take as its own, or to take away."""
+    """A volume in a request to its node to create, register or delete it."""
 
     id: str
     name: str
     namespace: str = ""
     plugin_id: str = ""
     host_path: str = ""
-    """Where it lies already; empty: nowhere yet."""
+    """The path of an existing folder; empty if the volume is not created yet."""
     capacity_min_bytes: int = 0
     capacity_max_bytes: int = 0
     parameters: dict[str, str] | None = None
 
 
 class NodeVolumeCreated(Record):
-    """What a node says of a volume that it has made."""
+    """The node's reply after it has created a volume."""
 
     host_path: str
     capacity_bytes: int = 0
 
 
 def build_node_volume(volume: HostVolume) -> NodeVolume:
+    """Return the volume as its node needs it."""
     return NodeVolume(
         id=volume.id,
         name=volume.name,
@@ -63,28 +61,28 @@ VOLUME_ID_PARAMETER: Final = "{volume_id}"
 ROWS: Final[tuple[Endpoint, ...]] = (
     define_read(
         "host_volume.list", "/v1/volumes", need=permissions.ANY_TOKEN,
-        summary="List the volumes of hosts that the caller may read.",
+        summary="List the host volumes that the caller may read.",
         list_features=ListFeatures(record=HostVolume, hidden_fields=frozenset({"Parameters"})), reply_type=list[HostVolumeStub],
         parameters=(
-            text("type", "The type of volumes: `host`, which is the only one here."),
-            text("node_id", "Only those on this node; the beginning of its ID is enough."),
-            text("node_pool", "Only those on nodes of this pool."),
+            text("type", "The type of volumes. Only `host` is supported."),
+            text("node_id", "Only volumes on this node; a prefix of its ID is enough."),
+            text("node_pool", "Only volumes on nodes of this pool."),
         ),
     ),
     define_read(
-        "host_volume.read", f"/v1/volume/host/{VOLUME_ID_PARAMETER}", need=permissions.READ_HOST_VOLUME, summary="Read a volume of a host.",
+        "host_volume.read", f"/v1/volume/host/{VOLUME_ID_PARAMETER}", need=permissions.READ_HOST_VOLUME, summary="Read a host volume.",
         reply_type=HostVolume,
     ),
     define_write(
         "host_volume.create", "/v1/volume/host/create", need=permissions.CREATE_HOST_VOLUME, scope_source=ScopeSource.OBJECT,
-        summary="Have a node make a volume.", body_type=HostVolumeRequest, reply_type=HostVolumeResponse,
+        summary="Create a host volume on a node.", body_type=HostVolumeRequest, reply_type=HostVolumeResponse,
     ),
     define_write(
         "host_volume.register", "/v1/volume/host/register", need=permissions.REGISTER_HOST_VOLUME, scope_source=ScopeSource.OBJECT,
-        summary="Make a volume known that a node has already.", body_type=HostVolumeRequest, reply_type=HostVolumeResponse,
+        summary="Register a folder that already exists on a node as a host volume.", body_type=HostVolumeRequest, reply_type=HostVolumeResponse,
     ),
     define_write(
         "host_volume.delete", f"/v1/volume/host/{VOLUME_ID_PARAMETER}", method="DELETE", need=permissions.DELETE_HOST_VOLUME,
-        summary="Delete a volume that nothing uses.",
+        summary="Delete a host volume that is not in use.",
     ),
 )  # fmt: skip

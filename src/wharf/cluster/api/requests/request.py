@@ -48,7 +48,9 @@ class Request(msgspec.Struct, frozen=True):
     ) -> None:
         """Raises unless the caller has the endpoint's need, or this one, of what the request turned out to be about."""
         needed = self.endpoint.need if permission is None else permission
-        require_rights(self.caller, needed, manner=self.endpoint.manner, namespace=namespace, path=path, label=label)
+        require_rights(
+            self.caller, needed, manner=self.endpoint.denial_detail, namespace=namespace, path=path, label=label
+        )
 
     def has_permission(
         self, permission: Permission | None = None, *, namespace: str = "", path: str = "", label: str = ""

@@ -1,4 +1,4 @@
-"""All that can be asked, by noun: the same attributes on both clients."""
+"""The method groups of both clients: one attribute for each noun, such as `client.jobs`."""
 
 from typing import Generic
 
@@ -27,6 +27,8 @@ from wharf.contract.client.nouns import (
 
 
 class ClientMethods(Generic[M]):
+    """All method groups of a client."""
+
     def __init__(self, client: M) -> None:
         self.jobs = jobs.JobMethods(client)
         self.evaluations = evaluations.EvaluationMethods(client)

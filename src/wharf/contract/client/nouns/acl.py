@@ -1,4 +1,4 @@
-"""What can be asked about who may do what: tokens, policies, roles, logins, identities, keys."""
+"""Client methods for access control: policies, tokens, roles, auth methods, binding rules and logins."""
 
 from typing import Unpack
 
@@ -11,149 +11,188 @@ from wharf.contract.wire.nodes import messages
 
 
 class PolicyMethods(MethodGroup[M]):
+    """Methods of `client.acl.policies`."""
+
     @list_method("acl.policy.list")
     def list(self, **options: Unpack[ListOptions]) -> ListSpec[acl.PolicyStub]:
+        """List policies: all with a management token, otherwise those of the caller's token."""
         return ListSpec(options)
 
     @read_method("acl.policy.self")
     def read_own(self, **options: Unpack[ReadOptions]) -> ReadSpec["tuple[acl.PolicyView, ...] | None"]:
-        """Those of the caller's token."""
+        """Read the policies of the caller's token."""
         return ReadSpec(options)
 
     @read_method("acl.policy.read")
     def read(self, name: str, **options: Unpack[ReadOptions]) -> ReadSpec[acl.PolicyView]:
+        """Read a policy."""
         return ReadSpec(options, name)
 
     @call_method("acl.policy.store")
     def store(self, policy: acl.PolicyRequest, **options: Unpack[WriteOptions]) -> CallSpec[None]:
+        """Create or replace a policy."""
         return CallSpec(options, policy.name, body=policy)
 
     @call_method("acl.policy.delete")
     def delete(self, name: str, **options: Unpack[WriteOptions]) -> CallSpec[None]:
+        """Delete a policy."""
         return CallSpec(options, name)
 
 
 class TokenMethods(MethodGroup[M]):
+    """Methods of `client.acl.tokens`."""
+
     @list_method("acl.token.list")
     def list(self, **options: Unpack[ListOptions]) -> ListSpec[acl.TokenStub]:
+        """List tokens, without their secrets."""
         return ListSpec(options)
 
     @call_method("acl.token.create")
     def create(self, token: acl.TokenRequest, **options: Unpack[WriteOptions]) -> CallSpec[acl.TokenView]:
+        """Create a token."""
         return CallSpec(options, body=token)
 
     @read_method("acl.token.self")
     def read_own(self, **options: Unpack[ReadOptions]) -> ReadSpec[acl.TokenView]:
-        """The caller's."""
+        """Read the caller's own token."""
         return ReadSpec(options)
 
     @call_method("acl.token.one-time")
     def create_one_time(self, **options: Unpack[WriteOptions]) -> CallSpec[acl.OneTimeTokenReply]:
+        """Create a one-time secret that can be exchanged for the caller's token."""
         return CallSpec(options)
 
     @call_method("acl.token.exchange")
     def exchange_one_time(
         self, secret_id: str, **options: Unpack[WriteOptions]
     ) -> CallSpec[acl.OneTimeTokenExchangeReply]:
+        """Exchange a one-time secret for its token."""
         return CallSpec(options, body=acl.OneTimeTokenExchangeRequest(one_time_secret_id=secret_id))
 
     @read_method("acl.token.read")
     def read(self, accessor_id: str, **options: Unpack[ReadOptions]) -> ReadSpec[acl.TokenView]:
+        """Read a token, with its secret: any with a management token, otherwise the caller's own."""
         return ReadSpec(options, accessor_id)
 
     @call_method("acl.token.update")
     def update(
         self, accessor_id: str, token: acl.TokenRequest, **options: Unpack[WriteOptions]
     ) -> CallSpec[acl.TokenView]:
+        """Update a token."""
         return CallSpec(options, accessor_id, body=token)
 
     @call_method("acl.token.delete")
     def delete(self, accessor_id: str, **options: Unpack[WriteOptions]) -> CallSpec[None]:
+        """Delete a token."""
         return CallSpec(options, accessor_id)
 
 
 class RoleMethods(MethodGroup[M]):
+    """Methods of `client.acl.roles`."""
+
     @list_method("acl.role.list")
     def list(self, **options: Unpack[ListOptions]) -> ListSpec[Role]:
+        """List roles: all with a management token, otherwise those of the caller's token."""
         return ListSpec(options)
 
     @call_method("acl.role.create")
     def create(self, role: acl.RoleRequest, **options: Unpack[WriteOptions]) -> CallSpec[Role]:
+        """Create a role."""
         return CallSpec(options, body=role)
 
     @read_method("acl.role.read")
     def read(self, role_id: str, **options: Unpack[ReadOptions]) -> ReadSpec[Role]:
+        """Read a role."""
         return ReadSpec(options, role_id)
 
     @read_method("acl.role.read-by-name")
     def read_by_name(self, name: str, **options: Unpack[ReadOptions]) -> ReadSpec[Role]:
+        """Read a role by its name."""
         return ReadSpec(options, name)
 
     @call_method("acl.role.update")
     def update(self, role_id: str, role: acl.RoleRequest, **options: Unpack[WriteOptions]) -> CallSpec[Role]:
+        """Update a role."""
         return CallSpec(options, role_id, body=role)
 
     @call_method("acl.role.delete")
     def delete(self, role_id: str, **options: Unpack[WriteOptions]) -> CallSpec[None]:
+        """Delete a role."""
         return CallSpec(options, role_id)
 
 
 class AuthMethodMethods(MethodGroup[M]):
+    """Methods of `client.acl.auth_methods`."""
+
     @list_method("acl.method.list")
     def list(self, **options: Unpack[ListOptions]) -> ListSpec[acl.AuthMethodStub]:
+        """List auth methods. Needs no token, because users call it before they log in."""
         return ListSpec(options)
 
     @call_method("acl.method.create")
     def create(self, method: acl.AuthMethodRequest, **options: Unpack[WriteOptions]) -> CallSpec[acl.AuthMethodView]:
+        """Create an auth method."""
         return CallSpec(options, body=method)
 
     @read_method("acl.method.read")
     def read(self, name: str, **options: Unpack[ReadOptions]) -> ReadSpec[acl.AuthMethodView]:
+        """Read an auth method."""
         return ReadSpec(options, name)
 
     @call_method("acl.method.update")
     def update(
         self, name: str, method: acl.AuthMethodRequest, **options: Unpack[WriteOptions]
     ) -> CallSpec[acl.AuthMethodView]:
+        """Update an auth method."""
         return CallSpec(options, name, body=method)
 
     @call_method("acl.method.secrets")
     def read_sealed_secrets(
         self, name: str, public_key: bytes, **options: Unpack[WriteOptions]
     ) -> CallSpec[acl.SealedSecretsReply]:
-        """What is secret of a method, sealed for whoever has the other half of the key."""
+        """Read the secrets of an auth method, encrypted for the owner of this public key (X25519)."""
         return CallSpec(options, name, body=acl.SealedSecretsRequest(public_key=public_key))
 
     @call_method("acl.method.delete")
     def delete(self, name: str, **options: Unpack[WriteOptions]) -> CallSpec[None]:
+        """Delete an auth method and its binding rules."""
         return CallSpec(options, name)
 
 
 class BindingRuleMethods(MethodGroup[M]):
+    """Methods of `client.acl.binding_rules`."""
+
     @list_method("acl.rule.list")
     def list(self, **options: Unpack[ListOptions]) -> ListSpec[BindingRule]:
+        """List binding rules."""
         return ListSpec(options)
 
     @call_method("acl.rule.create")
     def create(self, rule: acl.BindingRuleRequest, **options: Unpack[WriteOptions]) -> CallSpec[BindingRule]:
+        """Create a binding rule."""
         return CallSpec(options, body=rule)
 
     @read_method("acl.rule.read")
     def read(self, rule_id: str, **options: Unpack[ReadOptions]) -> ReadSpec[BindingRule]:
+        """Read a binding rule."""
         return ReadSpec(options, rule_id)
 
     @call_method("acl.rule.update")
     def update(
         self, rule_id: str, rule: acl.BindingRuleRequest, **options: Unpack[WriteOptions]
     ) -> CallSpec[BindingRule]:
+        """Update a binding rule."""
         return CallSpec(options, rule_id, body=rule)
 
     @call_method("acl.rule.delete")
     def delete(self, rule_id: str, **options: Unpack[WriteOptions]) -> CallSpec[None]:
+        """Delete a binding rule."""
         return CallSpec(options, rule_id)
 
 
 class AclMethods(MethodGroup[M]):
+    """Methods of `client.acl`."""
+
     def __init__(self, client: M) -> None:
         super().__init__(client)
         self.policies = PolicyMethods(client)
@@ -164,17 +203,19 @@ class AclMethods(MethodGroup[M]):
 
     @call_method("acl.bootstrap")
     def bootstrap(self, secret: str = "", **options: Unpack[WriteOptions]) -> CallSpec[acl.TokenView]:
-        """The first management token, once. Its secret may be chosen."""
+        """Create the first management token; works only once. The caller may choose its secret."""
         return CallSpec(options, body=acl.BootstrapRequest(bootstrap_secret=secret) if secret else None)
 
     @call_method("acl.login")
     def login(self, auth_method: str, login_token: str, **options: Unpack[WriteOptions]) -> CallSpec[acl.TokenView]:
+        """Log in with a signed JWT of an identity provider, and return a token."""
         return CallSpec(options, body=acl.LoginRequest(auth_method_name=auth_method, login_token=login_token))
 
     @call_method("acl.oidc.auth-url")
     def create_oidc_auth_url(
         self, auth_method: str, redirect_uri: str, client_nonce: str, **options: Unpack[WriteOptions]
     ) -> CallSpec[acl.AuthUrlReply]:
+        """Return the URL of the identity provider's login page."""
         body = acl.AuthUrlRequest(auth_method_name=auth_method, redirect_uri=redirect_uri, client_nonce=client_nonce)
         return CallSpec(options, body=body)
 
@@ -182,11 +223,12 @@ class AclMethods(MethodGroup[M]):
     def complete_oidc_login(
         self, request: acl.CompleteAuthRequest, **options: Unpack[WriteOptions]
     ) -> CallSpec[acl.TokenView]:
+        """Complete a login with the code that the identity provider returned, and return a token."""
         return CallSpec(options, body=request)
 
     @call_method("acl.identity.introduction")
     def create_introduction(
         self, request: messages.IntroductionRequest, **options: Unpack[WriteOptions]
     ) -> CallSpec[messages.IntroductionReply]:
-        """A token by which a new node is let in."""
+        """Create an introduction token, with which a new node may register."""
         return CallSpec(options, body=request)

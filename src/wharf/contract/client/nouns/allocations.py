@@ -1,4 +1,4 @@
-"""What can be asked about what the scheduler makes of jobs: evaluations, allocations, deployments, services, scaling."""
+"""Client methods for allocations and their files."""
 
 from typing import Unpack
 
@@ -21,23 +21,28 @@ from wharf.contract.wire.allocations.messages import AllocFileInfo, Measurements
 
 
 class AllocationMethods(MethodGroup[M]):
+    """Methods of `client.allocations`."""
+
     @list_method("allocation.list")
     def list(
         self, *, resources: bool = False, task_states: bool = True, **options: Unpack[ListOptions]
     ) -> ListSpec[AllocationStub]:
+        """List allocations."""
         return ListSpec(options, resources=resources, task_states=None if task_states else "false")
 
     @read_method("allocation.read")
     def read(self, alloc_id: str, **options: Unpack[ReadOptions]) -> ReadSpec[messages.AllocationView]:
+        """Read an allocation, with the version of its job."""
         return ReadSpec(options, alloc_id)
 
     @read_method("allocation.explain")
     def explain(self, alloc_id: str, **options: Unpack[ReadOptions]) -> ReadSpec[AllocationExplanation]:
-        """Why it is where it is, what it waits for, and what led to it."""
+        """Explain why an allocation is on its node, what it waits for, and what led to it."""
         return ReadSpec(options, alloc_id)
 
     @list_method("allocation.services")
     def services(self, alloc_id: str, **options: Unpack[ReadOptions]) -> ListSpec[ServiceRegistration]:
+        """List the services that an allocation has registered."""
         return ListSpec(options, alloc_id)
 
     @call_method("allocation.stop")
@@ -49,72 +54,82 @@ class AllocationMethods(MethodGroup[M]):
         reschedule: bool = False,
         **options: Unpack[WriteOptions],
     ) -> CallSpec[messages.AllocationStopResponse]:
+        """Stop an allocation and place a replacement."""
         return CallSpec(options, alloc_id, no_shutdown_delay=no_shutdown_delay, reschedule=reschedule)
 
-    # -- what the node of the allocation answers
+    # -- requests that the allocation's node handles
 
     @call_method("client.restart")
     def restart(
         self, alloc_id: str, *, task: str = "", all_tasks: bool = False, **options: Unpack[WriteOptions]
     ) -> CallSpec[messages.IndexResponse]:
+        """Restart the tasks of an allocation on its node."""
         return CallSpec(options, alloc_id, body=messages.AllocRestartRequest(task_name=task, all_tasks=all_tasks))
 
     @call_method("client.signal")
     def signal(
         self, alloc_id: str, signal: str, *, task: str = "", **options: Unpack[WriteOptions]
     ) -> CallSpec[messages.IndexResponse]:
+        """Send a signal to the tasks of an allocation."""
         return CallSpec(options, alloc_id, body=messages.AllocSignalRequest(task=task, signal=signal))
 
     @call_method("client.pause_state")
     def pause_state(
         self, alloc_id: str, *, task: str = "", **options: Unpack[CallOptions]
     ) -> CallSpec[messages.AllocPauseState]:
+        """Read whether a task is paused."""
         return CallSpec(options, alloc_id, task=task)
 
     @call_method("client.pause")
     def pause(
         self, alloc_id: str, schedule_state: str, *, task: str = "", **options: Unpack[WriteOptions]
     ) -> CallSpec[messages.IndexResponse]:
+        """Pause a task, run it, or return it to its schedule."""
         return CallSpec(options, alloc_id, body=messages.AllocPauseRequest(task=task, schedule_state=schedule_state))
 
     @call_method("client.alloc_stats")
     def stats(
         self, alloc_id: str, *, task: str = "", history: str = "", **options: Unpack[CallOptions]
     ) -> CallSpec[Measurements]:
-        """`history`: how far back what was is told too, as `5m`."""
+        """Read the resource usage. `history`: include earlier measurements of this duration, such as `5m`."""
         return CallSpec(options, alloc_id, task=task, history=history)
 
     @call_method("client.checks")
     def checks(self, alloc_id: str, **options: Unpack[CallOptions]) -> CallSpec[Measurements]:
+        """Read the results of an allocation's service checks."""
         return CallSpec(options, alloc_id)
 
     @call_method("client.alloc_gc_now")
     def collect(self, alloc_id: str, **options: Unpack[WriteOptions]) -> CallSpec[None]:
-        """Have the node free what it holds."""
+        """Delete the folder of a finished allocation on its node."""
         return CallSpec(options, alloc_id)
 
 
 class FileMethods(MethodGroup[M]):
-    """FileMethods of an allocation, on its node."""
+    """Methods of `client.files`: the files of an allocation, on its node."""
 
     @call_method("client.fs_list")
     def list(
         self, alloc_id: str, path: str = "/", **options: Unpack[CallOptions]
     ) -> CallSpec["tuple[AllocFileInfo, ...]"]:
+        """List a folder of an allocation."""
         return CallSpec(options, alloc_id, path=path)
 
     @call_method("client.fs_stat")
     def stat(self, alloc_id: str, path: str, **options: Unpack[CallOptions]) -> CallSpec[AllocFileInfo]:
+        """Read the metadata of a file of an allocation."""
         return CallSpec(options, alloc_id, path=path)
 
     @stream_method("client.fs_cat")
     def cat(self, alloc_id: str, path: str, **options: Unpack[CallOptions]) -> StreamSpec[bytes]:
+        """Read a file of an allocation."""
         return StreamSpec(options, alloc_id, path=path)
 
     @stream_method("client.fs_read_at")
     def read_at(
         self, alloc_id: str, path: str, *, offset: int, limit: int, **options: Unpack[CallOptions]
     ) -> StreamSpec[bytes]:
+        """Read a part of a file of an allocation."""
         return StreamSpec(options, alloc_id, path=path, offset=offset, limit=limit)
 
     @stream_method("client.fs_stream")
@@ -128,6 +143,7 @@ class FileMethods(MethodGroup[M]):
         follow: bool = True,
         **options: Unpack[CallOptions],
     ) -> StreamSpec[bytes]:
+        """Follow a file of an allocation."""
         return StreamSpec(
             options, alloc_id, path=path, offset=offset, origin=origin, follow=None if follow else "false"
         )
@@ -144,9 +160,10 @@ class FileMethods(MethodGroup[M]):
         follow: bool = False,
         **options: Unpack[CallOptions],
     ) -> StreamSpec[bytes]:
+        """Read or follow the output of a task."""
         return StreamSpec(options, alloc_id, task=task, type=type, offset=offset, origin=origin, follow=follow)
 
     @stream_method("client.snapshot")
     def snapshot(self, alloc_id: str, *, migrate_token: str = "", **options: Unpack[CallOptions]) -> StreamSpec[bytes]:
-        """What an ended allocation keeps (`alloc/data` and each task's `local`) as one archive."""
+        """Download the migratable data of an ended allocation (`alloc/data` and each task's `local`) as one archive."""
         return StreamSpec(options, alloc_id, headers={"x-cluster-token": migrate_token} if migrate_token else None)

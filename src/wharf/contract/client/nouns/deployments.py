@@ -1,4 +1,4 @@
-"""."""
+"""Client methods for deployments."""
 
 from collections.abc import Sequence
 from typing import Unpack
@@ -11,29 +11,35 @@ from wharf.contract.wire import deployments
 
 
 class DeploymentMethods(MethodGroup[M]):
+    """Methods of `client.deployments`."""
+
     @list_method("deployment.list")
     def list(self, **options: Unpack[ListOptions]) -> ListSpec[Deployment]:
+        """List deployments."""
         return ListSpec(options)
 
     @read_method("deployment.read")
     def read(self, deployment_id: str, **options: Unpack[ReadOptions]) -> ReadSpec[Deployment]:
+        """Read a deployment."""
         return ReadSpec(options, deployment_id)
 
     @list_method("deployment.allocations")
     def allocations(self, deployment_id: str, **options: Unpack[ReadOptions]) -> ListSpec[AllocationStub]:
+        """List the allocations of a deployment."""
         return ListSpec(options, deployment_id)
 
     @call_method("deployment.fail")
     def fail(
         self, deployment_id: str, **options: Unpack[WriteOptions]
     ) -> CallSpec[deployments.DeploymentUpdateResponse]:
+        """Fail a deployment. If auto-revert is on, the job returns to its last stable version."""
         return CallSpec(options, deployment_id)
 
     @call_method("deployment.pause")
     def pause(
         self, deployment_id: str, *, pause: bool = True, **options: Unpack[WriteOptions]
     ) -> CallSpec[deployments.DeploymentUpdateResponse]:
-        """`pause=False` lets it go on."""
+        """Pause a deployment; `pause=False` resumes it."""
         body = deployments.DeploymentPauseRequest(deployment_id=deployment_id, pause=pause)
         return CallSpec(options, deployment_id, body=body)
 
@@ -41,7 +47,7 @@ class DeploymentMethods(MethodGroup[M]):
     def promote(
         self, deployment_id: str, groups: Sequence[str] = (), **options: Unpack[WriteOptions]
     ) -> CallSpec[deployments.DeploymentUpdateResponse]:
-        """Without groups: all of them that have canaries."""
+        """Promote the canaries of these groups. Without groups, promote all that have canaries."""
         body = deployments.DeploymentPromoteRequest(
             deployment_id=deployment_id, all=not groups, groups=tuple(groups) or None
         )
@@ -51,6 +57,7 @@ class DeploymentMethods(MethodGroup[M]):
     def unblock(
         self, deployment_id: str, **options: Unpack[WriteOptions]
     ) -> CallSpec[deployments.DeploymentUpdateResponse]:
+        """Unblock a deployment that waits for other regions."""
         return CallSpec(options, deployment_id, body=deployments.DeploymentUnblockRequest(deployment_id=deployment_id))
 
     @call_method("deployment.health")
@@ -62,7 +69,7 @@ class DeploymentMethods(MethodGroup[M]):
         unhealthy: Sequence[str] = (),
         **options: Unpack[WriteOptions],
     ) -> CallSpec[deployments.DeploymentUpdateResponse]:
-        """Of allocations, by their ids."""
+        """Set the health of allocations, by their IDs."""
         body = deployments.DeploymentHealthRequest(
             deployment_id=deployment_id,
             healthy_allocation_ids=tuple(healthy),

@@ -1,4 +1,4 @@
-"""."""
+"""Client methods for evaluations."""
 
 from collections.abc import Sequence
 from typing import Unpack
@@ -12,31 +12,37 @@ from wharf.contract.wire import evaluations
 
 
 class EvaluationMethods(MethodGroup[M]):
+    """Methods of `client.evaluations`."""
+
     @list_method("evaluation.list")
     def list(self, *, status: str = "", job: str = "", **options: Unpack[ListOptions]) -> ListSpec[Evaluation]:
+        """List evaluations."""
         return ListSpec(options, status=status, job=job)
 
     @read_method("evaluation.count")
     def count(self, **options: Unpack[ListOptions]) -> ReadSpec[evaluations.EvaluationCount]:
+        """Count evaluations."""
         return ReadSpec(options)
 
     @read_method("evaluation.read")
     def read(self, eval_id: str, *, related: bool = False, **options: Unpack[ReadOptions]) -> ReadSpec[Evaluation]:
+        """Read an evaluation."""
         return ReadSpec(options, eval_id, related="true" if related else "")
 
     @read_method("evaluation.explain")
     def explain(self, eval_id: str, **options: Unpack[ReadOptions]) -> ReadSpec[EvaluationExplanation]:
-        """Why its job was looked at, what came of it, and what it waits for."""
+        """Explain why an evaluation was created, its outcome, and what it waits for."""
         return ReadSpec(options, eval_id)
 
     @list_method("evaluation.allocations")
     def allocations(self, eval_id: str, **options: Unpack[ReadOptions]) -> ListSpec[AllocationStub]:
+        """List the allocations that an evaluation placed or last changed."""
         return ListSpec(options, eval_id)
 
     @call_method("evaluation.delete")
     def delete(
         self, eval_ids: Sequence[str] = (), *, filter: str = "", **options: Unpack[WriteOptions]
     ) -> CallSpec[evaluations.EvaluationDeleteResponse]:
-        """Those of the ids, or those that the filter matches."""
+        """Delete evaluations by ID, or those that a filter matches."""
         body = evaluations.EvaluationDeleteRequest(eval_ids=tuple(eval_ids) or None, filter=filter)
         return CallSpec(options, body=body)

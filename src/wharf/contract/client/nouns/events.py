@@ -1,4 +1,4 @@
-"""."""
+"""Client methods for the event stream."""
 
 from collections.abc import Sequence
 from typing import Unpack
@@ -9,12 +9,14 @@ from wharf.contract.wire.events import EventLine
 
 
 class EventMethods(MethodGroup[M]):
+    """Methods of `client.events`."""
+
     @stream_method("event.stream")
     def stream(
         self, topics: Sequence[str] = (), *, index: int | None = None, **options: Unpack[CallOptions]
     ) -> StreamSpec[EventLine]:
-        """What happens, for ever; after an outage it goes on where it was. Topics as `Job`, `Job:web`, `*`.
+        """Yield events without end; continues after outages. Topics are such as `Job`, `Job:web` or `*`.
 
-        Servers keep the last hundred changes at least: what an outage made anybody miss beyond these is not in it.
+        Servers store at least the last hundred changes. Events beyond that are missing after a longer outage.
         """
         return StreamSpec(options, index=None if index is None else str(index), topic=tuple(topics))

@@ -1,4 +1,4 @@
-"""What can be asked about jobs."""
+"""Client methods for jobs."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Unpack
@@ -25,24 +25,29 @@ from wharf.contract.model.services import ServiceRegistration
 from wharf.contract.wire.jobs import messages
 
 JobDocument = Job | Mapping[str, Any]
-"""A job, or the document of one as it stands in a file: servers read that, and say what is wrong with it."""
+"""A job record, or a job as JSON data, which servers decode and validate."""
 
 
 class JobMethods(MethodGroup[M]):
+    """Methods of `client.jobs`."""
+
     @list_method("job.list")
     def list(self, *, meta: bool = False, **options: Unpack[ListOptions]) -> ListSpec[messages.JobStub]:
+        """List jobs."""
         return ListSpec(options, meta=meta)
 
     @list_method("job.statuses")
     def list_statuses(
         self, *, include_children: bool = False, **options: Unpack[ListOptions]
     ) -> ListSpec[messages.JobStatusOverview]:
+        """List the statuses of jobs, the newest change first."""
         return ListSpec(options, include_children=include_children)
 
     @list_method("job.statuses-of")
     def list_statuses_of(
         self, jobs: Sequence[messages.JobName], *, include_children: bool = False, **options: Unpack[ListOptions]
     ) -> ListSpec[messages.JobStatusOverview]:
+        """List the statuses of the named jobs."""
         body = messages.JobStatusesRequest(jobs=tuple(jobs), include_children=include_children)
         return ListSpec(options, body=body)
 
@@ -59,7 +64,7 @@ class JobMethods(MethodGroup[M]):
         policy_override: bool = False,
         **options: Unpack[WriteOptions],
     ) -> CallSpec[messages.JobRegisterResponse]:
-        """`enforce_index`: only over this JobModifyIndex; 0: only where there is no such job."""
+        """Register a job. `enforce_index`: only if the stored job has this JobModifyIndex; 0: only if the job does not exist."""
         body = messages.JobRegisterRequest(
             enforce_index=enforce_index is not None,
             job_modify_index=enforce_index or 0,
@@ -69,24 +74,27 @@ class JobMethods(MethodGroup[M]):
             eval_priority=eval_priority,
             policy_override=policy_override,
         )
-        return CallSpec(options, body=_with_job(body, job))
+        return CallSpec(options, body=_add_job(body, job))
 
     @call_method("job.update")
     def update(
         self, job_id: str, request: messages.JobRegisterRequest, **options: Unpack[WriteOptions]
     ) -> CallSpec[messages.JobRegisterResponse]:
+        """Register a job under its name."""
         return CallSpec(options, job_id, body=request)
 
     @call_method("job.parse")
     def parse(
         self, source: str, *, canonicalize: bool = False, variables: str = "", **options: Unpack[CallOptions]
     ) -> CallSpec[Job]:
+        """Parse a job file."""
         body = messages.JobParseRequest(job_hcl=source, canonicalize=canonicalize, variables=variables)
         return CallSpec(options, body=body)
 
     @call_method("job.validate")
     def validate(self, job: JobDocument, **options: Unpack[CallOptions]) -> CallSpec[messages.JobValidateResponse]:
-        return CallSpec(options, body=_with_job(messages.JobValidateRequest(), job))
+        """Validate a job without registering it."""
+        return CallSpec(options, body=_add_job(messages.JobValidateRequest(), job))
 
     @call_method("job.plan")
     def plan(
@@ -98,52 +106,60 @@ class JobMethods(MethodGroup[M]):
         policy_override: bool = False,
         **options: Unpack[CallOptions],
     ) -> CallSpec[messages.JobPlanResponse]:
+        """Show what registering a job would change, without registering it."""
         body = messages.JobPlanRequest(diff=diff, policy_override=policy_override)
-        return CallSpec(options, job_id, body=_with_job(body, job))
+        return CallSpec(options, job_id, body=_add_job(body, job))
 
     @read_method("job.read")
     def read(self, job_id: str, **options: Unpack[ReadOptions]) -> ReadSpec[Job]:
+        """Read a job."""
         return ReadSpec(options, job_id)
 
     @read_method("job.summary")
     def summary(self, job_id: str, **options: Unpack[ReadOptions]) -> ReadSpec[JobSummary]:
+        """Count the allocations of a job by their states."""
         return ReadSpec(options, job_id)
 
     @list_method("job.allocations")
     def allocations(
         self, job_id: str, *, all: bool = False, **options: Unpack[ReadOptions]
     ) -> ListSpec[AllocationStub]:
-        """`all`: also of earlier jobs of that name."""
+        """List the allocations of a job. `all`: include those of earlier jobs with the same name."""
         return ListSpec(options, job_id, all=all)
 
     @list_method("job.evaluations")
     def evaluations(self, job_id: str, **options: Unpack[ReadOptions]) -> ListSpec[Evaluation]:
+        """List the evaluations of a job."""
         return ListSpec(options, job_id)
 
     @list_method("job.deployments")
     def deployments(self, job_id: str, *, all: bool = False, **options: Unpack[ReadOptions]) -> ListSpec[Deployment]:
+        """List the deployments of a job."""
         return ListSpec(options, job_id, all=all)
 
     @read_method("job.deployment")
     def deployment(self, job_id: str, **options: Unpack[ReadOptions]) -> ReadSpec[Deployment | None]:
-        """The latest one."""
+        """Read the latest deployment of a job, or None."""
         return ReadSpec(options, job_id)
 
     @list_method("job.services")
     def services(self, job_id: str, **options: Unpack[ReadOptions]) -> ListSpec[ServiceRegistration]:
+        """List the services that a job has registered."""
         return ListSpec(options, job_id)
 
     @read_method("job.submission")
     def submission(self, job_id: str, *, version: int, **options: Unpack[ReadOptions]) -> ReadSpec[Submission]:
+        """Read the source of a version of a job."""
         return ReadSpec(options, job_id, version=version)
 
     @list_method("job.actions")
     def actions(self, job_id: str, **options: Unpack[ReadOptions]) -> ListSpec[messages.JobAction]:
+        """List the actions of a job."""
         return ListSpec(options, job_id)
 
     @read_method("job.explain")
     def explain(self, job_id: str, **options: Unpack[ReadOptions]) -> ReadSpec[JobExplanation]:
-        """Why its work is where it is, or nowhere."""
+        """Explain the placement and the current state of a job."""
         return ReadSpec(options, job_id)
 
     @read_method("job.versions")
@@ -156,6 +172,7 @@ class JobMethods(MethodGroup[M]):
         diff_tag: str = "",
         **options: Unpack[ReadOptions],
     ) -> ReadSpec[messages.JobVersions]:
+        """List the retained versions of a job."""
         return ReadSpec(options, job_id, diffs=diffs, diff_version=diff_version, diff_tag=diff_tag)
 
     @call_method("job.tag")
@@ -168,12 +185,13 @@ class JobMethods(MethodGroup[M]):
         description: str = "",
         **options: Unpack[WriteOptions],
     ) -> CallSpec[messages.VersionTagResponse]:
-        """Without a version the latest one."""
+        """Tag a version of a job. Without a version, tag the latest one."""
         body = messages.VersionTagRequest(version=version or 0, latest=version is None, description=description)
         return CallSpec(options, job_id, tag, body=body)
 
     @call_method("job.untag")
     def untag(self, job_id: str, tag: str, **options: Unpack[WriteOptions]) -> CallSpec[messages.VersionTagResponse]:
+        """Remove the tag of a version of a job."""
         return CallSpec(options, job_id, tag)
 
     @call_method("job.revert")
@@ -185,6 +203,7 @@ class JobMethods(MethodGroup[M]):
         enforce_prior_version: int | None = None,
         **options: Unpack[WriteOptions],
     ) -> CallSpec[messages.JobRegisterResponse]:
+        """Register an earlier version of a job again."""
         body = messages.JobRevertRequest(
             job_id=job_id, job_version=version, enforce_prior_version=enforce_prior_version
         )
@@ -194,6 +213,7 @@ class JobMethods(MethodGroup[M]):
     def mark_stable(
         self, job_id: str, version: int, *, stable: bool = True, **options: Unpack[WriteOptions]
     ) -> CallSpec[messages.JobIndexReply]:
+        """Set whether a version of a job is stable, so that auto-revert may return to it."""
         return CallSpec(
             options, job_id, body=messages.JobStableRequest(job_id=job_id, job_version=version, stable=stable)
         )
@@ -209,7 +229,7 @@ class JobMethods(MethodGroup[M]):
         everywhere: bool = False,
         **options: Unpack[WriteOptions],
     ) -> CallSpec[messages.JobDeregisterResponse]:
-        """`everywhere`: in all regions of a job of several."""
+        """Stop a job. `everywhere`: stop a multi-region job in all regions."""
         return CallSpec(
             options,
             job_id,
@@ -223,11 +243,13 @@ class JobMethods(MethodGroup[M]):
     def evaluate(
         self, job_id: str, *, force_reschedule: bool = False, **options: Unpack[WriteOptions]
     ) -> CallSpec[messages.JobRegisterResponse]:
-        chosen = messages.EvaluateOptions(force_reschedule=force_reschedule)
-        return CallSpec(options, job_id, body=messages.JobEvaluateRequest(job_id=job_id, eval_options=chosen))
+        """Create an evaluation of a job."""
+        eval_options = messages.EvaluateOptions(force_reschedule=force_reschedule)
+        return CallSpec(options, job_id, body=messages.JobEvaluateRequest(job_id=job_id, eval_options=eval_options))
 
     @call_method("job.force-periodic")
     def force_periodic(self, job_id: str, **options: Unpack[WriteOptions]) -> CallSpec[messages.PeriodicForceResponse]:
+        """Launch a periodic job now."""
         return CallSpec(options, job_id)
 
     @call_method("job.dispatch")
@@ -242,7 +264,7 @@ class JobMethods(MethodGroup[M]):
         idempotency_token: str = "",
         **options: Unpack[WriteOptions],
     ) -> CallSpec[messages.JobDispatchResponse]:
-        """`idempotency_token`: while a job that was dispatched with it is there, no second one is made."""
+        """Run a parameterized job. While a child with the same `idempotency_token` exists, no second one is created."""
         body = messages.JobDispatchRequest(
             job_id=job_id,
             payload=payload,
@@ -256,11 +278,12 @@ class JobMethods(MethodGroup[M]):
     def dispatch_payload(
         self, job_id: str, payload: bytes, *, idempotency_token: str = "", **options: Unpack[WriteOptions]
     ) -> CallSpec[messages.JobDispatchResponse]:
-        """The payload is the body as it is."""
+        """Run a parameterized job with this payload as the request body."""
         return CallSpec(options, job_id, body=payload, idempotency_token=idempotency_token)
 
     @read_method("job.scale-status")
     def scale_status(self, job_id: str, **options: Unpack[ReadOptions]) -> ReadSpec[JobScaleStatus]:
+        """Show the desired and actual counts of a job's groups, and their scaling events."""
         return ReadSpec(options, job_id)
 
     @call_method("job.scale")
@@ -276,7 +299,7 @@ class JobMethods(MethodGroup[M]):
         enforce_index: int = 0,
         **options: Unpack[WriteOptions],
     ) -> CallSpec[messages.JobRegisterResponse]:
-        """Without a count it only tells of something that a scaler did or could not do."""
+        """Set the count of a group. Without a count, only record a scaling event with the message."""
         body = messages.ScalingRequest(
             count=count,
             target={"Job": job_id, "Group": group},
@@ -288,7 +311,8 @@ class JobMethods(MethodGroup[M]):
         return CallSpec(options, job_id, body=body)
 
 
-def _with_job(request: msgspec.Struct, job: JobDocument) -> msgspec.Struct | dict[str, Any]:
+def _add_job(request: msgspec.Struct, job: JobDocument) -> msgspec.Struct | dict[str, Any]:
+    """Return the request body with the job, which may be JSON data."""
     if isinstance(job, Job):
         return msgspec.structs.replace(request, job=job)
     return {**msgspec.to_builtins(request), "Job": job}

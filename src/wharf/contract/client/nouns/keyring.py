@@ -1,4 +1,4 @@
-"""."""
+"""Client methods for the keyring."""
 
 from typing import Unpack
 
@@ -8,8 +8,11 @@ from wharf.contract.wire import keyring
 
 
 class KeyringMethods(MethodGroup[M]):
+    """Methods of `client.keyring`."""
+
     @list_method("keyring.list")
     def list(self, **options: Unpack[ListOptions]) -> ListSpec[keyring.KeyView]:
+        """List the keys of the keyring, without the key material."""
         return ListSpec(options)
 
     @call_method("keyring.rotate")
@@ -21,11 +24,12 @@ class KeyringMethods(MethodGroup[M]):
         publish_time: int | None = None,
         **options: Unpack[WriteOptions],
     ) -> CallSpec[keyring.KeyRotationReply]:
-        """`full`: also encrypt again what is kept. `publish_time` (ns): use the new key from then on."""
+        """Create a new key. `full`: re-encrypt all stored secrets. `publish_time` (ns): activate the key at this time."""
         return CallSpec(options, algo=algorithm, full=full, publish_time=publish_time)
 
     @call_method("keyring.delete")
     def delete(
         self, key_id: str, *, force: bool = False, **options: Unpack[WriteOptions]
     ) -> CallSpec[keyring.KeyDeletionReply]:
+        """Delete an inactive key."""
         return CallSpec(options, key_id, force=force)

@@ -1,4 +1,4 @@
-"""What can be asked about those who share a cluster: namespaces, quotas, variables."""
+"""Client methods for namespaces."""
 
 from typing import Unpack
 
@@ -8,22 +8,29 @@ from wharf.contract.model.namespaces import Namespace
 
 
 class NamespaceMethods(MethodGroup[M]):
+    """Methods of `client.namespaces`."""
+
     @list_method("namespace.list")
     def list(self, **options: Unpack[ListOptions]) -> ListSpec[Namespace]:
+        """List the namespaces in which the caller has any capability."""
         return ListSpec(options)
 
     @read_method("namespace.read")
     def read(self, name: str, **options: Unpack[ReadOptions]) -> ReadSpec[Namespace]:
+        """Read a namespace."""
         return ReadSpec(options, name)
 
     @call_method("namespace.store")
     def store(self, record: Namespace, **options: Unpack[WriteOptions]) -> CallSpec[None]:
+        """Create or replace a namespace."""
         return CallSpec(options, body=record)
 
     @call_method("namespace.update")
     def update(self, name: str, record: Namespace, **options: Unpack[WriteOptions]) -> CallSpec[None]:
+        """Create or replace the namespace with this name."""
         return CallSpec(options, name, body=record)
 
     @call_method("namespace.delete")
     def delete(self, name: str, **options: Unpack[WriteOptions]) -> CallSpec[None]:
+        """Delete an empty namespace."""
         return CallSpec(options, name)

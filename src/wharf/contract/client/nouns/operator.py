@@ -1,4 +1,4 @@
-"""."""
+"""Client methods for operators: scheduler configuration, rebalancing, autopilot, snapshots and garbage collection."""
 
 from typing import Unpack
 
@@ -10,43 +10,50 @@ from wharf.contract.wire import operator
 
 
 class OperatorMethods(MethodGroup[M]):
+    """Methods of `client.operator`."""
+
     @call_method("operator.state")
     def read_state(self, **options: Unpack[CallOptions]) -> CallSpec[operator.StateSizes]:
+        """Show the number of records in each table and the state of the log."""
         return CallSpec(options)
 
     @read_method("operator.scheduler")
     def scheduler_configuration(self, **options: Unpack[ReadOptions]) -> ReadSpec[operator.SchedulerConfigurationReply]:
+        """Read the scheduler configuration."""
         return ReadSpec(options)
 
     @call_method("operator.set_scheduler")
     def set_scheduler_configuration(
         self, configuration: SchedulerConfiguration, *, cas: int | None = None, **options: Unpack[WriteOptions]
     ) -> CallSpec[operator.SchedulerConfigurationWriteReply]:
-        """The whole document. `cas`: only if the stored one has this ModifyIndex; `updated` tells."""
+        """Replace the configuration. `cas`: only if the stored one has this ModifyIndex; `updated` in the reply says whether."""
         return CallSpec(options, body=configuration, cas=cas)
 
     @call_method("operator.rebalance")
     def rebalance(self, *, plan: bool = False, **options: Unpack[WriteOptions]) -> CallSpec[Rebalancing]:
-        """Move what would stand better elsewhere, a few of each group at a time. `plan`: only tell of it."""
+        """Move allocations to nodes where they score higher, within their migrate limits. `plan`: only report the moves."""
         return CallSpec(options, plan=plan)
 
     @read_method("operator.raft")
     def servers(self, **options: Unpack[ReadOptions]) -> ReadSpec[operator.RaftConfiguration]:
-        """The servers of the region, and which of them leads."""
+        """List the servers of the region, with the leader marked."""
         return ReadSpec(options)
 
     @call_method("operator.remove_peer")
     def remove_server(self, id: str, **options: Unpack[WriteOptions]) -> CallSpec[None]:
+        """Delete the member record of a failed server. A running server writes its record again."""
         return CallSpec(options, id=id)
 
     @call_method("operator.transfer")
     def transfer_leadership(
         self, *, id: str = "", address: str = "", **options: Unpack[WriteOptions]
     ) -> CallSpec[None]:
+        """Transfer leadership to another server; the reply is sent when it leads."""
         return CallSpec(options, id=id, address=address)
 
     @read_method("operator.autopilot")
     def autopilot(self, **options: Unpack[ReadOptions]) -> ReadSpec[operator.AutopilotConfigurationView]:
+        """Read the autopilot configuration, which defines when a server is healthy."""
         return ReadSpec(options)
 
     @call_method("operator.set_autopilot")
@@ -57,29 +64,34 @@ class OperatorMethods(MethodGroup[M]):
         cas: int | None = None,
         **options: Unpack[WriteOptions],
     ) -> CallSpec[bool]:
+        """Replace the autopilot configuration. Only LastContactThreshold and MaxTrailingLogs have an effect."""
         return CallSpec(options, body=document, cas=cas)
 
     @call_method("operator.health")
     def health(self, **options: Unpack[CallOptions]) -> CallSpec[operator.AutopilotHealth]:
-        """Of all servers, also where one of them is not well."""
+        """Read the health of all servers. Does not raise an error if one is unhealthy."""
         return CallSpec(options)
 
     @stream_method("operator.save_snapshot")
     def save_snapshot(self, **options: Unpack[CallOptions]) -> StreamSpec[bytes]:
-        """The whole state, piece by piece."""
+        """Download a snapshot of the whole state."""
         return StreamSpec(options)
 
     @call_method("operator.restore_snapshot")
     def restore_snapshot(self, snapshot: bytes, **options: Unpack[CallOptions]) -> CallSpec[None]:
+        """Replace the whole state with a snapshot. A damaged snapshot changes nothing."""
         return CallSpec(options, body=snapshot)
 
 
 class SystemMethods(MethodGroup[M]):
+    """Methods of `client.system`."""
+
     @call_method("system.gc")
     def collect(self, **options: Unpack[WriteOptions]) -> CallSpec[None]:
-        """Have everything forgotten that nobody needs any more."""
+        """Delete finished jobs, evaluations, allocations and nodes that are no longer needed."""
         return CallSpec(options)
 
     @call_method("system.reconcile")
     def reconcile_summaries(self, **options: Unpack[WriteOptions]) -> CallSpec[None]:
+        """Recompute the summaries of all jobs."""
         return CallSpec(options)

@@ -1,4 +1,4 @@
-"""."""
+"""Client methods for quotas."""
 
 from typing import Unpack
 
@@ -8,30 +8,39 @@ from wharf.contract.model.quotas import Quota, QuotaUsage
 
 
 class QuotaMethods(MethodGroup[M]):
+    """Methods of `client.quotas`."""
+
     @list_method("quota.list")
     def list(self, **options: Unpack[ListOptions]) -> ListSpec[Quota]:
+        """List the quotas that the caller may read."""
         return ListSpec(options)
 
     @read_method("quota.read")
     def read(self, name: str, **options: Unpack[ReadOptions]) -> ReadSpec[Quota]:
+        """Read a quota."""
         return ReadSpec(options, name)
 
     @call_method("quota.store")
     def store(self, quota: Quota, **options: Unpack[WriteOptions]) -> CallSpec[None]:
+        """Create or replace a quota."""
         return CallSpec(options, body=quota)
 
     @call_method("quota.update")
     def update(self, name: str, quota: Quota, **options: Unpack[WriteOptions]) -> CallSpec[None]:
+        """Create or replace the quota with this name."""
         return CallSpec(options, name, body=quota)
 
     @call_method("quota.delete")
     def delete(self, name: str, **options: Unpack[WriteOptions]) -> CallSpec[None]:
+        """Delete a quota that no namespace uses."""
         return CallSpec(options, name)
 
     @list_method("quota.usages")
     def usages(self, **options: Unpack[ListOptions]) -> ListSpec[QuotaUsage]:
+        """List the usage of the quotas that the caller may read."""
         return ListSpec(options)
 
     @read_method("quota.usage")
     def usage(self, name: str, **options: Unpack[ReadOptions]) -> ReadSpec[QuotaUsage]:
+        """Read the usage of a quota."""
         return ReadSpec(options, name)

@@ -1,4 +1,4 @@
-"""."""
+"""Client methods for scaling policies."""
 
 from typing import Unpack
 
@@ -9,12 +9,16 @@ from wharf.contract.wire import scaling
 
 
 class ScalingMethods(MethodGroup[M]):
+    """Methods of `client.scaling`."""
+
     @list_method("scaling.list")
     def list(
         self, *, job: str = "", type: str = "", **options: Unpack[ListOptions]
     ) -> ListSpec[scaling.ScalingPolicyStub]:
+        """List scaling policies."""
         return ListSpec(options, job=job, type=type)
 
     @read_method("scaling.read")
     def read(self, policy_id: str, **options: Unpack[ReadOptions]) -> ReadSpec[ScalingPolicy]:
+        """Read a scaling policy."""
         return ReadSpec(options, policy_id)

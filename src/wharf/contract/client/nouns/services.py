@@ -1,4 +1,4 @@
-"""."""
+"""Client methods for services."""
 
 from typing import Unpack
 
@@ -9,15 +9,19 @@ from wharf.contract.wire import services
 
 
 class ServiceMethods(MethodGroup[M]):
+    """Methods of `client.services`."""
+
     @list_method("service.list")
     def list(self, **options: Unpack[ListOptions]) -> ListSpec[services.NamespaceServices]:
+        """List services by namespace and name."""
         return ListSpec(options)
 
     @list_method("service.read")
     def read(self, name: str, *, choose: str = "", **options: Unpack[ListOptions]) -> ListSpec[ServiceRegistration]:
-        """Its instances. `choose`, as `2|key`: so many, always the same for the same key."""
+        """List the instances of a service. `choose`, such as `2|key`: select two; the same key selects the same ones."""
         return ListSpec(options, name, choose=choose)
 
     @call_method("service.delete")
     def delete(self, name: str, service_id: str, **options: Unpack[WriteOptions]) -> CallSpec[None]:
+        """Delete the registration of a service instance."""
         return CallSpec(options, name, service_id)

@@ -1,4 +1,4 @@
-"""."""
+"""Client methods for variables and their locks."""
 
 from collections.abc import Mapping
 from typing import Unpack
@@ -9,14 +9,19 @@ from wharf.contract.wire import variables
 
 
 class VariableMethods(MethodGroup[M]):
-    """`cas`: only over this ModifyIndex; 0: only where nothing is. Else it raises `Conflict`."""
+    """Methods of `client.variables`.
+
+    `cas`: write only if the variable has this ModifyIndex; 0: only if it does not exist. Otherwise the call raises `Conflict`.
+    """
 
     @list_method("variable.list")
     def list(self, **options: Unpack[ListOptions]) -> ListSpec[variables.VariableView]:
+        """List the variables that the caller may list, without their items."""
         return ListSpec(options)
 
     @read_method("variable.read")
     def read(self, path: str, **options: Unpack[ReadOptions]) -> ReadSpec[variables.VariableView]:
+        """Read a variable."""
         return ReadSpec(options, path)
 
     @call_method("variable.put")
@@ -29,9 +34,9 @@ class VariableMethods(MethodGroup[M]):
         lock_id: str = "",
         **options: Unpack[WriteOptions],
     ) -> CallSpec[variables.VariableView]:
-        """`lock_id`: of the lock that the caller holds."""
+        """Write a variable. `lock_id` is the ID of its lock, if the caller holds one."""
         lock = variables.LockRequest(id=lock_id) if lock_id else None
-        return CallSpec(options, path, body=_about(path, items, lock), cas=_text(cas))
+        return CallSpec(options, path, body=_build_request(path, items, lock), cas=_format_index(cas))
 
     @call_method("variable.put")
     def acquire_lock(
@@ -44,34 +49,44 @@ class VariableMethods(MethodGroup[M]):
         lock_id: str = "",
         **options: Unpack[WriteOptions],
     ) -> CallSpec[variables.VariableView]:
-        """The lock's id is in the answer. With the id of a lock that is held: change what it guards."""
+        """Acquire the lock of a variable; the reply has its ID. With the ID of a held lock, change the items that it protects."""
         lock = variables.LockRequest(id=lock_id, ttl=ttl, lock_delay=lock_delay)
-        return CallSpec(options, path, body=_about(path, items, lock), extra_query=_operation("lock-acquire"))
+        return CallSpec(
+            options, path, body=_build_request(path, items, lock), extra_query=_build_lock_query("lock-acquire")
+        )
 
     @call_method("variable.put")
     def renew_lock(self, path: str, lock_id: str, **options: Unpack[WriteOptions]) -> CallSpec[variables.VariableView]:
-        body = _about(path, None, variables.LockRequest(id=lock_id))
-        return CallSpec(options, path, body=body, extra_query=_operation("lock-renew"))
+        """Write a variable, or acquire, renew or release its lock."""
+        body = _build_request(path, None, variables.LockRequest(id=lock_id))
+        return CallSpec(options, path, body=body, extra_query=_build_lock_query("lock-renew"))
 
     @call_method("variable.put")
     def release_lock(
         self, path: str, lock_id: str, **options: Unpack[WriteOptions]
     ) -> CallSpec[variables.VariableView]:
-        body = _about(path, None, variables.LockRequest(id=lock_id))
-        return CallSpec(options, path, body=body, extra_query=_operation("lock-release"))
+        """Write a variable, or acquire, renew or release its lock."""
+        body = _build_request(path, None, variables.LockRequest(id=lock_id))
+        return CallSpec(options, path, body=body, extra_query=_build_lock_query("lock-release"))
 
     @call_method("variable.delete")
     def delete(self, path: str, *, cas: int | None = None, **options: Unpack[WriteOptions]) -> CallSpec[None]:
-        return CallSpec(options, path, cas=_text(cas))
+        """Delete a variable."""
+        return CallSpec(options, path, cas=_format_index(cas))
 
 
-def _about(path: str, items: Mapping[str, str] | None, lock: variables.LockRequest | None) -> variables.VariableRequest:
+def _build_request(
+    path: str, items: Mapping[str, str] | None, lock: variables.LockRequest | None
+) -> variables.VariableRequest:
+    """Build the body of a write."""
     return variables.VariableRequest(path=path, items=dict(items) if items is not None else None, lock=lock)
 
 
-def _operation(name: str) -> dict[str, QueryValue]:
+def _build_lock_query(name: str) -> dict[str, QueryValue]:
+    """Return the query parameter that selects a lock operation."""
     return {name: True}
 
 
-def _text(cas: int | None) -> str | None:
+def _format_index(cas: int | None) -> str | None:
+    """Return an index as text, or None."""
     return None if cas is None else str(cas)

@@ -1,4 +1,4 @@
-"""."""
+"""Client methods for host volumes."""
 
 from typing import Unpack
 
@@ -9,28 +9,35 @@ from wharf.contract.wire import volumes
 
 
 class VolumeMethods(MethodGroup[M]):
+    """Methods of `client.host_volumes`."""
+
     @list_method("host_volume.list")
     def list(
         self, *, node_id: str = "", node_pool: str = "", **options: Unpack[ListOptions]
     ) -> ListSpec[HostVolumeStub]:
+        """List the host volumes that the caller may read."""
         return ListSpec(options, type="host", node_id=node_id, node_pool=node_pool)
 
     @read_method("host_volume.read")
     def read(self, volume_id: str, **options: Unpack[ReadOptions]) -> ReadSpec[HostVolume]:
+        """Read a host volume."""
         return ReadSpec(options, volume_id)
 
     @call_method("host_volume.create")
     def create(
         self, volume: HostVolume, *, policy_override: bool = False, **options: Unpack[WriteOptions]
     ) -> CallSpec[volumes.HostVolumeResponse]:
+        """Create a host volume on a node."""
         return CallSpec(options, body=volumes.HostVolumeRequest(volume=volume, policy_override=policy_override))
 
     @call_method("host_volume.register")
     def register(
         self, volume: HostVolume, *, policy_override: bool = False, **options: Unpack[WriteOptions]
     ) -> CallSpec[volumes.HostVolumeResponse]:
+        """Register a folder that already exists on a node as a host volume."""
         return CallSpec(options, body=volumes.HostVolumeRequest(volume=volume, policy_override=policy_override))
 
     @call_method("host_volume.delete")
     def delete(self, volume_id: str, **options: Unpack[WriteOptions]) -> CallSpec[None]:
+        """Delete a host volume that is not in use."""
         return CallSpec(options, volume_id)

@@ -1,4 +1,4 @@
-"""The way to one server as bare bytes: for whoever passes on what another says, and does not look at it."""
+"""Dialers: open a raw byte stream to one server, for relays that do not interpret what they forward."""
 
 import asyncio
 import ssl
@@ -11,18 +11,23 @@ ByteStream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class Dialer(Protocol):
+    """Opens raw connections to one server."""
+
     async def open(self) -> ByteStream:
-        """A connection of its own. Raises `Unreachable`."""
+        """Return a new connection. Raises `Unreachable`."""
         ...
 
 
 class ServerDialer:
+    """Opens TCP, TLS or Unix socket connections to one server."""
+
     def __init__(self, address: str, *, tls: ssl.SSLContext | None = None) -> None:
-        """`address`: as that of the server's HTTP, with its scheme."""
+        """`address` is the server's HTTP address, with its scheme."""
         self._address = address
         self._tls = tls
 
     async def open(self) -> ByteStream:
+        """Connect to the address. Raises `Unreachable`."""
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 if self._address.startswith(UNIX_SCHEME):
@@ -33,4 +38,4 @@ class ServerDialer:
                 port = parts.port or (443 if is_tls else 80)
                 return await asyncio.open_connection(parts.hostname, port, ssl=context)
         except (OSError, TimeoutError, ValueError) as error:
-            raise Unreachable(f"no server answers at {self._address} ({error})", is_sent=False) from error
+            raise Unreachable(f"cannot connect to {self._address} ({error})", is_sent=False) from error

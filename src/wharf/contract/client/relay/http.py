@@ -1,6 +1,4 @@
-"""Passing a request on over a socket. The library that it takes is slow to load: whoever passes nothing on needs only the
-port (`passage`).
-"""
+"""Relays requests over HTTP. Imports the HTTP library, which is slow to load; the port itself (`port`) does not."""
 
 import ssl
 from collections.abc import AsyncIterator
@@ -14,7 +12,7 @@ from wharf.contract.client.transport import CONNECT_TIMEOUT_S, UNIX_SCHEME, Unre
 
 
 class HttpRelay:
-    """Waits for a reply as long as the caller does."""
+    """Forwards requests to one server. There is no timeout for the reply: the caller decides how long to wait."""
 
     def __init__(self, address: str, *, tls: ssl.SSLContext | None = None) -> None:
         limits = httpx2.Limits(max_connections=None, max_keepalive_connections=20)
@@ -30,11 +28,12 @@ class HttpRelay:
                 transport=httpx2.AsyncHTTPTransport(uds=path, limits=limits) if path else None,
             )
         except httpx2.InvalidURL as error:
-            raise Unreachable(f"{address} is no address ({error})", is_sent=False) from error
+            raise Unreachable(f"invalid address {address} ({error})", is_sent=False) from error
         self._address = address
 
     @asynccontextmanager
     async def open(self, outgoing: RelayRequest) -> AsyncIterator[RelayReply]:
+        """Forward a request. Yields the reply once its head was received."""
         request = httpx2.Request(
             outgoing.method,
             self._base.copy_with(raw_path=outgoing.target),
@@ -44,20 +43,23 @@ class HttpRelay:
         try:
             reply = await self._http.send(request, stream=True)
         except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, *UNSENT_ERRORS) as error:
-            raise Unreachable(f"no server answers at {self._address} ({error})", is_sent=False) from error
+            raise Unreachable(f"cannot connect to {self._address} ({error})", is_sent=False) from error
         except httpx2.RequestError as error:
-            raise Unreachable(f"{self._address} gave no reply ({error})", is_sent=True) from error
+            raise Unreachable(f"no reply from {self._address} ({error})", is_sent=True) from error
         try:
-            yield RelayReply(reply.status_code, remove_hop_by_hop_headers(reply.headers.raw), self._parts(reply))
+            yield RelayReply(reply.status_code, remove_hop_by_hop_headers(reply.headers.raw), self._iter_parts(reply))
         finally:
             await reply.aclose()
 
-    async def _parts(self, reply: httpx2.Response) -> AsyncIterator[bytes]:
+    async def _iter_parts(self, reply: httpx2.Response) -> AsyncIterator[bytes]:
+        """Yield the undecoded parts of the body. Raises `Unreachable` if the connection breaks."""
         try:
             async for part in reply.aiter_raw():
                 yield part
         except httpx2.RequestError as error:
-            raise Unreachable(f"the reply of {self._address} broke off ({error})", is_sent=True) from error
+            raise Unreachable(
+                f"connection to {self._address} broke during the reply ({error})", is_sent=True
+            ) from error
 
     async def close(self) -> None:
         await self._http.aclose()

@@ -1,6 +1,6 @@
-"""The port for passing a request on, as it came, and its reply back, part by part.
+"""The relay port: forwards a request unchanged to another server, and its reply back, in parts.
 
-Nothing is read ahead in either direction: a slow reader slows whoever writes. Bodies are not looked at, nor decoded.
+Nothing is read ahead in either direction, so a slow reader slows the sender. Bodies are neither interpreted nor decoded.
 """
 
 from collections.abc import AsyncIterator, Sequence
@@ -15,11 +15,11 @@ HOP_BY_HOP_HEADERS: Final = frozenset((
     b"connection", b"keep-alive", b"proxy-authenticate", b"proxy-authorization", b"proxy-connection", b"te", b"trailer",
     b"transfer-encoding", b"upgrade", b"host", b"expect",
 ))  # fmt: skip
-"""Headers that mean one connection and no other."""
+"""Headers that apply to a single connection and are not forwarded."""
 
 
 class RelayRequest(msgspec.Struct, frozen=True):
-    """`target`: path and query as they came, still escaped. `body` None: it has none."""
+    """`target` is the received path and query, still percent-encoded. `body` is None if there is none."""
 
     method: str
     target: bytes
@@ -28,7 +28,7 @@ class RelayRequest(msgspec.Struct, frozen=True):
 
 
 class RelayReply(msgspec.Struct, frozen=True):
-    """`parts` raises `Unreachable` where the reply breaks off."""
+    """The reply of the other server. Iterating `parts` raises `Unreachable` if the connection breaks."""
 
     status: int
     headers: RawHeaders
@@ -36,11 +36,12 @@ class RelayReply(msgspec.Struct, frozen=True):
 
 
 class Relay(Protocol):
-    """The way to one server."""
+    """Forwards requests to one server."""
 
     def open(self, outgoing: RelayRequest) -> AbstractAsyncContextManager[RelayReply]:
-        """The reply from its first byte on; at the end of the context the connection is given back, or cut where the
-        reply is not over. Raises `Unreachable`.
+        """Forward a request and yield the reply once its head was received. Raises `Unreachable`.
+
+        At the end of the context the connection is reused, or closed if the reply is incomplete.
         """
         ...
 
@@ -48,5 +49,5 @@ class Relay(Protocol):
 
 
 def remove_hop_by_hop_headers(headers: RawHeaders) -> RawHeaders:
-    """Those headers that are meant for the other end, not for this connection."""
+    """Return the headers without those that apply to a single connection."""
     return [(name, value) for name, value in headers if name.lower() not in HOP_BY_HOP_HEADERS]

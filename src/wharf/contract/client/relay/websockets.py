@@ -1,6 +1,6 @@
-"""The port for passing a websocket on: message by message, both ways, and how it ends.
+"""Relays websockets message by message in both directions, with the close code.
 
-What is said is not looked at. A side that reads slowly slows the other: no message is read before the last one is sent.
+Messages are not interpreted. A slow reader slows the sender: the next message is read only after the last one was sent.
 """
 
 import ssl
@@ -20,14 +20,14 @@ CLOSE_NORMAL: Final = 1000
 CLOSE_POLICY_VIOLATION: Final = 1008
 CLOSE_INTERNAL_ERROR: Final = 1011
 RESERVED_CLOSE_CODES: Final = frozenset((1005, 1006, 1015))
-"""They say in a program that nothing was said on the wire."""
+"""Codes that a program sees if the close frame had no code; they must not be sent (RFC 6455)."""
 
 
 class HandshakeRefused(Exception):
-    """The other server answered the handshake as it answers a request."""
+    """The other server replied to the handshake with an ordinary HTTP reply."""
 
     def __init__(self, status: int, headers: RawHeaders, body: bytes) -> None:
-        super().__init__(f"the handshake was answered with {status}")
+        super().__init__(f"websocket handshake failed with status {status}")
         self.status = status
         self.headers = headers
         self.body = body
@@ -38,42 +38,44 @@ class WebSocket(Protocol):
 
     subprotocol: str | None
     close_code: int
-    """Why the other end closed; known once `receive` gave nothing."""
+    """The close code of the other end; set once `receive` has returned None."""
     close_reason: str
 
     async def receive(self) -> str | bytes | None:
-        """The next message; None when the other end has closed."""
+        """Return the next message, or None if the other end has closed the websocket."""
         ...
 
     async def send(self, message: str | bytes) -> None:
-        """Nothing happens where the other end has closed."""
+        """Send a message. Does nothing if the other end has closed the websocket."""
         ...
 
     async def close(self, code: int) -> None: ...
 
 
 class SocketRelay(Protocol):
-    """The way to one server."""
+    """Forwards websockets to one server."""
 
     def open_socket(
         self, outgoing: RelayRequest, *, subprotocols: Sequence[str] = ()
     ) -> AbstractAsyncContextManager[WebSocket]:
-        """Raises `Unreachable`, or SocketRefused with what the server answers instead."""
+        """Open a websocket. Raises `Unreachable`, or `HandshakeRefused` with the server's HTTP reply."""
         ...
 
 
 def to_sendable_close_code(code: int) -> int:
-    """A code for a closing frame, in place of one that cannot be in any."""
+    """Return the code, or "internal error" in place of a code that must not be sent."""
     return CLOSE_INTERNAL_ERROR if code in RESERVED_CLOSE_CODES else code
 
 
 class WebSocketRelay:
+    """Opens websockets over TCP, TLS or a Unix socket."""
+
     def __init__(self, address: str, *, tls: ssl.SSLContext | None = None) -> None:
-        """`address`: as that of the server's HTTP, with its scheme."""
+        """`address` is the server's HTTP address, with its scheme."""
         self._address = address
         self._path = address.removeprefix(UNIX_SCHEME) if address.startswith(UNIX_SCHEME) else ""
         self._base = "ws://localhost" if self._path else address.replace("http", "ws", 1)
-        self._options: dict[str, Any] = {"ssl": tls} if tls is not None else {}  # None would mean no TLS at all.
+        self._options: dict[str, Any] = {"ssl": tls} if tls is not None else {}  # `ssl=None` would disable TLS.
         if self._path:
             self._options = {"path": self._path, "unix": True}
 
@@ -81,6 +83,7 @@ class WebSocketRelay:
     async def open_socket(
         self, outgoing: RelayRequest, *, subprotocols: Sequence[str] = ()
     ) -> AsyncIterator[WebSocket]:
+        """Open a websocket with the headers of the original request, except for handshake and hop-by-hop headers."""
         headers = [
             (name.decode("latin-1"), value.decode("latin-1"))
             for name, value in remove_hop_by_hop_headers(outgoing.headers)
@@ -92,7 +95,7 @@ class WebSocketRelay:
             additional_headers=[pair for pair in headers if pair[0].lower() not in ("origin", "user-agent")],
             origin=Origin(origin) if origin else None,
             user_agent_header=next((value for name, value in headers if name.lower() == "user-agent"), None),
-            subprotocols=[Subprotocol(each) for each in subprotocols] or None,
+            subprotocols=[Subprotocol(name) for name in subprotocols] or None,
             compression=None,
             open_timeout=CONNECT_TIMEOUT_S,
             close_timeout=CONNECT_TIMEOUT_S,
@@ -106,19 +109,23 @@ class WebSocketRelay:
             connection = await opening
         except InvalidStatus as refused:
             reply = refused.response
-            told = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in reply.headers.raw_items()]
+            reply_headers = [
+                (name.encode("latin-1"), value.encode("latin-1")) for name, value in reply.headers.raw_items()
+            ]
             raise HandshakeRefused(
-                reply.status_code, remove_hop_by_hop_headers(told), bytes(reply.body or b"")
+                reply.status_code, remove_hop_by_hop_headers(reply_headers), bytes(reply.body or b"")
             ) from refused
         except (OSError, TimeoutError, InvalidHandshake, InvalidURI) as error:
-            raise Unreachable(f"no server answers at {self._address} ({error})", is_sent=False) from error
+            raise Unreachable(f"cannot connect to {self._address} ({error})", is_sent=False) from error
         try:
-            yield _Opened(connection)
+            yield _ClientWebSocket(connection)
         finally:
             await connection.close()
 
 
-class _Opened:
+class _ClientWebSocket:
+    """An open websocket of the `websockets` library."""
+
     def __init__(self, connection: ClientConnection) -> None:
         self._connection = connection
         self.subprotocol: str | None = connection.subprotocol
@@ -126,6 +133,7 @@ class _Opened:
         self.close_reason = ""
 
     async def receive(self) -> str | bytes | None:
+        """Return the next message. Records the close code and returns None if the websocket was closed."""
         try:
             return await self._connection.recv()
         except ConnectionClosed:

@@ -1,6 +1,6 @@
-"""Login methods: how somebody proven elsewhere gets a token here. What the token may do is told by binding rules.
+"""Auth methods: how a user proven by an identity provider gets a token. Binding rules decide what the token may do.
 
-Secrets of a method are stored sealed and apart; in the configuration they read `redacted`, as replies show them.
+The secrets of a method are encrypted and stored separately; its configuration holds `redacted` in their place.
 """
 
 import datetime
@@ -30,7 +30,7 @@ DEFAULT_TOKEN_NAME_FORMAT = "${auth_method_type}-${auth_method_name}"
 
 
 class ClientAssertionKey(Record):
-    """The private key that signs an assertion, or where the server finds it."""
+    """The private key that signs an assertion, or the file that holds it on the server."""
 
     pem_key: str = ""
     pem_key_file: str = ""
@@ -41,7 +41,7 @@ class ClientAssertionKey(Record):
 
 
 class ClientAssertion(Record):
-    """Proof of the client by a signed text in place of a secret."""
+    """Authentication of the OIDC client by a signed JWT instead of a client secret."""
 
     key_source: str = ""
     audience: tuple[str, ...] | None = None
@@ -51,7 +51,7 @@ class ClientAssertion(Record):
 
 
 class AuthMethodConfigBase(Record):
-    """How a method proves people, but for its leeways, which are stored and shown in different forms."""
+    """How a method authenticates users, without its leeways: these are stored as ns and shown as text."""
 
     oidc_discovery_url: str = ""
     oidc_client_id: str = ""
@@ -74,12 +74,16 @@ class AuthMethodConfigBase(Record):
 
 
 class AuthMethodConfig(AuthMethodConfigBase):
+    """How a method authenticates users, as it is stored."""
+
     expiration_leeway: int = 0  # ns; these three are text like "1m0s" on the wire.
     not_before_leeway: int = 0
     clock_skew_leeway: int = 0
 
 
 class AuthMethod(Record):
+    """A way to log in with an identity provider (OIDC) or a signed token (JWT)."""
+
     name: str
     type: str = ""
     token_locality: str = ""
@@ -87,9 +91,9 @@ class AuthMethod(Record):
     max_token_ttl: int = 0  # ns; on the wire text like "1h0m0s".
     default: bool = False
     config: AuthMethodConfig | None = None
-    secrets_sealed: bytes = b""  # What the configuration shows as redacted; never in a reply.
+    secrets_sealed: bytes = b""  # The redacted values of the configuration, encrypted; never in a reply.
     sealed_with: str = ""
-    secrets_stamp: bytes = b""  # Another one whenever the secrets are; part of the hash, so that copies notice.
+    secrets_stamp: bytes = b""  # Changes with the secrets. Part of the hash, so that other regions notice the change.
     hash: bytes = b""
     create_time: datetime.datetime | None = None
     modify_time: datetime.datetime | None = None
@@ -98,7 +102,7 @@ class AuthMethod(Record):
 
 
 def list_auth_method_problems(method: AuthMethod, *, limits: LifetimeLimits = DEFAULT_LIFETIME_LIMITS) -> list[str]:
-    """Everything that is wrong with a login method somebody wants to write."""
+    """Return everything that is wrong with a submitted auth method."""
     found = []
     if not is_valid_name(method.name):
         found.append(f"invalid name '{method.name}'")
@@ -115,25 +119,26 @@ def list_auth_method_problems(method: AuthMethod, *, limits: LifetimeLimits = DE
         return [*found, "config is missing"]
     match method.type:
         case AuthMethodType.OIDC:
-            found += _oidc_problems(method.config)
+            found += _list_oidc_problems(method.config)
         case AuthMethodType.JWT:
-            found += _jwt_problems(method.config)
+            found += _list_jwt_problems(method.config)
     return found
 
 
-def _oidc_problems(config: AuthMethodConfig) -> list[str]:
-    needed = {
+def _list_oidc_problems(config: AuthMethodConfig) -> list[str]:
+    """Return the fields that an OIDC method lacks."""
+    required_fields = {
         "OIDCDiscoveryURL": config.oidc_discovery_url,
         "OIDCClientID": config.oidc_client_id,
         "AllowedRedirectURIs": config.allowed_redirect_uris,
     }
-    found = [f"config: {name} is missing" for name, value in needed.items() if not value]
+    found = [f"config: {name} is missing" for name, value in required_fields.items() if not value]
     if not config.oidc_client_secret and config.oidc_client_assertion is None:
         found.append("config: OIDCClientSecret or OIDCClientAssertion is missing")
     return found
 
 
-def _jwt_problems(config: AuthMethodConfig) -> list[str]:
+def _list_jwt_problems(config: AuthMethodConfig) -> list[str]:
     sources = [config.jwks_url, config.jwt_validation_pub_keys, config.oidc_discovery_url]
     if sum(1 for source in sources if source) != 1:
         return ["config: exactly one of JWKSURL, JWTValidationPubKeys and OIDCDiscoveryURL must be set"]

@@ -1,4 +1,4 @@
-"""Binding rules: what those who log in by a method may do, by their claims. All rules that match add up."""
+"""Binding rules: which roles and policies the tokens of a login get, by the claims of the user. All matching rules apply."""
 
 import datetime
 import enum
@@ -14,7 +14,7 @@ class BindType(enum.StrEnum):
 
 
 class BindingRule(Record):
-    """Gives a role or a policy to whoever logs in by a method and whose claims the selector accepts."""
+    """Grants a role or a policy to logins of an auth method whose claims match the selector."""
 
     id: str
     description: str = ""
@@ -30,7 +30,7 @@ class BindingRule(Record):
 
 
 def list_binding_rule_problems(rule: BindingRule) -> list[str]:
-    """Everything that is wrong with a rule somebody wants to write, but for its selector: see `filters`."""
+    """Return everything that is wrong with a submitted rule, except for its selector, which `filters` checks."""
     found = []
     if not rule.auth_method:
         found.append("auth method is missing")

@@ -1,10 +1,10 @@
-"""What may be granted, by the names that policies use. Declared here once; what grants what is told in `access`."""
+"""Capabilities that policies can grant, by their names in policies. `access` decides which capability covers which others."""
 
 import enum
 
 
 class PolicyLevel(enum.StrEnum):
-    """The coarse way to grant: a scope's `policy`. Not every scope has every level."""
+    """A coarse level of access: the `policy` of a scope. Not every scope has every level."""
 
     DENY = "deny"
     LIST = "list"
@@ -14,7 +14,7 @@ class PolicyLevel(enum.StrEnum):
 
 
 class PolicyScope(enum.StrEnum):
-    """The parts of the cluster that policies speak of."""
+    """The parts of the cluster to which policies apply."""
 
     NAMESPACE = "namespace"
     NODE_POOL = "node_pool"
@@ -28,7 +28,7 @@ class PolicyScope(enum.StrEnum):
 
 
 class Capability(enum.StrEnum):
-    """What may be done in a namespace."""
+    """Capabilities in a namespace."""
 
     DENY = "deny"
     LIST_JOBS = "list-jobs"
@@ -57,7 +57,7 @@ class Capability(enum.StrEnum):
     HOST_VOLUME_READ = "host-volume-read"
     HOST_VOLUME_WRITE = "host-volume-write"
     HOST_VOLUME_DELETE = "host-volume-delete"
-    # What `submit-job` covers, each alone.
+    # The parts of `submit-job`, which can be granted separately.
     REGISTER_JOB = "register-job"
     REVERT_JOB = "revert-job"
     DEREGISTER_JOB = "deregister-job"
@@ -79,7 +79,7 @@ class Capability(enum.StrEnum):
 
 
 class VariableCapability(enum.StrEnum):
-    """What may be done with the variables under a path."""
+    """Capabilities on the variables under a path."""
 
     DENY = "deny"
     LIST = "list"
@@ -89,7 +89,7 @@ class VariableCapability(enum.StrEnum):
 
 
 class NodePoolCapability(enum.StrEnum):
-    """What may be done with a node pool."""
+    """Capabilities on a node pool."""
 
     DENY = "deny"
     READ = "read"
@@ -98,7 +98,7 @@ class NodePoolCapability(enum.StrEnum):
 
 
 class HostVolumeMountCapability(enum.StrEnum):
-    """What jobs may do with a volume of a host."""
+    """Capabilities of jobs on a host volume."""
 
     DENY = "deny"
     MOUNT_READ_ONLY = "mount-readonly"
@@ -106,7 +106,7 @@ class HostVolumeMountCapability(enum.StrEnum):
 
 
 class OperatorCapability(enum.StrEnum):
-    """What may be done to the cluster itself, finer than the levels of `operator`."""
+    """Capabilities on the cluster itself, finer than the levels of `operator`."""
 
     DENY = "deny"
     LICENSE_READ = "license-read"

@@ -1,7 +1,7 @@
-"""What an operation needs of its caller, by group of operations (reference 5.5, and the tables it points to).
+"""Permissions: what an operation requires of its caller (reference 5.5, and the tables it points to).
 
-An endpoint names one of these; `access.Rights.meet` answers whether a caller has it. A need is met if one of its
-capabilities is there; those that name several parts of the cluster at once are joined by `Both`.
+Each endpoint names one permission; `access.Rights` decides whether a caller has it. A permission with several capabilities
+needs only one of them. `AllPermissions` combines requirements on several parts of the cluster.
 """
 
 import enum
@@ -21,75 +21,75 @@ from wharf.contract.model.acl.capabilities import (
 
 
 class DenialDetail(enum.Enum):
-    """How much an endpoint says of a token that does not hold. Clients know the texts (`access.denial`)."""
+    """How much a reply says about an invalid token. Clients match the texts (`access.denial`)."""
 
-    GENERIC = "curt"  # Nearly all: one answer for every reason.
-    TOKEN = "token"  # Reading one's own token or one by accessor.
+    GENERIC = "curt"  # The default: one reply for every reason.
+    TOKEN = "token"  # Reading the caller's own token, or a token by its accessor.
     AGENT = "agent"  # Agent self, host, reload, and parsing of jobs.
     AGENT_SHORT = "agent-short"  # Agent schedulers, force-leave, keyring.
 
 
 class PublicAccess(msgspec.Struct, frozen=True):
-    """Open to everybody; the token is not even looked at."""
+    """No token is needed; the endpoint does not check one."""
 
 
 class AnyToken(msgspec.Struct, frozen=True):
-    """Whoever is known may ask, also without a token: the answer holds only what the caller may see."""
+    """Any valid token, or no token: the reply contains only what the caller may see."""
 
 
 class ManagementToken(msgspec.Struct, frozen=True):
-    """A management token."""
+    """A management token is required."""
 
 
 class NamespacePermission(msgspec.Struct, frozen=True):
-    """One of these, in the namespace of what is asked for."""
+    """One of these capabilities, in the namespace of the requested object."""
 
     capabilities: tuple[Capability, ...]
 
 
 class AnyNamespacePermission(msgspec.Struct, frozen=True):
-    """Any right in the namespace that is asked for."""
+    """Any capability in the requested namespace."""
 
 
 class VariablePermission(msgspec.Struct, frozen=True):
-    """This, for the path of the variable in its namespace."""
+    """This capability on the path of the variable, in its namespace."""
 
     capability: VariableCapability
 
 
 class NodePoolPermission(msgspec.Struct, frozen=True):
-    """This, for the node pool that is asked for."""
+    """This capability on the requested node pool."""
 
     capability: NodePoolCapability
 
 
 class HostVolumePermission(msgspec.Struct, frozen=True):
-    """One of these, for the volume that is asked for."""
+    """One of these capabilities on the requested volume."""
 
     capabilities: tuple[HostVolumeMountCapability, ...]
 
 
 class LevelPermission(msgspec.Struct, frozen=True):
-    """This level or a higher one, in a scope that has no labels."""
+    """This level or a higher one, in a scope without labels."""
 
     scope: PolicyScope
     level: PolicyLevel
 
 
 class OperatorPermission(msgspec.Struct, frozen=True):
-    """This capability of operators."""
+    """This operator capability."""
 
     capability: OperatorCapability
 
 
 class AllPermissions(msgspec.Struct, frozen=True):
-    """All of these."""
+    """All of these permissions."""
 
     permissions: tuple["Permission", ...]
 
 
 class AnyPermission(msgspec.Struct, frozen=True):
-    """One of these."""
+    """At least one of these permissions."""
 
     permissions: tuple["Permission", ...]
 
@@ -100,8 +100,9 @@ Permission: TypeAlias = (
 )  # fmt: skip
 
 
-def _in_namespace(*any_of: Capability) -> NamespacePermission:
-    return NamespacePermission(any_of)
+def _in_namespace(*capabilities: Capability) -> NamespacePermission:
+    """Return the permission of a caller with at least one of these capabilities in the namespace."""
+    return NamespacePermission(capabilities)
 
 
 C = Capability
@@ -129,22 +130,22 @@ DISPATCH_JOB: Final = _in_namespace(C.DISPATCH_JOB)
 SCALE_JOB: Final = _in_namespace(C.SCALE_JOB, C.SUBMIT_JOB)
 READ_JOB_SCALING: Final = _in_namespace(C.READ_JOB, C.READ_JOB_SCALING)
 OVERRIDE_POLICY: Final = _in_namespace(C.SENTINEL_OVERRIDE)
-"""Beside the need of the registration or plan that asks for it."""
+"""Required in addition to the permission of the registration or plan that requests the override."""
 MOUNT_HOST_VOLUME_READ_ONLY: Final = HostVolumePermission(
     (HostVolumeMountCapability.MOUNT_READ_ONLY, HostVolumeMountCapability.MOUNT_READ_WRITE)
 )
 MOUNT_HOST_VOLUME_READ_WRITE: Final = HostVolumePermission((HostVolumeMountCapability.MOUNT_READ_WRITE,))
-"""These two beside the need of the registration, for each volume of hosts that the job uses."""
+"""One of these two is required in addition to the permission of the registration, for each host volume of the job."""
 MOUNT_CSI_VOLUME: Final = _in_namespace(C.CSI_MOUNT_VOLUME)
 
-# -- what jobs run -------------------------------------------------------------------------------------------------
+# -- allocations and deployments -------------------------------------------------------------------------------------------------
 
 CONTROL_ALLOCATION: Final = _in_namespace(C.ALLOC_LIFECYCLE)  # Stop, restart, signal.
 PAUSE_ALLOCATION: Final = _in_namespace(C.SUBMIT_JOB, C.PAUSE_ALLOCATION)
 COLLECT_ALLOCATION: Final = _in_namespace(C.SUBMIT_JOB, C.GC_ALLOCATION)
 EXEC_IN_TASK: Final = _in_namespace(C.ALLOC_EXEC)  # Job actions too.
 EXEC_ON_NODE: Final = AllPermissions((EXEC_IN_TASK, _in_namespace(C.ALLOC_NODE_EXEC)))
-"""Where the task's driver does not isolate its files from the node's."""
+"""Required if the task's driver does not isolate the file system of the task from the node's."""
 READ_LOGS: Final = _in_namespace(C.READ_LOGS, C.READ_FS)
 READ_FILES: Final = _in_namespace(C.READ_FS)
 FAIL_DEPLOYMENT: Final = _in_namespace(C.SUBMIT_JOB, C.FAIL_DEPLOYMENT)
@@ -158,9 +159,9 @@ DELETE_SERVICE: Final = _in_namespace(C.SUBMIT_JOB, C.DELETE_SERVICE_REGISTRATIO
 
 # -- scaling policies, volumes, variables --------------------------------------------------------------------------
 
-_OLD_SCALING_READERS: Final = AllPermissions((LIST_JOBS, READ_JOB))
-LIST_SCALING_POLICIES: Final = AnyPermission((_in_namespace(C.LIST_SCALING_POLICIES), _OLD_SCALING_READERS))
-READ_SCALING_POLICY: Final = AnyPermission((_in_namespace(C.READ_SCALING_POLICY), _OLD_SCALING_READERS))
+_JOB_READERS: Final = AllPermissions((LIST_JOBS, READ_JOB))
+LIST_SCALING_POLICIES: Final = AnyPermission((_in_namespace(C.LIST_SCALING_POLICIES), _JOB_READERS))
+READ_SCALING_POLICY: Final = AnyPermission((_in_namespace(C.READ_SCALING_POLICY), _JOB_READERS))
 LIST_HOST_VOLUMES: Final = _in_namespace(C.HOST_VOLUME_READ)
 READ_HOST_VOLUME: Final = _in_namespace(C.HOST_VOLUME_READ)
 CREATE_HOST_VOLUME: Final = _in_namespace(C.HOST_VOLUME_CREATE)
@@ -177,7 +178,7 @@ READ_CSI_VOLUME: Final = AllPermissions(
 )
 READ_NAMESPACE: Final = AnyNamespacePermission()
 
-# -- machines ------------------------------------------------------------------------------------------------------
+# -- nodes ------------------------------------------------------------------------------------------------------
 
 READ_NODE: Final = LevelPermission(PolicyScope.NODE, PolicyLevel.READ)  # Statistics too.
 WRITE_NODE: Final = LevelPermission(

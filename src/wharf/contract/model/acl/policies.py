@@ -1,14 +1,14 @@
-"""Policies: named texts of rights. What the text means is `access`'s business."""
+"""Policies: named documents that grant or deny capabilities. `access` parses and evaluates their rules."""
 
 from wharf.contract.model.names import is_valid_name, list_description_problems
 from wharf.contract.model.record import Record
 
 ANONYMOUS_POLICY = "anonymous"
-"""The policy of callers without a token, where it exists."""
+"""The name of the policy that applies to callers without a token, if it exists."""
 
 
 class JobACL(Record):
-    """Attaches a policy to the identities of a job's tasks; each level needs the one before."""
+    """Attaches a policy to the workload identities of a job, a group or a task. Each level needs the one above it."""
 
     namespace: str = ""
     job_id: str = ""
@@ -17,6 +17,8 @@ class JobACL(Record):
 
 
 class Policy(Record):
+    """A named document that grants or denies capabilities."""
+
     name: str
     description: str = ""
     rules: str = ""
@@ -27,18 +29,18 @@ class Policy(Record):
 
 
 def list_policy_problems(policy: Policy) -> list[str]:
-    """Everything that is wrong with a policy somebody wants to write, but for its rules: see `access`."""
+    """Return everything that is wrong with a submitted policy, except for its rules, which `access` checks."""
     found = []
     if not is_valid_name(policy.name):
         found.append(f"invalid name '{policy.name}'")
     found += list_description_problems(policy.description)
     if policy.job_acl is not None:
-        found += _binding_problems(policy.job_acl)
+        found += _list_job_acl_problems(policy.job_acl)
     return found
 
 
-def _binding_problems(job: JobACL) -> list[str]:
-    """Each level needs the one above it."""
+def _list_job_acl_problems(job: JobACL) -> list[str]:
+    """Return an error for each level that is set without the one above it."""
     found = []
     if job.job_id and not job.namespace:
         found.append("namespace must be set to set job ID")

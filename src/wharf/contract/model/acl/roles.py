@@ -9,6 +9,8 @@ class PolicyLink(Record):
 
 
 class Role(Record):
+    """A named set of policies."""
+
     id: str
     name: str = ""
     description: str = ""
@@ -19,7 +21,7 @@ class Role(Record):
 
 
 def list_role_problems(role: Role) -> list[str]:
-    """Everything that is wrong with a role somebody wants to write. Whether its policies exist is looked up elsewhere."""
+    """Return everything that is wrong with a submitted role. Whether its policies exist is checked elsewhere."""
     found = []
     if not is_valid_name(role.name):
         found.append(f"invalid name '{role.name}'")

@@ -1,4 +1,4 @@
-"""Tokens: who a caller is. Found by the digest of their secret; the secret itself is only kept sealed."""
+"""Tokens: secrets that identify callers. A token is found by the digest of its secret; the secret itself is stored encrypted."""
 
 import datetime
 import enum
@@ -15,19 +15,21 @@ class TokenType(enum.StrEnum):
 
 
 class RoleLink(Record):
-    """A role that a token carries. The ID is what is stored; the name is filled in for replies."""
+    """A role of a token. Only the ID is stored; the name is added in replies."""
 
     id: str = ""
     name: str = ""
 
 
 class Token(Record):
+    """A secret that identifies a caller, with its policies and roles."""
+
     accessor_id: str
     secret_digest: str = ""  # SHA-256 in hex; never in a reply.
     secret_sealed: bytes = b""  # The SecretID, encrypted by the keyring; never in a reply.
     sealed_with: str = ""  # The ID of the key that sealed it.
     name: str = ""
-    type: str = TokenType.CLIENT  # Text, so that a wrong one is told together with the other problems.
+    type: str = TokenType.CLIENT  # Not an enum, so that a wrong type is reported together with other problems.
     policies: tuple[str, ...] | None = None
     roles: tuple[RoleLink, ...] | None = None
     global_: bool = False
@@ -47,7 +49,7 @@ class Token(Record):
 
 
 class OneTimeToken(Record):
-    """Stands for a token once, for ten minutes. Its secret is shown when made and kept as a digest."""
+    """A secret that can be exchanged once, within ten minutes, for a token. It is returned once and stored as a digest."""
 
     secret_digest: str
     accessor_id: str
@@ -57,7 +59,7 @@ class OneTimeToken(Record):
 
 
 class AclBootstrap(Record):
-    """That the first token was made, and by whom. Its ModifyIndex is the number that a reset must name."""
+    """Records that the first token was created. A reset of the bootstrap must name this record's ModifyIndex."""
 
     accessor_id: str
     create_index: int = 0
@@ -65,12 +67,12 @@ class AclBootstrap(Record):
 
 
 def get_expiration_hour(token: Token) -> int | None:
-    """The hour since 1970 in which the token expires; None: it does not."""
+    """Return the hour since 1970 in which the token expires, or `None` if it does not expire."""
     return None if token.expiration_time is None else int(token.expiration_time.timestamp() // 3_600)
 
 
 class LifetimeLimits(NamedTuple):
-    """How soon and how late a token that expires may do so, in ns from now."""
+    """Limits on the lifetime of a token that expires, in ns."""
 
     min_ns: int = MINUTE
     max_ns: int = 24 * HOUR
@@ -82,7 +84,7 @@ DEFAULT_LIFETIME_LIMITS: Final = LifetimeLimits()
 def list_token_problems(
     token: Token, *, stored: Token | None, now: datetime.datetime, limits: LifetimeLimits = DEFAULT_LIFETIME_LIMITS
 ) -> list[str]:
-    """Everything that is wrong with a token somebody wants to write. `stored`: what it takes the place of."""
+    """Return everything that is wrong with a submitted token. `stored` is the token that it replaces, or `None`."""
     found = []
     linked = bool(token.policies or token.roles)
     match token.type:
@@ -96,11 +98,13 @@ def list_token_problems(
             found.append("token type must be client or management")
     if len(token.name) > MAX_DISPLAY_NAME_CHARS:
         found.append("token name too long")
-    return found + (_lifetime_problems(token, now, limits) if stored is None else _change_problems(token, stored))
+    return found + (
+        _list_lifetime_problems(token, now, limits) if stored is None else _list_change_problems(token, stored)
+    )
 
 
-def _change_problems(token: Token, stored: Token) -> list[str]:
-    """What is fixed when a token is made, its end too: a token without one never gets one."""
+def _list_change_problems(token: Token, stored: Token) -> list[str]:
+    """Return an error for each changed field that is fixed at creation. Expiration is one: it can never be added later."""
     found = []
     if token.global_ != stored.global_:
         found.append("cannot toggle global mode")
@@ -111,16 +115,17 @@ def _change_problems(token: Token, stored: Token) -> list[str]:
     return found
 
 
-def _lifetime_problems(token: Token, now: datetime.datetime, bounds: LifetimeLimits) -> list[str]:
+def _list_lifetime_problems(token: Token, now: datetime.datetime, limits: LifetimeLimits) -> list[str]:
+    """Return an error if the lifetime of a new token is outside the limits."""
     if token.expiration_ttl:
         lifetime = token.expiration_ttl
     elif token.expiration_time is not None:
         lifetime = (token.expiration_time - now) // datetime.timedelta(microseconds=1) * 1_000
     else:
         return []
-    said = f"in the future (was {format_duration(lifetime)})"
-    if lifetime < bounds.min_ns:
-        return [f"expiration time cannot be less than {format_duration(bounds.min_ns)} {said}"]
-    if lifetime > bounds.max_ns:
-        return [f"expiration time cannot be more than {format_duration(bounds.max_ns)} {said}"]
+    actual_lifetime = f"in the future (was {format_duration(lifetime)})"
+    if lifetime < limits.min_ns:
+        return [f"expiration time cannot be less than {format_duration(limits.min_ns)} {actual_lifetime}"]
+    if lifetime > limits.max_ns:
+        return [f"expiration time cannot be more than {format_duration(limits.max_ns)} {actual_lifetime}"]
     return []

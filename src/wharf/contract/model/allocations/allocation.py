@@ -1,7 +1,7 @@
-"""Allocations: one group of a job put on one node, what is wanted of it and what its node says of it.
+"""Allocations: instances of a group on a node, with their desired status and the status that the node reports.
 
-The record is kept small, because a million of them lie in memory: it names its job's version instead of holding the
-job, and shares its resources and metrics with its siblings. It never decides whether it should run.
+The record is small, because a million of them are held in memory: it names the version of its job instead of holding the
+job, and shares its resources and metrics with its siblings. What an allocation should do is decided elsewhere.
 """
 
 import datetime
@@ -17,9 +17,9 @@ from wharf.contract.model.allocations.task_states import TaskState, TaskStateVie
 from wharf.contract.model.jobs.networks import DNS
 from wharf.contract.model.record import Record, SparseRecord
 
-# Decoded apart: reading an allocation leaves these as bytes of the same format (JSON or msgpack). The replica replaces the
-# first two by the struct that the type names, through a cache, so that siblings share one object; states of tasks, which
-# differ from one to the next and are half of an allocation, it keeps as bytes and decodes when somebody reads them.
+# These fields are decoded separately: decoding an allocation leaves them as bytes of the same format (JSON or msgpack). The
+# replica replaces the first two with the struct of their type, through a cache, so that siblings share one object. Task states
+# differ between allocations and are half of their size: the replica stores them as bytes and decodes them on access.
 if TYPE_CHECKING:
     SharedResources = AllocatedResources | None
     SharedMetrics = AllocMetric | None
@@ -31,12 +31,16 @@ else:
 
 
 class DesiredStatus(enum.StrEnum):
+    """What servers want of an allocation."""
+
     RUN = "run"
     STOP = "stop"
     EVICT = "evict"
 
 
 class ClientStatus(enum.StrEnum):
+    """The state of an allocation as its node reports it. Servers assign lost and unknown."""
+
     PENDING = "pending"
     RUNNING = "running"
     COMPLETE = "complete"
@@ -56,26 +60,26 @@ class RescheduleOutcome(enum.StrEnum):
 
 
 class DesiredTransition(Record):
-    """Marks that ask the scheduler to move an allocation. Null is "never said", unlike false."""
+    """Requests to the scheduler to move or replace an allocation. Null means that no request was ever made, unlike false."""
 
     migrate: bool | None = None
     reschedule: bool | None = None
     force_reschedule: bool | None = None
     no_shutdown_delay: bool | None = None
     migrate_disable_placement: bool | None = None
-    move_to: str = ""  # With `migrate`: the node that it is to have, if that still has room.
+    move_to: str = ""  # With `migrate`: the preferred node for the replacement, if it has capacity.
 
 
 class AllocationState(Record):
-    """A client status that servers gave while the node was out of contact."""
+    """A client status that servers assigned while the node was disconnected."""
 
-    field: int = 0  # 0: the client status; there is no other.
+    field: int = 0  # 0 is the client status, the only value.
     value: str = ""
     time: datetime.datetime | None = None
 
 
 class AllocDeploymentStatus(Record):
-    """An allocation's part in its deployment. Health is null until the node or a person decides it."""
+    """An allocation's health in its deployment. Health is null until the node or an operator decides it."""
 
     healthy: bool | None = None
     timestamp: datetime.datetime | None = None
@@ -98,7 +102,7 @@ class RescheduleTracker(Record):
 
 
 class NetworkStatus(Record):
-    """The addresses inside the allocation's network namespace, empty with the host's network."""
+    """The addresses inside the allocation's network namespace; empty if it uses the host's network."""
 
     interface_name: str = ""
     address: str = ""
@@ -107,7 +111,7 @@ class NetworkStatus(Record):
 
 
 class Allocation(SparseRecord):
-    """One group on one node. What is dropped on the wire when empty has the wire's zero as its default here."""
+    """An instance of a group on a node. The default of each field is the zero value that the wire omits."""
 
     id: str
     namespace: str = ""
@@ -137,43 +141,46 @@ class Allocation(SparseRecord):
     network_status: NetworkStatus | None = None
     preempted_allocations: tuple[str, ...] | None = None
     preempted_by_allocation: str = ""
-    log_tails: bytes = b""  # When it is over: the ends of its tasks' logs, as `model.log_tails` packs them.
+    log_tails: bytes = b""  # After it has ended: the last log lines of its tasks, packed by `allocations.logs`.
     signing_key_id: str = ""
-    report_number: int = 0  # Of the report of its node that changed it last; 0: none, or one without a number.
+    report_number: int = 0  # The number of the node's last report that changed it; 0 if none did, or without a number.
     create_index: int = 0
     modify_index: int = 0
-    alloc_modify_index: int = 0  # Stays when only the node reports.
+    alloc_modify_index: int = 0  # Not changed by reports of the node.
     create_time: int = 0  # ns since the epoch
     modify_time: int = 0
 
     @property
     def is_server_terminal(self) -> bool:
-        """Servers want it stopped."""
+        """Whether the desired status is stop or evict."""
         return self.desired_status is not DesiredStatus.RUN
 
     @property
     def is_client_terminal(self) -> bool:
-        """Its node, or the servers in its place, say that nothing of it runs any more."""
+        """Whether the client status says that none of its tasks run any longer."""
         return self.client_status.is_terminal
 
     @property
     def is_terminal(self) -> bool:
+        """Whether the desired status or the client status is terminal."""
         return self.is_server_terminal or self.is_client_terminal
 
     @property
     def should_migrate(self) -> bool:
-        """Somebody asked that it be stopped here and started anew."""
+        """Whether its stop on this node and a replacement were requested."""
         return self.desired_transition is not None and bool(self.desired_transition.migrate)
 
     @property
     def is_occupying(self) -> bool:
-        """Its resources count as used: until it is terminal on the node's side, whatever servers want."""
-        status = self.client_status  # Asked of everything that is taken in, so the usual answers come first.
+        """Whether its resources count as used: until its client status is terminal, whatever its desired status."""
+        status = (
+            self.client_status
+        )  # Called for every allocation that is loaded: the common statuses are compared first.
         return status is ClientStatus.PENDING or status is ClientStatus.RUNNING or not status.is_terminal
 
 
 class AllocationStub(Record):
-    """An allocation as lists show it."""
+    """An allocation in a list."""
 
     id: str
     eval_id: str = ""

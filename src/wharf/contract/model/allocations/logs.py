@@ -1,6 +1,6 @@
-"""The last words of an allocation's tasks: the ends of their logs, kept with the allocation when its files are gone.
+"""Log tails: the last log lines of an allocation's tasks, stored with the allocation for the time after its files are deleted.
 
-They are packed, because every server holds them in memory, and bounded twice: by who packs them, and when they are read.
+They are compressed, because every server holds them in memory. Their size is limited when they are packed and unpacked.
 """
 
 import zlib
@@ -10,30 +10,33 @@ from typing import Final
 import msgspec
 
 MAX_PACKED_BYTES: Final = 64 << 10
-"""More is not taken from a node."""
+"""Compressed size that servers accept from a node for one allocation; limits the memory of every server."""
 MAX_UNPACKED_BYTES: Final = 4 << 20
+"""Decompressed size; protects readers against compression bombs."""
 
 LogTails = Mapping[str, Mapping[str, bytes]]
-"""By task, and by `stdout` and `stderr`."""
+"""Log text by task name, then by `stdout` and `stderr`."""
 
 
 def pack_log_tails(tails: LogTails) -> bytes:
-    """Nothing where nobody said anything, or where it would be too much."""
-    said = {
-        task: {stream: text for stream, text in of.items() if text} for task, of in tails.items() if any(of.values())
+    """Compress log tails. Returns empty bytes if there is no text, or if the result exceeds `MAX_PACKED_BYTES`."""
+    texts = {
+        task: {stream: text for stream, text in streams.items() if text}
+        for task, streams in tails.items()
+        if any(streams.values())
     }
-    if not said:
+    if not texts:
         return b""
-    packed = zlib.compress(msgspec.msgpack.encode(said), 6)
+    packed = zlib.compress(msgspec.msgpack.encode(texts), 6)
     return packed if len(packed) <= MAX_PACKED_BYTES else b""
 
 
 def unpack_log_tails(packed: bytes) -> LogTails:
-    """What cannot be read says nothing."""
+    """Decompress log tails. Returns an empty mapping if the bytes are damaged."""
     if not packed:
         return {}
     try:
-        whole = zlib.decompressobj().decompress(packed, MAX_UNPACKED_BYTES)
-        return msgspec.msgpack.decode(whole, type=dict[str, dict[str, bytes]])
+        data = zlib.decompressobj().decompress(packed, MAX_UNPACKED_BYTES)
+        return msgspec.msgpack.decode(data, type=dict[str, dict[str, bytes]])
     except (zlib.error, msgspec.MsgspecError):
         return {}

@@ -1,6 +1,6 @@
-"""How a placement was decided or why it failed: what was looked at, filtered, exhausted and scored.
+"""Metrics of a placement: how many nodes were evaluated, filtered and exhausted, and the scores.
 
-These are numbers for people and for the explanation of an evaluation. Nothing here decides anything.
+For people and for explanations. Nothing here decides anything.
 """
 
 from wharf.contract.model.jobs.resources import Resources
@@ -8,7 +8,7 @@ from wharf.contract.model.record import Record
 
 
 class NodeScore(Record):
-    """What each scorer gave one node, and the mean that ranked it."""
+    """The score of each scorer for one node, and the mean by which nodes are ranked."""
 
     node_id: str
     scores: dict[str, float] | None = None
@@ -16,7 +16,7 @@ class NodeScore(Record):
 
 
 class AllocMetric(Record):
-    """One selection of a node for one group, or the sum of several that failed alike."""
+    """Metrics of one node selection for a group, or the sum of several that failed alike."""
 
     nodes_evaluated: int = 0
     nodes_filtered: int = 0
@@ -30,7 +30,7 @@ class AllocMetric(Record):
     dimension_exhausted: dict[str, int] | None = None
     quota_exhausted: tuple[str, ...] | None = None
     resources_exhausted: dict[str, Resources] | None = None
-    scores: dict[str, float] | None = None  # Older readers expect the key; it is never filled.
+    scores: dict[str, float] | None = None  # Always null; older clients expect the key.
     score_meta_data: tuple[NodeScore, ...] | None = None
     allocation_time: int = 0  # ns
     coalesced_failures: int = 0

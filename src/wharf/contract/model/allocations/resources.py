@@ -1,4 +1,4 @@
-"""What an allocation holds of its node: shares, memory, cores, devices, networks and ports, each with one owner."""
+"""The resources that an allocation uses on its node: CPU shares, memory, cores, devices, networks and ports."""
 
 import msgspec
 
@@ -17,7 +17,7 @@ class AllocatedMemory(Record):
 
 
 class AllocatedDevice(Record):
-    """Instances of one kind of device."""
+    """Instances of one device model."""
 
     vendor: str = ""
     type: str = ""
@@ -33,7 +33,7 @@ class AllocatedTaskResources(Record):
 
 
 class AllocatedPort(SparseRecord):
-    """A port of the host given to the group: static ones come first, then dynamic ones in the job's order."""
+    """A host port assigned to the group. Static ports come first, then dynamic ones in the job's order."""
 
     label: str = ""
     value: int = 0
@@ -43,7 +43,7 @@ class AllocatedPort(SparseRecord):
 
 
 class AllocatedSharedResources(Record):
-    """What the tasks of a group share."""
+    """Resources that the tasks of a group share."""
 
     disk_mb: int = 0
     networks: tuple[NetworkResource, ...] | None = None
@@ -56,7 +56,7 @@ class TaskLifecycle(Record):
 
 
 class AllocatedResources(Record):
-    """All that one allocation holds. The allocations of one group's placements share one such object in memory."""
+    """All resources of one allocation. The allocations of a group share one such object in memory."""
 
     tasks: dict[str, AllocatedTaskResources] | None = None
     task_lifecycles: dict[str, TaskLifecycle | None] | None = None

@@ -1,6 +1,6 @@
-"""Task events as people and older readers see them: the sentence, and the fields that repeat the details.
+"""Task events as replies show them: a sentence for people, and the fields of older clients that repeat the details.
 
-Everything follows from the event's type, message and details; nothing is stored.
+Everything is derived from the event's type, message and details; nothing is stored.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,7 +18,7 @@ from wharf.contract.model.times import format_duration
 EventDetails = Mapping[str, str]
 
 RESTART_WITHIN_POLICY: Final = "Restart within policy"
-"""The reason of an ordinary restart; its sentence needs no mention."""
+"""The reason of an ordinary restart; its message does not repeat it."""
 
 _SENTENCES: Final[Mapping[str, str]] = {
     TaskEventType.RECEIVED: "Task received by client",
@@ -30,7 +30,7 @@ _SENTENCES: Final[Mapping[str, str]] = {
     TaskEventType.RECONNECTED: "Client reconnected",
 }
 
-# The detail that is the sentence, and the sentence where it is missing.
+# Event type -> the detail that serves as the message, and the message if that detail is missing.
 _DETAIL_OR_SENTENCE: Final[Mapping[str, tuple[str, str]]] = {
     TaskEventType.NOT_RESTARTING: ("restart_reason", "Task exceeded restart policy"),
     TaskEventType.RESTART_SIGNALED: ("restart_reason", "Task signaled to restart"),
@@ -48,24 +48,24 @@ FAILURE_EVENT_TYPES: Final = frozenset({
     TaskEventType.FAILED_ARTIFACT_DOWNLOAD, TaskEventType.DISK_RESOURCES_EXCEEDED, TaskEventType.HOOK_FAILED,
     TaskEventType.FAILED_RESTORING_TASK,
 })  # fmt: skip
-"""What tells why a task came to an end. The rest tells what was done about it."""
+"""Events that say why a task ended. Other events say what was done about it."""
 
 
 TaskStates = Mapping[str, TaskState] | Mapping[str, TaskStateView] | None
 
 
 def find_last_failure(states: TaskStates) -> tuple[str, TaskEvent | TaskEventView] | None:
-    """The task that came to an end last, and by what; None where nothing is known."""
+    """Return the task that failed last and its failure event, or `None` if there is none."""
     events = [(event, name) for name, state in (states or {}).items() for event in state.events or ()]
-    told = [(event.time, name, event) for event, name in events if event.type in FAILURE_EVENT_TYPES]
-    if not told:
+    failures = [(event.time, name, event) for event, name in events if event.type in FAILURE_EVENT_TYPES]
+    if not failures:
         return None
-    _, name, event = max(told, key=lambda each: each[:2])
+    _, name, event = max(failures, key=lambda failure: failure[:2])
     return name, event
 
 
 def describe_last_failure(states: TaskStates) -> str:
-    """The same in words, as `main: Exit Code: 3`; empty where nothing is known."""
+    """Return the last failure as text, such as `main: Exit Code: 3`; empty if there is none."""
     if (last := find_last_failure(states)) is None:
         return ""
     name, event = last
@@ -73,7 +73,7 @@ def describe_last_failure(states: TaskStates) -> str:
 
 
 def render_event_message(event: TaskEvent | TaskEventView) -> str:
-    """The sentence that a person reads. What the node said itself wins."""
+    """Return the message of an event for people. A message that the node provided takes precedence."""
     if event.display_message:
         return event.display_message
     details = event.details or {}
@@ -82,11 +82,12 @@ def render_event_message(event: TaskEvent | TaskEventView) -> str:
     if event.type in _DETAIL_OR_SENTENCE:
         detail, sentence = _DETAIL_OR_SENTENCE[event.type]
         return details.get(detail) or sentence or event.message
-    told = _TOLD.get(event.type)
-    return told(details) if told is not None and not event.message else event.message
+    render = _RENDERERS.get(event.type)
+    return render(details) if render is not None and not event.message else event.message
 
 
-def _terminated(details: EventDetails) -> str:
+def _render_terminated(details: EventDetails) -> str:
+    """Return the exit code, the signal and the exit message."""
     parts = [f"Exit Code: {details.get('exit_code', '0')}"]
     if details.get("signal", "0") not in ("", "0"):
         parts.append(f"Signal: {details['signal']}")
@@ -95,20 +96,21 @@ def _terminated(details: EventDetails) -> str:
     return ", ".join(parts)
 
 
-def _restarting(details: EventDetails) -> str:
-    sentence = f"Task restarting in {format_duration(_whole(details, 'start_delay'))}"
+def _render_restarting(details: EventDetails) -> str:
+    sentence = f"Task restarting in {format_duration(_parse_int(details, 'start_delay'))}"
     reason = details.get("restart_reason", "")
     return sentence if reason in ("", RESTART_WITHIN_POLICY) else f"{reason} - {sentence}"
 
 
-def _signaling(details: EventDetails) -> str:
+def _render_signaling(details: EventDetails) -> str:
     signal, reason = details.get("task_signal"), details.get("task_signal_reason")
     if not signal:
         return "Task being sent a signal"
     return f"Task being sent signal {signal}: {reason}" if reason else f"Task being sent signal {signal}"
 
 
-def _killing(details: EventDetails) -> str:
+def _render_killing(details: EventDetails) -> str:
+    """Return why the task is killed, or how long it has to exit."""
     if details.get("kill_reason"):
         return details["kill_reason"]
     if details.get("kill_timeout"):
@@ -116,22 +118,22 @@ def _killing(details: EventDetails) -> str:
     return "Sent interrupt"
 
 
-def _sibling_failed(details: EventDetails) -> str:
+def _render_sibling_failed(details: EventDetails) -> str:
     sibling = details.get("failed_sibling")
     return f'Task\'s sibling "{sibling}" failed' if sibling else "Task's sibling failed"
 
 
-_TOLD: Final[Mapping[str, Callable[[EventDetails], str]]] = {
-    TaskEventType.TERMINATED: _terminated,
-    TaskEventType.RESTARTING: _restarting,
-    TaskEventType.SIGNALING: _signaling,
-    TaskEventType.KILLING: _killing,
-    TaskEventType.SIBLING_TASK_FAILED: _sibling_failed,
+_RENDERERS: Final[Mapping[str, Callable[[EventDetails], str]]] = {
+    TaskEventType.TERMINATED: _render_terminated,
+    TaskEventType.RESTARTING: _render_restarting,
+    TaskEventType.SIGNALING: _render_signaling,
+    TaskEventType.KILLING: _render_killing,
+    TaskEventType.SIBLING_TASK_FAILED: _render_sibling_failed,
 }
 
 
 def make_task_event_view(event: TaskEvent) -> TaskEventView:
-    """The event as replies show it."""
+    """Return the event as replies show it."""
     details = event.details or {}
     return TaskEventView(
         type=event.type,
@@ -140,10 +142,10 @@ def make_task_event_view(event: TaskEvent) -> TaskEventView:
         display_message=render_event_message(event),
         details=event.details,
         fails_task=details.get("fails_task") == "true",
-        exit_code=_whole(details, "exit_code"),
-        signal=_whole(details, "signal"),
-        start_delay=_whole(details, "start_delay"),
-        disk_limit=_whole(details, "disk_limit"),
+        exit_code=_parse_int(details, "exit_code"),
+        signal=_parse_int(details, "signal"),
+        start_delay=_parse_int(details, "start_delay"),
+        disk_limit=_parse_int(details, "disk_limit"),
         restart_reason=details.get("restart_reason", ""),
         setup_error=details.get("setup_error", ""),
         driver_error=details.get("driver_error", ""),
@@ -159,7 +161,7 @@ def make_task_event_view(event: TaskEvent) -> TaskEventView:
 
 
 def make_task_state_view(state: TaskState) -> TaskStateView:
-    """The state as replies show it."""
+    """Return the task state as replies show it."""
     return TaskStateView(
         state=state.state,
         failed=state.failed,
@@ -172,7 +174,7 @@ def make_task_state_view(state: TaskState) -> TaskStateView:
     )
 
 
-def _whole(details: EventDetails, name: str) -> int:
-    """A detail as a number; 0 where it is missing or a word (an API signal is named `SIGUSR1`)."""
+def _parse_int(details: EventDetails, name: str) -> int:
+    """Return a detail as an integer; 0 if it is missing or a word (API signals have names such as `SIGUSR1`)."""
     text = details.get(name, "")
     return int(text) if text.removeprefix("-").isdecimal() else 0

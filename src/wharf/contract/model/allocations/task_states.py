@@ -1,7 +1,6 @@
-"""The states of one allocation's tasks and the events that led to them, as the node reports them.
+"""The states of an allocation's tasks, and the events that led to them, as the node reports them.
 
-A node writes them, servers keep and show them. Texts that can be derived from an event's details are derived when the
-event is shown (`display_message`), not stored.
+Texts that can be derived from an event's details are derived when the event is shown (`display_message`), not stored.
 """
 
 import datetime
@@ -17,6 +16,8 @@ class TaskStatus(enum.StrEnum):
 
 
 class TaskEventType(enum.StrEnum):
+    """The types of task events, by their names in Nomad's API."""
+
     RECEIVED = "Received"
     SETUP = "Task Setup"
     STARTED = "Started"
@@ -53,10 +54,11 @@ class TaskEventType(enum.StrEnum):
 
 
 MAX_TASK_EVENTS = 10
+"""Events stored for each task, the newest; limits the size of an allocation."""
 
 
 class TaskEvent(SparseRecord):
-    """One thing that happened to a task. `type` is text: a newer node may report kinds that this program lacks."""
+    """An event in the life of a task. `type` is text, because a newer node may report types that this version lacks."""
 
     type: str
     time: int = 0  # ns since the epoch
@@ -66,7 +68,7 @@ class TaskEvent(SparseRecord):
 
 
 class TaskEventView(Record):
-    """An event as replies show it: also with the older readers' fields, which are always there."""
+    """An event as replies show it, with the fields that older clients always expect."""
 
     type: str
     time: int = 0
@@ -95,7 +97,7 @@ class TaskEventView(Record):
 
 
 class TaskState(Record):
-    """Where one task stands."""
+    """The state of one task."""
 
     state: TaskStatus
     failed: bool = False
@@ -112,7 +114,7 @@ class TaskState(Record):
 
 
 class TaskStateView(Record):
-    """Where one task stands, as replies show it."""
+    """The state of one task, as replies show it."""
 
     state: TaskStatus
     failed: bool = False

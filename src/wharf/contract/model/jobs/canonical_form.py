@@ -1,10 +1,7 @@
-"""The canonical form of services and their checks (jobs.md 2.7): names worked out, checks inheriting from the service.
+"""The canonical form of a job: every default is written out, and every empty list and map is None (jobs.md 2).
 
-The canonical form of a job: every default written out, every empty list and map None (jobs.md 2).
-
-The canonical form of a canonical job is itself. Nothing is judged here: what is wrong stays as it is, so that
-validation can speak about what was given. Words that are empty count as not given; numbers never do. What a group
-inherits field by field was settled when the job was read (`inheritance`).
+Canonicalizing twice changes nothing. Invalid values stay unchanged, so that validation can report what was submitted. An empty
+text counts as not set; a number never does. Fields that a group inherits one by one were filled in by `inheritance`.
 """
 
 from collections.abc import Callable
@@ -45,20 +42,22 @@ from wharf.contract.model.scaling import ScalingKind, ScalingPolicy
 from wharf.contract.model.times import SECOND
 
 VARIABLE_PREFIX: Final = "${"
+"""The beginning of a variable reference in the name of a service."""
 
 
 def canonicalize_services(
     services: tuple[Service, ...] | None, *, job: Job, group: str, task: str | None
 ) -> tuple[Service, ...] | None:
-    """The services of a group (task None) or of a task."""
+    """Return the canonical services of a task, or of the group if `task` is None."""
     if not services:
         return None
-    return tuple([_service(service, job, group, task) for service in services])
+    return tuple([_canonicalize_service(service, job, group, task) for service in services])
 
 
-def _service(service: Service, job: Job, group: str, task: str | None) -> Service:
+def _canonicalize_service(service: Service, job: Job, group: str, task: str | None) -> Service:
+    """Return the canonical form of a service and its checks."""
     provider = service.provider or ServiceProvider.CONSUL
-    name = _service_name(service.name, job.name, group, task)
+    name = _build_service_name(service.name, job.name, group, task)
     on_update = service.on_update or OnUpdate.REQUIRE_HEALTHY
     service = msgspec.structs.replace(
         service,
@@ -77,11 +76,12 @@ def _service(service: Service, job: Job, group: str, task: str | None) -> Servic
     )
     if service.is_native:
         service = msgspec.structs.replace(service, namespace=job.namespace)
-    checks = tuple([_check(check, service) for check in service.checks or ()])
+    checks = tuple([_canonicalize_check(check, service) for check in service.checks or ()])
     return msgspec.structs.replace(service, checks=checks or None)
 
 
-def _check(check: ServiceCheck, service: Service) -> ServiceCheck:
+def _canonicalize_check(check: ServiceCheck, service: Service) -> ServiceCheck:
+    """Return the canonical form of a check, which inherits from its service."""
     return msgspec.structs.replace(
         check,
         name=check.name or f'service: "{service.name}" check',
@@ -93,21 +93,22 @@ def _check(check: ServiceCheck, service: Service) -> ServiceCheck:
     )
 
 
-def _service_name(name: str, job: str, group: str, task: str | None) -> str:
+def _build_service_name(name: str, job: str, group: str, task: str | None) -> str:
+    """Return the name of a service with its variables replaced, or the default name if it is empty."""
     base = f"{job}-{group}" if task is None else f"{job}-{group}-{task}"
     name = name or base
     if VARIABLE_PREFIX not in name:
         return name
     values = {"${JOB}": job, "${TASKGROUP}": group, "${TASK}": task or "", "${BASE}": base}
-    for hole, value in values.items():
-        # A value with a hole of its own is left alone: filling it later would make another name each time.
+    for variable, value in values.items():
+        # A value that contains a variable is not inserted, because canonicalizing twice would change the name again.
         if VARIABLE_PREFIX not in value:
-            name = name.replace(hole, value)
+            name = name.replace(variable, value)
     return name
 
 
 DEFAULT_JOB_SETTINGS: Final = JobSettings()
-# Whom the token that every task gets is made out to: the cluster itself.
+# The audience of the identity token that every task gets: the cluster itself.
 DEFAULT_AUDIENCE: Final = ("wharf",)
 DEFAULT_CHANGE_SIGNAL: Final = "SIGHUP"
 
@@ -115,58 +116,62 @@ S = TypeVar("S", bound=msgspec.Struct)
 
 
 def canonicalize_job(job: Job, settings: JobSettings = DEFAULT_JOB_SETTINGS) -> Job:
-    """The job with every default written out. Constraints that its parts imply are added by `implied`, not here."""
-    job = _with(
+    """Return the job with every default written out. `implied_constraints` adds the implied constraints."""
+    job = _replace_fields(
         job,
         name=job.name or job.id,
         namespace=job.namespace or DEFAULT_NAMESPACE,
-        region=_region(job, settings),
+        region=_get_region(job, settings),
         type=job.type or JobType.SERVICE,
         priority=job.priority or settings.default_priority,
         datacenters=job.datacenters or ("*",),
         node_pool=job.node_pool or settings.node_pool or DEFAULT_NODE_POOL,
         constraints=job.constraints or None,
         affinities=job.affinities or None,
-        spreads=_spreads(job.spreads),
+        spreads=_canonicalize_spreads(job.spreads),
         task_groups=job.task_groups or None,
-        update=_update_of_job(job),
-        periodic=_periodic(job.periodic),
-        parameterized_job=_parameterized(job.parameterized_job),
+        update=_build_job_update(job),
+        periodic=_canonicalize_periodic(job.periodic),
+        parameterized_job=_canonicalize_parameterized(job.parameterized_job),
         meta=job.meta or None,
-        ui=_ui(job.ui),
+        ui=_canonicalize_ui(job.ui),
         payload=job.payload or None,
     )
     if job.task_groups is None:
         return job
-    return _with(job, task_groups=_each(job.task_groups, lambda group: _group(group, job)))
+    return _replace_fields(
+        job, task_groups=_apply_to_each(job.task_groups, lambda group: _canonicalize_group(group, job))
+    )
 
 
-def _with(record: S, **fields: object) -> S:
-    """The record with these fields, the same object where nothing changes."""
+def _replace_fields(record: S, **fields: object) -> S:
+    """Return the record with these fields replaced. Returns the same object if nothing changes."""
     changed = {
         name: value for name, value in fields.items() if value is not (old := getattr(record, name)) and value != old
     }
     return msgspec.structs.replace(record, **changed) if changed else record
 
 
-def _each(records: tuple[S, ...], make: Callable[[S], S]) -> tuple[S, ...]:
-    """Each one made canonical; the same tuple where nothing changes."""
-    made = tuple([make(record) for record in records])
-    return records if all(map(is_, made, records)) else made
+def _apply_to_each(records: tuple[S, ...], canonicalize: Callable[[S], S]) -> tuple[S, ...]:
+    """Apply `canonicalize` to all records. Returns the same tuple if nothing changes."""
+    canonical = tuple([canonicalize(record) for record in records])
+    return records if all(map(is_, canonical, records)) else canonical
 
 
-def _each_or_none(records: tuple[S, ...] | None, make: Callable[[S], S]) -> tuple[S, ...] | None:
-    return _each(records, make) if records else None
+def _apply_to_each_or_none(records: tuple[S, ...] | None, canonicalize: Callable[[S], S]) -> tuple[S, ...] | None:
+    """Apply `canonicalize` to all records. Returns None for an empty tuple."""
+    return _apply_to_each(records, canonicalize) if records else None
 
 
-def _region(job: Job, settings: JobSettings) -> str:
+def _get_region(job: Job, settings: JobSettings) -> str:
+    """Return the job's region; the default region stands for the server's own."""
     if job.multiregion is not None:
         return DEFAULT_REGION
     return settings.region if job.region in ("", DEFAULT_REGION) else job.region
 
 
-def _update_of_job(job: Job) -> UpdatePolicy | None:
-    """The job keeps only what the old rolling update needs; the rest lives in the groups."""
+def _build_job_update(job: Job) -> UpdatePolicy | None:
+    """Return the job's own update block: only the fields for rolling updates without deployments; groups have the rest."""
     update = job.update
     if job.type not in defaults.UPDATE_POLICIES and job.type:
         return update if update is not None and update != EMPTY_UPDATE_POLICY else None
@@ -179,10 +184,11 @@ EMPTY_UPDATE_POLICY: Final = UpdatePolicy(
 )
 
 
-def _periodic(periodic: Periodic | None) -> Periodic | None:
+def _canonicalize_periodic(periodic: Periodic | None) -> Periodic | None:
+    """Return the canonical form of a periodic block."""
     if periodic is None:
         return None
-    return _with(
+    return _replace_fields(
         periodic,
         specs=periodic.specs or None,
         spec_type=periodic.spec_type or "cron",
@@ -191,10 +197,11 @@ def _periodic(periodic: Periodic | None) -> Periodic | None:
     )
 
 
-def _parameterized(parameterized: Parameterized | None) -> Parameterized | None:
+def _canonicalize_parameterized(parameterized: Parameterized | None) -> Parameterized | None:
+    """Return the canonical form of a parameterized block."""
     if parameterized is None:
         return None
-    return _with(
+    return _replace_fields(
         parameterized,
         payload=parameterized.payload or "optional",
         meta_required=parameterized.meta_required or None,
@@ -202,27 +209,28 @@ def _parameterized(parameterized: Parameterized | None) -> Parameterized | None:
     )
 
 
-def _ui(ui: UI | None) -> UI | None:
-    return None if ui is None else _with(ui, links=ui.links or None)
+def _canonicalize_ui(ui: UI | None) -> UI | None:
+    return None if ui is None else _replace_fields(ui, links=ui.links or None)
 
 
-def _spreads(spreads: tuple[Spread, ...] | None) -> tuple[Spread, ...] | None:
+def _canonicalize_spreads(spreads: tuple[Spread, ...] | None) -> tuple[Spread, ...] | None:
     if not spreads:
         return None
-    return _each(spreads, lambda spread: _with(spread, spread_target=spread.spread_target or None))
+    return _apply_to_each(spreads, lambda spread: _replace_fields(spread, spread_target=spread.spread_target or None))
 
 
 # ---- groups
 
 
-def _group(group: TaskGroup, job: Job) -> TaskGroup:
-    disconnect = _disconnect(group)
+def _canonicalize_group(group: TaskGroup, job: Job) -> TaskGroup:
+    """Return the canonical form of a group and its tasks."""
+    disconnect = _build_disconnect(group)
     restart = group.restart_policy or defaults.get_restart_policy(job.type)
-    group = _with(
+    group = _replace_fields(
         group,
         update=group.update or defaults.UPDATE_POLICIES.get(job.type),
         migrate=group.migrate or defaults.MIGRATE_POLICIES.get(job.type),
-        restart_policy=_with(restart, mode=restart.mode or "fail"),
+        restart_policy=_replace_fields(restart, mode=restart.mode or "fail"),
         reschedule_policy=group.reschedule_policy or defaults.RESCHEDULE_POLICIES.get(job.type),
         disconnect=disconnect,
         stop_after_client_disconnect=None,
@@ -230,24 +238,24 @@ def _group(group: TaskGroup, job: Job) -> TaskGroup:
         prevent_reschedule_on_lost=False,
         constraints=group.constraints or None,
         affinities=group.affinities or None,
-        spreads=_spreads(group.spreads),
-        networks=_networks(group.networks),
-        volumes=_volumes(group.volumes),
+        spreads=_canonicalize_spreads(group.spreads),
+        networks=_canonicalize_networks(group.networks),
+        volumes=_canonicalize_volumes(group.volumes),
         services=canonicalize_services(group.services, job=job, group=group.name, task=None),
-        scaling=_scaling(group.scaling, job, group),
-        consul=_consul(group.consul, job),
+        scaling=_canonicalize_scaling(group.scaling, job, group),
+        consul=_canonicalize_consul(group.consul, job),
         meta=group.meta or None,
         tasks=group.tasks or None,
     )
     if group.tasks is None:
         return group
-    return _with(group, tasks=_each(group.tasks, lambda task: _task(task, job, group)))
+    return _replace_fields(group, tasks=_apply_to_each(group.tasks, lambda task: _canonicalize_task(task, job, group)))
 
 
-def _disconnect(group: TaskGroup) -> DisconnectPolicy | None:
-    """The three old fields say the same as a block does; where there is a block, it counts."""
+def _build_disconnect(group: TaskGroup) -> DisconnectPolicy | None:
+    """Return the disconnect block. Without one, it is built from the three deprecated fields."""
     if group.disconnect is not None:
-        return _with(group.disconnect, reconcile=group.disconnect.reconcile or ReconcileStrategy.BEST_SCORE)
+        return _replace_fields(group.disconnect, reconcile=group.disconnect.reconcile or ReconcileStrategy.BEST_SCORE)
     stop_after, lost_after = group.stop_after_client_disconnect, group.max_client_disconnect
     if stop_after is None and lost_after is None and not group.prevent_reschedule_on_lost:
         return None
@@ -256,75 +264,86 @@ def _disconnect(group: TaskGroup) -> DisconnectPolicy | None:
     )
 
 
-def _scaling(scaling: ScalingPolicy | None, job: Job, group: TaskGroup) -> ScalingPolicy | None:
+def _canonicalize_scaling(scaling: ScalingPolicy | None, job: Job, group: TaskGroup) -> ScalingPolicy | None:
+    """Return the scaling policy with its target, the group."""
     if scaling is None:
         return None
     target = {"Namespace": job.namespace, "Job": job.id, "Group": group.name}
-    return _with(scaling, type=scaling.type or ScalingKind.HORIZONTAL, target=target, policy=scaling.policy or None)
+    return _replace_fields(
+        scaling, type=scaling.type or ScalingKind.HORIZONTAL, target=target, policy=scaling.policy or None
+    )
 
 
-def _consul(consul: Consul | None, job: Job) -> Consul | None:
+def _canonicalize_consul(consul: Consul | None, job: Job) -> Consul | None:
+    """Return the Consul block, with the namespace and the cluster filled in."""
     if consul is None:
         return Consul(namespace=job.consul_namespace) if job.consul_namespace else None
-    return _with(
+    return _replace_fields(
         consul, namespace=consul.namespace or job.consul_namespace, cluster=consul.cluster or DEFAULT_CLUSTER_NAME
     )
 
 
-def _networks(networks: tuple[NetworkResource, ...] | None) -> tuple[NetworkResource, ...] | None:
+def _canonicalize_networks(networks: tuple[NetworkResource, ...] | None) -> tuple[NetworkResource, ...] | None:
     if not networks:
         return None
-    return _each(networks, _network)
+    return _apply_to_each(networks, _canonicalize_network)
 
 
-def _network(network: NetworkResource) -> NetworkResource:
-    return _with(
+def _canonicalize_network(network: NetworkResource) -> NetworkResource:
+    """Return the canonical form of a network."""
+    return _replace_fields(
         network,
-        dns=_dns(network.dns),
-        reserved_ports=_ports(network.reserved_ports),
-        dynamic_ports=_ports(network.dynamic_ports),
-        cni=_cni(network.cni),
+        dns=_canonicalize_dns(network.dns),
+        reserved_ports=_canonicalize_ports(network.reserved_ports),
+        dynamic_ports=_canonicalize_ports(network.dynamic_ports),
+        cni=_canonicalize_cni(network.cni),
     )
 
 
-def _dns(dns: DNS | None) -> DNS | None:
+def _canonicalize_dns(dns: DNS | None) -> DNS | None:
     if dns is None or not (dns.servers or dns.searches or dns.options):
         return None
-    return _with(dns, servers=dns.servers or None, searches=dns.searches or None, options=dns.options or None)
+    return _replace_fields(dns, servers=dns.servers or None, searches=dns.searches or None, options=dns.options or None)
 
 
-def _cni(cni: CNI | None) -> CNI | None:
+def _canonicalize_cni(cni: CNI | None) -> CNI | None:
     return cni if cni is not None and cni.args else None
 
 
-def _ports(ports: tuple[Port, ...] | None) -> tuple[Port, ...] | None:
+def _canonicalize_ports(ports: tuple[Port, ...] | None) -> tuple[Port, ...] | None:
+    """Return the ports with the default host network filled in."""
     if not ports:
         return None
-    return _each(ports, lambda port: _with(port, host_network=port.host_network or DEFAULT_HOST_NETWORK))
+    return _apply_to_each(
+        ports, lambda port: _replace_fields(port, host_network=port.host_network or DEFAULT_HOST_NETWORK)
+    )
 
 
-def _volumes(volumes: dict[str, VolumeRequest] | None) -> dict[str, VolumeRequest] | None:
-    """Requests of an unknown type are dropped without a word, as the reference says (jobs.md 2.2)."""
-    kept = {
-        name: _with(request, name=request.name or name, mount_options=_mount_options(request.mount_options))
+def _canonicalize_volumes(volumes: dict[str, VolumeRequest] | None) -> dict[str, VolumeRequest] | None:
+    """Return the volume requests. Requests of an unknown type are dropped without an error (jobs.md 2.2)."""
+    known_volumes = {
+        name: _replace_fields(
+            request, name=request.name or name, mount_options=_canonicalize_mount_options(request.mount_options)
+        )
         for name, request in (volumes or {}).items()
         if request.type in (VolumeType.HOST, VolumeType.CSI)
     }
-    return kept or None
+    return known_volumes or None
 
 
-def _mount_options(options: MountOptions | None) -> MountOptions | None:
+def _canonicalize_mount_options(options: MountOptions | None) -> MountOptions | None:
     if options is None or not (options.fs_type or options.mount_flags):
         return None
-    return _with(options, mount_flags=options.mount_flags or None)
+    return _replace_fields(options, mount_flags=options.mount_flags or None)
 
 
 # ---- tasks
 
 
-def _task(task: Task, job: Job, group: TaskGroup) -> Task:
+def _canonicalize_task(task: Task, job: Job, group: TaskGroup) -> Task:
+    """Return the canonical form of a task."""
     restart = task.restart_policy or group.restart_policy or defaults.get_restart_policy(job.type)
-    return _with(
+    return _replace_fields(
         task,
         config=task.config or None,
         env=task.env or None,
@@ -332,67 +351,72 @@ def _task(task: Task, job: Job, group: TaskGroup) -> Task:
         constraints=task.constraints or None,
         affinities=task.affinities or None,
         services=canonicalize_services(task.services, job=job, group=group.name, task=task.name),
-        vault=_vault(task.vault, job),
-        consul=None if task.consul is None else _consul(task.consul, job),
-        templates=_each_or_none(task.templates, _template),
-        artifacts=_each_or_none(task.artifacts, _artifact),
-        resources=_resources(task.resources),
-        restart_policy=_with(restart, mode=restart.mode or "fail"),
-        volume_mounts=_each_or_none(task.volume_mounts, _volume_mount),
+        vault=_canonicalize_vault(task.vault, job),
+        consul=None if task.consul is None else _canonicalize_consul(task.consul, job),
+        templates=_apply_to_each_or_none(task.templates, _canonicalize_template),
+        artifacts=_apply_to_each_or_none(task.artifacts, _canonicalize_artifact),
+        resources=_canonicalize_resources(task.resources),
+        restart_policy=_replace_fields(restart, mode=restart.mode or "fail"),
+        volume_mounts=_apply_to_each_or_none(task.volume_mounts, _canonicalize_volume_mount),
         scaling_policies=task.scaling_policies or None,
-        csi_plugin_config=_csi_plugin(task.csi_plugin_config),
-        identity=_identity(task.identity),
-        identities=_each_or_none(task.identities, _named_identity),
+        csi_plugin_config=_canonicalize_csi_plugin(task.csi_plugin_config),
+        identity=_canonicalize_default_identity(task.identity),
+        identities=_apply_to_each_or_none(task.identities, _canonicalize_identity),
         secrets=task.secrets or None,
-        actions=_each_or_none(task.actions, lambda action: _with(action, args=action.args or None)),
+        actions=_apply_to_each_or_none(task.actions, lambda action: _replace_fields(action, args=action.args or None)),
         schedule=task.schedule or None,
     )
 
 
-def _resources(resources: Resources) -> Resources:
-    return _with(
+def _canonicalize_resources(resources: Resources) -> Resources:
+    """Return the canonical form of a task's resources."""
+    return _replace_fields(
         resources,
         disk_mb=0,
-        networks=_networks(resources.networks),
-        devices=_each_or_none(resources.devices, _device),
-        numa=_numa(resources.numa),
+        networks=_canonicalize_networks(resources.networks),
+        devices=_apply_to_each_or_none(resources.devices, _canonicalize_device),
+        numa=_canonicalize_numa(resources.numa),
     )
 
 
-def _device(device: RequestedDevice) -> RequestedDevice:
-    return _with(device, constraints=device.constraints or None, affinities=device.affinities or None)
+def _canonicalize_device(device: RequestedDevice) -> RequestedDevice:
+    return _replace_fields(device, constraints=device.constraints or None, affinities=device.affinities or None)
 
 
-def _numa(numa: NUMA | None) -> NUMA | None:
-    return None if numa is None else _with(numa, affinity=numa.affinity or "none", devices=numa.devices or None)
+def _canonicalize_numa(numa: NUMA | None) -> NUMA | None:
+    return (
+        None if numa is None else _replace_fields(numa, affinity=numa.affinity or "none", devices=numa.devices or None)
+    )
 
 
-def _template(template: Template) -> Template:
+def _canonicalize_template(template: Template) -> Template:
+    """Return the canonical form of a template."""
     mode = template.change_mode or ChangeMode.RESTART
     signal = template.change_signal.upper()
-    return _with(
+    return _replace_fields(
         template,
         change_mode=mode,
         change_signal=signal or (DEFAULT_CHANGE_SIGNAL if mode == ChangeMode.SIGNAL else ""),
-        change_script=_change_script(template.change_script),
+        change_script=_canonicalize_change_script(template.change_script),
         perms=template.perms or "0644",
         left_delim=template.left_delim or "{{",
         right_delim=template.right_delim or "}}",
     )
 
 
-def _change_script(script: ChangeScript | None) -> ChangeScript | None:
+def _canonicalize_change_script(script: ChangeScript | None) -> ChangeScript | None:
     if script is None:
         return None
-    return _with(script, args=script.args or None, timeout=script.timeout or 5 * SECOND)
+    return _replace_fields(script, args=script.args or None, timeout=script.timeout or 5 * SECOND)
 
 
-def _artifact(artifact: Artifact) -> Artifact:
+def _canonicalize_artifact(artifact: Artifact) -> Artifact:
+    """Return the canonical form of an artifact. Without a destination it is stored below `local/`."""
     mode = artifact.getter_mode or GetterMode.ANY
     destination = artifact.relative_dest
     if not destination:
-        destination = "local/" + (_file_name(artifact.getter_source) if mode == GetterMode.FILE else "")
-    return _with(
+        destination = "local/" + (_get_file_name(artifact.getter_source) if mode == GetterMode.FILE else "")
+    return _replace_fields(
         artifact,
         getter_mode=mode,
         relative_dest=destination,
@@ -401,15 +425,16 @@ def _artifact(artifact: Artifact) -> Artifact:
     )
 
 
-def _file_name(source: str) -> str:
-    """The last part of the source's path."""
+def _get_file_name(source: str) -> str:
+    """Return the last part of the path of a source URL."""
     return source.split("?", 1)[0].split("#", 1)[0].rstrip("/").rsplit("/", 1)[-1]
 
 
-def _vault(vault: Vault | None, job: Job) -> Vault | None:
+def _canonicalize_vault(vault: Vault | None, job: Job) -> Vault | None:
+    """Return the canonical form of a Vault block."""
     if vault is None:
         return None
-    return _with(
+    return _replace_fields(
         vault,
         namespace=vault.namespace or job.vault_namespace,
         cluster=vault.cluster or DEFAULT_CLUSTER_NAME,
@@ -418,14 +443,15 @@ def _vault(vault: Vault | None, job: Job) -> Vault | None:
     )
 
 
-def _volume_mount(mount: VolumeMount) -> VolumeMount:
-    return _with(mount, propagation_mode=mount.propagation_mode or "private")
+def _canonicalize_volume_mount(mount: VolumeMount) -> VolumeMount:
+    return _replace_fields(mount, propagation_mode=mount.propagation_mode or "private")
 
 
-def _csi_plugin(plugin: CSIPluginConfig | None) -> CSIPluginConfig | None:
+def _canonicalize_csi_plugin(plugin: CSIPluginConfig | None) -> CSIPluginConfig | None:
+    """Return the canonical form of a CSI plugin block."""
     if plugin is None:
         return None
-    return _with(
+    return _replace_fields(
         plugin,
         mount_dir=plugin.mount_dir or "/csi",
         stage_publish_base_dir=plugin.stage_publish_base_dir or "/local/csi",
@@ -436,15 +462,16 @@ def _csi_plugin(plugin: CSIPluginConfig | None) -> CSIPluginConfig | None:
 DEFAULT_IDENTITY: Final = WorkloadIdentity(name=DEFAULT_IDENTITY_NAME, audience=DEFAULT_AUDIENCE)
 
 
-def _identity(identity: WorkloadIdentity | None) -> WorkloadIdentity:
-    """Every task has an identity of its own, also one that asked for none."""
+def _canonicalize_default_identity(identity: WorkloadIdentity | None) -> WorkloadIdentity:
+    """Return the default identity of a task. Every task has one, even if its job declares none."""
     if identity is None:
         return DEFAULT_IDENTITY
-    return _with(_named_identity(identity), audience=identity.audience or DEFAULT_AUDIENCE)
+    return _replace_fields(_canonicalize_identity(identity), audience=identity.audience or DEFAULT_AUDIENCE)
 
 
-def _named_identity(identity: WorkloadIdentity) -> WorkloadIdentity:
-    return _with(
+def _canonicalize_identity(identity: WorkloadIdentity) -> WorkloadIdentity:
+    """Return the canonical form of an additional identity."""
+    return _replace_fields(
         identity,
         name=identity.name or DEFAULT_IDENTITY_NAME,
         audience=identity.audience or None,

@@ -1,6 +1,6 @@
-"""What a job asks of the nodes it may run on: constraints, affinities, spreads.
+"""Constraints, affinities and spreads: requirements and preferences of a job for its nodes.
 
-Only the words and their shape live here. Whether a node satisfies them is decided by the scheduler.
+Holds the records only. The scheduler decides whether a node satisfies them.
 """
 
 from enum import StrEnum
@@ -9,7 +9,7 @@ from wharf.contract.model.record import Record
 
 
 class Operand(StrEnum):
-    """How a constraint or an affinity compares its two targets. A submitted operand is text until it is validated."""
+    """How a constraint or an affinity compares its two targets. A submitted operand is any text until it is validated."""
 
     EQUALS = "="
     EQUALS_TWICE = "=="
@@ -33,7 +33,7 @@ class Operand(StrEnum):
 
 
 class Constraint(Record):
-    """A node that does not satisfy this is not used at all."""
+    """A node that does not satisfy this is not used."""
 
     l_target: str = ""
     r_target: str = ""
@@ -44,7 +44,7 @@ class Constraint(Record):
 
 
 class Affinity(Record):
-    """A node that satisfies this is preferred (or avoided, with a negative weight)."""
+    """A node that satisfies this is preferred, or avoided if the weight is negative."""
 
     l_target: str = ""
     r_target: str = ""
@@ -53,14 +53,14 @@ class Affinity(Record):
 
 
 class SpreadTarget(Record):
-    """The share of the allocations that should have this value of the spread's attribute."""
+    """The share of the allocations, in percent, that should have this value of the spread's attribute."""
 
     value: str = ""
     percent: int = 0
 
 
 class Spread(Record):
-    """Allocations should be spread over the values of an attribute."""
+    """A preference to distribute the allocations over the values of a node attribute."""
 
     attribute: str = ""
     weight: int = 50

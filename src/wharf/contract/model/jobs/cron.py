@@ -1,10 +1,10 @@
-"""Cron expressions of five to seven fields, and when they come next in a time zone (scheduling.md 8.1).
+"""Cron expressions with five to seven fields, and their next time in a time zone (scheduling.md 8.1).
 
-Five fields are minute, hour, day of month, month, day of week; a sixth is the year; with seven the first is the second.
-Lists, ranges, steps and names; `L`, `LW` and `15W` in the day of month; `5L` (the last Friday) and `5#2` (the second) in
-the day of week, where 0 and 7 are Sunday. Where both day fields say something, a day that suits either is meant.
+Five fields are minute, hour, day of month, month, day of week; a sixth is the year; with seven the first is the second. Lists,
+ranges, steps and names are supported; also `L`, `LW` and `15W` in the day of month, and `5L` (the last Friday) and `5#2` (the
+second Friday) in the day of week, where 0 and 7 are Sunday. If both day fields are restricted, a day needs to match only one.
 
-Clock changes: a local time that is skipped does not come that day; one that is repeated comes at both instants.
+Daylight saving time: a skipped local time does not occur on that day; a repeated one occurs at both instants.
 """
 
 import bisect
@@ -21,11 +21,13 @@ import msgspec
 MIN_YEAR: Final = 1970
 MAX_YEAR: Final = 2099
 MAX_CRON_CHARS: Final = 1_000
+"""Length of an expression; limits the time to parse it."""
 
 UTC: Final = datetime.UTC
 ONE_SECOND: Final = datetime.timedelta(seconds=1)
 ONE_DAY: Final = datetime.timedelta(days=1)
 OFFSET_CHECK_INTERVAL: Final = datetime.timedelta(hours=6)
+"""Step of the search for an offset change; zones do not change twice within this time."""
 
 CRON_ALIASES: Final[Mapping[str, str]] = {
     "@yearly": "0 0 1 1 *", "@annually": "0 0 1 1 *", "@monthly": "0 0 1 * *", "@weekly": "0 0 * * 0",
@@ -34,17 +36,19 @@ CRON_ALIASES: Final[Mapping[str, str]] = {
 MONTHS: Final[Mapping[str, int]] = {name.upper(): n for n, name in enumerate(calendar.month_abbr) if n} | {
     name.upper(): n for n, name in enumerate(calendar.month_name) if n
 }
-# Cron counts from Sunday, the calendar module from Monday.
+# Cron counts weekdays from Sunday, the calendar module from Monday.
 WEEKDAYS: Final[Mapping[str, int]] = {name.upper(): (n + 1) % 7 for n, name in enumerate(calendar.day_abbr)} | {
     name.upper(): (n + 1) % 7 for n, name in enumerate(calendar.day_name)
 }
 
 
 class CronError(ValueError):
-    """The text is no cron expression, or no time zone; says which field and why."""
+    """The text is not a cron expression or a time zone. The message names the field and the reason."""
 
 
 class _Field(msgspec.Struct, frozen=True):
+    """One field of an expression: its name in messages, its range, and the names of its values."""
+
     label: str
     low: int
     high: int
@@ -61,7 +65,7 @@ YEAR_FIELD: Final = _Field("year", MIN_YEAR, MAX_YEAR)
 
 
 class _Days(msgspec.Struct, frozen=True):
-    """Which days of a month are meant."""
+    """The days that the two day fields select."""
 
     any_day: bool
     days: frozenset[int] = frozenset()
@@ -73,8 +77,8 @@ class _Days(msgspec.Struct, frozen=True):
     # (weekday, which one of the month)
     nth_weekdays: frozenset[tuple[int, int]] = frozenset()
 
-    def in_month(self, year: int, month: int) -> list[int]:
-        """The days, in order."""
+    def list_in_month(self, year: int, month: int) -> list[int]:
+        """Return the selected days of a month, in order."""
         length = calendar.monthrange(year, month)[1]
         if self.any_day:
             return list(range(1, length + 1))
@@ -82,8 +86,8 @@ class _Days(msgspec.Struct, frozen=True):
         if self.last:
             found.add(length)
         if self.last_workday:
-            found.add(_workday_near(year, month, length, length))
-        found.update(_workday_near(year, month, day, length) for day in self.workdays_near if day <= length)
+            found.add(_find_nearest_workday(year, month, length, length))
+        found.update(_find_nearest_workday(year, month, day, length) for day in self.workdays_near if day <= length)
         first = (calendar.weekday(year, month, 1) + 1) % 7
         for weekday in self.weekdays:
             found.update(range(1 + (weekday - first) % 7, length + 1, 7))
@@ -96,8 +100,8 @@ class _Days(msgspec.Struct, frozen=True):
         return sorted(found)
 
 
-def _workday_near(year: int, month: int, day: int, length: int) -> int:
-    """The working day nearest to a day, never leaving the month."""
+def _find_nearest_workday(year: int, month: int, day: int, length: int) -> int:
+    """Return the working day nearest to a day, within the same month. `length` is the number of days of the month."""
     weekday = calendar.weekday(year, month, day)
     if weekday == calendar.SATURDAY:
         return day - 1 if day > 1 else day + 2
@@ -107,7 +111,7 @@ def _workday_near(year: int, month: int, day: int, length: int) -> int:
 
 
 class CronSchedule(msgspec.Struct, frozen=True):
-    """A parsed expression."""
+    """A parsed cron expression."""
 
     seconds: tuple[int, ...]
     minutes: tuple[int, ...]
@@ -117,43 +121,45 @@ class CronSchedule(msgspec.Struct, frozen=True):
     years: tuple[int, ...]
 
     def find_next_time(self, instant: datetime.datetime, zone: datetime.tzinfo) -> datetime.datetime | None:
-        """The first instant (UTC) after that one that the expression means in the zone; None if none is left."""
-        # Between two changes of the zone's offset local time runs as UTC does. So each such stretch is looked at alone.
-        moment = instant.astimezone(UTC).replace(microsecond=0) + ONE_SECOND
-        while moment.year <= MAX_YEAR:
-            offset = _offset(moment, zone)
-            local = self._first_from((moment + offset).replace(tzinfo=None))
-            if local is None:
+        """Return the first time (UTC) after `instant` that matches in the zone, or `None` if there is none."""
+        # Between two offset changes of the zone, local time advances like UTC. Each such period is searched separately.
+        current = instant.astimezone(UTC).replace(microsecond=0) + ONE_SECOND
+        while current.year <= MAX_YEAR:
+            offset = _get_utc_offset(current, zone)
+            local_match = self._find_local_time((current + offset).replace(tzinfo=None))
+            if local_match is None:
                 return None
-            found = local.replace(tzinfo=UTC) - offset
-            change = _offset_change(zone, moment, min(found, moment + ONE_DAY), offset)
-            if change is None and found <= moment + ONE_DAY:
-                return found
-            # Nothing is due within a day, nor repeated by a change of the clock: go on shortly before what was found.
-            moment = change or max(found - 2 * ONE_DAY, moment + ONE_DAY)
+            match = local_match.replace(tzinfo=UTC) - offset
+            change = _find_offset_change(zone, current, min(match, current + ONE_DAY), offset)
+            if change is None and match <= current + ONE_DAY:
+                return match
+            # No match within a day, or the offset changes first: continue at the change, or shortly before the match.
+            current = change or max(match - 2 * ONE_DAY, current + ONE_DAY)
         return None
 
-    def _first_from(self, local: datetime.datetime) -> datetime.datetime | None:
-        """The first local time that is not before that one."""
-        for day in self._days_from(local):
+    def _find_local_time(self, local: datetime.datetime) -> datetime.datetime | None:
+        """Return the first matching local time at or after `local`."""
+        for day in self._iter_days(local):
             clock = (0, 0, 0) if day > local.date() else (local.hour, local.minute, local.second)
-            found = self._time_from(*clock)
+            found = self._find_time_of_day(*clock)
             if found is not None:
                 return datetime.datetime(day.year, day.month, day.day, *found)
         return None
 
-    def _days_from(self, local: datetime.datetime) -> Iterator[datetime.date]:
+    def _iter_days(self, local: datetime.datetime) -> Iterator[datetime.date]:
+        """Yield the matching days, starting with the day of `local`."""
         today = local.date()
         for year in self.years[bisect.bisect_left(self.years, today.year) :]:
             for month in self.months:
                 if (year, month) < (today.year, today.month):
                     continue
-                for number in self.days.in_month(year, month):
+                for number in self.days.list_in_month(year, month):
                     day = datetime.date(year, month, number)
                     if day >= today:
                         yield day
 
-    def _time_from(self, hour: int, minute: int, second: int) -> tuple[int, int, int] | None:
+    def _find_time_of_day(self, hour: int, minute: int, second: int) -> tuple[int, int, int] | None:
+        """Return the first matching time of day at or after this one, or `None` if the day has no more."""
         for found_hour in self.hours[bisect.bisect_left(self.hours, hour) :]:
             if found_hour > hour:
                 return found_hour, self.minutes[0], self.seconds[0]
@@ -166,24 +172,28 @@ class CronSchedule(msgspec.Struct, frozen=True):
         return None
 
 
-def _offset(moment: datetime.datetime, zone: datetime.tzinfo) -> datetime.timedelta:
-    return moment.astimezone(zone).utcoffset() or datetime.timedelta()
+def _get_utc_offset(instant: datetime.datetime, zone: datetime.tzinfo) -> datetime.timedelta:
+    """Return the UTC offset of the zone at a time."""
+    return instant.astimezone(zone).utcoffset() or datetime.timedelta()
 
 
-def _offset_change(
+def _find_offset_change(
     zone: datetime.tzinfo, start: datetime.datetime, end: datetime.datetime, offset: datetime.timedelta
 ) -> datetime.datetime | None:
-    """The first instant after `start`, up to `end`, at which the zone's offset is another; to the second."""
+    """Return the first instant after `start`, up to `end`, at which the zone has another offset; `None` if there is none.
+
+    The result is exact to the second.
+    """
     before, after = start, start
     while after < end:
         before, after = after, min(after + OFFSET_CHECK_INTERVAL, end)
-        if _offset(after, zone) != offset:
+        if _get_utc_offset(after, zone) != offset:
             break
     else:
         return None
     while after - before > ONE_SECOND:
         middle = before + datetime.timedelta(seconds=int((after - before).total_seconds()) // 2)
-        if _offset(middle, zone) == offset:
+        if _get_utc_offset(middle, zone) == offset:
             before = middle
         else:
             after = middle
@@ -191,13 +201,13 @@ def _offset_change(
 
 
 def find_next_time(spec: str, instant: datetime.datetime, zone: datetime.tzinfo) -> datetime.datetime | None:
-    """The first instant (UTC) after that one; a CronError if the expression can not be read."""
+    """Return the first time (UTC) after `instant` that matches. Raises `CronError` if the expression is invalid."""
     return parse_cron(spec).find_next_time(instant, zone)
 
 
 @lru_cache(maxsize=256)
 def load_zone(name: str) -> datetime.tzinfo:
-    """The time zone of that name; a CronError if there is none."""
+    """Return the time zone with this name. Raises `CronError` if it does not exist."""
     try:
         return zoneinfo.ZoneInfo(name)
     except (ValueError, OSError, zoneinfo.ZoneInfoNotFoundError):
@@ -209,7 +219,7 @@ def load_zone(name: str) -> datetime.tzinfo:
 
 @lru_cache(maxsize=1024)
 def parse_cron(spec: str) -> CronSchedule:
-    """Reads an expression; a CronError says which field is wrong and why."""
+    """Parse an expression. Raises `CronError` with the field and the reason."""
     if len(spec) > MAX_CRON_CHARS:
         raise CronError(f"the expression is longer than {MAX_CRON_CHARS} characters")
     text = spec.strip()
@@ -224,23 +234,25 @@ def parse_cron(spec: str) -> CronSchedule:
     minute, hour, day, month, weekday = fields[:5]
     year = fields[5] if len(fields) == 6 else "*"
     return CronSchedule(
-        seconds=_numbers(second, SECOND_FIELD),
-        minutes=_numbers(minute, MINUTE_FIELD),
-        hours=_numbers(hour, HOUR_FIELD),
+        seconds=_parse_numbers(second, SECOND_FIELD),
+        minutes=_parse_numbers(minute, MINUTE_FIELD),
+        hours=_parse_numbers(hour, HOUR_FIELD),
         days=_parse_days(day, weekday),
-        months=_numbers(month, MONTH_FIELD),
-        years=_numbers(year, YEAR_FIELD),
+        months=_parse_numbers(month, MONTH_FIELD),
+        years=_parse_numbers(year, YEAR_FIELD),
     )
 
 
-def _numbers(text: str, field: _Field) -> tuple[int, ...]:
+def _parse_numbers(text: str, field: _Field) -> tuple[int, ...]:
+    """Return the numbers that a field selects, in order."""
     found: set[int] = set()
     for item in text.split(","):
-        found.update(_range(item, field))
+        found.update(_parse_range(item, field))
     return tuple(sorted(found))
 
 
-def _range(item: str, field: _Field) -> range:
+def _parse_range(item: str, field: _Field) -> range:
+    """Return the numbers of one list item: a number, a range or `*`, with an optional step."""
     body, slash, step_text = item.partition("/")
     step = 1
     if slash:
@@ -250,11 +262,11 @@ def _range(item: str, field: _Field) -> range:
     if body == "*":
         return range(field.low, field.high + 1, step)
     first, dash, last = body.partition("-")
-    low = _number(first, field)
+    low = _parse_number(first, field)
     if dash:
-        high = _number(last, field)
+        high = _parse_number(last, field)
         if field is WEEKDAY_FIELD and high == 0 < low:
-            high = 7  # A range up to Sunday ends the week.
+            high = 7  # As the end of a range, Sunday is day 7.
     else:
         high = field.high if slash else low
     if low > high:
@@ -262,7 +274,8 @@ def _range(item: str, field: _Field) -> range:
     return range(low, high + 1, step)
 
 
-def _number(text: str, field: _Field) -> int:
+def _parse_number(text: str, field: _Field) -> int:
+    """Return the value of a number or a name."""
     named = field.names.get(text.upper())
     if named is not None:
         return named
@@ -275,6 +288,7 @@ def _number(text: str, field: _Field) -> int:
 
 
 def _parse_days(day: str, weekday: str) -> _Days:
+    """Parse the day of month and the day of week."""
     any_day, any_weekday = day in ("*", "?"), weekday in ("*", "?")
     if any_day and any_weekday:
         return _Days(any_day=True)
@@ -287,9 +301,9 @@ def _parse_days(day: str, weekday: str) -> _Days:
         elif item in ("LW", "WL"):
             last_workday = True
         elif item.endswith("W"):
-            near.add(_number(item[:-1], DAY_FIELD))
+            near.add(_parse_number(item[:-1], DAY_FIELD))
         else:
-            days.update(_range(item, DAY_FIELD))
+            days.update(_parse_range(item, DAY_FIELD))
     weekdays: set[int] = set()
     last_weekdays: set[int] = set()
     nth: set[tuple[int, int]] = set()
@@ -298,11 +312,11 @@ def _parse_days(day: str, weekday: str) -> _Days:
         if hash_sign:
             if which not in ("1", "2", "3", "4", "5"):
                 raise CronError(f'"{which}" is not one of 1..5 (field {WEEKDAY_FIELD.label})')
-            nth.add((_number(name, WEEKDAY_FIELD) % 7, int(which)))
+            nth.add((_parse_number(name, WEEKDAY_FIELD) % 7, int(which)))
         elif item.endswith("L") and item[:-1] and item not in WEEKDAYS:
-            last_weekdays.add(_number(item[:-1], WEEKDAY_FIELD) % 7)
+            last_weekdays.add(_parse_number(item[:-1], WEEKDAY_FIELD) % 7)
         else:
-            weekdays.update(number % 7 for number in _range(item, WEEKDAY_FIELD))
+            weekdays.update(number % 7 for number in _parse_range(item, WEEKDAY_FIELD))
     return _Days(
         any_day=False,
         days=frozenset(days),

@@ -1,12 +1,10 @@
-"""What differs between two versions of a job, as the reply of a plan tells it.
+"""The difference between two versions of a job, for the reply of a plan.
 
-A pure function of two jobs; one of them may be missing. What a field is (a scalar, an object, a list of either, a map)
-is read from the records themselves, so a new field of a job is compared without a word here. Written down are only the
-exceptions: what is never compared, what a list's members are known by, and names that differ from the field's.
+A pure function of two jobs, of which one may be missing. Whether a field is a scalar, an object, a list or a map is derived from
+the record types, so new fields are compared without changes here. Only exceptions are declared: fields that are not compared, the
+key of list members, and irregular names.
 
-What the changes of a job make the scheduler do, written into the diff: counts by group, and what forces an update.
-
-A pure function of a diff and a plan's annotations; it neither compares jobs nor schedules.
+`annotate_job_diff` adds what the scheduler would do, from the annotations of a plan.
 """
 
 import base64
@@ -32,7 +30,7 @@ from wharf.contract.model.jobs.plan import (
     TaskGroupDiff,
 )
 
-# What is never compared, by the record that holds it. Indexes are left out everywhere.
+# Fields that are never compared, by record type. Indexes are ignored in all records.
 _INDEXES: Final = frozenset({"CreateIndex", "ModifyIndex", "JobModifyIndex"})
 _IGNORED: Final[Mapping[str, frozenset[str]]] = {
     "Job": frozenset(
@@ -40,18 +38,18 @@ _IGNORED: Final[Mapping[str, frozenset[str]]] = {
     ),
     "TaskGroup": frozenset({"Name", "Tasks"}),
     "Task": frozenset({"Name"}),
-    "ScalingPolicy": frozenset({"ID", "Target"}),  # The server's own.
+    "ScalingPolicy": frozenset({"ID", "Target"}),  # Set by the server.
 }
 
-# By what the members of a list are known to be the same one, where it is not their name or label. Members without any
-# are the same only when they are equal.
-_KNOWN_BY: Final[Mapping[str, str]] = {
+# The field that identifies a list member, if it is not `name` or `label`. Members without such a field are matched only if
+# they are equal.
+_KEY_FIELD_BY_TYPE: Final[Mapping[str, str]] = {
     "SpreadTarget": "value",
     "Template": "dest_path",
     "VolumeMount": "destination",
 }
 
-_NAMES: Final[Mapping[str, str]] = {
+_IRREGULAR_NAMES: Final[Mapping[str, str]] = {
     "ReservedPorts": "Static Port",
     "DynamicPorts": "Dynamic Port",
     "SpreadTarget": "SpreadTarget",
@@ -62,17 +60,20 @@ ListMember = TypeVar("ListMember", bound=msgspec.Struct)
 
 
 def compare_jobs(old: Job | None, new: Job | None) -> JobDiff:
-    """How to get from the old job to the new one; a missing one makes the other deleted or added."""
+    """Return the difference from the old job to the new one. A missing job makes the other deleted or added."""
     present = new if new is not None else old
-    fields, objects = _members(old, new, contextual=False)
+    fields, objects = _compare_members(old, new, contextual=False)
     groups = tuple(
         sorted(
-            (_group(one, other) for one, other in _paired(_groups_of(old), _groups_of(new))),
+            (
+                _compare_groups(old_group, new_group)
+                for old_group, new_group in _pair_members(_list_groups(old), _list_groups(new))
+            ),
             key=lambda group: group.name,
         )
     )
     return JobDiff(
-        type=_type_of(old, new, changed=bool(fields or objects) or any(_differs(group) for group in groups)),
+        type=_get_diff_type(old, new, changed=bool(fields or objects) or any(_is_changed(group) for group in groups)),
         id=present.id if present is not None else "",
         fields=fields or None,
         objects=objects or None,
@@ -80,46 +81,55 @@ def compare_jobs(old: Job | None, new: Job | None) -> JobDiff:
     )
 
 
-def _groups_of(job: Job | None) -> Sequence[TaskGroup]:
+def _list_groups(job: Job | None) -> Sequence[TaskGroup]:
+    """Return the groups of a job that may be missing."""
     return (job.task_groups or ()) if job is not None else ()
 
 
-def _group(old: TaskGroup | None, new: TaskGroup | None) -> TaskGroupDiff:
-    fields, objects = _members(old, new, contextual=False)
+def _compare_groups(old: TaskGroup | None, new: TaskGroup | None) -> TaskGroupDiff:
+    """Compare two versions of a group."""
+    fields, objects = _compare_members(old, new, contextual=False)
     old_tasks = (old.tasks or ()) if old is not None else ()
     new_tasks = (new.tasks or ()) if new is not None else ()
     tasks = tuple(
-        sorted((_task(one, other) for one, other in _paired(old_tasks, new_tasks)), key=lambda task: task.name)
+        sorted(
+            (_compare_tasks(old_task, new_task) for old_task, new_task in _pair_members(old_tasks, new_tasks)),
+            key=lambda task: task.name,
+        )
     )
     return TaskGroupDiff(
-        type=_type_of(old, new, changed=bool(fields or objects) or any(_differs(task) for task in tasks)),
-        name=_name_of(old, new),
+        type=_get_diff_type(old, new, changed=bool(fields or objects) or any(_is_changed(task) for task in tasks)),
+        name=_get_name(old, new),
         fields=fields or None,
         objects=objects or None,
         tasks=tasks or None,
     )
 
 
-def _task(old: Task | None, new: Task | None) -> TaskDiff:
-    fields, objects = _members(old, new, contextual=False)
+def _compare_tasks(old: Task | None, new: Task | None) -> TaskDiff:
+    """Compare two versions of a task."""
+    fields, objects = _compare_members(old, new, contextual=False)
     return TaskDiff(
-        type=_type_of(old, new, changed=bool(fields or objects)),
-        name=_name_of(old, new),
+        type=_get_diff_type(old, new, changed=bool(fields or objects)),
+        name=_get_name(old, new),
         fields=fields or None,
         objects=objects or None,
     )
 
 
-def _name_of(old: TaskGroup | Task | None, new: TaskGroup | Task | None) -> str:
+def _get_name(old: TaskGroup | Task | None, new: TaskGroup | Task | None) -> str:
+    """Return the name of the new version, or of the old one if it was deleted."""
     present = new if new is not None else old
     return present.name if present is not None else ""
 
 
-def _differs(part: TaskGroupDiff | TaskDiff | ObjectDiff | FieldDiff) -> bool:
+def _is_changed(part: TaskGroupDiff | TaskDiff | ObjectDiff | FieldDiff) -> bool:
+    """Return whether the part was added, deleted or edited."""
     return part.type is not DiffType.NONE
 
 
-def _type_of(old: object, new: object, *, changed: bool) -> DiffType:
+def _get_diff_type(old: object, new: object, *, changed: bool) -> DiffType:
+    """Return how a part changed: added and deleted parts exist on one side only."""
     if old is None and new is not None:
         return DiffType.ADDED
     if new is None and old is not None:
@@ -127,112 +137,124 @@ def _type_of(old: object, new: object, *, changed: bool) -> DiffType:
     return DiffType.EDITED if changed else DiffType.NONE
 
 
-# -- what a field is -----------------------------------------------------------------------------------------------
+# -- kinds of fields -----------------------------------------------------------------------------------------------
 
 
-class _Kind(enum.Enum):
+class _FieldKind(enum.Enum):
+    """How the values of a field are compared."""
+
     SCALAR = enum.auto()
     OBJECT = enum.auto()
     SCALARS = enum.auto()
     OBJECTS = enum.auto()
     SCALAR_MAP = enum.auto()
     OBJECT_MAP = enum.auto()
-    OPAQUE = enum.auto()  # Whatever a driver or an autoscaler understands: compared leaf by leaf.
+    OPAQUE = enum.auto()  # Data for a driver or an autoscaler: compared leaf by leaf.
 
 
 class _Field(NamedTuple):
     attribute: str
     wire: str
-    kind: _Kind
+    kind: _FieldKind
 
 
 @functools.cache
-def _fields_of(record: type[msgspec.Struct]) -> tuple[_Field, ...]:
-    """The fields of a record that are compared, with what each of them is."""
+def _list_compared_fields(record: type[msgspec.Struct]) -> tuple[_Field, ...]:
+    """Return the compared fields of a record type, with their kinds."""
     ignored = _INDEXES | _IGNORED.get(record.__name__, frozenset())
     return tuple(
-        _Field(field.name, field.encode_name, _kind_of(msgspec.inspect.type_info(field.type)))
+        _Field(field.name, field.encode_name, _get_field_kind(msgspec.inspect.type_info(field.type)))
         for field in msgspec.structs.fields(record)
         if field.encode_name not in ignored
     )
 
 
-def _kind_of(type_: msgspec.inspect.Type) -> _Kind:
+def _get_field_kind(type_: msgspec.inspect.Type) -> _FieldKind:
+    """Return the kind of a field from its type."""
     inspect = msgspec.inspect
     if isinstance(type_, inspect.UnionType):
-        given = [part for part in type_.types if not isinstance(part, inspect.NoneType)]
-        type_ = given[0] if len(given) == 1 else inspect.AnyType()
+        members = [part for part in type_.types if not isinstance(part, inspect.NoneType)]
+        type_ = members[0] if len(members) == 1 else inspect.AnyType()
     if isinstance(type_, inspect.StructType):
-        return _Kind.OBJECT
+        return _FieldKind.OBJECT
     if isinstance(type_, inspect.VarTupleType):
-        return _Kind.OBJECTS if isinstance(type_.item_type, inspect.StructType) else _Kind.SCALARS
+        return _FieldKind.OBJECTS if isinstance(type_.item_type, inspect.StructType) else _FieldKind.SCALARS
     if isinstance(type_, inspect.DictType):
         if isinstance(type_.value_type, inspect.StructType):
-            return _Kind.OBJECT_MAP
-        return _Kind.SCALAR_MAP if isinstance(type_.value_type, inspect.StrType) else _Kind.OPAQUE
-    return _Kind.OPAQUE if isinstance(type_, inspect.AnyType | inspect.CustomType) else _Kind.SCALAR
+            return _FieldKind.OBJECT_MAP
+        return _FieldKind.SCALAR_MAP if isinstance(type_.value_type, inspect.StrType) else _FieldKind.OPAQUE
+    return _FieldKind.OPAQUE if isinstance(type_, inspect.AnyType | inspect.CustomType) else _FieldKind.SCALAR
 
 
 # -- members of a record -------------------------------------------------------------------------------------------
 
-_Members = tuple[tuple[FieldDiff, ...], tuple[ObjectDiff, ...]]
+_MemberDiffs = tuple[tuple[FieldDiff, ...], tuple[ObjectDiff, ...]]
 
 
-def _members(old: msgspec.Struct | None, new: msgspec.Struct | None, *, contextual: bool) -> _Members:
-    """The fields and objects in which two records of one type differ; contextual: unchanged fields too."""
+def _compare_members(old: msgspec.Struct | None, new: msgspec.Struct | None, *, contextual: bool) -> _MemberDiffs:
+    """Return the fields and objects in which two records of one type differ.
+
+    With `contextual`, unchanged fields of a changed record are included.
+    """
     present = new if new is not None else old
     if present is None:
         return (), ()
     fields: list[FieldDiff] = []
     objects: list[ObjectDiff] = []
-    for field in _fields_of(type(present)):
-        one, other = getattr(old, field.attribute, None), getattr(new, field.attribute, None)
+    for field in _list_compared_fields(type(present)):
+        old_value, new_value = getattr(old, field.attribute, None), getattr(new, field.attribute, None)
         match field.kind:
-            case _Kind.SCALAR:
-                fields.append(_field(field.wire, _text(one), _text(other)))
-            case _Kind.SCALAR_MAP:
-                fields.extend(_leaf_fields(_keys(field.wire, one), _keys(field.wire, other)))
-            case _Kind.OBJECT:
-                objects.append(_object(field.wire, one, other))
-            case _Kind.OBJECTS:
+            case _FieldKind.SCALAR:
+                fields.append(_compare_texts(field.wire, _format_scalar(old_value), _format_scalar(new_value)))
+            case _FieldKind.SCALAR_MAP:
+                fields.extend(_compare_leaves(_flatten_map(field.wire, old_value), _flatten_map(field.wire, new_value)))
+            case _FieldKind.OBJECT:
+                objects.append(_compare_objects(field.wire, old_value, new_value))
+            case _FieldKind.OBJECTS:
                 objects.extend(
-                    _list_of_objects(_NAMES.get(field.wire) or singularize(field.wire), one or (), other or ())
+                    _compare_lists(
+                        _IRREGULAR_NAMES.get(field.wire) or singularize(field.wire), old_value or (), new_value or ()
+                    )
                 )
-            case _Kind.OBJECT_MAP:
-                objects.extend(_map_of_objects(singularize(field.wire), one or {}, other or {}))
-            case _Kind.SCALARS:
-                objects.append(_scalars(field.wire, one or (), other or ()))
-            case _Kind.OPAQUE:
-                objects.append(_opaque(field.wire, one, other))
-    changed = [part for part in objects if _differs(part)]
-    shown = [part for part in fields if _differs(part)]
-    if contextual and old is not None and new is not None and (shown or changed):
-        shown = fields
-    return _sorted_fields(shown), _sorted_objects(changed)
+            case _FieldKind.OBJECT_MAP:
+                objects.extend(_compare_maps(singularize(field.wire), old_value or {}, new_value or {}))
+            case _FieldKind.SCALARS:
+                objects.append(_compare_scalar_lists(field.wire, old_value or (), new_value or ()))
+            case _FieldKind.OPAQUE:
+                objects.append(_compare_opaque(field.wire, old_value, new_value))
+    changed = [part for part in objects if _is_changed(part)]
+    shown_fields = [part for part in fields if _is_changed(part)]
+    if contextual and old is not None and new is not None and (shown_fields or changed):
+        shown_fields = fields
+    return _sort_fields(shown_fields), _sort_objects(changed)
 
 
-def _sorted_fields(fields: Sequence[FieldDiff]) -> tuple[FieldDiff, ...]:
-    return tuple(sorted(fields, key=_field_order))
+def _sort_fields(fields: Sequence[FieldDiff]) -> tuple[FieldDiff, ...]:
+    """Sort fields by name, then by content."""
+    return tuple(sorted(fields, key=_get_field_sort_key))
 
 
-def _field_order(field: FieldDiff) -> tuple[str, str, str]:
-    """By name, then by content; the same from both directions."""
+def _get_field_sort_key(field: FieldDiff) -> tuple[str, str, str]:
+    """Return a sort key by name, then by content. It is the same if old and new are swapped."""
     return field.name, max(field.old, field.new), min(field.old, field.new)
 
 
-def _sorted_objects(objects: Sequence[ObjectDiff]) -> tuple[ObjectDiff, ...]:
-    # Members of one list have one name, so that their content decides.
-    return tuple(sorted(objects, key=lambda part: (part.name, _content(part))))
+def _sort_objects(objects: Sequence[ObjectDiff]) -> tuple[ObjectDiff, ...]:
+    """Sort objects by name, then by content."""
+    # The members of a list all have the same name, so their content decides the order.
+    return tuple(sorted(objects, key=lambda part: (part.name, _list_content_sort_keys(part))))
 
 
-def _content(part: ObjectDiff) -> list[tuple[str, str, str]]:
+def _list_content_sort_keys(part: ObjectDiff) -> list[tuple[str, str, str]]:
+    """Return the sort keys of all fields inside an object."""
     return [
-        *(_field_order(field) for field in part.fields or ()),
-        *(text for inner in part.objects or () for text in _content(inner)),
+        *(_get_field_sort_key(field) for field in part.fields or ()),
+        *(text for inner in part.objects or () for text in _list_content_sort_keys(inner)),
     ]
 
 
-def _field(name: str, old: str, new: str) -> FieldDiff:
+def _compare_texts(name: str, old: str, new: str) -> FieldDiff:
+    """Compare two scalars as text."""
     if old == new:
         type_ = DiffType.NONE
     elif not old:
@@ -244,50 +266,54 @@ def _field(name: str, old: str, new: str) -> FieldDiff:
     return FieldDiff(type=type_, name=name, old=old, new=new)
 
 
-def _object(name: str, old: msgspec.Struct | None, new: msgspec.Struct | None) -> ObjectDiff:
-    fields, objects = _members(old, new, contextual=True)
+def _compare_objects(name: str, old: msgspec.Struct | None, new: msgspec.Struct | None) -> ObjectDiff:
+    """Compare two records."""
+    fields, objects = _compare_members(old, new, contextual=True)
     return ObjectDiff(
-        type=_type_of(old, new, changed=bool(fields or objects)),
+        type=_get_diff_type(old, new, changed=bool(fields or objects)),
         name=name,
         fields=fields or None,
         objects=objects or None,
     )
 
 
-def _map_of_objects(
+def _compare_maps(
     name: str, old: Mapping[str, msgspec.Struct], new: Mapping[str, msgspec.Struct]
 ) -> Iterator[ObjectDiff]:
+    """Compare the records of two maps by key."""
     for key in sorted({*old, *new}):
-        yield _object(name, old.get(key), new.get(key))
+        yield _compare_objects(name, old.get(key), new.get(key))
 
 
-def _list_of_objects(name: str, old: Sequence[msgspec.Struct], new: Sequence[msgspec.Struct]) -> Iterator[ObjectDiff]:
-    for one, other in _paired(old, new):
-        yield _object(name, one, other)
+def _compare_lists(name: str, old: Sequence[msgspec.Struct], new: Sequence[msgspec.Struct]) -> Iterator[ObjectDiff]:
+    """Compare the records of two lists; `_paired` decides which belong together."""
+    for old_member, new_member in _pair_members(old, new):
+        yield _compare_objects(name, old_member, new_member)
 
 
-def _paired(
+def _pair_members(
     old: Sequence[ListMember], new: Sequence[ListMember]
 ) -> Iterator[tuple[ListMember | None, ListMember | None]]:
-    """The members of two lists, each with its counterpart or with none; in one order from both directions."""
-    old_keyed, new_keyed = _keyed(old), _keyed(new)
+    """Yield matching members of two lists, with `None` for a missing counterpart. Swapping the lists keeps the order."""
+    old_keyed, new_keyed = _index_members(old), _index_members(new)
     for key in sorted({**old_keyed, **new_keyed}):
         yield old_keyed.get(key), new_keyed.get(key)
 
 
-def _keyed(members: Sequence[ListMember]) -> dict[tuple[str, int], ListMember]:
-    """By what each is known, and the how-manieth of that it is."""
+def _index_members(members: Sequence[ListMember]) -> dict[tuple[str, int], ListMember]:
+    """Index list members by identity and by occurrence, because several members may have the same identity."""
     seen: Counter[str] = Counter()
     keyed: dict[tuple[str, int], ListMember] = {}
     for member in members:
-        known_by = _identity(member)
-        keyed[known_by, seen[known_by]] = member
-        seen[known_by] += 1
+        identity = _get_identity(member)
+        keyed[identity, seen[identity]] = member
+        seen[identity] += 1
     return keyed
 
 
-def _identity(member: msgspec.Struct) -> str:
-    attribute = _KNOWN_BY.get(type(member).__name__)
+def _get_identity(member: msgspec.Struct) -> str:
+    """Return the text that identifies a list member: its key field, or all of its content."""
+    attribute = _KEY_FIELD_BY_TYPE.get(type(member).__name__)
     for candidate in (attribute,) if attribute else ("name", "label"):
         if hasattr(member, candidate):
             return str(getattr(member, candidate))
@@ -297,43 +323,54 @@ def _identity(member: msgspec.Struct) -> str:
 # -- lists and maps of plain values --------------------------------------------------------------------------------
 
 
-def _scalars(name: str, old: Sequence[object], new: Sequence[object]) -> ObjectDiff:
-    """A list of plain values: what is in one only. A mere change of order shows as edits, place by place."""
-    one, other = [_text(value) for value in old], [_text(value) for value in new]
-    gone, come, kept = Counter(one) - Counter(other), Counter(other) - Counter(one), Counter(one) & Counter(other)
+def _compare_scalar_lists(name: str, old: Sequence[object], new: Sequence[object]) -> ObjectDiff:
+    """Compare two lists of plain values as multisets. If only the order differs, positions show up as edits."""
+    old_texts, new_texts = [_format_scalar(value) for value in old], [_format_scalar(value) for value in new]
+    removed, added = Counter(old_texts) - Counter(new_texts), Counter(new_texts) - Counter(old_texts)
+    common = Counter(old_texts) & Counter(new_texts)
     fields = [
-        *(FieldDiff(type=DiffType.DELETED, name=name, old=text) for text in gone.elements()),
-        *(FieldDiff(type=DiffType.ADDED, name=name, new=text) for text in come.elements()),
+        *(FieldDiff(type=DiffType.DELETED, name=name, old=text) for text in removed.elements()),
+        *(FieldDiff(type=DiffType.ADDED, name=name, new=text) for text in added.elements()),
     ]
     if not fields:
-        fields = [_field(name, before, after) for before, after in zip(one, other, strict=True) if before != after]
-    elif one and other:
-        fields.extend(FieldDiff(type=DiffType.NONE, name=name, old=text, new=text) for text in kept.elements())
+        fields = [
+            _compare_texts(name, before, after)
+            for before, after in zip(old_texts, new_texts, strict=True)
+            if before != after
+        ]
+    elif old_texts and new_texts:
+        fields.extend(FieldDiff(type=DiffType.NONE, name=name, old=text, new=text) for text in common.elements())
     return ObjectDiff(
-        type=_type_of(old or None, new or None, changed=bool(fields)), name=name, fields=_sorted_fields(fields) or None
+        type=_get_diff_type(old or None, new or None, changed=bool(fields)),
+        name=name,
+        fields=_sort_fields(fields) or None,
     )
 
 
-def _opaque(name: str, old: object, new: object) -> ObjectDiff:
-    """A value that only a driver or an autoscaler understands, leaf by leaf: `port_map[0][db]`."""
-    fields = _leaf_fields(_leaves("", old), _leaves("", new))
-    changed = [field for field in fields if _differs(field)]
+def _compare_opaque(name: str, old: object, new: object) -> ObjectDiff:
+    """Compare two values of a driver or an autoscaler leaf by leaf, with paths such as `port_map[0][db]`."""
+    fields = _compare_leaves(_flatten_value("", old), _flatten_value("", new))
+    changed = [field for field in fields if _is_changed(field)]
     shown = fields if changed and old and new else changed
     return ObjectDiff(
-        type=_type_of(old or None, new or None, changed=bool(changed)), name=name, fields=_sorted_fields(shown) or None
+        type=_get_diff_type(old or None, new or None, changed=bool(changed)),
+        name=name,
+        fields=_sort_fields(shown) or None,
     )
 
 
-def _keys(name: str, values: Mapping[str, str] | None) -> dict[str, str]:
+def _flatten_map(name: str, values: Mapping[str, str] | None) -> dict[str, str]:
+    """Return the entries of a map under their path in the diff."""
     return {f"{name}[{key}]": value for key, value in (values or {}).items()}
 
 
-def _leaf_fields(old: Mapping[str, str], new: Mapping[str, str]) -> list[FieldDiff]:
-    return [_leaf_field(name, old.get(name), new.get(name)) for name in {**old, **new}]
+def _compare_leaves(old: Mapping[str, str], new: Mapping[str, str]) -> list[FieldDiff]:
+    """Compare the leaves of two values by path."""
+    return [_compare_leaf(name, old.get(name), new.get(name)) for name in {**old, **new}]
 
 
-def _leaf_field(name: str, old: str | None, new: str | None) -> FieldDiff:
-    """Unlike a field, a key may be there with an empty text, which differs from its absence."""
+def _compare_leaf(name: str, old: str | None, new: str | None) -> FieldDiff:
+    """Compare two leaves. Unlike a record field, a leaf may be absent, which differs from an empty text."""
     if old is None:
         return FieldDiff(type=DiffType.ADDED, name=name, new=new or "")
     if new is None:
@@ -341,25 +378,25 @@ def _leaf_field(name: str, old: str | None, new: str | None) -> FieldDiff:
     return FieldDiff(type=DiffType.NONE if old == new else DiffType.EDITED, name=name, old=old, new=new)
 
 
-def _leaves(name: str, value: object) -> dict[str, str]:
-    """All plain values within, by their path."""
+def _flatten_value(name: str, value: object) -> dict[str, str]:
+    """Return all plain values within a value, by path."""
     if isinstance(value, Mapping):
         parts = value.items()
     elif isinstance(value, list | tuple):
         parts = dict(enumerate(value)).items()
     else:
-        return {name: _text(value)} if name else {}
+        return {name: _format_scalar(value)} if name else {}
     if not parts and name:
-        return {name: ""}  # There, and empty: that differs from its absence.
+        return {name: ""}  # An empty list or map differs from a missing one.
     return {
         path: text
         for key, inner in parts
-        for path, text in _leaves(f"{name}[{key}]" if name else str(key), inner).items()
+        for path, text in _flatten_value(f"{name}[{key}]" if name else str(key), inner).items()
     }
 
 
-def _text(value: object) -> str:
-    """A plain value as text; null is the empty text, durations are digits of nanoseconds."""
+def _format_scalar(value: object) -> str:
+    """Return a plain value as text. Null is the empty text; durations are nanoseconds in digits."""
     if value is None:
         return ""
     if isinstance(value, bool):
@@ -372,7 +409,7 @@ def _text(value: object) -> str:
 
 
 def singularize(name: str) -> str:
-    """The name of one member of a list: `Constraints` -> `Constraint`, `Affinities` -> `Affinity`."""
+    """Return the name of one member of a list: `Constraints` -> `Constraint`, `Affinities` -> `Affinity`."""
     if name.endswith("ies"):
         return f"{name[:-3]}y"
     return name.removesuffix("s")
@@ -393,18 +430,20 @@ _UPDATE_LABELS: Final[Mapping[str, str]] = {
     "canary": "canary",
 }
 
+# Changes of these fields and objects of a task do not need a new allocation.
 _IN_PLACE_FIELDS: Final = frozenset({"KillTimeout"})
 _IN_PLACE_OBJECTS: Final = frozenset({"LogConfig", "Service", "Constraint", "Affinity", "Spread"})
 
 
 def annotate_job_diff(job: JobDiff, annotations: PlanAnnotations | None) -> JobDiff:
-    """The diff with what it makes the scheduler do: counts by group, and what forces an update."""
+    """Return the diff with the scheduler's counts for each group and notes on what kind of update each change forces."""
     updates = (annotations.desired_tg_updates if annotations is not None else None) or {}
     groups = tuple(_annotate_group(group, updates.get(group.name)) for group in job.task_groups or ())
     return msgspec.structs.replace(job, task_groups=groups or None)
 
 
 def _annotate_group(group: TaskGroupDiff, updates: DesiredUpdates | None) -> TaskGroupDiff:
+    """Add the counts of a group and the notes of its tasks."""
     counts = {label: getattr(updates, name) for name, label in _UPDATE_LABELS.items()} if updates is not None else {}
     return msgspec.structs.replace(
         group,
@@ -415,6 +454,7 @@ def _annotate_group(group: TaskGroupDiff, updates: DesiredUpdates | None) -> Tas
 
 
 def _annotate_count(field: FieldDiff) -> FieldDiff:
+    """Note whether a changed count creates or destroys allocations."""
     if field.name != "Count" or field.type is DiffType.NONE:
         return field
     forces = _FORCES_CREATE if int(field.new or 0) > int(field.old or 0) else _FORCES_DESTROY
@@ -422,6 +462,7 @@ def _annotate_count(field: FieldDiff) -> FieldDiff:
 
 
 def _annotate_task(task: TaskDiff, group: DiffType) -> TaskDiff:
+    """Note which kind of update a changed task forces."""
     if task.type is DiffType.NONE:
         return task
     if group is DiffType.ADDED:
@@ -434,14 +475,19 @@ def _annotate_task(task: TaskDiff, group: DiffType) -> TaskDiff:
 
 
 def _is_in_place(task: TaskDiff) -> bool:
+    """Return whether a changed task can be updated without a new allocation."""
     return (
         task.type is DiffType.EDITED
         and all(field.name in _IN_PLACE_FIELDS for field in task.fields or ())
-        and all(part.name in _IN_PLACE_OBJECTS and not _switches_log(part) for part in task.objects or ())
+        and all(
+            changed_object.name in _IN_PLACE_OBJECTS and not _toggles_log(changed_object)
+            for changed_object in task.objects or ()
+        )
     )
 
 
-def _switches_log(part: ObjectDiff) -> bool:
+def _toggles_log(part: ObjectDiff) -> bool:
+    """Return whether logging is turned on or off, which needs a new allocation."""
     return part.name == "LogConfig" and any(
         field.name == "Disabled" and field.type is not DiffType.NONE for field in part.fields or ()
     )

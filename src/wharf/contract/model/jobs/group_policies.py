@@ -1,6 +1,6 @@
-"""The policies of a task group: how it is restarted, rescheduled, updated, migrated, and what a lost node means.
+"""The policies of a task group: restart, reschedule, update, migrate and disconnect.
 
-The defaults written here are those of a service; `defaults.py` has them by type of job. All durations are nanoseconds.
+The field defaults are those of a service job; `defaults` has the defaults of each job type. All durations are nanoseconds.
 """
 
 from enum import StrEnum
@@ -17,7 +17,7 @@ class RestartMode(StrEnum):
 
 
 class RestartPolicy(Record):
-    """How often a failed task is started again on the same node."""
+    """How often a failed task is restarted on the same node."""
 
     attempts: int = 2
     interval: int = 30 * MINUTE
@@ -35,7 +35,7 @@ class DelayFunction(StrEnum):
 
 
 class ReschedulePolicy(Record):
-    """How often a failed allocation is tried again on another node."""
+    """How often a failed allocation is replaced, usually on another node."""
 
     attempts: int = 0
     interval: int = 0
@@ -46,12 +46,12 @@ class ReschedulePolicy(Record):
 
     @property
     def is_enabled(self) -> bool:
-        """Neither unlimited nor any attempt: nothing is ever rescheduled."""
+        """Whether failed allocations are rescheduled at all."""
         return self.unlimited or self.attempts > 0
 
 
 class HealthCheck(StrEnum):
-    """What tells that an allocation is healthy."""
+    """How the health of an allocation is determined."""
 
     CHECKS = "checks"
     TASK_STATES = "task_states"
@@ -59,7 +59,7 @@ class HealthCheck(StrEnum):
 
 
 class UpdatePolicy(Record):
-    """How a new version replaces the old one. `max_parallel` 0 replaces all at once, without a deployment."""
+    """How a new version replaces the old one. `max_parallel` 0 replaces all allocations at once, without a deployment."""
 
     stagger: int = 30 * SECOND
     max_parallel: int = 1
@@ -73,7 +73,7 @@ class UpdatePolicy(Record):
 
 
 class MigratePolicy(Record):
-    """How allocations leave a node that is drained."""
+    """How allocations are moved off a draining node."""
 
     max_parallel: int = 1
     health_check: str = HealthCheck.CHECKS
@@ -82,7 +82,7 @@ class MigratePolicy(Record):
 
 
 class ReconcileStrategy(StrEnum):
-    """Which of two stays when a node that was lost comes back."""
+    """Which allocation continues when a disconnected node returns: the original or its replacement."""
 
     BEST_SCORE = "best_score"
     LONGEST_RUNNING = "longest_running"
@@ -91,7 +91,7 @@ class ReconcileStrategy(StrEnum):
 
 
 class DisconnectPolicy(Record):
-    """What happens to an allocation whose node is out of contact."""
+    """What happens to an allocation whose node is disconnected."""
 
     lost_after: int = 0
     stop_on_client_after: int | None = None

@@ -1,7 +1,4 @@
-"""A task: one program of an allocation, run by a driver.
-
-A task group: the tasks that are placed together on one node, and how many times.
-"""
+"""Task groups and their tasks. The allocation of a group runs all of its tasks on one node."""
 
 from enum import StrEnum
 
@@ -27,7 +24,7 @@ from wharf.contract.model.times import SECOND
 
 
 class LifecycleHook(StrEnum):
-    """When a task runs that is not a main task."""
+    """When a task that is not a main task runs."""
 
     PRESTART = "prestart"
     POSTSTART = "poststart"
@@ -35,14 +32,14 @@ class LifecycleHook(StrEnum):
 
 
 class Lifecycle(Record):
-    """When a task runs beside the main tasks; a sidecar stays up as long as they do."""
+    """When a task runs in relation to the main tasks. A sidecar runs as long as they do."""
 
     hook: str = ""
     sidecar: bool = False
 
 
 class LogConfig(Record):
-    """How much of a task's output is kept."""
+    """How much of a task's output is retained."""
 
     max_files: int = 10
     max_file_size_mb: int = 10
@@ -56,7 +53,7 @@ class DispatchPayload(Record):
 
 
 class TaskAction(Record):
-    """A command that people may run inside a task, by name."""
+    """A named command that users may run inside a task."""
 
     name: str = ""
     command: str = ""
@@ -64,7 +61,7 @@ class TaskAction(Record):
 
 
 class CSIPluginConfig(Record):
-    """Says that the task is a plugin for volumes."""
+    """Declares that the task is a CSI volume plugin."""
 
     id: str = ""
     type: str = ""
@@ -74,7 +71,7 @@ class CSIPluginConfig(Record):
 
 
 class Task(Record):
-    """One program of an allocation. `config` belongs to the driver and is handed through unread."""
+    """One program of an allocation. `config` is passed to the driver without interpretation."""
 
     name: str = ""
     driver: str = ""
@@ -110,7 +107,7 @@ class Task(Record):
 
 
 class TaskGroup(Record):
-    """Tasks that live and die together. Policies that the type of the job does not have are None in canonical form."""
+    """Tasks that are placed together. In canonical form, policies that the job type does not support are None."""
 
     name: str = ""
     count: int = 1
@@ -138,6 +135,6 @@ class TaskGroup(Record):
     prevent_reschedule_on_lost: bool = False
 
     @classmethod
-    def complete_submission(cls, given: dict[str, object]) -> dict[str, object]:
-        """The count and the bounds of scaling."""
-        return inheritance.complete_group(given)
+    def complete_submission(cls, submitted: dict[str, object]) -> dict[str, object]:
+        """Fill in the count and the limits of scaling from each other."""
+        return inheritance.complete_group(submitted)

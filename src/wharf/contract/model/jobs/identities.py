@@ -1,4 +1,4 @@
-"""Who a task is to others: workload identities, secrets, and the settings of Vault and Consul."""
+"""Workload identities and secrets of tasks, and their settings for Vault and Consul."""
 
 from typing import ClassVar, Final
 
@@ -9,7 +9,7 @@ DEFAULT_CLUSTER_NAME: Final = "default"
 
 
 class WorkloadIdentity(Record):
-    """A signed token that tells who a task or a service is."""
+    """A signed token that identifies a task or a service."""
 
     name: str = DEFAULT_IDENTITY_NAME
     audience: tuple[str, ...] | None = None
@@ -24,7 +24,7 @@ class WorkloadIdentity(Record):
 
 
 class Vault(Record):
-    """How a task gets a token of Vault."""
+    """How a task gets a Vault token."""
 
     role: str = ""
     namespace: str = ""
@@ -39,7 +39,7 @@ class Vault(Record):
 
 
 class Consul(Record):
-    """Which Consul a group or a task talks to."""
+    """The Consul cluster that a group or a task uses."""
 
     namespace: str = ""
     cluster: str = DEFAULT_CLUSTER_NAME

@@ -1,8 +1,8 @@
-"""Constraints that a job implies: what its groups use, a node must be able to do (jobs.md 2.1, end).
+"""Implied constraints: a node must support the features that a group uses (jobs.md 2.1, end).
 
-They are added to the groups at admission, are stored and shown with the job, and are not repeated where the job, or the
-group, already says something about the same attribute. Attributes of our own carry the prefix `wharf`; nodes show each of them
-under the reference's prefix too, so that constraints written for the peer go on working.
+They are added to the groups at admission, and stored and shown with the job. An attribute that the job or the group already
+constrains gets no implied constraint. Wharf's own attributes have the prefix `wharf`; nodes also publish them under Nomad's
+prefix, so that constraints written for Nomad keep working.
 """
 
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ NATIVE_SERVICES_CONSTRAINT: Final = Constraint(
 NATIVE_CHECKS_CONSTRAINT: Final = Constraint(
     l_target="${attr.wharf.version}", operand=Operand.SEMVER, r_target=">= 0.1.0"
 )
-# Names and version of the plugins that a bridge is made of.
+# The CNI plugins that bridge networking needs.
 BRIDGE_CONSTRAINTS: Final = tuple(
     Constraint(l_target=f"${{attr.plugins.cni.version.{plugin}}}", operand=Operand.SEMVER, r_target=">= 0.4.0")
     for plugin in ("bridge", "firewall", "host-local", "loopback", "portmap")
@@ -34,17 +34,18 @@ REQUIRED_CONSUL_VERSION: Final = ">= 1.8.0"
 
 
 def add_implied_constraints(job: Job) -> Job:
-    """The job, its groups constrained to nodes that can do what they use. Applying it twice changes nothing."""
+    """Return the job with the implied constraints of its groups. A second call changes nothing."""
     if job.task_groups is None:
         return job
-    groups = tuple([_constrained(group, job) for group in job.task_groups])
+    groups = tuple([_add_to_group(group, job) for group in job.task_groups])
     return msgspec.structs.replace(job, task_groups=groups)
 
 
-def _constrained(group: TaskGroup, job: Job) -> TaskGroup:
+def _add_to_group(group: TaskGroup, job: Job) -> TaskGroup:
+    """Return the group with its implied constraints."""
     constraints = list(group.constraints or ())
     targets = {constraint.l_target for constraint in (*constraints, *(job.constraints or ()))}
-    for constraint in _implied(group):
+    for constraint in _iter_implied_constraints(group):
         if constraint.l_target not in targets:
             targets.add(constraint.l_target)
             constraints.append(constraint)
@@ -53,8 +54,9 @@ def _constrained(group: TaskGroup, job: Job) -> TaskGroup:
     return msgspec.structs.replace(group, constraints=tuple(constraints))
 
 
-def _implied(group: TaskGroup) -> Iterator[Constraint]:
-    signals = _signals(group)
+def _iter_implied_constraints(group: TaskGroup) -> Iterator[Constraint]:
+    """Yield the constraints that follow from the features of a group."""
+    signals = _list_signals(group)
     if signals:
         yield Constraint(
             l_target="${attr.os.signals}", operand=Operand.SET_CONTAINS, r_target=",".join(sorted(signals))
@@ -64,19 +66,19 @@ def _implied(group: TaskGroup) -> Iterator[Constraint]:
         yield NATIVE_SERVICES_CONSTRAINT
     if any(service.is_native and service.checks for service in services):
         yield NATIVE_CHECKS_CONSTRAINT
-    yield from _of_consul(services)
+    yield from _iter_consul_constraints(services)
     if any(network.mode == "bridge" for network in group.networks or ()):
         yield from BRIDGE_CONSTRAINTS
     for task in group.tasks or ():
         if task.vault is not None:
-            yield _version_of("vault", task.vault.cluster, REQUIRED_VAULT_VERSION)
+            yield _build_version_constraint("vault", task.vault.cluster, REQUIRED_VAULT_VERSION)
         numa = task.resources.numa
         if numa is not None and numa.affinity not in ("", "none"):
             yield NUMA_CONSTRAINT
 
 
-def _signals(group: TaskGroup) -> set[str]:
-    """The signals that the group's tasks must be able to get."""
+def _list_signals(group: TaskGroup) -> set[str]:
+    """Return the signals that the group's tasks may receive, except for the default one."""
     signals: set[str] = set()
     for task in group.tasks or ():
         signals.add(task.kill_signal)
@@ -90,12 +92,14 @@ def _signals(group: TaskGroup) -> set[str]:
     return signals - {""}
 
 
-def _of_consul(services: list[Service]) -> Iterator[Constraint]:
+def _iter_consul_constraints(services: list[Service]) -> Iterator[Constraint]:
+    """Yield one constraint for each Consul cluster that a service uses."""
     clusters = {service.cluster for service in services if service.provider == ServiceProvider.CONSUL}
     for cluster in sorted(clusters):
-        yield _version_of("consul", cluster, REQUIRED_CONSUL_VERSION)
+        yield _build_version_constraint("consul", cluster, REQUIRED_CONSUL_VERSION)
 
 
-def _version_of(product: str, cluster: str, version: str) -> Constraint:
+def _build_version_constraint(product: str, cluster: str, version: str) -> Constraint:
+    """Return the constraint on the version of a Vault or Consul cluster."""
     name = product if cluster in ("", DEFAULT_CLUSTER_NAME) else f"{product}.{cluster}"
     return Constraint(l_target=f"${{attr.{name}.version}}", operand=Operand.SEMVER, r_target=version)

@@ -1,9 +1,8 @@
-"""What a group inherits from its job, and a task from its group, where only some fields of a block were given.
+"""Inheritance of policy fields: a group inherits from its job, and a task from its group.
 
-A submitted block may name two fields of a policy; the others come from the block above it, and in the end from the
-defaults of the job's type (jobs.md 2.1, 2.4). Which fields were given is known only in the submitted form, so this
-works on plain objects with the wire's names, right before they become records. Values are moved, never looked into:
-a wrong type is told later, by conversion.
+A submitted block may set only two fields of a policy. The others come from the block one level above, and finally from the
+defaults of the job type (jobs.md 2.1, 2.4). Only the submitted form shows which fields were set, so this module works on JSON
+objects with wire names, before they are converted to records. It does not check values; the conversion reports wrong types.
 """
 
 from collections.abc import Mapping
@@ -17,7 +16,8 @@ JsonObject = dict[str, object]
 
 
 def _as_block(policy: msgspec.Struct) -> JsonObject:
-    # A struct always becomes a dict of wire names.
+    """Return a policy as a JSON object with wire names."""
+    # msgspec always converts a struct to a dict.
     return cast(JsonObject, msgspec.to_builtins(policy))
 
 
@@ -26,17 +26,17 @@ RESCHEDULE_BLOCKS: Final = {name: _as_block(policy) for name, policy in defaults
 UPDATE_BLOCKS: Final = {name: _as_block(policy) for name, policy in defaults.UPDATE_POLICIES.items()}
 MIGRATE_BLOCKS: Final = {name: _as_block(policy) for name, policy in defaults.MIGRATE_POLICIES.items()}
 
-# What survives of an update block at the level of the job.
+# The fields of an update block that the job itself retains; the rest belongs to its groups.
 JOB_UPDATE_FIELDS: Final = ("Stagger", "MaxParallel")
 EMPTY_UPDATE_BLOCK: Final[JsonObject] = {name: type(value)() for name, value in UPDATE_BLOCKS["service"].items()}
 
 
 def complete_job(job: JsonObject) -> JsonObject:
-    """Hands the policies of the job down to its groups, and those of a group to its tasks."""
+    """Copy the policies of the job into its groups, and those of each group into its tasks. Modifies the object."""
     job_type = str(job.get("Type") or "service")
     reschedule = job.pop("Reschedule", None)
     migrate = job.pop("Migrate", None)
-    update = _update_of_job(job, job_type)
+    update = _inherit_update(job, job_type)
     groups = job.get("TaskGroups")
     if not isinstance(groups, list):
         return job
@@ -52,7 +52,7 @@ def complete_job(job: JsonObject) -> JsonObject:
 
 
 def complete_group(group: JsonObject) -> JsonObject:
-    """The count and the lower bound of scaling stand for each other."""
+    """Fill in the group's count from the minimum of its scaling block, or the other way round."""
     scaling = group.get("Scaling")
     if not isinstance(scaling, dict):
         return group
@@ -63,7 +63,7 @@ def complete_group(group: JsonObject) -> JsonObject:
 
 
 def complete_service(service: JsonObject) -> JsonObject:
-    """A service's rule for restarts holds for each of its checks, under what the check says itself."""
+    """Copy a service's restart rule into each of its checks. Fields that a check sets itself take precedence."""
     restart, checks = service.get("CheckRestart"), service.get("Checks")
     if isinstance(restart, dict) and isinstance(checks, list):
         for check in checks:
@@ -73,6 +73,7 @@ def complete_service(service: JsonObject) -> JsonObject:
 
 
 def _complete_tasks(group: JsonObject) -> None:
+    """Copy the group's restart policy into its tasks."""
     tasks, restart = group.get("Tasks"), group["RestartPolicy"]
     if not isinstance(tasks, list):
         return
@@ -81,36 +82,37 @@ def _complete_tasks(group: JsonObject) -> None:
             _merge(task, "RestartPolicy", restart)
 
 
-def _update_of_job(job: JsonObject, job_type: str) -> object:
-    """What the groups inherit of the job's update block; the job keeps what belongs to it."""
-    given = job.get("Update")
-    if not isinstance(given, Mapping):
-        if given is None and job_type in UPDATE_BLOCKS:
-            job["Update"] = _kept_by_the_job(UPDATE_BLOCKS[job_type])
-        return given
-    if job_type not in UPDATE_BLOCKS and not any(given.values()):
-        # The block of a job whose type has none, as it is shown by other servers.
+def _inherit_update(job: JsonObject, job_type: str) -> object:
+    """Return the update block that the groups inherit, and reduce the job's own block to the fields that it retains."""
+    submitted = job.get("Update")
+    if not isinstance(submitted, Mapping):
+        if submitted is None and job_type in UPDATE_BLOCKS:
+            job["Update"] = _build_job_update(UPDATE_BLOCKS[job_type])
+        return submitted
+    if job_type not in UPDATE_BLOCKS and not any(submitted.values()):
+        # An all-zero block: other servers show one for job types that have no update block.
         job.pop("Update")
-        given = {}
-    elif not given.get("HealthCheck") and not given.get("HealthyDeadline") and "HealthyDeadline" in given:
-        # A stored job that is submitted again: its block holds only these two, the groups have the rest.
-        given = {name: given[name] for name in JOB_UPDATE_FIELDS if name in given}
+        submitted = {}
+    elif not submitted.get("HealthCheck") and not submitted.get("HealthyDeadline") and "HealthyDeadline" in submitted:
+        # A stored job that is submitted again: its own block has only these two fields, its groups have the rest.
+        submitted = {name: submitted[name] for name in JOB_UPDATE_FIELDS if name in submitted}
     if job_type in UPDATE_BLOCKS:
-        job["Update"] = _kept_by_the_job(UPDATE_BLOCKS[job_type] | dict(given))
-        return given
-    return None  # Refused by validation where it stands, once, and not again in every group.
+        job["Update"] = _build_job_update(UPDATE_BLOCKS[job_type] | dict(submitted))
+        return submitted
+    return None  # Validation rejects the job's block; copies in the groups would repeat the same error.
 
 
-def _kept_by_the_job(update: JsonObject) -> JsonObject:
+def _build_job_update(update: JsonObject) -> JsonObject:
+    """Return the job's own update block: the fields it retains, and zeros for the rest."""
     return EMPTY_UPDATE_BLOCK | {name: update[name] for name in JOB_UPDATE_FIELDS}
 
 
 def _merge(holder: JsonObject, name: str, *inherited: object) -> None:
-    """Puts under the block of that name what is inherited, the nearest last. Without any block there is none."""
-    given = holder.get(name)
-    if given is not None and not isinstance(given, dict):
+    """Merge inherited blocks under `holder[name]`. Fields of later blocks win; the holder's own block comes last."""
+    own_block = holder.get(name)
+    if own_block is not None and not isinstance(own_block, dict):
         return
-    blocks = [block for block in (*inherited, given) if isinstance(block, dict)]
+    blocks = [block for block in (*inherited, own_block) if isinstance(block, dict)]
     if not blocks:
         return
     merged: JsonObject = {}

@@ -1,14 +1,6 @@
-"""A job: what a team wants to run, as it is submitted, kept by version, and shown.
+"""The job record and the records that belong to a job: submission, summary and purge.
 
-Submissions: the source text that a version of a job was made from, with its variables.
-
-Job summaries: how many allocations of each group, and how many children, stand where.
-
-One writer keeps them, because Complete and Failed depend on history: they never go down.
-
-Purges under way: a job is gone, and what it left is being taken away step by step.
-
-The intent is recorded with the job's own removal, so that whoever leads next goes on where the last one stopped.
+Tasks and groups are in `groups`; validation and canonical form have modules of their own.
 """
 
 from collections.abc import Mapping
@@ -30,7 +22,7 @@ DEFAULT_REGION: Final = "global"
 
 
 class JobType(StrEnum):
-    """How a job is scheduled. `CORE` is the servers' own work and can not be submitted."""
+    """How a job is scheduled. `CORE` is internal work of the servers and cannot be submitted."""
 
     SERVICE = "service"
     BATCH = "batch"
@@ -40,7 +32,7 @@ class JobType(StrEnum):
 
 
 class JobStatus(StrEnum):
-    """Where a job is in its life. The leader alone changes it (jobs.md 4)."""
+    """The status of a job. Only the leader changes it (jobs.md 4)."""
 
     PENDING = "pending"
     RUNNING = "running"
@@ -48,22 +40,22 @@ class JobStatus(StrEnum):
 
 
 class MissedLaunchPolicy(StrEnum):
-    """What becomes of launches whose time passed while nobody led."""
+    """What happens to launches that were missed while there was no leader."""
 
-    ONCE = "once"  # One is made for all of them.
+    ONCE = "once"  # One launch replaces all missed ones.
     NONE = "none"
-    ALL = "all"  # Each is made, as of its own time.
+    ALL = "all"  # Every missed launch is made, with its own launch time.
 
 
 class Periodic(Record):
-    """When children of the job are launched. `spec` is the old form with one time table, `specs` the new one."""
+    """When children of the job are launched. `spec` is the deprecated form with one cron expression, `specs` the new one."""
 
     enabled: bool = True
     spec: str = ""
     specs: tuple[str, ...] | None = None
     spec_type: str = "cron"
     prohibit_overlap: bool = False
-    max_running: int = 0  # How many children may run at the same time; the others wait. 0: any number.
+    max_running: int = 0  # How many children may run at the same time; others wait. 0 means no limit.
     time_zone: str = "UTC"
     missed: str = MissedLaunchPolicy.ONCE
 
@@ -77,23 +69,23 @@ class PayloadRequirement(StrEnum):
 
 
 class Parameterized(Record):
-    """The job is a template: each dispatch makes a child of it."""
+    """Makes the job a template: each dispatch creates a child job from it."""
 
     payload: str = PayloadRequirement.OPTIONAL
     meta_required: tuple[str, ...] | None = None
     meta_optional: tuple[str, ...] | None = None
-    max_running: int = 0  # As of a periodic job.
+    max_running: int = 0  # As in `Periodic`.
 
 
 class MultiregionStrategy(Record):
-    """How a deployment moves through regions."""
+    """How a deployment proceeds through the regions."""
 
     max_parallel: int = 0
     on_failure: str = ""
 
 
 class MultiregionRegion(Record):
-    """What a region changes in the job."""
+    """What differs in the job of one region."""
 
     name: str = ""
     count: int = 1
@@ -103,7 +95,7 @@ class MultiregionRegion(Record):
 
 
 class Multiregion(Record):
-    """One job in several regions. It is read so that it can be refused with a sentence."""
+    """One job in several regions. Decoded only so that validation can reject it with a clear message."""
 
     strategy: MultiregionStrategy | None = None
     regions: tuple[MultiregionRegion, ...] | None = None
@@ -117,14 +109,14 @@ class UILink(Record):
 
 
 class UI(Record):
-    """What the job's page says beside the facts."""
+    """Additional content of the job's page in a web interface."""
 
     description: str = ""
     links: tuple[UILink, ...] | None = None
 
 
 class VersionTag(Record):
-    """A name that keeps a version of a job from being collected. `tagged_time` is nanoseconds since 1970, UTC."""
+    """A name for a version of a job, which protects the version from garbage collection. `tagged_time` is ns since 1970."""
 
     name: str = ""
     description: str = ""
@@ -132,7 +124,7 @@ class VersionTag(Record):
 
 
 class Job(Record):
-    """A job. Beside the specification it holds what only the server sets (the last block)."""
+    """A job: its specification, and the fields that only the server sets (the last block)."""
 
     id: str
     name: str = ""
@@ -163,7 +155,7 @@ class Job(Record):
     parent_id: str = ""
     dispatched: bool = False
     dispatch_idempotency_token: str = ""
-    # The wire's name is the peer's: tools read it.
+    # Nomad's wire name, because tools read it.
     submitter_accessor_id: str = msgspec.field(default="", name="NomadTokenID")
     status: JobStatus = JobStatus.PENDING
     status_description: str = ""
@@ -173,46 +165,48 @@ class Job(Record):
     modify_index: int = 0
     job_modify_index: int = 0
 
-    # What only the server sets is not taken from a submitted job.
+    # Only the server sets these fields; submitted values are dropped.
     ignored_when_submitted: ClassVar[frozenset[str]] = frozenset({
         "ParentID", "Dispatched", "DispatchIdempotencyToken", "NomadTokenID", "Status", "StatusDescription", "Stable",
         "SubmitTime", "CreateIndex", "ModifyIndex", "JobModifyIndex",
     })  # fmt: skip
-    # Handed down to the groups, never stored on the job (jobs.md 2.1).
+    # Copied into the groups, never stored in the job (jobs.md 2.1).
     only_when_submitted: ClassVar[Mapping[str, object]] = {"Reschedule": ReschedulePolicy, "Migrate": MigratePolicy}
     text_when_missing: ClassVar[Mapping[str, str]] = {"ID": "Job ID hasn't been provided"}
 
     @classmethod
-    def complete_submission(cls, given: dict[str, object]) -> dict[str, object]:
-        """Groups inherit from the job, tasks from their group."""
-        return inheritance.complete_job(given)
+    def complete_submission(cls, submitted: dict[str, object]) -> dict[str, object]:
+        """Let groups inherit from the job, and tasks from their group."""
+        return inheritance.complete_job(submitted)
 
     @property
     def groups(self) -> tuple[TaskGroup, ...]:
-        """The groups, none where there are none."""
+        """The task groups; empty if the field is null."""
         return self.task_groups or ()
 
     @property
     def is_periodic(self) -> bool:
-        """Launches children by time."""
+        """Whether the job launches children at set times."""
         return self.periodic is not None
 
     @property
     def is_parameterized(self) -> bool:
-        """Is a template for dispatches (a dispatched child carries the block too, but is none)."""
+        """Whether the job is a template for dispatches. A dispatched child has the block as well, but is not a template."""
         return self.parameterized_job is not None and not self.dispatched
 
     @property
     def is_active_periodic(self) -> bool:
-        """The leader must launch its children: periodic, enabled, not stopped, not waiting for a dispatch."""
+        """Whether the leader must launch children: the job is periodic, enabled, not stopped and not waiting for a dispatch."""
         return self.periodic is not None and self.periodic.enabled and not self.stop and not self.is_parameterized
 
     def find_group(self, name: str) -> TaskGroup | None:
-        """The group of that name."""
+        """Return the group with this name, or `None`."""
         return next((group for group in self.groups if group.name == name), None)
 
 
 class Submission(Record):
+    """The source text of a version of a job, with its variables."""
+
     namespace: str
     job_id: str
     version: int = 0
@@ -226,6 +220,8 @@ class Submission(Record):
 
 
 class GroupSummary(Record):
+    """Allocations of a group by status. Complete and failed count ended allocations and never decrease."""
+
     queued: int = 0
     complete: int = 0
     failed: int = 0
@@ -236,12 +232,19 @@ class GroupSummary(Record):
 
 
 class ChildrenSummary(Record):
+    """Children of a periodic or parameterized job by status."""
+
     pending: int = 0
     running: int = 0
     dead: int = 0
 
 
 class JobSummary(Record):
+    """Counts of a job's allocations and children by status.
+
+    Only one writer maintains it, because some counts depend on history: they never decrease.
+    """
+
     job_id: str
     namespace: str
     summary: dict[str, GroupSummary] = msgspec.field(default_factory=dict)
@@ -251,13 +254,17 @@ class JobSummary(Record):
 
 
 class JobPurge(Record):
-    """What is left of one life of a job. Its record ends with the last thing that it names."""
+    """A purge in progress: the job is deleted, and its allocations and evaluations are being deleted in steps.
+
+    The record is written together with the deletion of the job, so that a new leader can continue the purge. It is deleted with the
+    last of the job's records.
+    """
 
     namespace: str
     job_id: str
     job_create_index: int = 0
-    """Tells this life of the job from the next one, which may begin before this purge ends."""
+    """Distinguishes the purged job from a new job with the same name, which may be registered during the purge."""
     eval_id: str = ""
-    """The evaluation that stops the job's work: it is not closed with the others."""
+    """The evaluation that stops the job's allocations; the purge does not cancel it like the others."""
     create_index: int = 0
     modify_index: int = 0

@@ -1,7 +1,7 @@
-"""Networks and ports, as a group asks for them and as an allocation or a node holds them.
+"""Networks and ports: as a group requests them, and as an allocation or a node has them.
 
-These records are sparse: an empty field is not written. Their defaults are therefore the zero values; what an empty
-field means is told by canonical form (`HostNetwork` is `default`, `Mode` empty is the host's network).
+These records are sparse, so empty fields are not encoded and defaults are zero values. The canonical form defines what an empty
+field means: an empty `HostNetwork` is `default`, an empty `Mode` is the host's network.
 """
 
 from typing import ClassVar, Final
@@ -14,7 +14,7 @@ DEFAULT_HOST_NETWORK: Final = "default"
 
 
 class Port(SparseRecord):
-    """One port of a network: static (`value` given) or chosen by the scheduler (`value` 0)."""
+    """One port of a network: static (`value` is set) or assigned by the scheduler (`value` is 0)."""
 
     label: str = ""
     value: int = 0
@@ -32,7 +32,7 @@ class DNS(Record):
 
 
 class CNI(Record):
-    """Arguments handed to the network's plugin."""
+    """Arguments for the CNI plugin of the network."""
 
     args: dict[str, str] | None = None
 
@@ -51,5 +51,5 @@ class NetworkResource(SparseRecord):
     dynamic_ports: tuple[Port, ...] | None = None
     cni: CNI | None = None
 
-    # Chosen by the node, never by a job (jobs.md 2.6).
+    # The node chooses the device, never the job (jobs.md 2.6).
     ignored_when_submitted: ClassVar[frozenset[str]] = frozenset({"Device"})

@@ -1,7 +1,4 @@
-"""Periodic launches: when a periodic job was launched last, so that a new leader neither repeats nor forgets one.
-
-When a periodic job launches: the earliest of its cron expressions, in its time zone. Overlap is not known here.
-"""
+"""Periodic jobs: the record of the last launch, and the time of the next one. Does not know which children still run."""
 
 import datetime
 
@@ -11,20 +8,25 @@ from wharf.contract.model.record import Record
 
 
 class PeriodicLaunch(Record):
+    """The last launch of a periodic job. A new leader reads it, so that it neither repeats nor misses a launch."""
+
     namespace: str
-    id: str  # of the job
+    id: str  # The job's ID.
     launch: datetime.datetime
     create_index: int = 0
     modify_index: int = 0
 
 
 def list_cron_specs(periodic: Periodic) -> tuple[str, ...]:
-    """The expressions, whichever form they were given in."""
+    """Return the cron expressions of `specs`, or of the deprecated `spec`."""
     return periodic.specs or ((periodic.spec,) if periodic.spec else ())
 
 
 def find_next_launch(periodic: Periodic, after: datetime.datetime) -> datetime.datetime | None:
-    """The next instant (UTC) after that one, None where none is left; a CronError if the job was never validated."""
+    """Return the next launch time (UTC) after `after`, or `None` if there is none.
+
+    Raises `CronError` if the expressions are invalid, which a validated job cannot have.
+    """
     zone = load_zone(periodic.time_zone or "UTC")
     times = [parse_cron(spec).find_next_time(after, zone) for spec in list_cron_specs(periodic)]
     return min((time for time in times if time is not None), default=None)

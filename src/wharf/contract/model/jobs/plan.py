@@ -1,6 +1,6 @@
-"""What a dry run of a job tells: the changes of its text, and what the scheduler would do about them.
+"""The result of a dry run of a job: the difference between two versions, and what the scheduler would do.
 
-Result shapes only. `diff` makes the job's part, the scheduler makes the annotations.
+Holds the records only. `diff` compares the jobs; the scheduler makes the annotations.
 """
 
 import enum
@@ -17,7 +17,7 @@ class DiffType(enum.StrEnum):
 
 
 class FieldDiff(Record):
-    """One scalar, as text. Old is empty when added, New when deleted."""
+    """The difference of one scalar field, as text. `old` is empty if it was added, `new` if it was deleted."""
 
     type: DiffType
     name: str
@@ -27,6 +27,8 @@ class FieldDiff(Record):
 
 
 class ObjectDiff(Record):
+    """The difference of one nested object."""
+
     type: DiffType
     name: str
     fields: tuple[FieldDiff, ...] | None = None
@@ -34,6 +36,8 @@ class ObjectDiff(Record):
 
 
 class TaskDiff(Record):
+    """The difference of one task. `annotations` say what kind of update it forces."""
+
     type: DiffType
     name: str
     fields: tuple[FieldDiff, ...] | None = None
@@ -42,6 +46,8 @@ class TaskDiff(Record):
 
 
 class TaskGroupDiff(Record):
+    """The difference of one group. `updates` counts what the scheduler would do."""
+
     type: DiffType
     name: str
     fields: tuple[FieldDiff, ...] | None = None
@@ -51,6 +57,8 @@ class TaskGroupDiff(Record):
 
 
 class JobDiff(Record):
+    """The difference between two versions of a job."""
+
     type: DiffType
     id: str
     fields: tuple[FieldDiff, ...] | None = None
@@ -59,7 +67,7 @@ class JobDiff(Record):
 
 
 class DesiredUpdates(Record):
-    """How many allocations of one group the scheduler would treat in each way."""
+    """How many allocations of one group the scheduler would place, stop, update and so on."""
 
     ignore: int = 0
     place: int = 0
@@ -76,7 +84,7 @@ class DesiredUpdates(Record):
 
 
 class PlanAnnotations(Record):
-    """What a plan would do, group by group, and whom it would push aside."""
+    """What a plan would do in each group, and which allocations it would preempt."""
 
     desired_tg_updates: dict[str, DesiredUpdates] | None = None
     preempted_allocs: tuple[AllocationStub, ...] | None = None

@@ -1,4 +1,4 @@
-"""What one task asks of its node: processor, memory, devices."""
+"""The resources that a task requests: processor, memory, devices."""
 
 from typing import ClassVar
 
@@ -8,7 +8,7 @@ from wharf.contract.model.record import Record
 
 
 class RequestedDevice(Record):
-    """A number of devices of one kind: `type`, `vendor/type` or `vendor/type/name`."""
+    """A number of devices of one model: `type`, `vendor/type` or `vendor/type/name`."""
 
     name: str = ""
     count: int = 1
@@ -17,14 +17,14 @@ class RequestedDevice(Record):
 
 
 class NUMA(Record):
-    """Whether the task's cores and devices must lie on one memory node."""
+    """Whether the task's cores and devices must belong to one NUMA node."""
 
     affinity: str = "none"
     devices: tuple[str, ...] | None = None
 
 
 class Resources(Record):
-    """What one task asks for. `cpu` is in MHz, `cores` are whole and exclusive; one of the two is zero."""
+    """The resources that one task requests. `cpu` is in MHz, `cores` are whole and exclusive; one of the two is zero."""
 
     cpu: int = 100
     cores: int = 0
@@ -37,12 +37,12 @@ class Resources(Record):
     devices: tuple[RequestedDevice, ...] | None = None
     numa: NUMA | None = None
 
-    # A task's disk belongs to its group; the field is read and dropped (jobs.md 2.5a).
+    # Disk is requested by the group, so the task's field is dropped (jobs.md 2.5a).
     ignored_when_submitted: ClassVar[frozenset[str]] = frozenset({"DiskMB"})
 
     @classmethod
-    def complete_submission(cls, given: dict[str, object]) -> dict[str, object]:
-        """Whole cores stand in the place of MHz, so the default of MHz does not apply beside them."""
-        if "CPU" not in given and given.get("Cores"):
-            given["CPU"] = 0
-        return given
+    def complete_submission(cls, submitted: dict[str, object]) -> dict[str, object]:
+        """Set `CPU` to 0 if whole cores are requested without MHz, because the default of `CPU` does not apply then."""
+        if "CPU" not in submitted and submitted.get("Cores"):
+            submitted["CPU"] = 0
+        return submitted

@@ -1,4 +1,4 @@
-"""Services that a group or a task announces, and the checks that tell whether they are well."""
+"""Services that a group or a task registers, and their health checks."""
 
 from enum import StrEnum
 from typing import Final
@@ -10,7 +10,7 @@ from wharf.contract.model.times import SECOND
 
 
 class ServiceProvider(StrEnum):
-    """Who lists a service. The peer's name of the native provider is accepted and kept as it was given."""
+    """Where a service is registered. Nomad's name of the native provider is accepted and stored unchanged."""
 
     CONSUL = "consul"
     WHARF = "wharf"
@@ -21,7 +21,7 @@ NATIVE_PROVIDERS: Final[frozenset[str]] = frozenset({ServiceProvider.WHARF, Serv
 
 
 class OnUpdate(StrEnum):
-    """What a check's state means while a deployment is judged."""
+    """How the state of a check counts for the health of an allocation in a deployment."""
 
     REQUIRE_HEALTHY = "require_healthy"
     IGNORE_WARNINGS = "ignore_warnings"
@@ -29,7 +29,7 @@ class OnUpdate(StrEnum):
 
 
 class CheckRestart(Record):
-    """After how many failures in a row a check restarts its task."""
+    """After how many consecutive failures a check restarts its task."""
 
     limit: int = 0
     grace: int = SECOND
@@ -37,7 +37,7 @@ class CheckRestart(Record):
 
 
 class ServiceCheck(Record):
-    """How to see whether a service is well. Interval and timeout are nanoseconds."""
+    """A health check of a service. Interval and timeout are nanoseconds."""
 
     name: str = ""
     type: str = ""
@@ -69,14 +69,14 @@ class ServiceCheck(Record):
 
 
 class ServiceWeights(Record):
-    """The weight of a service in answers of DNS."""
+    """The weight of a service in DNS replies of Consul."""
 
     passing: int = 1
     warning: int = 1
 
 
 class Service(Record):
-    """A service at a port. `connect` is handed through unread: only Consul understands it."""
+    """A service at a port. `connect` is passed on without interpretation, because only Consul understands it."""
 
     name: str = ""
     task_name: str = ""
@@ -101,11 +101,11 @@ class Service(Record):
     weights: ServiceWeights | None = None
 
     @classmethod
-    def complete_submission(cls, given: dict[str, object]) -> dict[str, object]:
-        """Checks inherit the rule for restarts."""
-        return inheritance.complete_service(given)
+    def complete_submission(cls, submitted: dict[str, object]) -> dict[str, object]:
+        """Let the checks inherit the service's restart rule."""
+        return inheritance.complete_service(submitted)
 
     @property
     def is_native(self) -> bool:
-        """Listed by the cluster itself."""
+        """Whether the service is registered in the cluster itself, not in Consul."""
         return self.provider in NATIVE_PROVIDERS

@@ -1,4 +1,4 @@
-"""Files that are rendered into a task's folder, and fetched into it."""
+"""Templates that are rendered into a task's folder, and artifacts that are downloaded into it."""
 
 from enum import StrEnum
 
@@ -7,7 +7,7 @@ from wharf.contract.model.times import SECOND
 
 
 class ChangeMode(StrEnum):
-    """What a task is told when what it reads has changed."""
+    """What happens to a task when the data of a template, a Vault token or an identity has changed."""
 
     RESTART = "restart"
     NOOP = "noop"
@@ -26,14 +26,14 @@ class ChangeScript(Record):
 
 
 class TemplateWait(Record):
-    """How long a template waits for its sources to settle."""
+    """How long a template waits for its data to become stable, in ns."""
 
     min: int | None = None
     max: int | None = None
 
 
 class Template(Record):
-    """A text with holes, rendered to `dest_path`."""
+    """A text with placeholders that is rendered to `dest_path`."""
 
     source_path: str = ""
     dest_path: str = ""
@@ -55,7 +55,7 @@ class Template(Record):
 
 
 class GetterMode(StrEnum):
-    """Whether an artifact is a file, a folder, or told by its content."""
+    """Whether an artifact is a file or a folder; `any` decides by its content."""
 
     ANY = "any"
     FILE = "file"
@@ -63,7 +63,7 @@ class GetterMode(StrEnum):
 
 
 class Artifact(Record):
-    """Something fetched into the task's folder before the task starts."""
+    """A file or folder that is downloaded into the task's folder before the task starts."""
 
     getter_source: str = ""
     getter_options: dict[str, str] | None = None

@@ -1,7 +1,7 @@
-"""Versions and the constraints on them, as the operands `version` and `semver` use them (scheduling.md 2.4).
+"""Versions and version constraints, for the operands `version` and `semver` (scheduling.md 2.4).
 
-`version` is lenient in what a version looks like and strict about pre-releases: one is let through only by a constraint
-that names a pre-release of the same release. `semver` orders pre-releases as any version and knows no `~>`.
+`version` accepts many notations but is strict about pre-releases: only a constraint that names a pre-release of the same release
+accepts one. `semver` orders pre-releases like other versions and does not support `~>`.
 """
 
 import re
@@ -14,11 +14,11 @@ MAX_COMPARISONS: Final = 32
 
 
 class VersionError(ValueError):
-    """The text is no version, or no list of constraints."""
+    """The text is not a version, or not a list of constraints."""
 
 
 class VersionDialect(StrEnum):
-    """Which of the two rules is meant."""
+    """Which of the two notations applies."""
 
     VERSION = "version"
     SEMVER = "semver"
@@ -27,7 +27,7 @@ class VersionDialect(StrEnum):
 _PART = r"[0-9A-Za-z~-]+"
 _RELEASE = r"v?(?P<release>\d{1,18}(?:\.\d{1,18})*)"
 _BUILD = rf"(?:\+{_PART}(?:\.{_PART})*)?"
-_SHAPES: Final = {
+_PATTERNS: Final = {
     # `1.2rc1` is a version, though not a semantic one.
     VersionDialect.VERSION: re.compile(
         rf"{_RELEASE}(?:-(?P<pre>{_PART}(?:\.{_PART})*)|(?P<tight>[A-Za-z~]{_PART}(?:\.{_PART})*|[A-Za-z]))?{_BUILD}\Z"
@@ -39,14 +39,14 @@ _CONSTRAINT = re.compile(r"(?P<operator>=|!=|>=|<=|>|<|~>)?\s*(?P<version>\S+)\Z
 
 @total_ordering
 class Version:
-    """A version, ordered as semantic versions are: release, then pre-release; the build says nothing."""
+    """A version, ordered by release, then by pre-release. Build metadata is ignored."""
 
     __slots__ = ("_key", "is_prerelease", "part_count", "release")
 
     def __init__(self, text: str, dialect: VersionDialect = VersionDialect.VERSION) -> None:
         if len(text) > MAX_VERSION_CHARS:
             raise VersionError("the version is too long")
-        match = _SHAPES[dialect].match(text.strip())
+        match = _PATTERNS[dialect].match(text.strip())
         if match is None:
             raise VersionError(f'"{text}" is not a version')
         parts = [int(part) for part in match["release"].split(".")]
@@ -67,7 +67,7 @@ class Version:
 
 
 def _without_zeros(release: tuple[int, ...]) -> tuple[int, ...]:
-    """`1.2` and `1.2.0.0` are equal."""
+    """Return the release without trailing zeros, because `1.2` and `1.2.0.0` are equal."""
     end = len(release)
     while end and release[end - 1] == 0:
         end -= 1
@@ -75,7 +75,7 @@ def _without_zeros(release: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _prerelease_key(prerelease: str) -> tuple[int, tuple[tuple[int, int, str], ...]]:
-    """A release comes after its pre-releases; their parts compare as numbers before texts."""
+    """Return a sort key: a release sorts after its pre-releases, and numeric parts sort before text."""
     if not prerelease:
         return 1, ()
     parts = prerelease.split(".")
@@ -83,7 +83,7 @@ def _prerelease_key(prerelease: str) -> tuple[int, tuple[tuple[int, int, str], .
 
 
 class _Constraint:
-    """One comparison of the list."""
+    """One comparison with a version."""
 
     __slots__ = ("dialect", "operator", "version")
 
@@ -94,10 +94,11 @@ class _Constraint:
         self.operator = match["operator"] or "="
         self.dialect = dialect
         if dialect is VersionDialect.SEMVER and self.operator == "~>":
-            raise VersionError("~> is not known to semver")
+            raise VersionError("semver does not support ~>")
         self.version = Version(match["version"], dialect)
 
     def allows(self, version: Version) -> bool:
+        """Return whether the version satisfies this comparison."""
         if self.operator == "=":
             return version == self.version
         if self.operator == "!=":
@@ -112,23 +113,24 @@ class _Constraint:
             return version < self.version
         if self.operator == "<=":
             return version <= self.version
-        return self._is_close(version)
+        return self._is_compatible(version)
 
     def _may_compare(self, version: Version) -> bool:
+        """Return whether an ordering comparison is allowed. A pre-release is compared only with pre-releases of its release."""
         if not version.is_prerelease:
             return True
         return self.version.is_prerelease and version.release == self.version.release
 
-    def _is_close(self, version: Version) -> bool:
-        """`~> 1.2.3` is at least that, and still 1.2; the last part given may rise, those before it may not."""
+    def _is_compatible(self, version: Version) -> bool:
+        """Return whether `~>` holds. `~> 1.2.3` accepts `1.2.x` from `1.2.3` on: only the last given part may increase."""
         if version < self.version:
             return False
-        kept = self.version.part_count - 1
-        return version.release[:kept] == self.version.release[:kept]
+        fixed_parts = self.version.part_count - 1
+        return version.release[:fixed_parts] == self.version.release[:fixed_parts]
 
 
 class VersionConstraints:
-    """A list of comparisons, all of which must hold: `>= 1.2, < 2`."""
+    """A list of comparisons that must all hold, such as `>= 1.2, < 2`."""
 
     __slots__ = ("_constraints", "_dialect")
 
@@ -142,7 +144,7 @@ class VersionConstraints:
         self._dialect = dialect
 
     def allows(self, text: str) -> bool:
-        """Whether a version satisfies all of them; a text that is no version satisfies none."""
+        """Return whether a version satisfies all comparisons; False if the text is not a version."""
         try:
             version = Version(text, self._dialect)
         except VersionError:
@@ -152,5 +154,5 @@ class VersionConstraints:
 
 @lru_cache(maxsize=1024)
 def parse_version_constraints(text: str, dialect: VersionDialect = VersionDialect.VERSION) -> VersionConstraints:
-    """The constraints of that text, parsed once; a VersionError says what is wrong with them."""
+    """Parse a list of constraints, with a cache. Raises `VersionError`."""
     return VersionConstraints(text, dialect)

@@ -1,4 +1,4 @@
-"""Volumes that a group asks for, and where its tasks mount them."""
+"""Volumes that a group requests, and where its tasks mount them."""
 
 from enum import StrEnum
 
@@ -15,7 +15,7 @@ class VolumeType(StrEnum):
 
 
 class AccessMode(StrEnum):
-    """Who may use a volume at the same time."""
+    """How many nodes and allocations may use a volume at the same time, and whether they may write."""
 
     SINGLE_NODE_READER = "single-node-reader-only"
     SINGLE_NODE_WRITER = "single-node-writer"
@@ -41,7 +41,7 @@ class MountOptions(Record):
 
 
 class VolumeRequest(Record):
-    """A volume that every allocation of the group needs; `source` is its name on the node or in the plugin."""
+    """A volume that every allocation of the group needs. `source` is its name on the node or in the plugin."""
 
     name: str = ""
     type: str = ""
@@ -55,7 +55,7 @@ class VolumeRequest(Record):
 
 
 class VolumeMount(Record):
-    """Where one task sees a volume of its group."""
+    """Where one task mounts a volume of its group."""
 
     volume: str = ""
     destination: str = ""

@@ -1,7 +1,7 @@
-"""Nodes: the machines that run allocations, as they describe themselves and as servers see them.
+"""Nodes: the machines that run allocations, their drain, their drivers and their events.
 
-A node's secret is kept as a digest only. Which status may follow which is in `transitions`; what a node has is in
-`node_resources`.
+Only a digest of a node's secret is stored. The allowed status changes are in `state_machines.transitions`; the resources
+of a node are in `resources`.
 """
 
 import datetime
@@ -32,6 +32,8 @@ class DrainStatus(enum.StrEnum):
 
 
 class NodeEventSubsystem(enum.StrEnum):
+    """The part of the system that reports a node event."""
+
     CLUSTER = "Cluster"
     DRAIN = "Drain"
     DRIVER = "Driver"
@@ -42,9 +44,12 @@ class NodeEventSubsystem(enum.StrEnum):
 
 
 MAX_NODE_EVENTS = 10
+"""Events stored for each node, the newest; limits the size of the record."""
 
 
 class NodeEvent(Record):
+    """An event in the history of a node."""
+
     message: str = ""
     subsystem: NodeEventSubsystem = NodeEventSubsystem.CLUSTER
     details: dict[str, str] | None = None
@@ -53,7 +58,7 @@ class NodeEvent(Record):
 
 
 class DrainStrategy(Record):
-    """How a node is being emptied. Deadline: above 0 a bound, 0 none, below 0 everything moves at once."""
+    """How a node is drained. A deadline above 0 is a time limit, 0 sets no limit, and below 0 all allocations move at once."""
 
     deadline: int = 0  # ns
     ignore_system_jobs: bool = False
@@ -62,7 +67,7 @@ class DrainStrategy(Record):
 
 
 class DrainMetadata(Record):
-    """The latest drain: who asked for it and how it went."""
+    """The latest drain: who requested it and its status."""
 
     started_at: datetime.datetime | None = None
     updated_at: datetime.datetime | None = None
@@ -72,6 +77,8 @@ class DrainMetadata(Record):
 
 
 class DriverInfo(Record):
+    """Whether a driver is available and healthy on the node."""
+
     attributes: dict[str, str] | None = None
     detected: bool = False
     healthy: bool = False
@@ -80,7 +87,7 @@ class DriverInfo(Record):
 
 
 class NodeHostVolume(Record):
-    """A folder of the node that jobs may ask for. Only dynamic volumes have an ID."""
+    """A folder of the node that jobs can mount. Only dynamic volumes have an ID."""
 
     name: str = ""
     path: str = ""
@@ -114,7 +121,7 @@ class CSINodeInfo(Record):
 
 
 class CSIInfo(Record):
-    """A storage plugin that runs on the node."""
+    """A CSI storage plugin that runs on the node."""
 
     plugin_id: str = ""
     alloc_id: str = ""
@@ -130,7 +137,7 @@ class CSIInfo(Record):
 
 
 class Node(Record):
-    """One machine. `drain` says that a strategy is set; `draining` is the only way to change the two."""
+    """A machine that runs allocations. `drain` is true when a strategy is set; `set_drain_strategy` changes both together."""
 
     id: str
     secret_digest: str = ""  # SHA-256 in hex of the secret; never in a reply.
@@ -165,12 +172,13 @@ class Node(Record):
     node_max_allocs: int = 0  # 0: no limit
     last_missed_heartbeat_index: int = 0
     last_alloc_update_index: int = 0
-    reports_from: int = 0  # From where on it numbers its reports; told by a node: above 0 where its agent begins.
+    reports_from: int = 0  # The first report number of the agent, as it registered; 0 if it did not send one.
     create_index: int = 0
     modify_index: int = 0
 
     @property
     def is_ready_for_placements(self) -> bool:
+        """Whether new allocations may be placed on the node."""
         return (
             self.status is NodeStatus.READY
             and self.drain_strategy is None
@@ -179,17 +187,17 @@ class Node(Record):
 
 
 def set_drain_strategy(node: Node, strategy: DrainStrategy | None) -> Node:
-    """The node with this drain strategy, or with none."""
+    """Return the node with this drain strategy; `None` ends the drain."""
     return msgspec.structs.replace(node, drain=strategy is not None, drain_strategy=strategy)
 
 
 def add_node_event(node: Node, event: NodeEvent) -> Node:
-    """The node with one more event; the oldest beyond the bound are dropped."""
+    """Return the node with one more event. Only the newest `MAX_NODE_EVENTS` are retained."""
     return msgspec.structs.replace(node, events=((*(node.events or ()), event))[-MAX_NODE_EVENTS:])
 
 
 def add_new_node_events(node: Node, events: tuple[NodeEvent, ...] | None) -> Node:
-    """The node with those events of its own telling that are not known of yet: it may say each more than once."""
+    """Return the node with those of its reported events that are not stored yet. A node may report an event more than once."""
     known = {(event.timestamp, event.message) for event in node.events or ()}
     for event in events or ():
         if (event.timestamp, event.message) not in known:

@@ -1,4 +1,4 @@
-"""What a node has: processors, memory, disk, networks and devices, and what of it is kept back from jobs."""
+"""The resources of a node: processors, memory, disk, networks and devices, and what is reserved from jobs."""
 
 import msgspec
 
@@ -7,7 +7,7 @@ from wharf.contract.model.record import Record
 
 
 class NodeCpu(Record):
-    """The processors in the older readers' form; always there."""
+    """The processors in the format of older clients; always present."""
 
     cpu_shares: int = msgspec.field(name="CpuShares", default=0)  # MHz, all cores together
     total_cpu_cores: int = msgspec.field(name="TotalCpuCores", default=0)
@@ -15,6 +15,8 @@ class NodeCpu(Record):
 
 
 class ProcessorCore(Record):
+    """One core of a processor."""
+
     socket_id: int = 0
     node_id: int = 0  # The memory node (NUMA) that it belongs to.
     id: int = 0
@@ -26,11 +28,15 @@ class ProcessorCore(Record):
 
 
 class ProcessorTopology(Record):
+    """The NUMA nodes and cores of a machine."""
+
     nodes: tuple[int, ...] | None = None
     distances: tuple[tuple[int, ...], ...] | None = None
     cores: tuple[ProcessorCore, ...] | None = None
     override_total_compute: int = 0
-    override_withhold_compute: int = msgspec.field(name="OverrideWitholdCompute", default=0)  # The wire misspells it.
+    override_withhold_compute: int = msgspec.field(
+        name="OverrideWitholdCompute", default=0
+    )  # Nomad's misspelled wire name.
 
 
 class NodeProcessors(Record):
@@ -46,6 +52,8 @@ class NodeDisk(Record):
 
 
 class NodeNetworkAddress(Record):
+    """An address of a network interface."""
+
     family: str = ""  # "ipv4" or "ipv6"
     alias: str = ""
     address: str = ""
@@ -54,6 +62,8 @@ class NodeNetworkAddress(Record):
 
 
 class NodeNetwork(Record):
+    """A network interface of the node."""
+
     mode: str = ""
     device: str = ""
     mac_address: str = ""
@@ -73,7 +83,7 @@ class DeviceInstance(Record):
 
 
 class DeviceAttribute(Record):
-    """A typed value; all but the one in use are null."""
+    """A typed value: every field except the one in use is null."""
 
     float_: float | None = msgspec.field(name="Float", default=None)
     int_: int | None = msgspec.field(name="Int", default=None)
@@ -83,7 +93,7 @@ class DeviceAttribute(Record):
 
 
 class NodeDevice(Record):
-    """All instances of one kind of device on the node."""
+    """All instances of one device model on the node."""
 
     vendor: str = ""
     type: str = ""
@@ -97,6 +107,8 @@ MAX_DYNAMIC_PORT = 32000
 
 
 class NodeResources(Record):
+    """All resources of a node."""
+
     cpu: NodeCpu = msgspec.field(name="Cpu", default=NodeCpu())
     processors: NodeProcessors = NodeProcessors()
     memory: NodeMemory = NodeMemory()

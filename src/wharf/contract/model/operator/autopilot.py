@@ -1,7 +1,7 @@
-"""What the cluster thinks of its servers: the peer's settings for that, and when a server counts as healthy.
+"""Autopilot: Nomad's settings for the health of servers, and the health assessment of each server.
 
-Members live on leases of the log, so dead ones go by themselves and there is no quorum of ours to keep. Settings that
-would only steer such a quorum are stored and shown, and nothing follows them.
+Members are on leases in the log, so dead ones disappear without autopilot, and Wharf has no quorum of its own. Settings
+that only concern a quorum are stored and returned, but have no effect.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ DEFAULT_MAX_TRAILING_LOGS: Final = 250
 
 
 class AutopilotConfiguration(Record):
-    """A whole document. Followed here: the two bounds for health. Stored only: the others."""
+    """The configuration document. Only the contact threshold and the maximum of trailing logs have an effect."""
 
     last_contact_threshold: int = 0  # ns
     server_stabilization_time: int = 0  # ns
@@ -38,11 +38,11 @@ DEFAULT_AUTOPILOT_CONFIGURATION: Final = AutopilotConfiguration(
     max_trailing_logs=DEFAULT_MAX_TRAILING_LOGS,
     cleanup_dead_servers=True,
 )
-"""In force until one is stored."""
+"""Used until a configuration is stored."""
 
 
 def list_autopilot_problems(configuration: AutopilotConfiguration) -> list[str]:
-    """Everything that is wrong with a configuration somebody wants to write."""
+    """Return everything that is wrong with a submitted configuration."""
     numbers = {
         "LastContactThreshold": configuration.last_contact_threshold,
         "ServerStabilizationTime": configuration.server_stabilization_time,
@@ -53,7 +53,10 @@ def list_autopilot_problems(configuration: AutopilotConfiguration) -> list[str]:
 
 
 class ServerLogStatus(msgspec.Struct, frozen=True):
-    """How a server stands in the log, as it says itself. `last_contact_ns` None: it had no proof of the log yet."""
+    """How far a server has read the log, as it reports itself.
+
+    `last_contact_ns` is the time since its last contact with the log, or `None` if it had none yet.
+    """
 
     index: int = 0
     epoch: int = 0
@@ -61,15 +64,17 @@ class ServerLogStatus(msgspec.Struct, frozen=True):
 
 
 class ServerHealth(msgspec.Struct, frozen=True):
-    """What is thought of one server, and why it is not healthy; empty when it is."""
+    """The health of one server. `unhealthy_reason` is empty if the server is healthy."""
 
     member_id: str
     log_status: ServerLogStatus | None
-    """None when it did not answer."""
+    """`None` if the server did not reply."""
     unhealthy_reason: str = ""
 
 
 class ClusterHealth(msgspec.Struct, frozen=True):
+    """The health of all servers, and how many more of them may fail."""
+
     is_healthy: bool
     failures_tolerated: int
     servers: Sequence[ServerHealth]
@@ -83,14 +88,14 @@ def assess_cluster_health(
     can_decide: bool = True,
     is_single_server: bool = False,
 ) -> ClusterHealth:
-    """Judge every member by what it says of itself. `can_decide`: somebody leads, and the log takes writes.
+    """Return the health of every member, judged by the status that it reports.
 
-    The log, not the number of our servers, keeps what was acknowledged: as long as one healthy server is left the
-    cluster goes on, so all but one may fail.
+    `can_decide`: a leader exists, and the log accepts writes. The log stores acknowledged writes, not the servers. The cluster
+    works as long as one server is healthy, so all healthy servers but one may fail.
     """
     servers = [
-        ServerHealth(member_id, standing, _why_unhealthy(standing, newest_index, configuration))
-        for member_id, standing in log_statuses.items()
+        ServerHealth(member_id, log_status, _find_unhealthy_reason(log_status, newest_index, configuration))
+        for member_id, log_status in log_statuses.items()
     ]
     healthy = sum(not server.unhealthy_reason for server in servers)
     return ClusterHealth(
@@ -100,13 +105,16 @@ def assess_cluster_health(
     )
 
 
-def _why_unhealthy(standing: ServerLogStatus | None, newest_index: int, configuration: AutopilotConfiguration) -> str:
-    if standing is None:
-        return "it does not answer"
-    if standing.last_contact_ns is None:
-        return "it has not heard of the log yet"
-    if standing.last_contact_ns > configuration.last_contact_threshold:
-        return f"it heard of the log {standing.last_contact_ns // MILLISECOND} ms ago"
-    if newest_index - standing.index > configuration.max_trailing_logs:
-        return f"it stands at index {standing.index}, {newest_index - standing.index} behind"
+def _find_unhealthy_reason(
+    log_status: ServerLogStatus | None, newest_index: int, configuration: AutopilotConfiguration
+) -> str:
+    """Return why a server is unhealthy; empty if it is healthy."""
+    if log_status is None:
+        return "no reply"
+    if log_status.last_contact_ns is None:
+        return "no contact with the log yet"
+    if log_status.last_contact_ns > configuration.last_contact_threshold:
+        return f"last contact with the log {log_status.last_contact_ns // MILLISECOND} ms ago"
+    if newest_index - log_status.index > configuration.max_trailing_logs:
+        return f"at log index {log_status.index}, {newest_index - log_status.index} behind"
     return ""

@@ -1,10 +1,10 @@
-"""What moving allocations would gain, or gained: for people, one sentence first and the table after. Nothing is decided here."""
+"""The report of a rebalancing: which allocations to move, and the gain. The moves are chosen elsewhere."""
 
 from wharf.contract.model.record import Record
 
 
 class AllocationMove(Record):
-    """One allocation, and the node where it would stand better. Scores are those that placements are ranked by."""
+    """One allocation, and the node where it would score higher. The scores are those of the placement ranking."""
 
     alloc_id: str
     name: str
@@ -20,8 +20,10 @@ class AllocationMove(Record):
 
 
 class Rebalancing(Record):
-    """`moving`: how many of the moves were begun now; the others are held back by their groups' `migrate` limits. A node is
-    used if anything but work for every node occupies it.
+    """The proposed or started moves.
+
+    `moving` counts the moves that were started; the `migrate` limits of the groups hold back the others. `nodes_used` counts the
+    nodes with allocations of jobs other than system and sysbatch jobs.
     """
 
     text: str

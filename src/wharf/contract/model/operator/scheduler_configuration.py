@@ -1,21 +1,21 @@
-"""How the whole cluster is scheduled: the algorithm, preemption, oversubscription and two switches."""
+"""The scheduler configuration of the cluster: algorithm, preemption, memory oversubscription and two switches."""
 
 import enum
 
 from wharf.contract.model.record import Record
 
 DEFAULT_FEASIBILITY_CHECK_LIMIT = 100
-"""What a limit of 0 for feasibility checks acts as."""
+"""The limit that applies if the configured limit of feasibility checks is 0."""
 
 
 class SchedulerAlgorithm(enum.StrEnum):
-    INHERITED = ""  # Only in a node pool: as the cluster says.
+    INHERITED = ""  # Only in a node pool: use the cluster's algorithm.
     BINPACK = "binpack"
     SPREAD = "spread"
 
 
 class PreemptionConfig(Record):
-    """For which types of jobs lower priorities may be pushed aside."""
+    """The job types for which the scheduler may preempt allocations of lower priority."""
 
     system_scheduler_enabled: bool = False
     sys_batch_scheduler_enabled: bool = False
@@ -24,9 +24,9 @@ class PreemptionConfig(Record):
 
 
 class SchedulerConfiguration(Record):
-    """A whole document: what a writer leaves out is off, so the fields' defaults are zeros (see `founding`)."""
+    """The configuration document. A field that a submitted document omits is off, so the defaults are zeros (see `cluster`)."""
 
-    scheduler_algorithm: str = SchedulerAlgorithm.BINPACK  # Text, so that a wrong one is told in our words.
+    scheduler_algorithm: str = SchedulerAlgorithm.BINPACK  # Not an enum, so that validation can report an unknown one.
     memory_oversubscription_enabled: bool = False
     reject_job_registration: bool = False
     pause_eval_broker: bool = False
@@ -37,7 +37,7 @@ class SchedulerConfiguration(Record):
 
 
 def list_scheduler_configuration_problems(configuration: SchedulerConfiguration) -> list[str]:
-    """Everything that is wrong with a configuration somebody wants to write."""
+    """Return everything that is wrong with a submitted configuration."""
     found = []
     if configuration.scheduler_algorithm not in (SchedulerAlgorithm.BINPACK, SchedulerAlgorithm.SPREAD):
         found.append(f"invalid scheduler algorithm: {configuration.scheduler_algorithm}")

@@ -1,6 +1,6 @@
-"""Draws the tables of states as one page of markdown: a picture, the causes, and who moves each state on.
+"""Render the state tables as one Markdown page: a diagram, the transitions with their causes, and the owner of each state.
 
-`python -m wharf.contract.model.state_machines.diagrams > docs/states.md` writes the page; a test tells when it is stale.
+`python -m wharf.contract.model.state_machines.diagrams > docs/states.md` writes the page; a test fails if it is out of date.
 """
 
 import sys
@@ -11,51 +11,66 @@ from wharf.contract.model.state_machines.transitions import STATE_MACHINES, AnyS
 PAGE_HEADER = """\
 # States
 
-Drawn from the tables in `wharf.contract.model.state_machines.transitions` by `python -m wharf.contract.model.state_machines.diagrams`; do not edit this page.
-A step that is not in a table is refused, and the refusal tells the record's story. Every state that is not an end has
-an owner, who moves the record on, and a deadline.
+Generated from the tables in `wharf.contract.model.state_machines.transitions` by `python -m wharf.contract.model.state_machines.diagrams`; do not edit this page.
+A transition that is not in a table is rejected with an error that lists the record's history. Every state that is not terminal
+has an owner, which moves the record to the next state, and a deadline.
 """
 
 
 def render_page() -> str:
-    """The whole page."""
-    return "\n".join([PAGE_HEADER, *(_section(machine) for machine in STATE_MACHINES)])
+    """Return the whole page."""
+    return "\n".join([PAGE_HEADER, *(_render_section(machine) for machine in STATE_MACHINES)])
 
 
-def _section(machine: AnyStateMachine) -> str:
+def _render_section(machine: AnyStateMachine) -> str:
+    """Return the section of one state machine."""
     title = machine.name[0].upper() + machine.name[1:]
-    return "\n".join([f"## {title}", "", *_picture(machine), "", *_steps(machine), "", *_custody(machine), ""])
+    return "\n".join(
+        [
+            f"## {title}",
+            "",
+            *_render_diagram(machine),
+            "",
+            *_render_transitions(machine),
+            "",
+            *_render_ownership(machine),
+            "",
+        ]
+    )
 
 
-def _picture(machine: AnyStateMachine) -> Iterator[str]:
+def _render_diagram(machine: AnyStateMachine) -> Iterator[str]:
+    """Yield a Mermaid state diagram."""
     yield "```mermaid"
     yield "stateDiagram-v2"
-    for step in machine.transitions:
-        yield f"    {step.source or '[*]'} --> {step.target}"
+    for transition in machine.transitions:
+        yield f"    {transition.source or '[*]'} --> {transition.target}"
     for state in machine.states:
-        # A record may leave some ends again (a lost allocation whose node comes back), but need not.
+        # A record may leave some terminal states again, such as a lost allocation whose node reconnects.
         if state in machine.terminal_states:
             yield f"    {state} --> [*]"
     yield "```"
 
 
-def _steps(machine: AnyStateMachine) -> Iterator[str]:
+def _render_transitions(machine: AnyStateMachine) -> Iterator[str]:
+    """Yield the table of transitions."""
     yield "| from | to | because |"
     yield "|---|---|---|"
-    for step in machine.transitions:
-        only = f" ({step.feature} only)" if step.feature else ""
-        yield f"| {step.source or '(new)'} | {step.target} | {step.cause}{only} |"
+    for transition in machine.transitions:
+        only = f" ({transition.feature} only)" if transition.feature else ""
+        yield f"| {transition.source or '(new)'} | {transition.target} | {transition.cause}{only} |"
 
 
-def _custody(machine: AnyStateMachine) -> Iterator[str]:
+def _render_ownership(machine: AnyStateMachine) -> Iterator[str]:
+    """Yield the table of owners and deadlines."""
     yield "| state | owner | deadline |"
     yield "|---|---|---|"
     for state in machine.states:
-        custody = machine.find_ownership(state)
-        if custody is None:
-            yield f"| {state} | - | an end |"
+        ownership = machine.find_ownership(state)
+        if ownership is None:
+            yield f"| {state} | - | terminal state |"
         else:
-            yield f"| {state} | {custody.owner} | {custody.deadline} |"
+            yield f"| {state} | {ownership.owner} | {ownership.deadline} |"
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""State machines as data: which states a record may take one after the other, and who must move it on.
+"""State machines as data: the allowed transitions between the states of a record, and who moves it to the next state.
 
-A table says it once. `advance` is the only way to a new state; what the table lacks is refused, and the refusal tells
-the record's story. Tables know no clock and no record; they hold states, causes, owners and deadlines.
+`advance_state` is the only way to change a state. It rejects a transition that is not in the table, and its error lists the
+record's history. The tables read no clock and no record.
 """
 
 import enum
@@ -12,24 +12,24 @@ State = TypeVar("State", bound=enum.StrEnum)
 
 
 class StateTransition(NamedTuple, Generic[State]):
-    """One way from a state (None: the record is made) to the next, and what causes it."""
+    """A transition from a state to the next, and its cause. A `source` of `None` means that the record is created."""
 
     source: State | None
     target: State
     cause: str
     feature: str = ""
-    """The feature without which this step cannot happen, where there is one (so that coverage need not expect it)."""
+    """The feature that this transition needs; empty if none. Coverage checks skip transitions of features that are off."""
 
 
 class StateOwnership(NamedTuple):
-    """Who moves a record on that is in this state, and until when."""
+    """Who moves a record in this state to the next one, and until when."""
 
     owner: str
     deadline: str
 
 
 class StateMachine(Generic[State]):
-    """The states of one kind of record."""
+    """The states of one type of record."""
 
     def __init__(
         self,
@@ -43,25 +43,25 @@ class StateMachine(Generic[State]):
         self.name = name
         self.states = states
         self.transitions = tuple(transitions)
-        self._custody: dict[str, StateOwnership] = {state.value: kept for state, kept in ownership.items()}
+        self._ownership: dict[str, StateOwnership] = {state.value: owner for state, owner in ownership.items()}
         self.terminal_states = terminal_states
-        self._allowed = {(step.source, step.target) for step in transitions}
+        self._allowed = {(transition.source, transition.target) for transition in transitions}
 
     def allows(self, source: enum.StrEnum | None, target: enum.StrEnum) -> bool:
-        """Staying is no step, and always allowed to a record that exists."""
+        """Return whether the transition is allowed. An existing record may always stay in its state."""
         return source is target or (source, target) in self._allowed
 
     def find_ownership(self, state: enum.StrEnum) -> StateOwnership | None:
-        """Who moves a record on that is in this state; None for an end."""
-        return self._custody.get(state.value)
+        """Return who moves a record in this state to the next one, or `None` for a terminal state."""
+        return self._ownership.get(state.value)
 
     def list_targets(self, source: State | None) -> list[State]:
-        """Where a record may go from here."""
-        return [step.target for step in self.transitions if step.source is source]
+        """Return the states that can follow this one. `None` stands for a record that does not exist yet."""
+        return [transition.target for transition in self.transitions if transition.source is source]
 
 
 class InvalidTransition(Exception):
-    """A record was to take a state that its table does not lead to. The record stays as it was."""
+    """A requested state change is not in the table. The record was not changed."""
 
     def __init__(
         self,
@@ -79,23 +79,24 @@ class InvalidTransition(Exception):
         self.target = target
         self.allowed_targets = tuple(allowed_targets)
         self.history = tuple(history)
-        super().__init__(self._sentence())
+        super().__init__(self._format_message())
 
-    def _sentence(self) -> str:
-        told = "; ".join(self.history) if self.history else "nothing is known"
+    def _format_message(self) -> str:
+        """Return the error message."""
+        history = "; ".join(self.history) if self.history else "none"
         if self.source is None:
-            return f"no {self.machine} begins as {self.target} ({self.record_id}); what happened before: {told}"
-        onward = f"only to {', '.join(self.allowed_targets)}" if self.allowed_targets else "nowhere"
+            return f"{self.machine} {self.record_id} cannot be created as {self.target}; history: {history}"
+        allowed = ", ".join(self.allowed_targets) if self.allowed_targets else "none"
         return (
-            f"{self.machine} {self.record_id} cannot go from {self.source} to {self.target}: from {self.source} it goes "
-            f"{onward}; what happened before: {told}"
+            f"{self.machine} {self.record_id} cannot go from {self.source} to {self.target}; "
+            f"allowed from {self.source}: {allowed}; history: {history}"
         )
 
 
 def advance_state(
     machine: StateMachine[State], source: State | None, target: State, *, record_id: str, history: Sequence[str] = ()
 ) -> State:
-    """The next state, if the table leads there; else `TransitionRefused` with the record's story."""
+    """Return the target state if the table allows it. Raises `InvalidTransition` with the record's history otherwise."""
     if machine.allows(source, target):
         return target
     raise InvalidTransition(

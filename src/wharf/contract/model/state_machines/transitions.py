@@ -1,7 +1,7 @@
-"""The tables of states: job, evaluation, allocation (wanted and reported), deployment, node, task.
+"""The state tables: job, evaluation, allocation (desired status and client status), deployment, node and task.
 
-Only what really happens stands here: the simulation asserts that every step has been taken. The pictures in
-`docs/states.md` are drawn from these tables (`python -m wharf.contract.model.state_machines.diagrams`).
+Every transition really occurs: the simulation asserts that each one has been taken. `docs/states.md` is generated from these
+tables (`python -m wharf.contract.model.state_machines.diagrams`).
 """
 
 from typing import Final, TypeAlias
@@ -26,20 +26,22 @@ JOB_STATES: Final = StateMachine(
         StateTransition(JobStatus.PENDING, JobStatus.RUNNING, "an allocation is placed or a deployment begins"),
         StateTransition(JobStatus.PENDING, JobStatus.DEAD, "its evaluations ended and nothing is left to run"),
         StateTransition(JobStatus.RUNNING, JobStatus.PENDING, "nothing runs, and an evaluation is still open"),
-        StateTransition(JobStatus.RUNNING, JobStatus.DEAD, "stopped, or all its work has ended"),
+        StateTransition(JobStatus.RUNNING, JobStatus.DEAD, "stopped, or all its allocations have ended"),
         StateTransition(JobStatus.DEAD, JobStatus.PENDING, "registered or evaluated again"),
         StateTransition(
-            JobStatus.DEAD, JobStatus.RUNNING, "started again: system, periodic or parameterized; or its work came back"
+            JobStatus.DEAD,
+            JobStatus.RUNNING,
+            "started again: system, periodic or parameterized; or a lost allocation runs again",
         ),
     ],
     ownership={
         JobStatus.PENDING: StateOwnership(
             "its open evaluation (broker or blocked queue)",
-            "that evaluation's; while blocked it carries an explanation",
+            "that evaluation's deadline; a blocked evaluation stores the reason",
         ),
         JobStatus.RUNNING: StateOwnership(
-            "its allocations and deployment; for parents, whoever stops them",
-            "none of its own: it rests here, and each change of an allocation, deployment or evaluation decides again",
+            "its allocations and deployment; for parent jobs, the caller that stops them",
+            "none: re-evaluated at each change of an allocation, deployment or evaluation",
         ),
     },
     terminal_states=frozenset({JobStatus.DEAD}),
@@ -49,29 +51,31 @@ EVALUATION_STATES: Final = StateMachine(
     "evaluation",
     EvaluationStatus,
     transitions=[
-        StateTransition(None, EvaluationStatus.PENDING, "made"),
-        StateTransition(None, EvaluationStatus.BLOCKED, "made for what could not be placed"),
+        StateTransition(None, EvaluationStatus.PENDING, "created"),
+        StateTransition(None, EvaluationStatus.BLOCKED, "created for allocations that could not be placed"),
         StateTransition(EvaluationStatus.PENDING, EvaluationStatus.COMPLETE, "processed, or its job was purged"),
         StateTransition(
-            EvaluationStatus.PENDING, EvaluationStatus.FAILED, "too many conflicts or deliveries, or a trigger unknown"
+            EvaluationStatus.PENDING, EvaluationStatus.FAILED, "too many conflicts or deliveries, or an unknown trigger"
         ),
         StateTransition(
             EvaluationStatus.PENDING, EvaluationStatus.CANCELED, "a newer evaluation of the job was processed"
         ),
         StateTransition(
-            EvaluationStatus.PENDING, EvaluationStatus.BLOCKED, "unblocked in vain: blocked again under its own ID"
+            EvaluationStatus.PENDING,
+            EvaluationStatus.BLOCKED,
+            "retried without success: blocked again under the same ID",
         ),
-        StateTransition(EvaluationStatus.BLOCKED, EvaluationStatus.PENDING, "capacity came free, or a retry is due"),
+        StateTransition(EvaluationStatus.BLOCKED, EvaluationStatus.PENDING, "capacity was freed, or a retry is due"),
         StateTransition(
             EvaluationStatus.BLOCKED, EvaluationStatus.CANCELED, "superseded by a newer one, or no longer needed"
         ),
     ],
     ownership={
         EvaluationStatus.PENDING: StateOwnership(
-            "broker", "60 s a delivery and 3 deliveries, then failed; a delayed one begins at its Wait or WaitUntil"
+            "broker", "60 s for each of 3 deliveries, then failed; a delayed one starts at its Wait or WaitUntil"
         ),
         EvaluationStatus.BLOCKED: StateOwnership(
-            "blocked queue", "the next change of capacity that could help; after plan conflicts, 60 s"
+            "blocked queue", "the next capacity change that could allow a placement; after plan conflicts, 60 s"
         ),
     },
     terminal_states=frozenset({EvaluationStatus.COMPLETE, EvaluationStatus.FAILED, EvaluationStatus.CANCELED}),
@@ -87,31 +91,31 @@ ALLOCATION_STATES: Final = StateMachine(
             ClientStatus.PENDING, ClientStatus.COMPLETE, "stopped before it ran, or all tasks ended between two reports"
         ),
         StateTransition(ClientStatus.PENDING, ClientStatus.FAILED, "a task failed for good"),
-        StateTransition(ClientStatus.PENDING, ClientStatus.LOST, "its node is down, gone or out of contact"),
+        StateTransition(ClientStatus.PENDING, ClientStatus.LOST, "its node is down, deleted or disconnected"),
         StateTransition(ClientStatus.RUNNING, ClientStatus.PENDING, "its only running task waits for a restart"),
-        StateTransition(ClientStatus.RUNNING, ClientStatus.COMPLETE, "all tasks ended well, or were killed as wanted"),
+        StateTransition(ClientStatus.RUNNING, ClientStatus.COMPLETE, "all tasks succeeded, or were killed on request"),
         StateTransition(ClientStatus.RUNNING, ClientStatus.FAILED, "a task failed for good"),
-        StateTransition(ClientStatus.RUNNING, ClientStatus.LOST, "its node is down or gone"),
+        StateTransition(ClientStatus.RUNNING, ClientStatus.LOST, "its node is down or deleted"),
         StateTransition(
-            ClientStatus.RUNNING, ClientStatus.UNKNOWN, "its node is out of contact, within the group's window"
+            ClientStatus.RUNNING, ClientStatus.UNKNOWN, "its node is disconnected, within the group's lost_after"
         ),
-        StateTransition(ClientStatus.UNKNOWN, ClientStatus.PENDING, "its node is back; a task waits for a restart"),
-        StateTransition(ClientStatus.UNKNOWN, ClientStatus.RUNNING, "its node is back"),
-        StateTransition(
-            ClientStatus.UNKNOWN, ClientStatus.COMPLETE, "its node is back; all tasks ended well meanwhile"
-        ),
-        StateTransition(ClientStatus.UNKNOWN, ClientStatus.FAILED, "its node is back; a task failed meanwhile"),
-        StateTransition(ClientStatus.UNKNOWN, ClientStatus.LOST, "the group's window is over"),
+        StateTransition(ClientStatus.UNKNOWN, ClientStatus.PENDING, "its node reconnected; a task waits for a restart"),
+        StateTransition(ClientStatus.UNKNOWN, ClientStatus.RUNNING, "its node reconnected"),
+        StateTransition(ClientStatus.UNKNOWN, ClientStatus.COMPLETE, "its node reconnected; all tasks had succeeded"),
+        StateTransition(ClientStatus.UNKNOWN, ClientStatus.FAILED, "its node reconnected; a task had failed"),
+        StateTransition(ClientStatus.UNKNOWN, ClientStatus.LOST, "the group's lost_after has expired"),
         StateTransition(
             ClientStatus.LOST,
             ClientStatus.PENDING,
-            "its node is back and has it, though none of its tasks runs just now",
+            "its node reconnected and has it, but no task is running",
         ),
         StateTransition(
-            ClientStatus.LOST, ClientStatus.RUNNING, "its node is back and has not stopped it yet: it occupies again"
+            ClientStatus.LOST,
+            ClientStatus.RUNNING,
+            "its node reconnected and has not stopped it yet: it uses resources again",
         ),
-        StateTransition(ClientStatus.LOST, ClientStatus.COMPLETE, "its node is back and has stopped it"),
-        StateTransition(ClientStatus.LOST, ClientStatus.FAILED, "its node is back; a task had failed meanwhile"),
+        StateTransition(ClientStatus.LOST, ClientStatus.COMPLETE, "its node reconnected and has stopped it"),
+        StateTransition(ClientStatus.LOST, ClientStatus.FAILED, "its node reconnected; a task had failed"),
     ],
     ownership={
         ClientStatus.PENDING: StateOwnership(
@@ -119,7 +123,7 @@ ALLOCATION_STATES: Final = StateMachine(
             "the deployment's healthy deadline; without one, the node's heartbeat and the task's own retries",
         ),
         ClientStatus.RUNNING: StateOwnership(
-            "its node", "the group's max run duration; without one it rests here as long as its node's heartbeat comes"
+            "its node", "the group's max run duration; without one, none while its node sends heartbeats"
         ),
         ClientStatus.UNKNOWN: StateOwnership(
             "its follow-up evaluation (max-disconnect-timeout)", "the group's lost_after since contact was lost"
@@ -134,23 +138,25 @@ ALLOCATION_DESIRED_STATES: Final = StateMachine(
     transitions=[
         StateTransition(None, DesiredStatus.RUN, "placed"),
         StateTransition(
-            DesiredStatus.RUN, DesiredStatus.STOP, "no longer wanted here: update, scale, migration, loss, job stopped"
+            DesiredStatus.RUN,
+            DesiredStatus.STOP,
+            "not needed on this node: update, scaling, migration, lost node, or job stopped",
         ),
         StateTransition(DesiredStatus.RUN, DesiredStatus.EVICT, "preempted by a job of higher priority"),
     ],
     ownership={
-        DesiredStatus.RUN: StateOwnership(
-            "scheduler", "none of its own: it rests here, and each evaluation of its job decides again"
-        ),
+        DesiredStatus.RUN: StateOwnership("scheduler", "none: re-evaluated at each evaluation of its job"),
     },
     terminal_states=frozenset({DesiredStatus.STOP, DesiredStatus.EVICT}),
 )
 
 
-def _ends(status: DeploymentStatus, *, feature: str = "") -> list[StateTransition[DeploymentStatus]]:
-    """Every active deployment may fail or be cancelled."""
+def _build_end_transitions(status: DeploymentStatus, *, feature: str = "") -> list[StateTransition[DeploymentStatus]]:
+    """Return the transitions to failed and cancelled, which every active deployment allows."""
     return [
-        StateTransition(status, DeploymentStatus.FAILED, "unhealthy, out of time, or failed by a person", feature),
+        StateTransition(
+            status, DeploymentStatus.FAILED, "unhealthy, past its deadline, or failed by an operator", feature
+        ),
         StateTransition(status, DeploymentStatus.CANCELLED, "the job stopped or has a newer version", feature),
     ]
 
@@ -160,46 +166,49 @@ DEPLOYMENT_STATES: Final = StateMachine(
     DeploymentStatus,
     transitions=[
         StateTransition(None, DeploymentStatus.RUNNING, "the first placements of a new version"),
-        StateTransition(None, DeploymentStatus.INITIALIZING, "made in a region of several", MULTIREGION_FEATURE),
+        StateTransition(None, DeploymentStatus.INITIALIZING, "created in one of several regions", MULTIREGION_FEATURE),
         StateTransition(
             DeploymentStatus.INITIALIZING,
             DeploymentStatus.PENDING,
-            "its region waits for its turn",
+            "its region waits for earlier regions",
             MULTIREGION_FEATURE,
         ),
         StateTransition(
-            DeploymentStatus.PENDING, DeploymentStatus.RUNNING, "its region's turn has come", MULTIREGION_FEATURE
+            DeploymentStatus.PENDING, DeploymentStatus.RUNNING, "the earlier regions are done", MULTIREGION_FEATURE
         ),
-        StateTransition(DeploymentStatus.RUNNING, DeploymentStatus.PAUSED, "paused by a person"),
-        StateTransition(DeploymentStatus.PAUSED, DeploymentStatus.RUNNING, "resumed by a person"),
+        StateTransition(DeploymentStatus.RUNNING, DeploymentStatus.PAUSED, "paused by an operator"),
+        StateTransition(DeploymentStatus.PAUSED, DeploymentStatus.RUNNING, "resumed by an operator"),
         StateTransition(DeploymentStatus.RUNNING, DeploymentStatus.SUCCESSFUL, "all groups are healthy and promoted"),
         StateTransition(
-            DeploymentStatus.RUNNING, DeploymentStatus.BLOCKED, "done here, not yet elsewhere", MULTIREGION_FEATURE
+            DeploymentStatus.RUNNING,
+            DeploymentStatus.BLOCKED,
+            "done in this region, not yet in others",
+            MULTIREGION_FEATURE,
         ),
         StateTransition(
             DeploymentStatus.BLOCKED, DeploymentStatus.UNBLOCKING, "all regions are done", MULTIREGION_FEATURE
         ),
         StateTransition(
-            DeploymentStatus.UNBLOCKING, DeploymentStatus.SUCCESSFUL, "every region was told", MULTIREGION_FEATURE
+            DeploymentStatus.UNBLOCKING, DeploymentStatus.SUCCESSFUL, "every region was notified", MULTIREGION_FEATURE
         ),
-        *_ends(DeploymentStatus.RUNNING),
-        *_ends(DeploymentStatus.PAUSED),
-        *_ends(DeploymentStatus.INITIALIZING, feature=MULTIREGION_FEATURE),
-        *_ends(DeploymentStatus.PENDING, feature=MULTIREGION_FEATURE),
-        *_ends(DeploymentStatus.BLOCKED, feature=MULTIREGION_FEATURE),
-        *_ends(DeploymentStatus.UNBLOCKING, feature=MULTIREGION_FEATURE),
+        *_build_end_transitions(DeploymentStatus.RUNNING),
+        *_build_end_transitions(DeploymentStatus.PAUSED),
+        *_build_end_transitions(DeploymentStatus.INITIALIZING, feature=MULTIREGION_FEATURE),
+        *_build_end_transitions(DeploymentStatus.PENDING, feature=MULTIREGION_FEATURE),
+        *_build_end_transitions(DeploymentStatus.BLOCKED, feature=MULTIREGION_FEATURE),
+        *_build_end_transitions(DeploymentStatus.UNBLOCKING, feature=MULTIREGION_FEATURE),
     ],
     ownership={
-        DeploymentStatus.INITIALIZING: StateOwnership("deployment watcher", "the turn of its region"),
-        DeploymentStatus.PENDING: StateOwnership("deployment watcher", "the end of the regions before it"),
+        DeploymentStatus.INITIALIZING: StateOwnership("deployment watcher", "the end of the earlier regions"),
+        DeploymentStatus.PENDING: StateOwnership("deployment watcher", "the end of the earlier regions"),
         DeploymentStatus.RUNNING: StateOwnership(
-            "deployment watcher", "each group's RequireProgressBy; none while it only waits for a person's promotion"
+            "deployment watcher", "each group's RequireProgressBy; none while it only waits for an operator's promotion"
         ),
         DeploymentStatus.PAUSED: StateOwnership(
-            "the person who paused it", "none: RequireProgressBy begins anew when resumed"
+            "the operator who paused it", "none: RequireProgressBy restarts on resume"
         ),
         DeploymentStatus.BLOCKED: StateOwnership("deployment watcher", "the end of the other regions"),
-        DeploymentStatus.UNBLOCKING: StateOwnership("deployment watcher", "the other regions' answers"),
+        DeploymentStatus.UNBLOCKING: StateOwnership("deployment watcher", "the other regions' replies"),
     },
     terminal_states=frozenset({DeploymentStatus.SUCCESSFUL, DeploymentStatus.FAILED, DeploymentStatus.CANCELLED}),
 )
@@ -210,27 +219,31 @@ NODE_STATES: Final = StateMachine(
     transitions=[
         StateTransition(None, NodeStatus.INITIALIZING, "registered for the first time"),
         StateTransition(
-            NodeStatus.INITIALIZING, NodeStatus.READY, "fingerprinted, its pool exists and its allocations are told"
+            NodeStatus.INITIALIZING,
+            NodeStatus.READY,
+            "fingerprinted, its pool exists and it has reported its allocations",
         ),
         StateTransition(NodeStatus.INITIALIZING, NodeStatus.DOWN, "no heartbeat"),
         StateTransition(NodeStatus.READY, NodeStatus.DOWN, "no heartbeat"),
         StateTransition(
-            NodeStatus.READY, NodeStatus.DISCONNECTED, "no heartbeat, and an allocation is within its group's window"
+            NodeStatus.READY,
+            NodeStatus.DISCONNECTED,
+            "no heartbeat, and an allocation is within its group's lost_after",
         ),
         StateTransition(
-            NodeStatus.DISCONNECTED, NodeStatus.INITIALIZING, "back: it must tell of its allocations first"
+            NodeStatus.DISCONNECTED, NodeStatus.INITIALIZING, "reconnected: it must report its allocations first"
         ),
         StateTransition(
-            NodeStatus.DISCONNECTED, NodeStatus.DOWN, "no heartbeat, and no allocation waits for it any more"
+            NodeStatus.DISCONNECTED, NodeStatus.DOWN, "no heartbeat, and no allocation waits for it any longer"
         ),
-        StateTransition(NodeStatus.DOWN, NodeStatus.READY, "back, with nothing to tell"),
-        StateTransition(NodeStatus.DOWN, NodeStatus.INITIALIZING, "back: it must tell of its allocations first"),
+        StateTransition(NodeStatus.DOWN, NodeStatus.READY, "reconnected, with no allocations to report"),
+        StateTransition(NodeStatus.DOWN, NodeStatus.INITIALIZING, "reconnected: it must report its allocations first"),
     ],
     ownership={
         NodeStatus.INITIALIZING: StateOwnership("its agent", "its heartbeat: TTL and grace, then down"),
         NodeStatus.READY: StateOwnership("its agent", "its heartbeat: TTL and grace, then down or disconnected"),
         NodeStatus.DISCONNECTED: StateOwnership(
-            "heartbeat timers", "the longest lost_after of its allocations; each expiry of its timer decides again"
+            "heartbeat timers", "the longest lost_after of its allocations; re-evaluated when its timer expires"
         ),
     },
     terminal_states=frozenset({NodeStatus.DOWN}),
@@ -242,16 +255,14 @@ TASK_STATES: Final = StateMachine(
     transitions=[
         StateTransition(None, TaskStatus.PENDING, "received by the node"),
         StateTransition(TaskStatus.PENDING, TaskStatus.RUNNING, "started"),
-        StateTransition(TaskStatus.PENDING, TaskStatus.DEAD, "could not start, or was stopped before"),
+        StateTransition(TaskStatus.PENDING, TaskStatus.DEAD, "failed to start, or was stopped before it started"),
         StateTransition(TaskStatus.RUNNING, TaskStatus.PENDING, "ended, and its restart policy starts it again"),
         StateTransition(TaskStatus.RUNNING, TaskStatus.DEAD, "ended for good, or killed"),
-        StateTransition(TaskStatus.DEAD, TaskStatus.PENDING, "a person restarts all tasks of the allocation"),
+        StateTransition(TaskStatus.DEAD, TaskStatus.PENDING, "an operator restarts all tasks of the allocation"),
     ],
     ownership={
-        TaskStatus.PENDING: StateOwnership(
-            "its node", "hooks and driver have bounds of their own; then its restart policy"
-        ),
-        TaskStatus.RUNNING: StateOwnership("its node", "the kill timeout once it is to stop; else it rests here"),
+        TaskStatus.PENDING: StateOwnership("its node", "the time limits of hooks and driver; then its restart policy"),
+        TaskStatus.RUNNING: StateOwnership("its node", "the kill timeout once it must stop; none before"),
     },
     terminal_states=frozenset({TaskStatus.DEAD}),
 )

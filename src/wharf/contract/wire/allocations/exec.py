@@ -1,4 +1,4 @@
-"""What is said over the websocket of a command: one object of JSON a message, both ways. An empty one is a heartbeat."""
+"""Messages on the websocket of a command: one JSON object per message, in both directions. An empty one is a heartbeat."""
 
 import base64
 from typing import Literal
@@ -8,7 +8,7 @@ import msgspec
 
 class ExecChunk(msgspec.Struct, omit_defaults=True):
     data: str = ""
-    """In base64."""
+    """Base64."""
     close: bool = False
 
 
@@ -18,7 +18,7 @@ class TtySize(msgspec.Struct):
 
 
 class ExecInput(msgspec.Struct, omit_defaults=True):
-    """From the caller."""
+    """A message from the caller to the command."""
 
     stdin: ExecChunk | None = None
     tty_size: TtySize | None = None
@@ -29,7 +29,7 @@ class ExecResult(msgspec.Struct, omit_defaults=True):
 
 
 class ExecOutput(msgspec.Struct, omit_defaults=True):
-    """From the command."""
+    """A message from the command to the caller."""
 
     stdout: ExecChunk | None = None
     stderr: ExecChunk | None = None
@@ -38,6 +38,8 @@ class ExecOutput(msgspec.Struct, omit_defaults=True):
 
 
 class ExecExit(msgspec.Struct):
+    """The last message: the command has ended."""
+
     exited: bool
     result: ExecResult
 

@@ -1,9 +1,4 @@
-"""Bodies about evaluations, allocations, deployments, services and scaling that are no records.
-
-Bodies of what a node answers itself: metadata, restarts, signals, files, figures.
-
-What a node tells of its machine and of its tasks is as free as the machine is: such replies are maps.
-"""
+"""Messages of allocation endpoints that are not records: the view of an allocation, and requests that its node handles."""
 
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,40 +17,42 @@ class AllocationStopResponse(Record):
     index: int = 0
 
 
-_NOT_SHOWN: Final = frozenset(("job_version", "job_create_index", "log_tails", "report_number"))
-"""The embedded job tells the first two, the reading of logs the third; the last is between servers and a node."""
+_HIDDEN_FIELDS: Final = frozenset(("job_version", "job_create_index", "log_tails", "report_number"))
+"""Fields that replies omit: the embedded job has the first two, log endpoints read the third, and the last is internal."""
 
-_SHOWN_AS: Final[dict[str, Any]] = {
+_TYPE_BY_VIEW_FIELD: Final[dict[str, Any]] = {
     "allocated_resources": AllocatedResources | None,
     "metrics": AllocMetric | None,
     "task_states": dict[str, TaskStateView] | None,
 }
-"""Fields that are stored in a form of their own."""
+"""The types of fields that are decoded on access; the record holds them as bytes."""
 
 
-def _shown_definition() -> list[tuple[str, Any, Any]]:
-    """The fields of an allocation as a reply shows it, with its job."""
-    found: list[tuple[str, Any, Any]] = [("job", Job | None, msgspec.field(name="Job", default=None))]
+def _build_view_fields() -> list[tuple[str, Any, Any]]:
+    """Return the fields of an allocation in replies: those of the record without the hidden ones, and its job."""
+    view_fields: list[tuple[str, Any, Any]] = [("job", Job | None, msgspec.field(name="Job", default=None))]
     for field in msgspec.structs.fields(Allocation):
-        if field.name not in _NOT_SHOWN:
-            kind = _SHOWN_AS.get(field.name, field.type)
-            found.append((field.name, kind, msgspec.field(name=field.encode_name, default=field.default)))
-    return found
+        if field.name not in _HIDDEN_FIELDS:
+            kind = _TYPE_BY_VIEW_FIELD.get(field.name, field.type)
+            view_fields.append((field.name, kind, msgspec.field(name=field.encode_name, default=field.default)))
+    return view_fields
 
 
-# Built from the record's fields, so that a field of allocations is declared once.
+# Built from the fields of the record, so that each field is declared only once.
 if TYPE_CHECKING:
 
     class AllocationView(Allocation):
+        """An allocation as replies show it, with its job."""
+
         job: Job | None = None
-        task_states: dict[str, TaskStateView] | None = None  # type: ignore[assignment]  # Stored in a form of its own.
+        task_states: dict[str, TaskStateView] | None = None  # type: ignore[assignment]  # Stored as bytes in the record.
 
 else:
     AllocationView = msgspec.defstruct(
-        "AllocationView", _shown_definition(), module=__name__, frozen=True, gc=False, kw_only=True, omit_defaults=True
+        "AllocationView", _build_view_fields(), module=__name__, frozen=True, gc=False, kw_only=True, omit_defaults=True
     )
 ALLOCATION_VIEW_FIELDS: Final = tuple(
-    name for name in AllocationView.__struct_fields__ if name not in ("job", *_SHOWN_AS)
+    name for name in AllocationView.__struct_fields__ if name not in ("job", *_TYPE_BY_VIEW_FIELD)
 )
 
 
@@ -83,6 +80,8 @@ class IndexResponse(Record):
 
 
 class AllocFileInfo(Record):
+    """The metadata of a file of an allocation."""
+
     name: str = ""
     is_dir: bool = False
     size: int = 0
@@ -92,4 +91,4 @@ class AllocFileInfo(Record):
 
 
 Measurements = dict[str, Any]
-"""Whatever the machine measures, by name."""
+"""Measured values by name. The names depend on the machine and on the driver."""

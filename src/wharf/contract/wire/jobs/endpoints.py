@@ -30,7 +30,7 @@ JOB_PATH: Final = f"/v1/job/{JOB_ID_PARAMETER}"
 TAG_PATH: Final = f"{JOB_PATH}/versions/{{tag}}/tag"
 STATUS_LIST: Final = ListFeatures(record=Job)
 INCLUDE_CHILDREN_PARAMETER: Final = flag("include_children", "Show children of periodic and parameterized jobs too.")
-ALL_INCARNATIONS_PARAMETER: Final = flag("all", "Also of earlier jobs of this name, that were purged.")
+ALL_INCARNATIONS_PARAMETER: Final = flag("all", "Include earlier jobs with this name that were purged.")
 
 _LISTS: Final = (
     define_read(
@@ -39,13 +39,13 @@ _LISTS: Final = (
         parameters=(flag("meta", "Show the meta of each job."),),
     ),
     define_read(
-        "job.statuses", "/v1/jobs/statuses", need=permissions.READ_JOB, summary="Show how jobs stand, the newest change first.",
+        "job.statuses", "/v1/jobs/statuses", need=permissions.READ_JOB, summary="List the statuses of jobs, the newest change first.",
         list_features=STATUS_LIST, reply_type=list[messages.JobStatusOverview], parameters=(INCLUDE_CHILDREN_PARAMETER,),
     ),
     Endpoint(
         name="job.statuses-of", method="POST", path="/v1/jobs/statuses", kind=EndpointKind.READ, need=permissions.READ_JOB,
-        scope_source=ScopeSource.OBJECT, summary="Show how the jobs that are named stand.",
-        list_features=ListFeatures(record=Job, has_pages=False),  # As many as are named.
+        scope_source=ScopeSource.OBJECT, summary="List the statuses of the named jobs.",
+        list_features=ListFeatures(record=Job, has_pages=False),  # The request limits the number of records.
         body_type=messages.JobStatusesRequest, is_body_optional=True, reply_type=list[messages.JobStatusOverview],
         parameters=(INCLUDE_CHILDREN_PARAMETER,),
     ),
@@ -62,22 +62,22 @@ _SPECIFICATIONS: Final = (
     ),
     Endpoint(
         name="job.parse", method="PUT", path="/v1/jobs/parse", kind=EndpointKind.LOCAL, need=permissions.PARSE_JOB,
-        manner=DenialDetail.AGENT, summary="Read a job file.", body_type=messages.JobParseRequest, reply_type=Job,
+        denial_detail=DenialDetail.AGENT, summary="Parse a job file.", body_type=messages.JobParseRequest, reply_type=Job,
         refusal_statuses=(501,),
     ),
     Endpoint(
         name="job.validate", method="PUT", path="/v1/validate/job", kind=EndpointKind.LOCAL, need=permissions.VALIDATE_JOB,
-        scope_source=ScopeSource.OBJECT, summary="Tell what is wrong with a job.", body_type=messages.JobValidateRequest,
+        scope_source=ScopeSource.OBJECT, summary="Validate a job without registering it.", body_type=messages.JobValidateRequest,
         reply_type=messages.JobValidateResponse,
     ),
     Endpoint(
         name="job.plan", method="PUT", path=f"{JOB_PATH}/plan", kind=EndpointKind.LOCAL, need=permissions.PLAN_JOB, scope_source=ScopeSource.OBJECT,
-        summary="Tell what registering a job would change, without doing it.", body_type=messages.JobPlanRequest,
+        summary="Show what registering a job would change, without registering it.", body_type=messages.JobPlanRequest,
         reply_type=messages.JobPlanResponse,
     ),
 )  # fmt: skip
 
-_ONE: Final = (
+_JOB_READS: Final = (
     define_read("job.read", JOB_PATH, need=permissions.READ_JOB, summary="Read a job.", reply_type=Job),
     define_read(
         "job.summary", f"{JOB_PATH}/summary", need=permissions.READ_JOB,
@@ -107,43 +107,43 @@ _ONE: Final = (
         "job.submission", f"{JOB_PATH}/submission", need=permissions.READ_JOB, summary="Read the source of a version of a job.",
         reply_type=Submission,
         parameters=(
-            unsigned("version", "Of which version; required.", refusal_prefix="Unable to parse job submission version parameter: "),
+            unsigned("version", "The version; required.", refusal_prefix="Unable to parse job submission version parameter: "),
         ),
     ),
     define_read(
-        "job.actions", f"{JOB_PATH}/actions", need=permissions.READ_JOB, summary="List the commands that a job offers.",
+        "job.actions", f"{JOB_PATH}/actions", need=permissions.READ_JOB, summary="List the actions of a job.",
         reply_type=list[messages.JobAction],
     ),
     Endpoint(
         name="job.action", method="GET", path=f"{JOB_PATH}/action", kind=EndpointKind.LOCAL, need=permissions.EXEC_IN_TASK,
-        summary="Run a command that a job offers beside one of its tasks, over a websocket.",
+        summary="Run an action of a job inside one of its tasks, over a websocket.",
         parameters=(
-            text("action", "The name of the command, as `actions` lists it."),
-            text("allocID", "Beside which allocation; by default the newest that runs and has it."),
-            text("group", "Only of this group."),
-            text("task", "Of which task, where several offer a command of this name."),
+            text("action", "The name of the action, as `actions` lists it."),
+            text("allocID", "The allocation; by default the newest running one that has the action."),
+            text("group", "Only actions of this group."),
+            text("task", "The task, if several have an action with this name."),
             flag("tty", "Whether the command gets a terminal."),
-            flag("ws_handshake", "Whether the token comes as the first message."),
+            flag("ws_handshake", "Whether the client sends the token as the first message."),
         ),
     ),
 )  # fmt: skip
 
 _VERSIONS: Final = (
     define_read(
-        "job.versions", f"{JOB_PATH}/versions", need=permissions.READ_JOB, summary="List the versions of a job that are kept.",
+        "job.versions", f"{JOB_PATH}/versions", need=permissions.READ_JOB, summary="List the retained versions of a job.",
         reply_type=messages.JobVersions,
         parameters=(
-            flag("diffs", "Tell what differs between them."),
-            unsigned("diff_version", "Compare all with this version."),
-            text("diff_tag", "Compare all with the version of this tag."),
+            flag("diffs", "Include the differences between consecutive versions."),
+            unsigned("diff_version", "Compare all versions with this version."),
+            text("diff_tag", "Compare all versions with the version that has this tag."),
         ),
     ),
     define_write(
-        "job.tag", TAG_PATH, need=permissions.TAG_JOB_VERSION, scope_source=ScopeSource.OBJECT, summary="Give a version of a job a name.",
+        "job.tag", TAG_PATH, need=permissions.TAG_JOB_VERSION, scope_source=ScopeSource.OBJECT, summary="Tag a version of a job.",
         body_type=messages.VersionTagRequest, reply_type=messages.VersionTagResponse,
     ),
     define_write(
-        "job.untag", TAG_PATH, method="DELETE", need=permissions.TAG_JOB_VERSION, summary="Take the name off a version of a job.",
+        "job.untag", TAG_PATH, method="DELETE", need=permissions.TAG_JOB_VERSION, summary="Remove the tag of a version of a job.",
         reply_type=messages.VersionTagResponse,
     ),
     define_write(
@@ -153,7 +153,7 @@ _VERSIONS: Final = (
     ),
     define_write(
         "job.stable", f"{JOB_PATH}/stable", need=permissions.MARK_JOB_STABLE, scope_source=ScopeSource.OBJECT,
-        summary="Say whether a version of a job may be gone back to.",
+        summary="Set whether a version of a job is stable, so that auto-revert may return to it.",
         body_type=messages.JobStableRequest, reply_type=messages.JobIndexReply,
     ),
 )  # fmt: skip
@@ -163,15 +163,15 @@ _COMMANDS: Final = (
         "job.deregister", JOB_PATH, method="DELETE", need=permissions.STOP_JOB, summary="Stop a job.",
         reply_type=messages.JobDeregisterResponse,
         parameters=(
-            integer("eval_priority", "The priority of the evaluation; the job's own where it is not given."),
-            flag("purge", "Remove the job at once instead of leaving it to be collected."),
-            flag("global", "Of a job of several regions: stop it in all of them."),
-            flag("no_shutdown_delay", "Pass over the delays that groups and tasks ask for."),
+            integer("eval_priority", "The priority of the evaluation; by default the job's."),
+            flag("purge", "Delete the job at once instead of waiting for garbage collection."),
+            flag("global", "Stop a multi-region job in all regions."),
+            flag("no_shutdown_delay", "Skip the shutdown delays of groups and tasks."),
         ),
     ),
     define_leader_write(
         "job.evaluate", f"{JOB_PATH}/evaluate", need=permissions.EVALUATE_JOB, scope_source=ScopeSource.OBJECT,
-        summary="Have a job looked at again.", body_type=messages.JobEvaluateRequest, is_body_optional=True,
+        summary="Create an evaluation of a job.", body_type=messages.JobEvaluateRequest, is_body_optional=True,
         reply_type=messages.JobRegisterResponse,
     ),
     define_leader_write(
@@ -182,15 +182,15 @@ _COMMANDS: Final = (
         "job.dispatch", f"{JOB_PATH}/dispatch", need=permissions.DISPATCH_JOB, scope_source=ScopeSource.OBJECT,
         summary="Run a parameterized job with a payload and meta.",
         body_type=messages.JobDispatchRequest, reply_type=messages.JobDispatchResponse,
-        parameters=(text("idempotency_token", "The same token again makes no second child."),),
+        parameters=(text("idempotency_token", "A second dispatch with the same token creates no second child."),),
     ),
     define_leader_write(
         "job.dispatch-payload", f"{JOB_PATH}/dispatch/payload", need=permissions.DISPATCH_JOB,
         summary="Run a parameterized job with the body as its payload.", reply_type=messages.JobDispatchResponse,
-        parameters=(text("idempotency_token", "The same token again makes no second child."),),
+        parameters=(text("idempotency_token", "A second dispatch with the same token creates no second child."),),
     ),
     define_read(
-        "job.scale-status", f"{JOB_PATH}/scale", need=permissions.READ_JOB_SCALING, summary="Show how the groups of a job are scaled.",
+        "job.scale-status", f"{JOB_PATH}/scale", need=permissions.READ_JOB_SCALING, summary="Show the desired and actual counts of a job's groups, and their scaling events.",
         reply_type=JobScaleStatus,
     ),
     define_write(
@@ -199,4 +199,4 @@ _COMMANDS: Final = (
     ),
 )  # fmt: skip
 
-ROWS: Final[tuple[Endpoint, ...]] = (*_LISTS, *_SPECIFICATIONS, *_ONE, *_VERSIONS, *_COMMANDS)
+ROWS: Final[tuple[Endpoint, ...]] = (*_LISTS, *_SPECIFICATIONS, *_JOB_READS, *_VERSIONS, *_COMMANDS)

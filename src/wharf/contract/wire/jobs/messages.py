@@ -1,4 +1,4 @@
-"""Bodies about jobs that are no records: what is asked of a job, and what is answered."""
+"""Messages of job endpoints that are not records: requests, replies and views."""
 
 import datetime
 from typing import Any
@@ -13,7 +13,7 @@ from wharf.contract.model.record import Record
 
 
 class JobParseRequest(Record):
-    """`job_hcl` is the text of a job file, `variables` that of a file of variables."""
+    """`job_hcl` is the text of a job file; `variables` is the text of a variables file."""
 
     job_hcl: str = msgspec.field(name="JobHCL", default="")
     variables: str = ""
@@ -21,19 +21,23 @@ class JobParseRequest(Record):
 
 
 class JobValidateRequest(Record):
+    """A job to validate."""
+
     job: Job | None = None
     namespace: str = ""
     region: str = ""
     secret_id: str = ""
 
     @classmethod
-    def complete_submission(cls, given: dict[str, object]) -> dict[str, object]:
-        """A job without an id is judged like any other: it is one of the things that are wrong."""
-        job = given.get("Job")
-        return {**given, "Job": {"ID": "", **job}} if isinstance(job, dict) else given
+    def complete_submission(cls, submitted: dict[str, object]) -> dict[str, object]:
+        """Add an empty ID to a job without one, so that validation reports it together with the other problems."""
+        job = submitted.get("Job")
+        return {**submitted, "Job": {"ID": "", **job}} if isinstance(job, dict) else submitted
 
 
 class JobValidateResponse(Record):
+    """The problems and warnings of a job."""
+
     driver_config_validated: bool = True
     validation_errors: tuple[str, ...] | None = None
     error: str = ""
@@ -41,6 +45,8 @@ class JobValidateResponse(Record):
 
 
 class JobPlanRequest(Record):
+    """A job to plan. `diff`: include the difference to the registered version."""
+
     job: Job | None = None
     diff: bool = False
     policy_override: bool = False
@@ -50,6 +56,8 @@ class JobPlanRequest(Record):
 
 
 class JobPlanResponse(Record):
+    """What registering a job would change."""
+
     annotations: PlanAnnotations | None = None
     failed_tg_allocs: dict[str, AllocMetric] | None = None
     job_modify_index: int = 0
@@ -62,7 +70,7 @@ class JobPlanResponse(Record):
 
 
 class JobVersions(Record):
-    """The newest version first."""
+    """Versions of a job, newest first."""
 
     versions: tuple[Job, ...] = ()
     diffs: tuple[JobDiff, ...] | None = None
@@ -73,6 +81,8 @@ class JobVersions(Record):
 
 
 class VersionTagRequest(Record):
+    """A tag for a version of a job."""
+
     version: int = 0
     latest: bool = False
     description: str = ""
@@ -82,6 +92,8 @@ class VersionTagRequest(Record):
 
 
 class VersionTagResponse(Record):
+    """The tag as it was stored."""
+
     name: str = ""
     description: str = ""
     tagged_time: int = 0
@@ -92,10 +104,13 @@ class VersionTagResponse(Record):
 
     @classmethod
     def of(cls, tag: VersionTag, index: int) -> "VersionTagResponse":
+        """Return the reply for a stored tag."""
         return cls(name=tag.name, description=tag.description, tagged_time=tag.tagged_time, index=index)
 
 
 class JobRevertRequest(Record):
+    """A version of a job to register again. `enforce_prior_version`: only if this is the current version."""
+
     job_id: str = ""
     job_version: int = 0
     enforce_prior_version: int | None = None
@@ -105,6 +120,8 @@ class JobRevertRequest(Record):
 
 
 class JobStableRequest(Record):
+    """Whether a version of a job is stable."""
+
     job_id: str = ""
     job_version: int = 0
     stable: bool = False
@@ -122,6 +139,8 @@ class EvaluateOptions(Record):
 
 
 class JobEvaluateRequest(Record):
+    """A job to evaluate."""
+
     job_id: str = ""
     eval_options: EvaluateOptions = EvaluateOptions()
     namespace: str = ""
@@ -130,6 +149,8 @@ class JobEvaluateRequest(Record):
 
 
 class JobDispatchRequest(Record):
+    """The payload and the metadata of a child of a parameterized job."""
+
     job_id: str = ""
     payload: bytes | None = None
     meta: dict[str, str] | None = None
@@ -142,6 +163,8 @@ class JobDispatchRequest(Record):
 
 
 class JobDispatchResponse(Record):
+    """The ID of the created child, and its evaluation."""
+
     dispatched_job_id: str = ""
     eval_id: str = ""
     eval_create_index: int = 0
@@ -156,11 +179,13 @@ class PeriodicForceResponse(Record):
 
 
 class ScalingRequest(Record):
+    """A new count for a group, or only a scaling event."""
+
     count: int | None = None
     target: dict[str, str] | None = None
     message: str = ""
     error: bool = False
-    # Opaque to us: whatever an autoscaler says.
+    # Data of the autoscaler, stored unchanged.
     meta: dict[str, Any] | None = None
     policy_override: bool = False
     job_modify_index: int = 0
@@ -170,7 +195,7 @@ class ScalingRequest(Record):
 
 
 class JobAction(Record):
-    """A command that people may run inside a task."""
+    """A named command that users may run inside a task."""
 
     name: str = ""
     command: str = ""
@@ -185,20 +210,22 @@ class JobName(Record):
 
 
 class JobStatusesRequest(Record):
-    """Of which jobs the statuses are asked."""
+    """The jobs whose statuses are requested."""
 
     jobs: tuple[JobName, ...] | None = None
     include_children: bool = False
 
 
 class AllocationDeploymentStatus(Record):
-    """An allocation's part in its deployment."""
+    """An allocation's health in its deployment."""
 
     canary: bool = False
     healthy: bool | None = None
 
 
 class AllocationStatusView(Record):
+    """The status of one allocation in the overview of a job."""
+
     id: str
     group: str = ""
     client_status: str = ""
@@ -210,6 +237,8 @@ class AllocationStatusView(Record):
 
 
 class LatestDeployment(Record):
+    """The latest deployment in the overview of a job."""
+
     id: str
     is_active: bool = False
     job_version: int = 0
@@ -220,7 +249,7 @@ class LatestDeployment(Record):
 
 
 class JobStatusOverview(Record):
-    """All that a page of jobs shows of one job."""
+    """The status of one job, as a web interface lists it."""
 
     id: str
     namespace: str = ""
@@ -243,7 +272,7 @@ class JobStatusOverview(Record):
 
 
 class JobSource(Record):
-    """The text that a job was made from, with its variables."""
+    """The source text of a job, with its variables."""
 
     source: str = ""
     format: str = ""
@@ -252,6 +281,8 @@ class JobSource(Record):
 
 
 class JobRegisterRequest(Record):
+    """A job to register. `enforce_index`: only if the stored job has the ModifyIndex `job_modify_index`."""
+
     job: Job | None = None
     submission: JobSource | None = None
     enforce_index: bool = False
@@ -266,6 +297,8 @@ class JobRegisterRequest(Record):
 
 
 class JobRegisterResponse(Record):
+    """The reply to a registration, with the evaluation that it created."""
+
     eval_id: str = ""
     eval_create_index: int = 0
     job_modify_index: int = 0
@@ -275,10 +308,12 @@ class JobRegisterResponse(Record):
     known_leader: bool = False
     next_token: str = ""
     next_periodic_launches: tuple[datetime.datetime, ...] | msgspec.UnsetType = msgspec.UNSET
-    """Of a periodic job: when it is launched next, a few times ahead."""
+    """The next few launch times of a periodic job."""
 
 
 class JobDeregisterResponse(Record):
+    """The reply to a stop of a job, with the evaluation that it created."""
+
     eval_id: str = ""
     eval_create_index: int = 0
     job_modify_index: int = 0
@@ -291,7 +326,7 @@ class JobDeregisterResponse(Record):
 
 
 class JobStub(Record):
-    """A job as lists show it."""
+    """A job in a list."""
 
     id: str
     parent_id: str = ""

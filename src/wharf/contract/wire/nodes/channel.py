@@ -1,7 +1,7 @@
-"""What a server and a node say over the websocket that the node keeps open: many questions at once, each with a number.
+"""Messages on the node channel: the websocket that a node opens to a server. Requests are numbered, and many run at once.
 
-A question is answered in one piece, or begun and then told in parts; one that takes input (exec) gets it in parts, too.
-Parts are sent only as far as the other end has room for them, so a caller who reads slowly holds up nobody else.
+A request gets one whole reply or a stream of parts. A request with input (exec) sends the input in parts, too. The sender of parts
+needs credit from the receiver, so that a slow caller delays no other.
 """
 
 from collections.abc import Mapping
@@ -12,12 +12,16 @@ import msgspec
 from wharf.contract.model.refusal import RefusalCode
 
 MAX_PART_BYTES: Final = 64 << 10
-# How much of one answer may be on its way. Enough for the fastest log over a usual network.
+"""Bytes of one part of a stream, so that parts of several streams alternate."""
 WINDOW_BYTES: Final = 1 << 20
+"""Unacknowledged bytes of one stream; enough to follow a fast log over a common network."""
 MAX_MESSAGE_BYTES: Final = 4 << 20
+"""Bytes of one message; limits the memory of the receiver."""
 
 
 class ChannelRequest(msgspec.Struct, frozen=True, tag="ask"):
+    """A request to the node. `about` is the ID of the allocation that it concerns, if any."""
+
     id: int
     verb: str
     about: str
@@ -26,27 +30,27 @@ class ChannelRequest(msgspec.Struct, frozen=True, tag="ask"):
 
 
 class ChannelInput(msgspec.Struct, frozen=True, tag="input"):
-    """For who asked with it: exec."""
+    """A part of the input of a running request (exec)."""
 
     id: int
     data: bytes
 
 
 class OutputCredit(msgspec.Struct, frozen=True, tag="room"):
-    """So many bytes more may be sent."""
+    """The node may send this many more bytes of the reply."""
 
     id: int
     bytes: int
 
 
 class CancelRequest(msgspec.Struct, frozen=True, tag="enough"):
-    """Whoever asked has gone."""
+    """The caller has disconnected; the node should stop the request."""
 
     id: int
 
 
 class WholeReply(msgspec.Struct, frozen=True, tag="answer"):
-    """All of it."""
+    """A complete reply."""
 
     id: int
     content_type: str
@@ -54,7 +58,7 @@ class WholeReply(msgspec.Struct, frozen=True, tag="answer"):
 
 
 class StreamBegin(msgspec.Struct, frozen=True, tag="begin"):
-    """Parts will follow, and then an end."""
+    """The beginning of a streamed reply: parts follow, then an end."""
 
     id: int
     content_type: str
@@ -70,14 +74,14 @@ class StreamEnd(msgspec.Struct, frozen=True, tag="end"):
 
 
 class InputCredit(msgspec.Struct, frozen=True, tag="taken"):
-    """So much of the input has found its way; as much more may be sent."""
+    """The node has processed this many bytes of the input; the server may send as many more."""
 
     id: int
     bytes: int
 
 
 class ChannelRefusal(msgspec.Struct, frozen=True, tag="refuse"):
-    """In the place of an answer, or of the rest of one."""
+    """The request failed. Sent in place of the reply, or of the rest of it."""
 
     id: int
     code: RefusalCode

@@ -1,9 +1,4 @@
-"""Bodies about nodes that are no records: how nodes are shown, and what is asked of them.
-
-Bodies that cross the wire and are no records: requests, replies, list forms.
-
-Bodies by which nodes ask for signed identities: of the tasks that they run, and their own.
-"""
+"""Messages of node endpoints that are not records: views, requests and replies, including those for signed identities."""
 
 from typing import TYPE_CHECKING, Any, Final
 
@@ -32,37 +27,39 @@ from wharf.contract.model.record import Record
 from wharf.contract.model.services import ServiceRegistration
 from wharf.contract.wire.times import DurationText
 
-_NOT_SHOWN: Final = frozenset(("secret_digest", "reports_from"))
-_SHOWN_FIELDS: Final = tuple(name for name in Node.__struct_fields__ if name not in _NOT_SHOWN)
+_HIDDEN_FIELDS: Final = frozenset(("secret_digest", "reports_from"))
+_VIEW_FIELDS: Final = tuple(name for name in Node.__struct_fields__ if name not in _HIDDEN_FIELDS)
 
 
-def _shown_definition() -> list[tuple[str, Any, Any]]:
-    """The fields of a node as replies show it: all of the record's but two, and a SecretID that is empty."""
-    found: list[tuple[str, Any, Any]] = [("secret_id", str, msgspec.field(name="SecretID", default=""))]
+def _build_view_fields() -> list[tuple[str, Any, Any]]:
+    """Return the fields of a node in replies: those of the record without the hidden ones, and an empty SecretID."""
+    view_fields: list[tuple[str, Any, Any]] = [("secret_id", str, msgspec.field(name="SecretID", default=""))]
     for field in msgspec.structs.fields(Node):
-        if field.name in _NOT_SHOWN:
+        if field.name in _HIDDEN_FIELDS:
             continue
-        found.append((field.name, field.type, msgspec.field(name=field.encode_name, default=field.default)))
-    return found
+        view_fields.append((field.name, field.type, msgspec.field(name=field.encode_name, default=field.default)))
+    return view_fields
 
 
-# Built from the record's fields, so that a field of nodes is declared once.
+# Built from the fields of the record, so that each field is declared only once.
 if TYPE_CHECKING:
 
     class NodeView(Node):
+        """A node as replies show it: without its secrets."""
+
         secret_id: str = ""
 
 else:
-    NodeView = msgspec.defstruct("NodeView", _shown_definition(), module=__name__, frozen=True, gc=False, kw_only=True)
+    NodeView = msgspec.defstruct("NodeView", _build_view_fields(), module=__name__, frozen=True, gc=False, kw_only=True)
 
 
 def build_node_view(node: Node) -> msgspec.Struct:
-    """The node as everybody may see it."""
-    return NodeView(**{name: getattr(node, name) for name in _SHOWN_FIELDS})
+    """Return the node as replies show it."""
+    return NodeView(**{name: getattr(node, name) for name in _VIEW_FIELDS})
 
 
 class NodeListStub(Record):
-    """A node as lists show it."""
+    """A node in a list."""
 
     address: str = ""
     id: str
@@ -86,14 +83,14 @@ class NodeListStub(Record):
 
 
 class DrainSpec(Record):
-    """`deadline` in ns: above 0 a bound, 0 none, below 0 everything moves at once."""
+    """How to drain a node. `deadline` in ns: above 0 is a time limit, 0 sets no limit, below 0 moves everything at once."""
 
     deadline: int = 0
     ignore_system_jobs: bool = False
 
 
 class NodeDrainRequest(Record):
-    """Without a `drain_spec` the drain is called off."""
+    """Starts or changes a drain. Without a `drain_spec` it cancels the drain."""
 
     node_id: str = ""
     drain_spec: DrainSpec | None = None
@@ -102,7 +99,7 @@ class NodeDrainRequest(Record):
 
 
 class NodeChangeResponse(Record):
-    """What came of a drain or of a change of eligibility."""
+    """The reply to a drain or to a change of eligibility."""
 
     node_modify_index: int = 0
     eval_ids: tuple[str, ...] | None = msgspec.field(name="EvalIDs", default=None)
@@ -116,20 +113,24 @@ class EligibilityRequest(Record):
 
 
 class NodeUpdateResponse(Record):
+    """The reply to a node's registration, heartbeat or evaluation."""
+
     heartbeat_ttl: int = msgspec.field(name="HeartbeatTTL", default=0)  # ns
     eval_ids: tuple[str, ...] | None = msgspec.field(name="EvalIDs", default=None)
     eval_create_index: int = 0
     node_modify_index: int = 0
     index: int = 0
     must_report: bool = False
-    """The node gets nothing new until it has told of every allocation that it knows, in a report with `is_whole`."""
+    """Whether the node must first report all of its allocations (`is_whole`); until then it gets no new ones."""
     reports_from: int = 0
-    """From where on the node is to number its reports, if that is not behind it; 0: they have no numbers."""
+    """The number for the node's next report, unless the node is already beyond it; 0 if reports are not numbered."""
 
 
 class NodeRegistration(Record):
-    """A node says what it is, and by which secret it will be known. With a `reports_from` above 0 its agent begins, and
-    asks from where on it is to number its reports."""
+    """The node record that a node registers, and the secret that authenticates it later.
+
+    A node record with `reports_from` above 0 says that the agent has just started and needs the number for its next report.
+    """
 
     node: Node
     secret_id: str
@@ -140,7 +141,7 @@ class AssignmentsRequest(Record):
 
 
 class AssignedAllocation(Record):
-    """What a node needs to know of an allocation, beside its job."""
+    """What a node needs to know of an allocation, apart from its job."""
 
     id: str
     name: str = ""
@@ -152,34 +153,36 @@ class AssignedAllocation(Record):
     alloc_modify_index: int = 0
     allocated_resources: AllocatedResources | None = None
     deployment_id: str = ""
-    """Set where the servers want to know whether it is healthy."""
+    """Set if the node must determine the allocation's health for a deployment."""
     desired_transition: DesiredTransition | None = None
     previous_allocation: str = ""
-    """The one whose place it takes: where it is on the same node, this one waits for its end."""
+    """The allocation that it replaces. If that one is on the same node, this one waits until it has ended."""
 
 
 class Assignment(Record):
+    """An allocation with its job, as servers send it to the node that must run it."""
+
     allocation: AssignedAllocation
     job: Job | None = None
 
 
 class PredecessorView(Record):
-    """What a node must know of an allocation whose place one of its own takes."""
+    """What a node needs to know of the allocation that one of its own replaces."""
 
     id: str
     node_id: str = ""
     client_status: ClientStatus = ClientStatus.PENDING
     migrate_token: str = ""
-    """With it what the allocation has left may be read: empty where its node is known no more."""
+    """Grants read access to the data of the allocation; empty if its node no longer exists."""
 
     @property
     def is_finished_or_unknown(self) -> bool:
-        """Nobody waits for what has ended, nor for what is on a node that nobody hears of."""
+        """Whether the successor can start without waiting: the allocation has ended, or its node is disconnected."""
         return self.client_status.is_terminal or self.client_status is ClientStatus.UNKNOWN
 
 
 class AllocationUpdate(Record):
-    """What a node says of one of its allocations."""
+    """A node's report on one of its allocations."""
 
     id: str
     client_status: ClientStatus
@@ -188,15 +191,16 @@ class AllocationUpdate(Record):
     deployment_status: AllocDeploymentStatus | None = None
     network_status: NetworkStatus | None = None
     services: tuple[ServiceRegistration, ...] | None = None
-    """Those of it that run now; None: nothing is said of them."""
+    """Its current service registrations, or None if the report does not cover them."""
     log_tails: bytes = b""
-    """When it is over: the ends of its tasks' logs, as `model.log_tails` packs them."""
+    """After it has ended: the last log lines of its tasks, packed by `model.allocations.logs`."""
 
 
 class NodeReportRequest(Record):
-    """The same `report_id` again changes nothing. `is_whole`: with it the node has told of all that it knows.
+    """A node's report on its allocations. Sending the same `report_id` again changes nothing.
 
-    `number`: greater than that of every report before it; what is older than what is known is refused. 0: it has none.
+    `is_whole`: with this report the node has reported all of its allocations. `number`: greater than that of every earlier report;
+    a report older than the newest known one is refused. 0 means that it is not numbered.
     """
 
     report_id: str = ""
@@ -211,7 +215,7 @@ class NodeReportResponse(Record):
 
 
 class IdentitiesRequest(Record):
-    """Of one task of one of the node's allocations; `names` are those of the identities that its job declares."""
+    """Requests signed identities for one task of the node; `names` are those that its job declares."""
 
     alloc_id: str
     task: str
@@ -219,7 +223,7 @@ class IdentitiesRequest(Record):
 
 
 class SignedIdentity(Record):
-    """`expires`: in ns since the epoch; 0: it holds until its allocation is over."""
+    """A signed workload identity. `expires` is in ns since the epoch; 0 means that it is valid until the allocation ends."""
 
     name: str
     jwt: str
@@ -227,12 +231,12 @@ class SignedIdentity(Record):
     expires: int = 0
 
     def with_local_times(self, now_ns: int) -> "SignedIdentity":
-        """Just signed, with its times as the clock of whoever hears it tells them: that of the signer may differ."""
+        """Return a just signed identity with its times moved to the clock of this machine, which may differ from the signer's."""
         expires = now_ns + self.expires - self.issued if self.expires else 0
         return msgspec.structs.replace(self, issued=now_ns, expires=expires)
 
     def __repr__(self) -> str:
-        """Without what is secret."""
+        """Return a text without the token, for logs."""
         return f"SignedIdentity({self.name})"
 
 
@@ -241,21 +245,21 @@ class IdentitiesReply(Record):
 
 
 class NodeIdentityReply(Record):
-    """The node's own."""
+    """The node's own signed identity."""
 
     identity: SignedIdentity
     signing_key_id: str = msgspec.field(name="SigningKeyID", default="")
 
 
 class NodeMetaApplyRequest(Record):
-    """A null takes a key away."""
+    """Changes dynamic metadata of a node. Null deletes a key."""
 
     node_id: str = ""
     meta: dict[str, str | None] | None = None
 
 
 class NodeMetaResponse(Record):
-    """What jobs see, and what of it was set while the node ran and what its configuration says."""
+    """The metadata that jobs see, and its two sources: set at run time (dynamic) and configured (static)."""
 
     meta: dict[str, str] | None = None
     dynamic: dict[str, str | None] | None = None

@@ -38,7 +38,7 @@ def read_policy(replica: Replica, request: Request, _options: QueryOptions) -> R
     name = request.get_path_value("name")
     policy = replica.get(ACL_POLICIES, name)
     if not _carries_policy(request, name):
-        raise build_denial(request.caller, request.endpoint.manner)
+        raise build_denial(request.caller, request.endpoint.denial_detail)
     watched = [watch.watch_key(ACL_POLICIES, name)]
     if policy is None:
         return ReadResult(MissingRecord(POLICY_NOT_FOUND), replica.get_last_change(ACL_POLICIES), watched)
@@ -73,7 +73,7 @@ def read_role_by_name(replica: Replica, request: Request, _options: QueryOptions
 
 def _role_found(replica: Replica, request: Request, role: Role | None) -> ReadResult:
     if not _carries_role(request, role.id if role is not None else ""):
-        raise build_denial(request.caller, request.endpoint.manner)
+        raise build_denial(request.caller, request.endpoint.denial_detail)
     if role is None:
         return ReadResult(
             MissingRecord(ROLE_NOT_FOUND), replica.get_last_change(ACL_ROLES), [watch.watch_table(ACL_ROLES)]

@@ -1,4 +1,4 @@
-"""Judging a job: every rule of its specification, told all at once, each with the path of its field."""
+"""Validation of jobs: all violated rules of the job specification at once, each with the path of its field."""
 
 from wharf.contract.model.jobs.validation.context import (
     check_drivers,

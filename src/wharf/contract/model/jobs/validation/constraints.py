@@ -1,4 +1,4 @@
-"""Rules of constraints, affinities and spreads (jobs.md 2.5)."""
+"""Rules for constraints, affinities and spreads (jobs.md 2.5)."""
 
 from typing import Final
 
@@ -22,13 +22,14 @@ AFFINITY_OPERANDS: Final = CONSTRAINT_OPERANDS - PRESENCE_OPERANDS - DISTINCT_OP
 def check_constraints(
     constraints: tuple[Constraint, ...] | None, path: str, report: ValidationReport, *, allow_distinct: bool = True
 ) -> None:
-    """The constraints of one level; a task and a device may not ask for distinct hosts or properties."""
+    """Check the constraints of a job, group, task or device. Only jobs and groups may use distinct hosts or properties."""
     for position, constraint in enumerate(constraints or ()):
-        inner = report.add_section(f"Constraint {position + 1} validation failed")
-        _check_constraint(constraint, f"{path}.Constraints[{position}]".lstrip("."), inner, allow_distinct)
+        section = report.add_section(f"Constraint {position + 1} validation failed")
+        _check_constraint(constraint, f"{path}.Constraints[{position}]".lstrip("."), section, allow_distinct)
 
 
 def _check_constraint(constraint: Constraint, path: str, report: ValidationReport, allow_distinct: bool) -> None:
+    """Check the operand and both sides of a constraint."""
     operand = constraint.operand
     if not operand:
         report.add_error(f"{path}.Operand", "Missing constraint operand")
@@ -49,6 +50,7 @@ def _check_constraint(constraint: Constraint, path: str, report: ValidationRepor
 
 
 def _check_distinct(constraint: Constraint, path: str, report: ValidationReport, allow_distinct: bool) -> None:
+    """Check a constraint on distinct hosts or distinct properties."""
     right = constraint.r_target
     if not allow_distinct:
         report.add_error(
@@ -65,6 +67,7 @@ def _check_distinct(constraint: Constraint, path: str, report: ValidationReport,
 
 
 def _check_right_side(operand: str, right: str, path: str, report: ValidationReport) -> None:
+    """Check that the right side is set and is valid for the operand: a pattern, a version constraint or any text."""
     if not right:
         report.add_error(f"{path}.RTarget", f'Operator "{operand}" requires an RTarget')
         return
@@ -83,6 +86,7 @@ def _check_right_side(operand: str, right: str, path: str, report: ValidationRep
 
 
 def _check_left_side(left: str, path: str, report: ValidationReport) -> None:
+    """Check that the left side is set and is a known node attribute."""
     if not left:
         report.add_error(f"{path}.LTarget", "No LTarget provided but is required by constraint")
     elif left.startswith("$") and not _is_known_target(left):
@@ -100,20 +104,21 @@ def _is_known_target(target: str) -> bool:
 def check_affinities(
     affinities: tuple[Affinity, ...] | None, path: str, report: ValidationReport, *, job_type: str
 ) -> None:
-    """The affinities of one level; a system job runs on every node and prefers none."""
+    """Check the affinities of a job, group, task or device. System jobs run on every node, so they have none."""
     if not affinities:
         return
-    where = f"{path}.Affinities".lstrip(".")
+    field_path = f"{path}.Affinities".lstrip(".")
     if job_type == "system":
-        report.add_error(where, "System jobs may not have an affinity block")
+        report.add_error(field_path, "System jobs may not have an affinity block")
         return
     for position, affinity in enumerate(affinities):
         _check_affinity(
-            affinity, f"{where}[{position}]", report.add_section(f"Affinity {position + 1} validation failed")
+            affinity, f"{field_path}[{position}]", report.add_section(f"Affinity {position + 1} validation failed")
         )
 
 
 def _check_affinity(affinity: Affinity, path: str, report: ValidationReport) -> None:
+    """Check the operand, both sides and the weight of an affinity."""
     operand = affinity.operand
     if not operand:
         report.add_error(f"{path}.Operand", "Missing affinity operand")
@@ -131,31 +136,34 @@ def _check_affinity(affinity: Affinity, path: str, report: ValidationReport) -> 
 
 
 def check_spreads(spreads: tuple[Spread, ...] | None, path: str, report: ValidationReport, *, job_type: str) -> None:
-    """The spreads of one level."""
+    """Check the spreads of a job or a group."""
     if not spreads:
         return
-    where = f"{path}.Spreads".lstrip(".")
+    field_path = f"{path}.Spreads".lstrip(".")
     if job_type == "system":
-        report.add_error(where, "System jobs may not have a spread block")
+        report.add_error(field_path, "System jobs may not have a spread block")
         return
     for position, spread in enumerate(spreads):
-        _check_spread(spread, f"{where}[{position}]", report.add_section(f"Spread {position + 1} validation failed"))
+        _check_spread(
+            spread, f"{field_path}[{position}]", report.add_section(f"Spread {position + 1} validation failed")
+        )
 
 
 def _check_spread(spread: Spread, path: str, report: ValidationReport) -> None:
+    """Check the weight and the target percentages of a spread."""
     if not spread.attribute:
         report.add_error(f"{path}.Attribute", "Missing spread attribute")
     if not 1 <= spread.weight <= 100:
         report.add_error(f"{path}.Weight", f"Spread block must have a weight in range [1, 100]; got {spread.weight}")
     seen: set[str] = set()
     for position, target in enumerate(spread.spread_target or ()):
-        where = f"{path}.SpreadTarget[{position}]"
+        field_path = f"{path}.SpreadTarget[{position}]"
         if target.value in seen:
-            report.add_error(f"{where}.Value", f'Spread target value "{target.value}" already defined')
+            report.add_error(f"{field_path}.Value", f'Spread target value "{target.value}" already defined')
         seen.add(target.value)
         if not 0 <= target.percent <= 100:
             report.add_error(
-                f"{where}.Percent", f"Spread target percentage must be between 0 and 100; got {target.percent}"
+                f"{field_path}.Percent", f"Spread target percentage must be between 0 and 100; got {target.percent}"
             )
     total = sum(target.percent for target in spread.spread_target or ())
     if total > 100:

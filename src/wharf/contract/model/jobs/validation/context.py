@@ -1,7 +1,7 @@
-"""Rules that set a job against other records: its namespace, its node pool, the version that it replaces.
+"""Rules that compare a job with other records: its namespace, its node pool, and the version that it replaces.
 
-They take plain values, so that whoever holds a snapshot decides what to look up. What a version of a job may not change
-is told as one sentence, as the reference does (jobs.md 6), not among the problems of a specification.
+The functions take plain values; the caller looks them up in its snapshot. Changes that a new version must not make are reported
+as one sentence, as in Nomad (jobs.md 6), not in the list of problems.
 """
 
 from collections.abc import Collection
@@ -13,7 +13,7 @@ SYSTEM_JOB_SCALING_ERROR = "Task groups with job type system do not support scal
 
 
 def check_namespace_and_node_pool(job: Job, *, namespace_exists: bool, node_pool_exists: bool) -> Findings:
-    """Where the job is to live."""
+    """Check that the job's namespace and node pool exist."""
     report = ValidationReport()
     if not namespace_exists:
         report.add_error("Namespace", f'job "{job.id}" is in nonexistent namespace "{job.namespace}"')
@@ -23,7 +23,7 @@ def check_namespace_and_node_pool(job: Job, *, namespace_exists: bool, node_pool
 
 
 def check_drivers(job: Job, *, enabled: Collection[str] | None, disabled: Collection[str] | None) -> Findings:
-    """The drivers that the namespace allows: none named means all, and what is disabled wins."""
+    """Check that the namespace allows the drivers. An empty `enabled` allows all drivers; `disabled` takes precedence."""
     report = ValidationReport()
     for position, group in enumerate(job.groups):
         for number, task in enumerate(group.tasks or ()):
@@ -36,7 +36,7 @@ def check_drivers(job: Job, *, enabled: Collection[str] | None, disabled: Collec
 
 
 def check_network_modes(job: Job, *, enabled: Collection[str] | None, disabled: Collection[str] | None) -> Findings:
-    """The network modes that the namespace allows."""
+    """Check that the namespace allows the network modes. An empty `enabled` allows all; `disabled` takes precedence."""
     report = ValidationReport()
     for position, group in enumerate(job.groups):
         for number, network in enumerate(group.networks or ()):
@@ -50,13 +50,14 @@ def check_network_modes(job: Job, *, enabled: Collection[str] | None, disabled: 
 
 
 def _is_allowed(word: str, enabled: Collection[str] | None, disabled: Collection[str] | None) -> bool:
+    """Return whether the word is enabled and not disabled."""
     if disabled and word in disabled:
         return False
     return not enabled or word in enabled
 
 
 def merge_findings(*findings: Findings) -> Findings:
-    """Several findings as one."""
+    """Return several findings as one."""
     return Findings(
         tuple(entry for part in findings for entry in part.entries),
         tuple(warning for part in findings for warning in part.warnings),
@@ -64,7 +65,7 @@ def merge_findings(*findings: Findings) -> Findings:
 
 
 def find_update_error(old: Job, new: Job) -> str | None:
-    """Why the new job can not be a version of the old one; None if it can."""
+    """Return why `new` cannot be a version of `old`, or None if it can."""
     if old.type != new.type:
         return f'cannot update job from type "{old.type}" to "{new.type}"'
     if old.is_periodic and not new.is_periodic:
@@ -79,7 +80,7 @@ def find_update_error(old: Job, new: Job) -> str | None:
 
 
 def find_scaling_error(job: Job) -> str | None:
-    """Why a submitted job is refused before it is validated: a system job has no count to scale (jobs.md 6)."""
+    """Return why a job is rejected before its validation, or None: system jobs have no count to scale (jobs.md 6)."""
     if job.type == JobType.SYSTEM and any(group.scaling is not None for group in job.groups):
         return SYSTEM_JOB_SCALING_ERROR
     return None

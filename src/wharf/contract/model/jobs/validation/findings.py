@@ -1,7 +1,7 @@
-"""What validation found: problems and warnings, each with the path of its field, and how they are told.
+"""The findings of a validation: problems and warnings, each with the path of its field, and their texts.
 
-A report is filled by the checks and read once, as `Findings`. Problems nest as the parts of a job do, because the text
-that clients know does (jobs.md 6): a list of problems, some of which are lists of their own.
+The checks fill a `ValidationReport`, which is then turned into `Findings`. Problems are nested like the parts of a job, because
+clients know the nested text (jobs.md 6): a list of problems, some of which are lists themselves.
 """
 
 from collections.abc import Iterator, Sequence
@@ -10,10 +10,11 @@ from typing import Final
 import msgspec
 
 MAX_PROBLEMS: Final = 200
+"""Problems reported for one part of a job; limits the size of an error reply."""
 
 
 class ValidationProblem(msgspec.Struct, frozen=True):
-    """One thing that is wrong, where, and (if it helps) how to mend it."""
+    """A problem or a warning, with the path of its field and, if it helps, a way to fix it."""
 
     path: str
     message: str
@@ -25,7 +26,7 @@ class ValidationProblem(msgspec.Struct, frozen=True):
 
 
 class ProblemSection(msgspec.Struct, frozen=True):
-    """The problems of one part, under its name: `Task group web validation failed`."""
+    """The problems of one part of the job, under a title such as `Task group web validation failed`."""
 
     title: str
     entries: tuple["ValidationProblem | ProblemSection", ...]
@@ -38,24 +39,24 @@ ReportEntry = ValidationProblem | ProblemSection
 
 
 class Findings(msgspec.Struct, frozen=True):
-    """All that validation found."""
+    """All problems and warnings of a validation."""
 
     entries: tuple[ReportEntry, ...] = ()
     warnings: tuple[ValidationProblem, ...] = ()
 
     @property
     def is_valid(self) -> bool:
-        """Nothing is wrong; there may be warnings."""
+        """Whether there are no problems; there may be warnings."""
         return not self.entries
 
     @property
     def problems(self) -> tuple[ValidationProblem, ...]:
-        """Every problem, however deep."""
-        return tuple(_flattened(self.entries))
+        """All problems, without the nesting."""
+        return tuple(_iter_problems(self.entries))
 
     @property
     def text(self) -> str:
-        """The problems as one text, empty if there are none."""
+        """The problems as one text; empty if there are none."""
         return format_problems(self.entries) if self.entries else ""
 
     @property
@@ -65,29 +66,30 @@ class Findings(msgspec.Struct, frozen=True):
 
 
 def format_problems(entries: Sequence[ReportEntry]) -> str:
-    """`N errors occurred:`, a line for each, and two newlines after every list (jobs.md 6)."""
+    """Format problems as `N errors occurred:` with a line for each, and two newlines after every list (jobs.md 6)."""
     count = "1 error" if len(entries) == 1 else f"{len(entries)} errors"
     return f"{count} occurred:\n\t" + "\n\t".join(f"* {entry}" for entry in entries) + "\n\n"
 
 
 def format_warnings(warnings: Sequence[object]) -> str:
-    """Warnings as replies carry them: empty, or a count and one line each."""
+    """Format warnings for a reply: a count and a line for each. Empty if there are none."""
     if not warnings:
         return ""
     count = "1 warning" if len(warnings) == 1 else f"{len(warnings)} warnings"
     return f"{count}:\n\n" + "\n".join(f"* {warning}" for warning in warnings)
 
 
-def _flattened(entries: Sequence[ReportEntry]) -> Iterator[ValidationProblem]:
+def _iter_problems(entries: Sequence[ReportEntry]) -> Iterator[ValidationProblem]:
+    """Yield the problems of all sections."""
     for entry in entries:
         if isinstance(entry, ProblemSection):
-            yield from _flattened(entry.entries)
+            yield from _iter_problems(entry.entries)
         else:
             yield entry
 
 
 class ValidationReport:
-    """Where the checks of one part write what they find. Parts of the part get a report of their own by `section`."""
+    """Collects the problems and warnings of one part of a job. `add_section` makes a report for a part of that part."""
 
     __slots__ = ("_entries", "_title", "_warnings")
 
@@ -97,36 +99,37 @@ class ValidationReport:
         self._warnings: list[ValidationProblem] = [] if warnings is None else warnings
 
     def add_error(self, path: str, message: str, fix: str = "") -> None:
-        """Something is wrong."""
-        # A job of a thousand broken tasks must not make a reply of megabytes.
+        """Add a problem. `fix` says how to fix it."""
+        # A job with a thousand invalid tasks must not cause a reply of several megabytes.
         if len(self._entries) < MAX_PROBLEMS:
             self._entries.append(ValidationProblem(path, message, fix))
 
     def add_warning(self, path: str, message: str, fix: str = "") -> None:
-        """Something is allowed, but hardly meant."""
+        """Add a warning about a value that is allowed but probably a mistake."""
         if len(self._warnings) < MAX_PROBLEMS:
             self._warnings.append(ValidationProblem(path, message, fix))
 
     def add_section(self, title: str) -> "ValidationReport":
-        """A report for a part; it shows only if something is found in it."""
-        inner = ValidationReport(title, self._warnings)
-        self._entries.append(inner)
-        return inner
+        """Return a report for a part. It appears only if a problem is found in it."""
+        section = ValidationReport(title, self._warnings)
+        self._entries.append(section)
+        return section
 
     def build_findings(self) -> Findings:
-        """All that was written."""
-        return Findings(self._finished(), tuple(self._warnings))
+        """Return everything that was reported."""
+        return Findings(self._build_entries(), tuple(self._warnings))
 
-    def _finished(self) -> tuple[ReportEntry, ...]:
+    def _build_entries(self) -> tuple[ReportEntry, ...]:
+        """Return the problems, without sections that are empty."""
         entries: list[ReportEntry] = []
         for entry in self._entries:
             if isinstance(entry, ValidationProblem):
                 entries.append(entry)
-            elif inner := entry._finished():
-                entries.append(ProblemSection(entry._title, inner))
+            elif section := entry._build_entries():
+                entries.append(ProblemSection(entry._title, section))
         return tuple(entries[:MAX_PROBLEMS])
 
 
 def suggest_one_of(words: Sequence[str]) -> str:
-    """How to mend a word that is not known."""
+    """Return the suggested fix for an unknown word."""
     return "use one of " + ", ".join(f'"{word}"' for word in words)

@@ -1,4 +1,4 @@
-"""Rules of a group's policies (jobs.md 2.4) and of its scaling (2.10)."""
+"""Rules for the policies (jobs.md 2.4) and the scaling (2.10) of a group."""
 
 from typing import Final
 
@@ -32,7 +32,7 @@ RECONCILE_STRATEGIES: Final = tuple(str(word) for word in ReconcileStrategy)
 
 
 def check_policies(group: TaskGroup, path: str, report: ValidationReport, *, job_type: str) -> None:
-    """All policies of a group."""
+    """Check all policies of a group."""
     check_restart(group.restart_policy, f"{path}.RestartPolicy", report)
     _check_reschedule(group.reschedule_policy, f"{path}.ReschedulePolicy", report, job_type)
     _check_update(group.update, group, f"{path}.Update", report, job_type)
@@ -43,7 +43,7 @@ def check_policies(group: TaskGroup, path: str, report: ValidationReport, *, job
 
 
 def check_restart(policy: RestartPolicy | None, path: str, report: ValidationReport) -> None:
-    """Restarts of a group or of one task."""
+    """Check the restart policy of a group or of a task."""
     if policy is None:
         report.add_error(path, "Missing restart policy")
         return
@@ -69,6 +69,7 @@ def check_restart(policy: RestartPolicy | None, path: str, report: ValidationRep
 
 
 def _check_reschedule(policy: ReschedulePolicy | None, path: str, report: ValidationReport, job_type: str) -> None:
+    """Check the reschedule policy of a group, and that its attempts fit in its interval."""
     if policy is None:
         return
     if job_type in ("system", "sysbatch"):
@@ -104,35 +105,36 @@ def _check_reschedule(policy: ReschedulePolicy | None, path: str, report: Valida
         report.add_error(
             f"{path}.Interval", f"Interval cannot be less than 15s; got {format_duration(policy.interval)}"
         )
-    elif delay_is_valid and (needed := sum_reschedule_delays(policy)) > policy.interval:
+    elif delay_is_valid and (total_delay := sum_reschedule_delays(policy)) > policy.interval:
         report.add_error(
             f"{path}.Interval",
             f"{policy.attempts} attempts do not fit in an interval of {format_duration(policy.interval)} with an initial "
             f'delay of {format_duration(policy.delay)} and delay function "{policy.delay_function}"',
-            f"set the interval to at least {format_duration(needed)}",
+            f"set the interval to at least {format_duration(total_delay)}",
         )
 
 
 def sum_reschedule_delays(policy: ReschedulePolicy) -> int:
-    """How long all attempts take, delays only."""
+    """Return the sum of the delays of all attempts, in ns."""
     if policy.delay_function == DelayFunction.CONSTANT:
         return policy.attempts * policy.delay
-    total, delay, following = 0, policy.delay, policy.delay
+    total, delay, next_delay = 0, policy.delay, policy.delay
     for attempt in range(policy.attempts):
         if delay >= policy.max_delay:
-            # From here on each one waits the longest time; attempts may be given in billions.
+            # All further attempts have the maximum delay. They are not looped over, because there may be billions.
             return total + (policy.attempts - attempt) * policy.max_delay
         total += delay
         if policy.delay_function == DelayFunction.EXPONENTIAL:
             delay *= 2
         else:
-            delay, following = following, delay + following
+            delay, next_delay = next_delay, delay + next_delay
     return total
 
 
 def _check_update(
     policy: UpdatePolicy | None, group: TaskGroup, path: str, report: ValidationReport, job_type: str
 ) -> None:
+    """Check the update policy of a group."""
     if policy is None:
         return
     if job_type not in ("service", "system"):
@@ -179,6 +181,7 @@ def _check_update(
 
 
 def _check_migrate(policy: MigratePolicy | None, path: str, report: ValidationReport, job_type: str) -> None:
+    """Check the migrate policy of a group."""
     if policy is None:
         return
     if job_type != "service":
@@ -201,6 +204,7 @@ def _check_migrate(policy: MigratePolicy | None, path: str, report: ValidationRe
 
 
 def _check_disconnect(policy: DisconnectPolicy | None, path: str, report: ValidationReport, job_type: str) -> None:
+    """Check the disconnect policy of a group."""
     if policy is None:
         return
     if policy.lost_after < 0:
@@ -228,6 +232,7 @@ def _check_disk(disk: EphemeralDisk, path: str, report: ValidationReport) -> Non
 
 
 def _check_scaling(policy: ScalingPolicy | None, group: TaskGroup, path: str, report: ValidationReport) -> None:
+    """Check the scaling policy of a group, and that the group's count is within its limits."""
     if policy is None:
         return
     if policy.type != ScalingKind.HORIZONTAL:

@@ -1,4 +1,4 @@
-"""Rules of a task group (jobs.md 2.2)."""
+"""Rules for task groups (jobs.md 2.2)."""
 
 from typing import Final
 
@@ -17,7 +17,7 @@ BATCH_JOB_TYPES: Final = ("batch", "sysbatch")
 
 
 def check_group(group: TaskGroup, path: str, report: ValidationReport, *, job_type: str, settings: JobSettings) -> None:
-    """One group with all its tasks; its name belongs to the job."""
+    """Check a group and all of its tasks, except for the group's name, which `job` checks."""
     if group.count < 0:
         report.add_error(f"{path}.Count", "Task group count can't be negative")
     if not group.tasks:
@@ -34,6 +34,7 @@ def check_group(group: TaskGroup, path: str, report: ValidationReport, *, job_ty
 
 
 def _check_times(group: TaskGroup, path: str, report: ValidationReport, job_type: str) -> None:
+    """Check the shutdown delay and the maximum run duration."""
     if group.shutdown_delay is not None and group.shutdown_delay < 0:
         report.add_error(f"{path}.ShutdownDelay", "ShutdownDelay must be a positive value")
     if group.max_run_duration is None:
@@ -44,75 +45,80 @@ def _check_times(group: TaskGroup, path: str, report: ValidationReport, job_type
         report.add_error(f"{path}.MaxRunDuration", "MaxRunDuration can only be used with batch and sysbatch jobs")
 
 
-def _place_of_services(group: TaskGroup) -> ServiceContext:
+def _build_service_context(group: TaskGroup) -> ServiceContext:
+    """Return what the rules for services need to know about the group."""
     names = frozenset(task.name for task in group.tasks or ())
     return ServiceContext(None, names, list_port_labels(group.networks))
 
 
 def _check_services(group: TaskGroup, path: str, report: ValidationReport) -> None:
-    place = _place_of_services(group)
+    """Check the services of the group itself."""
+    context = _build_service_context(group)
     for position, service in enumerate(group.services or ()):
-        inner = report.add_section(f'Service "{service.name}" validation failed')
-        check_service(service, place, f"{path}.Services[{position}]", inner)
+        section = report.add_section(f'Service "{service.name}" validation failed')
+        check_service(service, context, f"{path}.Services[{position}]", section)
     if group.services and not group.shutdown_delay:
         report.add_warning(
             f"{path}.ShutdownDelay",
-            f'group "{group.name}" announces services but has no shutdown delay',
-            "set one, so that callers can turn away before it stops",
+            f'group "{group.name}" registers services but has no shutdown delay',
+            "set one, so that clients stop using the services before the tasks stop",
         )
-    _check_services_together(group, path, report)
+    _check_services_of_all_tasks(group, path, report)
 
 
-def _check_services_together(group: TaskGroup, path: str, report: ValidationReport) -> None:
-    """All services of a group use one provider, and none is there twice."""
-    everywhere: list[tuple[str, str, Service]] = [
+def _check_services_of_all_tasks(group: TaskGroup, path: str, report: ValidationReport) -> None:
+    """Check that all services of a group, including those of its tasks, are unique and use one provider."""
+    services: list[tuple[str, str, Service]] = [
         ("group", f"{path}.Services[{position}]", service) for position, service in enumerate(group.services or ())
     ]
     for number, task in enumerate(group.tasks or ()):
-        everywhere.extend(
+        services.extend(
             (task.name, f"{path}.Tasks[{number}].Services[{position}]", service)
             for position, service in enumerate(task.services or ())
         )
     seen: set[tuple[str, str, str]] = set()
     providers: set[str] = set()
-    for owner, where, service in everywhere:
+    for owner, field_path, service in services:
         key = (service.name, owner, service.port_label)
         if key in seen:
             report.add_error(
-                f"{where}.Name", f'Services are not unique: "{service.name}" in {owner} on port "{key[2]}"'
+                f"{field_path}.Name", f'Services are not unique: "{service.name}" in {owner} on port "{key[2]}"'
             )
         seen.add(key)
-        # Both names of the native provider mean the same one.
+        # The native provider has two names.
         providers.add("native" if service.is_native else service.provider)
         if len(providers) == 2:
-            providers.add("told")
+            providers.add("reported")  # A third entry: the error is reported only once.
             report.add_error(
-                f"{where}.Provider", "Multiple service providers used: task group services must use the same provider"
+                f"{field_path}.Provider",
+                "Multiple service providers used: task group services must use the same provider",
             )
 
 
 def _check_tasks(group: TaskGroup, path: str, report: ValidationReport, job_type: str, settings: JobSettings) -> None:
-    place = TaskValidationContext(group, job_type, _place_of_services(group), settings.memory_oversubscription)
+    """Check all tasks of a group, and that one is a main task and at most one is the leader."""
+    context = TaskValidationContext(group, job_type, _build_service_context(group), settings.memory_oversubscription)
     first_of_name: dict[str, int] = {}
     leaders: list[int] = []
     for position, task in enumerate(group.tasks or ()):
-        where = f"{path}.Tasks[{position}]"
+        field_path = f"{path}.Tasks[{position}]"
         if not task.name:
-            report.add_error(f"{where}.Name", f"Task {position + 1} missing name")
+            report.add_error(f"{field_path}.Name", f"Task {position + 1} missing name")
         elif (first := first_of_name.setdefault(task.name, position)) != position:
-            report.add_error(f"{where}.Name", f"Task {position + 1} redefines '{task.name}' from task {first + 1}")
+            report.add_error(f"{field_path}.Name", f"Task {position + 1} redefines '{task.name}' from task {first + 1}")
         if task.leader:
             leaders.append(position)
-        inner = report.add_section(f"Task {task.name} validation failed")
-        _check_name(task.name, where, inner)
-        check_task(task, place, where, inner)
+        section = report.add_section(f"Task {task.name} validation failed")
+        _check_name(task.name, field_path, section)
+        check_task(task, context, field_path, section)
     if len(leaders) > 1:
         report.add_error(f"{path}.Tasks[{leaders[1]}].Leader", "Only one task may be marked as leader")
     if group.tasks and all(task.lifecycle is not None for task in group.tasks):
-        report.add_error(f"{path}.Tasks", "Task group has no main task", "leave out Lifecycle in at least one task")
+        report.add_error(f"{path}.Tasks", "Task group has no main task", "remove Lifecycle from at least one task")
 
 
 def _check_name(name: str, path: str, report: ValidationReport) -> None:
+    """Check the name of a task."""
     if name in RESERVED_TASK_NAMES:
         report.add_error(f"{path}.Name", f'Task name "{name}" is reserved')
     if "/" in name or "\\" in name:

@@ -1,4 +1,4 @@
-"""Rules of identities, secrets and Vault (jobs.md 2.14)."""
+"""Rules for identities, secrets and Vault (jobs.md 2.14)."""
 
 import re
 from typing import Final
@@ -16,25 +16,28 @@ _SECRET_NAME = re.compile(r"[a-zA-Z0-9_]{1,128}\Z")
 def check_identities(
     default: WorkloadIdentity | None, others: tuple[WorkloadIdentity, ...] | None, path: str, report: ValidationReport
 ) -> None:
-    """The default identity of a task, and the others."""
+    """Check the default identity of a task and its additional identities."""
     if default is not None:
         _check_identity(default, f"{path}.Identity", report)
     names: set[str] = {default.name} if default is not None else set()
     for position, identity in enumerate(others or ()):
-        where = f"{path}.Identities[{position}]"
-        _check_identity(identity, where, report)
+        field_path = f"{path}.Identities[{position}]"
+        _check_identity(identity, field_path, report)
         if identity.name in names:
-            report.add_error(f"{where}.Name", f'Identity "{identity.name}" is defined twice')
+            report.add_error(f"{field_path}.Name", f'Identity "{identity.name}" is defined twice')
         names.add(identity.name)
         if not identity.audience:
-            report.add_warning(f"{where}.Audience", f'identities without an audience are insecure ("{identity.name}")')
+            report.add_warning(
+                f"{field_path}.Audience", f'identities without an audience are insecure ("{identity.name}")'
+            )
         if not identity.ttl:
             report.add_warning(
-                f"{where}.TTL", f'identities without an expiration are insecure ("{identity.name}")', "set a TTL"
+                f"{field_path}.TTL", f'identities without an expiration are insecure ("{identity.name}")', "set a TTL"
             )
 
 
 def _check_identity(identity: WorkloadIdentity, path: str, report: ValidationReport) -> None:
+    """Check one identity."""
     if not _IDENTITY_NAME.match(identity.name):
         report.add_error(
             f"{path}.Name",
@@ -60,31 +63,33 @@ def _check_identity(identity: WorkloadIdentity, path: str, report: ValidationRep
 
 
 def check_secrets(secrets: tuple[TaskSecret, ...] | None, path: str, report: ValidationReport) -> None:
-    """The secrets of one task."""
+    """Check the secrets of one task."""
     names: set[str] = set()
     for position, secret in enumerate(secrets or ()):
-        where = f"{path}.Secrets[{position}]"
-        inner = report.add_section(f"Secret {position + 1} validation failed")
+        field_path = f"{path}.Secrets[{position}]"
+        section = report.add_section(f"Secret {position + 1} validation failed")
         if not _SECRET_NAME.match(secret.name):
-            inner.add_error(
-                f"{where}.Name", f'invalid secret name "{secret.name}"', "use 1 to 128 letters, digits and underscores"
+            section.add_error(
+                f"{field_path}.Name",
+                f'invalid secret name "{secret.name}"',
+                "use 1 to 128 letters, digits and underscores",
             )
         elif secret.name in names:
-            inner.add_error(f"{where}.Name", f'Secret name "{secret.name}" is used twice')
+            section.add_error(f"{field_path}.Name", f'Secret name "{secret.name}" is used twice')
         names.add(secret.name)
         if not secret.provider:
-            inner.add_error(f"{where}.Provider", "Missing secret provider")
+            section.add_error(f"{field_path}.Provider", "Missing secret provider")
         elif secret.provider in BUILT_IN_SECRET_PROVIDERS:
             if secret.env:
-                inner.add_error(f"{where}.Env", f'secret provider "{secret.provider}" cannot use the env block')
+                section.add_error(f"{field_path}.Env", f'secret provider "{secret.provider}" cannot use the env block')
         elif secret.config:
-            inner.add_error(f"{where}.Config", f'secret plugin "{secret.provider}" cannot use the config block')
+            section.add_error(f"{field_path}.Config", f'secret plugin "{secret.provider}" cannot use the config block')
         if not secret.path:
-            inner.add_error(f"{where}.Path", "Missing secret path")
+            section.add_error(f"{field_path}.Path", "Missing secret path")
 
 
 def check_vault(vault: Vault | None, path: str, report: ValidationReport) -> None:
-    """How a task uses Vault."""
+    """Check the Vault settings of a task."""
     if vault is None:
         return
     if vault.change_mode not in VAULT_CHANGE_MODES:

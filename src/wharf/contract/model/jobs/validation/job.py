@@ -1,8 +1,6 @@
-"""Rules of a job as a whole (jobs.md 2.1), and the door to those of its parts.
+"""Rules for a job as a whole (jobs.md 2.1) and for periodic and parameterized jobs (2.12); calls the rules for its groups.
 
-Everything that is wrong is told at once. Rules that need to know of other records are in `surroundings`.
-
-Rules of periodic and parameterized jobs (jobs.md 2.12).
+All problems are reported at once. Rules that need other records are in `context`.
 """
 
 from typing import Final
@@ -23,7 +21,7 @@ MISSED_LAUNCH_POLICIES: Final = tuple(str(word) for word in MissedLaunchPolicy)
 
 
 def check_child_launches(job: Job, report: ValidationReport) -> None:
-    """Whether and when the job makes children."""
+    """Check the periodic and parameterized blocks, which create children."""
     allowed = job.type in PARENT_JOB_TYPES
     if job.periodic is not None:
         if not allowed:
@@ -38,6 +36,7 @@ def check_child_launches(job: Job, report: ValidationReport) -> None:
 
 
 def _check_periodic(periodic: Periodic, report: ValidationReport) -> None:
+    """Check a periodic block and its cron expressions."""
     _check_max_running(periodic.max_running, "Periodic.MaxRunning", report)
     if periodic.missed not in MISSED_LAUNCH_POLICIES:
         report.add_error(
@@ -70,6 +69,7 @@ def _check_periodic(periodic: Periodic, report: ValidationReport) -> None:
 
 
 def _check_spec(spec: str, path: str, report: ValidationReport) -> None:
+    """Check one cron expression."""
     try:
         parse_cron(spec)
     except CronError as error:
@@ -77,11 +77,13 @@ def _check_spec(spec: str, path: str, report: ValidationReport) -> None:
 
 
 def _check_max_running(max_running: int, path: str, report: ValidationReport) -> None:
+    """Check the limit of children that run at the same time."""
     if max_running < 0:
         report.add_error(path, f"{max_running} is below 0", "use 0 for any number of children at the same time")
 
 
 def _check_parameterized(parameterized: Parameterized, report: ValidationReport) -> None:
+    """Check a parameterized block."""
     _check_max_running(parameterized.max_running, "ParameterizedJob.MaxRunning", report)
     if parameterized.payload not in PAYLOAD_REQUIREMENTS:
         report.add_error(
@@ -100,14 +102,14 @@ DEFAULT_JOB_SETTINGS: Final = JobSettings()
 SUBMITTABLE_JOB_TYPES: Final = ("service", "batch", "system", "sysbatch")
 MAX_DESCRIPTION_BYTES: Final = 1_000
 MAX_JOB_VERSION: Final = 2**53
-"""So that every later version is a number that all readers of JSON keep exactly."""
+"""The largest version that all JSON parsers represent exactly."""
 
 
 def validate_job(job: Job, settings: JobSettings = DEFAULT_JOB_SETTINGS) -> Findings:
-    """Judges a canonical job."""
+    """Return all problems and warnings of a canonical job."""
     report = ValidationReport()
     _check_identity(job, report)
-    _check_kind(job, report, settings)
+    _check_scalars(job, report, settings)
     check_constraints(job.constraints, "", report)
     check_affinities(job.affinities, "", report, job_type=job.type)
     check_spreads(job.spreads, "", report, job_type=job.type)
@@ -119,21 +121,22 @@ def validate_job(job: Job, settings: JobSettings = DEFAULT_JOB_SETTINGS) -> Find
 
 
 def list_submission_warnings(job: Job) -> tuple[ValidationProblem, ...]:
-    """Warnings about what canonical form replaces: to be asked of the job as it was read."""
+    """Return warnings about deprecated fields that the canonical form replaces. Takes the job before canonicalization."""
     report = ValidationReport()
     for position, group in enumerate(job.groups):
         path = f"TaskGroups[{position}]"
-        for name, given in (
+        for name, is_set in (
             ("StopAfterClientDisconnect", group.stop_after_client_disconnect is not None),
             ("MaxClientDisconnect", group.max_client_disconnect is not None),
             ("PreventRescheduleOnLost", group.prevent_reschedule_on_lost),
         ):
-            if given:
+            if is_set:
                 report.add_warning(f"{path}.{name}", f"{name} is deprecated", "use the disconnect block")
     return report.build_findings().warnings
 
 
 def _check_identity(job: Job, report: ValidationReport) -> None:
+    """Check the ID, name, namespace and region."""
     if not job.id:
         report.add_error("ID", "Missing job ID")
     if " " in job.id:
@@ -150,14 +153,15 @@ def _check_identity(job: Job, report: ValidationReport) -> None:
         report.add_error("Region", "Missing job region")
 
 
-def _check_kind(job: Job, report: ValidationReport, settings: JobSettings) -> None:
+def _check_scalars(job: Job, report: ValidationReport, settings: JobSettings) -> None:
+    """Check the type, the priority and the other scalar fields."""
     if job.type == JobType.CORE:
         report.add_error("Type", "job type cannot be core")
     elif job.type not in SUBMITTABLE_JOB_TYPES:
         report.add_error("Type", f'Invalid job type: "{job.type}"', suggest_one_of(SUBMITTABLE_JOB_TYPES))
-    most = min(settings.max_priority, MAX_JOB_PRIORITY)
-    if not 1 <= job.priority <= most:
-        report.add_error("Priority", f"job priority must be between [1, {most}]; got {job.priority}")
+    max_priority = min(settings.max_priority, MAX_JOB_PRIORITY)
+    if not 1 <= job.priority <= max_priority:
+        report.add_error("Priority", f"job priority must be between [1, {max_priority}]; got {job.priority}")
     if not job.datacenters:
         report.add_error("Datacenters", "Missing job datacenters")
     for position, datacenter in enumerate(job.datacenters or ()):
@@ -174,6 +178,7 @@ def _check_kind(job: Job, report: ValidationReport, settings: JobSettings) -> No
 
 
 def _check_texts(job: Job, report: ValidationReport) -> None:
+    """Check the length of descriptions."""
     if job.ui is not None and len(job.ui.description.encode()) > MAX_DESCRIPTION_BYTES:
         report.add_error("UI.Description", f"UI description must be under {MAX_DESCRIPTION_BYTES} characters")
     if job.version_tag is not None and len(job.version_tag.description.encode()) > MAX_DESCRIPTION_BYTES:
@@ -183,6 +188,7 @@ def _check_texts(job: Job, report: ValidationReport) -> None:
 
 
 def _check_update(update: UpdatePolicy | None, job: Job, report: ValidationReport) -> None:
+    """Check the job's own update block."""
     if update is None or job.type not in SUBMITTABLE_JOB_TYPES:
         return
     if job.type in ("batch", "sysbatch"):
@@ -195,6 +201,7 @@ def _check_update(update: UpdatePolicy | None, job: Job, report: ValidationRepor
 
 
 def _check_groups(job: Job, report: ValidationReport, settings: JobSettings) -> None:
+    """Check all groups, their names and their total count."""
     if not job.groups:
         report.add_error("TaskGroups", "Missing job task groups")
     first_of_name: dict[str, int] = {}
@@ -208,8 +215,8 @@ def _check_groups(job: Job, report: ValidationReport, settings: JobSettings) -> 
                 f"Job task group {group.name} has count {group.count}. Count cannot exceed 1 with system scheduler",
             )
         total += max(group.count, 0)
-        inner = report.add_section(f"Task group {group.name} validation failed")
-        check_group(group, path, inner, job_type=job.type, settings=settings)
+        section = report.add_section(f"Task group {group.name} validation failed")
+        check_group(group, path, section, job_type=job.type, settings=settings)
     if 0 < settings.max_count < total:
         report.add_error(
             "TaskGroups", f"total count was greater than configured job_max_count: {total} > {settings.max_count}"
@@ -218,6 +225,7 @@ def _check_groups(job: Job, report: ValidationReport, settings: JobSettings) -> 
 
 
 def _check_group_name(group: TaskGroup, position: int, first_of_name: dict[str, int], report: ValidationReport) -> None:
+    """Check that a group has a unique name."""
     path = f"TaskGroups[{position}].Name"
     if not group.name:
         report.add_error(path, f"Job task group {position + 1} missing name")
@@ -228,6 +236,7 @@ def _check_group_name(group: TaskGroup, position: int, first_of_name: dict[str, 
 
 
 def _check_auto_promote(job: Job, report: ValidationReport) -> None:
+    """Warn if only some groups are promoted automatically."""
     promotes = [group.update is not None and group.update.auto_promote for group in job.groups]
     if any(promotes) and not all(promotes):
         position = promotes.index(False)

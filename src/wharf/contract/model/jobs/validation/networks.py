@@ -1,4 +1,4 @@
-"""Rules of a group's networks and ports (jobs.md 2.6)."""
+"""Rules for the networks and ports of a group (jobs.md 2.6)."""
 
 import re
 from typing import Final
@@ -8,33 +8,35 @@ from wharf.contract.model.jobs.validation.findings import ValidationReport
 
 MAX_PORT: Final = 65_535
 SAME_PORT_AS_HOST: Final = -1
+"""The `to` of a port that has the same number inside and outside of the network namespace."""
 NETWORK_MODES: Final = ("host", "bridge", "none")
 _HOST_LABEL = r"[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
 _HOSTNAME = re.compile(rf"(?=.{{1,253}}\Z){_HOST_LABEL}(\.{_HOST_LABEL})*\.?\Z")
 
 
 def check_networks(networks: tuple[NetworkResource, ...] | None, path: str, report: ValidationReport) -> None:
-    """The networks of a group: labels, static ports and plugin arguments are unique over all of them."""
+    """Check the networks of a group. Labels, static ports and CNI arguments must be unique across all of them."""
     labels: dict[str, str] = {}
-    statics: dict[tuple[str, int], str] = {}
+    static_ports: dict[tuple[str, int], str] = {}
     arguments: set[str] = set()
     for position, network in enumerate(networks or ()):
-        where = f"{path}[{position}]"
-        _check_network(network, where, report)
+        field_path = f"{path}[{position}]"
+        _check_network(network, field_path, report)
         for kind, ports in (("ReservedPorts", network.reserved_ports), ("DynamicPorts", network.dynamic_ports)):
             for number, port in enumerate(ports or ()):
-                place = f"{where}.{kind}[{number}]"
-                _check_port(port, place, report, mode=network.mode)
-                _check_unique(port, place, report, labels, statics)
+                port_path = f"{field_path}.{kind}[{number}]"
+                _check_port(port, port_path, report, mode=network.mode)
+                _check_unique(port, port_path, report, labels, static_ports)
         for key, value in (network.cni.args or {} if network.cni is not None else {}).items():
             if key in arguments:
-                report.add_error(f"{where}.CNI.Args[{key}]", f'duplicate CNI arg "{key}"')
+                report.add_error(f"{field_path}.CNI.Args[{key}]", f'duplicate CNI arg "{key}"')
             if ";" in key or ";" in value:
-                report.add_error(f"{where}.CNI.Args[{key}]", 'CNI args may not contain ";"')
+                report.add_error(f"{field_path}.CNI.Args[{key}]", 'CNI args may not contain ";"')
             arguments.add(key)
 
 
 def _check_network(network: NetworkResource, path: str, report: ValidationReport) -> None:
+    """Check the mode and the hostname of a network."""
     mode = network.mode
     if mode and mode not in NETWORK_MODES and not (mode.startswith("cni/") and len(mode) > len("cni/")):
         report.add_error(
@@ -47,6 +49,7 @@ def _check_network(network: NetworkResource, path: str, report: ValidationReport
 
 
 def _check_port(port: Port, path: str, report: ValidationReport, *, mode: str) -> None:
+    """Check one port of a network."""
     if not port.label:
         report.add_error(f"{path}.Label", "Missing port label")
     if not 0 <= port.value <= MAX_PORT:
@@ -64,8 +67,9 @@ def _check_port(port: Port, path: str, report: ValidationReport, *, mode: str) -
 
 
 def _check_unique(
-    port: Port, path: str, report: ValidationReport, labels: dict[str, str], statics: dict[tuple[str, int], str]
+    port: Port, path: str, report: ValidationReport, labels: dict[str, str], static_ports: dict[tuple[str, int], str]
 ) -> None:
+    """Check that a port's label and its static number are not used yet, and add them to the used ones."""
     if port.label in labels:
         report.add_error(f"{path}.Label", f'Port label "{port.label}" already in use', f"see {labels[port.label]}")
     elif port.label:
@@ -73,14 +77,14 @@ def _check_unique(
     if port.value <= 0 or port.ignore_collision:
         return
     key = (port.host_network or DEFAULT_HOST_NETWORK, port.value)
-    if key in statics:
-        report.add_error(f"{path}.Value", f'Static port {port.value} already reserved by "{statics[key]}"')
+    if key in static_ports:
+        report.add_error(f"{path}.Value", f'Static port {port.value} already reserved by "{static_ports[key]}"')
     else:
-        statics[key] = port.label
+        static_ports[key] = port.label
 
 
 def list_port_labels(networks: tuple[NetworkResource, ...] | None) -> frozenset[str]:
-    """The labels of the first network, the only one that counts (scheduling.md 2.8)."""
+    """Return the port labels of the first network, because services can only use that one (scheduling.md 2.8)."""
     if not networks:
         return frozenset()
     first = networks[0]

@@ -1,4 +1,4 @@
-"""Rules of what a task asks of its node (jobs.md 2.5a)."""
+"""Rules for the resources that a task requests (jobs.md 2.5a)."""
 
 from typing import Final
 
@@ -15,7 +15,7 @@ NUMA_AFFINITIES: Final = ("none", "prefer", "require")
 def check_resources(
     resources: Resources, path: str, report: ValidationReport, *, memory_oversubscription: bool
 ) -> None:
-    """What one task asks for."""
+    """Check the resources of one task."""
     _check_processor(resources, path, report)
     _check_memory(resources, path, report, memory_oversubscription)
     if resources.iops:
@@ -25,12 +25,13 @@ def check_resources(
             f"{path}.Networks", "task network resources have been deprecated", "use the group's networks"
         )
     for position, device in enumerate(resources.devices or ()):
-        inner = report.add_section(f"Device {position + 1} validation failed")
-        _check_device(device, f"{path}.Devices[{position}]", inner)
+        section = report.add_section(f"Device {position + 1} validation failed")
+        _check_device(device, f"{path}.Devices[{position}]", section)
     _check_numa(resources, f"{path}.NUMA", report)
 
 
 def _check_processor(resources: Resources, path: str, report: ValidationReport) -> None:
+    """Check that either MHz or whole cores are requested, and enough of them."""
     if resources.cores < 0:
         report.add_error(f"{path}.Cores", f"minimum Cores value is 0; got {resources.cores}")
     if resources.cores > 0 and resources.cpu > 0:
@@ -40,14 +41,15 @@ def _check_processor(resources: Resources, path: str, report: ValidationReport) 
 
 
 def _check_memory(resources: Resources, path: str, report: ValidationReport, memory_oversubscription: bool) -> None:
-    memory, most = resources.memory_mb, resources.memory_max_mb
+    """Check the memory limits against each other and against the server's settings."""
+    memory, max_memory = resources.memory_mb, resources.memory_max_mb
     if memory < MIN_MEMORY_MB:
         report.add_error(f"{path}.MemoryMB", f"minimum MemoryMB value is {MIN_MEMORY_MB}; got {memory}")
-    if most not in (0, UNLIMITED_MEMORY_MB) and most < memory:
+    if max_memory not in (0, UNLIMITED_MEMORY_MB) and max_memory < memory:
         report.add_error(
-            f"{path}.MemoryMaxMB", f"MemoryMaxMB value ({most}) should be larger than MemoryMB value ({memory})"
+            f"{path}.MemoryMaxMB", f"MemoryMaxMB value ({max_memory}) should be larger than MemoryMB value ({memory})"
         )
-    elif most and not memory_oversubscription:
+    elif max_memory and not memory_oversubscription:
         report.add_warning(
             f"{path}.MemoryMaxMB", "Memory oversubscription is not enabled; the task's memory_max is ignored"
         )
@@ -58,6 +60,7 @@ def _check_memory(resources: Resources, path: str, report: ValidationReport, mem
 
 
 def _check_device(device: RequestedDevice, path: str, report: ValidationReport) -> None:
+    """Check the name, the count and the constraints of a requested device."""
     parts = device.name.split("/")
     if not device.name:
         report.add_error(f"{path}.Name", "device name must be given as one of: type, vendor/type, or vendor/type/name")
@@ -72,6 +75,7 @@ def _check_device(device: RequestedDevice, path: str, report: ValidationReport) 
 
 
 def _check_numa(resources: Resources, path: str, report: ValidationReport) -> None:
+    """Check the NUMA affinity, and that its devices are requested."""
     numa = resources.numa
     if numa is None:
         return

@@ -1,4 +1,4 @@
-"""Rules of services and their checks (jobs.md 2.7)."""
+"""Rules for services and their checks (jobs.md 2.7)."""
 
 import re
 from collections.abc import Collection
@@ -13,18 +13,19 @@ from wharf.contract.model.times import SECOND, format_duration
 PROVIDERS: Final = tuple(str(word) for word in ServiceProvider)
 ON_UPDATES: Final = tuple(str(word) for word in OnUpdate)
 NOMAD_CHECK_TYPES: Final = ("http", "tcp")
-"""Of the native provider where it is called by the peer's name: then it is to be as the peer's (docs/adr/0063)."""
+"""Check types of the native provider under Nomad's name: jobs written for Nomad get Nomad's rules (docs/adr/0063)."""
 CHECK_TYPES: Final = ("http", "tcp", "grpc", "script")
 CHECK_ADDRESS_MODES: Final = ("", "host", "driver", "alloc", "alloc_ipv6")
 NATIVE_CHECK_ADDRESS_MODES: Final = ("", "host", "alloc", "alloc_ipv6")
 INITIAL_STATUSES: Final = ("", "passing", "warning", "critical")
 HTTP_METHODS: Final = ("", "GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "CONNECT", "OPTIONS", "TRACE")
 MIN_CHECK_INTERVAL_NS: Final = SECOND
+"""The shortest interval and timeout of a check; limits the load that checks cause."""
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?\Z")
 
 
 class ServiceContext(msgspec.Struct, frozen=True):
-    """Where a service stands: in a task, or (task None) in its group."""
+    """What the rules for a service need to know of its group and task. `task` is None for a service of the group."""
 
     task: str | None
     group_tasks: Collection[str]
@@ -32,7 +33,7 @@ class ServiceContext(msgspec.Struct, frozen=True):
 
 
 def check_service(service: Service, context: ServiceContext, path: str, report: ValidationReport) -> None:
-    """One service of a group or of a task."""
+    """Check one service of a group or of a task, and its checks."""
     if not _NAME.match(service.name) and "${" not in service.name:
         report.add_error(
             f"{path}.Name",
@@ -58,14 +59,15 @@ def check_service(service: Service, context: ServiceContext, path: str, report: 
     if service.identity is not None and not service.identity.audience:
         report.add_error(f"{path}.Identity.Audience", "Service identity must provide at least one target aud value")
     _check_restart(service.check_restart, f"{path}.CheckRestart", report)
-    _check_checks(service, context, path, report)
+    _check_all_checks(service, context, path, report)
 
 
-def _check_address(service: Service, place: ServiceContext, path: str, report: ValidationReport) -> None:
-    allowed = ("auto", "host", "alloc", "alloc_ipv6") if place.task is None else ("auto", "host", "driver")
+def _check_address(service: Service, context: ServiceContext, path: str, report: ValidationReport) -> None:
+    """Check the address mode, which depends on where the service is declared."""
+    allowed = ("auto", "host", "alloc", "alloc_ipv6") if context.task is None else ("auto", "host", "driver")
     mode = service.address_mode
     if mode not in allowed:
-        level = "group" if place.task is None else "task"
+        level = "group" if context.task is None else "task"
         report.add_error(
             f"{path}.AddressMode", f'Service address_mode "{mode}" is not allowed in a {level}', suggest_one_of(allowed)
         )
@@ -73,17 +75,19 @@ def _check_address(service: Service, place: ServiceContext, path: str, report: V
         report.add_error(f"{path}.Address", 'Service address may be set only with address_mode "auto"')
 
 
-def _check_port(label: str, address_mode: str, place: ServiceContext, path: str, report: ValidationReport) -> None:
-    if not label or label in place.port_labels or "${" in label:
+def _check_port(label: str, address_mode: str, context: ServiceContext, path: str, report: ValidationReport) -> None:
+    """Check that a port label exists in the group's network."""
+    if not label or label in context.port_labels or "${" in label:
         return
     if address_mode == "driver" and label.isascii() and label.isdecimal():
-        return  # The driver's own address knows plain numbers.
+        return  # With the driver's own address, the label may be a port number.
     report.add_error(
-        path, f'Port label "{label}" does not exist in the group\'s network', "add the port, or mend its name"
+        path, f'Port label "{label}" does not exist in the group\'s network', "add the port, or fix its name"
     )
 
 
 def _check_restart(restart: CheckRestart | None, path: str, report: ValidationReport) -> None:
+    """Check the restart rule of a service or of a check."""
     if restart is None:
         return
     if restart.limit < 0:
@@ -92,20 +96,22 @@ def _check_restart(restart: CheckRestart | None, path: str, report: ValidationRe
         report.add_error(f"{path}.Grace", f"check_restart grace must be positive; got {format_duration(restart.grace)}")
 
 
-def _check_checks(service: Service, place: ServiceContext, path: str, report: ValidationReport) -> None:
+def _check_all_checks(service: Service, context: ServiceContext, path: str, report: ValidationReport) -> None:
+    """Check all checks of a service."""
     names: set[str] = set()
     for position, check in enumerate(service.checks or ()):
-        where = f"{path}.Checks[{position}]"
-        inner = report.add_section(f'Check "{check.name}" validation failed')
-        if place.task is not None and check.name in names:
-            inner.add_error(f"{where}.Name", f'Duplicate check name "{check.name}"')
+        field_path = f"{path}.Checks[{position}]"
+        section = report.add_section(f'Check "{check.name}" validation failed')
+        if context.task is not None and check.name in names:
+            section.add_error(f"{field_path}.Name", f'Duplicate check name "{check.name}"')
         names.add(check.name)
-        _check_check(check, service, place, where, inner)
+        _check_check(check, service, context, field_path, section)
 
 
 def _check_check(
-    check: ServiceCheck, service: Service, place: ServiceContext, path: str, report: ValidationReport
+    check: ServiceCheck, service: Service, context: ServiceContext, path: str, report: ValidationReport
 ) -> None:
+    """Check one check of a service."""
     types = NOMAD_CHECK_TYPES if service.provider == ServiceProvider.NOMAD else CHECK_TYPES
     if check.type not in types:
         report.add_error(f"{path}.Type", f'Invalid check type "{check.type}"', suggest_one_of(types))
@@ -113,8 +119,8 @@ def _check_check(
         _check_http(check, path, report)
     if check.type == "script" and not check.command:
         report.add_error(f"{path}.Command", "script type must have a valid script path")
-    if check.type == "script" and service.is_native and place.task is None and not check.task_name:
-        report.add_error(f"{path}.TaskName", "a script needs a task that it runs in", "name one of the group's tasks")
+    if check.type == "script" and service.is_native and context.task is None and not check.task_name:
+        report.add_error(f"{path}.TaskName", "a script check needs a task to run in", "name one of the group's tasks")
     _check_times(check, path, report)
     if check.initial_status not in INITIAL_STATUSES:
         report.add_error(
@@ -131,32 +137,34 @@ def _check_check(
         if not check.port_label and check.address_mode != "driver":
             report.add_error(f"{path}.PortLabel", "check requires a port but neither check nor service has a port")
         elif check.port_label != service.port_label:
-            _check_port(check.port_label, check.address_mode, place, f"{path}.PortLabel", report)
+            _check_port(check.port_label, check.address_mode, context, f"{path}.PortLabel", report)
     if check.on_update and check.on_update not in ON_UPDATES:
         report.add_error(f"{path}.OnUpdate", f'on_update "{check.on_update}" is not known', suggest_one_of(ON_UPDATES))
-    if check.task_name and check.task_name not in place.group_tasks:
+    if check.task_name and check.task_name not in context.group_tasks:
         report.add_error(f"{path}.TaskName", f'Check refers to task "{check.task_name}", which is not in the group')
     if check.check_restart is not service.check_restart:
         _check_restart(check.check_restart, f"{path}.CheckRestart", report)
-    restarts = check.check_restart is not None and check.check_restart.limit > 0
-    if restarts and check.on_update == OnUpdate.IGNORE:
+    restarts_task = check.check_restart is not None and check.check_restart.limit > 0
+    if restarts_task and check.on_update == OnUpdate.IGNORE:
         report.add_error(f"{path}.CheckRestart", 'on_update "ignore" is not compatible with check_restart')
     if service.is_native:
         _check_native(check, path, report)
     if service.provider == ServiceProvider.NOMAD:
-        _check_peer(check, path, report)
+        _check_nomad_provider(check, path, report)
 
 
 def _check_http(check: ServiceCheck, path: str, report: ValidationReport) -> None:
+    """Check the path and the method of an HTTP check."""
     if not check.path:
         report.add_error(f"{path}.Path", "http type must have http path")
     elif "://" in check.path.split("?", 1)[0] or check.path.startswith("//"):
-        report.add_error(f"{path}.Path", "http path must be a relative url", "leave out the scheme and the host")
+        report.add_error(f"{path}.Path", "http path must be a relative url", "remove the scheme and the host")
     if check.method.upper() not in HTTP_METHODS:
         report.add_error(f"{path}.Method", f'method "{check.method}" is not a supported http method')
 
 
 def _check_times(check: ServiceCheck, path: str, report: ValidationReport) -> None:
+    """Check that interval and timeout are long enough."""
     for name, value in (("Interval", check.interval), ("Timeout", check.timeout)):
         if value == 0:
             report.add_error(f"{path}.{name}", f"check must have a {name.lower()} greater than zero")
@@ -168,14 +176,14 @@ def _check_times(check: ServiceCheck, path: str, report: ValidationReport) -> No
 
 
 def _check_native(check: ServiceCheck, path: str, report: ValidationReport) -> None:
-    """What only Consul can do."""
+    """Reject fields that only Consul supports."""
     for name, value in (("Expose", check.expose), ("FailuresBeforeWarning", check.failures_before_warning)):
         if value:
             report.add_error(f"{path}.{name}", f"{name} may only be set for Consul service checks")
 
 
-def _check_peer(check: ServiceCheck, path: str, report: ValidationReport) -> None:
-    """What the peer's native provider cannot do; ours can."""
+def _check_nomad_provider(check: ServiceCheck, path: str, report: ValidationReport) -> None:
+    """Reject fields that Nomad's native provider does not support, though Wharf's does."""
     if check.on_update == OnUpdate.IGNORE_WARNINGS:
         report.add_error(f"{path}.OnUpdate", "on_update may only be set to ignore_warnings for Consul service checks")
     if check.check_restart is not None and check.check_restart.ignore_warnings:

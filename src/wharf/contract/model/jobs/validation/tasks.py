@@ -1,4 +1,4 @@
-"""Rules of one task (jobs.md 2.3)."""
+"""Rules for tasks (jobs.md 2.3)."""
 
 import re
 from typing import Final
@@ -18,13 +18,13 @@ from wharf.contract.model.times import format_duration
 
 LIFECYCLE_HOOKS: Final = tuple(str(word) for word in LifecycleHook)
 PLUGIN_TYPES: Final = ("node", "controller", "monolith")
-# The folder that the tasks of an allocation share has this name.
+# The shared folder of an allocation has this name, next to the folders of its tasks.
 RESERVED_TASK_NAMES: Final = frozenset({"alloc"})
 _ACTION_NAME = re.compile(r"[^\s\x00]{1,128}\Z")
 
 
 class TaskValidationContext(msgspec.Struct, frozen=True):
-    """What the rules of a task need to know of its group and job."""
+    """What the rules for a task need to know of its group and job."""
 
     group: TaskGroup
     job_type: str
@@ -33,7 +33,7 @@ class TaskValidationContext(msgspec.Struct, frozen=True):
 
 
 def check_task(task: Task, context: TaskValidationContext, path: str, report: ValidationReport) -> None:
-    """One task, its name apart (that belongs to its group)."""
+    """Check one task, except for its name, which `groups` checks."""
     if not task.driver:
         report.add_error(f"{path}.Driver", "Missing task driver")
     if task.kill_timeout < 0:
@@ -48,7 +48,7 @@ def check_task(task: Task, context: TaskValidationContext, path: str, report: Va
     check_constraints(task.constraints, path, report, allow_distinct=False)
     check_affinities(task.affinities, path, report, job_type=context.job_type)
     if task.restart_policy != context.group.restart_policy:
-        # What a task only inherits is told where it was said.
+        # A problem in an inherited policy is reported once, for the group.
         check_restart(task.restart_policy, f"{path}.RestartPolicy", report)
     _check_logs(task, context.group, path, report)
     _check_lifecycle(task, path, report)
@@ -69,6 +69,7 @@ def check_task(task: Task, context: TaskValidationContext, path: str, report: Va
 
 
 def _check_kill_timeout(task: Task, group: TaskGroup, path: str, report: ValidationReport) -> None:
+    """Check that the task can be stopped within the group's progress deadline."""
     deadline = group.update.progress_deadline if group.update is not None else 0
     if 0 < deadline < task.kill_timeout:
         report.add_error(
@@ -79,78 +80,86 @@ def _check_kill_timeout(task: Task, group: TaskGroup, path: str, report: Validat
 
 
 def _check_logs(task: Task, group: TaskGroup, path: str, report: ValidationReport) -> None:
-    logs, where = task.log_config, f"{path}.LogConfig"
+    """Check the log limits, and that the logs fit on the group's disk."""
+    logs, field_path = task.log_config, f"{path}.LogConfig"
     if logs.max_files < 1:
-        report.add_error(f"{where}.MaxFiles", f"minimum number of files is 1; got {logs.max_files}")
+        report.add_error(f"{field_path}.MaxFiles", f"minimum number of files is 1; got {logs.max_files}")
     if logs.max_file_size_mb < 1:
-        report.add_error(f"{where}.MaxFileSizeMB", f"minimum file size is 1MB; got {logs.max_file_size_mb}")
+        report.add_error(f"{field_path}.MaxFileSizeMB", f"minimum file size is 1MB; got {logs.max_file_size_mb}")
     usage, disk = logs.max_files * logs.max_file_size_mb, group.ephemeral_disk.size_mb
     if logs.max_files >= 1 and logs.max_file_size_mb >= 1 and usage >= disk:
         report.add_error(
-            where,
+            field_path,
             f"log storage ({usage} MB) must be less than requested disk capacity ({disk} MB)",
-            "keep fewer logs, or raise EphemeralDisk.SizeMB",
+            "retain fewer logs, or increase EphemeralDisk.SizeMB",
         )
 
 
 def _check_lifecycle(task: Task, path: str, report: ValidationReport) -> None:
+    """Check the lifecycle hook."""
     if task.lifecycle is None or task.lifecycle.hook in LIFECYCLE_HOOKS:
         return
-    where = f"{path}.Lifecycle.Hook"
+    field_path = f"{path}.Lifecycle.Hook"
     if not task.lifecycle.hook:
-        report.add_error(where, "no lifecycle hook provided", suggest_one_of(LIFECYCLE_HOOKS))
+        report.add_error(field_path, "no lifecycle hook provided", suggest_one_of(LIFECYCLE_HOOKS))
     else:
-        report.add_error(where, f'invalid hook: "{task.lifecycle.hook}"', suggest_one_of(LIFECYCLE_HOOKS))
+        report.add_error(field_path, f'invalid hook: "{task.lifecycle.hook}"', suggest_one_of(LIFECYCLE_HOOKS))
 
 
-def _check_services(task: Task, place: TaskValidationContext, path: str, report: ValidationReport) -> None:
+def _check_services(task: Task, context: TaskValidationContext, path: str, report: ValidationReport) -> None:
+    """Check the services of the task."""
     services = task.services
     if not services:
         return
-    # Task networks are deprecated, yet their ports may be named.
-    legacy = frozenset(
+    # Networks of tasks are deprecated, but services may still use their ports.
+    task_network_labels = frozenset(
         port.label
         for network in task.resources.networks or ()
         for port in (*(network.reserved_ports or ()), *(network.dynamic_ports or ()))
     )
-    stands = ServiceContext(task.name, place.services.group_tasks, frozenset(place.services.port_labels) | legacy)
+    service_context = ServiceContext(
+        task.name, context.services.group_tasks, frozenset(context.services.port_labels) | task_network_labels
+    )
     for position, service in enumerate(services):
-        inner = report.add_section(f'Service "{service.name}" validation failed')
-        check_service(service, stands, f"{path}.Services[{position}]", inner)
-    if not task.shutdown_delay and not place.group.shutdown_delay:
+        section = report.add_section(f'Service "{service.name}" validation failed')
+        check_service(service, service_context, f"{path}.Services[{position}]", section)
+    if not task.shutdown_delay and not context.group.shutdown_delay:
         report.add_warning(
             f"{path}.ShutdownDelay",
-            f'task "{task.name}" announces services but has no shutdown delay',
-            "set one, so that callers can turn away before it stops",
+            f'task "{task.name}" registers services but has no shutdown delay',
+            "set one, so that clients stop using the services before the task stops",
         )
 
 
 def _check_payload(task: Task, path: str, report: ValidationReport) -> None:
+    """Check where the dispatch payload is written."""
     if task.dispatch_payload is None:
         return
-    file, where = task.dispatch_payload.file, f"{path}.DispatchPayload.File"
+    file, field_path = task.dispatch_payload.file, f"{path}.DispatchPayload.File"
     if not file:
-        report.add_error(where, "Dispatch Payload destination must be specified")
+        report.add_error(field_path, "Dispatch Payload destination must be specified")
     elif is_outside_folder(file):
-        report.add_error(where, "Dispatch Payload destination escapes the task's local directory")
+        report.add_error(field_path, "Dispatch Payload destination escapes the task's local directory")
 
 
 def _check_actions(actions: tuple[TaskAction, ...] | None, path: str, report: ValidationReport) -> None:
+    """Check the names and commands of the task's actions."""
     names: set[str] = set()
     for position, action in enumerate(actions or ()):
-        where = f"{path}.Actions[{position}]"
+        field_path = f"{path}.Actions[{position}]"
         if not _ACTION_NAME.match(action.name):
             report.add_error(
-                f"{where}.Name", f'invalid action name "{action.name}"', "use 1 to 128 characters without spaces"
+                f"{field_path}.Name", f'invalid action name "{action.name}"', "use 1 to 128 characters without spaces"
             )
         elif action.name in names:
-            report.add_error(f"{where}.Name", f"Action name {action.name} defined twice")
+            report.add_error(f"{field_path}.Name", f"Action name {action.name} defined twice")
         names.add(action.name)
         if not action.command:
-            report.add_error(f"{where}.Command", "Missing action command")
+            report.add_error(f"{field_path}.Command", "Missing action command")
 
 
 def _check_plugin(plugin: CSIPluginConfig | None, path: str, report: ValidationReport) -> None:
+    """Check the CSI plugin block."""
     if plugin is None:
         return
     if not plugin.id:

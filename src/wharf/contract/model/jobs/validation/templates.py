@@ -1,4 +1,4 @@
-"""Rules of templates (jobs.md 2.8) and artifacts (2.9)."""
+"""Rules for templates (jobs.md 2.8) and artifacts (2.9)."""
 
 import re
 from typing import Final
@@ -14,7 +14,7 @@ _HEX = re.compile(r"[0-9a-fA-F]+\Z")
 
 
 def is_outside_folder(path: str) -> bool:
-    """Whether a relative path leaves the folder that it starts from. A leading slash means that folder."""
+    """Return whether a relative path leaves its base folder. A leading slash stands for the base folder."""
     depth = 0
     for part in path.split("/"):
         if part == "..":
@@ -27,20 +27,21 @@ def is_outside_folder(path: str) -> bool:
 
 
 def check_templates(templates: tuple[Template, ...] | None, path: str, report: ValidationReport) -> None:
-    """The templates of one task; no two write the same file."""
+    """Check the templates of one task, and that no two write the same file."""
     destinations: dict[str, int] = {}
     for position, template in enumerate(templates or ()):
-        where = f"{path}.Templates[{position}]"
-        inner = report.add_section(f"Template {position + 1} validation failed")
-        _check_template(template, where, inner)
-        other = destinations.setdefault(template.dest_path, position)
-        if other != position:
-            inner.add_error(
-                f"{where}.DestPath", f"Template {position + 1} has same destination as template {other + 1}"
+        field_path = f"{path}.Templates[{position}]"
+        section = report.add_section(f"Template {position + 1} validation failed")
+        _check_template(template, field_path, section)
+        first = destinations.setdefault(template.dest_path, position)
+        if first != position:
+            section.add_error(
+                f"{field_path}.DestPath", f"Template {position + 1} has same destination as template {first + 1}"
             )
 
 
 def _check_template(template: Template, path: str, report: ValidationReport) -> None:
+    """Check one template."""
     if not template.source_path and not template.embedded_tmpl:
         report.add_error(path, "Must specify a source path or have an embedded template")
     if not template.dest_path:
@@ -61,6 +62,7 @@ def _check_template(template: Template, path: str, report: ValidationReport) -> 
 
 
 def _check_change(template: Template, path: str, report: ValidationReport) -> None:
+    """Check what happens when the template changes."""
     mode = template.change_mode
     if mode not in CHANGE_MODES:
         report.add_error(f"{path}.ChangeMode", f'Invalid change mode given: "{mode}"', suggest_one_of(CHANGE_MODES))
@@ -78,36 +80,39 @@ def _check_change(template: Template, path: str, report: ValidationReport) -> No
 
 
 def check_artifacts(artifacts: tuple[Artifact, ...] | None, path: str, report: ValidationReport) -> None:
-    """The artifacts of one task."""
+    """Check the artifacts of one task."""
     for position, artifact in enumerate(artifacts or ()):
-        where = f"{path}.Artifacts[{position}]"
-        inner = report.add_section(f"Artifact {position + 1} validation failed")
+        field_path = f"{path}.Artifacts[{position}]"
+        section = report.add_section(f"Artifact {position + 1} validation failed")
         if not artifact.getter_source:
-            inner.add_error(f"{where}.GetterSource", "source must be specified")
+            section.add_error(f"{field_path}.GetterSource", "source must be specified")
         if artifact.getter_mode not in GETTER_MODES:
-            inner.add_error(
-                f"{where}.GetterMode", f'invalid artifact mode "{artifact.getter_mode}"', suggest_one_of(GETTER_MODES)
+            section.add_error(
+                f"{field_path}.GetterMode",
+                f'invalid artifact mode "{artifact.getter_mode}"',
+                suggest_one_of(GETTER_MODES),
             )
         if is_outside_folder(artifact.relative_dest):
-            inner.add_error(f"{where}.RelativeDest", "artifact destination path escapes the task's directory")
-        _check_checksum(artifact, where, inner)
+            section.add_error(f"{field_path}.RelativeDest", "artifact destination path escapes the task's directory")
+        _check_checksum(artifact, field_path, section)
 
 
 def _check_checksum(artifact: Artifact, path: str, report: ValidationReport) -> None:
+    """Check the format of an artifact's checksum."""
     options = artifact.getter_options or {}
     if "checksum" not in options:
         return
-    checksum, where = options["checksum"].strip(), f"{path}.GetterOptions.checksum"
+    checksum, field_path = options["checksum"].strip(), f"{path}.GetterOptions.checksum"
     if "${" in checksum:
         return
     kind, colon, digest = checksum.partition(":")
     if not checksum:
-        report.add_error(where, "checksum value cannot be empty")
+        report.add_error(field_path, "checksum value cannot be empty")
     elif not colon:
-        report.add_error(where, f'checksum must be given as "type:value" format; got "{checksum}"')
+        report.add_error(field_path, f'checksum must be given as "type:value" format; got "{checksum}"')
     elif kind not in DIGEST_LENGTHS:
-        report.add_error(where, f'unsupported checksum type "{kind}"', suggest_one_of(tuple(DIGEST_LENGTHS)))
+        report.add_error(field_path, f'unsupported checksum type "{kind}"', suggest_one_of(tuple(DIGEST_LENGTHS)))
     elif not _HEX.match(digest) or len(digest) != DIGEST_LENGTHS[kind]:
         report.add_error(
-            where, f'invalid {kind} checksum "{digest}"', f"give {DIGEST_LENGTHS[kind]} hexadecimal digits"
+            field_path, f'invalid {kind} checksum "{digest}"', f"give {DIGEST_LENGTHS[kind]} hexadecimal digits"
         )

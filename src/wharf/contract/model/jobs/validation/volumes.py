@@ -1,4 +1,4 @@
-"""Rules of a group's volumes and of where tasks mount them (jobs.md 2.11)."""
+"""Rules for the volumes of a group and their mounts in tasks (jobs.md 2.11)."""
 
 from collections.abc import Collection
 from typing import Final
@@ -21,23 +21,24 @@ SELINUX_LABELS: Final = ("", "z", "Z")
 
 
 def check_volumes(group: TaskGroup, path: str, report: ValidationReport, *, job_type: str) -> None:
-    """The volumes of a group."""
+    """Check the volume requests of a group."""
     for name, request in (group.volumes or {}).items():
-        inner = report.add_section(f"Task group volume validation for {name} failed")
-        where = f"{path}.Volumes.{name}"
+        section = report.add_section(f"Task group volume validation for {name} failed")
+        field_path = f"{path}.Volumes.{name}"
         if not request.source:
-            inner.add_error(f"{where}.Source", "volume has an empty source")
+            section.add_error(f"{field_path}.Source", "volume has an empty source")
         if request.per_alloc:
-            _check_per_alloc(request, group, where, inner, job_type)
+            _check_per_alloc(request, group, field_path, section, job_type)
         if request.type == VolumeType.HOST:
-            _check_host(request, where, inner)
+            _check_host(request, field_path, section)
         elif request.type == VolumeType.CSI:
-            _check_csi(request, group, where, inner)
+            _check_csi(request, group, field_path, section)
 
 
 def _check_per_alloc(
     request: VolumeRequest, group: TaskGroup, path: str, report: ValidationReport, job_type: str
 ) -> None:
+    """Check that a volume per allocation is not combined with features that exclude it."""
     if job_type in ("system", "sysbatch"):
         report.add_error(f"{path}.PerAlloc", f"volume cannot be per_alloc for {job_type} jobs")
     if group.update is not None and group.update.canary > 0:
@@ -47,6 +48,7 @@ def _check_per_alloc(
 
 
 def _check_host(request: VolumeRequest, path: str, report: ValidationReport) -> None:
+    """Check a request for a host volume."""
     if request.mount_options is not None:
         report.add_error(f"{path}.MountOptions", "host volumes cannot have mount options")
     if request.access_mode not in HOST_ACCESS_MODES:
@@ -60,33 +62,34 @@ def _check_host(request: VolumeRequest, path: str, report: ValidationReport) -> 
 
 
 def _check_csi(request: VolumeRequest, group: TaskGroup, path: str, report: ValidationReport) -> None:
+    """Check a request for a CSI volume."""
     mode = request.access_mode
-    attachments = tuple(str(word) for word in AttachmentMode)
+    attachment_modes = tuple(str(word) for word in AttachmentMode)
     if not request.attachment_mode:
         report.add_error(
-            f"{path}.AttachmentMode", "CSI volumes must have an attachment mode", suggest_one_of(attachments)
+            f"{path}.AttachmentMode", "CSI volumes must have an attachment mode", suggest_one_of(attachment_modes)
         )
-    elif request.attachment_mode not in attachments:
+    elif request.attachment_mode not in attachment_modes:
         report.add_error(
             f"{path}.AttachmentMode",
             f'"{request.attachment_mode}" is not an attachment mode',
-            suggest_one_of(attachments),
+            suggest_one_of(attachment_modes),
         )
     if request.attachment_mode == AttachmentMode.BLOCK_DEVICE and request.mount_options is not None:
         report.add_error(f"{path}.MountOptions", "block devices cannot have mount options")
-    accesses = tuple(str(word) for word in AccessMode)
+    access_modes = tuple(str(word) for word in AccessMode)
     if not mode:
-        report.add_error(f"{path}.AccessMode", "CSI volumes must have an access mode", suggest_one_of(accesses))
-    elif mode not in accesses:
-        report.add_error(f"{path}.AccessMode", f'"{mode}" is not an access mode', suggest_one_of(accesses))
+        report.add_error(f"{path}.AccessMode", "CSI volumes must have an access mode", suggest_one_of(access_modes))
+    elif mode not in access_modes:
+        report.add_error(f"{path}.AccessMode", f'"{mode}" is not an access mode', suggest_one_of(access_modes))
     if mode in READER_MODES and not request.read_only:
         report.add_error(f"{path}.ReadOnly", f"{mode} volumes must be read-only")
-    several = group.count > 1 and not request.per_alloc
-    if mode in SINGLE_NODE_MODES and several:
+    has_several_allocations = group.count > 1 and not request.per_alloc
+    if mode in SINGLE_NODE_MODES and has_several_allocations:
         report.add_error(
             f"{path}.PerAlloc", f"volume with {mode} access mode allows only one allocation", "set PerAlloc"
         )
-    if mode == AccessMode.MULTI_NODE_SINGLE_WRITER and several and not request.read_only:
+    if mode == AccessMode.MULTI_NODE_SINGLE_WRITER and has_several_allocations and not request.read_only:
         report.add_error(
             f"{path}.PerAlloc", f"volume with {mode} access mode allows only one writer", "set ReadOnly or PerAlloc"
         )
@@ -95,22 +98,22 @@ def _check_csi(request: VolumeRequest, group: TaskGroup, path: str, report: Vali
 def check_mounts(
     mounts: tuple[VolumeMount, ...] | None, volumes: Collection[str], path: str, report: ValidationReport
 ) -> None:
-    """Where one task mounts the volumes of its group."""
+    """Check the volume mounts of one task."""
     for position, mount in enumerate(mounts or ()):
-        where = f"{path}.VolumeMounts[{position}]"
+        field_path = f"{path}.VolumeMounts[{position}]"
         if mount.volume not in volumes:
             report.add_error(
-                f"{where}.Volume", f'Volume Mount ({position}) references undefined volume "{mount.volume}"'
+                f"{field_path}.Volume", f'Volume Mount ({position}) references undefined volume "{mount.volume}"'
             )
         if mount.propagation_mode not in PROPAGATION_MODES:
             report.add_error(
-                f"{where}.PropagationMode",
+                f"{field_path}.PropagationMode",
                 f'Volume Mount ({position}) has an invalid propagation mode: "{mount.propagation_mode}"',
                 suggest_one_of(PROPAGATION_MODES),
             )
         if mount.selinux_label not in SELINUX_LABELS:
             report.add_error(
-                f"{where}.SELinuxLabel",
+                f"{field_path}.SELinuxLabel",
                 f'Volume Mount ({position}) has an invalid SELinux label: "{mount.selinux_label}"',
                 suggest_one_of(SELINUX_LABELS[1:]),
             )
