@@ -33,7 +33,9 @@ MASKS = (
     (re.compile(r"127\.0\.0\.1:\d+"), "ADDRESS"),
     (re.compile(r" {2,}"), " "),
 )
-LINE_OF_LOG = re.compile(r"(?m)^\d{4}-\d\d-\d\dT[\d:.]+Z warn +gateway +rules\.toml is not used")
+LINE_OF_LOG = re.compile(
+    r"(?m)^\d{4}-\d\d-\d\dT[\d:.]+Z warn +gateway +file rejected, previous version stays in use purpose=rules"
+)
 """As agents log."""
 WITHIN_S = 60.0
 

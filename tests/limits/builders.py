@@ -1,4 +1,4 @@
-"""Small words for tests of the limiter: callers of every kind, a desk that requests are sent to, a given clock."""
+"""Helpers for tests of the limiter: callers of every kind, a limiter with its counters, and a clock."""
 
 from collections.abc import Iterable
 from typing import Final
@@ -93,7 +93,7 @@ def a_workflow(*, case: CallerClass = CallerClass.WORKFLOW) -> Caller:
 
 
 class Desk:
-    """A limiter over counters in memory, with a clock that moves only when told."""
+    """A limiter with counters in memory, and a clock that moves only when a test moves it."""
 
     def __init__(self, rules: RuleSet | str = CODE_HOST, *, at_ms: int = NOON_MS, grants: Iterable[Grant] = ()) -> None:
         self.rules = read_rules(rules) if isinstance(rules, str) else rules
@@ -116,7 +116,7 @@ class Desk:
         holds: bool = False,
         request_id: str | None = None,
     ) -> LimitDecision:
-        """Send a request; unless it `holds` its slot, it is over at once."""
+        """Send a request. It ends at once unless it `holds` its slot."""
         self._number += 1
         name = request_id or f"r{self._number}"
         request = RequestFacts(name, method, path, caller, query=query, connection=connection)
@@ -129,7 +129,7 @@ class Desk:
     def send_many(
         self, count: int, caller: Caller, path: str = "/meta", *, every_ms: int = 0, method: str = "GET"
     ) -> int:
-        """Send so many and return how many were admitted."""
+        """Send `count` requests and return how many were admitted."""
         admitted = 0
         for _ in range(count):
             admitted += self.send(caller, path, method=method).is_admitted
@@ -152,6 +152,6 @@ class Desk:
 
 
 def only(*rules: str, top: str = "") -> str:
-    """A rules file without a profile: these rules, and a wide bucket for all the rest."""
+    """Return a rules file without a profile: these rules, and a large bucket for all other requests."""
     rest = '[[rule]]\nname = "core"\nresource = "core"\nceiling = 1000000\n'
     return "\n".join(['profile = "none"', top, *rules, rest])

@@ -1,4 +1,4 @@
-"""A limiter over a store: what it tells, reloads and gives back."""
+"""A limiter with a store: replies, reloads and refunds."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -47,12 +47,12 @@ def test_a_request_is_decided_and_ended() -> None:
     assert serve(scenario) == [0, 0, 0]
 
 
-def test_2_7_a_reply_after_a_give_back_tells_what_is_counted_now() -> None:
+def test_2_7_a_reply_after_a_refund_reports_the_current_count() -> None:
     async def scenario(service: LimitEvaluator, _: Clock) -> list[str]:
         decision = await service.evaluate(a_request())
-        given = await service.refund(decision, RefundReason.UNCHANGED)
-        again = await service.refund(given, RefundReason.UNCHANGED)
-        return [dict(build_headers(told, service.rules))["x-ratelimit-used"] for told in (decision, given, again)]
+        refunded = await service.refund(decision, RefundReason.UNCHANGED)
+        again = await service.refund(refunded, RefundReason.UNCHANGED)
+        return [dict(build_headers(reply, service.rules))["x-ratelimit-used"] for reply in (decision, refunded, again)]
 
     assert serve(scenario) == ["1", "0", "0"]
 
@@ -67,7 +67,7 @@ def test_2_9_a_batch_of_too_many_objects_is_refused_with_413_and_charged_nowhere
     assert serve(scenario) == (Verdict.TOO_MANY_OBJECTS, 413, "3000", 1)
 
 
-def test_2_9_a_query_beyond_the_bounds_is_refused_with_400_and_all_headers() -> None:
+def test_2_9_a_query_beyond_the_limits_is_refused_with_400_and_all_headers() -> None:
     async def scenario(service: LimitEvaluator, _: Clock) -> tuple[int, str, bool]:
         refused = await service.refuse_unreadable_body(a_request("r1", "/graphql"), "The query is too deep.")
         refusal = build_refusal(refused, a_user(), service.rules)
@@ -76,7 +76,7 @@ def test_2_9_a_query_beyond_the_bounds_is_refused_with_400_and_all_headers() -> 
     assert serve(scenario) == (400, "graphql", True)
 
 
-def test_a_reload_takes_other_rules_and_counters_go_on() -> None:
+def test_a_reload_changes_rules_and_keeps_counters() -> None:
     async def scenario(service: LimitEvaluator, _: Clock) -> tuple[int, int]:
         await service.evaluate(a_request("r1"))
         await service.reload_rules('[[rule]]\nname = "core"\nceiling = 9\n', "rules.toml")
@@ -96,7 +96,7 @@ def test_a_reload_with_a_mistake_changes_nothing() -> None:
     assert serve(scenario) is True
 
 
-def test_grants_outlive_a_reload_and_end_by_themselves() -> None:
+def test_grants_survive_a_reload_and_expire() -> None:
     grant = Grant(owner="user:ada", resource="core", amount=10, until_ms=NOON_MS + HOUR_MS, by="ops", reason="x")
 
     async def scenario(service: LimitEvaluator, clock: Clock) -> list[int]:
@@ -110,7 +110,7 @@ def test_grants_outlive_a_reload_and_end_by_themselves() -> None:
     assert serve(scenario, grant) == [5_010, 5_010, 5_000]
 
 
-def test_the_status_shows_what_a_grant_gives() -> None:
+def test_the_status_includes_grants() -> None:
     grant = Grant(owner="user:ada", resource="search", amount=10, until_ms=NOON_MS + 1, by="ops", reason="x")
 
     async def scenario(service: LimitEvaluator, _: Clock) -> int:
@@ -121,7 +121,7 @@ def test_the_status_shows_what_a_grant_gives() -> None:
     assert serve(scenario, grant) == 40
 
 
-def test_cpu_time_and_content_are_spent_when_they_are_known() -> None:
+def test_cpu_time_and_content_are_charged_when_they_are_known() -> None:
     async def scenario(service: LimitEvaluator, clock: Clock) -> list[str]:
         decision = await service.evaluate(a_request("r1"))
         for _ in range(80):
@@ -134,7 +134,7 @@ def test_cpu_time_and_content_are_spent_when_they_are_known() -> None:
     assert serve(scenario) == ["cpu", "content"]
 
 
-def test_2_4_content_that_a_route_tells_is_not_counted_again_for_a_mark() -> None:
+def test_2_4_content_of_an_endpoint_rule_is_not_counted_again_for_a_mark_header() -> None:
     async def scenario(service: LimitEvaluator, _: Clock) -> int:
         decision = await service.evaluate(RequestFacts("r1", "POST", "/gists", a_user()))
         await service.charge_content(decision, a_user())

@@ -1,5 +1,5 @@
-"""Rate limiting for any HTTP service: rules, callers, counters, and what a caller is told.
+"""Rate limiting for any HTTP service: rules, callers, counters, decisions, and the replies to callers.
 
-It stands alone: of the rest of the program it knows only `wharf.world`, and nothing of jobs or repositories. `core`
-decides and never waits; `rules` reads and checks the rules; `stores` keeps the counters.
+This package imports `wharf.world` and nothing else of the project; it knows nothing about jobs. `core` decides without
+I/O, `rules` reads rules files, `stores` holds the counters.
 """

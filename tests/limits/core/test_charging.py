@@ -1,4 +1,4 @@
-"""Plans that are cast from another caller's are those that the rules would make."""
+"""Plans from a template equal the plans that are built from the rules."""
 
 import pytest
 
@@ -35,7 +35,7 @@ def fields(plan: ChargePlan) -> dict[str, object]:
 
 @pytest.mark.parametrize(("first", "second"), PAIRS)
 @pytest.mark.parametrize(("method", "path", "query"), REQUESTS)
-def test_a_cast_plan_is_the_one_that_the_rules_make(
+def test_a_plan_from_a_template_equals_the_plan_from_the_rules(
     first: Caller, second: Caller, method: str, path: str, query: QueryFacts | None
 ) -> None:
     book = Rulebook(RULES)

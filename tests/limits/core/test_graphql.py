@@ -1,4 +1,4 @@
-"""The cost of GraphQL queries, told before they run."""
+"""The cost of GraphQL queries, computed before they run."""
 
 import contextlib
 import gzip
@@ -29,38 +29,38 @@ def test_a_query_costs_at_least_1() -> None:
     assert cost("{ viewer { login } }") == 1
 
 
-def test_connections_beside_each_other_add_up() -> None:
+def test_costs_of_sibling_connections_add_up() -> None:
     one = "a%d: repositories(first: 100) { nodes { issues(first: 1) { nodes { id } } } }"
 
     assert cost("{ " + " ".join(one % number for number in range(10)) + " }") == 10
 
 
-def test_pages_are_read_from_variables_and_their_defaults() -> None:
+def test_page_sizes_are_read_from_variables_and_their_defaults() -> None:
     text = "query($n: Int = 2, $m: Int) { r(first: $n) { i(first: $m) { l(last: 1) { id } } } }"
 
     assert [cost(text, {"m": 100}), cost(text, {"n": 100, "m": 100})] == [2, 101]
 
 
 @pytest.mark.parametrize("page", ["$missing", "1000", "-1", "0", '"x"', "null"])
-def test_a_page_that_cannot_be_known_is_taken_to_be_full(page: str) -> None:
+def test_an_unknown_page_size_counts_as_full(page: str) -> None:
     assert cost(f"query($missing: Int) {{ r(first: {page}) {{ i(first: 100) {{ id }} }} }}") == 1
     assert cost(f"query($missing: Int) {{ r(first: {page}) {{ i(first: 100) {{ l(first: 1) {{ id }} }} }} }}") == 101
 
 
-def test_fragments_count_where_they_are_spread() -> None:
+def test_a_fragment_costs_at_each_spread() -> None:
     text = "{ a(first: 100) { ...F } b(first: 100) { ... on X { ...F } } } fragment F on X { i(first: 1) { id } }"
 
     assert cost(text) == 2
 
 
-def test_fragments_of_fragments_cost_no_more_time_than_their_text() -> None:
+def test_nested_fragments_are_measured_in_linear_time() -> None:
     parts = [f"fragment F{n} on X {{ ...F{n + 1} ...F{n + 1} }}" for n in range(60)]
     text = "{ ...F0 } " + " ".join(parts) + " fragment F60 on X { id }"
 
     assert cost(text) == 1
 
 
-def test_fragments_that_go_round_end() -> None:
+def test_cyclic_fragments_end() -> None:
     assert cost("{ ...A } fragment A on X { ...B } fragment B on X { ...A a(first: 100) { b(first: 1) { id } } }") == 1
 
 
@@ -81,7 +81,7 @@ def test_a_body_is_read_by_its_operation_name_and_variables() -> None:
     assert QueryCostCalculator(RULES).compute_body_cost(body) == QueryFacts(cost=51, points=1)
 
 
-def test_of_several_operations_without_a_name_the_dearest_is_charged() -> None:
+def test_without_an_operation_name_the_most_expensive_operation_is_charged() -> None:
     assert QueryCostCalculator(RULES).compute_query_cost("query A { x } mutation B { y }").points == 5
 
 
@@ -98,57 +98,71 @@ def test_of_several_operations_without_a_name_the_dearest_is_charged() -> None:
         b"[" * 100_000,
     ],
 )
-def test_a_body_that_cannot_be_read_is_refused_as_the_service_may_read_it_as_a_dear_query(body: bytes) -> None:
-    with pytest.raises(QueryTooComplex, match="is no GraphQL request"):
+def test_a_body_that_cannot_be_parsed_is_refused(body: bytes) -> None:
+    with pytest.raises(QueryTooComplex, match="is not a GraphQL request"):
         QueryCostCalculator(RULES).compute_body_cost(body)
 
 
-def test_variables_may_be_a_text_that_holds_them() -> None:
+def test_variables_can_be_a_json_text() -> None:
     query = "query($n: Int) { r(first: $n) { i(first: 100) { l(first: 1) { id } } } }"
-    asked = [msgspec.json.encode({"query": query, "variables": text}) for text in ('{"n": 2}', "", "{", "[1]")]
+    bodies = [msgspec.json.encode({"query": query, "variables": text}) for text in ('{"n": 2}', "", "{", "[1]")]
 
     # What holds none is a page of the full size.
-    assert [QueryCostCalculator(RULES).compute_body_cost(body).cost for body in asked] == [2, 101, 101, 101]
+    assert [QueryCostCalculator(RULES).compute_body_cost(body).cost for body in bodies] == [2, 101, 101, 101]
 
 
 @pytest.mark.parametrize("body", [b"[]", b"{}", b'{"query": "{"}', b'{"query": "fragment F on X { a }"}'])
-def test_what_is_no_query_costs_1_as_the_service_will_refuse_it(body: bytes) -> None:
+def test_a_text_that_is_not_a_query_costs_1(body: bytes) -> None:
     assert QueryCostCalculator(RULES).compute_body_cost(body) in (UNREADABLE_QUERY, QueryFacts(cost=1, points=1))
 
 
-def test_a_body_that_is_too_long_is_told_how_long_it_may_be() -> None:
-    with pytest.raises(QueryTooComplex, match=r"^The body is too long: of its bytes at most 1048576 are read\.$"):
+def test_the_refusal_of_a_long_body_names_the_maximum() -> None:
+    with pytest.raises(QueryTooComplex, match=r"^The body is longer than 1048576 bytes\. Send a smaller one\.$"):
         QueryCostCalculator(RULES).compute_body_cost(b" " * 1_048_577)  # A part of it: the rest was not read.
 
 
-def test_arrays_have_a_bound() -> None:
-    with pytest.raises(QueryTooComplex, match="at most 100 are taken at once"):
+def test_arrays_have_a_maximum_length() -> None:
+    with pytest.raises(QueryTooComplex, match="at most 100 are allowed"):
         QueryCostCalculator(RULES).compute_body_cost(msgspec.json.encode([{"query": "{a}"}] * 101))
 
 
-def test_a_number_of_a_thousand_digits_is_no_harm() -> None:
+def test_a_number_of_a_thousand_digits_counts_as_a_full_page() -> None:
     assert cost("{ r(first: " + "9" * 1_000 + ") { id } }") == 1
 
 
-def test_mutations_that_make_content_count_also_in_fragments() -> None:
+def test_mutations_that_create_content_count_in_fragments_too() -> None:
     text = "mutation { ...F ... on Mutation { addComment { id } } } fragment F on Mutation { addComment { id } other }"
 
     assert QueryCostCalculator(RULES).compute_query_cost(text).content == 2
 
 
-def test_a_query_makes_no_content() -> None:
+def test_a_query_creates_no_content() -> None:
     assert QueryCostCalculator(RULES).compute_query_cost("{ addComment { id } }").content == 0
 
 
-def test_a_query_that_comes_again_costs_by_its_own_variables() -> None:
+def test_a_cached_query_costs_by_its_own_variables() -> None:
     costs = QueryCostCalculator(RULES)
     text = "query($n: Int = 1) { r(first: $n) { i(first: 100) { l(first: 1) { id } } } }"
-    asked: list[dict[str, object]] = [{"n": 100}, {"n": 2}, {"n": 100, "other": []}, {}, {"n": None}, {"n": [3]}]
+    variable_sets: list[dict[str, object]] = [
+        {"n": 100},
+        {"n": 2},
+        {"n": 100, "other": []},
+        {},
+        {"n": None},
+        {"n": [3]},
+    ]
 
-    assert [costs.compute_query_cost(text, variables).cost for variables in asked * 2] == [101, 2, 101, 1, 101, 101] * 2
+    assert [costs.compute_query_cost(text, variables).cost for variables in variable_sets * 2] == [
+        101,
+        2,
+        101,
+        1,
+        101,
+        101,
+    ] * 2
 
 
-def test_a_query_that_comes_again_costs_by_its_own_operation() -> None:
+def test_a_cached_query_costs_by_its_own_operation() -> None:
     costs = QueryCostCalculator(RULES)
 
     assert [
@@ -163,7 +177,7 @@ def test_fragments_that_add_up_to_a_great_depth_are_refused() -> None:
         cost("{ ...F0 } " + " ".join(parts) + " fragment F90 on X { id }")
 
 
-def test_a_query_just_within_the_bounds_is_read() -> None:
+def test_a_query_just_within_the_limits_is_accepted() -> None:
     assert cost("{ a " * 100 + "}" * 100) == 1
 
 
@@ -195,11 +209,11 @@ words = st.sampled_from(
 
 
 @given(st.lists(words, max_size=40))
-def test_whatever_words_are_sent_the_query_has_a_cost(parts: list[str]) -> None:
+def test_any_query_text_has_a_cost(parts: list[str]) -> None:
     assert QueryCostCalculator(RULES).compute_body_cost(msgspec.json.encode({"query": " ".join(parts)})).cost >= 1
 
 
 @given(st.binary(max_size=200))
-def test_whatever_bytes_are_sent_they_have_a_cost_or_are_refused(body: bytes) -> None:
+def test_any_body_has_a_cost_or_is_refused(body: bytes) -> None:
     with contextlib.suppress(QueryTooComplex):
         assert QueryCostCalculator(RULES).compute_body_cost(body).cost >= 1

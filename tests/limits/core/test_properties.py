@@ -1,4 +1,4 @@
-"""What holds of counters whatever comes: never above a limit, all or none, nothing that reopens."""
+"""Properties of counters for any history: no limit is exceeded, all charges or none, no window is reset."""
 
 from collections.abc import Callable
 from itertools import pairwise
@@ -22,7 +22,7 @@ def admit(
     moments: list[tuple[int, int]],
     ceiling: int,
 ) -> list[tuple[int, int]]:
-    """Charge what fits, as a limiter does; returns what was admitted, when."""
+    """Charge what fits, as a limiter does. Return the admitted costs with their times."""
     now_ms, admitted = NOON_MS, []
     for wait_ms, cost in moments:
         now_ms += wait_ms
@@ -33,7 +33,7 @@ def admit(
 
 
 @given(steps, st.integers(1, 20), st.integers(1, 12), st.integers(1_000, 20_000))
-def test_a_sliding_window_never_holds_more_than_the_ceiling_wherever_it_begins(
+def test_no_sliding_window_exceeds_the_ceiling_at_any_start(
     moments: list[tuple[int, int]], ceiling: int, slices: int, length_ms: int
 ) -> None:
     table = SlidingWindows(length_ms, slices, is_meter=False)
@@ -47,7 +47,7 @@ def test_a_sliding_window_never_holds_more_than_the_ceiling_wherever_it_begins(
 
 
 @given(steps, st.integers(1, 20), st.integers(1, 12), st.integers(1_000, 20_000))
-def test_a_sliding_window_forgets_what_is_its_slices_and_one_more_away(
+def test_a_sliding_window_drops_counts_after_its_slices_and_one_more(
     moments: list[tuple[int, int]], ceiling: int, slices: int, length_ms: int
 ) -> None:
     table = SlidingWindows(length_ms, slices, is_meter=False)
@@ -58,7 +58,7 @@ def test_a_sliding_window_forgets_what_is_its_slices_and_one_more_away(
 
 
 @given(steps, st.integers(1, 20), st.integers(1, 12), st.integers(1_000, 20_000), st.integers(1, 5))
-def test_the_moment_at_which_a_sliding_window_has_room_is_told_exactly(
+def test_the_time_at_which_a_charge_fits_again_is_exact(
     moments: list[tuple[int, int]], ceiling: int, slices: int, length_ms: int, needs: int
 ) -> None:
     table = SlidingWindows(length_ms, slices, is_meter=False)
@@ -104,9 +104,7 @@ def test_windows_of_one_key_never_overlap(moments: list[tuple[int, int]], length
 
 
 @given(jumps, st.integers(1, 12), st.integers(1_000, 20_000))
-def test_time_stepping_back_reopens_nothing_in_any_kind_of_window(
-    moments: list[tuple[int, int]], slices: int, length_ms: int
-) -> None:
+def test_a_backward_clock_step_resets_no_window(moments: list[tuple[int, int]], slices: int, length_ms: int) -> None:
     for table in (FixedWindows(length_ms), SlidingWindows(length_ms, slices, is_meter=False)):
         now_ms = NOON_MS
         for wait_ms, cost in moments:
@@ -118,7 +116,7 @@ def test_time_stepping_back_reopens_nothing_in_any_kind_of_window(
 
 
 @given(jumps, st.integers(1, 12), st.integers(1_000, 20_000))
-def test_after_any_steps_of_time_a_count_is_gone_after_its_slices_and_one_more(
+def test_after_clock_steps_counts_expire_after_their_slices_and_one_more(
     moments: list[tuple[int, int]], slices: int, length_ms: int
 ) -> None:
     for table in (FixedWindows(length_ms), SlidingWindows(length_ms, slices, is_meter=False)):
@@ -133,9 +131,7 @@ def test_after_any_steps_of_time_a_count_is_gone_after_its_slices_and_one_more(
 
 
 @given(steps, st.integers(1, 12))
-def test_a_meter_waits_no_longer_than_its_window_however_deep_the_debt(
-    moments: list[tuple[int, int]], ceiling: int
-) -> None:
+def test_a_meter_waits_at_most_one_window_for_any_debt(moments: list[tuple[int, int]], ceiling: int) -> None:
     table = SlidingWindows(12_000, 12, is_meter=True)
     now_ms = NOON_MS
     for wait_ms, cost in moments:
@@ -152,7 +148,7 @@ def test_a_meter_waits_no_longer_than_its_window_however_deep_the_debt(
         max_size=60,
     )
 )
-def test_leases_are_those_that_were_taken_or_renewed_and_have_neither_run_out_nor_been_released(
+def test_active_leases_are_those_taken_or_renewed_and_neither_expired_nor_released(
     steps: list[tuple[str, int, int]],
 ) -> None:
     table, model, now_ms = ConcurrencyLeases(), dict[str, int](), NOON_MS
@@ -245,19 +241,19 @@ def test_a_decision_charges_every_limit_or_none(requests: list[tuple[int, object
 @given(sent)
 def test_remaining_never_rises_within_a_window(requests: list[tuple[int, object, tuple[str, str], int]]) -> None:
     desk = Desk(SMALL)
-    told: dict[tuple[str, int], int] = {}
+    last_remaining: dict[tuple[str, int], int] = {}
     for wait_ms, caller, (method, path), _ in requests:
         desk.wait(wait_ms)
         decision = desk.send(caller, path, method=method)  # type: ignore[arg-type]  # Of CALLERS.
         if not decision.is_admitted:
             continue  # A refusal opens no window, so it may tell an end of none.
         window = (decision.bucket_charge.key, decision.result.bucket_end_ms)
-        assert decision.remaining < told.get(window, decision.limit + 1)
-        told[window] = decision.remaining
+        assert decision.remaining < last_remaining.get(window, decision.limit + 1)
+        last_remaining[window] = decision.remaining
 
 
 @given(sent)
-def test_what_is_told_always_adds_up_and_waiting_as_told_is_enough(
+def test_reported_numbers_add_up_and_the_reported_wait_is_sufficient(
     requests: list[tuple[int, object, tuple[str, str], int]],
 ) -> None:
     desk = Desk(SMALL)

@@ -56,7 +56,7 @@ def test_a_pattern_matches_by_method_and_segment(pattern: str, method: str, path
     "text",
     ["", "GET", "/x", "get /x", "GET x", "GET /a/*/b", "GET /a b", "GET /a//b", "GET /{A}", "GET /{a}{b}", "GET /a*"],
 )
-def test_what_is_no_pattern_is_refused(text: str) -> None:
+def test_an_invalid_pattern_is_rejected(text: str) -> None:
     with pytest.raises(BadPattern):
         parse_pattern(text)
 
@@ -70,7 +70,7 @@ def test_the_most_specific_pattern_comes_first() -> None:
 
 
 @given(patterns, methods, paths)
-def test_a_tree_finds_what_a_pattern_alone_accepts(text: str, method: str, path: str) -> None:
+def test_a_tree_finds_the_same_matches_as_a_single_pattern(text: str, method: str, path: str) -> None:
     pattern = parse_pattern(text)
 
     assert matches(text, method, path) is (pattern.matches_method(method) and pattern.matches_path(split_path(path)))
@@ -85,7 +85,7 @@ def test_a_pattern_that_covers_another_matches_all_that_it_matches(
 
 
 @given(st.lists(patterns, max_size=6), patterns)
-def test_a_tree_finds_those_that_cover_a_pattern_as_each_alone_says(wides: list[str], narrow: str) -> None:
+def test_a_tree_finds_the_same_covering_patterns_as_a_scan(wides: list[str], narrow: str) -> None:
     tree: RouteTree[int] = RouteTree()
     for number, text in enumerate(wides):
         tree.add(parse_pattern(text), number)
@@ -95,7 +95,7 @@ def test_a_tree_finds_those_that_cover_a_pattern_as_each_alone_says(wides: list[
 
 
 @given(st.text(alphabet="/.%2eEaA?#", max_size=20).map(lambda text: "/" + text))
-def test_a_tidied_path_is_tidy(path: str) -> None:
+def test_a_normalized_path_is_normal(path: str) -> None:
     tidy = normalize_path(path)
 
     assert (tidy.startswith("/"), "//" in tidy, {"..", "."} & set(split_path(tidy))) == (True, False, set())

@@ -1,4 +1,4 @@
-"""Section 4 of the design: who is calling. Each test names its rule."""
+"""Section 4 of the design: callers. The numbers in test names are its rules."""
 
 from ipaddress import ip_address
 
@@ -20,7 +20,7 @@ SOCKET = "10.0.0.1"
 TRUSTED = read_proxies(trusted=["10.0.0.0/8"])
 
 
-def seen_from(*lines: str, trusted: bool = True, hops: int = 0) -> str:
+def find_caller_address(*lines: str, trusted: bool = True, hops: int = 0) -> str:
     proxies = read_proxies(trusted=["10.0.0.0/8"] if trusted and not hops else [], hops=hops)
     return str(find_address(SOCKET, proxies, forwarded_for=lines))
 
@@ -29,37 +29,37 @@ def seen_from(*lines: str, trusted: bool = True, hops: int = 0) -> str:
 
 
 def test_4_1_without_proxies_the_address_is_the_sockets() -> None:
-    assert seen_from("192.0.2.9", trusted=False) == SOCKET
+    assert find_caller_address("192.0.2.9", trusted=False) == SOCKET
 
 
 def test_4_1_with_trusted_networks_it_is_the_first_untrusted_from_the_right() -> None:
-    assert seen_from("203.0.113.1, 192.0.2.9, 10.0.0.7") == "192.0.2.9"
+    assert find_caller_address("203.0.113.1, 192.0.2.9, 10.0.0.7") == "192.0.2.9"
 
 
-def test_4_1_an_untrusted_socket_says_nothing_about_others() -> None:
+def test_4_1_headers_of_an_untrusted_peer_are_ignored() -> None:
     assert str(find_address("192.0.2.1", TRUSTED, forwarded_for=["203.0.113.1"])) == "192.0.2.1"
 
 
-def test_4_1_with_hops_it_is_so_many_from_the_right() -> None:
-    assert [seen_from("203.0.113.1, 192.0.2.9, 10.0.0.7", hops=hops) for hops in (1, 2, 9)] == [
+def test_4_1_with_hops_it_is_that_number_of_entries_from_the_right() -> None:
+    assert [find_caller_address("203.0.113.1, 192.0.2.9, 10.0.0.7", hops=hops) for hops in (1, 2, 9)] == [
         "10.0.0.7",
         "192.0.2.9",
         "203.0.113.1",
     ]
 
 
-def test_4_1_trusted_and_hops_are_never_both_given() -> None:
-    with pytest.raises(InvalidProxies, match="cannot both be given"):
+def test_4_1_trusted_and_hops_cannot_both_be_set() -> None:
+    with pytest.raises(InvalidProxies, match="are both set"):
         read_proxies(trusted=["10.0.0.0/8"], hops=1)
 
 
 def test_4_1_header_lines_are_joined_in_order() -> None:
-    assert seen_from("203.0.113.1", "192.0.2.9, 10.0.0.7") == "192.0.2.9"
+    assert find_caller_address("203.0.113.1", "192.0.2.9, 10.0.0.7") == "192.0.2.9"
 
 
 @pytest.mark.parametrize("bad", ["unknown", "", "300.1.1.1", "_hidden"])
 def test_4_1_a_malformed_entry_stops_at_the_last_good_one(bad: str) -> None:
-    assert seen_from(f"192.0.2.9, {bad}, 10.0.0.7") == "10.0.0.7"
+    assert find_caller_address(f"192.0.2.9, {bad}, 10.0.0.7") == "10.0.0.7"
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_4_1_too_many_addresses_share_networks_of_48_or_24_bits() -> None:
 
 
 @pytest.mark.parametrize("network", ["10.0.0.0/99", "x"])
-def test_4_1_networks_that_are_none_are_refused_with_how_to_write_them(network: str) -> None:
+def test_4_1_invalid_networks_are_rejected_with_an_example(network: str) -> None:
     with pytest.raises(InvalidProxies, match=r"write networks such as 10\.0\.0\.0/8"):
         read_proxies(trusted=[network])
 
@@ -142,7 +142,7 @@ def test_4_2_failed_logins_have_a_limit_by_address() -> None:
     )
 
 
-def test_4_2_failed_logins_of_one_address_hinder_no_other_and_no_good_credential() -> None:
+def test_4_2_failed_logins_affect_no_other_address_and_no_valid_credential() -> None:
     desk = Desk()
     for number in range(61):
         failed_login(desk, number)
@@ -156,7 +156,7 @@ APP = a_user(app="app:9")
 PATH = "/search/code"  # 10 a minute: soon limited.
 
 
-def go_on(desk: Desk, seconds: int, *, a_second: int = 5, caller: object = APP) -> list[Verdict]:
+def continue_sending(desk: Desk, seconds: int, *, a_second: int = 5, caller: object = APP) -> list[Verdict]:
     verdicts = []
     for _ in range(seconds * a_second):
         verdicts.append(desk.send(caller, PATH).verdict)  # type: ignore[arg-type]  # Callers only.
@@ -164,16 +164,16 @@ def go_on(desk: Desk, seconds: int, *, a_second: int = 5, caller: object = APP) 
     return verdicts
 
 
-def hour_limited(caller: object = APP, *, rules: str = "") -> Desk:
-    """A desk at which this caller's bucket is empty for an hour."""
+def make_limited_desk(caller: object = APP, *, rules: str = "") -> Desk:
+    """Return a limiter in which the bucket of this caller is used up for an hour."""
     desk = Desk('[[rule]]\nname = "code_search"\nwindow = "1h"\nceiling = 10\n' + rules)
     desk.send_many(10, caller, PATH)  # type: ignore[arg-type]  # Callers only.
     return desk
 
 
-def test_4_3_over_60_refusals_in_each_of_three_minutes_running_are_a_ban_of_ten_minutes() -> None:
-    desk = hour_limited()
-    verdicts = go_on(desk, 4 * 60)
+def test_4_3_over_60_refusals_in_each_of_three_consecutive_minutes_are_a_ban_of_ten_minutes() -> None:
+    desk = make_limited_desk()
+    verdicts = continue_sending(desk, 4 * 60)
     first = verdicts.index(Verdict.BANNED)
     retry_after_s = desk.send(APP, PATH).retry_after_s or 0
     record = desk.counters.bans["app:9"]
@@ -186,25 +186,25 @@ def test_4_3_over_60_refusals_in_each_of_three_minutes_running_are_a_ban_of_ten_
 
 
 def test_4_3_two_minutes_are_not_enough() -> None:
-    desk = hour_limited()
-    go_on(desk, 119)
+    desk = make_limited_desk()
+    continue_sending(desk, 119)
     desk.wait(2 * MINUTE_MS)
 
-    assert Verdict.BANNED not in go_on(desk, 119)
+    assert Verdict.BANNED not in continue_sending(desk, 119)
 
 
-def test_4_3_the_three_minutes_must_follow_each_other() -> None:
-    desk = hour_limited()
-    verdicts = [*go_on(desk, 120), *go_on(desk, 60, a_second=1), *go_on(desk, 119)]
+def test_4_3_the_three_minutes_must_be_consecutive() -> None:
+    desk = make_limited_desk()
+    verdicts = [*continue_sending(desk, 120), *continue_sending(desk, 60, a_second=1), *continue_sending(desk, 119)]
 
     assert Verdict.BANNED not in verdicts
 
 
 def test_4_3_sixty_refusals_a_minute_are_not_enough() -> None:
-    assert Verdict.BANNED not in go_on(hour_limited(), 10 * 60, a_second=1)
+    assert Verdict.BANNED not in continue_sending(make_limited_desk(), 10 * 60, a_second=1)
 
 
-def test_4_3_a_tenth_of_the_limit_is_let_pass_where_it_is_more() -> None:
+def test_4_3_a_tenth_of_the_limit_is_tolerated_if_it_is_more() -> None:
     desk = Desk()
     desk.send_many(5_000, APP, every_ms=100)
     verdicts = set()
@@ -215,7 +215,7 @@ def test_4_3_a_tenth_of_the_limit_is_let_pass_where_it_is_more() -> None:
     assert verdicts == {Verdict.PRIMARY}
 
 
-def test_4_3_a_refusal_counts_once_its_predecessor_has_been_told_for_two_seconds() -> None:
+def test_4_3_a_refusal_counts_two_seconds_after_the_previous_one_was_sent() -> None:
     desk = Desk()
     desk.send_many(10, APP, PATH)
     for _ in range(1_000):
@@ -229,7 +229,7 @@ def test_4_3_a_refusal_counts_once_its_predecessor_has_been_told_for_two_seconds
     assert (before, desk.counters.bans["app:9"].refusals) == (0, 1)
 
 
-def test_4_3_who_waits_as_told_is_never_banned() -> None:
+def test_4_3_a_caller_that_waits_as_told_is_never_banned() -> None:
     desk = Desk('[[rule]]\nname = "code_search"\nwindow = "1s"\nceiling = 1\n')
     verdicts = []
     for _ in range(1_000):
@@ -241,8 +241,8 @@ def test_4_3_who_waits_as_told_is_never_banned() -> None:
 
 
 def test_4_3_the_subject_is_the_app_and_never_a_whole_user() -> None:
-    desk = hour_limited()
-    go_on(desk, 4 * 60)
+    desk = make_limited_desk()
+    continue_sending(desk, 4 * 60)
 
     assert [desk.send(caller).verdict for caller in (APP, a_user(token="t2"), a_user(app="app:10"))] == [
         Verdict.BANNED,
@@ -253,16 +253,16 @@ def test_4_3_the_subject_is_the_app_and_never_a_whole_user() -> None:
 
 def test_4_3_without_an_app_the_subject_is_the_token() -> None:
     caller = a_user(token="t9")
-    desk = hour_limited(caller)
-    go_on(desk, 4 * 60, caller=caller)
+    desk = make_limited_desk(caller)
+    continue_sending(desk, 4 * 60, caller=caller)
 
     assert [desk.send(who).verdict for who in (caller, a_user(token="t1"))] == [Verdict.BANNED, Verdict.ADMITTED]
 
 
 def test_4_3_for_addresses_a_ban_is_only_reported() -> None:
     caller = anonymous()
-    desk = hour_limited(caller)
-    verdicts = go_on(desk, 4 * 60, caller=caller)
+    desk = make_limited_desk(caller)
+    verdicts = continue_sending(desk, 4 * 60, caller=caller)
     decision = desk.send(caller, "/meta")
 
     assert (set(verdicts), decision.verdict, decision.result.banned_until_ms > 0) == (
@@ -273,16 +273,16 @@ def test_4_3_for_addresses_a_ban_is_only_reported() -> None:
 
 
 def test_4_3_requests_during_a_ban_do_not_lengthen_it() -> None:
-    desk = hour_limited()
-    go_on(desk, 4 * 60)
+    desk = make_limited_desk()
+    continue_sending(desk, 4 * 60)
     until_ms = desk.counters.bans["app:9"].banned_until_ms
-    go_on(desk, 60)
+    continue_sending(desk, 60)
 
     assert desk.counters.bans["app:9"].banned_until_ms == until_ms
 
 
 def ban_lengths(desk: Desk, count: int, *, pause_ms: int = 0) -> list[int]:
-    """The lengths of so many bans in a row, in minutes, of one who never stops."""
+    """Return the lengths, in minutes, of `count` consecutive bans of a caller that never stops."""
     lengths: list[int] = []
     while len(lengths) < count:
         decision = desk.send(APP, PATH)
@@ -297,11 +297,11 @@ def ban_lengths(desk: Desk, count: int, *, pause_ms: int = 0) -> list[int]:
 
 
 def test_4_3_each_ban_doubles_the_last_up_to_24_hours() -> None:
-    assert ban_lengths(hour_limited(), 9) == [10, 20, 40, 80, 160, 320, 640, 1_280, 1_440]
+    assert ban_lengths(make_limited_desk(), 9) == [10, 20, 40, 80, 160, 320, 640, 1_280, 1_440]
 
 
-def test_4_3_a_ban_is_forgotten_after_a_quiet_day() -> None:
-    assert ban_lengths(hour_limited(), 3, pause_ms=24 * 60 * MINUTE_MS) == [10, 10, 10]
+def test_4_3_after_a_day_without_refusals_a_ban_is_a_first_ban() -> None:
+    assert ban_lengths(make_limited_desk(), 3, pause_ms=24 * 60 * MINUTE_MS) == [10, 10, 10]
 
 
 def test_4_3_an_installations_subject_is_its_app() -> None:

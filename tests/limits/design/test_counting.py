@@ -1,4 +1,4 @@
-"""Section 2 of the design: counting. Each test names its rule."""
+"""Section 2 of the design: counting. The numbers in test names are its rules."""
 
 import pytest
 
@@ -55,7 +55,7 @@ def test_2_1_limit_is_used_plus_remaining_always_and_neither_is_negative(ceiling
     assert (decision.limit, decision.used + decision.remaining, decision.remaining >= 0) == (ceiling, ceiling, True)
 
 
-def test_2_1_a_change_of_tier_takes_effect_at_the_next_request_and_count_and_end_stay() -> None:
+def test_2_1_a_change_of_tier_applies_to_the_next_request_and_keeps_count_and_end() -> None:
     desk = Desk()
     before = desk.send(a_user())
     desk.wait(SECOND_MS)
@@ -93,7 +93,7 @@ def test_2_1_a_changed_window_length_applies_from_the_next_window() -> None:
     assert (same.reset_s, same.used, next_one.used, next_one.reset_s) == (first.reset_s, 2, 1, first.reset_s + 60)
 
 
-def test_2_1_a_changed_length_of_a_sliding_window_applies_when_what_was_counted_is_gone() -> None:
+def test_2_1_a_changed_length_of_a_sliding_window_applies_when_the_count_has_expired() -> None:
     def rules(window: str) -> str:
         return only(f'[[rule]]\nname = "p"\ncounts = "points"\nwindow = "{window}"\nceiling = 5')
 
@@ -109,7 +109,7 @@ def test_2_1_a_changed_length_of_a_sliding_window_applies_when_what_was_counted_
     assert (still, desk.send(a_user()).is_admitted) == (False, True)
 
 
-def test_2_1_a_renamed_rule_that_says_what_it_was_keeps_its_counters() -> None:
+def test_2_1_a_renamed_rule_with_its_previous_name_keeps_its_counters() -> None:
     desk = Desk(core(10))
     desk.send_many(4, a_user())
     desk.reload(core(10).replace('name = "core"', 'name = "rest"\nwas = "core"'))
@@ -117,7 +117,7 @@ def test_2_1_a_renamed_rule_that_says_what_it_was_keeps_its_counters() -> None:
     assert desk.send(a_user()).used == 5
 
 
-def test_2_1_a_renamed_rule_that_does_not_say_so_begins_anew() -> None:
+def test_2_1_a_renamed_rule_without_its_previous_name_starts_at_0() -> None:
     desk = Desk(core(10))
     desk.send_many(4, a_user())
     desk.reload(core(10).replace('name = "core"', 'name = "rest"'))
@@ -125,7 +125,7 @@ def test_2_1_a_renamed_rule_that_does_not_say_so_begins_anew() -> None:
     assert desk.send(a_user()).used == 1
 
 
-def test_2_1_rules_have_a_hash_that_does_not_depend_on_where_they_were_written() -> None:
+def test_2_1_the_hash_of_rules_does_not_depend_on_file_and_line() -> None:
     moved = "# a comment\n\n" + core(10)
 
     assert (
@@ -146,13 +146,13 @@ def test_2_2_a_window_starts_at_the_first_admitted_request_and_its_end_is_stored
     assert (first.result.bucket_end_ms, desk.send(a_user()).result.bucket_end_ms) == (NOON_MS + 777 + HOUR_MS,) * 2
 
 
-def test_2_2_the_end_is_told_in_seconds_rounded_up() -> None:
+def test_2_2_the_end_is_reported_in_seconds_rounded_up() -> None:
     desk = Desk(core(10), at_ms=NOON_MS + 1)
 
     assert desk.send(a_user()).reset_s == NOON_MS // SECOND_MS + 3_601
 
 
-def test_2_2_a_window_is_over_when_its_end_is_now() -> None:
+def test_2_2_a_window_has_ended_at_its_end_time() -> None:
     desk = Desk(core(1))
     desk.send(a_user())
     desk.wait(HOUR_MS - 1)
@@ -162,7 +162,7 @@ def test_2_2_a_window_is_over_when_its_end_is_now() -> None:
     assert (before, desk.send(a_user()).is_admitted) == (False, True)
 
 
-def test_2_2_an_idle_bucket_is_told_as_now_and_a_window_and_stored_by_nobody() -> None:
+def test_2_2_an_idle_bucket_is_reported_as_a_new_window_and_not_stored() -> None:
     desk = Desk()
     charge = desk.limiter.rulebook.list_primary_charges(a_user())[0]
     (reading,) = desk.counters.peek([charge], desk.now_ms)
@@ -174,14 +174,14 @@ def test_2_2_an_idle_bucket_is_told_as_now_and_a_window_and_stored_by_nobody() -
     )
 
 
-def test_2_2_the_status_endpoint_opens_nothing() -> None:
+def test_2_2_the_status_endpoint_opens_no_window() -> None:
     desk = Desk()
     desk.send(a_user(), "/rate_limit")
 
     assert len(desk.counters.tables["core"]) == 0
 
 
-def test_2_2_refusals_open_nothing() -> None:
+def test_2_2_refusals_open_no_window() -> None:
     desk = Desk()
     for number in range(100):
         desk.send(a_user(), "/zen", holds=True, request_id=f"held{number}")
@@ -190,7 +190,7 @@ def test_2_2_refusals_open_nothing() -> None:
     assert (refused.verdict, len(desk.counters.tables["search"])) == (Verdict.SECONDARY, 0)
 
 
-def test_2_2_time_stepping_back_reopens_nothing() -> None:
+def test_2_2_a_backward_clock_step_resets_no_window() -> None:
     desk = Desk(core(3))
     desk.send_many(3, a_user())
     refused = []
@@ -201,7 +201,7 @@ def test_2_2_time_stepping_back_reopens_nothing() -> None:
     assert refused == [Verdict.PRIMARY] * 3
 
 
-def test_2_2_a_stored_end_further_away_than_a_window_reads_as_now_and_a_window() -> None:
+def test_2_2_a_stored_end_later_than_one_window_is_read_as_one_window_from_now() -> None:
     desk = Desk(core(3))
     desk.send(a_user())
     desk.now_ms -= 24 * HOUR_MS
@@ -229,7 +229,7 @@ def test_2_3_every_limit_that_was_hit_is_named() -> None:
     assert desk.send(a_user(), ISSUES, method="POST").list_hit_rules(is_enforced=True) == ["content", "content_hourly"]
 
 
-def test_2_3_a_decision_tells_every_limit_with_its_counter_before_and_after() -> None:
+def test_2_3_a_decision_lists_every_limit_with_its_count_before_and_after() -> None:
     desk = Desk()
     desk.send(a_user(), ISSUES, method="POST")
     looked_at = {
@@ -267,13 +267,13 @@ def test_2_4_never_more_than_the_limit_of_points_in_any_minute(offset_ms: int) -
     assert desk.send(a_user(), ISSUES).verdict is Verdict.SECONDARY
 
 
-def test_2_4_graphql_mutations_named_in_the_profile_make_content() -> None:
+def test_2_4_graphql_mutations_named_in_the_profile_create_content() -> None:
     body = b'{"query": "mutation { a: addComment(id: 1) { id } b: addComment(id: 2) { id } addStar(id: 1) { id } }"}'
 
     assert QueryCostCalculator(CODE_HOST.graphql).compute_body_cost(body).content == 2
 
 
-def test_2_4_a_reply_may_say_that_content_was_made() -> None:
+def test_2_4_a_reply_can_report_created_content() -> None:
     desk = Desk()
     desk.counters.add_usage(desk.limiter.rulebook.list_content_charges(a_user()), 1, desk.now_ms)
 
@@ -349,7 +349,7 @@ def test_2_5_a_websocket_costs_one_request_and_holds_a_slot_of_its_own_class() -
 # -- 2.6 -----------------------------------------------------------------------------------------------------------
 
 
-def test_2_6_cpu_time_may_go_into_debt_and_no_wait_is_over_60_seconds() -> None:
+def test_2_6_cpu_time_can_exceed_the_ceiling_and_no_wait_is_over_60_seconds() -> None:
     desk = Desk()
     plan = desk.send(a_user()).plan
     desk.counters.add_usage(plan.meter_charges, 100 * 90_000, desk.now_ms)
@@ -358,7 +358,7 @@ def test_2_6_cpu_time_may_go_into_debt_and_no_wait_is_over_60_seconds() -> None:
     assert (refused.verdict, (refused.retry_after_s or 0) <= 60) == (Verdict.SECONDARY, True)
 
 
-def test_2_6_the_debt_leaves_with_its_slices() -> None:
+def test_2_6_the_debt_expires_with_its_slices() -> None:
     desk = Desk()
     plan = desk.send(a_user()).plan
     desk.counters.add_usage(plan.meter_charges, 100 * 90_000, desk.now_ms)
@@ -367,7 +367,7 @@ def test_2_6_the_debt_leaves_with_its_slices() -> None:
     assert desk.send(a_user()).is_admitted
 
 
-def test_2_6_a_long_request_is_charged_in_slices_to_the_bucket_of_now() -> None:
+def test_2_6_a_long_request_is_charged_in_parts_to_the_current_window() -> None:
     desk = Desk()
     plan = desk.send(a_user()).plan
     for _ in range(24):  # Two minutes at full CPU.
@@ -377,7 +377,7 @@ def test_2_6_a_long_request_is_charged_in_slices_to_the_bucket_of_now() -> None:
     assert desk.count("cpu", "user:ada") == 60_000
 
 
-def test_2_6_graphql_charges_both_sums() -> None:
+def test_2_6_graphql_charges_both_cpu_limits() -> None:
     desk = Desk()
     plan = desk.send(a_user(), "/graphql", method="POST", query=QueryFacts(1, 1)).plan
     desk.counters.add_usage(plan.meter_charges, 700, desk.now_ms)
@@ -385,23 +385,23 @@ def test_2_6_graphql_charges_both_sums() -> None:
     assert (desk.count("cpu", "user:ada"), desk.count("graphql_cpu", "user:ada")) == (700, 700)
 
 
-def test_2_6_excessive_compute_is_30_seconds_in_10_and_told_only_as_a_secondary_limit() -> None:
+def test_2_6_excessive_compute_is_30_seconds_in_10_and_reported_only_as_a_secondary_limit() -> None:
     desk = Desk()
     plan = desk.send(a_user()).plan
     desk.counters.add_usage(plan.meter_charges, 30_000, desk.now_ms)
     refused = desk.send(a_user())
 
-    told = desk.refusal(refused, a_user())
+    refusal = desk.refusal(refused, a_user())
 
-    assert (refused.list_hit_rules(is_enforced=True), b"secondary rate limit" in told.body) == (["compute"], True)
+    assert (refused.list_hit_rules(is_enforced=True), b"secondary rate limit" in refusal.body) == (["compute"], True)
     # Neither its name nor its threshold: the contract has it undisclosed.
-    assert [part for part in (b"compute", b"30000") if part in told.body + repr(told.headers).encode()] == []
+    assert [part for part in (b"compute", b"30000") if part in refusal.body + repr(refusal.headers).encode()] == []
 
 
 # -- 2.7 -----------------------------------------------------------------------------------------------------------
 
 
-def test_2_7_give_back_returns_the_primary_charge_only() -> None:
+def test_2_7_a_refund_returns_the_primary_charge_only() -> None:
     desk = Desk()
     decision = desk.send(a_user(), ISSUES, request_id="r")
     desk.counters.refund("r", desk.now_ms, is_fault=False)
@@ -409,7 +409,7 @@ def test_2_7_give_back_returns_the_primary_charge_only() -> None:
     assert (desk.count("core", "user:ada"), desk.count("points", f"user:ada {decision.plan.endpoint}")) == (0, 1)
 
 
-def test_2_7_give_back_happens_once_a_request() -> None:
+def test_2_7_each_request_is_refunded_once() -> None:
     desk = Desk()
     desk.send_many(5, a_user())
     desk.send(a_user(), request_id="r")
@@ -417,7 +417,7 @@ def test_2_7_give_back_happens_once_a_request() -> None:
     assert [desk.counters.refund("r", desk.now_ms, is_fault=False) for _ in range(2)] == [True, False]
 
 
-def test_2_7_give_back_goes_only_into_the_window_that_the_charge_came_from() -> None:
+def test_2_7_a_refund_goes_only_to_the_window_of_the_charge() -> None:
     desk = Desk(core(10, "30s"))
     desk.send(a_user(), request_id="r", holds=True)
     desk.wait(30 * SECOND_MS)
@@ -426,28 +426,28 @@ def test_2_7_give_back_goes_only_into_the_window_that_the_charge_came_from() -> 
     assert (desk.counters.refund("r", desk.now_ms, is_fault=False), desk.count("core", "user:ada")) == (False, 1)
 
 
-def test_2_7_faults_of_the_service_give_back_at_most_a_tenth_of_the_limit_a_window() -> None:
+def test_2_7_faults_of_the_service_refund_at_most_a_tenth_of_the_limit_in_a_window() -> None:
     desk = Desk(core(100))
     for number in range(50):
         desk.send(a_user(), request_id=f"f{number}")
-    given = [desk.counters.refund(f"f{number}", desk.now_ms, is_fault=True) for number in range(50)]
+    refunds = [desk.counters.refund(f"f{number}", desk.now_ms, is_fault=True) for number in range(50)]
 
-    assert (sum(given), desk.count("core", "user:ada")) == (10, 40)
+    assert (sum(refunds), desk.count("core", "user:ada")) == (10, 40)
 
 
-def test_2_7_a_new_window_gives_back_its_own_tenth() -> None:
+def test_2_7_a_new_window_refunds_its_own_tenth() -> None:
     desk = Desk(core(10))
-    given = []
+    refunds = []
     for number in range(4):
         if number == 2:
             desk.wait(HOUR_MS)
         desk.send(a_user(), request_id=f"f{number}")
-        given.append(desk.counters.refund(f"f{number}", desk.now_ms, is_fault=True))
+        refunds.append(desk.counters.refund(f"f{number}", desk.now_ms, is_fault=True))
 
-    assert given == [True, False, True, False]
+    assert refunds == [True, False, True, False]
 
 
-def test_2_7_a_refused_request_has_nothing_to_give_back() -> None:
+def test_2_7_a_refused_request_has_nothing_to_refund() -> None:
     desk = Desk(core(1))
     desk.send(a_user())
     desk.send(a_user(), request_id="refused")
@@ -480,7 +480,7 @@ def test_2_8_secondary_limits_count_by_the_owner_of_the_primary_bucket() -> None
     ]
 
 
-def test_2_8_a_secondary_refusal_binds_only_what_that_limit_covers() -> None:
+def test_2_8_a_secondary_limit_refuses_only_the_requests_that_it_covers() -> None:
     desk = Desk()
     desk.send_many(900, a_user(), ISSUES)
 
@@ -497,17 +497,17 @@ def test_2_9_a_large_file_batch_costs_one_request_not_its_objects() -> None:
 
 
 def test_2_9_bodies_over_one_mebibyte_are_not_read() -> None:
-    with pytest.raises(QueryTooComplex, match="at most 1048576 are read"):
+    with pytest.raises(QueryTooComplex, match="longer than 1048576 bytes"):
         QueryCostCalculator(CODE_HOST.graphql).compute_body_cost(b" " * ((1 << 20) + 1))
-    with pytest.raises(UnreadableBatch, match="at most 1048576 are read"):
+    with pytest.raises(UnreadableBatch, match="longer than 1048576 bytes"):
         count_objects(b" " * ((1 << 20) + 1))
 
 
-def test_2_9_queries_have_bounds_on_tokens_and_depth() -> None:
+def test_2_9_queries_have_limits_on_tokens_and_depth() -> None:
     long = b'{"query": "{ ' + b"a " * 20_000 + b'}"}'
     deep = b'{"query": "' + b"{ a " * 500 + b"}" * 500 + b'"}'
 
-    for body, what in ((long, "more than 10000 words"), (deep, "more than 100 levels")):
+    for body, what in ((long, "more than 10000 tokens"), (deep, "more than 100 levels")):
         with pytest.raises(QueryTooComplex, match=what):
             QueryCostCalculator(CODE_HOST.graphql).compute_body_cost(body)
 
@@ -552,10 +552,10 @@ def test_2_11_a_cost_above_the_whole_ceiling_is_a_403_that_says_so_without_retry
     refusal = desk.refusal(decision, a_user())
 
     assert (decision.verdict, refusal.status, "retry-after" in dict(refusal.headers)) == (Verdict.NEVER, 403, False)
-    assert b"can never pass: it costs 5001, and at most 5000 can be used at once" in refusal.body
+    assert b"too large to be admitted: it costs 5001, and the limit is 5000" in refusal.body
 
 
-def test_2_11_asking_for_what_can_never_pass_leads_to_no_ban() -> None:
+def test_2_11_requests_that_are_always_refused_lead_to_no_ban() -> None:
     desk = Desk()
     for _ in range(1_000):
         desk.send(a_user(), "/graphql", method="POST", query=QueryFacts(cost=5_001, points=1))
@@ -563,7 +563,7 @@ def test_2_11_asking_for_what_can_never_pass_leads_to_no_ban() -> None:
     assert desk.counters.bans == {}
 
 
-def test_a_rule_in_shadow_counts_and_refuses_nobody() -> None:
+def test_a_rule_in_shadow_mode_counts_and_refuses_no_request() -> None:
     desk = Desk('[[rule]]\nname = "points"\nshadow = true\nceiling = 2\n')
     desk.send_many(2, a_user(), ISSUES)
     decision = desk.send(a_user(), ISSUES)

@@ -1,4 +1,4 @@
-"""Section 5 of the design: what the caller is told. Each test names its rule."""
+"""Section 5 of the design: replies to callers. The numbers in test names are its rules."""
 
 import msgspec
 import pytest
@@ -17,8 +17,8 @@ def body_of(desk: Desk, decision: LimitDecision, caller: Caller) -> dict[str, ob
     return msgspec.json.decode(desk.refusal(decision, caller).body, type=dict[str, object])
 
 
-def both_spent(rules: str = "") -> Desk:
-    """Ada's content limits are spent, and her hour too."""
+def make_exhausted_desk(rules: str = "") -> Desk:
+    """Return a limiter in which the content limits and the hourly limit of Ada are used up."""
     desk = Desk('[[rule]]\nname = "core"\nceiling = 80\n' + rules)
     desk.send_many(80, a_user(), ISSUES, method="POST")
     return desk
@@ -28,25 +28,25 @@ def both_spent(rules: str = "") -> Desk:
 
 
 def test_5_1_a_ban_comes_before_all_limits() -> None:
-    desk = both_spent()
+    desk = make_exhausted_desk()
     desk.counters.ban("token:t1", NOON_MS + 5 * SECOND_MS)
 
     assert desk.send(a_user(), ISSUES, method="POST").verdict is Verdict.BANNED
 
 
 def test_5_1_primary_comes_before_secondary() -> None:
-    decision = both_spent().send(a_user(), ISSUES, method="POST")
+    decision = make_exhausted_desk().send(a_user(), ISSUES, method="POST")
 
     assert (decision.verdict, decision.list_hit_rules(is_enforced=True)) == (Verdict.PRIMARY, ["core", "content"])
 
 
-def test_5_1_among_limits_of_one_kind_the_one_that_ends_last_answers() -> None:
+def test_5_1_of_limits_of_one_kind_the_refusal_names_the_one_that_ends_last() -> None:
     desk = Desk('[[rule]]\nname = "content_hourly"\nceiling = 80\n')
     desk.send_many(80, a_user(), ISSUES, method="POST")
-    told = desk.send(a_user(), ISSUES, method="POST").refusing_charge
-    assert told is not None
+    charge = desk.send(a_user(), ISSUES, method="POST").refusing_charge
+    assert charge is not None
 
-    assert told.name == "content_hourly"
+    assert charge.name == "content_hourly"
 
 
 def test_5_1_retry_after_is_the_latest_end_of_all_limits_hit() -> None:
@@ -75,7 +75,7 @@ def test_5_1_a_full_concurrency_limit_says_1() -> None:
     assert desk.send(a_user()).retry_after_s == 1
 
 
-def test_a_wait_of_one_second_is_told_in_the_singular() -> None:
+def test_a_wait_of_one_second_is_written_in_the_singular() -> None:
     desk = Desk('[[rule]]\nname = "core"\nwindow = "1s"\nceiling = 1\n')
     desk.send(a_user())
 
@@ -98,7 +98,7 @@ def test_5_1_on_a_purely_secondary_refusal_remaining_is_the_true_value_above_0()
     assert (headers["x-ratelimit-resource"], headers["x-ratelimit-remaining"]) == ("core", "4920")
 
 
-def test_5_1_a_query_that_costs_more_than_is_left_is_told_as_remaining_0() -> None:
+def test_5_1_a_query_that_costs_more_than_is_left_reports_remaining_0() -> None:
     desk = Desk()
     desk.send(a_user(), "/graphql", method="POST", query=QueryFacts(cost=4_996, points=1))
     decision = desk.send(a_user(), "/graphql", method="POST", query=QueryFacts(cost=5, points=1))
@@ -110,7 +110,7 @@ def test_5_1_a_query_that_costs_more_than_is_left_is_told_as_remaining_0() -> No
 
 
 def test_5_2_rest_answers_403() -> None:
-    desk = both_spent()
+    desk = make_exhausted_desk()
 
     assert desk.refusal(desk.send(a_user()), a_user()).status == 403
 
@@ -163,35 +163,35 @@ def test_5_2_a_ban_answers_with_the_secondary_body_and_the_cause_banned() -> Non
 
     assert (body["cause"], str(body["message"])[:44], desk.headers(decision)["retry-after"]) == (
         "banned",
-        "You have exceeded a secondary rate limit: re",
+        "You have exceeded a secondary rate limit: yo",
         "3600",
     )
 
 
 @pytest.mark.parametrize("status", [403, 429])
 def test_5_2_the_status_can_be_changed_by_rule(status: int) -> None:
-    desk = both_spent(f"status = {status}\n")
+    desk = make_exhausted_desk(f"status = {status}\n")
 
     assert desk.refusal(desk.send(a_user()), a_user()).status == status
 
 
-def test_5_2_messages_of_the_two_kinds_hold_the_words_that_clients_look_for_and_not_each_others() -> None:
-    primary = both_spent()
+def test_5_2_messages_of_each_kind_contain_the_text_that_clients_search_for() -> None:
+    primary = make_exhausted_desk()
     secondary = Desk()
     secondary.send_many(80, a_user(), ISSUES, method="POST")
-    told = [
+    messages = [
         str(body_of(desk, desk.send(a_user(), ISSUES, method="POST"), a_user())["message"])
         for desk in (primary, secondary)
     ]
 
-    assert [("API rate limit exceeded" in text, "secondary rate" in text) for text in told] == [
+    assert [("API rate limit exceeded" in text, "secondary rate" in text) for text in messages] == [
         (True, False),
         (False, True),
     ]
 
 
 def test_5_2_documentation_urls_end_so_that_clients_tell_the_kinds_apart() -> None:
-    primary = both_spent()
+    primary = make_exhausted_desk()
     secondary = Desk()
     secondary.send_many(80, a_user(), ISSUES, method="POST")
 
@@ -214,7 +214,7 @@ def test_5_3_a_secondary_limit_is_disclosed_only_in_its_own_refusal() -> None:
 
 
 def test_5_3_a_primary_refusal_names_no_secondary_limit_that_was_hit_too() -> None:
-    desk = both_spent()
+    desk = make_exhausted_desk()
     decision = desk.send(a_user(), ISSUES, method="POST")
 
     assert (body_of(desk, decision, a_user())["violated"], decision.list_hit_rules(is_enforced=True)) == (
@@ -238,7 +238,7 @@ Bucket = dict[str, int]
 
 
 def status_of(desk: Desk, caller: Caller) -> tuple[dict[str, Bucket], Bucket]:
-    """The resources and the rate that the status endpoint shows."""
+    """Return the resources and the rate of the status endpoint."""
     book = desk.limiter.rulebook
     pairs = [
         list(zip(charges, desk.counters.peek(charges, desk.now_ms), strict=True))
@@ -274,13 +274,13 @@ def test_5_3_the_status_shows_every_bucket_and_repeats_core_as_rate() -> None:
     )
 
 
-def test_5_3_a_hidden_rule_is_never_told_to_callers_and_operators_see_it() -> None:
+def test_5_3_a_hidden_rule_is_visible_to_operators_only() -> None:
     desk = Desk('disclose_secondary = true\n[[rule]]\nname = "content"\nceiling = 1\nhidden = true\n')
     desk.send(a_user(), ISSUES, method="POST")
     decision = desk.send(a_user(), ISSUES, method="POST")
-    told = str(desk.refusal(decision, a_user())) + str(status_of(desk, a_user()))
+    visible_text = str(desk.refusal(decision, a_user())) + str(status_of(desk, a_user()))
 
-    assert ('"content";q' in told, "'content':" in told, decision.list_hit_rules(is_enforced=True)) == (
+    assert ('"content";q' in visible_text, "'content':" in visible_text, decision.list_hit_rules(is_enforced=True)) == (
         False,
         False,
         ["content"],
@@ -296,8 +296,8 @@ def test_5_4_the_status_endpoint_costs_one_point_and_a_slot() -> None:
     assert {charge.name: charge.cost for charge in decision.charges if charge.cost} == {"concurrent": 1, "points": 1}
 
 
-def test_5_4_the_status_endpoint_answers_while_the_primary_limit_is_spent_with_remaining_0() -> None:
-    desk = both_spent()
+def test_5_4_the_status_endpoint_replies_with_remaining_0_while_the_primary_limit_is_used_up() -> None:
+    desk = make_exhausted_desk()
     decision = desk.send(a_user(), "/rate_limit")
 
     assert (decision.verdict, decision.remaining) == (Verdict.ADMITTED, 0)
@@ -312,7 +312,7 @@ def test_5_4_the_status_endpoint_is_refused_by_its_points_a_slot_or_a_ban_only()
     assert desk.send(a_user(), "/rate_limit").verdict is Verdict.BANNED
 
 
-def test_5_4_the_status_endpoint_never_feeds_a_ban() -> None:
+def test_5_4_the_status_endpoint_never_leads_to_a_ban() -> None:
     desk = Desk('[[rule]]\nname = "points"\nceiling = 1\n[points]\nwrite = 1\n')
     for _ in range(5_000):
         desk.send(a_user(), "/rate_limit")

@@ -1,4 +1,4 @@
-"""Section 1 of the design: what the words mean."""
+"""Section 1 of the design: terms."""
 
 import pytest
 
@@ -35,13 +35,11 @@ def test_1_the_rule_table_comes_first_and_core_is_for_the_rest() -> None:
         ("/", "POST /"),
     ],
 )
-def test_1_an_endpoint_is_a_template_of_the_rules_else_the_path_without_what_names_one_thing(
-    path: str, name: str
-) -> None:
+def test_1_an_endpoint_is_a_template_of_the_rules_else_the_path_without_ids(path: str, name: str) -> None:
     assert BOOK.get_endpoint("POST", path).name == name
 
 
-def test_1_at_most_256_endpoints_a_caller_are_counted_apart_then_one_shared_other() -> None:
+def test_1_at_most_256_endpoints_of_a_caller_are_counted_separately() -> None:
     desk = Desk()
     for number in range(300):
         desk.send(a_user(), f"/page-{'x' * number}")
@@ -50,7 +48,7 @@ def test_1_at_most_256_endpoints_a_caller_are_counted_apart_then_one_shared_othe
     assert (len(points), desk.count("points", "user:ada other")) == (257, 300 - 256)
 
 
-def test_1_another_caller_still_has_endpoints_of_its_own() -> None:
+def test_1_another_caller_has_its_own_endpoints() -> None:
     desk = Desk()
     for number in range(300):
         desk.send(a_user(), f"/page-{'x' * number}")
@@ -70,7 +68,7 @@ def test_1_another_caller_still_has_endpoints_of_its_own() -> None:
         "/search/code?q=1",
     ],
 )
-def test_1_a_path_cannot_be_written_so_that_it_escapes_its_bucket(path: str) -> None:
+def test_1_no_spelling_of_a_path_avoids_its_bucket(path: str) -> None:
     assert BOOK.get_endpoint("GET", path).primary_rules[0].name == "code_search"
 
 

@@ -61,5 +61,5 @@ def test_alerts_are_posted_and_a_receiver_that_is_away_costs_a_count(caplog: pyt
 
 
 def test_the_address_of_a_webhook_is_checked() -> None:
-    with pytest.raises(InvalidFile, match=r"webhook.url: 'acme' is no address: write https://host/path"):
+    with pytest.raises(InvalidFile, match=r"webhook.url: 'acme' is not a URL: write https://host/path"):
         read_settings('[webhook]\nurl = "acme"', folder=Path())

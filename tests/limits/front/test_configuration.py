@@ -66,23 +66,23 @@ def test_an_empty_file_is_the_built_in_profile_in_memory() -> None:
     ("text", "expected"),
     [
         ('rule = "x"', "limits.toml:1:1: rule: is not known; did you mean 'rules'?"),
-        ("[store]\nwait_ms = 0", "limits.toml:2:1: store.wait_ms: 0 is no whole number from 1 to 60000"),
+        ("[store]\nwait_ms = 0", "limits.toml:2:1: store.wait_ms: 0 is not a whole number from 1 to 60000"),
         (
             '[store]\naddresses = ["a:1"]',
-            'limits.toml:2:1: store.addresses: is for Redis only: add `kind = "redis"`, or leave it out',
+            'limits.toml:2:1: store.addresses: is only for Redis: add `kind = "redis"`, or remove the key',
         ),
         (
             '[gateway]\nupstream = "service"',
-            "limits.toml:2:1: gateway.upstream: 'service' is no address of a service: write http://127.0.0.1:3000",
+            "limits.toml:2:1: gateway.upstream: 'service' is not the URL of a service: write a URL such as http://127.0.0.1:3000",
         ),
         (
             '[addresses]\ntrusted = ["10.0.0.0/8"]\nhops = 1',
-            "limits.toml:2:1: addresses: `trusted` and `hops` cannot both be given: say which networks the proxies are "
-            "in, or how many there are",
+            "limits.toml:2:1: addresses: `trusted` and `hops` are both set: set the networks of the proxies "
+            "or their number, not both",
         ),
         (
             '[gateway]\nkey_file = "k"',
-            "limits.toml:2:1: gateway.key_file: needs the other of `certificate_file` and `key_file` beside it",
+            "limits.toml:2:1: gateway.key_file: is set alone: set both `certificate_file` and `key_file`",
         ),
     ],
 )
@@ -100,7 +100,7 @@ def test_what_is_wrong_is_said_with_its_place(text: str, expected: str) -> None:
         ({"limits.toml": 'rules = "rules.toml"'}, "rules.toml cannot be read: No such file or directory"),
         (
             {"limits.toml": 'rules = "rules.toml"', "rules.toml": "rule = 1"},
-            "rules.toml:1:1: rule: is a list of tables",
+            "rules.toml:1:1: rule: must be a list of tables",
         ),
         (
             {"limits.toml": 'directory = "people.toml"', "people.toml": "[[user]]\n"},
@@ -150,7 +150,7 @@ def test_files_that_change_are_in_force_and_those_that_are_wrong_change_nothing(
         return seen
 
     assert run(scenario) == [20, 20, 20, 30, 1, 0]
-    assert "rules.toml is not used; what was in force before goes on" in caplog.text
+    assert "file rejected, previous version stays in use purpose=rules" in caplog.text
     assert "rules.toml:3:1" in caplog.text
 
 
@@ -183,5 +183,5 @@ def test_rules_with_errors_that_lint_finds_are_refused(tmp_path: Path) -> None:
     "text", ["http://[::1", "http://a b", "http://a\tb", "http://b\u00fccher", "http://x]", "http://" + "a" * 300]
 )
 def test_an_address_that_is_none_of_a_service_is_refused_with_a_sentence(text: str) -> None:
-    with pytest.raises(InvalidUpstream, match="is no address of a service"):
+    with pytest.raises(InvalidUpstream, match="is not the URL of a service"):
         read_upstream(text)

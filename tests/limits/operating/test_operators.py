@@ -470,9 +470,9 @@ def test_over_a_port_the_token_is_needed_and_does_the_same(tmp_path: Path, monke
 @pytest.mark.parametrize(
     ("listen", "mode", "text", "sentence"),
     [
-        ("0.0.0.0:9000", 0o600, "a-token-of-twenty-signs", "is not on this machine alone"),
-        ("127.0.0.1:9000", 0o644, "a-token-of-twenty-signs", "others may read"),
-        ("127.0.0.1:9000", 0o600, "short", "holds no token"),
+        ("0.0.0.0:9000", 0o600, "a-token-of-twenty-signs", "is not a local address"),
+        ("127.0.0.1:9000", 0o644, "a-token-of-twenty-signs", "other users can access"),
+        ("127.0.0.1:9000", 0o600, "short", "does not hold a valid token"),
     ],
 )
 def test_a_port_that_others_could_use_is_refused(

@@ -1,4 +1,4 @@
-"""The profile of the cluster's own API: machines are in it and are never limited, and nothing else names them by chance."""
+"""The profile of the API of the cluster: machines are named in it and never limited."""
 
 import pytest
 
@@ -10,17 +10,17 @@ from wharf.limits.rules.rules_file import read_profile
 CLUSTER = read_profile("cluster")
 
 
-def test_it_has_nothing_that_lint_would_name() -> None:
+def test_lint_finds_nothing_in_the_cluster_profile() -> None:
     assert lint_rules(CLUSTER) == []
 
 
-def test_machines_are_met_by_one_rule_and_it_has_no_bound() -> None:
+def test_one_rule_applies_to_machines_and_it_is_unlimited() -> None:
     assert {
         rule.name: rule.ceilings[CallerClass.MACHINE] for rule in CLUSTER.rules if rule.applies_to(CallerClass.MACHINE)
     } == {"machines": UNLIMITED}
 
 
-def test_who_waits_has_a_class_of_their_own_of_ten_thousand() -> None:
+def test_waiting_requests_have_their_own_limit_of_ten_thousand() -> None:
     (waiting,) = [rule for rule in CLUSTER.rules if rule.connection is ConnectionClass.WAITING]
 
     assert set(waiting.ceilings.values()) == {10_000}
@@ -40,13 +40,13 @@ def test_a_rule_that_would_refuse_a_heartbeat_is_an_error(rule: str) -> None:
     assert ["limits-machines"] == [finding.code for finding in found if finding.severity.value == "error"]
 
 
-def test_a_number_for_all_callers_does_not_mean_machines() -> None:
+def test_a_number_for_all_callers_does_not_apply_to_machines() -> None:
     rules = read_rules('profile = "cluster"\n[[rule]]\nname = "all"\ncounts = "points"\nwindow = "1m"\nceiling = 900\n')
 
     assert not next(rule for rule in rules.rules if rule.name == "all").applies_to(CallerClass.MACHINE)
 
 
-def test_a_service_that_is_no_cluster_may_limit_a_path_that_is_called_like_a_heartbeat() -> None:
+def test_another_service_can_limit_a_path_that_looks_like_a_heartbeat() -> None:
     rules = read_rules(
         '[[rule]]\nname = "b"\ncounts = "points"\nmatch = ["PUT /v1/node/{id}/heartbeat"]\nceiling = 5\n'
     )

@@ -1,4 +1,4 @@
-"""Reading a directory file: what is said of its mistakes. What it means is tested with recognition."""
+"""Directory files: their content and their problems. The tests of recognition cover the meaning."""
 
 import pytest
 
@@ -40,63 +40,63 @@ def test_the_example_of_the_design_is_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "expected"),
     [
         ('[[usr]]\nlogin = "a"', ["who.toml:1:1: usr: is not known; did you mean 'user'?"]),
         ("[[user]]\nid = 3", ["who.toml:1:1: user[0].login: is missing. The login. The name of an account."]),
         (
             '[[user]]\nlogin = "ada l"',
-            ['who.toml:2:1: user[0].login: "ada l" is no name of an account: it holds a space or a slash'],
+            ['who.toml:2:1: user[0].login: "ada l" is not an account name: it contains a space or a slash'],
         ),
         (
             '[[user]]\nlogin = "a"\ntokens = [\n  { sha256 = "ghp_secret" },\n]',
             [
-                "who.toml:4:5: user[0].tokens[0].sha256: is no SHA-256: write its 64 hexadecimal digits in small "
-                "letters, never the secret itself"
+                "who.toml:4:5: user[0].tokens[0].sha256: is not a SHA-256: write 64 hexadecimal digits in "
+                "lowercase, never the secret itself"
             ],
         ),
         (
             f'[[user]]\nlogin = "a"\ntokens = [{{ sha256 = "{HASH}" }}, {{ sha256 = "{HASH}" }}]',
-            ["who.toml:3:94: user[0].tokens[1].sha256: the same token is here twice: it can be of one owner only"],
+            ["who.toml:3:94: user[0].tokens[1].sha256: the token is listed twice: it can have only one owner"],
         ),
         (
             f'[[user]]\nlogin = "a"\ntokens = [{{ sha256 = "{HASH}", app = 9 }}]',
-            ["who.toml:3:90: user[0].tokens[0].app: there is no app 9: add it as [[app]] with `id = 9`"],
+            ["who.toml:3:90: user[0].tokens[0].app: app 9 does not exist: add it as [[app]] with `id = 9`"],
         ),
         (
             f'[[user]]\nlogin = "a"\ntokens = [{{ sha256 = "{HASH}", expires = "2027" }}]',
             [
-                'who.toml:3:90: user[0].tokens[0].expires: "2027" is no moment: write it without quotation marks and '
-                "with its offset, as 2027-01-31T12:00:00Z"
+                'who.toml:3:90: user[0].tokens[0].expires: "2027" is not a time: write it without quotation marks and '
+                "with an offset, such as 2027-01-31T12:00:00Z"
             ],
         ),
         (
             '[[user]]\nlogin = "ada"\n[[organization]]\nlogin = "acme"\nmembers = ["adda"]',
-            ["who.toml:5:1: organization[0].members: 'adda' is no user; did you mean 'ada'?"],
+            ["who.toml:5:1: organization[0].members: 'adda' is not a user; did you mean 'ada'?"],
         ),
         (
             '[[organization]]\nlogin = "acme"\nenterprise = "x"',
-            ["who.toml:3:1: organization[0].enterprise: 'x' is no enterprise: add it as [[enterprise]]"],
+            ["who.toml:3:1: organization[0].enterprise: 'x' is not an enterprise: add it as [[enterprise]]"],
         ),
         (
             '[[organization]]\nlogin = "acme"\n[[app]]\nid = 1\nowner = "acne"',
-            ["who.toml:5:1: app[0].owner: 'acne' is no account; did you mean 'acme'?"],
+            ["who.toml:5:1: app[0].owner: 'acne' is not an account; did you mean 'acme'?"],
         ),
         (
             '[[organization]]\nlogin = "acme"\n[[app]]\nid = 1\nowner = "acme"\n[[app]]\nid = 1\nowner = "acme"',
-            ["who.toml:7:1: app[1].id: 1 is the number of two apps"],
+            ["who.toml:7:1: app[1].id: 1 is the id of two apps"],
         ),
         (
             '[[repository]]\nname = "site"',
-            ["who.toml:2:1: repository[0].name: 'site' is no repository: write its owner and its name, as acme/site"],
+            ["who.toml:2:1: repository[0].name: 'site' is not a repository: write owner and name, such as acme/site"],
         ),
     ],
 )
-def test_a_mistake_is_told_with_file_line_column_and_how_to_mend_it(text: str, said: list[str]) -> None:
-    assert problems_of(text) == said
+def test_a_problem_is_reported_with_its_location_and_how_to_fix_it(text: str, expected: list[str]) -> None:
+    assert problems_of(text) == expected
 
 
-def test_a_secret_written_in_the_place_of_its_hash_is_not_repeated() -> None:
+def test_a_secret_in_place_of_its_hash_is_not_printed() -> None:
     text = '[[user]]\nlogin = "a"\ntokens = [{ sha256 = "ghp_secret" }]'
 
     assert "ghp_secret" not in problems_of(text)[0]

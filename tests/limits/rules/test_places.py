@@ -1,4 +1,4 @@
-"""Where keys and elements of a TOML document stand."""
+"""Locations of keys and elements in a TOML document."""
 
 import tomllib
 from typing import Any
@@ -10,7 +10,7 @@ from wharf.limits.toml.locations import KeyPath, find_locations
 from wharf.limits.toml.problems import SourceLocation
 
 
-def test_keys_tables_elements_and_inner_tables_have_places() -> None:
+def test_keys_tables_elements_and_inner_tables_have_locations() -> None:
     text = "\n".join(
         [
             '# a comment with [brackets] = and "quotes"',
@@ -82,7 +82,7 @@ values = st.recursive(
 
 
 @given(st.dictionaries(st.sampled_from(["a", "b", "c.d", '"e f"']), values, max_size=4))
-def test_every_key_and_element_of_a_valid_document_has_a_place(pairs: dict[str, str]) -> None:
+def test_every_key_and_element_of_a_valid_document_has_a_location(pairs: dict[str, str]) -> None:
     text = "\n".join(f"{key} = {value} # note" for key, value in pairs.items())
     document = tomllib.loads(text)
 

@@ -1,4 +1,4 @@
-"""Reading a rules file: what it may say, and what is said of its mistakes."""
+"""Rules files: their content and their problems."""
 
 from collections.abc import Mapping
 
@@ -47,7 +47,7 @@ def test_the_example_of_the_design_is_read() -> None:
     assert (ceilings, search.window_ms, search.scope) == ((30, 10), 60_000, ("user",))
 
 
-def test_a_file_without_anything_is_the_built_in_profile() -> None:
+def test_an_empty_file_gives_the_built_in_profile() -> None:
     assert [rule.name for rule in read_rules("").rules] == [rule.name for rule in CODE_HOST.rules]
 
 
@@ -57,20 +57,20 @@ def test_rules_of_the_file_come_before_those_of_the_profile() -> None:
     assert [rule.name for rule in rules][:2] == ["mine", CODE_HOST.rules[0].name]
 
 
-def test_a_rule_with_a_built_in_name_changes_only_the_keys_that_it_gives() -> None:
+def test_a_rule_with_a_built_in_name_changes_only_the_keys_that_it_sets() -> None:
     before = next(rule for rule in CODE_HOST.rules if rule.name == "points")
     after = rule_of('[[rule]]\nname = "points"\nceiling = 5\n', "points")
 
     assert (after.per_endpoint, after.window_ms, after.ceilings[CallerClass.USER]) == (True, before.window_ms, 5)
 
 
-def test_a_rule_with_a_built_in_name_stays_in_its_place() -> None:
+def test_a_rule_with_a_built_in_name_keeps_its_position() -> None:
     rules = read_rules('[[rule]]\nname = "points"\nceiling = 5\n').rules
 
     assert [rule.name for rule in rules] == [rule.name for rule in CODE_HOST.rules]
 
 
-def test_an_endpoint_of_the_file_is_described_before_the_same_of_the_profile() -> None:
+def test_an_endpoint_of_the_file_precedes_that_of_the_profile() -> None:
     desk = Desk('[[endpoint]]\nmatch = "POST /gists"\npoints = 3\n')
     costs = {charge.name: charge.cost for charge in desk.send(a_user(), "/gists", method="POST").charges}
 
@@ -81,19 +81,19 @@ def test_a_ceiling_may_be_one_number_for_all() -> None:
     assert set(rule_of(REST + '[[rule]]\nname = "mine"\nceiling = 7\n').ceilings.values()) == {7}
 
 
-def test_any_stands_for_those_that_are_not_named() -> None:
+def test_any_applies_to_all_classes_that_are_not_named() -> None:
     ceilings = rule_of(REST + '[[rule]]\nname = "mine"\nceiling = { any = 7, none = 1 }\n').ceilings
 
     assert (ceilings[CallerClass.NONE], ceilings[CallerClass.WORKFLOW]) == (1, 7)
 
 
-def test_credential_stands_for_all_but_those_without_one_and_what_is_named_is_stronger() -> None:
+def test_credential_applies_to_all_callers_with_one_and_named_classes_take_precedence() -> None:
     ceilings = rule_of(REST + '[[rule]]\nname = "mine"\nceiling = { client = 1, credential = 7, any = 3 }\n').ceilings
 
     assert (ceilings[CallerClass.NONE], ceilings[CallerClass.USER], ceilings[CallerClass.CLIENT]) == (3, 7, 1)
 
 
-def test_callers_that_a_ceiling_does_not_name_do_not_meet_the_rule() -> None:
+def test_a_rule_does_not_apply_to_callers_that_its_ceiling_does_not_name() -> None:
     rule = rule_of(REST + '[[rule]]\nname = "mine"\nceiling = { user = 7 }\n')
 
     assert [case for case in CallerClass if rule.applies_to(case)] == [CallerClass.USER, CallerClass.USER_ENTERPRISE]
@@ -121,7 +121,7 @@ def test_durations_are_written_with_their_units(text: str, milliseconds: int) ->
         ("connections", Algorithm.LEASES),
     ],
 )
-def test_what_is_counted_decides_how_unless_a_rule_says_otherwise(counts: str, algorithm: Algorithm) -> None:
+def test_the_counted_unit_selects_the_algorithm_unless_the_rule_sets_one(counts: str, algorithm: Algorithm) -> None:
     rule = rule_of(REST + f'[[rule]]\nname = "mine"\nceiling = 1\ncounts = "{counts}"\n')
 
     assert (rule.counts, rule.algorithm) == (CountedUnit(counts), algorithm)
@@ -133,7 +133,7 @@ def test_a_rule_knows_its_file_and_line() -> None:
     assert [(rule.file, rule.line) for rule in rules if rule.name == "mine"] == [("mine.toml", 7)]
 
 
-def test_a_profile_can_be_left_out() -> None:
+def test_a_file_can_do_without_a_profile() -> None:
     assert [rule.name for rule in read_rules('profile = "none"\n' + REST).rules] == ["core"]
 
 
@@ -162,17 +162,17 @@ def test_the_tables_of_points_graphql_and_bans_are_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "expected"),
     [
-        ("x = = 1", ["mine.toml:1:5: is not TOML: Invalid value"]),
-        ('[[rule]]\nname = "a', ["mine.toml:2:10: is not TOML: Unterminated string"]),
+        ("x = = 1", ["mine.toml:1:5: is not valid TOML: Invalid value"]),
+        ('[[rule]]\nname = "a', ["mine.toml:2:10: is not valid TOML: Unterminated string"]),
         (
             'profil = "code-host"',
             ["mine.toml:1:1: profil: is not known; did you mean 'profile'?"],
         ),
         (
             'profile = "code-hoast"',
-            ["mine.toml:1:1: profile: 'code-hoast' is no profile; did you mean 'code-host'?"],
+            ["mine.toml:1:1: profile: 'code-hoast' is not a profile; did you mean 'code-host'?"],
         ),
         (
             '[[rule]]\nname = "core"\n  ceilng = 3',
@@ -181,18 +181,18 @@ def test_the_tables_of_points_graphql_and_bans_are_read() -> None:
         (
             '[[rule]]\nname = "core"\nceiling = { usr = 3 }',
             [
-                "mine.toml:3:1: rule[0].ceiling: 'usr' is no kind of caller: there are any, credential, none, user, "
+                "mine.toml:3:1: rule[0].ceiling: 'usr' is not a class of callers: known are any, credential, none, user, "
                 "user_enterprise, installation, installation_enterprise, client, client_enterprise, workflow, "
                 "workflow_enterprise, machine"
             ],
         ),
         (
             '[[rule]]\nname = "core"\nwindow = "1 hour"',
-            ['mine.toml:3:1: rule[0].window: "1 hour" is no duration: write "30s", "1m", "1h30m" or "7d"'],
+            ['mine.toml:3:1: rule[0].window: "1 hour" is not a duration: write "30s", "1m", "1h30m" or "7d"'],
         ),
         (
             '[[rule]]\nname = "core"\nwindow = 60',
-            ['mine.toml:3:1: rule[0].window: 60 is no duration: write "30s", "1m", "1h30m" or "7d"'],
+            ['mine.toml:3:1: rule[0].window: 60 is not a duration: write "30s", "1m", "1h30m" or "7d"'],
         ),
         (
             '[[rule]]\nname = "core"\nshadow = 1',
@@ -200,27 +200,27 @@ def test_the_tables_of_points_graphql_and_bans_are_read() -> None:
         ),
         (
             '[[rule]]\nname = "core"\nslices = 0',
-            ["mine.toml:3:1: rule[0].slices: 0 is no whole number from 1 to 60"],
+            ["mine.toml:3:1: rule[0].slices: 0 is not a whole number from 1 to 60"],
         ),
         (
             '[[rule]]\nname = "core"\ncounts = "bytes"',
             [
-                'mine.toml:3:1: rule[0].counts: "bytes" is not known: there are requests, query_cost, points, content, '
+                'mine.toml:3:1: rule[0].counts: "bytes" is not known: known are requests, query_cost, points, content, '
                 "cpu_ms, connections, failed_logins"
             ],
         ),
         (
             '[[rule]]\nname = "core"\nmatch = [\n  "GET /a",\n  "/b",\n]',
             [
-                "mine.toml:5:3: rule[0].match: '/b' is no pattern: write a method and a path, such as 'GET /search/*' "
+                "mine.toml:5:3: rule[0].match: '/b' is not a pattern: write a method and a path, such as 'GET /search/*' "
                 "or '* /files/{id}'"
             ],
         ),
         (
             '[[rule]]\nname = "core"\nmatch = "GET /a/*/b"',
             [
-                "mine.toml:3:1: rule[0].match: 'GET /a/*/b': the segment '*' is neither text nor '{name}'; '*' stands "
-                "only at the end of a path"
+                "mine.toml:3:1: rule[0].match: 'GET /a/*/b': the segment '*' is neither text nor '{name}'; '*' is "
+                "only allowed as the last segment"
             ],
         ),
         (
@@ -229,70 +229,74 @@ def test_the_tables_of_points_graphql_and_bans_are_read() -> None:
         ),
         (
             '[[rule]]\nname = "core"\nscope = ["user", "user"]',
-            ["mine.toml:3:1: rule[0].scope: is one member or a pair of two different ones"],
+            ["mine.toml:3:1: rule[0].scope: must be one member or two different members"],
         ),
         (
             '[[rule]]\nname = "Core Limit"\nceiling = 1',
             [
-                'mine.toml:2:1: rule[0].name: "Core Limit" is no name: use small letters, digits and `_`, beginning '
-                "with a letter, 64 at most"
+                'mine.toml:2:1: rule[0].name: "Core Limit" is not a name: use lowercase letters, digits and `_`, '
+                "starting with a letter, at most 64 characters"
             ],
         ),
         (
             '[[rule]]\nname = "core"\n[[rule]]\nname = "core"',
             ["mine.toml:3:1: rule[1].name: 'core' is the name of two rules"],
         ),
-        ("rule = 3", ["mine.toml:1:1: rule: is a list of tables: write [[rule]]"]),
-        ("ban = 3", ["mine.toml:1:1: ban: 3 is no table: write [ban]"]),
-        ('[[rule]]\nname = "core"\nscale = 1', ["mine.toml:3:1: rule[0].scale: is a table: write [rule.scale]"]),
+        ("rule = 3", ["mine.toml:1:1: rule: must be a list of tables: write [[rule]]"]),
+        ("ban = 3", ["mine.toml:1:1: ban: 3 is not a table: write [ban]"]),
+        ('[[rule]]\nname = "core"\nscale = 1', ["mine.toml:3:1: rule[0].scale: must be a table: write [rule.scale]"]),
         (
             '[[rule]]\nname = "core"\n[rule.scale]\nper_repo = 1',
             ["mine.toml:4:1: rule[0].scale.per_repo: is not known; did you mean 'per_repository'?"],
         ),
         (
             '[[rule]]\nname = "core"\nhidden = true',
-            ["mine.toml:3:1: rule core: hidden: a primary limit is always told"],
+            ["mine.toml:3:1: rule core: hidden: a primary limit cannot be hidden: headers always report it"],
         ),
         (
             '[[rule]]\nname = "core"\ncounts = "points"',
             [
-                "mine.toml:3:1: rule core: counts: a primary limit counts requests or query_cost, in a window: its end "
-                "is told in headers"
+                "mine.toml:3:1: rule core: counts: a primary limit must count requests or query_cost in "
+                "a window, because headers report its end"
             ],
         ),
         (
             '[[rule]]\nname = "cpu"\nalgorithm = "slices"',
-            ["mine.toml:3:1: rule cpu: algorithm: CPU time is counted by a meter, and a meter counts nothing else"],
+            [
+                "mine.toml:3:1: rule cpu: algorithm: CPU time must be counted by a meter, and a meter counts nothing else"
+            ],
         ),
         (
             '[[rule]]\nname = "concurrent"\nalgorithm = "slices"',
             [
-                "mine.toml:3:1: rule concurrent: algorithm: connections are counted by leases, and leases count "
+                "mine.toml:3:1: rule concurrent: algorithm: connections must be counted by leases, and leases count "
                 "nothing else"
             ],
         ),
         (
             '[[rule]]\nname = "points"\nwas = "core"',
-            ["mine.toml:3:1: rule points: was: 'core' is still the name of a rule: a counter cannot belong to both"],
+            [
+                "mine.toml:3:1: rule points: was: 'core' is still the name of a rule: a counter cannot belong to both rules"
+            ],
         ),
         (
             '[[rule]]\nname = "points"\nobjects_most = 3',
-            ["mine.toml:3:1: rule points: objects_most: is for a primary limit: give the rule a `resource`"],
+            ["mine.toml:3:1: rule points: objects_most: is only allowed for a primary limit: set a `resource`"],
         ),
         (
             'profile = "none"',
             [
-                "mine.toml:1:1: no primary limit holds for all other requests of none, user, installation, client, "
-                "workflow: give a rule with a `resource`, without `match`, with a ceiling for them"
+                "mine.toml:1:1: no primary limit applies to all other requests of none, user, installation, client, "
+                "workflow: add a rule with a `resource`, without `match`, and with a ceiling for them"
             ],
         ),
     ],
 )
-def test_a_mistake_is_told_with_file_line_column_and_how_to_mend_it(text: str, said: list[str]) -> None:
-    assert problems_of(text) == said
+def test_a_problem_is_reported_with_its_location_and_how_to_fix_it(text: str, expected: list[str]) -> None:
+    assert problems_of(text) == expected
 
 
-def test_all_mistakes_are_told_at_once_in_the_order_of_the_file() -> None:
+def test_all_problems_are_reported_together_in_the_order_of_the_file() -> None:
     found = problems_of('[[rule]]\nshadow = 1\nwindow = 3\n[[endpoint]]\npoints = "x"\n')
 
     assert [problem.split(": ")[:2] for problem in found] == [
@@ -305,11 +309,11 @@ def test_all_mistakes_are_told_at_once_in_the_order_of_the_file() -> None:
     ]
 
 
-def test_a_file_nested_beyond_reason_is_refused_and_nothing_breaks() -> None:
+def test_a_file_nested_too_deeply_is_rejected() -> None:
     assert problems_of("a = " + "[" * 100_000)[0].startswith("mine.toml:1:")
 
 
-def test_a_table_of_ceilings_over_a_built_in_rule_changes_whom_it_names_and_a_number_changes_all() -> None:
+def test_a_table_of_ceilings_changes_the_named_classes_and_a_number_changes_all() -> None:
     def core(text: str) -> Mapping[CallerClass, int]:
         rules = read_rules(f'[[rule]]\nname = "core"\nceiling = {text}\n')
         return next(rule for rule in rules.rules if rule.name == "core").ceilings

@@ -1,4 +1,4 @@
-"""The page about rules files: its tables are the declarations, and its examples are read."""
+"""The page about rules files: generated tables and valid examples."""
 
 import re
 from pathlib import Path
@@ -14,7 +14,7 @@ WRITTEN = (Path(__file__).parents[3] / PAGE).read_text("utf-8")
 EXAMPLES = re.findall(r"```toml\n(.*?)```", WRITTEN, re.DOTALL)
 
 
-def test_the_page_is_what_the_declarations_say() -> None:
+def test_the_page_is_generated_from_the_schema() -> None:
     assert render_page(WRITTEN) == WRITTEN
 
 
@@ -27,14 +27,14 @@ def test_every_rule_of_the_profile_is_on_the_page() -> None:
     assert [rule.name for rule in read_profile().rules if f"| `{rule.name}` |" not in WRITTEN] == []
 
 
-def test_every_key_says_what_it_is_for_in_sentences() -> None:
+def test_every_key_is_described_in_sentences() -> None:
     keys = [key for table in (*RULES_TABLES, *DIRECTORY_TABLES) for key in table.keys]
 
     assert [key.name for key in keys if not key.description.endswith(".")] == []
 
 
 @pytest.mark.parametrize("text", EXAMPLES[:2])
-def test_the_examples_of_rules_are_read_and_nothing_is_to_be_said_of_them(text: str) -> None:
+def test_the_examples_of_rules_are_valid_and_lint_finds_nothing(text: str) -> None:
     assert [str(finding) for finding in lint_rules(read_rules(text)) if finding.severity.value != "note"] == []
 
 
@@ -44,10 +44,10 @@ def test_the_example_of_a_directory_is_read() -> None:
     assert (len(register.tokens), list(register.installations), len(EXAMPLES)) == (2, [71], 3)
 
 
-def test_the_example_of_mistakes_is_what_is_said_of_them() -> None:
+def test_the_example_of_problems_is_what_is_reported() -> None:
     text = '\n\n[[rule]]\nceilng = 3\n[[rule]]\nmatch = [\n  "/search",\n]'
-    said = re.findall(r"```text\n(.*?)```", WRITTEN, re.DOTALL)[0].splitlines()
+    expected_lines = re.findall(r"```text\n(.*?)```", WRITTEN, re.DOTALL)[0].splitlines()
     with pytest.raises(Exception, match="is not known") as refused:
         read_rules(text)
 
-    assert [line for line in said if line not in str(refused.value).splitlines()] == []
+    assert [line for line in expected_lines if line not in str(refused.value).splitlines()] == []

@@ -1,7 +1,6 @@
-"""Every sentence of the contract on rate limits that can be tested, in short, with the tests that hold it.
+"""Every testable sentence of the contract on rate limits, in short, with its tests.
 
-What a table or sentence only describes, what it says is not shown, and what is asked of people (to keep a secret off the
-devices of users) is no rule for a limiter.
+Sentences that only describe something, that name undisclosed values, or that address users have no test.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,7 +14,7 @@ CONTRACT: Final[Mapping[str, Tests]] = {
             "test_unauthenticated_60_requests_per_hour_per_originating_ip_address"
         ],
         "two kinds of limit exist, primary and secondary": [
-            "test_5_2_messages_of_the_two_kinds_hold_the_words_that_clients_look_for_and_not_each_others"
+            "test_5_2_messages_of_each_kind_contain_the_text_that_clients_search_for"
         ],
         "search endpoints have more restrictive primary limits": [
             "test_search_endpoints_have_more_restrictive_primary_limits"
@@ -60,8 +59,8 @@ CONTRACT: Final[Mapping[str, Tests]] = {
             "test_primary_exceeded_ends_when_time_reaches_x_ratelimit_reset"
         ],
         "within to secondary exceeded": ["test_within_limits_a_secondary_condition_leads_to_secondary_exceeded"],
-        "going on while limited stays there": ["test_limited_callers_who_go_on_stay_limited"],
-        "and may be banned": ["test_limited_callers_who_go_on_may_be_banned"],
+        "going on while limited stays there": ["test_limited_callers_that_continue_stay_limited"],
+        "and may be banned": ["test_limited_callers_that_continue_may_be_banned"],
     },
     "endpoints": {
         "GET /rate_limit does not count against the primary limit": [
@@ -103,7 +102,7 @@ CONTRACT: Final[Mapping[str, Tests]] = {
         "4: an error after a number of retries": ["test_it_gives_up_after_a_number_of_tries_and_says_until_when"],
         "never a retry while limited": ["test_a_client_never_asks_again_while_it_is_limited"],
         "5: going on may be a ban": [
-            "test_4_3_over_60_refusals_in_each_of_three_minutes_running_are_a_ban_of_ten_minutes"
+            "test_4_3_over_60_refusals_in_each_of_three_consecutive_minutes_are_a_ban_of_ten_minutes"
         ],
     },
     "primary limits": {

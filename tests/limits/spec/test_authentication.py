@@ -1,4 +1,4 @@
-"""The table of credentials, row by row: recognised from the header, and whose use they are counted against."""
+"""The table of credentials, row by row: recognition from the header, and the owner that is charged."""
 
 import base64
 
@@ -15,8 +15,8 @@ NOW_MS = 1_800_000_000_000
 
 
 def token(value: str, **more: str) -> str:
-    given = "".join(f", {key} = {text}" for key, text in more.items())
-    return f'{{ sha256 = "{hash_secret(value)}"{given} }}'
+    fields = "".join(f", {key} = {text}" for key, text in more.items())
+    return f'{{ sha256 = "{hash_secret(value)}"{fields} }}'
 
 
 DIRECTORY: MemoryDirectory = read_directory(
@@ -83,7 +83,7 @@ DIRECTORY: MemoryDirectory = read_directory(
 )
 
 
-def recognise(
+def recognize(
     authorization: str | None, *, path: str = "/meta", address: str = "192.0.2.7", query: str = ""
 ) -> Caller | UnrecognizedCredential:
     parsed = parse_address(address)
@@ -91,8 +91,8 @@ def recognise(
     return CallerRecognizer(DIRECTORY).recognize(read_credential(authorization, query), parsed, path, NOW_MS)
 
 
-def known(authorization: str | None, *, path: str = "/meta", address: str = "192.0.2.7") -> Caller:
-    caller = recognise(authorization, path=path, address=address)
+def recognize_caller(authorization: str | None, *, path: str = "/meta", address: str = "192.0.2.7") -> Caller:
+    caller = recognize(authorization, path=path, address=address)
     assert isinstance(caller, Caller), caller
     return caller
 
@@ -102,7 +102,7 @@ def basic(name: str, secret: str) -> str:
 
 
 def test_none_is_counted_against_the_originating_ip_address_not_a_user_or_application() -> None:
-    caller = known(None)
+    caller = recognize_caller(None)
 
     assert (caller.kind, caller.owner, caller.user, caller.app) == (
         CredentialKind.NONE,
@@ -114,7 +114,7 @@ def test_none_is_counted_against_the_originating_ip_address_not_a_user_or_applic
 
 @pytest.mark.parametrize("value", ["ghp_personal", "github_pat_fine"])
 def test_a_personal_access_token_is_counted_against_the_users_personal_limit(value: str) -> None:
-    caller = known(f"token {value}")
+    caller = recognize_caller(f"token {value}")
 
     assert (caller.kind, caller.owner, caller.caller_class) == (
         CredentialKind.PERSONAL_TOKEN,
@@ -124,13 +124,13 @@ def test_a_personal_access_token_is_counted_against_the_users_personal_limit(val
 
 
 def test_an_authorized_app_is_counted_against_the_users_limit_combined_with_other_apps_and_tokens() -> None:
-    caller = known("Bearer gho_plain")
+    caller = recognize_caller("Bearer gho_plain")
 
-    assert (caller.kind, caller.owner) == (CredentialKind.OAUTH_TOKEN, known("token ghp_personal").owner)
+    assert (caller.kind, caller.owner) == (CredentialKind.OAUTH_TOKEN, recognize_caller("token ghp_personal").owner)
 
 
 def test_an_app_installation_access_token_is_counted_against_the_installations_limit() -> None:
-    caller = known("Bearer ghs_small")
+    caller = recognize_caller("Bearer ghs_small")
 
     assert (caller.kind, caller.owner, caller.repositories, caller.members) == (
         CredentialKind.INSTALLATION_TOKEN,
@@ -141,13 +141,13 @@ def test_an_app_installation_access_token_is_counted_against_the_installations_l
 
 
 def test_an_app_user_access_token_is_counted_against_the_authenticated_users_limit() -> None:
-    caller = known("Bearer ghu_plain")
+    caller = recognize_caller("Bearer ghu_plain")
 
     assert (caller.kind, caller.owner, caller.app) == (CredentialKind.APP_USER_TOKEN, "user:ada", "app:7")
 
 
 def test_client_id_and_client_secret_are_counted_per_oauth_app() -> None:
-    caller = known(basic("client-8", "secret-8"))
+    caller = recognize_caller(basic("client-8", "secret-8"))
 
     assert (caller.kind, caller.owner, caller.caller_class) == (
         CredentialKind.CLIENT_SECRET,
@@ -157,7 +157,7 @@ def test_client_id_and_client_secret_are_counted_per_oauth_app() -> None:
 
 
 def test_a_built_in_workflow_token_is_counted_per_repository() -> None:
-    caller = known("Bearer ghs_workflow")
+    caller = recognize_caller("Bearer ghs_workflow")
 
     assert (caller.kind, caller.owner, caller.caller_class) == (
         CredentialKind.WORKFLOW_TOKEN,
@@ -170,35 +170,35 @@ def test_a_built_in_workflow_token_is_counted_per_repository() -> None:
 
 
 def test_an_app_owned_by_an_enterprise_tier_organization_raises_all_its_users() -> None:
-    assert [known(f"token {value}").caller_class for value in ("ghu_owned", "ghu_outsider")] == [
+    assert [recognize_caller(f"token {value}").caller_class for value in ("ghu_owned", "ghu_outsider")] == [
         CallerClass.USER_ENTERPRISE
     ] * 2
 
 
 def test_an_oauth_app_owned_by_an_enterprise_tier_organization_raises_its_members_only() -> None:
-    assert [known(f"token {value}").caller_class for value in ("gho_owned", "gho_outsider")] == [
+    assert [recognize_caller(f"token {value}").caller_class for value in ("gho_owned", "gho_outsider")] == [
         CallerClass.USER_ENTERPRISE,
         CallerClass.USER,
     ]
 
 
 def test_an_oauth_app_approved_by_an_enterprise_tier_organization_raises_its_members() -> None:
-    assert known("token gho_approved").caller_class is CallerClass.USER_ENTERPRISE
+    assert recognize_caller("token gho_approved").caller_class is CallerClass.USER_ENTERPRISE
 
 
 @pytest.mark.parametrize("value", ["ghs_acme", "ghs_holding", "ghs_daughter"])
 def test_an_installation_on_an_enterprise_tier_organization_or_an_enterprise_is_raised(value: str) -> None:
-    assert known(f"token {value}").caller_class is CallerClass.INSTALLATION_ENTERPRISE
+    assert recognize_caller(f"token {value}").caller_class is CallerClass.INSTALLATION_ENTERPRISE
 
 
 def test_users_count_for_an_installation_on_an_organization_only() -> None:
-    caller = known("token ghs_person")
+    caller = recognize_caller("token ghs_person")
 
     assert (caller.repositories, caller.members) == (40, 0)
 
 
 def test_a_client_secret_of_an_app_owned_by_an_enterprise_tier_organization_is_raised() -> None:
-    assert known(basic("client-10", "secret-10")).caller_class is CallerClass.CLIENT_ENTERPRISE
+    assert recognize_caller(basic("client-10", "secret-10")).caller_class is CallerClass.CLIENT_ENTERPRISE
 
 
 @pytest.mark.parametrize(
@@ -213,14 +213,17 @@ def test_a_client_secret_of_an_app_owned_by_an_enterprise_tier_organization_is_r
     ],
 )
 def test_a_workflow_token_is_raised_for_resources_of_an_enterprise_account(path: str, case: CallerClass) -> None:
-    assert (known("token ghs_workflow", path=path).caller_class, known("token ghs_workflow", path=path).owner) == (
+    assert (
+        recognize_caller("token ghs_workflow", path=path).caller_class,
+        recognize_caller("token ghs_workflow", path=path).owner,
+    ) == (
         case,
         "repository:small/site",
     )
 
 
-def test_a_workflow_of_an_enterprise_account_is_raised_where_a_path_leads_to_no_account() -> None:
-    assert known("token ghs_workflow_acme").caller_class is CallerClass.WORKFLOW_ENTERPRISE
+def test_a_workflow_of_an_enterprise_account_is_raised_if_the_path_names_no_account() -> None:
+    assert recognize_caller("token ghs_workflow_acme").caller_class is CallerClass.WORKFLOW_ENTERPRISE
 
 
 # -- what is refused -----------------------------------------------------------------------------------------------
@@ -244,17 +247,17 @@ def test_a_workflow_of_an_enterprise_account_is_raised_where_a_path_leads_to_no_
         "token caf\u00e9",
     ],
 )
-def test_an_unknown_or_revoked_or_malformed_credential_is_no_caller(authorization: str) -> None:
-    assert recognise(authorization) == UnrecognizedCredential("Bad credentials")
+def test_an_unknown_revoked_or_malformed_credential_is_rejected(authorization: str) -> None:
+    assert recognize(authorization) == UnrecognizedCredential("Bad credentials")
 
 
-def test_another_scheme_is_refused_with_what_to_write() -> None:
-    assert recognise("Digest x") == UnrecognizedCredential(
-        "The Authorization header is not read: write 'Bearer' and a token, or use basic authentication."
+def test_another_scheme_is_rejected_with_an_example() -> None:
+    assert recognize("Digest x") == UnrecognizedCredential(
+        "The scheme of the Authorization header is not supported. Send 'Bearer' and a token, or use basic authentication."
     )
 
 
-def test_a_token_that_says_it_is_of_another_kind_is_no_caller() -> None:
+def test_a_token_with_the_prefix_of_another_kind_is_rejected() -> None:
     register = read_directory(f'[[user]]\nlogin = "ada"\ntokens = [{token("ghs_mine")}]')
     address = parse_address("192.0.2.7")
     assert address is not None
@@ -267,17 +270,17 @@ def test_a_token_that_says_it_is_of_another_kind_is_no_caller() -> None:
 
 @pytest.mark.parametrize("query", ["access_token=x", "a=1&client_secret=y"])
 def test_credentials_in_the_query_are_refused(query: str) -> None:
-    assert recognise(None, query=query) == UnrecognizedCredential(
-        "Credentials are not taken from the query: send them in the Authorization header."
+    assert recognize(None, query=query) == UnrecognizedCredential(
+        "Credentials in the query string are not accepted. Send them in the Authorization header."
     )
 
 
 @pytest.mark.parametrize(("name", "secret"), [("ada", "ghp_personal"), ("x", "ghp_personal"), ("ghp_personal", "")])
 def test_a_token_may_be_sent_by_basic_authentication_as_git_does(name: str, secret: str) -> None:
-    assert known(basic(name, secret)).owner == "user:ada"
+    assert recognize_caller(basic(name, secret)).owner == "user:ada"
 
 
-def test_the_same_credential_from_the_same_place_is_the_same_caller() -> None:
+def test_the_same_credential_from_the_same_address_is_the_same_caller() -> None:
     recognition = CallerRecognizer(DIRECTORY)
     address = parse_address("192.0.2.7")
     assert address is not None
@@ -286,7 +289,7 @@ def test_the_same_credential_from_the_same_place_is_the_same_caller() -> None:
     assert recognition.recognize(shown, address, "/a", NOW_MS) is recognition.recognize(shown, address, "/b", NOW_MS)
 
 
-def test_a_token_ends_at_its_moment_though_it_was_recognised_before() -> None:
+def test_a_token_expires_although_it_was_recognized_before() -> None:
     register = read_directory(f'[[user]]\nlogin = "ada"\ntokens = [{token("ghp_x", expires="2027-01-01T00:00:00Z")}]')
     recognition = CallerRecognizer(register)
     address = parse_address("192.0.2.7")

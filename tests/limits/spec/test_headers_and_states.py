@@ -1,4 +1,4 @@
-"""The headers on every response, and the table of states."""
+"""The headers of every response, and the table of states."""
 
 import msgspec
 import pytest
@@ -11,8 +11,8 @@ ISSUES = "/repos/acme/site/issues"
 FIVE = [f"x-ratelimit-{name}" for name in ("limit", "remaining", "used", "reset", "resource")]
 
 
-def spent() -> tuple[Desk, LimitDecision]:
-    """A desk at which an address has used all of its hour, and the refusal that follows."""
+def make_exhausted_desk() -> tuple[Desk, LimitDecision]:
+    """Return a limiter in which an address has used up its hourly limit, and the refusal that follows."""
     desk = Desk()
     desk.send_many(60, anonymous())
     return desk, desk.send(anonymous())
@@ -22,7 +22,7 @@ def spent() -> tuple[Desk, LimitDecision]:
 
 
 def test_the_rate_limit_status_is_carried_by_headers_of_admitted_and_refused_responses() -> None:
-    desk, refused = spent()
+    desk, refused = make_exhausted_desk()
     admitted = desk.send(a_user())
 
     assert [[name for name in FIVE if name in desk.headers(decision)] for decision in (admitted, refused)] == [
@@ -91,13 +91,13 @@ def test_within_limits_a_counted_request_decreases_remaining_and_increases_used(
 
 
 def test_within_limits_a_request_beyond_the_primary_limit_leads_to_primary_exceeded_with_remaining_0() -> None:
-    desk, refused = spent()
+    desk, refused = make_exhausted_desk()
 
     assert (refused.verdict, desk.headers(refused)["x-ratelimit-remaining"]) == (Verdict.PRIMARY, "0")
 
 
 def test_primary_exceeded_ends_when_time_reaches_x_ratelimit_reset() -> None:
-    desk, refused = spent()
+    desk, refused = make_exhausted_desk()
     desk.now_ms = refused.reset_s * SECOND_MS - 1
     just_before = desk.send(anonymous()).verdict
     desk.now_ms = refused.reset_s * SECOND_MS
@@ -112,13 +112,13 @@ def test_within_limits_a_secondary_condition_leads_to_secondary_exceeded() -> No
     assert desk.send(a_user(), ISSUES).verdict is Verdict.SECONDARY
 
 
-def test_limited_callers_who_go_on_stay_limited() -> None:
-    desk, _ = spent()
+def test_limited_callers_that_continue_stay_limited() -> None:
+    desk, _ = make_exhausted_desk()
 
     assert {desk.send(anonymous()).verdict for _ in range(20)} == {Verdict.PRIMARY}
 
 
-def test_limited_callers_who_go_on_may_be_banned() -> None:
+def test_limited_callers_that_continue_may_be_banned() -> None:
     desk = Desk()
     app = a_user(app="app:9")
     desk.send_many(10, app, "/search/code", every_ms=100)
@@ -138,7 +138,7 @@ def body_of(desk: Desk, decision: LimitDecision) -> dict[str, object]:
 
 
 def test_1_a_primary_limit_answers_403_or_429_with_remaining_0() -> None:
-    desk, refused = spent()
+    desk, refused = make_exhausted_desk()
     refusal = desk.refusal(refused, anonymous())
 
     assert (refusal.status, dict(refusal.headers)["x-ratelimit-remaining"]) == (403, "0")
@@ -153,14 +153,14 @@ def test_2_a_secondary_limit_answers_403_or_429_with_a_message_stating_that_a_se
 
 
 def test_3_a_client_that_waits_for_reset_after_a_primary_exceedance_is_admitted() -> None:
-    desk, refused = spent()
+    desk, refused = make_exhausted_desk()
     desk.now_ms = refused.reset_s * SECOND_MS
 
     assert desk.send(anonymous()).is_admitted
 
 
 def test_4_a_client_that_waits_for_retry_after_is_admitted() -> None:
-    desk, refused = spent()
+    desk, refused = make_exhausted_desk()
     desk.wait((refused.retry_after_s or 0) * SECOND_MS)
 
     assert desk.send(anonymous()).is_admitted
@@ -173,7 +173,7 @@ def test_4_remaining_is_above_0_on_a_purely_secondary_refusal_so_that_clients_do
     assert desk.headers(desk.send(a_user(), ISSUES))["x-ratelimit-remaining"] == "4100"
 
 
-def test_4_a_client_that_waits_a_minute_after_a_points_limit_has_room_within_the_next_slice() -> None:
+def test_4_a_client_that_waits_a_minute_after_a_points_limit_is_admitted_within_the_next_slice() -> None:
     desk = Desk()
     desk.send_many(900, a_user(), ISSUES)
     desk.wait(MINUTE_MS + 5 * SECOND_MS)
@@ -182,7 +182,7 @@ def test_4_a_client_that_waits_a_minute_after_a_points_limit_has_room_within_the
 
 
 def test_6_the_body_of_an_error_is_json_with_message_and_documentation_url() -> None:
-    desk, refused = spent()
+    desk, refused = make_exhausted_desk()
     body = body_of(desk, refused)
 
     assert (str(body["message"]).startswith("API rate limit exceeded for 192.0.2.7."), body["documentation_url"]) == (

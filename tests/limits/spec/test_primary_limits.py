@@ -1,4 +1,4 @@
-"""The table of primary limits, row by row, held by the built-in profile."""
+"""The table of primary limits, row by row, with the built-in profile."""
 
 import pytest
 
@@ -24,7 +24,7 @@ AUDIT_LOG = "/enterprises/acme/audit-log"
 
 
 def admitted_in_an_hour(caller: Caller, ceiling: int, path: str = "/meta") -> tuple[int, Verdict]:
-    """How many of `ceiling + 1` requests pass that are spread over one window, and what the last one is told."""
+    """Send `ceiling + 1` requests in one window. Return how many are admitted, and the verdict of the last one."""
     desk = Desk()
     every_ms = HOUR_MS // (ceiling + 2)
     admitted = desk.send_many(ceiling, caller, path, every_ms=every_ms)
@@ -99,7 +99,7 @@ def test_large_file_storage_batch_api_100_objects_processed_per_request() -> Non
 
     assert (find_objects_problem(plan, 100), find_objects_problem(plan, 101)) == (
         "",
-        "The batch names 101 objects; at most 100 can be asked for in one request. Send it in several.",
+        "The batch has 101 objects; one request can have at most 100. Send several smaller batches.",
     )
 
 

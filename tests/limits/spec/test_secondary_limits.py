@@ -1,4 +1,4 @@
-"""The table of secondary limits and the table of points, row by row, held by the built-in profile."""
+"""The tables of secondary limits and of points, row by row, with the built-in profile."""
 
 import pytest
 
@@ -74,7 +74,7 @@ def test_requests_that_consume_excessive_compute_in_a_short_period_are_limited()
 
 
 def spend(desk: Desk, path: str, *, cpu_ms: int, every_ms: int, query: QueryFacts | None = None) -> None:
-    """Use CPU time, in ten parts over some time, so that it is not excessive in a short period."""
+    """Use CPU time in ten parts, so that no short period has excessive use."""
     plan = desk.send(a_user(), path, query=query).plan
     for part in range(10):
         desk.counters.add_usage(plan.meter_charges, cpu_ms // 10 + (cpu_ms % 10 if part == 9 else 0), desk.now_ms)
@@ -113,7 +113,7 @@ def test_content_counts_actions_through_the_web_interface_rest_and_graphql_toget
     ) == (["content"], ["content"])
 
 
-def test_reading_makes_no_content() -> None:
+def test_reads_create_no_content() -> None:
     desk = Desk()
     desk.send_many(80, a_user(), ISSUES, method="POST")
 
@@ -197,7 +197,7 @@ def test_there_is_no_way_to_query_the_status_of_a_secondary_limit_unless_an_oper
     assert '"points"' not in desk.headers(decision)["ratelimit"]
 
 
-def test_a_secondary_limit_ends_when_it_has_room() -> None:
+def test_a_secondary_limit_ends_when_a_request_fits_again() -> None:
     desk = Desk()
     desk.send_many(900, a_user(), ISSUES)
     refused = desk.send(a_user(), ISSUES)

@@ -1,4 +1,4 @@
-"""Every sentence of the contract that can be tested, and every numbered rule of the design, has a test that is there."""
+"""Every testable sentence of the contract, and every numbered rule of the design, has a test."""
 
 import ast
 from collections.abc import Iterator
@@ -21,15 +21,15 @@ def names_of_tests() -> frozenset[str]:
     return frozenset(found())
 
 
-def test_every_sentence_of_the_contract_is_held_by_tests_that_are_there() -> None:
-    wanted = {name for sentences in CONTRACT.values() for tests in sentences.values() for name in tests}
+def test_every_sentence_of_the_contract_has_existing_tests() -> None:
+    required_names = {name for sentences in CONTRACT.values() for tests in sentences.values() for name in tests}
 
-    assert wanted - names_of_tests() == set()
+    assert required_names - names_of_tests() == set()
     assert [sentence for sentences in CONTRACT.values() for sentence, tests in sentences.items() if not tests] == []
 
 
-def test_every_numbered_rule_of_the_design_is_held_by_tests_that_are_there() -> None:
-    """By the number in a test's name, or by name."""
+def test_every_numbered_rule_of_the_design_has_existing_tests() -> None:
+    """A rule has a test with its number in the name, or tests that are listed."""
     begun = tuple(f"test_{number.replace('.', '_')}_" for number in NUMBERED)
     numbered = {
         number for number, begins in zip(NUMBERED, begun, strict=True) for n in names_of_tests() if n.startswith(begins)
@@ -39,8 +39,8 @@ def test_every_numbered_rule_of_the_design_is_held_by_tests_that_are_there() -> 
     assert set(NUMBERED) - numbered - set(DESIGN) == set()
 
 
-def test_no_test_is_named_after_a_rule_that_is_not_there() -> None:
-    """Numbers of the contract's errors and of the design's rules, which have one digit, or two of one."""
+def test_no_test_is_named_after_a_missing_rule() -> None:
+    """The numbers are those of the contract's errors (3) and of the design's rules (3 or 3.1)."""
     numbers = {
         tuple(part for part in name.split("_")[1:3] if part.isdigit() and len(part) == 1) for name in names_of_tests()
     }

@@ -1,7 +1,4 @@
-"""What the contract suite needs to know of a store, and the small words in which its tests are written.
-
-A store joins the suite by a module `tests/limits/stores/kind_<name>.py` that declares `KIND`.
-"""
+"""What the contract tests need of a store, and the helpers that they use."""
 
 import asyncio
 import importlib
@@ -28,7 +25,7 @@ T = TypeVar("T")
 
 
 class Clock:
-    """A given clock: it moves only when a test moves it."""
+    """A clock that moves only when a test moves it."""
 
     def __init__(self) -> None:
         self.now_ms = NOON_MS
@@ -40,10 +37,10 @@ class Clock:
 class StoreKind(Protocol):
     name: str
     programs: Sequence[str]
-    """The system programs that its tests start."""
+    """The system programs that the tests of this kind start."""
 
     def fresh(self, rules: RuleSet, clock: Clock) -> AbstractAsyncContextManager[Store]:
-        """A store without counters, on a given clock; closed when left."""
+        """Yield a store without counters that uses this clock, and close it."""
         ...
 
 
@@ -57,7 +54,7 @@ def kinds() -> list[ParameterSet]:
 
 
 class Counter:
-    """A limiter over a store: requests in, decisions out."""
+    """A limiter with a store: it turns requests into decisions."""
 
     def __init__(self, store: Store, rules: RuleSet, clock: Clock) -> None:
         self.store = store
@@ -101,7 +98,7 @@ class Counter:
 
 
 def count(kind: StoreKind, rules: str, scenario: Callable[[Counter], Awaitable[T]]) -> T:
-    """Run a scenario over a fresh store."""
+    """Run a scenario on a new store."""
 
     async def run() -> T:
         clock = Clock()

@@ -1,4 +1,4 @@
-"""Eight processes that count on one Redis, or at one that counts for them, on a clock that is given to all of them."""
+"""Eight processes that count on one Redis, or at one counter server, with a shared clock."""
 
 import asyncio
 import multiprocessing
@@ -25,14 +25,14 @@ PROCESSES = 8
 TICK_MS = 15_000
 TICKS_AN_HOUR = 240
 AT_ONCE = 10
-"""So many requests of each caller are under way at a time: a caller who sent all at once would have used up no lease."""
+"""Concurrent requests of each caller. If all were sent at once, no lease would be used up."""
 Admitted = Counter[tuple[int, int]]
-"""How many requests were admitted, by caller and moment."""
+"""The number of admitted requests by caller and time."""
 Shape = tuple[str, str, int, int, Sequence[int], int | None]
 
 
 def rules_of(minute: int, hour: int) -> str:
-    """A rule of a minute and one of an hour for every user."""
+    """Return a rules file with a limit per minute and one per hour for every user."""
     return only(
         f'[[rule]]\nname = "minutely"\nscope = ["user"]\nalgorithm = "window"\nwindow = "1m"\nceiling = {minute}\n',
         f'[[rule]]\nname = "hourly"\nscope = ["user"]\nalgorithm = "window"\nwindow = "1h"\nceiling = {hour}\n',
@@ -60,11 +60,11 @@ def count_in_eight(
         process.start()
     admitted: Admitted = Counter()
     try:
-        told = 0
-        while told < PROCESSES:
+        ready_count = 0
+        while ready_count < PROCESSES:
             try:
                 admitted.update(results.get(timeout=1))
-                told += 1
+                ready_count += 1
             except queue.Empty:
                 assert not any(process.exitcode for process in processes), "a process failed; its output says why"
     finally:
@@ -138,7 +138,7 @@ async def _count(
     admitted: Admitted = Counter()
 
     async def send(each: int) -> None:
-        """So many requests of every caller: what a lease admits is done at once, the rest is asked for together."""
+        """Send requests of every caller: leases admit some at once, the others wait for the store together."""
         now_ms = clock.value
         asked: list[tuple[int, StoreCall, asyncio.Future[TakeResult]]] = []
         for caller, user in enumerate(users):
@@ -170,7 +170,7 @@ async def _count(
 
 
 def windows_of(admitted: Admitted, caller: int, length_ms: int) -> Sequence[int]:
-    """How many were admitted in each window of a caller; a window is opened by the first that is admitted."""
+    """Return how many requests were admitted in each window of a caller. The first admitted one opens a window."""
     totals: list[int] = []
     end_ms = 0
     for moment_ms in sorted(moment for who, moment in admitted if who == caller and admitted[who, moment]):

@@ -1,4 +1,4 @@
-"""The memory store in the contract suite."""
+"""The memory store in the contract tests."""
 
 import contextlib
 from collections.abc import AsyncIterator, Sequence

@@ -1,4 +1,4 @@
-"""The store of a neighbour in the contract suite: counters behind a socket of this process."""
+"""The neighbour store in the contract tests, with a counter server in the test process."""
 
 import contextlib
 import tempfile

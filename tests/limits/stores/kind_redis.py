@@ -1,4 +1,4 @@
-"""The Redis store in the contract suite: a server of its own for each test."""
+"""The Redis store in the contract tests, with its own server for each test."""
 
 import contextlib
 import tempfile

@@ -1,4 +1,4 @@
-"""Real Redis servers for tests: on free ports, in a folder of the test, ended by process id."""
+"""Real Redis servers for tests, on free ports and with data in a folder of the test."""
 
 import contextlib
 import signal
@@ -12,7 +12,7 @@ from tests.waiting import wait_until
 
 
 class RedisServer:
-    """One process: a server, or with `is_sentinel` one that watches over servers."""
+    """One process: a Redis server, or a Sentinel with `is_sentinel`."""
 
     def __init__(self, folder: Path, port: int, *options: str, is_sentinel: bool = False, text: str = "") -> None:
         self.port = port
@@ -35,7 +35,7 @@ class RedisServer:
         wait_until(lambda: self.ask("PING").startswith("+PONG"), what=f"Redis at {self.address}")
 
     def ask(self, *words: str) -> str:
-        """One command by hand; empty when nobody answers."""
+        """Send one command and return the reply; empty without a reply."""
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), timeout=2) as channel:
             message = f"*{len(words)}\r\n" + "".join(f"${len(word.encode())}\r\n{word}\r\n" for word in words)
             channel.sendall(message.encode())

@@ -1,4 +1,4 @@
-"""What is written behind the last save: it is read again after any end, a full disk and a torn write included."""
+"""The change log: changes survive any end of the process, a full disk and a torn write."""
 
 import asyncio
 import resource
@@ -28,7 +28,7 @@ def files_of_changes(folder: Path) -> list[Path]:
 
 
 def used_after_a_kill(path: Path, *logins: str, rules: RuleSet = RULES) -> list[int]:
-    """What a store says that finds only what was written."""
+    """Return the used counts in a new store that loads only what was written."""
 
     async def look() -> list[int]:
         store = a_store(path, rules)
@@ -40,8 +40,8 @@ def used_after_a_kill(path: Path, *logins: str, rules: RuleSet = RULES) -> list[
 
 
 @contextmanager
-def room_for(bytes_more: int, file: Path) -> Iterator[None]:
-    """No file may grow beyond this, as on a disk that is full then."""
+def limit_file_size(bytes_more: int, file: Path) -> Iterator[None]:
+    """Limit the size of files of this process, as on a full disk."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (file.stat().st_size + bytes_more, before[1]))
     try:
@@ -51,9 +51,7 @@ def room_for(bytes_more: int, file: Path) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("bytes_more", [0, 20])
-def test_what_a_full_disk_does_not_take_is_written_when_there_is_room_and_nothing_before_it_is_lost(
-    tmp_path: Path, bytes_more: int
-) -> None:
+def test_changes_rejected_by_a_full_disk_are_written_later(tmp_path: Path, bytes_more: int) -> None:
     async def live() -> None:
         store = a_store(tmp_path / "counters")
         await store.open()
@@ -61,7 +59,7 @@ def test_what_a_full_disk_does_not_take_is_written_when_there_is_room_and_nothin
         await counter.send(a_user("ada"))
         store.write_changes()
         await counter.send(a_user("bob"))
-        with room_for(bytes_more, files_of_changes(tmp_path)[0]):
+        with limit_file_size(bytes_more, files_of_changes(tmp_path)[0]):
             store.write_changes()
         await counter.send(a_user("eve"))
         store.write_changes()
@@ -71,7 +69,7 @@ def test_what_a_full_disk_does_not_take_is_written_when_there_is_room_and_nothin
     assert used_after_a_kill(tmp_path / "counters", "ada", "bob", "eve") == [1, 1, 1]
 
 
-def test_a_process_killed_as_it_began_a_file_of_changes_begins_again(tmp_path: Path) -> None:
+def test_a_process_killed_while_it_started_a_change_file_can_start_again(tmp_path: Path) -> None:
     async def live() -> None:
         store = a_store(tmp_path / "counters")
         await store.open()
@@ -84,7 +82,7 @@ def test_a_process_killed_as_it_began_a_file_of_changes_begins_again(tmp_path: P
     assert used_after_a_kill(tmp_path / "counters", "ada") == [1]
 
 
-def test_a_save_that_failed_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_save_is_retried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "SAVE_INTERVAL_S", 0.01)
     in_the_way = tmp_path / "counters.new"
     in_the_way.mkdir()
@@ -101,7 +99,7 @@ def test_a_save_that_failed_is_tried_again(tmp_path: Path, monkeypatch: pytest.M
     assert asyncio.run(live())
 
 
-def test_what_is_charged_to_the_counter_of_a_network_outlives_a_kill(tmp_path: Path) -> None:
+def test_charges_of_a_network_counter_survive_a_kill(tmp_path: Path) -> None:
     rules = read_rules('keys_most = 1\n[[rule]]\nname = "core"\nceiling = 50\n')
 
     async def live() -> None:
@@ -123,7 +121,7 @@ def test_what_is_charged_to_the_counter_of_a_network_outlives_a_kill(tmp_path: P
     assert asyncio.run(look()) == [3, 4]  # In whichever order they were read back.
 
 
-def test_a_counter_that_was_begun_anew_counts_once_among_those_of_its_owner(tmp_path: Path) -> None:
+def test_a_reset_counter_counts_once_among_the_counters_of_its_owner(tmp_path: Path) -> None:
     rules = read_rules(
         '[[rule]]\nname = "core"\nceiling = 50\n'
         '[[rule]]\nname = "mine"\ncounts = "points"\nper_endpoint = true\nkeys_most = 2\nceiling = 50\n'

@@ -1,4 +1,4 @@
-"""What every store must do alike. Numbers are rules of the design."""
+"""What every store must do alike. The numbers in test names are rules of the design."""
 
 import pytest
 
@@ -36,7 +36,7 @@ def test_2_2_the_end_of_a_window_is_stored_by_its_first_charge(kind: StoreKind) 
 
 
 @every_kind
-def test_2_2_looking_and_being_refused_open_nothing(kind: StoreKind) -> None:
+def test_2_2_reads_and_refusals_open_no_window(kind: StoreKind) -> None:
     async def scenario(counter: Counter) -> int:
         for number in range(100):
             await counter.send(a_user(), holds=True, request_id=f"held{number}")
@@ -48,7 +48,7 @@ def test_2_2_looking_and_being_refused_open_nothing(kind: StoreKind) -> None:
 
 
 @every_kind
-def test_2_2_time_stepping_back_reopens_nothing(kind: StoreKind) -> None:
+def test_2_2_a_backward_clock_step_resets_no_window(kind: StoreKind) -> None:
     async def scenario(counter: Counter) -> list[Verdict]:
         for _ in range(60):
             await counter.send(anonymous())
@@ -118,7 +118,7 @@ def test_2_5_leases_run_out_are_renewed_and_are_released_once(kind: StoreKind) -
 
 
 @every_kind
-def test_2_6_what_is_spent_afterwards_may_go_into_debt(kind: StoreKind) -> None:
+def test_2_6_usage_charged_afterwards_can_exceed_the_ceiling(kind: StoreKind) -> None:
     async def scenario(counter: Counter) -> tuple[list[str], bool]:
         plan = (await counter.send(a_user())).plan
         await counter.store.add_usage(plan.meter_charges, 500_000)
@@ -130,7 +130,7 @@ def test_2_6_what_is_spent_afterwards_may_go_into_debt(kind: StoreKind) -> None:
 
 
 @every_kind
-def test_2_7_give_back_is_once_and_into_its_own_window(kind: StoreKind) -> None:
+def test_2_7_a_refund_is_made_once_and_to_its_own_window(kind: StoreKind) -> None:
     async def scenario(counter: Counter) -> tuple[bool, bool, int, bool, int]:
         await counter.send(a_user(), request_id="first")
         once = await counter.store.refund("first", RefundReason.UNCHANGED)
@@ -146,7 +146,7 @@ def test_2_7_give_back_is_once_and_into_its_own_window(kind: StoreKind) -> None:
 
 
 @every_kind
-def test_2_7_faults_give_back_at_most_a_tenth_of_the_ceiling_a_window(kind: StoreKind) -> None:
+def test_2_7_faults_refund_at_most_a_tenth_of_the_ceiling_in_a_window(kind: StoreKind) -> None:
     async def scenario(counter: Counter) -> list[bool]:
         for number in range(10):
             await counter.send(anonymous(), request_id=f"f{number}")
@@ -181,7 +181,7 @@ def test_3_2_a_refused_request_id_stays_refused(kind: StoreKind) -> None:
 
 
 @every_kind
-def test_3_4_a_given_clock_decides_and_no_other(kind: StoreKind) -> None:
+def test_3_4_a_given_clock_is_the_only_clock(kind: StoreKind) -> None:
     async def scenario(counter: Counter) -> int:
         counter.clock.now_ms = 5_000_000_000_000
         return (await counter.send(a_user())).reset_s
@@ -190,7 +190,7 @@ def test_3_4_a_given_clock_decides_and_no_other(kind: StoreKind) -> None:
 
 
 @every_kind
-def test_4_3_bans_are_kept_with_the_counters(kind: StoreKind) -> None:
+def test_4_3_bans_are_stored_with_the_counters(kind: StoreKind) -> None:
     async def scenario(counter: Counter) -> list[Verdict]:
         await counter.store.ban("token:t1", counter.clock.now_ms + MINUTE_MS)
         during = await counter.send(a_user())
@@ -201,7 +201,7 @@ def test_4_3_bans_are_kept_with_the_counters(kind: StoreKind) -> None:
 
 
 @every_kind
-def test_4_3_who_goes_on_while_refused_is_banned(kind: StoreKind) -> None:
+def test_4_3_a_caller_that_continues_while_refused_is_banned(kind: StoreKind) -> None:
     async def scenario(counter: Counter) -> set[Verdict]:
         verdicts = set()
         for _ in range(4 * 60 * 4):
@@ -214,7 +214,7 @@ def test_4_3_who_goes_on_while_refused_is_banned(kind: StoreKind) -> None:
 
 
 @every_kind
-def test_2_1_counters_go_on_under_other_rules_with_the_same_names(kind: StoreKind) -> None:
+def test_2_1_counters_continue_under_changed_rules_with_the_same_names(kind: StoreKind) -> None:
     async def scenario(counter: Counter) -> tuple[int, int]:
         await counter.send(a_user())
         rules = read_rules(
@@ -229,7 +229,7 @@ def test_2_1_counters_go_on_under_other_rules_with_the_same_names(kind: StoreKin
 
 
 @every_kind
-def test_a_reset_counter_begins_anew(kind: StoreKind) -> None:
+def test_a_reset_counter_starts_at_0(kind: StoreKind) -> None:
     async def scenario(counter: Counter) -> int:
         decision = await counter.send(a_user())
         await counter.store.reset([decision.bucket_charge])
@@ -239,13 +239,13 @@ def test_a_reset_counter_begins_anew(kind: StoreKind) -> None:
 
 
 @every_kind
-def test_a_cost_of_many_points_is_charged_whole_or_not_at_all(kind: StoreKind) -> None:
+def test_a_cost_of_many_points_is_charged_completely_or_not_at_all(kind: StoreKind) -> None:
     async def scenario(counter: Counter) -> list[tuple[bool, int]]:
-        told = []
+        outcomes = []
         for cost in (4_000, 1_001, 1_000, 1):
             query = QueryFacts(cost=cost, points=1)
             decision = await counter.send(a_user(), "/graphql", method="POST", query=query)
-            told.append((decision.is_admitted, await counter.used(a_user(), "graphql", "/graphql")))
-        return told
+            outcomes.append((decision.is_admitted, await counter.used(a_user(), "graphql", "/graphql")))
+        return outcomes
 
     assert count(kind, "", scenario) == [(True, 4_000), (False, 4_000), (True, 5_000), (False, 5_000)]

@@ -1,4 +1,4 @@
-"""The store of one process: what it keeps over a restart, and its bound on keys. Section 3.6 of the design."""
+"""The store of one process: what survives a restart, and the maximum number of keys. Section 3.6 of the design."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -18,8 +18,8 @@ from wharf.world import SimulatedWorld
 T = TypeVar("T")
 
 
-def life(path: Path, clock: Clock, scenario: Callable[[Counter], Awaitable[T]], rules: RuleSet = CODE_HOST) -> T:
-    """One life of a store: loaded at its beginning, saved at its end."""
+def run_process(path: Path, clock: Clock, scenario: Callable[[Counter], Awaitable[T]], rules: RuleSet = CODE_HOST) -> T:
+    """Run a scenario on a store that is loaded before it and saved after it, like one process."""
 
     async def run() -> T:
         store = MemoryStore(SimulatedWorld(1), rules, path=path, clock=clock)
@@ -32,14 +32,14 @@ def life(path: Path, clock: Clock, scenario: Callable[[Counter], Awaitable[T]], 
     return asyncio.run(run())
 
 
-async def use_some(counter: Counter) -> None:
+async def charge_counters(counter: Counter) -> None:
     for _ in range(7):
         await counter.send(a_user(), "/repos/a/b/issues", method="POST")
 
 
-def test_3_6_a_restart_is_no_free_hour(tmp_path: Path) -> None:
+def test_3_6_a_restart_resets_no_counter(tmp_path: Path) -> None:
     clock = Clock()
-    life(tmp_path / "counters", clock, use_some)
+    run_process(tmp_path / "counters", clock, charge_counters)
     clock.now_ms += 10_000
 
     async def look(counter: Counter) -> tuple[int, int, int]:
@@ -48,21 +48,21 @@ def test_3_6_a_restart_is_no_free_hour(tmp_path: Path) -> None:
         befores = decision.result.counts_before
         return decision.used, befores[names.index("content")], befores[names.index("points")]
 
-    assert life(tmp_path / "counters", clock, look) == (8, 7, 35)
+    assert run_process(tmp_path / "counters", clock, look) == (8, 7, 35)
 
 
 def test_3_6_the_end_of_a_window_is_the_same_after_a_restart(tmp_path: Path) -> None:
     clock = Clock()
-    life(tmp_path / "counters", clock, use_some)
+    run_process(tmp_path / "counters", clock, charge_counters)
     clock.now_ms += 10 * MINUTE_MS
 
     async def look(counter: Counter) -> int:
         return (await counter.send(a_user())).result.bucket_end_ms
 
-    assert life(tmp_path / "counters", clock, look) == NOON_MS + HOUR_MS
+    assert run_process(tmp_path / "counters", clock, look) == NOON_MS + HOUR_MS
 
 
-def test_3_6_a_ban_outlives_a_restart(tmp_path: Path) -> None:
+def test_3_6_a_ban_survives_a_restart(tmp_path: Path) -> None:
     clock = Clock()
 
     async def ban(counter: Counter) -> None:
@@ -71,8 +71,8 @@ def test_3_6_a_ban_outlives_a_restart(tmp_path: Path) -> None:
     async def look(counter: Counter) -> str:
         return (await counter.send(a_user())).verdict.value
 
-    life(tmp_path / "counters", clock, ban)
-    assert life(tmp_path / "counters", clock, look) == "banned"
+    run_process(tmp_path / "counters", clock, ban)
+    assert run_process(tmp_path / "counters", clock, look) == "banned"
 
 
 def test_3_6_slots_of_requests_end_with_the_process(tmp_path: Path) -> None:
@@ -85,56 +85,56 @@ def test_3_6_slots_of_requests_end_with_the_process(tmp_path: Path) -> None:
     async def look(counter: Counter) -> bool:
         return (await counter.send(a_user())).is_admitted
 
-    life(tmp_path / "counters", clock, hold)
-    assert life(tmp_path / "counters", clock, look) is True
+    run_process(tmp_path / "counters", clock, hold)
+    assert run_process(tmp_path / "counters", clock, look) is True
 
 
-def test_counters_of_a_rule_that_is_gone_are_left_out(tmp_path: Path) -> None:
+def test_counters_of_a_removed_rule_are_skipped(tmp_path: Path) -> None:
     clock = Clock()
-    life(tmp_path / "counters", clock, use_some)
+    run_process(tmp_path / "counters", clock, charge_counters)
     fewer = msgspec.structs.replace(CODE_HOST, rules=tuple(r for r in CODE_HOST.rules if r.name != "content"))
 
     async def look(counter: Counter) -> int:
         return (await counter.send(a_user())).used
 
-    assert life(tmp_path / "counters", clock, look, fewer) == 8
+    assert run_process(tmp_path / "counters", clock, look, fewer) == 8
 
 
 def test_the_file_is_for_its_owner_only(tmp_path: Path) -> None:
-    life(tmp_path / "counters", Clock(), use_some)
+    run_process(tmp_path / "counters", Clock(), charge_counters)
 
     assert (tmp_path / "counters").stat().st_mode & 0o777 == 0o600
 
 
-def test_a_file_that_is_not_ours_is_refused_with_a_sentence(tmp_path: Path) -> None:
+def test_another_file_is_rejected_with_a_reason(tmp_path: Path) -> None:
     (tmp_path / "counters").write_bytes(b"something else, and long enough to be read as a frame")
 
     with pytest.raises(InvalidSnapshot, match="move it away"):
-        life(tmp_path / "counters", Clock(), use_some)
+        run_process(tmp_path / "counters", Clock(), charge_counters)
 
 
-def test_a_file_cut_short_is_refused_with_a_sentence(tmp_path: Path) -> None:
-    life(tmp_path / "counters", Clock(), use_some)
+def test_a_truncated_file_is_rejected_with_a_reason(tmp_path: Path) -> None:
+    run_process(tmp_path / "counters", Clock(), charge_counters)
     whole = (tmp_path / "counters").read_bytes()
     (tmp_path / "counters").write_bytes(whole[:-3])
 
     with pytest.raises(InvalidSnapshot, match="is damaged"):
-        life(tmp_path / "counters", Clock(), use_some)
+        run_process(tmp_path / "counters", Clock(), charge_counters)
 
 
-def test_a_file_of_a_newer_form_is_refused_with_a_sentence(tmp_path: Path) -> None:
+def test_a_file_of_a_newer_format_is_rejected_with_a_reason(tmp_path: Path) -> None:
     data = msgspec.msgpack.encode({"type": "counters", "form": FORMAT_VERSION + 1})
     (tmp_path / "counters").write_bytes(len(data).to_bytes(4, "big") + data)
 
     with pytest.raises(InvalidSnapshot, match="written by a newer version"):
-        life(tmp_path / "counters", Clock(), use_some)
+        run_process(tmp_path / "counters", Clock(), charge_counters)
 
 
-def test_an_empty_file_is_refused_with_a_sentence(tmp_path: Path) -> None:
+def test_an_empty_file_is_rejected_with_a_reason(tmp_path: Path) -> None:
     (tmp_path / "counters").write_bytes(b"")
 
-    with pytest.raises(InvalidSnapshot, match="holds no counters"):
-        life(tmp_path / "counters", Clock(), use_some)
+    with pytest.raises(InvalidSnapshot, match="is not a counter file"):
+        run_process(tmp_path / "counters", Clock(), charge_counters)
 
 
 def test_counters_may_change_while_they_are_saved() -> None:
@@ -153,7 +153,7 @@ def test_counters_may_change_while_they_are_saved() -> None:
 
 
 def addresses(desk: Desk, count: int, *, network: str = "192.0.2.0/24") -> list[int]:
-    """Send once from each of so many addresses of one network; returns what each was told as used."""
+    """Send once from each of `count` addresses of one network. Return the used count of each reply."""
     return [desk.send(anonymous(f"a{number}", network)).used for number in range(count)]
 
 
@@ -161,7 +161,7 @@ def bounded(keys_most: int) -> Desk:
     return Desk(f"keys_most = {keys_most}\n")
 
 
-def test_3_6_new_addresses_beyond_the_bound_share_the_bucket_of_their_network() -> None:
+def test_3_6_new_addresses_above_the_maximum_share_the_bucket_of_their_network() -> None:
     assert addresses(bounded(5), 8) == [1, 1, 1, 1, 1, 1, 2, 3]
 
 
@@ -172,7 +172,7 @@ def test_3_6_addresses_that_are_counted_already_keep_their_own_bucket() -> None:
     assert desk.send(anonymous("a2")).used == 2
 
 
-def test_3_6_networks_are_counted_apart() -> None:
+def test_3_6_networks_are_counted_separately() -> None:
     desk = bounded(5)
     addresses(desk, 7)
 
@@ -188,7 +188,7 @@ def test_3_6_only_full_quotas_are_evicted() -> None:
     assert (fresh, len(desk.counters.tables["core"])) == ([1] * 5, 5)
 
 
-def test_3_6_callers_with_credentials_are_never_put_together() -> None:
+def test_3_6_callers_with_credentials_never_share_a_bucket() -> None:
     desk = bounded(2)
     addresses(desk, 4)
 
@@ -202,7 +202,7 @@ def test_a_network_that_shares_a_bucket_shares_its_limit() -> None:
     assert admitted == 1 + 60
 
 
-def test_a_sweep_forgets_full_quotas_and_keeps_what_is_counted() -> None:
+def test_a_sweep_removes_idle_counters_and_keeps_others() -> None:
     desk = Desk()
     for number in range(2_500):
         desk.send(a_user(f"u{number}"), "/search/users")
@@ -219,7 +219,7 @@ def test_a_sweep_forgets_full_quotas_and_keeps_what_is_counted() -> None:
     }
 
 
-def test_a_sweep_pauses_after_some() -> None:
+def test_a_sweep_pauses_after_each_batch() -> None:
     desk = Desk()
     for number in range(2_500):
         desk.send(a_user(f"u{number}"))
@@ -228,7 +228,7 @@ def test_a_sweep_pauses_after_some() -> None:
     assert max(desk.counters.sweep(desk.now_ms)) == 1_000
 
 
-def test_an_owner_whose_counters_are_forgotten_may_open_others() -> None:
+def test_an_owner_whose_counters_were_removed_can_open_others() -> None:
     desk = Desk()
     for number in range(300):
         desk.send(a_user(), f"/page-{'x' * number}")
@@ -240,7 +240,7 @@ def test_an_owner_whose_counters_are_forgotten_may_open_others() -> None:
     assert desk.count("points", "user:ada GET /another") == 1
 
 
-def test_the_bound_on_counters_of_an_owner_holds_when_the_shared_one_is_forgotten() -> None:
+def test_the_maximum_of_counters_holds_when_the_shared_counter_is_removed() -> None:
     desk = Desk()
     for number in range(257):
         desk.send(a_user(), f"/page-{'x' * number}")
@@ -256,7 +256,7 @@ def test_the_bound_on_counters_of_an_owner_holds_when_the_shared_one_is_forgotte
     assert (shared_before, desk.count("points", "user:ada other")) == (False, 1)
 
 
-def test_requests_that_are_refused_use_up_none_of_the_counters_of_their_owner() -> None:
+def test_refused_requests_open_no_counter_of_their_owner() -> None:
     desk = Desk('[[rule]]\nname = "core"\nceiling = 1\nwindow = "1m"\n')
     desk.send(a_user(), "/first")
     for number in range(300):
@@ -267,7 +267,7 @@ def test_requests_that_are_refused_use_up_none_of_the_counters_of_their_owner() 
     assert desk.count("points", "user:ada GET /another") == 1
 
 
-def test_the_bound_on_counters_of_an_owner_outlives_a_restart(tmp_path: Path) -> None:
+def test_the_maximum_of_counters_survives_a_restart(tmp_path: Path) -> None:
     clock = Clock()
 
     async def open_many(counter: Counter) -> list[str]:
@@ -275,15 +275,15 @@ def test_the_bound_on_counters_of_an_owner_outlives_a_restart(tmp_path: Path) ->
         keys = [(await counter.send(a_user(), path)).result.keys for path in paths]
         return [key[2] for key in keys if key]
 
-    before = life(tmp_path / "counters", clock, open_many)
+    before = run_process(tmp_path / "counters", clock, open_many)
 
     async def open_another(counter: Counter) -> tuple[str, ...]:
         return (await counter.send(a_user(), "/another")).result.keys
 
-    assert (len(before), life(tmp_path / "counters", clock, open_another)[2]) == (44, "user:ada other")
+    assert (len(before), run_process(tmp_path / "counters", clock, open_another)[2]) == (44, "user:ada other")
 
 
-def test_a_request_that_ended_without_a_word_is_forgotten() -> None:
+def test_a_request_without_a_release_is_removed() -> None:
     desk = Desk()
     desk.send(a_user(), request_id="lost", holds=True)
     desk.wait(2 * HOUR_MS)

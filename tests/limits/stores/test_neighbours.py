@@ -1,4 +1,4 @@
-"""Counters of a neighbour: what happens to them, and to those who ask, when the one that counts is gone."""
+"""Counters of a neighbour process: what happens when the counter server is unavailable."""
 
 import asyncio
 import multiprocessing
@@ -44,7 +44,7 @@ def _count(folder: str, ready: Connection) -> None:
     asyncio.run(count())
 
 
-def a_counting_process(folder: Path) -> int:
+def start_counter_process(folder: Path) -> int:
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe()
     context.Process(target=_count, args=(str(folder), there), daemon=True).start()
@@ -52,11 +52,11 @@ def a_counting_process(folder: Path) -> int:
     return int(here.recv())
 
 
-def test_what_was_answered_outlives_a_killed_process_to_the_last_request(tmp_path: Path) -> None:
+def test_every_reply_survives_a_killed_process(tmp_path: Path) -> None:
     async def scenario() -> tuple[int, int, int]:
         store, rules = NeighbourStore(RealWorld(), tmp_path / "counters.sock"), read_rules(RULES)
         counter = Counter(store, rules, Clock())
-        process = a_counting_process(tmp_path)
+        process = start_counter_process(tmp_path)
         await store.open()
         before = sum([(await counter.send(a_user())).is_admitted for _ in range(30)])
         await counter.send(a_user(), holds=True, request_id="held")
@@ -64,7 +64,7 @@ def test_what_was_answered_outlives_a_killed_process_to_the_last_request(tmp_pat
         await wait_on_loop_until(lambda: not store.is_connected, what="the end is noticed")
         with pytest.raises(StoreUnavailable):
             await counter.send(a_user())
-        process = a_counting_process(tmp_path)
+        process = start_counter_process(tmp_path)
         await wait_on_loop_until(lambda: store.is_connected, what="the new one is found")
         await store.renew(["held"])
         slots = await counter.used(a_user(), "concurrent")
@@ -76,7 +76,7 @@ def test_what_was_answered_outlives_a_killed_process_to_the_last_request(tmp_pat
     assert asyncio.run(scenario()) == (30, 1, 19)
 
 
-def test_while_nobody_counts_requests_are_decided_within_the_bound_by_each_rule(tmp_path: Path) -> None:
+def test_without_a_counter_server_requests_are_decided_in_time_by_each_rule(tmp_path: Path) -> None:
     async def scenario() -> tuple[bool, int]:
         rules = read_rules(RULES)
         store = NeighbourStore(RealWorld(), tmp_path / "counters.sock")
@@ -93,8 +93,8 @@ def test_while_nobody_counts_requests_are_decided_within_the_bound_by_each_rule(
     assert asyncio.run(scenario()) == (True, 5)
 
 
-class _EndsWhenAsked(asyncio.Protocol):
-    """Plays a process that counts and ends at every question, but for whether it is there."""
+class _ExitsOnRequest(asyncio.Protocol):
+    """A counter server that replies only to `HelloRequest` and exits at any other request."""
 
     def __init__(self, undone: list[str]) -> None:
         self._undone = undone
@@ -115,10 +115,10 @@ class _EndsWhenAsked(asyncio.Protocol):
             self._transport.abort()
 
 
-def test_a_charge_that_cannot_be_taken_back_yet_stops_nobody_and_is_tried_again(tmp_path: Path) -> None:
+def test_a_failed_undo_blocks_no_request_and_is_retried(tmp_path: Path) -> None:
     async def scenario() -> list[str]:
         path, undone, rules = tmp_path / "counters.sock", list[str](), read_rules(f'{RULES}on_store_loss = "closed"\n')
-        played = await asyncio.get_running_loop().create_unix_server(lambda: _EndsWhenAsked(undone), path)
+        played = await asyncio.get_running_loop().create_unix_server(lambda: _ExitsOnRequest(undone), path)
         store = NeighbourStore(RealWorld(), path)
         guarded = GuardedStore(store, rules, GuardSettings(probe_every_ms=20, check_every_ms=20), RealWorld())
         await store.open()
@@ -133,12 +133,12 @@ def test_a_charge_that_cannot_be_taken_back_yet_stops_nobody_and_is_tried_again(
     assert asyncio.run(scenario()) == ["refused", "refused"]
 
 
-def test_a_second_one_that_would_count_is_refused_and_its_socket_is_the_owners_only(tmp_path: Path) -> None:
+def test_a_second_counter_server_is_rejected_and_the_socket_is_private(tmp_path: Path) -> None:
     async def scenario() -> int:
         store, path = MemoryStore(RealWorld(), read_rules(RULES)), tmp_path / "counters.sock"
         place = CounterServer(store, path)
         await place.open()
-        with pytest.raises(UnsuitableStore, match="another process counts"):
+        with pytest.raises(UnsuitableStore, match="another counter server already listens"):
             await CounterServer(store, path).open()
         mode = path.stat().st_mode & 0o777
         await place.close()
@@ -147,7 +147,7 @@ def test_a_second_one_that_would_count_is_refused_and_its_socket_is_the_owners_o
     assert asyncio.run(scenario()) == 0o600
 
 
-def test_a_neighbour_that_sends_nonsense_is_cut_off_and_the_others_are_served(tmp_path: Path) -> None:
+def test_a_neighbour_that_sends_invalid_data_is_disconnected_and_others_are_served(tmp_path: Path) -> None:
     async def scenario() -> tuple[bytes, int]:
         store, path = MemoryStore(RealWorld(), read_rules(RULES)), tmp_path / "counters.sock"
         place = CounterServer(store, path)

@@ -1,4 +1,4 @@
-"""Quota leases on a real Redis: what is taken at a time, what goes back, and what is never leased."""
+"""Quota leases on a real Redis: what is taken in advance, what is returned, and what is never leased."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -27,39 +27,39 @@ def lease(folder: Path, scenario: Callable[[Counter, QuotaLeaseStore], Awaitable
     async def run() -> T:
         rules, world, clock = read_rules(text), RealWorld(), Clock()
         with running_redis(folder) as server:
-            far = RedisStore(world, rules, RedisSettings(addresses=(server.address,)), clock=clock)
-            near = QuotaLeaseStore(far, world, QuotaSettings(size=SIZE, processes=2), clock=clock)
-            await far.open()
+            redis_store = RedisStore(world, rules, RedisSettings(addresses=(server.address,)), clock=clock)
+            lease_store = QuotaLeaseStore(redis_store, world, QuotaSettings(size=SIZE, processes=2), clock=clock)
+            await redis_store.open()
             try:
-                return await scenario(Counter(near, rules, clock), near)
+                return await scenario(Counter(lease_store, rules, clock), lease_store)
             finally:
-                await near.close()
-                await far.close()
+                await lease_store.close()
+                await redis_store.close()
 
     return asyncio.run(run())
 
 
-def test_3_5_a_lease_answers_until_it_is_used_and_what_is_left_goes_back(tmp_path: Path) -> None:
-    async def scenario(counter: Counter, near: QuotaLeaseStore) -> tuple[int, int, int]:
+def test_3_5_a_lease_admits_until_it_is_used_up_and_the_rest_is_returned(tmp_path: Path) -> None:
+    async def scenario(counter: Counter, lease_store: QuotaLeaseStore) -> tuple[int, int, int]:
         for _ in range(30):
             await counter.send(a_user())
         held = await counter.used(a_user(), "hourly")
-        await near.return_all()
-        return near.taken_leases, held, await counter.used(a_user(), "hourly")
+        await lease_store.return_all()
+        return lease_store.taken_leases, held, await counter.used(a_user(), "hourly")
 
     assert lease(tmp_path, scenario) == (2, 2 * SIZE, 30)
 
 
 def test_3_5_limits_under_a_thousand_are_never_leased(tmp_path: Path) -> None:
-    async def scenario(counter: Counter, near: QuotaLeaseStore) -> tuple[int, int]:
+    async def scenario(counter: Counter, lease_store: QuotaLeaseStore) -> tuple[int, int]:
         for _ in range(5):
             await counter.send(a_user())
-        return near.taken_leases, await counter.used(a_user(), "hourly")
+        return lease_store.taken_leases, await counter.used(a_user(), "hourly")
 
     assert lease(tmp_path, scenario, WIDE.replace("2000", "999")) == (0, 5)
 
 
-def test_3_5_when_little_is_left_the_store_decides_and_exactly_the_limit_is_admitted(tmp_path: Path) -> None:
+def test_3_5_near_the_limit_the_store_decides_and_exactly_the_limit_is_admitted(tmp_path: Path) -> None:
     async def scenario(counter: Counter, _: QuotaLeaseStore) -> tuple[int, int]:
         admitted = sum([(await counter.send(a_user())).is_admitted for _ in range(2_100)])
         return admitted, await counter.used(a_user(), "hourly")
@@ -67,7 +67,7 @@ def test_3_5_when_little_is_left_the_store_decides_and_exactly_the_limit_is_admi
     assert lease(tmp_path, scenario) == (2_000, 2_000)
 
 
-def test_3_5_a_lease_is_void_before_its_window_ends(tmp_path: Path) -> None:
+def test_3_5_a_lease_ends_before_its_window(tmp_path: Path) -> None:
     async def scenario(counter: Counter, _: QuotaLeaseStore) -> int:
         await counter.send(a_user())
         counter.clock.now_ms += HOUR_MS
@@ -91,12 +91,12 @@ def test_3_5_remaining_never_rises_within_a_window(tmp_path: Path) -> None:
     assert sorted(used) == used
 
 
-def test_2_7_a_request_admitted_by_a_lease_gives_back_like_any_other(tmp_path: Path) -> None:
-    async def scenario(counter: Counter, near: QuotaLeaseStore) -> tuple[bool, bool, int]:
+def test_2_7_a_request_admitted_by_a_lease_can_be_refunded(tmp_path: Path) -> None:
+    async def scenario(counter: Counter, lease_store: QuotaLeaseStore) -> tuple[bool, bool, int]:
         await counter.send(a_user(), request_id="first")
-        once = await near.refund("first", RefundReason.UNCHANGED)
-        twice = await near.refund("first", RefundReason.UNCHANGED)
-        await near.return_all()
+        once = await lease_store.refund("first", RefundReason.UNCHANGED)
+        twice = await lease_store.refund("first", RefundReason.UNCHANGED)
+        await lease_store.return_all()
         return once, twice, await counter.used(a_user(), "core")
 
     assert lease(tmp_path, scenario) == (True, False, 0)

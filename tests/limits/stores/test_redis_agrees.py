@@ -1,4 +1,4 @@
-"""Redis means what memory means: the same history, drawn by chance, gets the same answers from both."""
+"""The same random history gives the same results in Redis and in memory."""
 
 import asyncio
 import tempfile
@@ -56,11 +56,13 @@ def server() -> Iterator[RedisServer]:
         yield started
 
 
-async def tell(store: Store, rules: RuleSet, clock: Clock, steps: list[tuple[str, int, int]]) -> list[object]:
-    """Everything that the store answers to these steps."""
+async def collect_results(
+    store: Store, rules: RuleSet, clock: Clock, steps: list[tuple[str, int, int]]
+) -> list[object]:
+    """Execute these steps and return all results of the store."""
     counter = Counter(store, rules, clock)
     callers = [a_user(), a_user("bob", token="t2"), anonymous()]
-    told: list[object] = []
+    results: list[object] = []
     for number, (deed, which, milliseconds) in enumerate(steps):
         caller = callers[which % 3]
         path = f"/repos/acme/site/{'abcdef'[which]}"
@@ -69,7 +71,7 @@ async def tell(store: Store, rules: RuleSet, clock: Clock, steps: list[tuple[str
                 path, method = ("/repos/acme/site/issues", "POST") if deed == "post" else (path, "GET")
                 holds = deed != "send"
                 decision = await counter.send(caller, path, method=method, request_id=f"n{number}", holds=holds)
-                told.append(msgspec.structs.astuple(decision.result))
+                results.append(msgspec.structs.astuple(decision.result))
             case "again":
                 # An id belongs to one request: of the same caller, to the same place.
                 earlier = max(0, number - 1 - which)
@@ -77,7 +79,7 @@ async def tell(store: Store, rules: RuleSet, clock: Clock, steps: list[tuple[str
                 decision = await counter.send(
                     callers[of % 3], f"/repos/acme/site/{'abcdef'[of]}", request_id=f"n{earlier}", holds=True
                 )
-                told.append(msgspec.structs.astuple(decision.result))
+                results.append(msgspec.structs.astuple(decision.result))
             case "wait":
                 clock.now_ms += milliseconds
             case "release":
@@ -85,31 +87,33 @@ async def tell(store: Store, rules: RuleSet, clock: Clock, steps: list[tuple[str
                     await store.release(f"n{earlier}")
             case "give" | "fault":
                 why = RefundReason.FAULT if deed == "fault" else RefundReason.UNCHANGED
-                told.append(await store.refund(f"n{max(0, number - 1 - which)}", why))
+                results.append(await store.refund(f"n{max(0, number - 1 - which)}", why))
             case "spend":
                 plan = counter.call(caller, path, method="GET", query=None, request_id="x").plan
                 await store.add_usage(plan.meter_charges, milliseconds)
             case "renew":
-                told.append(await store.renew([f"n{earlier}" for earlier in range(number)]))
-        told.append(await counter.used(caller, "core"))
-        told.append(await counter.used(caller, "cpu"))
+                results.append(await store.renew([f"n{earlier}" for earlier in range(number)]))
+        results.append(await counter.used(caller, "core"))
+        results.append(await counter.used(caller, "cpu"))
     clock.now_ms += MINUTE_MS
-    told.append([msgspec.structs.astuple((await counter.send(caller)).result) for caller in callers])
-    return told
+    results.append([msgspec.structs.astuple((await counter.send(caller)).result) for caller in callers])
+    return results
 
 
 @given(STEPS)
-def test_redis_and_memory_answer_alike_to_any_history(server: RedisServer, steps: list[tuple[str, int, int]]) -> None:
+def test_redis_and_memory_give_the_same_results_for_any_history(
+    server: RedisServer, steps: list[tuple[str, int, int]]
+) -> None:
     async def run() -> tuple[list[object], list[object]]:
         rules = read_rules(TIGHT)
         clock = Clock()
-        here = await tell(MemoryStore(SimulatedWorld(1), rules, clock=clock), rules, clock, steps)
+        here = await collect_results(MemoryStore(SimulatedWorld(1), rules, clock=clock), rules, clock, steps)
         server.ask("FLUSHALL")
         clock = Clock()
         store = RedisStore(RealWorld(), rules, RedisSettings(addresses=(server.address,)), clock=clock)
         await store.open()
         try:
-            return here, await tell(store, rules, clock, steps)
+            return here, await collect_results(store, rules, clock, steps)
         finally:
             await store.close()
 

@@ -1,4 +1,4 @@
-"""Redis killed, frozen, full, evicting, flushed, failed over, or many nodes: what the limiter still promises."""
+"""Redis killed, frozen, full, evicting, flushed, failed over or clustered: what the limiter still guarantees."""
 
 import asyncio
 import logging
@@ -29,11 +29,11 @@ pytestmark = pytest.mark.needs_program("redis-server")
 
 T = TypeVar("T")
 WAIT_MS = 100
-"""Where a store that does not answer is what the test is about."""
+"""The timeout in tests about a store without replies."""
 PATIENT_MS = 60_000
-"""Elsewhere: a store that answers late, on a machine that is busy, is not away."""
+"""The timeout in all other tests: a slow store on a busy machine must not count as unavailable."""
 TURNS = 10
-"""Of the loop, within which whatever need not wait has ended."""
+"""Passes of the event loop after which everything that does not wait has ended."""
 POLICIES = {
     policy: f'[[rule]]\nname = "core"\nceiling = 40\non_store_loss = "{policy}"\n'
     for policy in ("open", "closed", "local")
@@ -41,7 +41,7 @@ POLICIES = {
 
 
 class Gate:
-    """A limiter over a guarded store on a real Redis."""
+    """A limiter with a guarded store on a real Redis."""
 
     def __init__(self, rules: RuleSet, redis: RedisSettings, *, wait_ms: int) -> None:
         world = RealWorld()
@@ -58,15 +58,15 @@ class Gate:
             await self.guard.release(call.id)
         return self.limiter.decide(call, taken)
 
-    async def is_back(self) -> None:
+    async def wait_until_back(self) -> None:
         await wait_on_loop_until(lambda: not self.guard.counts.is_away, what="the store is back")
 
-    async def until_away(self, caller: Caller) -> None:
+    async def wait_until_away(self, caller: Caller) -> None:
         while not self.guard.counts.is_away:
             await self.send(caller)
 
 
-def at_work(
+def run_scenario(
     scenario: Callable[[Gate], Awaitable[T]],
     rules: str,
     *addresses: str,
@@ -108,7 +108,7 @@ def test_3_2_a_killed_redis_makes_nobody_wait_and_each_rule_decides(server: Redi
 
     admitted = {}
     for policy, rules in POLICIES.items():
-        admitted[policy] = sum(at_work(scenario, rules, server.address))
+        admitted[policy] = sum(run_scenario(scenario, rules, server.address))
         server.start()
     assert admitted == {"open": 60, "closed": 0, "local": 10}
 
@@ -120,7 +120,7 @@ def test_3_3_local_fallback_admits_no_more_than_was_last_known_to_remain(server:
         server.kill()
         return sum([(await gate.send(a_user())).is_admitted for _ in range(20)])
 
-    assert at_work(scenario, POLICIES["local"], server.address) == 3
+    assert run_scenario(scenario, POLICIES["local"], server.address) == 3
 
 
 def test_a_frozen_redis_makes_nobody_wait_longer_than_was_said(server: RedisServer) -> None:
@@ -135,10 +135,10 @@ def test_a_frozen_redis_makes_nobody_wait_longer_than_was_said(server: RedisServ
             at_once = await have_ended([asyncio.ensure_future(gate.send(a_user()))])  # Nobody asks any more.
         finally:
             server.resume()
-        await gate.is_back()
+        await gate.wait_until_back()
         return in_time, at_once, gate.guard.counts.outages
 
-    assert at_work(scenario, POLICIES["open"], server.address, wait_ms=WAIT_MS) == (True, True, 1)
+    assert run_scenario(scenario, POLICIES["open"], server.address, wait_ms=WAIT_MS) == (True, True, 1)
 
 
 async def have_ended(sent: Sequence[asyncio.Future[LimitDecision]]) -> bool:
@@ -156,12 +156,12 @@ def test_3_2_what_was_refused_while_redis_slept_is_charged_nowhere_when_it_wakes
         finally:
             server.resume()
         assert not any(decision.is_admitted for decision in refused)
-        await gate.is_back()
+        await gate.wait_until_back()
         await gate.guard.close()
         last = await gate.send(a_user())
         return last.used
 
-    assert at_work(scenario, POLICIES["closed"], server.address, wait_ms=WAIT_MS) == 2
+    assert run_scenario(scenario, POLICIES["closed"], server.address, wait_ms=WAIT_MS) == 2
 
 
 def test_one_line_in_the_log_says_that_the_store_is_away_and_one_that_it_is_back(
@@ -172,26 +172,28 @@ def test_one_line_in_the_log_says_that_the_store_is_away_and_one_that_it_is_back
         for _ in range(50):
             await gate.send(a_user())
         server.start()
-        await gate.is_back()
+        await gate.wait_until_back()
 
     with caplog.at_level(logging.INFO, logger="wharf.limits"):
-        at_work(scenario, POLICIES["open"], server.address, wait_ms=WAIT_MS)
-    told = [
-        record.getMessage().partition(":")[0] for record in caplog.records if record.name.startswith("wharf.limits")
+        run_scenario(scenario, POLICIES["open"], server.address, wait_ms=WAIT_MS)
+    messages = [record.getMessage() for record in caplog.records if record.name.startswith("wharf.limits")]
+    phrases = [message.partition(" local_decisions=")[0].partition(" wait_ms=") for message in messages]
+    assert [(phrase, value) for phrase, _, value in phrases] == [
+        ("limiter store unavailable: requests are decided by the on_store_loss of each rule", "100"),
+        ("limiter store available again", ""),
     ]
-    assert told == ["The store of the limiter does not answer within 100 ms", "The store of the limiter is back"]
 
 
-def test_3_3_a_restarted_redis_is_told_as_a_loss_of_counters(server: RedisServer) -> None:
+def test_3_3_a_restarted_redis_is_reported_as_a_loss_of_counters(server: RedisServer) -> None:
     async def scenario(gate: Gate) -> tuple[int, bool]:
         await gate.send(a_user())
         server.kill()
-        await gate.until_away(a_user())
+        await gate.wait_until_away(a_user())
         server.start()
-        await gate.is_back()
+        await gate.wait_until_back()
         return gate.store.link.restarts, (await gate.send(a_user())).is_admitted
 
-    assert at_work(scenario, POLICIES["open"], server.address) == (1, True)
+    assert run_scenario(scenario, POLICIES["open"], server.address) == (1, True)
 
 
 def test_flushed_scripts_are_told_again(server: RedisServer) -> None:
@@ -200,7 +202,7 @@ def test_flushed_scripts_are_told_again(server: RedisServer) -> None:
         server.ask("SCRIPT", "FLUSH")
         return [*used, (await gate.send(a_user())).used]
 
-    assert at_work(scenario, "", server.address) == [1, 2]
+    assert run_scenario(scenario, "", server.address) == [1, 2]
 
 
 def test_3_3_a_redis_that_evicts_is_refused_at_the_start(folder: Path) -> None:
@@ -209,9 +211,9 @@ def test_3_3_a_redis_that_evicts_is_refused_at_the_start(folder: Path) -> None:
 
     with (
         running_redis(folder, "--maxmemory", "100mb", "--maxmemory-policy", "allkeys-lru") as evicting,
-        pytest.raises(UnsuitableStore, match="maxmemory-policy allkeys-lru, which forgets counters"),
+        pytest.raises(UnsuitableStore, match="maxmemory-policy allkeys-lru, which deletes counters"),
     ):
-        at_work(scenario, "", evicting.address)
+        run_scenario(scenario, "", evicting.address)
 
 
 def test_3_3_in_full_memory_slots_are_released_and_nothing_is_charged(server: RedisServer) -> None:
@@ -229,7 +231,7 @@ def test_3_3_in_full_memory_slots_are_released_and_nothing_is_charged(server: Re
         readings = await store.peek(held.charges)
         return readings[names.index("concurrent")].used, readings[names.index("core")].used
 
-    assert at_work(scenario, "", server.address) == (0, 1)
+    assert run_scenario(scenario, "", server.address) == (0, 1)
 
 
 def test_a_caller_that_leaves_takes_no_answer_of_another_with_it_and_is_charged_nothing(server: RedisServer) -> None:
@@ -248,7 +250,7 @@ def test_a_caller_that_leaves_takes_no_answer_of_another_with_it_and_is_charged_
         await gate.guard.close()
         return [*used, (await gate.send(a_user("leaver"))).used]
 
-    assert at_work(scenario, "", server.address) == [*range(1, 51), 1]
+    assert run_scenario(scenario, "", server.address) == [*range(1, 51), 1]
 
 
 def test_counters_leave_redis_by_themselves_and_no_sooner_than_their_window(server: RedisServer) -> None:
@@ -256,7 +258,7 @@ def test_counters_leave_redis_by_themselves_and_no_sooner_than_their_window(serv
         await gate.send(a_user())
         await gate.send(anonymous())
 
-    at_work(scenario, "", server.address)
+    run_scenario(scenario, "", server.address)
     keys = [line for line in server.ask("KEYS", "wharf:*").split("\r\n") if line.startswith("wharf:limits:{user:ada}")]
     lives = {key: int(server.ask("PTTL", key).strip()[1:]) for key in keys}
     assert keys
@@ -264,7 +266,7 @@ def test_counters_leave_redis_by_themselves_and_no_sooner_than_their_window(serv
     assert HOUR_MS - 10_000 < lives["wharf:limits:{user:ada}"] <= HOUR_MS + 60_000
 
 
-def test_two_processes_with_other_rules_on_one_redis_are_noticed(server: RedisServer) -> None:
+def test_two_processes_with_different_rules_on_one_redis_are_detected(server: RedisServer) -> None:
     async def scenario(gate: Gate) -> int:
         other = RedisStore(RealWorld(), read_rules(POLICIES["open"]), RedisSettings(addresses=(server.address,)))
         await other.open()
@@ -272,15 +274,15 @@ def test_two_processes_with_other_rules_on_one_redis_are_noticed(server: RedisSe
         await gate.store.check()
         return gate.store.rule_hashes
 
-    assert at_work(scenario, "", server.address) == 2
+    assert run_scenario(scenario, "", server.address) == 2
 
 
-def test_an_address_where_nothing_listens_is_told_as_such() -> None:
+def test_an_address_without_a_listener_is_reported() -> None:
     async def scenario(_: Gate) -> None:
         return None
 
-    with pytest.raises(StoreUnavailable, match="Redis does not answer"):
-        at_work(scenario, "", f"127.0.0.1:{free_ports(1)[0]}")
+    with pytest.raises(StoreUnavailable, match="Redis does not reply"):
+        run_scenario(scenario, "", f"127.0.0.1:{free_ports(1)[0]}")
 
 
 def test_3_1_sentinel_names_another_master_and_decisions_go_on(folder: Path) -> None:
@@ -299,8 +301,8 @@ def test_3_1_sentinel_names_another_master_and_decisions_go_on(folder: Path) -> 
     async def scenario(gate: Gate) -> tuple[bool, int, bool]:
         await gate.send(a_user())
         master.kill()
-        await gate.until_away(a_user())
-        await gate.is_back()
+        await gate.wait_until_away(a_user())
+        await gate.wait_until_back()
         after = await gate.send(a_user())
         return after.is_admitted, gate.store.link.restarts, copy.ask("ROLE").startswith("*3\r\n$6\r\nmaster")
 
@@ -309,13 +311,13 @@ def test_3_1_sentinel_names_another_master_and_decisions_go_on(folder: Path) -> 
             server.start()
         wait_until(lambda: "slaves=1" in sentinel.ask("INFO", "sentinel"), what="the sentinel knows the copy")
         at_work_on = (scenario, POLICIES["open"], sentinel.address)
-        assert at_work(*at_work_on, kind=RedisKind.SENTINEL) == (True, 1, True)
+        assert run_scenario(*at_work_on, kind=RedisKind.SENTINEL) == (True, 1, True)
     finally:
         for server in (sentinel, copy, master):
             server.kill()
 
 
-def test_3_1_on_a_cluster_a_refusal_by_a_later_owner_gives_back_what_earlier_ones_charged(folder: Path) -> None:
+def test_3_1_on_a_cluster_a_refusal_by_a_later_node_undoes_earlier_charges(folder: Path) -> None:
     servers = [RedisServer(folder, port, "--cluster-enabled", "yes") for port in free_ports(3)]
     rules = '[[rule]]\nname = "by_address"\nscope = ["address"]\ncounts = "points"\nceiling = 5\nwindow = "1m"\n'
 
@@ -331,8 +333,8 @@ def test_3_1_on_a_cluster_a_refusal_by_a_later_owner_gives_back_what_earlier_one
         for server in servers:
             server.start()
         form_cluster(servers)
-        told = at_work(scenario, rules, *[server.address for server in servers], kind=RedisKind.CLUSTER)
-        assert told == ([Verdict.ADMITTED] * 5 + [Verdict.SECONDARY] * 2, 0, 5)
+        outcome = run_scenario(scenario, rules, *[server.address for server in servers], kind=RedisKind.CLUSTER)
+        assert outcome == ([Verdict.ADMITTED] * 5 + [Verdict.SECONDARY] * 2, 0, 5)
     finally:
         for server in servers:
             server.kill()

@@ -1,4 +1,4 @@
-"""Never more than the limit in a window, though eight processes count: directly exactly it, by leases almost."""
+"""Eight processes together never exceed a limit; without leases they admit exactly the limit."""
 
 from pathlib import Path
 
@@ -14,11 +14,11 @@ MINUTELY, HOURLY = 6, 200
 LEASED_MINUTELY, LEASED_HOURLY, LEASE = 1_000, 1_500, 10  # Lower limits are never leased.
 STRANDED_MOST = PROCESSES * LEASE
 AN_HOUR_OF_TICKS = [313] * 8 + [1, 0, 0, 0] * 58
-"""Ten times the limit of a minute in the first two, so ten times that of the hour; then one now and then."""
+"""Ten times the limit in the first two minutes, then single requests."""
 
 
 def prove_exact(folder: Path, *, callers: int, minutes: int) -> None:
-    """Requests come at ten times the limits, so that every window is full to the last."""
+    """Send ten times the limits, so that every window is used up completely."""
     with running_redis(folder) as server:
         prove_exact_at(server.address, callers=callers, minutes=minutes)
 
@@ -43,7 +43,7 @@ def test_in_eight_processes_exactly_the_limit_is_admitted_in_every_window(tmp_pa
     prove_exact(tmp_path, callers=10, minutes=4)
 
 
-def test_eight_neighbours_of_one_that_counts_admit_exactly_the_limit_in_every_window(tmp_path: Path) -> None:
+def test_eight_neighbours_of_a_counter_server_admit_exactly_the_limit_in_every_window(tmp_path: Path) -> None:
     prove_exact_at(str(tmp_path / "counters.sock"), callers=10, minutes=4)
 
 
@@ -53,7 +53,7 @@ def test_in_three_hours_of_eight_processes_exactly_the_limit_is_admitted_in_ever
 
 
 def prove_leased(folder: Path, *, callers: int, minutes: int) -> None:
-    """Of each hour the first minute is full; in the second what is left of the hour is used up."""
+    """The first minute of each hour is used up; the second uses up the rest of the hour."""
     with running_redis(folder) as server:
         admitted = count_in_eight(
             server.address,
@@ -71,12 +71,12 @@ def prove_leased(folder: Path, *, callers: int, minutes: int) -> None:
         assert all(LEASED_HOURLY - STRANDED_MOST <= total <= LEASED_HOURLY for total in by_hour), (caller, by_hour)
 
 
-def test_by_leases_eight_processes_admit_at_most_the_limit_and_at_least_it_less_what_is_stranded(
+def test_with_leases_eight_processes_admit_at_most_the_limit_and_at_least_the_limit_minus_unused_leases(
     tmp_path: Path,
 ) -> None:
     prove_leased(tmp_path, callers=2, minutes=2)
 
 
 @pytest.mark.faults
-def test_by_leases_in_three_hours_never_more_than_the_limit_is_admitted_and_hardly_less(tmp_path: Path) -> None:
+def test_with_leases_three_hours_admit_at_most_the_limit_and_little_less(tmp_path: Path) -> None:
     prove_leased(tmp_path, callers=200, minutes=180)

@@ -1,4 +1,4 @@
-"""Redis behind TLS and a password, and one whose copies must have a charge: as they are configured, so they are reached."""
+"""Redis with TLS, a password or replicas."""
 
 import asyncio
 import ssl
@@ -50,7 +50,7 @@ def test_3_1_a_redis_with_tls_a_user_and_a_password_is_reached_with_all_three_an
         text=f"tls-port {tls_port}\ntls-cert-file {own.certificate_file}\ntls-key-file {own.key_file}\n"
         f'tls-ca-cert-file {authority}\ntls-auth-clients yes\nuser limiter on ">a password" ~* +@all\n',
     )
-    told = read_settings(
+    settings = read_settings(
         f'[store]\nkind = "redis"\naddresses = "localhost:{tls_port}"\nuser = "limiter"\npassword_file = "password"\n'
         f'tls = true\nca_file = "{authority}"\ncertificate_file = "{own.certificate_file}"\nkey_file = "{own.key_file}"\n',
         folder=tmp_path,
@@ -59,7 +59,7 @@ def test_3_1_a_redis_with_tls_a_user_and_a_password_is_reached_with_all_three_an
     with_another = RedisSettings(addresses=(f"localhost:{plain_port}",), user="limiter", password="another")
     try:
         server.start()
-        assert asyncio.run(admitted(told))
+        assert asyncio.run(admitted(settings))
         for wrong in (without_tls, with_another):
             with pytest.raises(StoreUnavailable):
                 asyncio.run(admitted(wrong))
@@ -68,9 +68,9 @@ def test_3_1_a_redis_with_tls_a_user_and_a_password_is_reached_with_all_three_an
     assert ssl.HAS_TLSv1_2
 
 
-def test_3_3_a_charge_that_too_few_copies_have_is_counted_and_refuses_nobody(tmp_path: Path) -> None:
+def test_3_3_missing_replicas_are_counted_and_refuse_no_request(tmp_path: Path) -> None:
     async def too_few(server: RedisServer, *, wait_ms: int) -> int:
-        """How often, for a charge that is admitted all the same."""
+        """Return the number of replica shortages; the charge is admitted nevertheless."""
         rules = read_rules("")
         settings = RedisSettings(addresses=(server.address,), wait_replicas=1, wait_replicas_ms=wait_ms)
         store = RedisStore(RealWorld(), rules, settings)
@@ -98,6 +98,6 @@ def test_3_3_a_charge_that_too_few_copies_have_is_counted_and_refuses_nobody(tmp
     assert with_copy == 0
 
 
-def test_3_4_no_file_gives_a_limiter_a_clock() -> None:
+def test_3_4_no_setting_provides_a_clock() -> None:
     with pytest.raises(InvalidFile, match=r"store\.clock: is not known"):
         read_settings("[store]\nclock = 5\n")

@@ -1,4 +1,4 @@
-"""How a limiter in front of a service is set up: one TOML file, read whole, with errors at line and column."""
+"""The settings of a limiter: one TOML file, whose problems are reported together with line and column."""
 
 from wharf.limits.config.settings import (
     DecisionLogSettings,

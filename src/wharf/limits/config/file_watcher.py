@@ -1,7 +1,7 @@
-"""Files that are watched: what changed is told once, with its text. Reading what it means is for whoever asked.
+"""Watches files and passes the text of a changed file to a callback, which interprets it.
 
-Files are looked at by name, so that one that is replaced, or a link that leads elsewhere, is seen like one that is
-written to. A file that goes away changes nothing.
+Files are checked by path, so that a replaced file or a changed link is noticed like a write. A file that disappears
+changes nothing.
 """
 
 import asyncio
@@ -16,70 +16,82 @@ from wharf.world import World
 log = logging.getLogger(__name__)
 
 POLL_INTERVAL_S: Final = 0.5
+"""How soon a change is noticed."""
 
 Stamp = tuple[int, int, int]
+"""Inode, modification time and size of a file."""
 
 
 def read_stamp(path: Path) -> Stamp | None:
+    """Return the stamp of a file, or `None` if it cannot be read."""
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError:
         return None
-    return (found.st_ino, found.st_mtime_ns, found.st_size)
+    return (status.st_ino, status.st_mtime_ns, status.st_size)
 
 
 class WatchedFile:
-    """`take` is given the new text. It raises FileRefused for what cannot be used, and then changes nothing."""
+    """One file. `apply` receives the new text; it raises `InvalidFile` for an invalid text and then changes nothing."""
 
     def __init__(self, path: Path, purpose: str, apply: Callable[[str], Awaitable[None]]) -> None:
         self.path: Final = path
         self.purpose: Final = purpose
         self.problem = ""
-        """What is wrong with the file as it stands; empty while it is in force."""
-        self._take = apply
-        self._seen = read_stamp(path)
+        """What is wrong with the current file; empty if it is in use."""
+        self._apply = apply
+        self._last_stamp = read_stamp(path)
 
     async def check(self, *, is_forced: bool = False) -> bool:
-        """Take the file if it changed. Whether it was taken."""
+        """Apply the file if it changed, or in any case if `is_forced`. Return whether it was applied."""
         stamp = read_stamp(self.path)
-        if stamp is None or (stamp == self._seen and not is_forced):
+        if stamp is None or (stamp == self._last_stamp and not is_forced):
             return False
-        self._seen = stamp
+        self._last_stamp = stamp
         try:
-            await self._take(self.path.read_text("utf-8"))
-        except InvalidFile as refused:
-            self.problem = str(refused)
+            await self._apply(self.path.read_text("utf-8"))
+        except InvalidFile as error:
+            self.problem = str(error)
         except (OSError, UnicodeDecodeError) as problem:
             self.problem = f"{self.path} cannot be read: {problem}"
         else:
             self.problem = ""
-            log.info("%s was read and is in force: the %s", self.path, self.purpose)
+            log.info("file loaded purpose=%s path=%s", self.purpose, self.path)
             return True
-        log.warning("%s is not used; what was in force before goes on:\n%s", self.path, self.problem)
+        log.warning(
+            "file rejected, previous version stays in use purpose=%s path=%s error=%s",
+            self.purpose,
+            self.path,
+            self.problem,
+        )
         return False
 
 
 class FileWatcher:
+    """Checks some files periodically."""
+
     def __init__(self, world: World, files: list[WatchedFile]) -> None:
         self.files: Final = files
         self._world = world
         self._task: asyncio.Task[None] | None = None
 
     def open(self) -> None:
-        self._task = self._world.start_task(self._keep_looking(), name="limits: watch files")
+        self._task = self._world.start_task(self._keep_polling(), name="limits: watch files")
 
     async def close(self) -> None:
+        """Stop checking."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
             self._task = None
 
     async def reload_all(self) -> None:
-        """Read all of them again, changed or not: an operator asked for it."""
+        """Read all files again, changed or not, at the request of an operator."""
         for file in self.files:
             await file.check(is_forced=True)
 
-    async def _keep_looking(self) -> None:
+    async def _keep_polling(self) -> None:
+        """Check all files periodically."""
         while True:
             await asyncio.sleep(POLL_INTERVAL_S)
             for file in self.files:

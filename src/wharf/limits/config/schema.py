@@ -1,4 +1,4 @@
-"""Every table and key of the file that sets up a limiter: its kind, what it is for, and its default."""
+"""Every table and key of the settings file of the limiter: its kind, description and default."""
 
 from typing import Final
 
@@ -11,97 +11,120 @@ TIMEOUT_MS: Final = make_integer_kind(1, 60_000)
 
 ROOT: Final = TableSchema(
     "",
-    "Keys outside of any table. Paths are read from the folder of the file.",
+    "Keys outside of any table. Relative paths start from the folder of the file.",
     (
         KeySchema(
-            "rules", TEXT, "The rules file. It is watched, and taken whole or not at all.", "the profile as it is"
+            "rules",
+            TEXT,
+            "The rules file. It is reloaded when it changes; an invalid file changes nothing.",
+            "the profile without changes",
         ),
-        KeySchema("profile", TEXT, "Built-in rules, where there is no rules file.", "`code-host`"),
-        KeySchema("directory", TEXT, "The directory file: who has which credential. It is watched too.", "nobody"),
-        KeySchema("data_folder", TEXT, "Where counters, grants and the decision log are kept.", "`.wharf/limits`"),
-        KeySchema("admin_socket", TEXT, "The Unix socket for operators' commands.", "`admin.sock` in the data folder"),
+        KeySchema("profile", TEXT, "The built-in rules, if there is no rules file.", "`code-host`"),
+        KeySchema(
+            "directory",
+            TEXT,
+            "The directory file with accounts and token hashes. It is reloaded when it changes.",
+            "no accounts",
+        ),
+        KeySchema("data_folder", TEXT, "The folder of counters, grants and the decision log.", "`.wharf/limits`"),
+        KeySchema(
+            "admin_socket", TEXT, "The Unix socket for commands of operators.", "`admin.sock` in the data folder"
+        ),
         KeySchema(
             "admin_listen",
             TEXT,
-            "Where operators' commands may connect over TCP too, as `127.0.0.1:port`: on this machine only.",
+            "A TCP address for commands of operators, such as `127.0.0.1:port`. It must be on this machine.",
             NO_DEFAULT,
         ),
         KeySchema(
             "admin_token_file",
             TEXT,
-            "A file, for its owner only, that holds what they must show there: at least 20 signs.",
+            "A file with the token for `admin_listen`, at least 20 characters. Only its owner may have access to it.",
             "needed with `admin_listen`",
         ),
         KeySchema(
             "insights",
             FLAG,
-            "Whether `GET /orgs/{org}/insights/api/…` is answered here, for owners of the organization.",
+            "Whether the limiter serves `GET /orgs/{org}/insights/api/…` for owners of the organization.",
             "`false`",
         ),
-        KeySchema("request_id_header", TEXT, "The header that tells a request's id.", "`x-github-request-id`"),
+        KeySchema("request_id_header", TEXT, "The reply header with the request id.", "`x-github-request-id`"),
     ),
 )
 
 ADDRESSES: Final = TableSchema(
     "addresses",
-    "Whose address a request comes from. Give `trusted` or `hops`, never both; without them it is the socket's.",
+    "How the address of a caller is found. Set `trusted` or `hops`, never both. Without them it is the address of the "
+    "socket.",
     (
-        KeySchema("trusted", TEXTS, "Networks of the proxies in front of this one.", NO_DEFAULT),
-        KeySchema("hops", make_integer_kind(0, 32), "How many proxies are in front of this one.", "`0`"),
-        KeySchema("forwarded", FLAG, "Whether `Forwarded` is read in place of `X-Forwarded-For`.", "`false`"),
+        KeySchema("trusted", TEXTS, "The networks of the proxies in front of this service.", NO_DEFAULT),
+        KeySchema("hops", make_integer_kind(0, 32), "The number of proxies in front of this service.", "`0`"),
+        KeySchema("forwarded", FLAG, "Whether `Forwarded` is read instead of `X-Forwarded-For`.", "`false`"),
     ),
 )
 
 STORE: Final = TableSchema(
     "store",
-    "Where counters are kept.",
+    "Where counters are stored.",
     (
         KeySchema(
             "kind",
             make_choice_kind(StoreKind),
-            "`memory` for one process, `neighbour` for others of the same machine that ask it, `redis` for many machines.",
+            "`memory` for one process, `neighbour` for other processes of its machine, `redis` for several machines.",
             '`"memory"`',
         ),
         KeySchema(
             "socket",
             TEXT,
-            "The Unix socket at which the process with `memory` counts for those with `neighbour`. Only its owner may connect.",
+            "The Unix socket of the process with `memory`, to which those with `neighbour` connect. Only its owner may.",
             NO_DEFAULT,
         ),
-        KeySchema("saved", FLAG, "Whether counters in memory are kept over restarts.", "`true`"),
-        KeySchema("addresses", TEXTS, "Of Redis: `host:port`, several for sentinels or a cluster.", "`127.0.0.1:6379`"),
-        KeySchema("topology", make_choice_kind(RedisKind), "How Redis is arranged.", '`"single"`'),
-        KeySchema("service", TEXT, "The name under which sentinels know the master.", "`wharf`"),
-        KeySchema("database", make_integer_kind(0, 1_000), "The database's number.", "`0`"),
-        KeySchema("user", TEXT, "Who we are to Redis.", NO_DEFAULT),
-        KeySchema("password_file", TEXT, "A file that holds the password and nothing else.", NO_DEFAULT),
-        KeySchema("tls", FLAG, "Whether Redis is reached over TLS.", "`false`"),
-        KeySchema("ca_file", TEXT, "The authority of its certificate.", "the system's"),
-        KeySchema("certificate_file", TEXT, "Our certificate.", NO_DEFAULT),
-        KeySchema("key_file", TEXT, "Its key.", NO_DEFAULT),
-        KeySchema("prefix", TEXT, "Stands before every key.", "`wharf:limits:`"),
+        KeySchema("saved", FLAG, "Whether counters in memory are saved over restarts.", "`true`"),
         KeySchema(
-            "wait_replicas", make_integer_kind(0, 16), "Copies that must have a charge before it is answered.", "`0`"
+            "addresses",
+            TEXTS,
+            "The addresses of Redis, `host:port`; several for sentinels or a cluster.",
+            "`127.0.0.1:6379`",
         ),
-        KeySchema("wait_ms", TIMEOUT_MS, "No request waits for the store longer than this.", "`50`"),
+        KeySchema("topology", make_choice_kind(RedisKind), "How Redis is deployed.", '`"single"`'),
+        KeySchema("service", TEXT, "The name of the master at the sentinels.", "`wharf`"),
+        KeySchema("database", make_integer_kind(0, 1_000), "The number of the database.", "`0`"),
+        KeySchema("user", TEXT, "The user name for Redis.", NO_DEFAULT),
+        KeySchema("password_file", TEXT, "A file that contains only the password.", NO_DEFAULT),
+        KeySchema("tls", FLAG, "Whether connections to Redis use TLS.", "`false`"),
+        KeySchema("ca_file", TEXT, "The CA certificate of Redis.", "the system's"),
+        KeySchema("certificate_file", TEXT, "The client certificate.", NO_DEFAULT),
+        KeySchema("key_file", TEXT, "The key of the client certificate.", NO_DEFAULT),
+        KeySchema("prefix", TEXT, "The start of every key.", "`wharf:limits:`"),
         KeySchema(
-            "losses_most", make_integer_kind(1, 1_000), "So many losses running, and the store is held for away.", "`3`"
+            "wait_replicas", make_integer_kind(0, 16), "Replicas that should confirm a charge before the reply.", "`0`"
+        ),
+        KeySchema(
+            "wait_ms", TIMEOUT_MS, "The longest time, in milliseconds, that a request waits for the store.", "`50`"
+        ),
+        KeySchema(
+            "losses_most",
+            make_integer_kind(1, 1_000),
+            "Consecutive calls without a reply in time after which the store counts as unavailable.",
+            "`3`",
         ),
         KeySchema(
             "fallback_processes",
             make_integer_kind(1, 10_000),
-            "Among how many processes a limit is shared while the store is away, for rules with "
+            "The number of processes that share a limit while the store is unavailable, for rules with "
             '`on_store_loss = "local"`.',
             "`8`",
         ),
         KeySchema(
             "leases",
             FLAG,
-            "Whether processes take quota in parts and decide by themselves until it is used.",
+            "Whether processes take parts of a limit in advance, to decide without calling the store.",
             "`false`",
         ),
-        KeySchema("lease_size", make_integer_kind(1, 10_000), "How much a process takes at a time.", "`50`"),
-        KeySchema("lease_processes", make_integer_kind(1, 10_000), "How many processes share the store.", "`8`"),
+        KeySchema("lease_size", make_integer_kind(1, 10_000), "The part that a process takes at a time.", "`50`"),
+        KeySchema(
+            "lease_processes", make_integer_kind(1, 10_000), "The number of processes that share the store.", "`8`"
+        ),
     ),
 )
 
@@ -110,41 +133,63 @@ GATEWAY: Final = TableSchema(
     "The reverse proxy, `wharf gateway`.",
     (
         KeySchema(
-            "upstream", TEXT, "The service behind it, `http://host:port` or `https://…`.", "as `--upstream` says"
+            "upstream",
+            TEXT,
+            "The service behind the gateway, `http://host:port` or `https://…`.",
+            "the value of `--upstream`",
         ),
-        KeySchema("listen", TEXT, "Where it listens, as `host:port`.", "`127.0.0.1:8080`"),
+        KeySchema("listen", TEXT, "The address to listen on, `host:port`.", "`127.0.0.1:8080`"),
         KeySchema(
             "metrics_listen",
             TEXT,
-            "Where `GET /metrics` is answered, as `host:port`: without limits or a password.",
+            "The address of `GET /metrics`, `host:port`, without limits and without authentication.",
             NO_DEFAULT,
         ),
-        KeySchema("certificate_file", TEXT, "With `key_file`, it listens with TLS.", NO_DEFAULT),
-        KeySchema("key_file", TEXT, "The certificate's key.", NO_DEFAULT),
-        KeySchema("upstream_ca_file", TEXT, "The authority of the service's certificate.", "the system's"),
-        KeySchema("connect_timeout", DURATION, "How long connecting to the service may take.", "`5s`"),
-        KeySchema("upstream_timeout", DURATION, "How long the service may be silent while it owes a reply.", "`60s`"),
-        KeySchema("head_timeout", DURATION, "How long the head of a request may take to arrive.", "`10s`"),
+        KeySchema(
+            "certificate_file",
+            TEXT,
+            "The certificate of the gateway. With `key_file`, it listens with TLS.",
+            NO_DEFAULT,
+        ),
+        KeySchema("key_file", TEXT, "The key of the certificate.", NO_DEFAULT),
+        KeySchema("upstream_ca_file", TEXT, "The CA certificate of the service.", "the system's"),
+        KeySchema("connect_timeout", DURATION, "The timeout for connecting to the service.", "`5s`"),
+        KeySchema(
+            "upstream_timeout", DURATION, "The longest time without data from the service during a reply.", "`60s`"
+        ),
+        KeySchema("head_timeout", DURATION, "The timeout for receiving the head of a request.", "`10s`"),
         KeySchema(
             "idle_timeout",
             DURATION,
-            "How long a connection without a request is kept; a body may pause so long.",
+            "The timeout of a connection without a request, and of a pause in a body.",
             "`75s`",
         ),
-        KeySchema("drain_timeout", DURATION, "How long running requests have when the gateway ends.", "`10s`"),
-        KeySchema("head_bytes_most", make_integer_kind(1_024, 1 << 20), "How long a head may be.", "`65536`"),
-        KeySchema("headers_most", make_integer_kind(10, 10_000), "How many headers a request may have.", "`100`"),
-        KeySchema("connections_most", make_integer_kind(1, 1_000_000), "How many callers may be connected.", "`20000`"),
+        KeySchema("drain_timeout", DURATION, "How long running requests may continue when the gateway stops.", "`10s`"),
+        KeySchema(
+            "head_bytes_most",
+            make_integer_kind(1_024, 1 << 20),
+            "The maximum size of a request head, in bytes.",
+            "`65536`",
+        ),
+        KeySchema(
+            "headers_most", make_integer_kind(10, 10_000), "The maximum number of headers of a request.", "`100`"
+        ),
+        KeySchema(
+            "connections_most",
+            make_integer_kind(1, 1_000_000),
+            "The maximum number of connections from callers.",
+            "`20000`",
+        ),
         KeySchema(
             "upstream_connections_most",
             make_integer_kind(1, 100_000),
-            "How many connections the service is asked over.",
+            "The maximum number of connections to the service.",
             "`1000`",
         ),
         KeySchema(
             "trust_marks",
             FLAG,
-            "Whether the service's `x-wharf-cpu-ms` and `x-wharf-content` are believed. They are never passed on.",
+            "Whether the headers `x-wharf-cpu-ms` and `x-wharf-content` of the service are used. They are never forwarded.",
             "`true`",
         ),
     ),
@@ -152,31 +197,31 @@ GATEWAY: Final = TableSchema(
 
 DECISIONS: Final = TableSchema(
     "decisions",
-    "The log of decisions, out of which `wharf limits why` answers.",
+    "The decision log, which `wharf limits why` reads.",
     (
-        KeySchema("kept", FLAG, "Whether it is written to the data folder.", "`true`"),
+        KeySchema("kept", FLAG, "Whether the log is written to the data folder.", "`true`"),
         KeySchema(
             "one_in",
             make_integer_kind(1, 1_000_000),
-            "Of admitted requests one in so many; refusals are all kept.",
+            "Log one in this many admitted requests. All refusals are logged.",
             "`100`",
         ),
-        KeySchema("megabytes_most", make_integer_kind(1, 1_000_000), "How large it may grow.", "`100`"),
-        KeySchema("keep", DURATION, "How long entries are kept.", "`24h`"),
+        KeySchema("megabytes_most", make_integer_kind(1, 1_000_000), "The maximum size of the log.", "`100`"),
+        KeySchema("keep", DURATION, "How long entries are retained.", "`24h`"),
         KeySchema(
             "shared_most",
             make_integer_kind(0, 10_000_000),
-            "How many are kept on Redis, so that every process can tell of all; one takes up to 2 kB there.",
+            "The maximum number of decisions on Redis, where all processes can read them. Each takes up to 2 kB.",
             "`20000`",
         ),
-        KeySchema("cut_addresses", FLAG, "Whether addresses are cut to their network.", "`false`"),
+        KeySchema("cut_addresses", FLAG, "Whether addresses are shortened to their network.", "`false`"),
     ),
 )
 
 WEBHOOK: Final = TableSchema(
     "webhook",
-    "Where it is told that a caller has used 80 and 95 per cent of a primary limit, once a window each.",
-    (KeySchema("url", TEXT, 'It gets a POST with JSON, `{"alerts": [...]}`.', "nowhere"),),
+    "Reports that a caller has used 80 and 95 per cent of a primary limit, once in each window.",
+    (KeySchema("url", TEXT, 'The URL that receives a POST with JSON, `{"alerts": [...]}`.', "no reports"),),
 )
 
 META: Final = "meta"

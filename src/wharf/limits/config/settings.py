@@ -1,7 +1,4 @@
-"""What a limiter in front of a service is told: where rules and accounts stand, the store, the gateway, the log.
-
-These are values. Nothing here reads a file or knows how one is written.
-"""
+"""The settings of a limiter as values: rules, accounts, store, gateway and decision log. `settings_file` reads them."""
 
 from collections.abc import Mapping
 from enum import Enum
@@ -20,6 +17,8 @@ MEBIBYTE: Final = 1 << 20
 
 
 class StoreKind(Enum):
+    """Where counters are stored."""
+
     MEMORY = "memory"
     REDIS = "redis"
     NEIGHBOUR = "neighbour"
@@ -27,11 +26,13 @@ class StoreKind(Enum):
 
 
 class StoreSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The store and its guard."""
+
     kind: StoreKind = StoreKind.MEMORY
     is_saved: bool = True
-    """Whether counters in memory are kept over restarts, in the data folder."""
+    """Whether counters in memory are saved in the data folder over restarts."""
     socket: Path | None = None
-    """Where the one that counts in memory listens for its neighbours; None where it has none."""
+    """The socket of the counter server; `None` without other processes."""
     redis: RedisSettings = RedisSettings()
     guard: GuardSettings = GuardSettings()
     leases: QuotaSettings | None = None
@@ -44,10 +45,11 @@ class Upstream(msgspec.Struct, frozen=True, kw_only=True):
     port: int
     is_tls: bool = False
     base_path: str = ""
-    """Stands before every path that is asked for. Without a slash at its end."""
+    """The start of every forwarded path, without a slash at its end."""
 
     @property
     def authority(self) -> str:
+        """The `host` header of forwarded requests: the port is omitted if it is the default of the scheme."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == (443 if self.is_tls else 80) else f"{host}:{self.port}"
 
@@ -56,47 +58,53 @@ class Upstream(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GatewaySettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Addresses, timeouts and limits of the gateway."""
+
     upstream: Upstream | None = None
     host: str = "127.0.0.1"
     port: int = 8080
     metrics_host: str = ""
-    """Where metrics are told over TCP too; empty for nowhere."""
+    """The TCP address of the metrics; empty for none."""
     metrics_port: int = 0
     certificate_file: Path | None = None
     key_file: Path | None = None
     upstream_ca_file: Path | None = None
     connect_ms: int = 5_000
     upstream_ms: int = 60_000
-    """How long the service may be silent while it owes a reply."""
+    """The longest time without data from the service during a reply."""
     head_ms: int = 10_000
-    """How long a request's head may take to arrive."""
+    """The timeout for receiving the head of a request."""
     idle_ms: int = 75_000
-    """How long a connection without a request is kept, and how long a body may pause."""
+    """The timeout of a connection without a request, and of a pause in a body."""
     drain_ms: int = 10_000
-    """How long running requests have at the end."""
+    """How long running requests may continue when the gateway stops."""
     head_bytes_most: int = 64 * 1024
     headers_most: int = 100
     connections_most: int = 20_000
     upstream_connections_most: int = 1_000
     trusts_marks: bool = True
-    """Whether the service's `x-wharf-cpu-ms` and `x-wharf-content` are believed. They are never passed on."""
+    """Whether the headers `x-wharf-cpu-ms` and `x-wharf-content` of the service are used. They are never forwarded."""
 
 
 class DecisionLogSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How many decisions are logged, and for how long."""
+
     is_kept: bool = True
     one_in: int = 100
-    """Of admitted requests; all refusals are kept."""
+    """Log one in this many admitted requests. All refusals are logged."""
     bytes_most: int = 100 * MEBIBYTE
     kept_ms: int = 24 * 3_600_000
     cuts_addresses: bool = False
     shared_most: int = 20_000
-    """How many stand on a shared store, for `why` asked of another process; 0 for none."""
+    """The maximum number of decisions on a shared store, for queries to other processes; 0 for none."""
 
 
 class LimiterSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """All settings of one limiter."""
+
     rules_file: Path | None = None
     profile: str = "code-host"
-    """The built-in rules that hold without a rules file."""
+    """The built-in rules that apply without a rules file."""
     directory_file: Path | None = None
     data_folder: Path = DATA_FOLDER
     proxies: ProxySettings = ProxySettings()
@@ -104,19 +112,20 @@ class LimiterSettings(msgspec.Struct, frozen=True, kw_only=True):
     gateway: GatewaySettings = GatewaySettings()
     decisions: DecisionLogSettings = DecisionLogSettings()
     admin_socket: Path | None = None
-    """Where operators' commands connect; by default in the data folder."""
+    """The Unix socket for commands of operators; by default in the data folder."""
     admin_host: str = ""
-    """Where operators' commands may connect over TCP too, on this machine; empty for nowhere."""
+    """The local TCP address for commands of operators; empty for none."""
     admin_port: int = 0
     admin_token: str = ""
-    """What they show there."""
+    """The token that commands must send to the TCP address."""
     webhook_url: str = ""
-    """Where alerts about callers near their limits are sent; empty for nowhere."""
+    """Receives alerts about callers near their limits; empty for none."""
     request_id_header: str = "x-github-request-id"
     has_insights: bool = False
-    """Whether the activity of organizations is told to their owners."""
-    meta: Mapping[str, Any] = {}  # Any JSON: what an operator wants to say of the service.
+    """Whether owners of an organization can read its activity."""
+    meta: Mapping[str, Any] = {}  # Any JSON: the reply to `GET /meta`.
 
     @property
     def socket_path(self) -> Path:
+        """The Unix socket for commands of operators."""
         return self.admin_socket or self.data_folder / "admin.sock"

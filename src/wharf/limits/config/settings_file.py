@@ -1,4 +1,4 @@
-"""Reads the file that sets up a limiter: all or nothing, every problem with its line and column."""
+"""Reads the settings file of a limiter. All problems are reported together, with line and column."""
 
 import ipaddress
 import os
@@ -28,31 +28,33 @@ from wharf.limits.stores.redis.settings import RedisSettings
 
 MAX_PORT: Final = 65_535
 MIN_ADMIN_TOKEN_CHARACTERS: Final = 20
-_DURATIONS: Final = {
+"""Shorter tokens could be guessed."""
+_TIMEOUT_FIELDS: Final = {
     "connect_timeout": "connect_ms",
     "upstream_timeout": "upstream_ms",
     "head_timeout": "head_ms",
     "idle_timeout": "idle_ms",
     "drain_timeout": "drain_ms",
 }
-_PLAIN_OF_GATEWAY: Final = ("head_bytes_most", "headers_most", "connections_most", "upstream_connections_most")
-_OF_REDIS: Final = ("addresses", "service", "database", "user", "tls", "prefix", "wait_replicas")
-_KEYS_OF_REDIS: Final = frozenset(key.name for key in STORE.keys) - {"saved", "socket"}
-_OF_STORES: Final = {
-    # How long they wait is told to neighbours by whoever makes them, as the agent does for processes of the API.
+_GATEWAY_FIELDS: Final = ("head_bytes_most", "headers_most", "connections_most", "upstream_connections_most")
+_REDIS_FIELDS: Final = ("addresses", "service", "database", "user", "tls", "prefix", "wait_replicas")
+_REDIS_STORE_KEYS: Final = frozenset(key.name for key in STORE.keys) - {"saved", "socket"}
+_STORE_KEYS: Final = {
+    # `wait_ms` and `losses_most` are for the neighbours, which get the settings of the process with `memory`.
     StoreKind.MEMORY: frozenset({"kind", "saved", "socket", "wait_ms", "losses_most"}),
     StoreKind.NEIGHBOUR: frozenset({"kind", "socket", "wait_ms", "losses_most", "fallback_processes"}),
-    StoreKind.REDIS: _KEYS_OF_REDIS,
+    StoreKind.REDIS: _REDIS_STORE_KEYS,
 }
-_NOT_OF_STORES: Final = {
-    StoreKind.MEMORY: 'is for Redis only: add `kind = "redis"`, or leave it out',
-    StoreKind.NEIGHBOUR: "is for whoever counts itself, which a neighbour does not: leave it out",
-    StoreKind.REDIS: "is for counters in memory: leave it out",
+_UNUSED_KEY_MESSAGES: Final = {
+    StoreKind.MEMORY: 'is only for Redis: add `kind = "redis"`, or remove the key',
+    StoreKind.NEIGHBOUR: "is not used by a neighbour, which has no counters of its own: remove the key",
+    StoreKind.REDIS: "is only for counters in memory: remove the key",
 }
-_OF_GUARD: Final = ("wait_ms", "losses_most", "fallback_processes")
+_GUARD_FIELDS: Final = ("wait_ms", "losses_most", "fallback_processes")
 
 
 def is_loopback(host: str) -> bool:
+    """Return whether a host name or address is on this machine."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -63,36 +65,38 @@ _HOST_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,253}")
 
 
 class InvalidUpstream(ValueError):
-    """An address of a service that cannot be used. Its text says what is expected."""
+    """The URL of a service that cannot be used. The text shows a correct example."""
 
 
 def read_settings(text: str, file: str = "limits.toml", *, folder: Path = Path()) -> LimiterSettings:
-    """Read the file. Raises FileRefused with everything that is wrong with it. Paths in it start from `folder`."""
+    """Return the settings of a file. Raises `InvalidFile` with all problems. Relative paths start from `folder`."""
     document = TomlDocument(text, file)
     names = {table.name for table in TABLES if table.name}
     document.check_names({key.name for key in ROOT.keys} | names | {META})
-    reader = _Reader(document, folder)
+    reader = _SettingsReader(document, folder)
     settings = reader.read()
     document.raise_problems()
     return settings
 
 
 def read_upstream(text: str) -> Upstream:
-    refused = InvalidUpstream(f"{text!r} is no address of a service: write http://127.0.0.1:3000")
+    """Return the service that a URL names. Raises `InvalidUpstream`."""
+    error = InvalidUpstream(f"{text!r} is not the URL of a service: write a URL such as http://127.0.0.1:3000")
     try:
         parts = urlsplit(text)
         host, port = parts.hostname or "", parts.port
     except ValueError:
-        raise refused from None
+        raise error from None
     if parts.scheme not in ("http", "https") or port == 0 or parts.query or parts.username or not text.isprintable():
-        raise refused
+        raise error
     if _HOST_NAME.fullmatch(host) is None and not _is_ipv6(host):
-        raise refused
+        raise error
     is_tls = parts.scheme == "https"
     return Upstream(host=host, port=port or (443 if is_tls else 80), is_tls=is_tls, base_path=parts.path.rstrip("/"))
 
 
 def _is_ipv6(host: str) -> bool:
+    """Return whether the host is an IPv6 address."""
     try:
         ipaddress.IPv6Address(host)
     except ValueError:
@@ -100,95 +104,105 @@ def _is_ipv6(host: str) -> bool:
     return True
 
 
-class _Reader:
+class _SettingsReader:
+    """Reads the tables of one file and collects its problems."""
+
     def __init__(self, document: TomlDocument, folder: Path) -> None:
         self._document = document
         self._folder = folder
 
     def read(self) -> LimiterSettings:
+        """Read all tables and return the settings."""
         names = {key.name for key in ROOT.keys}
         raw = {name: value for name, value in self._document.raw.items() if name in names}
         top = self._document.read_entry(ROOT, raw, (), set())
         values = top.values
         profile = values.get("profile", "code-host")
         if profile not in PROFILES:
-            self._note(top, "profile", f"{profile!r} is no profile{suggest_name(profile, set(PROFILES))}")
+            self._add_problem(top, "profile", f"{profile!r} is not a profile{suggest_name(profile, set(PROFILES))}")
         if "profile" in values and "rules" in values:
-            self._note(top, "profile", "is for a limiter without a rules file: write it into the rules file")
+            self._add_problem(top, "profile", "is only for a limiter without a rules file: set it in the rules file")
         meta = self._document.raw.get(META, {})
         if not isinstance(meta, dict):
-            self._document.add_problem(self._document.get_location((META,)), META, "is a table: write [meta]")
+            self._document.add_problem(self._document.get_location((META,)), META, "must be a table: write [meta]")
             meta = {}
-        plain: dict[str, Any] = {}
+        fields: dict[str, Any] = {}
         if "request_id_header" in values:
-            plain["request_id_header"] = self._header(top)
+            fields["request_id_header"] = self._read_request_id_header(top)
         if "data_folder" in values:
-            plain["data_folder"] = self._path(values, "data_folder")
+            fields["data_folder"] = self._resolve_path(values, "data_folder")
         if "admin_listen" in values or "admin_token_file" in values:
-            plain |= self._admin(top)
+            fields |= self._read_admin_address(top)
         return LimiterSettings(
-            rules_file=self._path(values, "rules"),
+            rules_file=self._resolve_path(values, "rules"),
             profile=profile,
-            directory_file=self._path(values, "directory"),
-            admin_socket=self._path(values, "admin_socket"),
-            proxies=self._proxies(),
-            store=self._store(),
-            gateway=self._gateway(),
-            decisions=self._decisions(),
-            webhook_url=self._webhook(),
+            directory_file=self._resolve_path(values, "directory"),
+            admin_socket=self._resolve_path(values, "admin_socket"),
+            proxies=self._read_proxies(),
+            store=self._read_store(),
+            gateway=self._read_gateway(),
+            decisions=self._read_decisions(),
+            webhook_url=self._read_webhook(),
             has_insights=values.get("insights", False),
             meta=msgspec.to_builtins(meta),
-            **plain,
+            **fields,
         )
 
-    def _path(self, values: Any, name: str) -> Path | None:
+    def _resolve_path(self, values: Any, name: str) -> Path | None:
+        """Return a path of the file, relative to its folder, or `None` if it is not set."""
         return self._folder / str(values[name]) if name in values else None
 
-    def _note(self, entry: TableEntry, key: str, what: str) -> None:
-        said = f"{entry.path[0]}.{key}" if entry.path else key
-        self._document.add_problem(entry.locations.get(key, entry.location), said, what)
+    def _add_problem(self, entry: TableEntry, key: str, message: str) -> None:
+        key_name = f"{entry.path[0]}.{key}" if entry.path else key
+        self._document.add_problem(entry.locations.get(key, entry.location), key_name, message)
 
-    def _header(self, top: TableEntry) -> str:
+    def _read_request_id_header(self, top: TableEntry) -> str:
+        """Return the name of the request id header in lowercase."""
         name = str(top.values["request_id_header"])
         if not name.isascii() or not name.replace("-", "").isalnum():
-            self._note(top, "request_id_header", f"{name!r} is no name of a header: use letters, digits and `-`")
+            self._add_problem(top, "request_id_header", f"{name!r} is not a header name: use letters, digits and `-`")
         return name.lower()
 
-    def _admin(self, top: TableEntry) -> dict[str, Any]:
+    def _read_admin_address(self, top: TableEntry) -> dict[str, Any]:
+        """Return the fields of the TCP address for operators; it must be on this machine."""
         values = top.values
         if ("admin_listen" in values) is not ("admin_token_file" in values):
             key = "admin_listen" if "admin_listen" in values else "admin_token_file"
-            self._note(top, key, "needs the other of `admin_listen` and `admin_token_file` beside it")
+            self._add_problem(top, key, "is set alone: set both `admin_listen` and `admin_token_file`")
             return {}
         address = str(values["admin_listen"])
         host, _, port = address.rpartition(":")
         host = host.strip("[]")
-        if not self._is_address(address) or not is_loopback(host):
-            what = f"{address!r} is not on this machine alone: write 127.0.0.1:port; from elsewhere go by ssh"
-            self._note(top, "admin_listen", what)
+        if not self._is_host_and_port(address) or not is_loopback(host):
+            message = (
+                f"{address!r} is not a local address: write 127.0.0.1:port, and connect from other machines by ssh"
+            )
+            self._add_problem(top, "admin_listen", message)
             return {}
-        return {"admin_host": host, "admin_port": int(port), "admin_token": self._admin_token(top)}
+        return {"admin_host": host, "admin_port": int(port), "admin_token": self._read_admin_token(top)}
 
-    def _admin_token(self, top: TableEntry) -> str:
+    def _read_admin_token(self, top: TableEntry) -> str:
+        """Return the admin token. Its file must be readable by its owner only."""
         path = self._folder / str(top.values["admin_token_file"])
         try:
             with path.open("rb") as file:
                 mode = os.fstat(file.fileno()).st_mode
                 token = file.read(4_096).decode("ascii").strip()
         except (OSError, UnicodeDecodeError) as problem:
-            self._note(top, "admin_token_file", f"{path} cannot be read: {problem}")
+            self._add_problem(top, "admin_token_file", f"{path} cannot be read: {problem}")
             return ""
         if mode & 0o077:
-            self._note(top, "admin_token_file", f"others may read {path}: chmod 600 {path}")
+            self._add_problem(top, "admin_token_file", f"other users can access {path}: run chmod 600 {path}")
         if len(token) < MIN_ADMIN_TOKEN_CHARACTERS or not token.isprintable() or " " in token:
-            self._note(
+            self._add_problem(
                 top,
                 "admin_token_file",
-                f"{path} holds no token: write {MIN_ADMIN_TOKEN_CHARACTERS} signs or more into it",
+                f"{path} does not hold a valid token: write at least {MIN_ADMIN_TOKEN_CHARACTERS} characters into it",
             )
         return token
 
-    def _proxies(self) -> ProxySettings:
+    def _read_proxies(self) -> ProxySettings:
+        """Return the proxy settings."""
         entry = self._document.read_table(ADDRESSES, "addresses")
         values = entry.values
         try:
@@ -201,23 +215,26 @@ class _Reader:
             self._document.add_problem(entry.locations.get("trusted", entry.location), "addresses", str(problem))
             return ProxySettings()
 
-    def _store(self) -> StoreSettings:
+    def _read_store(self) -> StoreSettings:
+        """Return the store settings. Keys that the kind of store does not use are problems."""
         entry = self._document.read_table(STORE, "store")
         values = entry.values
         kind = values.get("kind", StoreKind.MEMORY)
-        for key in values.keys() - _OF_STORES[kind]:
-            self._note(entry, key, _NOT_OF_STORES[kind])
+        for key in values.keys() - _STORE_KEYS[kind]:
+            self._add_problem(entry, key, _UNUSED_KEY_MESSAGES[kind])
         if kind is StoreKind.NEIGHBOUR and "socket" not in values:
-            self._note(entry, "kind", "needs `socket`: where the process that counts listens")
-        redis = {name: values[name] for name in _OF_REDIS if name in values}
+            self._add_problem(entry, "kind", "needs `socket`, the socket of the counter server")
+        redis = {name: values[name] for name in _REDIS_FIELDS if name in values}
         for address in redis.get("addresses", ()):
-            if not self._is_address(address):
-                self._note(entry, "addresses", f"{address!r} is no address: write host:port, as 127.0.0.1:6379")
+            if not self._is_host_and_port(address):
+                self._add_problem(
+                    entry, "addresses", f"{address!r} is not an address: write host:port, such as 127.0.0.1:6379"
+                )
         for name in ("ca_file", "certificate_file", "key_file"):
             if name in values:
-                redis[name] = str(self._path(values, name))
+                redis[name] = str(self._resolve_path(values, name))
         if "password_file" in values:
-            redis["password"] = self._secret(entry)
+            redis["password"] = self._read_password(entry)
         if "topology" in values:
             redis["kind"] = values["topology"]
         leases = None
@@ -226,63 +243,70 @@ class _Reader:
         return StoreSettings(
             kind=kind,
             is_saved=values.get("saved", True),
-            socket=self._path(values, "socket"),
+            socket=self._resolve_path(values, "socket"),
             redis=RedisSettings(**redis),
-            guard=GuardSettings(**{name: values[name] for name in _OF_GUARD if name in values}),
+            guard=GuardSettings(**{name: values[name] for name in _GUARD_FIELDS if name in values}),
             leases=leases,
         )
 
-    def _secret(self, entry: TableEntry) -> str | None:
+    def _read_password(self, entry: TableEntry) -> str | None:
+        """Return the content of the password file."""
         path = self._folder / str(entry.values["password_file"])
         try:
             return path.read_text("utf-8").strip()
         except (OSError, UnicodeDecodeError) as problem:
-            self._note(entry, "password_file", f"{path} cannot be read: {problem}")
+            self._add_problem(entry, "password_file", f"{path} cannot be read: {problem}")
             return None
 
-    def _is_address(self, text: str) -> bool:
+    def _is_host_and_port(self, text: str) -> bool:
+        """Return whether the text is `host:port` with a valid port."""
         host, _, port = text.rpartition(":")
         return bool(host) and port.isascii() and port.isdigit() and 0 <= int(port[:6]) <= MAX_PORT
 
-    def _gateway(self) -> GatewaySettings:
+    def _read_gateway(self) -> GatewaySettings:
+        """Return the gateway settings."""
         entry = self._document.read_table(GATEWAY, "gateway")
         values = entry.values
-        found: dict[str, Any] = {ours: values[name] for name, ours in _DURATIONS.items() if name in values}
-        found |= {name: values[name] for name in _PLAIN_OF_GATEWAY if name in values}
+        fields: dict[str, Any] = {field: values[name] for name, field in _TIMEOUT_FIELDS.items() if name in values}
+        fields |= {name: values[name] for name in _GATEWAY_FIELDS if name in values}
         if "upstream" in values:
             try:
-                found["upstream"] = read_upstream(values["upstream"])
+                fields["upstream"] = read_upstream(values["upstream"])
             except InvalidUpstream as problem:
-                self._note(entry, "upstream", str(problem))
+                self._add_problem(entry, "upstream", str(problem))
         for name, prefix in (("listen", ""), ("metrics_listen", "metrics_")):
             if name not in values:
                 continue
-            if self._is_address(values[name]):
+            if self._is_host_and_port(values[name]):
                 host, _, port = values[name].rpartition(":")
-                found |= {f"{prefix}host": host.strip("[]"), f"{prefix}port": int(port)}
+                fields |= {f"{prefix}host": host.strip("[]"), f"{prefix}port": int(port)}
             else:
-                self._note(entry, name, f"{values[name]!r} is no address: write host:port, as 0.0.0.0:8080")
+                self._add_problem(
+                    entry, name, f"{values[name]!r} is not an address: write host:port, such as 0.0.0.0:8080"
+                )
         for name in ("certificate_file", "key_file", "upstream_ca_file"):
             if name in values:
-                found[name] = self._path(values, name)
+                fields[name] = self._resolve_path(values, name)
         if ("certificate_file" in values) is not ("key_file" in values):
             key = "certificate_file" if "certificate_file" in values else "key_file"
-            self._note(entry, key, "needs the other of `certificate_file` and `key_file` beside it")
+            self._add_problem(entry, key, "is set alone: set both `certificate_file` and `key_file`")
         if "trust_marks" in values:
-            found["trusts_marks"] = values["trust_marks"]
-        return GatewaySettings(**found)
+            fields["trusts_marks"] = values["trust_marks"]
+        return GatewaySettings(**fields)
 
-    def _webhook(self) -> str:
+    def _read_webhook(self) -> str:
+        """Return the URL of the webhook, or an empty text."""
         entry = self._document.read_table(WEBHOOK, "webhook")
         url = str(entry.values.get("url", ""))
         if url and not (url.startswith(("http://", "https://")) and urlsplit(url).netloc):
-            self._note(entry, "url", f"{url!r} is no address: write https://host/path")
+            self._add_problem(entry, "url", f"{url!r} is not a URL: write https://host/path")
         return url
 
-    def _decisions(self) -> DecisionLogSettings:
+    def _read_decisions(self) -> DecisionLogSettings:
+        """Return the settings of the decision log."""
         values = self._document.read_table(DECISIONS, "decisions").values
-        found: dict[str, Any] = {}
-        for name, ours in (
+        fields: dict[str, Any] = {}
+        for name, field in (
             ("kept", "is_kept"),
             ("one_in", "one_in"),
             ("keep", "kept_ms"),
@@ -290,7 +314,7 @@ class _Reader:
             ("shared_most", "shared_most"),
         ):
             if name in values:
-                found[ours] = values[name]
+                fields[field] = values[name]
         if "megabytes_most" in values:
-            found["bytes_most"] = values["megabytes_most"] * MEBIBYTE
-        return DecisionLogSettings(**found)
+            fields["bytes_most"] = values["megabytes_most"] * MEBIBYTE
+        return DecisionLogSettings(**fields)

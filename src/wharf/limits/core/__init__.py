@@ -1,5 +1,5 @@
-"""What a limiter decides: request facts, rules, counters and a moment go in, a decision comes out.
+"""The decision logic of the rate limiter: request facts, rules, counters and a time go in, a decision comes out.
 
-Nothing in this package waits, reads a clock, or opens anything. Moments are milliseconds of Unix time, given by the
-caller; ids are given too.
+Nothing in this package does I/O or reads a clock. Times are milliseconds of Unix time; callers of this package pass
+the time and the ids.
 """

@@ -1,6 +1,6 @@
-"""What a store's answer means: admitted or refused, by which limit, until when, with every limit that was looked at.
+"""The decision that a store's result means: admitted or refused, by which limit, until when.
 
-A decision is a value. It holds what a caller may be told and more; what is told is for `answer` to choose.
+A decision holds every limit that was evaluated. `responses` chooses what a caller sees of it.
 """
 
 from collections.abc import Iterator
@@ -14,21 +14,24 @@ from wharf.limits.core.store_calls import TakeResult
 
 
 class Verdict(Enum):
+    """The outcome of a decision. The values appear in replies and logs."""
+
     ADMITTED = "admitted"
     BANNED = "banned"
     PRIMARY = "primary"
-    """A primary limit has no room."""
+    """A primary limit is exceeded."""
     SECONDARY = "secondary"
+    """A secondary limit is exceeded."""
     NEVER = "never"
-    """It costs more than the whole ceiling: waiting does not help."""
+    """The request costs more than the whole ceiling, so waiting does not help."""
     TOO_MANY_OBJECTS = "too_many_objects"
-    """A large-file batch names more objects than a request may."""
+    """A large-file batch has more objects than a request may have."""
     TOO_COMPLEX = "too_complex"
-    """A query beyond the bounds that are read."""
+    """A query is larger than the limits on query size."""
 
 
 class EvaluatedLimit(msgspec.Struct, frozen=True, gc=False):
-    """One limit in a decision: its counter before and after, for people who ask why."""
+    """One limit in a decision with its count before and after, for `wharf limits why` and the decision log."""
 
     rule: str
     key: str
@@ -39,19 +42,24 @@ class EvaluatedLimit(msgspec.Struct, frozen=True, gc=False):
     is_hit: bool
     is_enforced: bool
     free_at_ms: int | None
-    """For a limit that was hit, when it has room."""
+    """For a limit that was hit, when the request would fit again; else `None`."""
     file: str
     line: int
 
 
 class LimitDecision(msgspec.Struct, frozen=True, eq=False, gc=False):
+    """The decision about one request."""
+
     request_id: str
     verdict: Verdict
     plan: ChargePlan
     charges: tuple[Charge, ...]
     result: TakeResult
     refusing_index: int | None = None
-    """Which charge answers a refusal: of the kind that counts most, the one that ends last."""
+    """The index of the charge that a refusal names.
+
+    It is a primary charge if one was hit, else a secondary one; of several, the one that ends last.
+    """
     problem: str = ""
     """What is wrong with a request that no limit refused."""
 
@@ -61,7 +69,7 @@ class LimitDecision(msgspec.Struct, frozen=True, eq=False, gc=False):
 
     @property
     def bucket_charge(self) -> Charge:
-        """The primary bucket of the request, with this caller's ceiling."""
+        """The primary bucket of the request, with the ceiling of this caller."""
         return self.plan.bucket_charge if self.plan.is_free else self.charges[0]
 
     @property
@@ -70,9 +78,9 @@ class LimitDecision(msgspec.Struct, frozen=True, eq=False, gc=False):
 
     @property
     def used(self) -> int:
-        """Of the primary bucket, after this request; never more than the limit."""
+        """The count of the primary bucket after this request; never more than the limit."""
         if self.verdict is Verdict.PRIMARY:
-            return self.limit  # A query that costs more than is left: nothing is left for it.
+            return self.limit  # A query can cost more than is left; report the bucket as used up.
         charged = self.bucket_charge.cost if self.is_admitted and not self.plan.is_free else 0
         return min(self.limit, self.result.bucket_count_before + charged)
 
@@ -86,21 +94,22 @@ class LimitDecision(msgspec.Struct, frozen=True, eq=False, gc=False):
 
     @property
     def refusing_charge(self) -> Charge | None:
-        """The limit that a refusal is told by."""
+        """The limit that a refusal names."""
         return None if self.refusing_index is None else self.charges[self.refusing_index]
 
     @property
     def retry_after_s(self) -> int | None:
-        """How long to wait, at least 1; None when admitted, or when waiting does not help."""
+        """How long to wait, at least 1 second; `None` if admitted or if waiting does not help."""
         if self.verdict is Verdict.BANNED:
-            until_ms = max(self.result.banned_until_ms, *self._ends(), 0)
+            until_ms = max(self.result.banned_until_ms, *self._list_enforced_ends_ms(), 0)
         elif self.verdict in (Verdict.PRIMARY, Verdict.SECONDARY):
-            until_ms = max(self._ends())
+            until_ms = max(self._list_enforced_ends_ms())
         else:
             return None
         return max(1, -(-(until_ms - self.result.now_ms) // 1_000))
 
-    def _ends(self) -> list[int]:
+    def _list_enforced_ends_ms(self) -> list[int]:
+        """Return when each enforced limit that was hit would admit the request."""
         return [
             free_ms
             for index, free_ms in zip(self.result.hit_indexes, self.result.free_at_ms, strict=True)
@@ -108,7 +117,7 @@ class LimitDecision(msgspec.Struct, frozen=True, eq=False, gc=False):
         ]
 
     def list_limits(self) -> Iterator[EvaluatedLimit]:
-        """Every limit that was looked at, in order."""
+        """Yield every limit that was evaluated, in order."""
         free = dict(zip(self.result.hit_indexes, self.result.free_at_ms, strict=True))
         for index, (charge, before) in enumerate(zip(self.charges, self.result.counts_before, strict=False)):
             yield EvaluatedLimit(
@@ -126,12 +135,15 @@ class LimitDecision(msgspec.Struct, frozen=True, eq=False, gc=False):
             )
 
     def list_hit_rules(self, *, is_enforced: bool) -> list[str]:
-        """The rules that were hit: those that refused, or those in shadow that would have."""
+        """Return the names of the rules that were hit: the enforced ones, or the ones in shadow mode."""
         return [self.charges[i].name for i in self.result.hit_indexes if self.charges[i].is_enforced is is_enforced]
 
 
 def build_decision(request_id: str, plan: ChargePlan, charges: tuple[Charge, ...], result: TakeResult) -> LimitDecision:
-    """Say what the store's answer means. A ban comes first, then the primary limit, then secondary ones."""
+    """Return the decision that a store's result means.
+
+    A ban takes precedence, then the primary limit, then secondary ones.
+    """
     if result.is_admitted:
         return LimitDecision(request_id, Verdict.ADMITTED, plan, charges, result)
     hit = [
@@ -141,16 +153,16 @@ def build_decision(request_id: str, plan: ChargePlan, charges: tuple[Charge, ...
     ]
     if result.banned_until_ms and not plan.is_ban_shadow:
         return LimitDecision(request_id, Verdict.BANNED, plan, charges, result)
-    never = [index for index, _ in hit if charges[index].required > charges[index].ceiling]
-    if never:
-        return LimitDecision(request_id, Verdict.NEVER, plan, charges, result, refusing_index=never[0])
+    impossible = [index for index, _ in hit if charges[index].required > charges[index].ceiling]
+    if impossible:
+        return LimitDecision(request_id, Verdict.NEVER, plan, charges, result, refusing_index=impossible[0])
     primary = [(free_ms, index) for index, free_ms in hit if charges[index].rule.is_primary]
     kind = Verdict.PRIMARY if primary else Verdict.SECONDARY
-    among = primary or [(free_ms, index) for index, free_ms in hit]
-    # Of several that end together the first in the rules answers.
-    last_ms = max(free_ms for free_ms, _ in among)
-    told_by = min(index for free_ms, index in among if free_ms == last_ms)
-    return LimitDecision(request_id, kind, plan, charges, result, refusing_index=told_by)
+    candidates = primary or [(free_ms, index) for index, free_ms in hit]
+    # If several end at the same time, the refusal names the first one in the rules.
+    last_ms = max(free_ms for free_ms, _ in candidates)
+    refusing_index = min(index for free_ms, index in candidates if free_ms == last_ms)
+    return LimitDecision(request_id, kind, plan, charges, result, refusing_index=refusing_index)
 
 
 def is_unlimited(charge: Charge) -> bool:

@@ -1,7 +1,7 @@
-"""What a GraphQL request costs, told from its text before it runs.
+"""The cost of a GraphQL request, computed from its text before it runs.
 
-Every connection is taken to be filled to its `first` or `last`: the requests needed to fill all of them, divided by
-100, are its points. Reading is bounded: whatever is sent, the work is at most proportional to its length.
+Every connection is assumed to be filled to its `first` or `last`. The requests needed to fill all of them, divided by
+100, are the points of the query. Work is limited by the length of the text.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,72 +29,86 @@ from wharf.limits.core.request import QueryFacts
 from wharf.limits.core.rule import GraphqlRules
 
 MAX_PAGE_NODES: Final = 100
+"""The largest page size, which is also assumed for missing or invalid ones."""
 REQUESTS_PER_POINT: Final = 100
+"""Requests to fill connections that cost one point."""
 MAX_BODY_BYTES: Final = 1 << 20
+"""Longer bodies are refused before they are parsed."""
 
 _OPENING: Final = frozenset({TokenKind.BRACE_L, TokenKind.PAREN_L, TokenKind.BRACKET_L})
 _CLOSING: Final = frozenset({TokenKind.BRACE_R, TokenKind.PAREN_R, TokenKind.BRACKET_R})
 
 MAX_CACHED_QUERIES: Final = 4_096
+"""Limits the memory of the query cache; a full cache is cleared."""
 MAX_CACHED_QUERY_CHARACTERS: Final = 4_096
+"""Longer queries are not cached."""
 _NO_VARIABLES: Final[Mapping[str, Any]] = {}
 
-# What is charged for what cannot be read: the service itself will say what is wrong with it.
+# The cost of a query that cannot be parsed. The service itself reports what is wrong with it.
 UNREADABLE_QUERY: Final = QueryFacts(cost=1, points=1)
 
 
 class QueryTooComplex(Exception):
-    """A query beyond the bounds, or none that can be read. Its text says why, and how to mend it."""
+    """A query beyond the limits on query size, or a body that is not a query. The text is sent to the caller."""
 
 
-class _Sent(msgspec.Struct):
+class _GraphqlBody(msgspec.Struct):
+    """One request in a GraphQL body."""
+
     query: str = ""
     variables: dict[str, Any] | str | None = None  # Any JSON: the query's own types decide what it means.
     operation_name: str | None = msgspec.field(default=None, name="operationName")
 
 
-class _Size(msgspec.Struct, frozen=True, gc=False):
-    """Of a selection, for one object that it is made on."""
+class _SelectionSize(msgspec.Struct, frozen=True, gc=False):
+    """The size of a selection, for one object that it is applied to."""
 
     requests: int = 0
+    """Requests that fill all connections in it."""
     nodes: int = 0
 
-    def __add__(self, other: "_Size") -> "_Size":
-        return _Size(self.requests + other.requests, self.nodes + other.nodes)
+    def __add__(self, other: "_SelectionSize") -> "_SelectionSize":
+        return _SelectionSize(self.requests + other.requests, self.nodes + other.nodes)
 
 
-_NOTHING: Final = _Size()
-_BODY: Final = msgspec.json.Decoder(_Sent | list[_Sent])
+_EMPTY_SIZE: Final = _SelectionSize()
+_BODY: Final = msgspec.json.Decoder(_GraphqlBody | list[_GraphqlBody])
 _VARIABLES: Final = msgspec.json.Decoder(dict[str, Any])
 
 
 class QueryCostCalculator:
-    """Tells the cost of queries, and remembers those that come again: clients send few texts many times.
+    """Computes the cost of queries and caches it, because clients send few query texts many times.
 
-    Of a text only the variables that are sizes of pages matter, so these are its key with the text.
+    The cost depends on the text and on the variables that are page sizes. These are the key of the cache.
     """
 
     def __init__(self, rules: GraphqlRules) -> None:
         self._rules = rules
-        self._pages: dict[str, tuple[str, ...]] = {}
+        self._page_variables: dict[str, tuple[str, ...]] = {}
+        """For each cached text, the names of the variables that are page sizes."""
         self._facts: dict[tuple[str, str | None, tuple[int | None, ...]], QueryFacts] = {}
 
     def compute_body_cost(self, body: bytes) -> QueryFacts:
-        """The cost of all queries in a body. Raises TooComplex; a text that is no query costs 1: the service refuses it."""
+        """Return the cost of all queries in a body. Raises `QueryTooComplex`.
+
+        A text that is not a query costs 1; the service refuses it.
+        """
         if len(body) > MAX_BODY_BYTES:
-            raise QueryTooComplex(f"The body is too long: of its bytes at most {MAX_BODY_BYTES} are read.")
+            raise QueryTooComplex(f"The body is longer than {MAX_BODY_BYTES} bytes. Send a smaller one.")
         try:
-            sent = _BODY.decode(body)
+            decoded = _BODY.decode(body)
         except (msgspec.DecodeError, RecursionError):
-            # Compressed, in another encoding, as a form: what reads that would run it at whatever cost.
+            # The body may be compressed, encoded or a form. A service that reads such bodies would run queries uncounted.
             raise QueryTooComplex(
-                "The body is no GraphQL request: send JSON with a text `query`, in UTF-8 and not compressed."
+                "The body is not a GraphQL request. Send JSON with a text `query`, in UTF-8 and not compressed."
             ) from None
-        entries = sent if isinstance(sent, list) else [sent]
+        entries = decoded if isinstance(decoded, list) else [decoded]
         if len(entries) > self._rules.entries_most:
-            most = self._rules.entries_most
-            raise QueryTooComplex(f"The array has {len(entries)} queries; at most {most} are taken at once.")
-        facts = [self.compute_query_cost(e.query, _variables(e.variables), e.operation_name) for e in entries]
+            max_entries = self._rules.entries_most
+            raise QueryTooComplex(
+                f"The array has {len(entries)} queries; at most {max_entries} are allowed. Send several smaller arrays."
+            )
+        facts = [self.compute_query_cost(e.query, _parse_variables(e.variables), e.operation_name) for e in entries]
         return QueryFacts(
             cost=sum(fact.cost for fact in facts) or 1,
             points=sum(fact.points for fact in facts) or 1,
@@ -104,178 +118,200 @@ class QueryCostCalculator:
     def compute_query_cost(
         self, text: str, variables: Mapping[str, Any] = _NO_VARIABLES, operation_name: str | None = None
     ) -> QueryFacts:
-        pages = self._pages.get(text)
-        if pages is not None:
-            known = self._facts.get((text, operation_name, _page_sizes(variables, pages)))
-            if known is not None:
-                return known
-        facts, pages = _read(text, variables, operation_name, self._rules)
+        """Return the cost of one query. Raises `QueryTooComplex`."""
+        page_variables = self._page_variables.get(text)
+        if page_variables is not None:
+            cached = self._facts.get((text, operation_name, _list_page_sizes(variables, page_variables)))
+            if cached is not None:
+                return cached
+        facts, page_variables = _compute_facts(text, variables, operation_name, self._rules)
         if len(text) <= MAX_CACHED_QUERY_CHARACTERS and len(operation_name or "") <= MAX_CACHED_QUERY_CHARACTERS:
             if len(self._facts) >= MAX_CACHED_QUERIES:
-                self._pages.clear()
+                self._page_variables.clear()
                 self._facts.clear()
-            self._pages[text] = pages
-            self._facts[text, operation_name, _page_sizes(variables, pages)] = facts
+            self._page_variables[text] = page_variables
+            self._facts[text, operation_name, _list_page_sizes(variables, page_variables)] = facts
         return facts
 
 
-def _variables(sent: dict[str, Any] | str | None) -> Mapping[str, Any]:
-    """Some clients send them as a text. Where it holds none, a page that a variable sizes is taken to be full."""
-    if not isinstance(sent, str):
-        return sent or _NO_VARIABLES
+def _parse_variables(variables: dict[str, Any] | str | None) -> Mapping[str, Any]:
+    """Return the variables as a mapping.
+
+    Some clients send them as a JSON text. If the text is invalid, there are no variables, and page sizes count as
+    full.
+    """
+    if not isinstance(variables, str):
+        return variables or _NO_VARIABLES
     try:
-        return _VARIABLES.decode(sent)
+        return _VARIABLES.decode(variables)
     except (msgspec.DecodeError, RecursionError):
         return _NO_VARIABLES
 
 
-def _page_sizes(variables: Mapping[str, Any], names: Sequence[str]) -> tuple[int | None, ...]:
-    return tuple(_as_page(variables.get(name)) if name in variables else None for name in names)
+def _list_page_sizes(variables: Mapping[str, Any], names: Sequence[str]) -> tuple[int | None, ...]:
+    """Return the page size that each of these variables sets, or `None` if it is not set."""
+    return tuple(_clamp_page_size(variables.get(name)) if name in variables else None for name in names)
 
 
-def _as_page(value: object) -> int:
-    """A page size out of a request; what is none is taken to be full, as the service refuses it or fills it."""
+def _clamp_page_size(value: object) -> int:
+    """Return the value if it is a valid page size, else the largest page size.
+
+    The service refuses an invalid page size or uses its maximum.
+    """
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_PAGE_NODES:
         return MAX_PAGE_NODES
     return value
 
 
-def _read(
+def _compute_facts(
     text: str, variables: Mapping[str, Any], operation_name: str | None, rules: GraphqlRules
 ) -> tuple[QueryFacts, tuple[str, ...]]:
-    """The cost of a query, and the names of the variables that it depends on."""
+    """Return the cost of a query, and the names of the variables that it depends on."""
     try:
-        _check_bounds(text, rules)
+        _check_query_size(text, rules)
         document = parse(text, no_location=True)
         operations = [node for node in document.definitions if isinstance(node, OperationDefinitionNode)]
-        chosen = [o for o in operations if o.name is not None and o.name.value == operation_name] or operations
-        if not chosen:
+        candidates = [o for o in operations if o.name is not None and o.name.value == operation_name] or operations
+        if not candidates:
             return UNREADABLE_QUERY, ()
         fragments = {n.name.value: n for n in document.definitions if isinstance(n, FragmentDefinitionNode)}
-        reader = _Reader(fragments, rules)
-        # Without a name that fits, the service refuses several operations; until then the dearest is charged.
-        facts = max((reader.facts_of(operation, variables) for operation in chosen), key=lambda f: (f.points, f.cost))
+        reader = _CostReader(fragments, rules)
+        # The service refuses several operations without a matching name. The most expensive one is charged.
+        facts = max(
+            (reader.compute_facts(operation, variables) for operation in candidates), key=lambda f: (f.points, f.cost)
+        )
     except GraphQLError:
         return UNREADABLE_QUERY, ()
     except RecursionError:
-        raise QueryTooComplex("The query and its fragments are nested too deep. Ask for less at once.") from None
-    return facts, tuple(sorted(reader.pages_from))
+        raise QueryTooComplex("The query and its fragments are nested too deeply. Send a simpler query.") from None
+    return facts, tuple(sorted(reader.page_variables))
 
 
-def _check_bounds(text: str, rules: GraphqlRules) -> None:
-    """Count tokens and nesting before anything recursive runs."""
+def _check_query_size(text: str, rules: GraphqlRules) -> None:
+    """Count tokens and nesting before anything recursive runs. Raises `QueryTooComplex`."""
     lexer = Lexer(Source(text))
     tokens = depth = 0
     while (token := lexer.advance()).kind is not TokenKind.EOF:
         tokens += 1
         depth += (token.kind in _OPENING) - (token.kind in _CLOSING)
         if tokens > rules.tokens_most:
-            raise QueryTooComplex(f"The query has more than {rules.tokens_most} words and signs. Send it in parts.")
+            raise QueryTooComplex(f"The query has more than {rules.tokens_most} tokens. Send several smaller queries.")
         if depth > rules.depth_most:
             raise QueryTooComplex(
-                f"The query is nested more than {rules.depth_most} levels deep. Ask for less at once."
+                f"The query is nested more than {rules.depth_most} levels deep. Send a simpler query."
             )
 
 
-class _Reader:
+class _CostReader:
+    """Walks the syntax tree of one query and adds up its cost."""
+
     def __init__(self, fragments: Mapping[str, FragmentDefinitionNode], rules: GraphqlRules) -> None:
         self._fragments = fragments
         self._rules = rules
-        self._sizes: dict[str, _Size] = {}
-        self._open: list[str] = []
+        self._sizes: dict[str, _SelectionSize] = {}
+        self._open_fragments: list[str] = []
         self._variables: dict[str, Any] = {}
-        self.pages_from: set[str] = set()
-        """Variables that are sizes of pages."""
+        self.page_variables: set[str] = set()
+        """Names of the variables that set page sizes."""
 
-    def facts_of(self, operation: OperationDefinitionNode, variables: Mapping[str, Any]) -> QueryFacts:
-        self._variables = {**_defaults(operation), **variables}
+    def compute_facts(self, operation: OperationDefinitionNode, variables: Mapping[str, Any]) -> QueryFacts:
+        """Return the cost of one operation."""
+        self._variables = {**_read_default_values(operation), **variables}
         self._sizes.clear()
-        size = self._size_of(operation.selection_set)
+        size = self._measure_selections(operation.selection_set)
         if size.nodes > self._rules.nodes_most:
             raise QueryTooComplex(
-                f"The query may return {size.nodes} nodes; at most {self._rules.nodes_most} are possible. "
-                "Ask for smaller pages."
+                f"The query may return {size.nodes} nodes; at most {self._rules.nodes_most} are allowed. "
+                "Request smaller pages."
             )
         is_mutation = operation.operation is OperationType.MUTATION
         return QueryFacts(
-            # Halves are rounded up, so that the sum never costs more than it says.
+            # Rounded half up, to at least 1.
             cost=max(1, (size.requests + REQUESTS_PER_POINT // 2) // REQUESTS_PER_POINT),
             points=self._rules.mutation_points if is_mutation else self._rules.query_points,
-            content=self._content_of(operation.selection_set) if is_mutation else 0,
+            content=self._count_content(operation.selection_set) if is_mutation else 0,
         )
 
-    def _size_of(self, selections: SelectionSetNode | None) -> _Size:
-        size = _NOTHING
+    def _measure_selections(self, selections: SelectionSetNode | None) -> _SelectionSize:
+        """Return the size of a selection set."""
+        size = _EMPTY_SIZE
         for node in selections.selections if selections is not None else ():
             match node:
                 case FieldNode():
-                    size += self._size_of_field(node)
+                    size += self._measure_field(node)
                 case InlineFragmentNode():
-                    size += self._size_of(node.selection_set)
+                    size += self._measure_selections(node.selection_set)
                 case FragmentSpreadNode():
-                    size += self._size_of_fragment(node.name.value)
+                    size += self._measure_fragment(node.name.value)
                 case _:
                     pass
         return size
 
-    def _size_of_field(self, field: FieldNode) -> _Size:
-        inner = self._size_of(field.selection_set)
-        page = self._page_of(field)
-        if page is None:
-            return inner
-        return _Size(1 + page * inner.requests, page + page * inner.nodes)
+    def _measure_field(self, field: FieldNode) -> _SelectionSize:
+        """Return the size of a field; a connection multiplies what is inside it."""
+        field_size = self._measure_selections(field.selection_set)
+        page_size = self._read_page_size(field)
+        if page_size is None:
+            return field_size
+        return _SelectionSize(1 + page_size * field_size.requests, page_size + page_size * field_size.nodes)
 
-    def _size_of_fragment(self, name: str) -> _Size:
-        """Worked out once for each fragment: spreads of spreads would else grow beyond all bounds."""
+    def _measure_fragment(self, name: str) -> _SelectionSize:
+        """Return the size of a fragment. Each is measured once, else nested spreads would take exponential time."""
         if name in self._sizes:
             return self._sizes[name]
         fragment = self._fragments.get(name)
-        if fragment is None or name in self._open:
-            return _NOTHING  # Not valid; the service refuses it.
-        if len(self._open) >= self._rules.depth_most:
+        if fragment is None or name in self._open_fragments:
+            return _EMPTY_SIZE  # Invalid; the service refuses the query.
+        if len(self._open_fragments) >= self._rules.depth_most:
             raise QueryTooComplex(
-                f"Fragments are nested more than {self._rules.depth_most} deep. Ask for less at once."
+                f"Fragments are nested more than {self._rules.depth_most} levels deep. Send a simpler query."
             )
-        self._open.append(name)
-        size = self._sizes[name] = self._size_of(fragment.selection_set)
-        self._open.pop()
+        self._open_fragments.append(name)
+        size = self._sizes[name] = self._measure_selections(fragment.selection_set)
+        self._open_fragments.pop()
         return size
 
-    def _page_of(self, field: FieldNode) -> int | None:
-        """How many a connection returns at most; None for a field that is no connection."""
-        pages = [self._number(arg.value) for arg in field.arguments or () if arg.name.value in ("first", "last")]
-        return max(pages) if pages else None
+    def _read_page_size(self, field: FieldNode) -> int | None:
+        """Return the maximum page size of a connection; `None` for a field that is not a connection."""
+        page_sizes = [
+            self._read_page_argument(arg.value) for arg in field.arguments or () if arg.name.value in ("first", "last")
+        ]
+        return max(page_sizes) if page_sizes else None
 
-    def _number(self, value: object) -> int:
+    def _read_page_argument(self, value: object) -> int:
+        """Return the page size that an argument of `first` or `last` sets."""
         if isinstance(value, IntValueNode):
-            # A number of a thousand digits is no page, and is not worth reading.
-            return _as_page(int(value.value) if len(value.value) <= len(str(MAX_PAGE_NODES)) else MAX_PAGE_NODES)
+            # Numbers with more digits than the maximum are not converted: that could take long.
+            return _clamp_page_size(
+                int(value.value) if len(value.value) <= len(str(MAX_PAGE_NODES)) else MAX_PAGE_NODES
+            )
         if isinstance(value, VariableNode):
-            self.pages_from.add(value.name.value)
-            return _as_page(self._variables.get(value.name.value))
+            self.page_variables.add(value.name.value)
+            return _clamp_page_size(self._variables.get(value.name.value))
         return MAX_PAGE_NODES
 
-    def _content_of(self, selections: SelectionSetNode | None, depth: int = 0) -> int:
-        """How many of the mutations make content. Those in fragments count too, once a spread."""
+    def _count_content(self, selections: SelectionSetNode | None, depth: int = 0) -> int:
+        """Return how many of the mutations create content. Mutations in fragments count once per spread."""
         count = 0
-        for node in _walked(selections):
+        for node in _list_selections(selections):
             if isinstance(node, FieldNode):
                 count += node.name.value in self._rules.content_mutations
             elif isinstance(node, InlineFragmentNode):
-                count += self._content_of(node.selection_set, depth)
+                count += self._count_content(node.selection_set, depth)
             elif isinstance(node, FragmentSpreadNode) and depth < 2:
                 fragment = self._fragments.get(node.name.value)
-                count += self._content_of(fragment.selection_set, depth + 1) if fragment is not None else 0
+                count += self._count_content(fragment.selection_set, depth + 1) if fragment is not None else 0
         return count
 
 
-def _walked(selections: SelectionSetNode | None) -> Sequence[object]:
+def _list_selections(selections: SelectionSetNode | None) -> Sequence[object]:
     return selections.selections if selections is not None else ()
 
 
-def _defaults(operation: OperationDefinitionNode) -> dict[str, int]:
-    found = {}
+def _read_default_values(operation: OperationDefinitionNode) -> dict[str, int]:
+    """Return the default values of variables that could be page sizes."""
+    values = {}
     for variable in operation.variable_definitions or ():
         if isinstance(variable.default_value, IntValueNode) and len(variable.default_value.value) <= 3:
-            found[variable.variable.name.value] = int(variable.default_value.value)
-    return found
+            values[variable.variable.name.value] = int(variable.default_value.value)
+    return values

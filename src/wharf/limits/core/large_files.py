@@ -1,14 +1,15 @@
-"""How many objects a large-file batch asks for, read from its body."""
+"""Counts the objects of a large-file batch from its request body."""
 
 from typing import Final
 
 import msgspec
 
 MAX_BODY_BYTES: Final = 1 << 20
+"""Longer bodies are rejected before they are parsed."""
 
 
 class UnreadableBatch(Exception):
-    """A batch whose objects cannot be counted. Its text says why."""
+    """The objects of a batch cannot be counted. The text gives the reason and is sent to the caller."""
 
 
 class _Batch(msgspec.Struct):
@@ -19,11 +20,10 @@ _BATCH: Final = msgspec.json.Decoder(_Batch)
 
 
 def count_objects(body: bytes) -> int:
+    """Return the number of objects in a batch. Raises `UnreadableBatch`."""
     if len(body) > MAX_BODY_BYTES:
-        raise UnreadableBatch(
-            f"The batch is too long: of its bytes at most {MAX_BODY_BYTES} are read. Name fewer objects."
-        )
+        raise UnreadableBatch(f"The batch is longer than {MAX_BODY_BYTES} bytes. Send fewer objects at a time.")
     try:
         return len(_BATCH.decode(body).objects)
     except (msgspec.DecodeError, RecursionError) as problem:
-        raise UnreadableBatch(f"The batch is not read: {problem}. Send JSON with a list `objects`.") from None
+        raise UnreadableBatch(f"The batch cannot be read: {problem}. Send JSON with a list `objects`.") from None

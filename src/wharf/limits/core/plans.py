@@ -1,11 +1,7 @@
-"""Which limits a request meets, under which keys, with which ceilings and costs: all that a store needs to count it.
+"""The plan of a request: which limits it meets, under which keys, with which ceilings and costs.
 
-A plan is a value: the same rules, caller and endpoint give the same plan. It holds no counters and no moment.
-
-What a rule charges a caller at an endpoint, and the plan that these charges make together.
-
-Plans of callers of one kind differ in little but the keys. So the first is made by the rules and kept as a mold, from
-which the others are cast.
+A plan holds no counts and no time: the same rules, caller and endpoint give the same plan. Plans of callers of one
+class differ in little but their keys, so the first plan becomes a template for the others.
 """
 
 import zlib
@@ -20,52 +16,54 @@ from wharf.limits.core.rule import Algorithm, BanRules, ConnectionClass, Counted
 
 
 def get_key_owner(key: str) -> str:
-    """The first member of a key: no scope value holds a space."""
+    """Return the owner, which is the first member of a key. Scope values hold no spaces."""
     return key.partition(" ")[0]
 
 
 def build_shared_key(owner: str) -> str:
-    """The key that all counters of an owner share which would be too many."""
+    """Return the key under which an owner is counted when it already has the maximum number of counters."""
     return f"{owner} {OTHER}"
 
 
 class Charge(msgspec.Struct, frozen=True, gc=False):
-    """One limit that a request meets."""
+    """One limit that a request meets, with its counter key and cost."""
 
     rule: Rule
     name: str
-    """The rule's name, half of the counter's key. The other half is `key`; never the ceiling or the window."""
+    """The name of the rule. Rule name and `key` identify the counter, never the ceiling or the window."""
     key: str
     ceiling: int
     cost: int
-    """What is charged when the request is admitted."""
+    """What an admitted request adds to the counter."""
     required: int
-    """How much room there must be. A meter is charged afterwards, and needs room for 1."""
+    """How much must be left below the ceiling. For a meter it is 1, because a meter is charged afterwards."""
     is_enforced: bool
     overflow_key: str
-    """The key to count under when there are too many keys; empty when this key needs no bound."""
+    """The key to count under when there are too many keys; empty if the number of keys is not limited."""
     owner: str
-    """Whose keys are bounded together, for a rule with several counters an owner."""
+    """The owner of the counter. A rule with several counters per owner limits their number by owner."""
 
 
 class ChargePlan(msgspec.Struct, frozen=True, eq=False):
+    """All charges of a request, as values that a store can evaluate."""
+
     endpoint: str
     interface: Interface
     resource: str
-    """The primary bucket that headers show."""
+    """The primary bucket that the headers report."""
     bucket_charge: Charge
-    """The charge of that bucket. With `is_free` it is shown and not charged."""
+    """The charge of that bucket. If `is_free` is set, it is reported but not charged."""
     charges: tuple[Charge, ...]
-    """The primary first, then the secondary limits in the order of the rules."""
+    """The primary charge first, then the secondary charges in the order of the rules."""
     meter_charges: tuple[Charge, ...]
-    """Those of the charges that are charged with CPU time when it is known."""
+    """The charges that CPU time is added to when it is known."""
     lease_indexes: tuple[int, ...]
-    """Which of the charges hold a slot while the request runs."""
+    """Indexes of the charges that hold a concurrency slot while the request runs."""
     ban_subject: str
     is_ban_shadow: bool
     is_free: bool
     bounded_indexes: tuple[int, ...]
-    """Which of the charges have a spare key."""
+    """Indexes of the charges that have an overflow key."""
     max_objects: int | None
     is_cost_hidden: bool
 
@@ -74,7 +72,7 @@ CORE_RESOURCE: Final = "core"
 
 
 class EndpointCost(msgspec.Struct, frozen=True, eq=False):
-    """Where a request goes, and what it costs there whoever sends it."""
+    """An endpoint with its costs and rules, for all callers."""
 
     name: str
     points: int
@@ -83,18 +81,19 @@ class EndpointCost(msgspec.Struct, frozen=True, eq=False):
     is_free: bool
     is_cost_hidden: bool
     primary_rules: tuple[Rule, ...]
-    """In order; the first that applies to the caller is the bucket."""
+    """In order; the first rule that applies to the caller is its bucket."""
     secondary_rules: tuple[Rule, ...]
 
 
 def is_query_cost_rule(rule: Rule) -> bool:
+    """Return whether the rule counts points of GraphQL queries."""
     return rule.counts is CountedUnit.QUERY_COST
 
 
 def get_secondary_cost(
     rule: Rule, endpoint: EndpointCost, query: QueryFacts | None, connection: ConnectionClass
 ) -> int | None:
-    """What a request is charged by a secondary rule; None when the rule is not about this request."""
+    """Return what a secondary rule charges the request, or `None` if the rule does not apply to it."""
     match rule.counts:
         case CountedUnit.POINTS:
             return endpoint.points if query is None else query.points
@@ -109,10 +108,11 @@ def get_secondary_cost(
         case CountedUnit.QUERY_COST:
             return 1 if query is None else query.cost
         case CountedUnit.FAILED_LOGINS:
-            return None  # Asked for before a credential is looked up, not here.
+            return None  # `build_failed_login_plan` charges these, before the credential is looked up.
 
 
 def build_charge(rule: Rule, caller: Caller, *, endpoint: str, cost: int) -> Charge:
+    """Return the charge of one rule for this caller and endpoint."""
     owner = key = caller.get_scope_value(rule.scope[0])
     parts: list[str] = []
     if rule.is_partitioned:
@@ -129,20 +129,23 @@ def build_charge(rule: Rule, caller: Caller, *, endpoint: str, cost: int) -> Cha
         0 if is_meter else cost,
         1 if is_meter else cost,
         not rule.shadow and is_enforced_for(owner, rule.enforce_percent),
-        _spare_key(rule, caller, owner, parts),
+        _choose_overflow_key(rule, caller, owner, parts),
         owner,
     )
 
 
-def _spare_key(rule: Rule, caller: Caller, owner: str, parts: list[str]) -> str:
-    """Where a key is counted that would be one too many."""
+def _choose_overflow_key(rule: Rule, caller: Caller, owner: str, parts: list[str]) -> str:
+    """Return the key to count under when the rule has too many keys; empty if it has no maximum."""
     if parts:
         return build_shared_key(owner) if rule.keys_most else ""
     return caller.network if caller.is_anonymous and owner == caller.address else ""
 
 
 def is_enforced_for(owner: str, percent: int) -> bool:
-    """Whether the owner is among this share of all owners. The same ones at every request, in every process."""
+    """Return whether the owner is in the enforced share of owners.
+
+    The result depends only on the owner's name, so it is the same in every process.
+    """
     return percent >= 100 or zlib.crc32(owner.encode()) % 100 < percent
 
 
@@ -157,6 +160,7 @@ def build_plan(
     is_free: bool = False,
     is_cost_hidden: bool = False,
 ) -> ChargePlan:
+    """Return the plan that these charges make together."""
     return ChargePlan(
         endpoint=endpoint,
         interface=interface,
@@ -175,58 +179,63 @@ def build_plan(
 
 
 def is_ban_shadow(caller: Caller, ban: BanRules) -> bool:
+    """Return whether a ban of this caller is only recorded, not enforced."""
     return ban.shadow or (ban.addresses_shadow and caller.ban_subject == caller.address)
 
 
 class PlanTemplate(msgspec.Struct, frozen=True, eq=False):
-    """The plan of one caller, and which of its charges are those of every caller of the kind but for the key."""
+    """The plan of one caller, used to build the plans of other callers of the same class."""
 
     plan: ChargePlan
     is_shared: tuple[bool, ...]
+    """For each charge, whether callers of the class differ only in its key."""
     meters: tuple[int, ...]
+    """Indexes of the charges that count CPU time."""
 
 
 def build_template(plan: ChargePlan, caller: Caller) -> PlanTemplate:
+    """Return a template of the plan of this caller."""
     return PlanTemplate(
         plan=plan,
-        is_shared=tuple(_is_alike(charge.rule, caller.caller_class) for charge in plan.charges),
+        is_shared=tuple(_has_common_charge(charge.rule, caller.caller_class) for charge in plan.charges),
         meters=tuple(i for i, charge in enumerate(plan.charges) if charge.rule.counts is CountedUnit.CPU_MS),
     )
 
 
-def _is_alike(rule: Rule, case: CallerClass) -> bool:
-    is_scaled = rule.scale is not None and case is CallerClass.INSTALLATION
+def _has_common_charge(rule: Rule, caller_class: CallerClass) -> bool:
+    """Return whether the charges of all callers of a class differ only in their key."""
+    is_scaled = rule.scale is not None and caller_class is CallerClass.INSTALLATION
     return rule.scope == ("caller",) and not rule.per_endpoint and rule.enforce_percent >= 100 and not is_scaled
 
 
 def apply_template(template: PlanTemplate, caller: Caller, ban: BanRules) -> ChargePlan:
-    """The plan of another caller of the same case, at the same endpoint, for a query of the same cost."""
-    like = template.plan
+    """Return the plan of another caller of the same class, for the same endpoint and query cost."""
+    base = template.plan
     owner = caller.owner
-    spare_key = caller.network if caller.is_anonymous and owner == caller.address else ""
+    overflow_key = caller.network if caller.is_anonymous and owner == caller.address else ""
     charges = tuple(
         [
-            Charge(c.rule, c.name, owner, c.ceiling, c.cost, c.required, c.is_enforced, spare_key, owner)
-            if is_alike
-            else build_charge(c.rule, caller, endpoint=like.endpoint, cost=c.cost)
-            for c, is_alike in zip(like.charges, template.is_shared, strict=True)
+            Charge(c.rule, c.name, owner, c.ceiling, c.cost, c.required, c.is_enforced, overflow_key, owner)
+            if is_common
+            else build_charge(c.rule, caller, endpoint=base.endpoint, cost=c.cost)
+            for c, is_common in zip(base.charges, template.is_shared, strict=True)
         ]
     )
-    shown = (
-        build_charge(like.bucket_charge.rule, caller, endpoint=like.endpoint, cost=1) if like.is_free else charges[0]
+    bucket_charge = (
+        build_charge(base.bucket_charge.rule, caller, endpoint=base.endpoint, cost=1) if base.is_free else charges[0]
     )
     return ChargePlan(
-        endpoint=like.endpoint,
-        interface=like.interface,
-        resource=like.resource,
-        bucket_charge=shown,
+        endpoint=base.endpoint,
+        interface=base.interface,
+        resource=base.resource,
+        bucket_charge=bucket_charge,
         charges=charges,
         meter_charges=tuple([charges[index] for index in template.meters]),
-        lease_indexes=like.lease_indexes,
+        lease_indexes=base.lease_indexes,
         ban_subject=caller.ban_subject,
         is_ban_shadow=is_ban_shadow(caller, ban),
-        is_free=like.is_free,
-        bounded_indexes=like.bounded_indexes,
-        max_objects=like.max_objects,
-        is_cost_hidden=like.is_cost_hidden,
+        is_free=base.is_free,
+        bounded_indexes=base.bounded_indexes,
+        max_objects=base.max_objects,
+        is_cost_hidden=base.is_cost_hidden,
     )

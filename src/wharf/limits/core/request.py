@@ -1,4 +1,4 @@
-"""The facts of a request that a decision rests on. Whoever reads the bytes makes them; nothing here parses HTTP."""
+"""The facts of a request that a decision depends on. Gateway and middleware build them; nothing here parses HTTP."""
 
 import msgspec
 
@@ -7,23 +7,25 @@ from wharf.limits.core.rule import ConnectionClass
 
 
 class QueryFacts(msgspec.Struct, frozen=True, gc=False):
-    """What a GraphQL body asks for, known before it runs."""
+    """The cost of a GraphQL body, computed before the query runs."""
 
     cost: int
-    """Points of the primary limit."""
+    """Points that the primary limit charges."""
     points: int
-    """Points of the secondary limit."""
+    """Points that the secondary limit charges."""
     content: int = 0
-    """How many mutations in it make content."""
+    """The number of its mutations that create content."""
 
 
 class RequestFacts(msgspec.Struct, frozen=True, eq=False, gc=False):
+    """One request, with its caller."""
+
     id: str
-    """Made by whoever serves the request, never taken from its sender: an id is charged once."""
+    """The server generates it and never accepts one from the caller, because each id is charged only once."""
     method: str
     path: str
     caller: Caller
     query: QueryFacts | None = None
     object_count: int | None = None
-    """How many objects a large-file batch names."""
+    """The number of objects in a large-file batch; `None` for other requests."""
     connection: ConnectionClass = ConnectionClass.PLAIN

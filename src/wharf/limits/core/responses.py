@@ -1,9 +1,7 @@
-"""What the caller is told: headers on every reply, and status and body of a refusal.
+"""What a caller sees of a decision: the headers of every reply, the status and body of refusals, and the status page.
 
-The words that existing clients look for are kept exactly: messages of a primary limit begin `API rate limit exceeded`,
-those of a secondary one `You have exceeded a secondary rate limit`, and no other refusal holds either.
-
-The body of the status endpoint: every bucket of a caller, idle ones as full, nothing opened by looking.
+Clients search messages for fixed texts. Messages of a primary limit begin with `API rate limit exceeded`, those of a
+secondary limit with `You have exceeded a secondary rate limit`, and no other refusal contains either text.
 """
 
 from collections.abc import Iterator, Sequence
@@ -30,18 +28,20 @@ SECONDARY_ANCHOR: Final = "#about-secondary-rate-limits"
 
 
 class RefusalResponse(msgspec.Struct, frozen=True):
+    """The complete reply to a refused request."""
+
     status: int
     headers: Headers
     body: bytes
 
 
 def build_headers(decision: LimitDecision, rules: RuleSet) -> Headers:
-    """What every reply carries, admitted or not."""
-    told = tuple(_told_limits(decision, rules))
+    """Return the rate limit headers of a reply, for admitted and refused requests."""
+    fields = tuple(_iter_standard_fields(decision, rules))
     headers = [
-        *_ratelimit(decision.bucket_charge, decision.limit, decision.used, decision.reset_s),
-        ("ratelimit-policy", ", ".join(policy for policy, _ in told)),
-        ("ratelimit", ", ".join(left for _, left in told if left)),
+        *_build_x_ratelimit_headers(decision.bucket_charge, decision.limit, decision.used, decision.reset_s),
+        ("ratelimit-policy", ", ".join(policy for policy, _ in fields)),
+        ("ratelimit", ", ".join(remaining for _, remaining in fields if remaining)),
     ]
     if (retry_after_s := decision.retry_after_s) is not None:
         headers.append(("retry-after", str(retry_after_s)))
@@ -49,17 +49,18 @@ def build_headers(decision: LimitDecision, rules: RuleSet) -> Headers:
 
 
 def build_bucket_headers(charge: Charge, reading: CounterReading, now_ms: int) -> Headers:
-    """What a reply carries that was decided without a caller: the bucket as it is, nothing charged."""
+    """Return the headers for a reply without a decision: the bucket as it is, with nothing charged."""
     used = min(charge.ceiling, reading.used)
-    policy, left = _fields(charge, used, reading.end_ms, now_ms)
+    policy, remaining = _format_standard_fields(charge, used, reading.end_ms, now_ms)
     return (
-        *_ratelimit(charge, charge.ceiling, used, -(-reading.end_ms // 1_000)),
+        *_build_x_ratelimit_headers(charge, charge.ceiling, used, -(-reading.end_ms // 1_000)),
         ("ratelimit-policy", policy),
-        ("ratelimit", left),
+        ("ratelimit", remaining),
     )
 
 
-def _ratelimit(charge: Charge, limit: int, used: int, reset_s: int) -> Headers:
+def _build_x_ratelimit_headers(charge: Charge, limit: int, used: int, reset_s: int) -> Headers:
+    """Return the five `x-ratelimit-*` headers."""
     return (
         ("x-ratelimit-limit", str(limit)),
         ("x-ratelimit-remaining", str(limit - used)),
@@ -69,23 +70,23 @@ def _ratelimit(charge: Charge, limit: int, used: int, reset_s: int) -> Headers:
     )
 
 
-def _told_limits(decision: LimitDecision, rules: RuleSet) -> Iterator[tuple[str, str]]:
-    """The standard fields: the primary bucket always, secondary limits only when they may be told."""
+def _iter_standard_fields(decision: LimitDecision, rules: RuleSet) -> Iterator[tuple[str, str]]:
+    """Yield the standard fields: always for the primary bucket, for secondary limits only if they may be disclosed."""
     now_ms = decision.result.now_ms
-    yield _fields(decision.bucket_charge, decision.used, decision.result.bucket_end_ms, now_ms)
-    free = dict(zip(decision.result.hit_indexes, decision.result.free_at_ms, strict=True))
+    yield _format_standard_fields(decision.bucket_charge, decision.used, decision.result.bucket_end_ms, now_ms)
+    free_at_ms = dict(zip(decision.result.hit_indexes, decision.result.free_at_ms, strict=True))
     for index, (charge, before) in enumerate(zip(decision.charges, decision.result.counts_before, strict=False)):
         is_answering = decision.refusing_index == index
         if charge is decision.bucket_charge or charge.rule.hidden or not (is_answering or rules.disclose_secondary):
             continue
         used = min(charge.ceiling, before + charge.cost * decision.is_admitted)
-        end_ms = free.get(index, now_ms + charge.rule.window_ms)
-        policy, left = _fields(charge, charge.ceiling if is_answering else used, end_ms, now_ms)
-        yield policy, "" if should_hide_remaining(charge, decision, rules) else left
+        end_ms = free_at_ms.get(index, now_ms + charge.rule.window_ms)
+        policy, remaining = _format_standard_fields(charge, charge.ceiling if is_answering else used, end_ms, now_ms)
+        yield policy, "" if should_hide_remaining(charge, decision, rules) else remaining
 
 
 def should_hide_remaining(charge: Charge, decision: LimitDecision, rules: RuleSet) -> bool:
-    """Whether what is left would tell a hidden cost."""
+    """Return whether the remaining points would disclose the hidden cost of an endpoint."""
     if charge.rule.counts is not CountedUnit.POINTS:
         return False
     if charge.rule.per_endpoint:
@@ -93,8 +94,8 @@ def should_hide_remaining(charge: Charge, decision: LimitDecision, rules: RuleSe
     return any(endpoint.hidden for endpoint in rules.endpoints)
 
 
-def _fields(charge: Charge, used: int, end_ms: int, now_ms: int) -> tuple[str, str]:
-    """One limit as the standard fields tell it: its policy, and what is left for how long."""
+def _format_standard_fields(charge: Charge, used: int, end_ms: int, now_ms: int) -> tuple[str, str]:
+    """Return one limit in the standard fields: its policy, and what remains for how long."""
     name = f'"{charge.name}"'
     left_s = max(0, -(-(end_ms - now_ms) // 1_000))
     if is_concurrency_limit(charge):
@@ -105,16 +106,17 @@ def _fields(charge: Charge, used: int, end_ms: int, now_ms: int) -> tuple[str, s
 
 
 def build_refusal(decision: LimitDecision, caller: Caller, rules: RuleSet) -> RefusalResponse:
-    """Status, headers and body of a refusal. Not for decisions that admit."""
+    """Return the status, headers and body of a refusal. The decision must be a refusal."""
     assert not decision.is_admitted, decision.request_id
-    status = _status(decision)
+    status = _choose_status(decision)
     is_large_files = decision.plan.interface is Interface.LARGE_FILES
     content_type = LARGE_FILES_JSON_TYPE if is_large_files else JSON_TYPE
     headers = (*build_headers(decision, rules), ("content-type", content_type), ("cache-control", "no-cache"))
-    return RefusalResponse(status, headers, msgspec.json.encode(_body(decision, caller, rules, status)))
+    return RefusalResponse(status, headers, msgspec.json.encode(_build_body(decision, caller, rules, status)))
 
 
-def _status(decision: LimitDecision) -> int:
+def _choose_status(decision: LimitDecision) -> int:
+    """Return the HTTP status of a refusal."""
     match decision.verdict:
         case Verdict.TOO_MANY_OBJECTS:
             return 413
@@ -135,43 +137,46 @@ def _status(decision: LimitDecision) -> int:
             return REST_STATUS
 
 
-def _body(decision: LimitDecision, caller: Caller, rules: RuleSet, status: int) -> dict[str, Any]:
-    message = _message(decision, caller)
-    cause = _cause(decision)
+def _build_body(decision: LimitDecision, caller: Caller, rules: RuleSet, status: int) -> dict[str, Any]:
+    """Return the JSON body of a refusal, in the format of the endpoint's interface."""
+    message = _format_message(decision, caller)
+    cause = _build_cause(decision)
     if status == GRAPHQL_PRIMARY_STATUS:
-        # Existing clients look for this type in a reply with status 200, and for nothing else.
+        # Existing clients check only this type in a reply with status 200.
         return {"errors": [{"type": "RATE_LIMITED", "message": message, "extensions": cause}]}
     is_secondary = decision.verdict in (Verdict.SECONDARY, Verdict.BANNED)
-    place = SECONDARY_ANCHOR if is_secondary else PRIMARY_ANCHOR
-    body: dict[str, Any] = {"message": message, "documentation_url": rules.documentation + place}
+    anchor = SECONDARY_ANCHOR if is_secondary else PRIMARY_ANCHOR
+    body: dict[str, Any] = {"message": message, "documentation_url": rules.documentation + anchor}
     if decision.plan.interface is Interface.LARGE_FILES:
         return {**body, "request_id": decision.request_id, **cause}
     return {**body, "status": str(status), **cause}
 
 
-def _message(decision: LimitDecision, caller: Caller) -> str:
+def _format_message(decision: LimitDecision, caller: Caller) -> str:
+    """Return the message of a refusal."""
     unit = "second" if decision.retry_after_s == 1 else "seconds"
     wait = f"Wait {decision.retry_after_s} {unit} before you try again. Request ID {decision.request_id}."
     match decision.verdict:
         case Verdict.PRIMARY:
-            more = " Requests with a credential have a higher limit." if caller.is_anonymous else ""
-            return f"API rate limit exceeded for {caller.display_name}.{more} {wait}"
+            hint = " Requests with a credential have a higher limit." if caller.is_anonymous else ""
+            return f"API rate limit exceeded for {caller.display_name}.{hint} {wait}"
         case Verdict.NEVER:
-            return _never(decision, caller)
+            return _format_never_message(decision, caller)
         case Verdict.BANNED:
             return (
-                "You have exceeded a secondary rate limit: requests went on while they were limited, "
-                f"and so they are refused for a while. {wait}"
+                "You have exceeded a secondary rate limit: you continued to send requests while you were limited, "
+                f"so all requests are refused for some time. {wait}"
             )
         case Verdict.SECONDARY:
-            return f"{_secondary(decision)} {wait}"
+            return f"{_format_secondary_message(decision)} {wait}"
         case _:
             return f"{decision.problem} Request ID {decision.request_id}."
 
 
-def _secondary(decision: LimitDecision) -> str:
-    told = decision.refusing_charge
-    counts = None if told is None or told.rule.hidden else told.rule.counts
+def _format_secondary_message(decision: LimitDecision) -> str:
+    """Return the sentence that names the kind of secondary limit, unless the limit is hidden."""
+    charge = decision.refusing_charge
+    counts = None if charge is None or charge.rule.hidden else charge.rule.counts
     if counts is CountedUnit.FAILED_LOGINS:
         return "Maximum number of login attempts exceeded."
     if counts is CountedUnit.CONTENT:
@@ -179,37 +184,38 @@ def _secondary(decision: LimitDecision) -> str:
     return "You have exceeded a secondary rate limit."
 
 
-def _never(decision: LimitDecision, caller: Caller) -> str:
-    told = decision.refusing_charge
-    assert told is not None, decision.request_id
-    if told.ceiling == 0:
-        help_them = "Send a credential." if caller.is_anonymous else "Ask whoever runs this service."
-        return f"This may not be asked for here, however long you wait. {help_them} Request ID {decision.request_id}."
-    sizes = "" if told.rule.hidden else f": it costs {told.required}, and at most {told.ceiling} can be used at once"
-    return f"This request can never pass{sizes}. Ask for less at once. Request ID {decision.request_id}."
+def _format_never_message(decision: LimitDecision, caller: Caller) -> str:
+    """Return the message for a request that is refused however long the caller waits."""
+    charge = decision.refusing_charge
+    assert charge is not None, decision.request_id
+    if charge.ceiling == 0:
+        advice = "Send a credential." if caller.is_anonymous else "Contact the operator of this service."
+        return f"Requests of this kind are not allowed here; waiting does not help. {advice} Request ID {decision.request_id}."
+    sizes = "" if charge.rule.hidden else f": it costs {charge.required}, and the limit is {charge.ceiling}"
+    return f"This request is too large to be admitted{sizes}. Request less at a time. Request ID {decision.request_id}."
 
 
-def _cause(decision: LimitDecision) -> dict[str, Any]:
-    """The cause for machines: beside the members that clients know, and stable."""
+def _build_cause(decision: LimitDecision) -> dict[str, Any]:
+    """Return the cause in a form for programs, in addition to the members that existing clients read."""
     cause: dict[str, Any] = {"cause": decision.verdict.value}
-    told = decision.refusing_charge
-    if told is None or told.rule.hidden:
+    refusing = decision.refusing_charge
+    if refusing is None or refusing.rule.hidden:
         return cause
     cause["limit"] = {
-        "name": told.name,
-        "scope": list(told.rule.scope),
-        "counts": told.rule.counts.value,
-        "allowed": told.ceiling,
+        "name": refusing.name,
+        "scope": list(refusing.rule.scope),
+        "counts": refusing.rule.counts.value,
+        "allowed": refusing.ceiling,
     }
-    if told.rule.algorithm is not Algorithm.LEASES and not is_unlimited(told):
-        cause["limit"]["window_seconds"] = told.rule.window_ms // 1_000
+    if refusing.rule.algorithm is not Algorithm.LEASES and not is_unlimited(refusing):
+        cause["limit"]["window_seconds"] = refusing.rule.window_ms // 1_000
     if decision.retry_after_s is not None:
         cause["limit"]["resets_in_seconds"] = decision.retry_after_s
-    # Others of the same kind; a secondary limit is named in its own refusal only.
+    # All limits of the same kind that were hit. A secondary limit is named only in a refusal of its own.
     same_kind = [
         decision.charges[index]
         for index in decision.result.hit_indexes
-        if decision.charges[index].is_enforced and decision.charges[index].rule.is_primary is told.rule.is_primary
+        if decision.charges[index].is_enforced and decision.charges[index].rule.is_primary is refusing.rule.is_primary
     ]
     cause["violated"] = [charge.name for charge in same_kind if not charge.rule.hidden]
     return cause
@@ -220,24 +226,28 @@ def build_status_body(
     primaries: Sequence[tuple[Charge, CounterReading]],
     secondaries: Sequence[tuple[Charge, CounterReading]] = (),
 ) -> bytes:
-    """`primaries` begin with those that come first in the rules; `rate` repeats the bucket of the rest, for old clients."""
+    """Return the JSON body of the status endpoint. Idle buckets are full; reading opens no window.
+
+    `primaries` are in the order of the rules. `rate` repeats the core bucket, for old clients.
+    """
     resources: dict[str, dict[str, Any]] = {}
-    rest: dict[str, Any] | None = None
+    core_bucket: dict[str, Any] | None = None
     for charge, reading in primaries:
-        shown = _bucket(charge, reading)
-        resources.setdefault(charge.rule.resource or "", shown)
-        if rest is None and not charge.rule.match:
-            rest = shown
+        bucket = _build_bucket(charge, reading)
+        resources.setdefault(charge.rule.resource or "", bucket)
+        if core_bucket is None and not charge.rule.match:
+            core_bucket = bucket
     if rules.disclose_secondary:
         hides_points = any(endpoint.hidden for endpoint in rules.endpoints)
         for charge, reading in secondaries:
             if not charge.rule.hidden:
                 is_fed_by_hidden = hides_points and charge.rule.counts is CountedUnit.POINTS
-                resources.setdefault(charge.name, _bucket(charge, reading, hides_remaining=is_fed_by_hidden))
-    return msgspec.json.encode({"resources": resources, "rate": rest})
+                resources.setdefault(charge.name, _build_bucket(charge, reading, hides_remaining=is_fed_by_hidden))
+    return msgspec.json.encode({"resources": resources, "rate": core_bucket})
 
 
-def _bucket(charge: Charge, reading: CounterReading, *, hides_remaining: bool = False) -> dict[str, Any]:
+def _build_bucket(charge: Charge, reading: CounterReading, *, hides_remaining: bool = False) -> dict[str, Any]:
+    """Return one bucket of the status endpoint."""
     used = min(charge.ceiling, reading.used)
     bucket: dict[str, Any] = {"limit": charge.ceiling}
     if not hides_remaining:

@@ -1,8 +1,8 @@
-"""Patterns of method and path, and the name of the endpoint that a request goes to.
+"""Patterns of method and path, and the name of the endpoint of a request.
 
-A pattern is `METHOD /path`: methods separated by commas, or `*`; a segment is text, `{name}`, or a `{name}` with text
-after it (`{repository}.git`); a last segment `*` stands for one or more segments. `GET` matches HEAD too, as it is the
-same work. This module knows nothing of rules.
+A pattern is `METHOD /path`. The methods are separated by commas, or `*`. A segment is literal text, `{name}`, or a
+`{name}` with a suffix (`{repository}.git`). A last segment `*` matches one or more segments. `GET` also matches HEAD.
+This module knows nothing about rules.
 """
 
 import re
@@ -17,175 +17,205 @@ T = TypeVar("T")
 
 KNOWN_METHODS: Final = READ_METHODS | {"POST", "PUT", "PATCH", "DELETE"}
 OTHER: Final = "other"
+"""Stands for unknown methods in endpoint names, and for shared counters in keys."""
 
 _PATTERN: Final = re.compile(r"(\*|[A-Z]+(?:,[A-Z]+)*) (/\S*)")
 _SEGMENT: Final = re.compile(r"(\{[a-z_]+\})?([^{}*]*)")
-# Segments that name one thing among many: numbers, hashes, UUIDs.
-_NAMES_ONE: Final = re.compile(
+# Segments that are ids: numbers, hashes, UUIDs.
+_IDENTIFIER: Final = re.compile(
     r"\d+|(?=[0-9a-fA-F]*\d)[0-9a-fA-F]{7,}|[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}|[a-fA-F]{7,}"
 )
 _UNRESERVED_ESCAPE: Final = re.compile(r"%(2[dDeE]|3[0-9]|4[1-9a-fA-F]|5[0-9aAfF]|6[1-9a-fA-F]|7[0-9aAeE])")
-_NEEDS_TIDYING: Final = re.compile(r"%|//|/\.|[?#]|.+/$")
+_NEEDS_NORMALIZING: Final = re.compile(r"%|//|/\.|[?#]|.+/$")
 
 
 class BadPattern(ValueError):
-    """A pattern that cannot be read, with what a right one looks like."""
+    """A pattern that cannot be parsed. The text shows a correct example."""
 
 
 class RoutePattern(msgspec.Struct, frozen=True):
+    """A parsed pattern."""
+
     text: str
     methods: frozenset[str]
-    """Empty for all."""
+    """Empty for all methods."""
     segments: tuple[str, ...]
     has_wildcard: bool
 
     @property
     def is_template(self) -> bool:
-        """Whether it names one endpoint, and so is the name that its requests are counted under."""
+        """Whether the pattern names one endpoint, so that its text is the endpoint name of matching requests."""
         return not self.has_wildcard and bool(self.methods)
 
     def matches_method(self, method: str) -> bool:
         return not self.methods or method in self.methods or (method == "HEAD" and "GET" in self.methods)
 
     def matches_path(self, segments: Sequence[str]) -> bool:
+        """Return whether the segments of a path match, ignoring the method."""
         if self.has_wildcard:
             if len(segments) <= len(self.segments):
                 return False
         elif len(segments) != len(self.segments):
             return False
-        return all(_fits(wanted, given) for wanted, given in zip(self.segments, segments, strict=False))
+        return all(
+            _segment_matches(pattern, segment) for pattern, segment in zip(self.segments, segments, strict=False)
+        )
 
-    def covers(self, other: "RoutePattern") -> bool:
-        """Whether every request that the other matches is matched by this one."""
-        if self.methods and not (other.methods and all(self.matches_method(method) for method in other.methods)):
+    def covers(self, narrow: "RoutePattern") -> bool:
+        """Return whether this pattern matches every request that the narrow pattern matches."""
+        if self.methods and not (narrow.methods and all(self.matches_method(method) for method in narrow.methods)):
             return False
-        if other.has_wildcard and not self.has_wildcard:
+        if narrow.has_wildcard and not self.has_wildcard:
             return False
-        longer = len(other.segments) + other.has_wildcard
-        if (longer <= len(self.segments)) if self.has_wildcard else (longer != len(self.segments)):
+        min_segments = len(narrow.segments) + narrow.has_wildcard
+        if (min_segments <= len(self.segments)) if self.has_wildcard else (min_segments != len(self.segments)):
             return False
-        if len(other.segments) < len(self.segments):
+        if len(narrow.segments) < len(self.segments):
             return False
-        return all(_covers(mine, theirs) for mine, theirs in zip(self.segments, other.segments, strict=False))
+        return all(
+            _segment_covers(segment, narrow_segment)
+            for segment, narrow_segment in zip(self.segments, narrow.segments, strict=False)
+        )
 
 
-def _fits(wanted: str, given: str) -> bool:
-    if not wanted.startswith("{"):
-        return wanted == given
-    after = wanted.partition("}")[2]
-    return given.endswith(after) and len(given) > len(after)
+def _segment_matches(pattern: str, segment: str) -> bool:
+    """Return whether a segment of a path matches a segment of a pattern."""
+    if not pattern.startswith("{"):
+        return pattern == segment
+    suffix = pattern.partition("}")[2]
+    return segment.endswith(suffix) and len(segment) > len(suffix)
 
 
-def _covers(mine: str, theirs: str) -> bool:
-    return mine == theirs if not mine.startswith("{") else _takes(mine.partition("}")[2], theirs)
+def _segment_covers(wide: str, narrow: str) -> bool:
+    """Return whether a pattern segment matches everything that a narrower pattern segment matches."""
+    return wide == narrow if not wide.startswith("{") else _suffix_covers(wide.partition("}")[2], narrow)
 
 
-def _takes(after: str, segment: str) -> bool:
-    """Whether a value with this text after it may be all that a segment of a pattern may be."""
-    return segment.endswith(after) and (segment.startswith("{") or len(segment) > len(after))
+def _suffix_covers(suffix: str, segment: str) -> bool:
+    """Return whether `{name}` with this suffix matches everything that the pattern segment matches."""
+    return segment.endswith(suffix) and (segment.startswith("{") or len(segment) > len(suffix))
 
 
 def parse_pattern(text: str) -> RoutePattern:
-    found = _PATTERN.fullmatch(text)
-    if found is None:
+    """Return the parsed pattern. Raises `BadPattern`."""
+    match = _PATTERN.fullmatch(text)
+    if match is None:
         raise BadPattern(
-            f"{text!r} is no pattern: write a method and a path, such as 'GET /search/*' or '* /files/{{id}}'"
+            f"{text!r} is not a pattern: write a method and a path, such as 'GET /search/*' or '* /files/{{id}}'"
         )
-    methods, path = found.groups()
+    methods, path = match.groups()
     segments = split_path(path)
-    takes_rest = bool(segments) and segments[-1] == "*"
-    plain = segments[:-1] if takes_rest else segments
-    for segment in plain:
+    has_wildcard = bool(segments) and segments[-1] == "*"
+    fixed_segments = segments[:-1] if has_wildcard else segments
+    for segment in fixed_segments:
         if not segment or _SEGMENT.fullmatch(segment) is None:
             raise BadPattern(
-                f"{text!r}: the segment {segment!r} is neither text nor '{{name}}'; '*' stands only at the end of a path"
+                f"{text!r}: the segment {segment!r} is neither text nor '{{name}}'; '*' is only allowed as the last segment"
             )
-    return RoutePattern(text, frozenset() if methods == "*" else frozenset(methods.split(",")), plain, takes_rest)
+    return RoutePattern(
+        text, frozenset() if methods == "*" else frozenset(methods.split(",")), fixed_segments, has_wildcard
+    )
 
 
 def split_path(path: str) -> tuple[str, ...]:
+    """Return the segments of a path; empty for `/`."""
     return tuple(path[1:].split("/")) if len(path) > 1 else ()
 
 
 def normalize_path(path: str) -> str:
-    """The path as a service will read it: no query, no escapes that hide letters, no empty or dot segments."""
-    if _NEEDS_TIDYING.search(path) is None:
+    """Return the path as a service interprets it.
+
+    The result has no query, no escaped unreserved characters, and no empty or dot segments. Without this, a caller
+    could choose another spelling of a path to avoid a rule.
+    """
+    if _NEEDS_NORMALIZING.search(path) is None:
         return path
-    bare = path.partition("?")[0].partition("#")[0]
-    bare = _UNRESERVED_ESCAPE.sub(lambda found: chr(int(found[1], 16)), bare)
-    kept: list[str] = []
-    for segment in bare.split("/"):
+    normalized = path.partition("?")[0].partition("#")[0]
+    normalized = _UNRESERVED_ESCAPE.sub(lambda match: chr(int(match[1], 16)), normalized)
+    segments: list[str] = []
+    for segment in normalized.split("/"):
         if segment == "..":
-            del kept[-1:]
+            del segments[-1:]
         elif segment not in ("", "."):
-            kept.append(segment)
-    return "/" + "/".join(kept)
+            segments.append(segment)
+    return "/" + "/".join(segments)
 
 
 def derive_endpoint_name(method: str, path: str) -> str:
-    """The name of an endpoint that no template names: what stands for one thing among many is replaced."""
-    segments = ("*" if _NAMES_ONE.fullmatch(segment) else segment for segment in split_path(path))
+    """Return the endpoint name of a path that matches no template: segments that look like ids become `*`."""
+    segments = ("*" if _IDENTIFIER.fullmatch(segment) else segment for segment in split_path(path))
     return f"{method if method in KNOWN_METHODS else OTHER} /{'/'.join(segments)}"
 
 
-class _Branch(Generic[T]):
-    __slots__ = ("by_text", "by_value", "ends", "rests")
+class _RouteNode(Generic[T]):
+    """A node of the route tree: one position in a path."""
+
+    __slots__ = ("by_literal", "by_suffix", "exact_entries", "wildcard_entries")
 
     def __init__(self) -> None:
-        self.by_text: dict[str, _Branch[T]] = {}
-        self.by_value: dict[str, _Branch[T]] = {}  # `{}` and what stands after it.
-        self.ends: list[tuple[RoutePattern, T]] = []
-        self.rests: list[tuple[RoutePattern, T]] = []
+        self.by_literal: dict[str, _RouteNode[T]] = {}
+        self.by_suffix: dict[str, _RouteNode[T]] = {}  # By the suffix after `{name}`.
+        self.exact_entries: list[tuple[RoutePattern, T]] = []
+        self.wildcard_entries: list[tuple[RoutePattern, T]] = []
 
 
 class RouteTree(Generic[T]):
-    """Patterns as a tree by segment, so that finding all that match costs by the path's length, not by their number."""
+    """Patterns in a tree by segment, so that a lookup costs time by the length of the path, not the number of
+    patterns.
+    """
 
     def __init__(self) -> None:
-        self._root: _Branch[T] = _Branch()
+        self._root: _RouteNode[T] = _RouteNode()
 
     def add(self, pattern: RoutePattern, value: T) -> None:
-        branch = self._root
+        """Add a pattern with its value."""
+        node = self._root
         for segment in pattern.segments:
             is_value = segment.startswith("{")
-            branches = branch.by_value if is_value else branch.by_text
-            branch = branches.setdefault(segment.partition("}")[2] if is_value else segment, _Branch())
-        (branch.rests if pattern.has_wildcard else branch.ends).append((pattern, value))
+            nodes = node.by_suffix if is_value else node.by_literal
+            node = nodes.setdefault(segment.partition("}")[2] if is_value else segment, _RouteNode())
+        (node.wildcard_entries if pattern.has_wildcard else node.exact_entries).append((pattern, value))
 
     def find_matches(self, method: str, path: str) -> list[tuple[RoutePattern, T]]:
-        """All patterns that match, the most specific first: text before `{name}`, whole paths before `*`."""
+        """Return all patterns that match, the most specific first: literals before `{name}`, full paths before `*`."""
         found: list[tuple[RoutePattern, T]] = []
-        _walk(self._root, split_path(path), 0, found)
+        _collect_matches(self._root, split_path(path), 0, found)
         return [pair for pair in found if pair[0].matches_method(method)]
 
     def find_covering(self, narrow: RoutePattern) -> list[T]:
-        """The values of all patterns that match whatever the narrow one matches."""
+        """Return the values of all patterns that match every request that the narrow pattern matches."""
         found: list[tuple[RoutePattern, T]] = []
-        _walk_covering(self._root, narrow, 0, found)
+        _collect_covering(self._root, narrow, 0, found)
         return [value for pattern, value in found if pattern.covers(narrow)]
 
 
-def _walk(branch: _Branch[T], segments: Sequence[str], depth: int, found: list[tuple[RoutePattern, T]]) -> None:
+def _collect_matches(
+    node: _RouteNode[T], segments: Sequence[str], depth: int, found: list[tuple[RoutePattern, T]]
+) -> None:
+    """Append the entries below this node that match the path, the most specific first."""
     if depth == len(segments):
-        found += branch.ends
+        found += node.exact_entries
         return
     segment = segments[depth]
-    if (exact := branch.by_text.get(segment)) is not None:
-        _walk(exact, segments, depth + 1, found)
-    for after, inner in branch.by_value.items():
-        if segment.endswith(after) and len(segment) > len(after):
-            _walk(inner, segments, depth + 1, found)
-    found += branch.rests
+    if (child := node.by_literal.get(segment)) is not None:
+        _collect_matches(child, segments, depth + 1, found)
+    for suffix, child in node.by_suffix.items():
+        if segment.endswith(suffix) and len(segment) > len(suffix):
+            _collect_matches(child, segments, depth + 1, found)
+    found += node.wildcard_entries
 
 
-def _walk_covering(branch: _Branch[T], narrow: RoutePattern, depth: int, found: list[tuple[RoutePattern, T]]) -> None:
+def _collect_covering(
+    node: _RouteNode[T], narrow: RoutePattern, depth: int, found: list[tuple[RoutePattern, T]]
+) -> None:
+    """Append the entries below this node whose path may cover the narrow pattern."""
     if depth == len(narrow.segments):
-        found += branch.rests if narrow.has_wildcard else branch.ends
+        found += node.wildcard_entries if narrow.has_wildcard else node.exact_entries
         return
     segment = narrow.segments[depth]
-    if (exact := branch.by_text.get(segment)) is not None:
-        _walk_covering(exact, narrow, depth + 1, found)
-    for after, inner in branch.by_value.items():
-        if _takes(after, segment):
-            _walk_covering(inner, narrow, depth + 1, found)
-    found += branch.rests
+    if (child := node.by_literal.get(segment)) is not None:
+        _collect_covering(child, narrow, depth + 1, found)
+    for suffix, child in node.by_suffix.items():
+        if _suffix_covers(suffix, segment):
+            _collect_covering(child, narrow, depth + 1, found)
+    found += node.wildcard_entries

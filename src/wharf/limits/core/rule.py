@@ -1,6 +1,8 @@
-"""What a rule is: a limit with a name, a scope, an algorithm and a ceiling; and what an endpoint costs.
+"""The model of a rules file: a rule is a limit with a name, scope, algorithm and ceilings; an endpoint rule sets
+costs.
 
-These are the words that rules files are read into. They hold no compiled form and no counters.
+The field names are the keys of the file. Rules in a form that is fast to evaluate are in `rulebook`; counters are in
+`counting`.
 """
 
 from collections.abc import Mapping
@@ -12,21 +14,24 @@ import msgspec
 from wharf.limits.core.callers.caller import ORDINARY_CLASSES, Caller, CallerClass
 
 UNLIMITED: Final = 10**15 - 1
-"""A ceiling that nobody reaches: the largest number that headers may hold. The use is counted, so that it can be seen."""
+"""The ceiling of an unlimited caller: the largest number that headers can hold. Usage is still counted."""
 
 DEFAULT_SLICES: Final = 12
+"""The number of slices of a sliding window, unless the rule sets one."""
 MINUTE_MS: Final = 60_000
 
 
 class Algorithm(Enum):
+    """How a rule counts."""
+
     WINDOW = "window"
-    """Opened by the first admitted request, with a stored end."""
+    """A fixed window that the first admitted request opens, with a stored end."""
     SLICES = "slices"
-    """A sliding window in slices, the oldest counted whole: never more than the ceiling in any window."""
+    """A sliding window in slices. The oldest slice counts fully, so no window exceeds the ceiling."""
     LEASES = "leases"
-    """How many run at once; each holds a lease that expires unless it is renewed."""
+    """The number of running requests. Each holds a lease that expires unless it is renewed."""
     METER = "meter"
-    """Charged afterwards, so it may go into debt; the debt leaves with its slices."""
+    """A sliding window that is charged after the request, so that it can exceed the ceiling."""
 
 
 class CountedUnit(Enum):
@@ -36,15 +41,15 @@ class CountedUnit(Enum):
     QUERY_COST = "query_cost"
     """Points of a GraphQL query by the size of its connections; any other request counts 1."""
     POINTS = "points"
-    """Points by method, or as the endpoint says."""
+    """Points by method, or the points that the endpoint rule sets."""
     CONTENT = "content"
-    """Requests that make content, over all interfaces."""
+    """Requests that create content, over all interfaces."""
     CPU_MS = "cpu_ms"
     CONNECTIONS = "connections"
     FAILED_LOGINS = "failed_logins"
 
 
-# What is counted decides how, where a rule does not say.
+# The algorithm of a rule that sets none.
 DEFAULT_ALGORITHMS: Final = {
     CountedUnit.REQUESTS: Algorithm.WINDOW,
     CountedUnit.QUERY_COST: Algorithm.WINDOW,
@@ -57,16 +62,16 @@ DEFAULT_ALGORITHMS: Final = {
 
 
 class ConnectionClass(Enum):
-    """How a request occupies the service; each class has its own concurrency limit."""
+    """How a request occupies the service. Each class has its own concurrency limit."""
 
     PLAIN = "plain"
     WEBSOCKET = "websocket"
     WAITING = "waiting"
-    """Blocking queries and streams, whose waiting is no work."""
+    """Blocking queries and streams, which use no CPU time while they wait."""
 
 
 class StoreOutagePolicy(Enum):
-    """What a rule answers while its counters cannot be asked."""
+    """What a rule does while its store is unavailable: admit, refuse, or count in this process."""
 
     OPEN = "open"
     CLOSED = "closed"
@@ -74,14 +79,16 @@ class StoreOutagePolicy(Enum):
 
 
 class PerItem(Enum):
+    """Which items raise the ceiling of an installation."""
+
     ALL = "all"
-    """Once there are more than the threshold, every item counts."""
+    """If there are more than the threshold, all items."""
     BEYOND = "beyond"
-    """Only the items beyond the threshold count."""
+    """Only the items above the threshold."""
 
 
 class Scale(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """How an installation's ceiling grows with what it is installed on."""
+    """How the ceiling of an installation grows with its repositories and users."""
 
     per_repository: int = 0
     per_user: int = 0
@@ -90,17 +97,19 @@ class Scale(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     per_item: PerItem = PerItem.ALL
 
     def compute_ceiling(self, base: int, *, repositories: int, users: int) -> int:
-        grown = base + self._items(repositories) * self.per_repository + self._items(users) * self.per_user
-        return max(base, min(grown, self.most))
+        """Return the ceiling of an installation: never below `base`, and never above `most` unless `base` is."""
+        scaled = base + self._count_items(repositories) * self.per_repository + self._count_items(users) * self.per_user
+        return max(base, min(scaled, self.most))
 
-    def _items(self, count: int) -> int:
+    def _count_items(self, count: int) -> int:
+        """Return how many of the items raise the ceiling."""
         if count <= self.above:
             return 0
         return count if self.per_item is PerItem.ALL else count - self.above
 
 
 class Interface(Enum):
-    """Which body, if any, is read before a decision, and in which form a refusal is told."""
+    """The interface of an endpoint: which body is read before the decision, and the format of refusals."""
 
     REST = "rest"
     GRAPHQL = "graphql"
@@ -108,15 +117,17 @@ class Interface(Enum):
 
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True):
+    """A limit, as a rules file or a profile defines it."""
+
     name: str
     was: str | None = None
-    """Its name before it was renamed: the counters move over."""
+    """The previous name of a renamed rule; its counters are kept under the new name."""
     match: tuple[str, ...] = ()
-    """Patterns of method and path; none means every request."""
+    """Patterns of method and path; empty matches every request."""
     interface: tuple[Interface, ...] = ()
-    """Which interfaces it is about; none means all."""
+    """The interfaces that the rule applies to; empty means all."""
     resource: str | None = None
-    """The primary bucket, told in headers; a rule without one is a secondary limit."""
+    """The primary bucket that headers report. A rule without one is a secondary limit."""
     counts: CountedUnit = CountedUnit.REQUESTS
     algorithm: Algorithm = Algorithm.WINDOW
     scope: tuple[str, ...] = ("caller",)
@@ -127,17 +138,17 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
     scale: Scale | None = None
     connection: ConnectionClass = ConnectionClass.PLAIN
     keys_most: int = 256
-    """Keys below one owner (endpoints, addresses of a user); all further ones share one. 0 is without bound."""
+    """The maximum number of counters of one owner (for endpoints or addresses); others share one. 0: no maximum."""
     objects_most: int | None = None
-    """Objects in one large-file batch; more are refused with 413."""
+    """The maximum number of objects in a large-file batch; larger batches are refused with 413."""
     hidden: bool = False
     shadow: bool = False
     enforce_percent: int = 100
     on_store_loss: StoreOutagePolicy = StoreOutagePolicy.LOCAL
     status: int | None = None
-    """The status of its refusals; by default 403, and 429 for large files."""
+    """The HTTP status of its refusals; `None` selects 403, or 429 for large files."""
     line: int = 0
-    """Where it stands in its file; 0 for a rule that was not read from one."""
+    """The line in its file; 0 if the rule was not read from a file."""
     file: str = ""
 
     @property
@@ -146,40 +157,43 @@ class Rule(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_partitioned(self) -> bool:
-        """Whether one owner has several counters."""
+        """Whether one owner can have several counters of this rule."""
         return self.per_endpoint or len(self.scope) > 1
 
-    def applies_to(self, case: CallerClass) -> bool:
-        return case in self.ceilings or ORDINARY_CLASSES.get(case) in self.ceilings
+    def applies_to(self, caller_class: CallerClass) -> bool:
+        """Return whether the rule has a ceiling for this class of callers."""
+        return caller_class in self.ceilings or ORDINARY_CLASSES.get(caller_class) in self.ceilings
 
     def get_ceiling(self, caller: Caller) -> int:
-        """What this caller may use in a window, before grants. Only for callers that the rule applies to."""
-        case = caller.caller_class
-        base = self.ceilings.get(case)
+        """Return the ceiling of this caller, before grants. The rule must apply to the caller."""
+        caller_class = caller.caller_class
+        base = self.ceilings.get(caller_class)
         if base is None:
-            base = self.ceilings[ORDINARY_CLASSES[case]]
-        if self.scale is None or case is not CallerClass.INSTALLATION:
+            base = self.ceilings[ORDINARY_CLASSES[caller_class]]
+        if self.scale is None or caller_class is not CallerClass.INSTALLATION:
             return base
         return self.scale.compute_ceiling(base, repositories=caller.repositories, users=caller.members)
 
 
 class EndpointRule(msgspec.Struct, frozen=True, kw_only=True):
-    """What requests that match cost and are."""
+    """The cost and properties of the requests that match these patterns."""
 
     match: tuple[str, ...]
     points: int | None = None
-    """By default by method."""
+    """`None`: the points of the method."""
     content: bool = False
     interface: Interface = Interface.REST
     free: bool = False
-    """Counts against no primary limit and never leads to a ban: the endpoint that shows the limits."""
+    """Requests charge no primary limit and cannot lead to a ban, such as the status endpoint."""
     hidden: bool = False
-    """Its cost is kept from callers: limits fed by it show no remaining."""
+    """The cost is not disclosed: limits that count it do not report their remaining points."""
     line: int = 0
     file: str = ""
 
 
 class MethodPoints(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """The points of a request by its method."""
+
     read: int = 1
     write: int = 5
 
@@ -191,6 +205,8 @@ READ_METHODS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 
 
 class GraphqlRules(msgspec.Struct, frozen=True, kw_only=True):
+    """Points of GraphQL queries, and the limits on query size."""
+
     query_points: int = 1
     mutation_points: int = 5
     content_mutations: tuple[str, ...] = ()
@@ -198,27 +214,31 @@ class GraphqlRules(msgspec.Struct, frozen=True, kw_only=True):
     tokens_most: int = 10_000
     depth_most: int = 100
     entries_most: int = 100
-    """Queries in one array."""
+    """The maximum number of queries in one array."""
 
 
 class BanRules(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """When those who go on while limited are banned."""
+    """When callers are banned that continue to send requests while they are limited."""
 
     refusals_least: int = 60
+    """Refusals a minute that never lead to a ban."""
     percent: int = 10
-    """Of the limit that refuses; the larger of the two bounds counts."""
+    """The same as a share of the ceiling that refuses, in per cent; the larger of the two numbers applies."""
     minutes: int = 3
+    """The number of consecutive minutes with too many refusals that leads to a ban."""
     grace_ms: int = 2_000
-    """A refusal counts once its predecessor has been told for so long."""
+    """A refusal is counted only if the previous refusal was sent at least this long before."""
     first_ms: int = 10 * MINUTE_MS
+    """The length of the first ban; each further ban is twice as long."""
     most_ms: int = 24 * 60 * MINUTE_MS
     forget_ms: int = 24 * 60 * MINUTE_MS
+    """After this time without a counted refusal, the next ban is a first ban again."""
     shadow: bool = False
     addresses_shadow: bool = True
 
 
 class RuleSet(msgspec.Struct, frozen=True, kw_only=True):
-    """All that a rules file says, in order: the first rule that matches wins among those of a kind."""
+    """The complete content of a rules file, in order. Of the primary rules that match, the first applies."""
 
     rules: tuple[Rule, ...]
     endpoints: tuple[EndpointRule, ...] = ()
@@ -228,4 +248,6 @@ class RuleSet(msgspec.Struct, frozen=True, kw_only=True):
     disclose_secondary: bool = False
     documentation: str = "/docs/rate-limits"
     keys_most: int = 1_000_000
-    """Addresses without a credential that are counted one by one; further ones share the bucket of their network."""
+    """The maximum number of addresses without a credential that are counted separately; others share a counter of
+    their network.
+    """

@@ -1,7 +1,7 @@
-"""Rules made ready for deciding: from method, path and caller to the plan of one request.
+"""The rules in a form that is fast to evaluate: from method, path and caller to the plan of a request.
 
-A rulebook never changes; a reload makes another. It remembers endpoints and plans, within bounds, because making them
-costs more than the counting does.
+A rulebook never changes; a reload builds another one. It caches endpoints and plans, because to build a plan costs
+more than to count it.
 """
 
 import hashlib
@@ -27,41 +27,49 @@ from wharf.limits.core.route import RouteTree, derive_endpoint_name, normalize_p
 from wharf.limits.core.rule import ConnectionClass, CountedUnit, EndpointRule, Interface, Rule, RuleSet
 
 MAX_CACHED_PATHS: Final = 32_768
+"""Limits the memory of the endpoint caches, in entries; a full cache is cleared."""
 MAX_CACHED_PLANS: Final = 16_384
+"""Limits the memory of the plan cache."""
 MAX_CACHED_TEMPLATES: Final = 8_192
+"""Limits the memory of the template cache."""
 MAX_CACHED_PATH_CHARACTERS: Final = 256
+"""Longer paths are not cached, so that callers cannot fill the memory with them."""
 
-# What may refuse a request that is free: whoever is limited can still ask when that ends.
+# Only these limits can refuse a free request: a limited caller must be able to read when its limit ends.
 UNITS_OF_FREE_ENDPOINTS: Final = frozenset({CountedUnit.POINTS, CountedUnit.CONNECTIONS})
 
 
 class Rulebook:
+    """The compiled rules, with caches of endpoints and plans."""
+
     def __init__(self, rules: RuleSet) -> None:
         self.rules = rules
         self.hash = hash_rules(rules)
         self.rules_by_name = {rule.name: rule for rule in rules.rules}
-        self._everywhere = frozenset(rule.name for rule in rules.rules if not rule.match)
+        self._rules_without_patterns = frozenset(rule.name for rule in rules.rules if not rule.match)
         self._routes: RouteTree[Rule | EndpointRule] = RouteTree()
         entries: list[Rule | EndpointRule] = [*rules.rules, *rules.endpoints]
         for entry in entries:
             for text in entry.match:
                 self._routes.add(parse_pattern(text), entry)
-        self._endpoints: dict[tuple[str, str], EndpointCost] = {}  # By method and path as they were sent.
-        self._alike: dict[tuple[str, frozenset[str], int], EndpointCost] = {}
-        self._molds: dict[tuple[EndpointCost, CallerClass, QueryFacts | None], PlanTemplate] = {}
+        self._endpoints: dict[tuple[str, str], EndpointCost] = {}  # By method and path as the request has them.
+        self._endpoints_by_content: dict[tuple[str, frozenset[str], int], EndpointCost] = {}
+        self._templates: dict[tuple[EndpointCost, CallerClass, QueryFacts | None], PlanTemplate] = {}
         self._plans: dict[tuple[Caller, EndpointCost, QueryFacts | None], ChargePlan] = {}
 
     def get_endpoint(self, method: str, path: str) -> EndpointCost:
-        found = self._endpoints.get((method, path))
-        if found is None:
-            found = self._make_endpoint(method, normalize_path(path))
+        """Return the endpoint of a request, with its costs and rules."""
+        endpoint = self._endpoints.get((method, path))
+        if endpoint is None:
+            endpoint = self._make_endpoint(method, normalize_path(path))
             if len(path) <= MAX_CACHED_PATH_CHARACTERS:
                 if len(self._endpoints) >= MAX_CACHED_PATHS:
                     self._endpoints.clear()
-                self._endpoints[method, path] = found
-        return found
+                self._endpoints[method, path] = endpoint
+        return endpoint
 
     def get_plan(self, request: RequestFacts) -> ChargePlan:
+        """Return the plan of a request."""
         caller = request.caller
         endpoint = self._endpoints.get((request.method, request.path)) or self.get_endpoint(
             request.method, request.path
@@ -73,23 +81,23 @@ class Rulebook:
         if plan is None:
             if len(self._plans) >= MAX_CACHED_PLANS:
                 self._plans.clear()
-            plan = self._plans[key] = self._cast_plan(caller, endpoint, request.query)
+            plan = self._plans[key] = self._plan_from_template(caller, endpoint, request.query)
         return plan
 
-    def _cast_plan(self, caller: Caller, endpoint: EndpointCost, query: QueryFacts | None) -> ChargePlan:
-        """Make the first plan for callers of a kind by the rules, and those of all others like it."""
+    def _plan_from_template(self, caller: Caller, endpoint: EndpointCost, query: QueryFacts | None) -> ChargePlan:
+        """Return the plan of a caller. The first plan of a caller class becomes the template for the others."""
         kind = (endpoint, caller.caller_class, query)
-        mold = self._molds.get(kind)
-        if mold is not None:
-            return apply_template(mold, caller, self.rules.ban)
+        template = self._templates.get(kind)
+        if template is not None:
+            return apply_template(template, caller, self.rules.ban)
         plan = self._make_plan(caller, endpoint, query, ConnectionClass.PLAIN)
-        if len(self._molds) >= MAX_CACHED_TEMPLATES:
-            self._molds.clear()
-        self._molds[kind] = build_template(plan, caller)
+        if len(self._templates) >= MAX_CACHED_TEMPLATES:
+            self._templates.clear()
+        self._templates[kind] = build_template(plan, caller)
         return plan
 
     def list_primary_charges(self, caller: Caller) -> tuple[Charge, ...]:
-        """Every primary bucket that this caller has, in the order of the rules: what the status endpoint shows."""
+        """Return every primary bucket of this caller in the order of the rules, for the status endpoint."""
         return tuple(
             build_charge(rule, caller, endpoint="", cost=1)
             for rule in self.rules.rules
@@ -97,7 +105,7 @@ class Rulebook:
         )
 
     def list_secondary_charges(self, caller: Caller) -> tuple[Charge, ...]:
-        """The secondary limits with one counter for this caller. Those by endpoint have many and are not among them."""
+        """Return the secondary limits that have one counter for this caller, so not those by endpoint."""
         return tuple(
             build_charge(rule, caller, endpoint="", cost=1)
             for rule in self.rules.rules
@@ -108,11 +116,11 @@ class Rulebook:
         )
 
     def build_core_charge(self, caller: Caller) -> Charge:
-        """The `core` bucket of a caller, which replies show that belong to no request of theirs."""
-        return build_charge(self._core(caller), caller, endpoint="", cost=1)
+        """Return the `core` bucket of a caller, for replies that are not about a request of theirs."""
+        return build_charge(self._find_core_rule(caller), caller, endpoint="", cost=1)
 
     def list_content_charges(self, caller: Caller) -> tuple[Charge, ...]:
-        """The content limits of a caller, charged afterwards if a reply says that content was made."""
+        """Return the content limits of a caller, which are charged if a reply reports that content was created."""
         return tuple(
             build_charge(rule, caller, endpoint="", cost=1)
             for rule in self.rules.rules
@@ -120,7 +128,10 @@ class Rulebook:
         )
 
     def build_failed_login_plan(self, caller: Caller) -> ChargePlan:
-        """What a request with a wrong credential meets. The caller is its address; `core` is shown and not charged."""
+        """Return the plan of a request with a wrong credential.
+
+        `caller` is the anonymous caller of the address. `core` is reported and not charged.
+        """
         return build_plan(
             "failed login",
             caller,
@@ -134,37 +145,42 @@ class Rulebook:
             is_free=True,
         )
 
-    def _core(self, caller: Caller) -> Rule:
+    def _find_core_rule(self, caller: Caller) -> Rule:
+        """Return the primary rule that matches every request of this caller."""
         for rule in self.rules.rules:
             if rule.is_primary and not rule.match and rule.applies_to(caller.caller_class):
                 return rule
-        raise AssertionError("the reader lets no rules pass in which a caller has no bucket for the rest")
+        raise AssertionError("a caller has no core rule, although `read_rules` rejects such rules")
 
     def _make_endpoint(self, method: str, path: str) -> EndpointCost:
-        names = set(self._everywhere)
-        template: str | None = None
-        described: EndpointRule | None = None
+        """Find the rules that match a request and return its endpoint."""
+        names = set(self._rules_without_patterns)
+        template_name: str | None = None
+        endpoint_rule: EndpointRule | None = None
         for pattern, entry in self._routes.find_matches(method, path):
-            if template is None and pattern.is_template:
-                template = f"{method} {pattern.text.partition(' ')[2]}"
+            if template_name is None and pattern.is_template:
+                template_name = f"{method} {pattern.text.partition(' ')[2]}"
             if isinstance(entry, Rule):
                 names.add(entry.name)
-            elif described is None:
-                described = entry
-        interface = described.interface if described is not None else Interface.REST
-        name = template or derive_endpoint_name(method, path)
-        # Paths that come to the same are one endpoint, so that its plans are made once.
-        alike = (name, frozenset(names), id(described))
-        endpoint = self._alike.get(alike)
+            elif endpoint_rule is None:
+                endpoint_rule = entry
+        interface = endpoint_rule.interface if endpoint_rule is not None else Interface.REST
+        name = template_name or derive_endpoint_name(method, path)
+        # Paths with the same name and rules share one endpoint object, so that its plans are cached once.
+        content_key = (name, frozenset(names), id(endpoint_rule))
+        endpoint = self._endpoints_by_content.get(content_key)
         if endpoint is None:
-            if len(self._alike) >= MAX_CACHED_PATHS:
-                self._alike.clear()
-            endpoint = self._alike[alike] = self._describe(method, name, names, described, interface)
+            if len(self._endpoints_by_content) >= MAX_CACHED_PATHS:
+                self._endpoints_by_content.clear()
+            endpoint = self._endpoints_by_content[content_key] = self._build_endpoint_cost(
+                method, name, names, endpoint_rule, interface
+            )
         return endpoint
 
-    def _describe(
-        self, method: str, name: str, names: set[str], described: EndpointRule | None, interface: Interface
+    def _build_endpoint_cost(
+        self, method: str, name: str, names: set[str], endpoint_rule: EndpointRule | None, interface: Interface
     ) -> EndpointCost:
+        """Return an endpoint with the costs that its endpoint rule sets, or the defaults of the method."""
         matching = tuple(
             rule
             for rule in self.rules.rules
@@ -173,11 +189,11 @@ class Rulebook:
         points = self.rules.points.get_points(method)
         return EndpointCost(
             name=name,
-            points=points if described is None or described.points is None else described.points,
-            content=int(described is not None and described.content),
+            points=points if endpoint_rule is None or endpoint_rule.points is None else endpoint_rule.points,
+            content=int(endpoint_rule is not None and endpoint_rule.content),
             interface=interface,
-            is_free=described is not None and described.free,
-            is_cost_hidden=described is not None and described.hidden,
+            is_free=endpoint_rule is not None and endpoint_rule.free,
+            is_cost_hidden=endpoint_rule is not None and endpoint_rule.hidden,
             primary_rules=tuple(rule for rule in matching if rule.is_primary),
             secondary_rules=tuple(rule for rule in matching if not rule.is_primary),
         )
@@ -185,14 +201,17 @@ class Rulebook:
     def _make_plan(
         self, caller: Caller, endpoint: EndpointCost, query: QueryFacts | None, connection: ConnectionClass
     ) -> ChargePlan:
-        primary = next((rule for rule in endpoint.primary_rules if rule.applies_to(caller.caller_class)), None)
-        shown = build_charge(
-            primary or self._core(caller),
+        """Return a plan that is built from the rules, without a template."""
+        primary_rule = next((rule for rule in endpoint.primary_rules if rule.applies_to(caller.caller_class)), None)
+        bucket_charge = build_charge(
+            primary_rule or self._find_core_rule(caller),
             caller,
             endpoint=endpoint.name,
-            cost=query.cost if query is not None and primary is not None and is_query_cost_rule(primary) else 1,
+            cost=query.cost
+            if query is not None and primary_rule is not None and is_query_cost_rule(primary_rule)
+            else 1,
         )
-        charges = [] if endpoint.is_free else [shown]
+        charges = [] if endpoint.is_free else [bucket_charge]
         for rule in endpoint.secondary_rules:
             if endpoint.is_free and rule.counts not in UNITS_OF_FREE_ENDPOINTS:
                 continue
@@ -203,7 +222,7 @@ class Rulebook:
             endpoint.name,
             caller,
             self.rules.ban,
-            bucket_charge=shown,
+            bucket_charge=bucket_charge,
             charges=tuple(charges),
             interface=endpoint.interface,
             is_free=endpoint.is_free,
@@ -212,11 +231,14 @@ class Rulebook:
 
 
 def hash_rules(rules: RuleSet) -> str:
-    """The same for the same rules, wherever they were written: processes that differ can be told apart."""
-    placeless = msgspec.structs.replace(
+    """Return a hash of the rules without file names and lines.
+
+    Processes that share a store compare it to find out whether they use the same rules.
+    """
+    without_locations = msgspec.structs.replace(
         rules,
         rules=tuple(msgspec.structs.replace(rule, line=0, file="") for rule in rules.rules),
         endpoints=tuple(msgspec.structs.replace(endpoint, line=0, file="") for endpoint in rules.endpoints),
     )
-    plain = msgspec.to_builtins(placeless, str_keys=True)
+    plain = msgspec.to_builtins(without_locations, str_keys=True)
     return hashlib.sha256(msgspec.json.encode(plain, order="sorted")).hexdigest()[:16]

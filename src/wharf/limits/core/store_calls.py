@@ -1,7 +1,7 @@
-"""What a store is asked, and what it answers: one call for all limits that a request meets.
+"""The call to a store for one request, and its result: one call checks every limit that the request meets.
 
-These are values, so that a store may be a dict here or a server elsewhere. The store alone reads counters; what its
-answer means is for `decision` to say.
+These are plain values, so a store can be a dict in this process or a remote server. Only the store reads counters;
+`decision` interprets the result.
 """
 
 import msgspec
@@ -11,39 +11,39 @@ from wharf.limits.core.rule import BanRules
 
 
 class StoreCall(msgspec.Struct, frozen=True, eq=False, gc=False):
-    """Check all, then charge all or none. The same id never charges twice."""
+    """Check all charges, then apply all of them or none. The same id is never charged twice."""
 
     id: str
     plan: ChargePlan
     charges: tuple[Charge, ...]
-    """Those of the plan, with the ceilings that grants give."""
+    """The charges of the plan, with the ceilings that grants raise."""
     ban_rules: BanRules
 
 
 class TakeResult(msgspec.Struct, frozen=True, eq=False, gc=False):
-    """What the counters said. `befores` and `keys` stand in the order of the call's charges."""
+    """The counts that a store found. `counts_before` and `keys` are in the order of the call's charges."""
 
     is_admitted: bool
     now_ms: int
     counts_before: tuple[int, ...]
     hit_indexes: tuple[int, ...]
-    """Which charges had no room; those of shadow rules too."""
+    """Indexes of the charges that exceed their ceiling, including charges of shadow rules."""
     free_at_ms: tuple[int, ...]
-    """For each hit, when it has room again."""
+    """For each hit, when the charge would fit again."""
     keys: tuple[str, ...]
-    """Where each charge was counted: a key that would have been one too many is counted under a shared one."""
+    """The key under which each charge was counted, if an overflow key was used; else empty."""
     bucket_count_before: int
-    """The count of the bucket that headers show."""
+    """The count of the bucket that the headers report, before this request."""
     bucket_end_ms: int
-    """Its end, after the charge."""
+    """When the window of that bucket ends, after the charge."""
     banned_until_ms: int = 0
-    """Above 0 while a ban holds, an enforced one or one in shadow."""
+    """When the current ban ends; 0 without a ban. Set for bans in shadow mode too."""
     is_repeated: bool = False
-    """The same id was answered before: this is that answer."""
+    """Whether this is the stored result of an earlier call with the same id."""
 
 
 class CounterReading(msgspec.Struct, frozen=True, gc=False):
-    """One counter, looked at and not changed."""
+    """The value of one counter, read without a charge."""
 
     used: int
     end_ms: int

@@ -1,6 +1,6 @@
-"""Rules and directories as people write them: reading TOML with errors at line and column, profiles, lint.
+"""Rules and directories as operators write them: TOML files, built-in profiles, and lint.
 
-What is read here is handed to `wharf.limits.core` as values. Nothing here decides about a request.
+The results are values of `wharf.limits.core`. Nothing here decides about a request.
 """
 
 from wharf.limits.rules.directory_file import read_directory

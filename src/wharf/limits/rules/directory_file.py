@@ -1,4 +1,7 @@
-"""Reads a directory file: accounts, apps, installations, repositories, and tokens by their hash. All or nothing."""
+"""Reads a directory file: accounts, apps, installations, repositories, and tokens by hash.
+
+A file with any problem is rejected completely.
+"""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -17,38 +20,41 @@ from wharf.limits.core.callers.directory import (
 from wharf.limits.rules.document import TableEntry, TomlDocument, format_key, suggest_name
 from wharf.limits.rules.schema import APP, ENTERPRISE, INNER_LISTS, ORGANIZATION, REPOSITORY, USER, TableSchema
 
-_REPOSITORY: Final = re.compile(r"[^\s/]+/[^\s/]+")
+_REPOSITORY_NAME: Final = re.compile(r"[^\s/]+/[^\s/]+")
 ENTERPRISE_TIER: Final = "enterprise"
 
 
 def read_directory(text: str, file: str = "directory.toml") -> MemoryDirectory:
-    """Read a directory file. Raises FileRefused with everything that is wrong with it."""
+    """Return the directory that a file describes. Raises `InvalidFile` with all problems of the file."""
     document = TomlDocument(text, file)
     document.check_names({"user", "organization", "enterprise", "app", "repository"})
-    reader = _Reader(document)
-    register = reader.read()
+    reader = _DirectoryReader(document)
+    directory = reader.read()
     document.raise_problems()
-    return register
+    return directory
 
 
-class _Reader:
+class _DirectoryReader:
+    """Reads the tables of one file and collects its problems."""
+
     def __init__(self, document: TomlDocument) -> None:
         self._document = document
         self._tokens: dict[str, DirectoryToken] = {}
         self._apps: dict[int, App] = {}
-        self._app_places: list[tuple[TableEntry, int]] = []
+        self._app_references: list[tuple[TableEntry, int]] = []
         self._installations: dict[int, Installation] = {}
 
     def read(self) -> MemoryDirectory:
-        organizations = dict(self._organizations())
-        enterprises = frozenset(entry.values.get("name", "") for entry in self._entries(ENTERPRISE))
-        for entry in self._entries(APP):
+        """Read all tables and return the directory."""
+        organizations = dict(self._read_organizations())
+        enterprises = frozenset(entry.values.get("name", "") for entry in self._read_entries(ENTERPRISE))
+        for entry in self._read_entries(APP):
             self._read_app(entry)
-        users = dict(self._users())
-        repositories = dict(self._repositories())
-        for entry, app in self._app_places:
+        users = dict(self._read_users())
+        repositories = dict(self._read_repositories())
+        for entry, app in self._app_references:
             if app not in self._apps:
-                self._note(entry, "app", f"there is no app {app}: add it as [[app]] with `id = {app}`")
+                self._add_problem(entry, "app", f"app {app} does not exist: add it as [[app]] with `id = {app}`")
         self._check_members(organizations, users, enterprises)
         return MemoryDirectory(
             users=users,
@@ -61,25 +67,28 @@ class _Reader:
             clients={app.client_id: app for app in self._apps.values() if app.client_id is not None},
         )
 
-    def _users(self) -> Iterator[tuple[str, User]]:
-        for entry in self._entries(USER):
+    def _read_users(self) -> Iterator[tuple[str, User]]:
+        """Yield users by login, and add their tokens."""
+        for entry in self._read_entries(USER):
             login = entry.values.get("login", "")
             yield login, User(login=login, id=entry.values.get("id"))
-            for token in self._inner(entry, "user", "tokens"):
+            for token in self._read_inner_entries(entry, "user", "tokens"):
                 app = token.values.get("app")
                 if app is not None:
-                    self._app_places.append((token, app))
-                self._add_token(token, kind=self._kind_of_user_token(app), user=login, app=app)
+                    self._app_references.append((token, app))
+                self._add_token(token, kind=self._get_user_token_kind(app), user=login, app=app)
 
-    def _kind_of_user_token(self, app_id: int | None) -> CredentialKind:
+    def _get_user_token_kind(self, app_id: int | None) -> CredentialKind:
+        """Return the kind of a user's token, which depends on the app that it belongs to."""
         if app_id is None:
             return CredentialKind.PERSONAL_TOKEN
         app = self._apps.get(app_id)
         is_oauth = app is not None and app.is_oauth
         return CredentialKind.OAUTH_TOKEN if is_oauth else CredentialKind.APP_USER_TOKEN
 
-    def _organizations(self) -> Iterator[tuple[str, Organization]]:
-        for entry in self._entries(ORGANIZATION):
+    def _read_organizations(self) -> Iterator[tuple[str, Organization]]:
+        """Yield organizations by login."""
+        for entry in self._read_entries(ORGANIZATION):
             values = entry.values
             login = values.get("login", "")
             yield (
@@ -93,11 +102,12 @@ class _Reader:
             )
 
     def _read_app(self, entry: TableEntry) -> None:
+        """Add an app with its installations."""
         values = entry.values
         app_id = values.get("id", 0)
         if app_id in self._apps:
-            self._note(entry, "id", f"{app_id} is the number of two apps")
-        installations = list(self._inner(entry, "app", "installations"))
+            self._add_problem(entry, "id", f"{app_id} is the id of two apps")
+        installations = list(self._read_inner_entries(entry, "app", "installations"))
         self._apps[app_id] = App(
             id=app_id,
             owner=values.get("owner", ""),
@@ -110,27 +120,31 @@ class _Reader:
             self._read_installation(installation, app_id)
 
     def _read_installation(self, entry: TableEntry, app_id: int) -> None:
+        """Add an installation with its tokens."""
         values = entry.values
-        number = values.get("id", 0)
-        if number in self._installations:
-            self._note(entry, "id", f"{number} is the number of two installations")
-        self._installations[number] = Installation(
-            id=number,
+        installation_id = values.get("id", 0)
+        if installation_id in self._installations:
+            self._add_problem(entry, "id", f"{installation_id} is the id of two installations")
+        self._installations[installation_id] = Installation(
+            id=installation_id,
             app=app_id,
             account=values.get("on", ""),
             repositories=values.get("repositories", 0),
             members=values.get("members", 0),
         )
-        for token in self._inner(entry, "installation", "tokens"):
-            self._add_token(token, kind=CredentialKind.INSTALLATION_TOKEN, installation=number)
+        for token in self._read_inner_entries(entry, "installation", "tokens"):
+            self._add_token(token, kind=CredentialKind.INSTALLATION_TOKEN, installation=installation_id)
 
-    def _repositories(self) -> Iterator[tuple[str, Repository]]:
-        for entry in self._entries(REPOSITORY):
+    def _read_repositories(self) -> Iterator[tuple[str, Repository]]:
+        """Yield repositories by name, and add their tokens."""
+        for entry in self._read_entries(REPOSITORY):
             name = entry.values.get("name", "")
-            if _REPOSITORY.fullmatch(name) is None:
-                self._note(entry, "name", f"{name!r} is no repository: write its owner and its name, as acme/site")
+            if _REPOSITORY_NAME.fullmatch(name) is None:
+                self._add_problem(
+                    entry, "name", f"{name!r} is not a repository: write owner and name, such as acme/site"
+                )
             yield name, Repository(name=name)
-            for token in self._inner(entry, "repository", "tokens"):
+            for token in self._read_inner_entries(entry, "repository", "tokens"):
                 self._add_token(token, kind=CredentialKind.WORKFLOW_TOKEN, repository=name)
 
     def _add_token(
@@ -143,12 +157,13 @@ class _Reader:
         installation: int | None = None,
         repository: str | None = None,
     ) -> None:
+        """Add a token of a user, an installation or a repository."""
         values = entry.values
         sha256 = values.get("sha256", "")
         if sha256 in self._tokens:
-            self._note(entry, "sha256", "the same token is here twice: it can be of one owner only")
+            self._add_problem(entry, "sha256", "the token is listed twice: it can have only one owner")
         if app is None and "app" in values and user is None:
-            self._note(entry, "app", "is only for tokens of a user")
+            self._add_problem(entry, "app", "is only allowed for tokens of a user")
         self._tokens[sha256] = DirectoryToken(
             sha256=sha256,
             kind=kind,
@@ -164,42 +179,53 @@ class _Reader:
     def _check_members(
         self, organizations: Mapping[str, Organization], users: Mapping[str, User], enterprises: frozenset[str]
     ) -> None:
-        """Names must lead somewhere: a member who is misspelt would silently have the lower ceiling."""
-        for entry in self._entries_again(ORGANIZATION):
-            for key, member in [(of, name) for of in ("members", "owners") for name in entry.values.get(of, ())]:
+        """Check that members, enterprises, approvers and owners exist.
+
+        Otherwise a misspelled member would silently have the lower ceiling.
+        """
+        for entry in self._read_entries_silently(ORGANIZATION):
+            for key, member in [
+                (list_key, name) for list_key in ("members", "owners") for name in entry.values.get(list_key, ())
+            ]:
                 if member not in users:
-                    self._note(entry, key, f"{member!r} is no user{suggest_name(member, set(users) or {'none'})}")
+                    self._add_problem(
+                        entry, key, f"{member!r} is not a user{suggest_name(member, set(users) or {'none'})}"
+                    )
             enterprise = entry.values.get("enterprise")
             if enterprise is not None and enterprise not in enterprises:
-                self._note(entry, "enterprise", f"{enterprise!r} is no enterprise: add it as [[enterprise]]")
+                self._add_problem(entry, "enterprise", f"{enterprise!r} is not an enterprise: add it as [[enterprise]]")
         accounts = {*organizations, *users, *enterprises}
-        for entry in self._entries_again(APP):
+        for entry in self._read_entries_silently(APP):
             for name in entry.values.get("approved_by", ()):
                 if name not in organizations:
-                    self._note(
+                    self._add_problem(
                         entry,
                         "approved_by",
-                        f"{name!r} is no organization{suggest_name(name, set(organizations) or {'none'})}",
+                        f"{name!r} is not an organization{suggest_name(name, set(organizations) or {'none'})}",
                     )
             owner = entry.values.get("owner", "")
             if owner and owner not in accounts:
-                self._note(entry, "owner", f"{owner!r} is no account{suggest_name(owner, accounts or {'none'})}")
+                self._add_problem(
+                    entry, "owner", f"{owner!r} is not an account{suggest_name(owner, accounts or {'none'})}"
+                )
 
-    def _entries(self, table: TableSchema) -> Iterator[TableEntry]:
+    def _read_entries(self, table: TableSchema) -> Iterator[TableEntry]:
+        """Yield the entries of a list of tables."""
         inner = set(INNER_LISTS.get(table.name, {}))
         return self._document.read_entries(table, self._document.raw, (), table.name, inner)
 
-    def _entries_again(self, table: TableSchema) -> Iterator[TableEntry]:
-        """The entries a second time, without noting their problems a second time."""
-        noted = len(self._document.problems)
-        entries = list(self._entries(table))
-        del self._document.problems[noted:]
+    def _read_entries_silently(self, table: TableSchema) -> Iterator[TableEntry]:
+        """Return the entries without reporting their problems again."""
+        problem_count = len(self._document.problems)
+        entries = list(self._read_entries(table))
+        del self._document.problems[problem_count:]
         return iter(entries)
 
-    def _inner(self, entry: TableEntry, outer: str, name: str) -> Iterator[TableEntry]:
-        table = INNER_LISTS[outer][name]
+    def _read_inner_entries(self, entry: TableEntry, outer_name: str, name: str) -> Iterator[TableEntry]:
+        """Yield the entries of a list inside of an entry."""
+        table = INNER_LISTS[outer_name][name]
         inner = set(INNER_LISTS.get(table.name, {}))
         return self._document.read_entries(table, entry.raw, entry.path, name, inner)
 
-    def _note(self, entry: TableEntry, key: str, what: str) -> None:
-        self._document.add_problem(entry.locations.get(key, entry.location), format_key(entry.path, key), what)
+    def _add_problem(self, entry: TableEntry, key: str, message: str) -> None:
+        self._document.add_problem(entry.locations.get(key, entry.location), format_key(entry.path, key), message)

@@ -1,7 +1,7 @@
-"""Reads a rules file: all or nothing, every problem with its line and column.
+"""Reads a rules file: the file is accepted completely, or rejected with all its problems and their locations.
 
-A file starts from a built-in profile and adds to it or overrides it. What comes out is a `RuleSet`, complete and in
-order; whether it is wise is for `lint` to say.
+A file starts from a built-in profile and adds to it or overrides it. The result is a complete `RuleSet`; `lint` finds
+unwise rules.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -33,30 +33,30 @@ PROFILES: Final = ("code-host", "cluster")
 SCOPE_MEMBERS: Final = frozenset({"caller", "address", "user", "app", "installation", "repository", "token"})
 
 _TABLES: Final = frozenset({"rule", "endpoint", "points", "graphql", "ban"})
-# Keys of the file whose field has another name, and so are not passed on under their own.
+# Keys of the file whose field has another name.
 _RULE_FIELDS: Final = {"window": "window_ms", "ceiling": "ceilings", "enforce": "enforce_percent"}
 _BAN_FIELDS: Final = {"grace": "grace_ms", "first": "first_ms", "most": "most_ms", "forget": "forget_ms"}
 
 
 def read_rules(text: str, file: str = "rules.toml") -> RuleSet:
-    """Read a rules file. Raises InvalidFile with everything that is wrong with it."""
+    """Return the rules of a file, merged with its profile. Raises `InvalidFile` with all problems of the file."""
     document = TomlDocument(text, file)
     document.check_names({key.name for key in ROOT.keys} | _TABLES)
-    plain = {name: value for name, value in document.raw.items() if ROOT.find_key(name) is not None}
-    top = document.read_entry(ROOT, plain, (), set())
-    base = _base(top, document)
-    own = _Read(document)
+    top_values = {name: value for name, value in document.raw.items() if ROOT.find_key(name) is not None}
+    top = document.read_entry(ROOT, top_values, (), set())
+    base = _read_base_profile(top, document)
+    own = _FileContent(document)
     document.raise_problems()
-    written = _merged(base, own) if base is not None else own
+    content = _merge_with_base(base, own) if base is not None else own
     rules = RuleSet(
-        rules=tuple(_rule(entry, scale) for entry, scale in written.rules),
-        endpoints=tuple(_endpoint(entry) for entry in written.endpoints),
-        points=MethodPoints(**written.points),
-        graphql=GraphqlRules(**written.graphql),
-        ban=BanRules(**written.ban),
+        rules=tuple(_build_rule(entry, scale) for entry, scale in content.rules),
+        endpoints=tuple(_build_endpoint_rule(entry) for entry in content.endpoints),
+        points=MethodPoints(**content.points),
+        graphql=GraphqlRules(**content.graphql),
+        ban=BanRules(**content.ban),
         **{name: value for name, value in top.values.items() if name != "profile"},
     )
-    problems = list(_contradictions(rules, written, file))
+    problems = list(_find_contradictions(rules, content, file))
     if problems:
         raise InvalidFile(problems)
     return rules
@@ -67,12 +67,12 @@ def read_profile_text(name: str) -> str:
 
 
 def read_profile(name: str = DEFAULT_PROFILE) -> RuleSet:
-    """The rules of a built-in profile, unchanged."""
+    """Return the unchanged rules of a built-in profile."""
     return read_rules(f'profile = "{name}"\n', name)
 
 
-class _Read:
-    """What one file says, not yet merged with what it starts from."""
+class _FileContent:
+    """The content of one file, before it is merged with its profile."""
 
     def __init__(self, document: TomlDocument) -> None:
         self.file = document.file
@@ -84,7 +84,7 @@ class _Read:
             path = (*entry.path, "scale")
             if scale is not None and not isinstance(scale, dict):
                 document.add_problem(
-                    document.get_location(path), format_key(entry.path, "scale"), "is a table: write [rule.scale]"
+                    document.get_location(path), format_key(entry.path, "scale"), "must be a table: write [rule.scale]"
                 )
                 scale = None
             self.rules.append((entry, None if scale is None else document.read_entry(SCALE, scale, path, set())))
@@ -103,48 +103,53 @@ class _Read:
         self.ban = {_BAN_FIELDS.get(name, name): value for name, value in ban.items()}
 
 
-def _base(top: TableEntry, document: TomlDocument) -> _Read | None:
-    """What the file starts from. A rule of the file that is in there may leave out what it does not change."""
+def _read_base_profile(top: TableEntry, document: TomlDocument) -> _FileContent | None:
+    """Return the profile that the file starts from, or `None`.
+
+    A rule of the file with the name of a built-in rule may omit keys that are otherwise required.
+    """
     name = top.values.get("profile", DEFAULT_PROFILE)
     if name == "none":
         return None
     if name not in PROFILES:
-        what = f"{name!r} is no profile{suggest_name(name, {*PROFILES, 'none'})}"
-        document.add_problem(top.locations.get("profile", SourceLocation(1, 1)), "profile", what)
+        message = f"{name!r} is not a profile{suggest_name(name, {*PROFILES, 'none'})}"
+        document.add_problem(top.locations.get("profile", SourceLocation(1, 1)), "profile", message)
         return None
     profile = TomlDocument(read_profile_text(name), f"{name} (built in)")
-    read = _Read(profile)
+    content = _FileContent(profile)
     profile.raise_problems()
-    known = {entry.values["name"] for entry, _ in read.rules}
-    needed = {f"{key.name}" for key in RULE.keys if key.default == REQUIRED}
-    forgiven = {
+    known = {entry.values["name"] for entry, _ in content.rules}
+    required_keys = {f"{key.name}" for key in RULE.keys if key.default == REQUIRED}
+    optional_keys = {
         format_key(("rule", index), key)
         for index, raw in enumerate(document.raw.get("rule", []) if isinstance(document.raw.get("rule"), list) else [])
         if isinstance(raw, dict) and raw.get("name") in known
-        for key in needed - raw.keys()
+        for key in required_keys - raw.keys()
     }
-    document.set_optional_keys(forgiven)
-    return read
+    document.set_optional_keys(optional_keys)
+    return content
 
 
 def _check_rule(entry: TableEntry, document: TomlDocument) -> None:
+    """Record the problems of the patterns and the scope of a rule."""
     _check_patterns(entry, document)
-    values, places = entry.values, entry.locations
+    values, locations = entry.values, entry.locations
     scope = values.get("scope", ("caller",))
     for member in scope:
         if member not in SCOPE_MEMBERS:
             document.add_problem(
-                places["scope"],
+                locations["scope"],
                 format_key(entry.path, "scope"),
                 f"{member!r} is not known{suggest_name(member, set(SCOPE_MEMBERS))}",
             )
     if not 1 <= len(scope) <= 2 or len(set(scope)) != len(scope):
         document.add_problem(
-            places["scope"], format_key(entry.path, "scope"), "is one member or a pair of two different ones"
+            locations["scope"], format_key(entry.path, "scope"), "must be one member or two different members"
         )
 
 
 def _check_patterns(entry: TableEntry, document: TomlDocument) -> None:
+    """Record the patterns that cannot be parsed."""
     for index, text in enumerate(entry.values.get("match", ())):
         try:
             parse_pattern(text)
@@ -154,14 +159,17 @@ def _check_patterns(entry: TableEntry, document: TomlDocument) -> None:
             )
 
 
-def _merged(base: _Read, own: _Read) -> _Read:
-    """The rules of the file, those that are new first; what has a name of the base changes it in its place."""
+def _merge_with_base(base: _FileContent, own: _FileContent) -> _FileContent:
+    """Return the rules of the file followed by those of its profile.
+
+    A rule with the name of a profile rule changes that rule in its position.
+    """
     named = {entry.values["name"]: (entry, scale) for entry, scale in own.rules}
     known = {entry.values["name"] for entry, _ in base.rules}
     changed = []
     for entry, scale in base.rules:
-        over, over_scale = named.get(entry.values["name"], (None, None))
-        changed.append((entry if over is None else _over(entry, over), over_scale or scale))
+        override, override_scale = named.get(entry.values["name"], (None, None))
+        changed.append((entry if override is None else _override_entry(entry, override), override_scale or scale))
     base.rules = [(e, s) for e, s in own.rules if e.values["name"] not in known] + changed
     base.endpoints = [*own.endpoints, *base.endpoints]
     base.points |= own.points
@@ -170,17 +178,19 @@ def _merged(base: _Read, own: _Read) -> _Read:
     return base
 
 
-def _over(entry: TableEntry, over: TableEntry) -> TableEntry:
-    values = {**entry.values, **over.values}
-    if isinstance(over.raw.get("ceiling"), dict):
-        # Who writes a table names the callers that change; a number means all of them.
-        values["ceiling"] = {**entry.values["ceiling"], **over.values["ceiling"]}
+def _override_entry(entry: TableEntry, override: TableEntry) -> TableEntry:
+    """Return a profile rule with the keys that the file changes."""
+    values = {**entry.values, **override.values}
+    if isinstance(override.raw.get("ceiling"), dict):
+        # A table changes only the classes that it names; a number changes all.
+        values["ceiling"] = {**entry.values["ceiling"], **override.values["ceiling"]}
     return msgspec.structs.replace(
-        over, values=values, locations={**dict.fromkeys(entry.locations, over.location), **over.locations}
+        override, values=values, locations={**dict.fromkeys(entry.locations, override.location), **override.locations}
     )
 
 
-def _rule(entry: TableEntry, scale: TableEntry | None) -> Rule:
+def _build_rule(entry: TableEntry, scale: TableEntry | None) -> Rule:
+    """Return the rule that a table describes."""
     values: dict[str, Any] = {_RULE_FIELDS.get(name, name): value for name, value in entry.values.items()}
     values.setdefault("algorithm", DEFAULT_ALGORITHMS[values.get("counts", CountedUnit.REQUESTS)])
     if scale is not None:
@@ -188,51 +198,61 @@ def _rule(entry: TableEntry, scale: TableEntry | None) -> Rule:
     return Rule(**values, line=entry.location.line, file=entry.file)
 
 
-def _endpoint(entry: TableEntry) -> EndpointRule:
+def _build_endpoint_rule(entry: TableEntry) -> EndpointRule:
     return EndpointRule(**entry.values, line=entry.location.line, file=entry.file)
 
 
-# -- what fits no single key -------------------------------------------------------------------------------------------
+# -- checks of several keys -------------------------------------------------------------------------------------------
 
-_AFTERWARDS: Final = frozenset({CountedUnit.CPU_MS})
-_BUCKETS: Final = frozenset({CountedUnit.REQUESTS, CountedUnit.QUERY_COST})
+_METERED_UNITS: Final = frozenset({CountedUnit.CPU_MS})
+_PRIMARY_UNITS: Final = frozenset({CountedUnit.REQUESTS, CountedUnit.QUERY_COST})
 
 RuleCheck = Callable[[Rule, Mapping[str, Rule]], tuple[str, str] | None]
 
 
 def _check_bucket(rule: Rule, _: Mapping[str, Rule]) -> tuple[str, str] | None:
-    if rule.is_primary and (rule.counts not in _BUCKETS or rule.algorithm is not Algorithm.WINDOW):
-        return "counts", "a primary limit counts requests or query_cost, in a window: its end is told in headers"
+    """A primary limit counts requests or query costs in a window."""
+    if rule.is_primary and (rule.counts not in _PRIMARY_UNITS or rule.algorithm is not Algorithm.WINDOW):
+        return "counts", "a primary limit must count requests or query_cost in a window, because headers report its end"
     return None
 
 
 def _check_hidden(rule: Rule, _: Mapping[str, Rule]) -> tuple[str, str] | None:
-    return ("hidden", "a primary limit is always told") if rule.is_primary and rule.hidden else None
+    """A primary limit cannot be hidden."""
+    return (
+        ("hidden", "a primary limit cannot be hidden: headers always report it")
+        if rule.is_primary and rule.hidden
+        else None
+    )
 
 
 def _check_algorithm(rule: Rule, _: Mapping[str, Rule]) -> tuple[str, str] | None:
+    """Connections need leases, and CPU time needs a meter."""
     if (rule.counts is CountedUnit.CONNECTIONS) is not (rule.algorithm is Algorithm.LEASES):
-        return "algorithm", "connections are counted by leases, and leases count nothing else"
-    if (rule.counts in _AFTERWARDS) is not (rule.algorithm is Algorithm.METER):
-        return "algorithm", "CPU time is counted by a meter, and a meter counts nothing else"
+        return "algorithm", "connections must be counted by leases, and leases count nothing else"
+    if (rule.counts in _METERED_UNITS) is not (rule.algorithm is Algorithm.METER):
+        return "algorithm", "CPU time must be counted by a meter, and a meter counts nothing else"
     return None
 
 
 def _check_scale(rule: Rule, _: Mapping[str, Rule]) -> tuple[str, str] | None:
+    """A scaled ceiling needs a base."""
     if rule.scale is not None and CallerClass.INSTALLATION not in rule.ceilings:
-        return "scale", "needs a ceiling for `installation` to begin from"
+        return "scale", "needs a ceiling for `installation` as its base"
     return None
 
 
 def _check_was(rule: Rule, by_name: Mapping[str, Rule]) -> tuple[str, str] | None:
+    """The previous name of a rule must not be in use."""
     if rule.was is not None and rule.was in by_name:
-        return "was", f"{rule.was!r} is still the name of a rule: a counter cannot belong to both"
+        return "was", f"{rule.was!r} is still the name of a rule: a counter cannot belong to both rules"
     return None
 
 
 def _check_objects(rule: Rule, _: Mapping[str, Rule]) -> tuple[str, str] | None:
+    """Only a primary limit can limit objects."""
     if rule.objects_most is not None and not rule.is_primary:
-        return "objects_most", "is for a primary limit: give the rule a `resource`"
+        return "objects_most", "is only allowed for a primary limit: set a `resource`"
     return None
 
 
@@ -246,25 +266,33 @@ _CHECKS: Final[Sequence[RuleCheck]] = (
 )
 
 
-def _contradictions(rules: RuleSet, written: _Read, file: str) -> Iterator[FileProblem]:
+def _find_contradictions(rules: RuleSet, content: _FileContent, file: str) -> Iterator[FileProblem]:
+    """Yield problems that concern more than one key."""
     by_name = {rule.name: rule for rule in rules.rules}
-    for rule, (entry, _) in zip(rules.rules, written.rules, strict=True):
+    for rule, (entry, _) in zip(rules.rules, content.rules, strict=True):
         for check in _CHECKS:
             found = check(rule, by_name)
             if found is not None:
-                key, what = found
+                key, message = found
                 yield FileProblem(
-                    entry.file, entry.locations.get(key, entry.location), f"rule {rule.name}: {key}", what
+                    entry.file, entry.locations.get(key, entry.location), f"rule {rule.name}: {key}", message
                 )
-    needing = [case for case in CallerClass if case not in ORDINARY_CLASSES and case is not CallerClass.MACHINE]
-    without = [case.value for case in needing if not _has_rest(rules, case)]
-    if without:
-        what = (
-            "no primary limit holds for all other requests of "
-            f"{', '.join(without)}: give a rule with a `resource`, without `match`, with a ceiling for them"
+    required_classes = [
+        caller_class
+        for caller_class in CallerClass
+        if caller_class not in ORDINARY_CLASSES and caller_class is not CallerClass.MACHINE
+    ]
+    missing_classes = [
+        caller_class.value for caller_class in required_classes if not _has_core_rule(rules, caller_class)
+    ]
+    if missing_classes:
+        message = (
+            "no primary limit applies to all other requests of "
+            f"{', '.join(missing_classes)}: add a rule with a `resource`, without `match`, and with a ceiling for them"
         )
-        yield FileProblem(file, SourceLocation(1, 1), "", what)
+        yield FileProblem(file, SourceLocation(1, 1), "", message)
 
 
-def _has_rest(rules: RuleSet, case: CallerClass) -> bool:
-    return any(rule.is_primary and not rule.match and rule.applies_to(case) for rule in rules.rules)
+def _has_core_rule(rules: RuleSet, caller_class: CallerClass) -> bool:
+    """Return whether a primary limit applies to all requests of a class of callers."""
+    return any(rule.is_primary and not rule.match and rule.applies_to(caller_class) for rule in rules.rules)

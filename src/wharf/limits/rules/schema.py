@@ -1,6 +1,6 @@
-"""Every table and key of a rules file and a directory file: its kind, what it is for, and its default.
+"""Every table and key of a rules file and a directory file: its kind, description and default.
 
-The readers and the page in the documentation both come from these declarations.
+The readers and the generated documentation use these declarations.
 """
 
 from collections.abc import Mapping
@@ -27,14 +27,18 @@ from wharf.limits.rules.values import (
 
 
 class KeySchema(msgspec.Struct, frozen=True):
+    """One key of a table."""
+
     name: str
     kind: ValueKind
     description: str
     default: str
-    """As the page says it. `none` is for what need not be there, `needed` for what must."""
+    """As the documentation shows it: `none` for optional keys, `needed` for required ones."""
 
 
 class TableSchema(msgspec.Struct, frozen=True):
+    """One table, or one list of tables."""
+
     name: str
     description: str
     keys: tuple[KeySchema, ...]
@@ -60,15 +64,15 @@ ROOT: Final = TableSchema(
         KeySchema(
             "disclose_secondary",
             FLAG,
-            "Whether secondary limits are told in `RateLimit` and at `/rate_limit`, not only in their refusals.",
+            "Whether `RateLimit` headers and `/rate_limit` report secondary limits, not only their refusals.",
             "`false`",
         ),
-        KeySchema("documentation", TEXT, "The page that refusals refer to.", "`/docs/rate-limits`"),
+        KeySchema("documentation", TEXT, "The page that refusals link to.", "`/docs/rate-limits`"),
         KeySchema(
             "keys_most",
             make_integer_kind(1, 100_000_000),
-            "How many addresses without a credential are counted one by one. Further ones share the bucket of their "
-            "/24 or /48 network.",
+            "The maximum number of addresses without a credential that are counted separately. Others share the "
+            "bucket of their /24 or /48 network.",
             "`1000000`",
         ),
     ),
@@ -76,95 +80,95 @@ ROOT: Final = TableSchema(
 
 RULE: Final = TableSchema(
     "rule",
-    "A limit. With `resource` it is a primary limit, of which each request meets one: the first in the file whose "
-    "`match` and `ceiling` fit, those of the profile last. Without, it is a secondary limit, and each request meets "
-    "all that fit. A rule with the name of a built-in one changes only the keys that it gives.",
+    "A limit. With `resource` it is a primary limit. To each request, exactly one primary limit applies: the first in "
+    "the file whose `match` and `ceiling` fit; those of the profile come last. Without `resource` it is a secondary "
+    "limit; all that fit apply. A rule with the name of a built-in rule changes only the keys that it sets.",
     (
-        KeySchema("name", NAME, "The name. Counters are kept under it, so a new name is a new counter.", REQUIRED),
-        KeySchema("was", NAME, "The name before it was renamed: its counters move over.", NO_DEFAULT),
+        KeySchema("name", NAME, "The name. It identifies the counters, so a new name starts new counters.", REQUIRED),
+        KeySchema("was", NAME, "The previous name of a renamed rule, whose counters are kept.", NO_DEFAULT),
         KeySchema(
             "match",
             TEXTS,
             "Patterns of method and path, such as `GET /search/*` or `POST,PATCH /repos/{owner}/{repo}/issues`. A "
             "segment is text, `{name}`, or a `{name}` with text after it; a last `*` stands for one or more segments. "
-            "`*` in place of the method is every method, and `GET` is `HEAD` too.",
+            "The method `*` stands for all methods, and `GET` includes `HEAD`.",
             "every request",
         ),
         KeySchema(
             "interface",
             make_choices_kind(Interface),
-            "Which interfaces it is about; endpoints say which they speak.",
+            "The interfaces that it applies to. The `interface` of an endpoint is set in `[[endpoint]]`.",
             "all",
         ),
         KeySchema(
-            "resource", NAME, "The primary bucket, as `x-ratelimit-resource` tells it.", "none: a secondary limit"
+            "resource", NAME, "The name of the primary bucket in `x-ratelimit-resource`.", "none: a secondary limit"
         ),
         KeySchema("counts", make_choice_kind(CountedUnit), "What is counted.", '`"requests"`'),
         KeySchema(
             "algorithm",
             make_choice_kind(Algorithm),
-            "How it is counted: `window` opens with the first request and has a fixed end; `slices` slides, and never "
-            "lets more than the ceiling through in any window; `leases` counts what runs at once; `meter` is charged "
-            "afterwards and may go into debt.",
-            "by what is counted",
+            "How it counts: `window` starts with the first request and has a fixed end; `slices` is a sliding window "
+            "that never admits more than the ceiling; `leases` counts running requests; `meter` is charged after the "
+            "request and can exceed the ceiling.",
+            "depends on `counts`",
         ),
         KeySchema(
             "scope",
             TEXTS,
-            "Whose use is counted: `caller` (what the credential counts against), `address`, `user`, `app`, "
-            "`installation`, `repository` or `token`, or a pair of these. Where a credential has no such thing, "
-            "the caller stands in.",
+            "Whose usage is counted: `caller` (the owner of the credential), `address`, `user`, `app`, "
+            "`installation`, `repository` or `token`, or a pair of these. If a credential has no such member, "
+            "the caller is used instead.",
             '`"caller"`',
         ),
-        KeySchema("per_endpoint", FLAG, "Whether each endpoint has a counter of its own.", "`false`"),
+        KeySchema("per_endpoint", FLAG, "Whether each endpoint has its own counter.", "`false`"),
         KeySchema("window", DURATION, "The length of the window.", '`"1h"`'),
-        KeySchema("slices", make_integer_kind(1, 60), "In how many parts a sliding window is counted.", "`12`"),
+        KeySchema("slices", make_integer_kind(1, 60), "The number of parts of a sliding window.", "`12`"),
         KeySchema(
             "ceiling",
             CEILINGS,
-            "What may be used in a window. Callers that it does not name do not meet the rule; the enterprise kinds "
-            "take the ordinary one where they are not named. Over a built-in rule, a table changes those that it names, and a "
-            "number all. CPU time is in milliseconds.",
+            "The maximum in a window. The rule does not apply to classes of callers that are not named; an enterprise "
+            "class that is not named has the ceiling of the ordinary class. For a built-in rule, a table changes the "
+            "classes that it names, and a number changes all. CPU time is in milliseconds.",
             REQUIRED,
         ),
         KeySchema(
             "connection",
             make_choice_kind(ConnectionClass),
-            "For `leases`, the class of requests that hold a slot.",
+            "For `leases`, the class of requests that are counted.",
             '`"plain"`',
         ),
         KeySchema(
             "keys_most",
             make_integer_kind(0, 1_000_000),
-            "How many counters one owner may have, where a rule counts by endpoint or by a pair. Further ones share "
-            "one. 0 is without bound.",
+            "The maximum number of counters of one owner, for rules that count by endpoint or by a pair. All others "
+            "share one counter. 0 means no maximum.",
             "`256`",
         ),
         KeySchema(
             "objects_most",
             make_integer_kind(1, 100_000),
-            "Objects in one large-file batch; more are refused with 413.",
+            "The maximum number of objects in one large-file batch. Larger batches are refused with 413.",
             NO_DEFAULT,
         ),
-        KeySchema("hidden", FLAG, "A secondary limit that callers are never told of by name.", "`false`"),
-        KeySchema("shadow", FLAG, "Count and report, and refuse nobody.", "`false`"),
+        KeySchema("hidden", FLAG, "Whether the name of this secondary limit is hidden from callers.", "`false`"),
+        KeySchema("shadow", FLAG, "Count and report, but refuse no request.", "`false`"),
         KeySchema(
             "enforce",
             make_integer_kind(0, 100),
-            "The share of owners that it is enforced for, in per cent. For the others it is in shadow.",
+            "The share of owners for whom it is enforced, in per cent. For the others it is in shadow mode.",
             "`100`",
         ),
         KeySchema(
             "on_store_loss",
             make_choice_kind(StoreOutagePolicy),
-            "What is answered while the counters cannot be reached: `open` admits, `closed` refuses, `local` counts "
-            "in the process with a bound.",
+            "What happens while the store is unavailable: `open` admits, `closed` refuses, `local` counts in this "
+            "process up to a share of the ceiling.",
             '`"local"`',
         ),
         KeySchema(
             "status",
             make_integer_kind(200, 599),
-            "The status of its refusals.",
+            "The HTTP status of its refusals.",
             "`403`; `429` for large files; `200` for the primary limit of GraphQL",
         ),
     ),
@@ -173,16 +177,21 @@ RULE: Final = TableSchema(
 
 SCALE: Final = TableSchema(
     "rule.scale",
-    "How the ceiling of an installation grows. Enterprise installations do not scale.",
+    "How the ceiling of an installation grows. Ceilings of enterprise installations are fixed.",
     (
-        KeySchema("per_repository", make_integer_kind(0, 1_000_000), "For each repository.", "`0`"),
-        KeySchema("per_user", make_integer_kind(0, 1_000_000), "For each user of the organization.", "`0`"),
-        KeySchema("above", make_integer_kind(0, 1_000_000), "How many there must be more than.", "`20`"),
-        KeySchema("most", make_integer_kind(1, 1_000_000_000), "It never grows above this.", "no bound"),
+        KeySchema("per_repository", make_integer_kind(0, 1_000_000), "Added for each repository.", "`0`"),
+        KeySchema("per_user", make_integer_kind(0, 1_000_000), "Added for each user of the organization.", "`0`"),
+        KeySchema(
+            "above",
+            make_integer_kind(0, 1_000_000),
+            "The ceiling grows if there are more repositories (or users) than this.",
+            "`20`",
+        ),
+        KeySchema("most", make_integer_kind(1, 1_000_000_000), "The highest ceiling.", "no maximum"),
         KeySchema(
             "per_item",
             make_choice_kind(PerItem),
-            "Whether, once there are more than `above`, all of them count or those beyond.",
+            "Whether `all` items count once there are more than `above`, or only those `beyond`.",
             '`"all"`',
         ),
     ),
@@ -190,19 +199,23 @@ SCALE: Final = TableSchema(
 
 ENDPOINT: Final = TableSchema(
     "endpoint",
-    "What requests to an endpoint cost and are. The most specific pattern that matches decides.",
+    "The cost and properties of requests to an endpoint. The most specific pattern that matches applies.",
     (
-        KeySchema("match", TEXTS, "Patterns, as for a rule. One without `*` names the endpoint.", REQUIRED),
-        KeySchema("points", make_integer_kind(0, 1_000_000), "Points of a request.", "by method"),
-        KeySchema("content", FLAG, "Whether its requests make content.", "`false`"),
-        KeySchema("interface", make_choice_kind(Interface), "What it speaks.", '`"rest"`'),
+        KeySchema(
+            "match", TEXTS, "Patterns, as for a rule. A pattern without `*` is the name of the endpoint.", REQUIRED
+        ),
+        KeySchema("points", make_integer_kind(0, 1_000_000), "The points of a request.", "depends on the method"),
+        KeySchema("content", FLAG, "Whether its requests create content.", "`false`"),
+        KeySchema("interface", make_choice_kind(Interface), "The interface of the endpoint.", '`"rest"`'),
         KeySchema(
             "free",
             FLAG,
-            "Counts against no primary limit and never leads to a ban: for the endpoint that shows the limits.",
+            "Charge no primary limit and never lead to a ban, such as for the endpoint that shows the limits.",
             "`false`",
         ),
-        KeySchema("hidden", FLAG, "Its cost is kept from callers: limits fed by it show no remaining.", "`false`"),
+        KeySchema(
+            "hidden", FLAG, "Whether the cost is hidden: limits that count it do not report what remains.", "`false`"
+        ),
     ),
     is_list=True,
 )
@@ -212,44 +225,66 @@ POINTS: Final = TableSchema(
     "Points of a request by method.",
     (
         KeySchema("read", make_integer_kind(0, 1_000_000), "GET, HEAD and OPTIONS.", "`1`"),
-        KeySchema("write", make_integer_kind(0, 1_000_000), "All others, unknown methods too.", "`5`"),
+        KeySchema("write", make_integer_kind(0, 1_000_000), "All other methods.", "`5`"),
     ),
 )
 
 GRAPHQL: Final = TableSchema(
     "graphql",
-    "What GraphQL queries cost, and how large they may be.",
+    "The cost of GraphQL queries, and their maximum size.",
     (
         KeySchema("query_points", make_integer_kind(0, 1_000_000), "Secondary points of a query.", "`1`"),
         KeySchema("mutation_points", make_integer_kind(0, 1_000_000), "Secondary points of a mutation.", "`5`"),
-        KeySchema("content_mutations", TEXTS, "Mutations that make content.", "none"),
-        KeySchema("nodes_most", make_integer_kind(1, 100_000_000), "Nodes that one query may return.", "`500000`"),
-        KeySchema("tokens_most", make_integer_kind(1, 1_000_000), "Words and signs in a query.", "`10000`"),
-        KeySchema("depth_most", make_integer_kind(1, 200), "Levels of nesting.", "`100`"),
-        KeySchema("entries_most", make_integer_kind(1, 10_000), "Queries in one array.", "`100`"),
+        KeySchema("content_mutations", TEXTS, "Mutations that create content.", "none"),
+        KeySchema(
+            "nodes_most",
+            make_integer_kind(1, 100_000_000),
+            "The maximum number of nodes that one query can return.",
+            "`500000`",
+        ),
+        KeySchema(
+            "tokens_most", make_integer_kind(1, 1_000_000), "The maximum number of tokens in a query.", "`10000`"
+        ),
+        KeySchema("depth_most", make_integer_kind(1, 200), "The maximum depth of nesting.", "`100`"),
+        KeySchema("entries_most", make_integer_kind(1, 10_000), "The maximum number of queries in one array.", "`100`"),
     ),
 )
 
 BAN: Final = TableSchema(
     "ban",
-    "When those who go on while they are limited are banned: the app, else the token, else the address.",
+    "When callers are banned that continue to send requests while they are limited. A ban applies to the app, else the "
+    "token, else the address.",
     (
-        KeySchema("refusals_least", make_integer_kind(1, 1_000_000), "Refusals in a minute that are let pass.", "`60`"),
+        KeySchema(
+            "refusals_least", make_integer_kind(1, 1_000_000), "Refusals in a minute that do not lead to a ban.", "`60`"
+        ),
         KeySchema(
             "percent",
             make_integer_kind(0, 100),
-            "The same as a share of the limit that refuses; the larger counts.",
+            "The same as a share of the ceiling that refuses, in per cent. The larger number applies.",
             "`10`",
         ),
-        KeySchema("minutes", make_integer_kind(1, 60), "How many minutes running there must be too many.", "`3`"),
-        KeySchema("grace", DURATION, "How long a refusal must have been told before the next one counts.", '`"2s"`'),
-        KeySchema("first", DURATION, "The length of the first ban; each further one doubles it.", '`"10m"`'),
+        KeySchema(
+            "minutes",
+            make_integer_kind(1, 60),
+            "The number of consecutive minutes with too many refusals before a ban.",
+            "`3`",
+        ),
+        KeySchema(
+            "grace", DURATION, "A refusal counts only if the previous one was sent at least this long before.", '`"2s"`'
+        ),
+        KeySchema("first", DURATION, "The length of the first ban. Each further ban is twice as long.", '`"10m"`'),
         KeySchema("most", DURATION, "The longest ban.", '`"24h"`'),
         KeySchema(
-            "forget", DURATION, "After so long without a refusal that counts, the next ban is a first one.", '`"24h"`'
+            "forget",
+            DURATION,
+            "After this time without a counted refusal, the next ban is a first ban again.",
+            '`"24h"`',
         ),
-        KeySchema("shadow", FLAG, "Only report who would be banned.", "`false`"),
-        KeySchema("addresses_shadow", FLAG, "The same for addresses only, which many people may share.", "`true`"),
+        KeySchema("shadow", FLAG, "Only report callers that would be banned.", "`false`"),
+        KeySchema(
+            "addresses_shadow", FLAG, "The same for addresses only, because many users can share an address.", "`true`"
+        ),
     ),
 )
 
@@ -260,21 +295,21 @@ _ID: Final = make_integer_kind(1, 1 << 53)
 
 TOKEN: Final = TableSchema(
     "token",
-    "A token, in a list `tokens` of a user, an installation or a repository. Only its hash is written down.",
+    "A token, in a list `tokens` of a user, an installation or a repository. The file holds only its hash.",
     (
-        KeySchema("sha256", SHA256, "Of the whole token.", REQUIRED),
-        KeySchema("name", TEXT, "For people.", NO_DEFAULT),
-        KeySchema("app", _ID, "For a user's token, the app that acts with it.", "none: a personal token"),
-        KeySchema("scopes", TEXTS, "What it may be used for.", NO_DEFAULT),
-        KeySchema("expires", TIMESTAMP, "When it ends.", "never"),
-        KeySchema("revoked", FLAG, "Whether it was taken back.", "`false`"),
+        KeySchema("sha256", SHA256, "The SHA-256 of the token.", REQUIRED),
+        KeySchema("name", TEXT, "A description for operators.", NO_DEFAULT),
+        KeySchema("app", _ID, "For a token of a user, the app that uses it.", "none: a personal token"),
+        KeySchema("scopes", TEXTS, "The OAuth scopes of the token.", NO_DEFAULT),
+        KeySchema("expires", TIMESTAMP, "When it expires.", "never"),
+        KeySchema("revoked", FLAG, "Whether it is revoked.", "`false`"),
     ),
     is_list=True,
 )
 USER: Final = TableSchema(
     "user",
-    "A person.",
-    (_LOGIN, KeySchema("id", _ID, "The number that messages name.", NO_DEFAULT)),
+    "A user.",
+    (_LOGIN, KeySchema("id", _ID, "The user ID in messages.", NO_DEFAULT)),
     is_list=True,
 )
 ORGANIZATION: Final = TableSchema(
@@ -284,7 +319,7 @@ ORGANIZATION: Final = TableSchema(
         _LOGIN,
         KeySchema("tier", TEXT, "`enterprise`, or any other text.", NO_DEFAULT),
         KeySchema(
-            "enterprise", TEXT, "The enterprise that it belongs to; then it is of the enterprise tier.", NO_DEFAULT
+            "enterprise", TEXT, "The enterprise that it belongs to. This gives it the enterprise tier.", NO_DEFAULT
         ),
         KeySchema("members", TEXTS, "Logins of users.", NO_DEFAULT),
         KeySchema("owners", TEXTS, "Logins of users who may see its activity. They are members too.", NO_DEFAULT),
@@ -292,19 +327,19 @@ ORGANIZATION: Final = TableSchema(
     is_list=True,
 )
 ENTERPRISE: Final = TableSchema(
-    "enterprise", "An enterprise.", (KeySchema("name", ACCOUNT, "Its name in paths.", REQUIRED),), is_list=True
+    "enterprise", "An enterprise.", (KeySchema("name", ACCOUNT, "The name in paths.", REQUIRED),), is_list=True
 )
 APP: Final = TableSchema(
     "app",
     "An app.",
     (
-        KeySchema("id", _ID, "Its number.", REQUIRED),
+        KeySchema("id", _ID, "The id.", REQUIRED),
         KeySchema("owner", TEXT, "The account that owns it.", REQUIRED),
         KeySchema(
             "oauth", FLAG, "Whether it is an OAuth app.", "`false`; `true` with a client secret and no installations"
         ),
-        KeySchema("client_id", TEXT, "The name it signs in with.", NO_DEFAULT),
-        KeySchema("client_secret_sha256", SHA256, "Of its client secret.", NO_DEFAULT),
+        KeySchema("client_id", TEXT, "The client id for basic authentication.", NO_DEFAULT),
+        KeySchema("client_secret_sha256", SHA256, "The SHA-256 of its client secret.", NO_DEFAULT),
         KeySchema("approved_by", TEXTS, "Organizations that approved it.", NO_DEFAULT),
     ),
     is_list=True,
@@ -313,22 +348,24 @@ INSTALLATION: Final = TableSchema(
     "installation",
     "Where an app is installed, in a list `installations` of the app.",
     (
-        KeySchema("id", _ID, "Its number.", REQUIRED),
+        KeySchema("id", _ID, "The id.", REQUIRED),
         KeySchema("on", TEXT, "The user, organization or enterprise that it is installed on.", REQUIRED),
-        KeySchema("repositories", make_integer_kind(0, 1 << 31), "How many repositories it reaches.", "`0`"),
-        KeySchema("members", make_integer_kind(0, 1 << 31), "How many users the organization has.", "`0`"),
+        KeySchema(
+            "repositories", make_integer_kind(0, 1 << 31), "The number of repositories that it can access.", "`0`"
+        ),
+        KeySchema("members", make_integer_kind(0, 1 << 31), "The number of users in the organization.", "`0`"),
     ),
     is_list=True,
 )
 REPOSITORY: Final = TableSchema(
     "repository",
-    "A repository whose workflows call.",
-    (KeySchema("name", TEXT, "With its owner: `acme/site`.", REQUIRED),),
+    "A repository whose workflows send requests.",
+    (KeySchema("name", TEXT, "The name with its owner: `acme/site`.", REQUIRED),),
     is_list=True,
 )
 DIRECTORY_TABLES: Final = (USER, ORGANIZATION, ENTERPRISE, APP, INSTALLATION, REPOSITORY, TOKEN)
 
-# Lists inside of a table's entries.
+# Lists inside the entries of a table.
 INNER_LISTS: Final[Mapping[str, Mapping[str, TableSchema]]] = {
     "user": {"tokens": TOKEN},
     "app": {"installations": INSTALLATION},

@@ -1,4 +1,6 @@
-"""The kinds of value that a rules file or a directory file may hold: how each is read, and how a page describes it."""
+"""The kinds of values in rules, directory and settings files: how each is read, and how the documentation describes
+it.
+"""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -17,156 +19,178 @@ _DURATION_PART: Final = re.compile(r"(\d+)(ms|s|m|h|d)")
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,63}")
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
 MAX_DURATION_MS: Final = 366 * 86_400_000
+"""Longer windows would keep counters for too long."""
 
 E = TypeVar("E", bound=Enum)
 
 
 class InvalidValue(ValueError):
-    """A value that is not of its kind. The text says what is expected, and goes on after the key."""
+    """A value of the wrong kind. The text follows the name of the key in the message."""
 
 
 class ValueKind(msgspec.Struct, frozen=True):
+    """A kind of value."""
+
     description: str
-    """What the page says of it."""
-    read: Callable[[Any], Any]  # What TOML gives, and what the key's type is: checked where it is read.
+    """How the documentation describes it."""
+    read: Callable[[Any], Any]  # From the value in TOML to the value of the field.
 
 
-def _text(value: object) -> str:
+def _read_text(value: object) -> str:
+    """Return a text that is not empty."""
     if not isinstance(value, str) or not value:
-        raise InvalidValue(f"{format_value(value)} is not a text: write it in quotation marks")
+        raise InvalidValue(f"{format_value(value)} is not a text: put it in quotation marks")
     return value
 
 
-def _name(value: object) -> str:
-    if _NAME.fullmatch(_text(value)) is None:
+def _read_name(value: object) -> str:
+    """Return a name of a rule or resource."""
+    if _NAME.fullmatch(_read_text(value)) is None:
         raise InvalidValue(
-            f"{format_value(value)} is no name: use small letters, digits and `_`, beginning with a letter, 64 at most"
+            f"{format_value(value)} is not a name: use lowercase letters, digits and `_`, starting with a letter, at most 64 characters"
         )
     return str(value)
 
 
-def _account(value: object) -> str:
-    if re.fullmatch(r"[^\s/]+", _text(value)) is None:
-        raise InvalidValue(f"{format_value(value)} is no name of an account: it holds a space or a slash")
+def _read_account(value: object) -> str:
+    """Return the name of an account."""
+    if re.fullmatch(r"[^\s/]+", _read_text(value)) is None:
+        raise InvalidValue(f"{format_value(value)} is not an account name: it contains a space or a slash")
     return str(value)
 
 
-def _flag(value: object) -> bool:
+def _read_flag(value: object) -> bool:
+    """Return a boolean."""
     if not isinstance(value, bool):
         raise InvalidValue(f"{format_value(value)} is neither true nor false")
     return value
 
 
-def _texts(value: object) -> tuple[str, ...]:
+def _read_texts(value: object) -> tuple[str, ...]:
+    """Return one or several texts as a tuple."""
     if isinstance(value, list):
-        return tuple(_text(entry) for entry in value)
+        return tuple(_read_text(entry) for entry in value)
     if isinstance(value, str) and value:
         return (value,)
     raise InvalidValue(f"{format_value(value)} is neither a text nor a list of texts")
 
 
-def _duration(value: object) -> int:
+def _read_duration(value: object) -> int:
+    """Return a duration in milliseconds."""
     if not isinstance(value, str) or _DURATION.fullmatch(value) is None:
-        raise InvalidValue(f'{format_value(value)} is no duration: write "30s", "1m", "1h30m" or "7d"')
+        raise InvalidValue(f'{format_value(value)} is not a duration: write "30s", "1m", "1h30m" or "7d"')
     length_ms = sum(int(number) * _UNIT_MS[unit] for number, unit in _DURATION_PART.findall(value[:64]))
     if not 1 <= length_ms <= MAX_DURATION_MS:
-        raise InvalidValue(f"{format_value(value)} is out of bounds: give more than 0 and at most 366d")
+        raise InvalidValue(f"{format_value(value)} is out of range: durations are more than 0 and at most 366d")
     return length_ms
 
 
-def _ceiling(value: object) -> int:
+def _read_ceiling(value: object) -> int:
+    """Return one ceiling."""
     if value == "unlimited":
         return UNLIMITED
-    return _number(value, 0, UNLIMITED - 1, or_else=' or "unlimited"')
+    return _read_integer(value, 0, UNLIMITED - 1, alternative=' or "unlimited"')
 
 
-# Machines are in no group: who means them says so, and `lint` looks at it.
-# Keys of a ceiling that stand for several kinds of caller. What is named more closely is stronger.
+# Keys of a ceiling that stand for several classes. A class name takes precedence over a group.
+# Machines are in no group: a rule must name them, and `lint` checks such rules.
 _GROUPS: Final[Mapping[str, tuple[CallerClass, ...]]] = {
     "any": LIMITED_CLASSES,
-    "credential": tuple(case for case in LIMITED_CLASSES if case is not CallerClass.NONE),
+    "credential": tuple(caller_class for caller_class in LIMITED_CLASSES if caller_class is not CallerClass.NONE),
 }
-_CALLERS: Final = (*_GROUPS, *(case.value for case in CallerClass))
+_CEILING_KEYS: Final = (*_GROUPS, *(caller_class.value for caller_class in CallerClass))
 
 
-def _ceilings(value: object) -> Mapping[CallerClass, int]:
+def _read_ceilings(value: object) -> Mapping[CallerClass, int]:
+    """Return the ceiling of each caller class.
+
+    A number applies to all classes. In a table, a class name takes precedence over a group name.
+    """
     if not isinstance(value, dict):
-        return dict.fromkeys(LIMITED_CLASSES, _ceiling(value))
+        return dict.fromkeys(LIMITED_CLASSES, _read_ceiling(value))
     for key in value:
-        if key not in _CALLERS:
-            raise InvalidValue(f"{key!r} is no kind of caller: there are {', '.join(_CALLERS)}")
+        if key not in _CEILING_KEYS:
+            raise InvalidValue(f"{key!r} is not a class of callers: known are {', '.join(_CEILING_KEYS)}")
     found: dict[CallerClass, int] = {}
-    for name in _CALLERS:
+    for name in _CEILING_KEYS:
         if name in value:
-            cases = _GROUPS[name] if name in _GROUPS else (CallerClass(name),)
-            found |= dict.fromkeys(cases, _ceiling(value[name]))
+            classes = _GROUPS[name] if name in _GROUPS else (CallerClass(name),)
+            found |= dict.fromkeys(classes, _read_ceiling(value[name]))
     return found
 
 
-def _number(value: object, least: int, most: int, or_else: str = "") -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        raise InvalidValue(f"{format_value(value)} is no whole number from {least} to {most}{or_else}")
+def _read_integer(value: object, minimum: int, maximum: int, alternative: str = "") -> int:
+    """Return an integer in this range. `alternative` completes the error message."""
+    if isinstance(value, bool) or not isinstance(value, int) or not minimum <= value <= maximum:
+        raise InvalidValue(f"{format_value(value)} is not a whole number from {minimum} to {maximum}{alternative}")
     return value
 
 
-def _sha256(value: object) -> str:
+def _read_sha256(value: object) -> str:
+    """Return a SHA-256 in hexadecimal digits."""
     if not isinstance(value, str) or _SHA256.fullmatch(value) is None:
         # The value is not repeated: it may be the secret.
-        raise InvalidValue("is no SHA-256: write its 64 hexadecimal digits in small letters, never the secret itself")
+        raise InvalidValue("is not a SHA-256: write 64 hexadecimal digits in lowercase, never the secret itself")
     return value
 
 
-def _moment(value: object) -> int:
+def _read_timestamp(value: object) -> int:
+    """Return a time in milliseconds of Unix time."""
     if not isinstance(value, datetime) or value.tzinfo is None:
         raise InvalidValue(
-            f"{format_value(value)} is no moment: write it without quotation marks and with its offset, as 2027-01-31T12:00:00Z"
+            f"{format_value(value)} is not a time: write it without quotation marks and with an offset, such as 2027-01-31T12:00:00Z"
         )
     return int(value.timestamp() * 1_000)
 
 
-TEXT: Final = ValueKind("A text.", _text)
-NAME: Final = ValueKind("A name: small letters, digits and `_`.", _name)
-ACCOUNT: Final = ValueKind("The name of an account.", _account)
-TEXTS: Final = ValueKind("A text, or a list of texts.", _texts)
-FLAG: Final = ValueKind("True or false.", _flag)
-DURATION: Final = ValueKind('A duration, such as `"30s"`, `"1m"` or `"1h30m"`.', _duration)
+TEXT: Final = ValueKind("A text.", _read_text)
+NAME: Final = ValueKind("A name: lowercase letters, digits and `_`.", _read_name)
+ACCOUNT: Final = ValueKind("The name of an account.", _read_account)
+TEXTS: Final = ValueKind("A text, or a list of texts.", _read_texts)
+FLAG: Final = ValueKind("True or false.", _read_flag)
+DURATION: Final = ValueKind('A duration, such as `"30s"`, `"1m"` or `"1h30m"`.', _read_duration)
 CEILINGS: Final = ValueKind(
-    'A whole number, `"unlimited"`, or a table of these by kind of caller: '
-    + ", ".join(f"`{key}`" for key in _CALLERS)
+    'A whole number, `"unlimited"`, or a table of these by class of callers: '
+    + ", ".join(f"`{key}`" for key in _CEILING_KEYS)
     + ".",
-    _ceilings,
+    _read_ceilings,
 )
-SHA256: Final = ValueKind("A SHA-256, as 64 hexadecimal digits.", _sha256)
-TIMESTAMP: Final = ValueKind("A moment, such as `2027-01-31T12:00:00Z`.", _moment)
+SHA256: Final = ValueKind("A SHA-256, as 64 hexadecimal digits.", _read_sha256)
+TIMESTAMP: Final = ValueKind("A time, such as `2027-01-31T12:00:00Z`.", _read_timestamp)
 
 
 def make_integer_kind(minimum: int, maximum: int) -> ValueKind:
-    return ValueKind(f"A whole number from {minimum:,} to {maximum:,}.", lambda value: _number(value, minimum, maximum))
+    """Return the kind of an integer in this range."""
+    return ValueKind(
+        f"A whole number from {minimum:,} to {maximum:,}.", lambda value: _read_integer(value, minimum, maximum)
+    )
 
 
 def make_choice_kind(kind: type[E], names: Sequence[E] | None = None) -> ValueKind:
+    """Return the kind of a text that names a member of an enum."""
     members = {member.value: member for member in (names or list(kind))}
-    said = ", ".join(f'`"{name}"`' for name in members)
+    choices = ", ".join(f'`"{name}"`' for name in members)
 
     def read(value: object) -> E:
         if not isinstance(value, str) or value not in members:
-            raise InvalidValue(f"{format_value(value)} is not known: there are {', '.join(members)}")
+            raise InvalidValue(f"{format_value(value)} is not known: known are {', '.join(members)}")
         return members[value]
 
-    return ValueKind(f"One of {said}.", read)
+    return ValueKind(f"One of {choices}.", read)
 
 
 def make_choices_kind(kind: type[E]) -> ValueKind:
-    one = make_choice_kind(kind)
+    """Return the kind of one or several texts that name members of an enum."""
+    choice_kind = make_choice_kind(kind)
 
     def read(value: object) -> tuple[E, ...]:
-        return tuple(one.read(entry) for entry in _texts(value))
+        return tuple(choice_kind.read(entry) for entry in _read_texts(value))
 
-    return ValueKind(f"One, or a list, of {one.description.removeprefix('One of ')}", read)
+    return ValueKind(f"One, or a list, of {choice_kind.description.removeprefix('One of ')}", read)
 
 
 def format_value(value: object) -> str:
-    """A value as its file writes it, cut to a length that fits a line."""
+    """Return a value as a file has it, cut to 60 characters."""
     if isinstance(value, bool):
         return str(value).lower()
     text = f'"{value}"' if isinstance(value, str) else str(value)

@@ -1,7 +1,8 @@
-"""Where counters live: the port, the store of one process, and how a store that may be away is guarded.
+"""Where counters are stored: the port, the store in memory, and the wrappers around remote stores.
 
-A store checks and charges. It takes no decision about callers, and what its answers mean is for `core` to say. The store
-on Redis is in `wharf.limits.stores.redis`, so that only those who use it load its library.
+Layers, from the outside: `GuardedStore` (timeout, breaker, fallback), `QuotaLeaseStore` (optional, takes quota in
+advance), `DrillStore` (simulated outages), then `RedisStore` or `NeighbourStore`. A store checks and charges; `core`
+interprets its results. The Redis store is a package of its own, so that only its users load the Redis library.
 """
 
 from wharf.limits.stores.memory import MemoryStore

@@ -1,7 +1,7 @@
-"""Counters that can be put back to the last answer that was given, also after a process was killed.
+"""The log of counter changes since the last snapshot, so that a killed process loses no reply that it sent.
 
-What a call changed is written, as it stands then, behind the last save before anybody is told; a frame read twice changes
-nothing. The kernel keeps what was written when the process ends; only a machine that fails loses the last moments.
+Before a reply is sent, the new values of changed counters are appended to a file. Frames hold values, not differences,
+so reading one twice is harmless. The data survives the process; if the machine fails, the last seconds can be lost.
 """
 
 import errno
@@ -23,18 +23,19 @@ FORMAT_VERSION: Final = 1
 
 
 class TrackedCounters(Counters):
-    """Counters that know what changed and is not written yet."""
+    """Counters that record which of them changed since the last write."""
 
     def __init__(self, rules: Sequence[Rule] = (), *, max_keys: int = 1_000_000) -> None:
         super().__init__(rules, max_keys=max_keys)
         self.on_change: Callable[[], object] | None = None
-        """Told of the first change since something was written, or tried to be."""
+        """Called on the first change after a write, or after an attempt to write."""
         self.has_notified = False
         self.changed_keys: dict[str, set[str]] = {}
-        """Keys by rule."""
+        """Changed keys by rule."""
         self.changed_bans: set[str] = set()
 
-    def _note(self, charges: Iterable[Charge], keys: tuple[str, ...] = (), bans: Iterable[str] = ()) -> None:
+    def _record_change(self, charges: Iterable[Charge], keys: tuple[str, ...] = (), bans: Iterable[str] = ()) -> None:
+        """Record that these counters and bans changed. `keys` replaces the keys of the charges if it is not empty."""
         if not self.has_notified and self.on_change is not None:
             self.has_notified = True
             self.on_change()
@@ -43,65 +44,77 @@ class TrackedCounters(Counters):
         self.changed_bans.update(bans)
 
     def take(self, call: StoreCall, now_ms: int) -> TakeResult:
-        taken = super().take(call, now_ms)
-        if taken.is_admitted:
-            self._note(call.charges, taken.keys)
+        """Take and record what changed."""
+        result = super().take(call, now_ms)
+        if result.is_admitted:
+            self._record_change(call.charges, result.keys)
         else:
-            self._note((), bans=(call.plan.ban_subject,))
-        return taken
+            self._record_change((), bans=(call.plan.ban_subject,))
+        return result
 
     def refund(self, request_id: str, now_ms: int, *, is_fault: bool) -> bool:
-        answered = self._find(request_id)
+        """Refund and record what changed."""
+        entry = self._find(request_id)
         is_done = super().refund(request_id, now_ms, is_fault=is_fault)
-        if is_done and answered is not None:
-            self._note(answered.call.charges[:1], answered.taken.keys[:1])
+        if is_done and entry is not None:
+            self._record_change(entry.call.charges[:1], entry.result.keys[:1])
         return is_done
 
     def add_usage(self, charges: Iterable[Charge], amount: int, now_ms: int) -> tuple[Charge, ...]:
         charged = super().add_usage(charges, amount, now_ms)
-        self._note(charged)
+        self._record_change(charged)
         return charged
 
     def reset(self, charges: Iterable[Charge]) -> None:
         charges = tuple(charges)
         super().reset(charges)
-        self._note(charges)
+        self._record_change(charges)
 
     def ban(self, subject: str, until_ms: int) -> None:
         super().ban(subject, until_ms)
-        self._note((), bans=(subject,))
+        self._record_change((), bans=(subject,))
 
 
 class ChangeLog:
-    """The files behind a save: `<name>.1`, `<name>.2`, … in their order. A save begins a new one and ends the others."""
+    """The numbered files that follow a snapshot, `<name>.changes.1`, `<name>.changes.2` and so on.
+
+    Each snapshot starts a new file and makes the earlier ones obsolete.
+    """
 
     def __init__(self, snapshot_path: Path) -> None:
-        self._begins = f"{snapshot_path.name}.changes."
+        self._name_prefix = f"{snapshot_path.name}.changes."
         self._folder = snapshot_path.parent
         self._number = 0
         self._file: int | None = None
         self._length = 0
         self._is_failing = False
 
-    def _files(self) -> list[tuple[int, Path]]:
-        found = [(path.name.removeprefix(self._begins), path) for path in self._folder.glob(f"{self._begins}*")]
+    def _list_files(self) -> list[tuple[int, Path]]:
+        """Return the numbers and paths of the files, in order."""
+        found = [
+            (path.name.removeprefix(self._name_prefix), path) for path in self._folder.glob(f"{self._name_prefix}*")
+        ]
         return sorted((int(number), path) for number, path in found if number.isdigit())
 
     def load_into(self, counters: Counters) -> None:
-        for number, path in self._files():
+        """Apply all files to the counters."""
+        for number, path in self._list_files():
             self._number = max(self._number, number)
             with path.open("rb") as file:
                 for rows in read_frames(file, path.name, can_be_torn=True):
                     rows.load_into(counters)
 
     def start_file(self) -> int:
-        """Write to a new file from now on. Returns its number: `end_before` it is for whoever saved what came before. Raises
-        OSError; then the file before is still the one."""
+        """Write to a new file from now on and return its number.
+
+        After the snapshot is saved, pass that number to `delete_before`. Raises `OSError`; the previous file then
+        stays in use.
+        """
         number = self._number + 1
-        path = self._folder / f"{self._begins}{number}"
+        path = self._folder / f"{self._name_prefix}{number}"
         file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
-            length = _append(file, encode_frame(CounterFileHeader(FORMAT_VERSION)), behind=0)
+            length = _append_or_undo(file, encode_frame(CounterFileHeader(FORMAT_VERSION)), end=0)
         except OSError:
             os.close(file)
             raise
@@ -110,12 +123,13 @@ class ChangeLog:
         return number
 
     def delete_before(self, number: int) -> None:
-        for old, path in self._files():
-            if old < number:
+        """Delete the files that the latest snapshot made obsolete."""
+        for file_number, path in self._list_files():
+            if file_number < number:
                 path.unlink()
 
     def write_changes(self, counters: TrackedCounters) -> None:
-        """Write what changed, as it stands now. What is not taken by the disk stays noted, for the next time."""
+        """Append the current values of changed counters. If the disk rejects them, they are written the next time."""
         counters.has_notified = False
         if self._file is None or not (counters.changed_keys or counters.changed_bans):
             return
@@ -126,13 +140,17 @@ class ChangeLog:
                 parts.append(encode_frame(CounterRows(name, [(key, table.dump_row(key) or ()) for key in keys])))
         if counters.changed_bans:
             bans = counters.bans
-            parts.append(encode_frame(BanRows([(who, bans[who]) for who in counters.changed_bans if who in bans])))
+            parts.append(
+                encode_frame(
+                    BanRows([(subject, bans[subject]) for subject in counters.changed_bans if subject in bans])
+                )
+            )
         try:
-            self._length = _append(self._file, b"".join(parts), behind=self._length)
+            self._length = _append_or_undo(self._file, b"".join(parts), end=self._length)
             self._is_failing = False
         except OSError as problem:
             if not self._is_failing:
-                log.error("changes of counters cannot be written, and would be lost with this process: %s", problem)
+                log.error("cannot write counter changes path=%s error=%s", self._folder, problem)
             self._is_failing = True
             return
         counters.changed_keys.clear()
@@ -144,11 +162,13 @@ class ChangeLog:
             self._file = None
 
 
-def _append(file: int, data: bytes, *, behind: int) -> int:
-    """Write all of it or nothing: behind a part of a frame nothing could be read any more. Returns how long the file is then.
-    Raises OSError."""
+def _append_or_undo(file: int, data: bytes, *, end: int) -> int:
+    """Append all data or nothing, because a partial frame would make later frames unreadable.
+
+    `end` is the length of the file. Return the new length. Raises `OSError`.
+    """
     written = os.write(file, data)
     if written < len(data):
-        os.ftruncate(file, behind)
+        os.ftruncate(file, end)
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-    return behind + written
+    return end + written

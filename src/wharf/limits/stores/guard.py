@@ -1,9 +1,8 @@
-"""When a store is held for away, and when it is tried again. A pure machine.
+"""A wrapper around a remote store: a timeout for every call, a circuit breaker, and local decisions during an outage.
 
-A store that may be away or slow, and nobody waits for it longer than was said.
-
-What has no answer in time is decided by the rules' own policies; the answer that comes late is settled: a charge stays
-if the request was admitted, and is taken back if it was refused. While the store is away no request asks it.
+A call without a reply in time is decided by the outage policies of the rules. When the late reply arrives, its charge
+stays if the request was admitted and is undone if it was refused. While the breaker is open, requests do not call the
+store.
 """
 
 import asyncio
@@ -24,15 +23,19 @@ from wharf.world import World
 
 
 class BreakerState(Enum):
+    """Whether requests call the store."""
+
     CLOSED = "closed"
-    """Requests ask the store."""
+    """Requests call the store."""
     OPEN = "open"
-    """No request asks. One probe, which no request waits for, finds out when the store is back."""
+    """No request calls it. Probes, which no request waits for, detect when it is back."""
 
 
 class Breaker(msgspec.Struct):
+    """A circuit breaker. It holds state only; `GuardedStore` runs the probes."""
+
     max_losses: int = 3
-    """So many losses running, and the store is held for away."""
+    """This number of consecutive losses opens the breaker."""
     state: BreakerState = BreakerState.CLOSED
     losses: int = 0
     open_count: int = 0
@@ -43,11 +46,11 @@ class Breaker(msgspec.Struct):
         return self.state is BreakerState.OPEN
 
     def record_answer(self) -> None:
-        """An answer in time. Late ones of before say nothing about now, so an open breaker stays open."""
+        """Record a reply in time. A late reply does not close an open breaker; only a probe does."""
         self.losses = 0
 
     def record_loss(self) -> bool:
-        """No answer in time. True if this opened it."""
+        """Record a call without a reply in time. Return whether this opened the breaker."""
         self.losses += 1
         if self.is_open or self.losses < self.max_losses:
             return False
@@ -56,7 +59,7 @@ class Breaker(msgspec.Struct):
         return True
 
     def record_probe(self) -> None:
-        """The store has answered a probe."""
+        """Record that the store replied to a probe, and close the breaker."""
         self.state = BreakerState.CLOSED
         self.losses = 0
 
@@ -64,35 +67,43 @@ class Breaker(msgspec.Struct):
 log = logging.getLogger(__name__)
 
 MAX_PENDING_UNDOS: Final = 10_000
+"""Limits the memory for charges that must be undone when the store is back; the oldest are dropped."""
 
 
 class GuardSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Timeouts and limits of the guard."""
+
     wait_ms: int = 50
-    """No request waits for the store longer than this."""
+    """The longest time that a request waits for the store."""
     losses_most: int = 3
+    """Consecutive losses that open the breaker."""
     probe_every_ms: int = 500
+    """The interval of probes while the store is unavailable."""
     check_every_ms: int = 5_000
+    """The interval of checks while the store is available."""
     fallback_processes: int = 8
-    """Among how many processes a limit is shared while nobody counts for all of them."""
+    """The number of processes that share each limit during an outage."""
 
 
 class GuardCounts(msgspec.Struct):
-    """What the metrics show."""
+    """Counts for the metrics."""
 
     lost_calls: int = 0
-    """Calls without an answer in time."""
+    """Calls without a reply in time."""
     local_decisions: int = 0
     local_refusals: int = 0
     late_kept: int = 0
+    """Late charges that were kept, because the request was admitted locally."""
     late_undone: int = 0
+    """Late charges that were undone, because the request was refused locally."""
     unsettled: int = 0
-    """Outcomes that were never learned, beyond what is remembered."""
+    """Charges whose outcome stays unknown, because too many were pending."""
     outages: int = 0
     is_away: bool = False
 
 
 class RemoteStore(Store, Protocol):
-    """A store that is asked over a network."""
+    """A store that is called over a network or socket."""
 
     def take_now(self, call: StoreCall) -> TakeResult | None: ...
     def start_take(self, call: StoreCall) -> "asyncio.Future[TakeResult]": ...
@@ -102,6 +113,8 @@ class RemoteStore(Store, Protocol):
 
 
 class GuardedStore:
+    """A remote store that always replies in time, and is replaced by local decisions during an outage."""
+
     def __init__(self, store: RemoteStore, rules: RuleSet, settings: GuardSettings, world: World) -> None:
         self.counts: Final = GuardCounts()
         self.fallback: Final = FallbackCounters(rules, process_count=settings.fallback_processes)
@@ -109,56 +122,60 @@ class GuardedStore:
         self._settings = settings
         self._world = world
         self._breaker = Breaker(max_losses=settings.losses_most)
-        self._wait_s = settings.wait_ms / 1_000
-        self._here: dict[str, bool] = {}  # Requests decided here: whether they were admitted.
-        self._late: dict[str, asyncio.Future[TakeResult]] = {}
+        self._timeout_s = settings.wait_ms / 1_000
+        self._locally_admitted: dict[str, bool] = {}  # Requests that were admitted locally.
+        self._late_takes: dict[str, asyncio.Future[TakeResult]] = {}
         self._ended_early: set[str] = set()
-        self._to_undo: deque[StoreCall] = deque()
+        self._pending_undos: deque[StoreCall] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._watch: asyncio.Task[None] | None = None
+        self._watcher: asyncio.Task[None] | None = None
 
     def now_ms(self) -> int:
         return self._world.now_ns() // 1_000_000
 
     async def open(self) -> None:
-        self._watch = self._world.start_task(self._keep_watching(), name="limits: watch the store")
+        self._watcher = self._world.start_task(self._keep_watching(), name="limits: watch the store")
 
     def start_unavailable(self) -> None:
-        """The store was not there when we began: nobody asks it until it is."""
+        """Begin with an open breaker, because the store could not be reached at the start."""
         while not self._breaker.is_open:
-            self._note_loss()
+            self._record_loss()
 
     async def close(self) -> None:
-        if self._watch is not None:
-            self._watch.cancel()
-            await asyncio.gather(self._watch, return_exceptions=True)
+        """Stop watching and wait for running calls."""
+        if self._watcher is not None:
+            self._watcher.cancel()
+            await asyncio.gather(self._watcher, return_exceptions=True)
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     # -- deciding --------------------------------------------------------------------------------------------------
 
     async def take(self, call: StoreCall) -> TakeResult:
-        held = self._store.take_now(call)  # Quota that was charged before is good while the store is away, too.
-        if held is not None:
-            return held
+        """Return the store's result, or a local one if the store is unavailable or too slow."""
+        result = self._store.take_now(call)  # Prefetched quota is valid during an outage too.
+        if result is not None:
+            return result
         if self._breaker.is_open:
-            return self._decide_here(call)
-        asked = self._store.start_take(call)
+            return self._decide_locally(call)
+        pending = self._store.start_take(call)
         try:
-            taken = await self._within_time(asked)
+            result = await self._wait_for_result(pending)
         except asyncio.CancelledError:
-            self._settle_when_known(call, asked, was_admitted=False)  # The caller is gone before it was let in.
+            self._settle_late_take(
+                call, pending, was_admitted=False
+            )  # The caller disconnected before the request was admitted.
             raise
-        if taken is not None:
+        if result is not None:
             self._breaker.record_answer()
-            self.fallback.record_result(call, taken)
-            return taken
-        self._note_loss()
-        decided = self._decide_here(call)
-        self._settle_when_known(call, asked, was_admitted=decided.is_admitted)
-        return decided
+            self.fallback.record_result(call, result)
+            return result
+        self._record_loss()
+        result = self._decide_locally(call)
+        self._settle_late_take(call, pending, was_admitted=result.is_admitted)
+        return result
 
-    async def _within_time(self, asked: "asyncio.Future[TakeResult]") -> TakeResult | None:
-        """The answer, or None when there is none in time. What was asked goes on in any case."""
+    async def _wait_for_result(self, pending: "asyncio.Future[TakeResult]") -> TakeResult | None:
+        """Return the result, or `None` if there is none in time. The call continues in any case."""
         loop = asyncio.get_running_loop()
         waiter: asyncio.Future[None] = loop.create_future()
 
@@ -166,93 +183,100 @@ class GuardedStore:
             if not waiter.done():
                 waiter.set_result(None)
 
-        timer = loop.call_later(self._wait_s, wake)
-        asked.add_done_callback(wake)
+        timer = loop.call_later(self._timeout_s, wake)
+        pending.add_done_callback(wake)
         try:
             await waiter
         finally:
             timer.cancel()
-            asked.remove_done_callback(wake)
-        if not asked.done():
+            pending.remove_done_callback(wake)
+        if not pending.done():
             return None
-        return None if isinstance(asked.exception(), StoreUnavailable) else asked.result()
+        return None if isinstance(pending.exception(), StoreUnavailable) else pending.result()
 
-    def _decide_here(self, call: StoreCall) -> TakeResult:
-        taken = self.fallback.take(call, self.now_ms())
+    def _decide_locally(self, call: StoreCall) -> TakeResult:
+        """Decide a call with the fallback counters."""
+        result = self.fallback.take(call, self.now_ms())
         self.counts.local_decisions += 1
-        self.counts.local_refusals += not taken.is_admitted
-        if taken.is_admitted:
-            self._here[call.id] = True
-        return taken
+        self.counts.local_refusals += not result.is_admitted
+        if result.is_admitted:
+            self._locally_admitted[call.id] = True
+        return result
 
-    def _settle_when_known(self, call: StoreCall, asked: "asyncio.Future[TakeResult]", *, was_admitted: bool) -> None:
-        def settle(done: "asyncio.Future[TakeResult]") -> None:
-            self._late.pop(call.id, None)
+    def _settle_late_take(self, call: StoreCall, pending: "asyncio.Future[TakeResult]", *, was_admitted: bool) -> None:
+        """When a late result arrives, undo its charge unless the request was admitted."""
+
+        def settle(finished: "asyncio.Future[TakeResult]") -> None:
+            """Handle the late result."""
+            self._late_takes.pop(call.id, None)
             has_ended = call.id in self._ended_early
             self._ended_early.discard(call.id)
-            if done.cancelled() or done.exception() is not None:
+            if finished.cancelled() or finished.exception() is not None:
                 if not was_admitted:
                     self._undo_later(call)
                 return
-            if not done.result().is_admitted:
+            if not finished.result().is_admitted:
                 return
             if not was_admitted:
                 self.counts.late_undone += 1
-                self._start(self._undo(call))
+                self._start_task(self._undo(call))
                 return
             self.counts.late_kept += 1
             if has_ended:
-                self._release_quietly(call.id)
+                self._start_release(call.id)
 
-        self._late[call.id] = asked
-        asked.add_done_callback(settle)
+        self._late_takes[call.id] = pending
+        pending.add_done_callback(settle)
 
     def _undo_later(self, call: StoreCall) -> None:
-        if len(self._to_undo) >= MAX_PENDING_UNDOS:
-            self._to_undo.popleft()
+        """Remember a charge that must be undone when the store is back."""
+        if len(self._pending_undos) >= MAX_PENDING_UNDOS:
+            self._pending_undos.popleft()
             self.counts.unsettled += 1
-        self._to_undo.append(call)
+        self._pending_undos.append(call)
 
     async def _undo(self, call: StoreCall) -> None:
+        """Undo a charge now, or later if the store is unavailable."""
         try:
             await self._store.undo(call)
         except StoreUnavailable:
             self._undo_later(call)
 
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+    def _start_task(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._world.start_task(work, name="limits: settle")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    # -- whether the store is there --------------------------------------------------------------------------------
+    # -- availability of the store --------------------------------------------------------------------------------
 
-    def _note_loss(self) -> None:
+    def _record_loss(self) -> None:
+        """Count a call without a reply in time, and log if that opened the breaker."""
         self.counts.lost_calls += 1
         if not self._breaker.record_loss():
             return
         self.counts.outages += 1
         self.counts.is_away = True
         log.warning(
-            "The store of the limiter does not answer within %d ms: limits are decided here, by each rule's on_store_loss",
+            "limiter store unavailable: requests are decided by the on_store_loss of each rule wait_ms=%d",
             self._settings.wait_ms,
         )
 
     async def _keep_watching(self) -> None:
-        """Look now and then whether the store is there; often while it is away, and no request waits for that."""
-        quiet_ms = 0
+        """Check the store periodically; more often while it is unavailable."""
+        since_check_ms = 0
         while True:
             await asyncio.sleep(self._settings.probe_every_ms / 1_000)
-            quiet_ms += self._settings.probe_every_ms
-            if not self._breaker.is_open and quiet_ms < self._settings.check_every_ms:
+            since_check_ms += self._settings.probe_every_ms
+            if not self._breaker.is_open and since_check_ms < self._settings.check_every_ms:
                 continue
-            quiet_ms = 0
+            since_check_ms = 0
             probe = self._world.start_task(self._store.check(), name="limits: probe the store")
             self._tasks.add(probe)
             probe.add_done_callback(self._tasks.discard)
-            await asyncio.wait([probe])  # It ends by its own time-out; another beside it would tell no more.
+            await asyncio.wait([probe])  # It ends by its own timeout; a second probe would add nothing.
             problem = probe.exception()
             if isinstance(problem, UnsuitableStore):
-                log.error("The store of the limiter is there and is not used: %s", problem)
+                log.error("limiter store unsuitable error=%s", problem)
             if isinstance(problem, StoreUnavailable | UnsuitableStore):
                 continue
             probe.result()
@@ -260,83 +284,85 @@ class GuardedStore:
                 self._breaker.record_probe()
                 self.counts.is_away = False
                 log.warning(
-                    "The store of the limiter is back: %d requests were decided here so far, %d of them refused",
+                    "limiter store available again local_decisions=%d local_refusals=%d",
                     self.counts.local_decisions,
                     self.counts.local_refusals,
                 )
-            await self._undo_what_waits()
+            await self._retry_pending_undos()
 
-    async def _undo_what_waits(self) -> None:
-        """Each once: what cannot be undone now is put behind the others, and waits for the next look."""
-        for _ in range(len(self._to_undo)):
-            if self._breaker.is_open or not self._to_undo:
+    async def _retry_pending_undos(self) -> None:
+        """Retry each pending undo once. Undos that fail again wait for the next check."""
+        for _ in range(len(self._pending_undos)):
+            if self._breaker.is_open or not self._pending_undos:
                 return
-            await self._undo(self._to_undo.popleft())
+            await self._undo(self._pending_undos.popleft())
 
     # -- the rest of the port --------------------------------------------------------------------------------------
 
-    async def _bounded(self, work: Coroutine[Any, Any, object], name: str) -> object | None:
-        """What it comes to, or None when the store is away or slow: then it goes on by itself."""
+    async def _run_with_timeout(self, work: Coroutine[Any, Any, object], name: str) -> object | None:
+        """Return the result of a call, or `None` if the store is unavailable or too slow. A slow call continues."""
         if self._breaker.is_open:
             work.close()
             return None
         task = self._world.start_task(work, name=f"limits: {name}")
-        self._tasks.add(task)  # type: ignore[arg-type] # What it returns is not looked at there.
-        task.add_done_callback(self._forget)
-        await asyncio.wait([task], timeout=self._wait_s)
+        self._tasks.add(task)  # type: ignore[arg-type] # The set ignores what the task returns.
+        task.add_done_callback(self._discard_task)
+        await asyncio.wait([task], timeout=self._timeout_s)
         if not task.done() or isinstance(task.exception(), StoreUnavailable):
-            self._note_loss()
+            self._record_loss()
             return None
         return task.result()
 
-    def _forget(self, task: "asyncio.Task[object]") -> None:
+    def _discard_task(self, task: "asyncio.Task[object]") -> None:
         self._tasks.discard(task)
         if not task.cancelled() and isinstance(task.exception(), StoreUnavailable):
             self.counts.unsettled += 1
 
-    def _release_quietly(self, request_id: str) -> None:
-        """Nobody waits for a slot to be free; one whose release is lost runs out by itself."""
-        for asked in self._store.start_release(request_id):
-            asked.add_done_callback(self._note_release)
+    def _start_release(self, request_id: str) -> None:
+        """Release without waiting. If the release is lost, the leases expire."""
+        for pending in self._store.start_release(request_id):
+            pending.add_done_callback(self._on_released)
 
-    def _note_release(self, asked: "asyncio.Future[Any]") -> None:
-        if asked.exception() is not None:
+    def _on_released(self, pending: "asyncio.Future[Any]") -> None:
+        if pending.exception() is not None:
             self.counts.unsettled += 1
 
     async def release(self, request_id: str) -> None:
-        if self._here.pop(request_id, False):
+        """End a request locally, at the store, or at both if a late charge was kept."""
+        if self._locally_admitted.pop(request_id, False):
             self.fallback.release(request_id, self.now_ms())
-            if request_id in self._late:
+            if request_id in self._late_takes:
                 self._ended_early.add(request_id)
                 return
-        self._release_quietly(request_id)
+        self._start_release(request_id)
 
     async def renew(self, request_ids: Iterable[str]) -> int:
-        revived = await self._bounded(self._store.renew(request_ids), "renew")
+        revived = await self._run_with_timeout(self._store.renew(request_ids), "renew")
         return revived if isinstance(revived, int) else 0
 
     async def refund(self, request_id: str, reason: RefundReason) -> bool:
-        return bool(await self._bounded(self._store.refund(request_id, reason), "give back"))
+        return bool(await self._run_with_timeout(self._store.refund(request_id, reason), "refund"))
 
     async def add_usage(self, charges: Iterable[Charge], amount: int) -> None:
-        await self._bounded(self._store.add_usage(charges, amount), "spend")
+        await self._run_with_timeout(self._store.add_usage(charges, amount), "add usage")
 
     async def peek(self, charges: Iterable[Charge]) -> tuple[CounterReading, ...]:
+        """Read counters, or the last known values if the store is unavailable."""
         charges = tuple(charges)
-        readings = await self._bounded(self._store.peek(charges), "peek")
+        readings = await self._run_with_timeout(self._store.peek(charges), "peek")
         if isinstance(readings, tuple):
             return readings
         return tuple(self.fallback.peek(charge, self.now_ms()) for charge in charges)
 
     async def reset(self, charges: Iterable[Charge]) -> None:
-        """For operators: who asks for it is told when the store is away."""
+        """Reset counters for an operator. Raises `StoreUnavailable` during an outage."""
         await self._store.reset(charges)
 
     async def ban(self, subject: str, until_ms: int) -> None:
         await self._store.ban(subject, until_ms)
 
     async def get_ban_end_ms(self, subject: str) -> int:
-        """For operators: who asks for it is told when the store is away."""
+        """Return the end of a ban for an operator. Raises `StoreUnavailable` during an outage."""
         return await self._store.get_ban_end_ms(subject)
 
     async def set_rules(self, rules: RuleSet) -> None:

@@ -1,4 +1,4 @@
-"""The store of one process: counters in memory, saved to a file now and then so that a restart is no free hour."""
+"""The store of one process: counters in memory, saved to a file periodically so that a restart does not reset limits."""
 
 import asyncio
 import logging
@@ -19,10 +19,14 @@ from wharf.world import World
 log = logging.getLogger(__name__)
 
 SAVE_INTERVAL_S: Final = 10.0
+"""At most this many seconds of counts are lost if the process is killed and has no change log."""
 
 
 class MemoryStore:
-    """`clock` gives milliseconds; by default they are the world's. `path` is where counters are kept over restarts."""
+    """Counters in memory.
+
+    `path` is the file that keeps them over restarts; `clock` gives milliseconds (default: the world).
+    """
 
     def __init__(
         self,
@@ -33,7 +37,7 @@ class MemoryStore:
         clock: Callable[[], int] | None = None,
         has_change_log: bool = False,
     ) -> None:
-        """`keeps_changes`: what is answered outlives a killed process, where `path` is given too."""
+        """With `has_change_log` and a `path`, no reply is lost if the process is killed."""
         self._changes = ChangeLog(path) if has_change_log and path is not None else None
         kind = TrackedCounters if self._changes is not None else Counters
         self.counters: Final = kind(rules.rules, max_keys=rules.keys_most)
@@ -46,7 +50,7 @@ class MemoryStore:
         return self._clock() if self._clock is not None else self._world.now_ns() // 1_000_000
 
     async def open(self) -> None:
-        """Load what was saved, and begin to save."""
+        """Load the saved counters and start to save periodically."""
         if self._path is None:
             return
         await self.load()
@@ -55,7 +59,7 @@ class MemoryStore:
         self._saver = self._world.start_task(self._keep_saving(), name="limits: save counters")
 
     async def close(self) -> None:
-        """Save for the last time."""
+        """Save once more and stop."""
         if self._saver is not None:
             self._saver.cancel()
             await asyncio.gather(self._saver, return_exceptions=True)
@@ -66,6 +70,7 @@ class MemoryStore:
             self._changes.close()
 
     async def _keep_saving(self) -> None:
+        """Evict idle counters and save, periodically."""
         while True:
             await asyncio.sleep(SAVE_INTERVAL_S)
             for _ in self.counters.sweep(self.now_ms()):
@@ -73,10 +78,10 @@ class MemoryStore:
             try:
                 await self.save()
             except OSError as problem:
-                log.error("counters cannot be saved, and it is tried again: %s", problem)
+                log.error("cannot save counters path=%s error=%s", self._path, problem)
 
     async def save(self) -> None:
-        """Write all counters beside the file, then put them in its place. Others run between the parts."""
+        """Write all counters to a new file, then replace the old one. Other tasks run between the frames."""
         if self._path is None:
             return
         new = self._path.with_name(f"{self._path.name}.new")
@@ -93,12 +98,12 @@ class MemoryStore:
             self._changes.delete_before(number)
 
     def write_changes(self) -> None:
-        """Write what changed since the last time, so that it outlives this process."""
+        """Append the changes since the last call to the change log."""
         if self._changes is not None and isinstance(self.counters, TrackedCounters):
             self._changes.write_changes(self.counters)
 
     async def load(self) -> None:
-        """Read what was saved. Raises InvalidSnapshot for a file that is not ours or of a newer form."""
+        """Load the saved counters. Raises `InvalidSnapshot` for other files and for newer formats."""
         if self._path is not None and self._path.exists():
             with self._path.open("rb") as file:
                 for rows in read_frames(file, self._path.name):
@@ -110,7 +115,7 @@ class MemoryStore:
     # -- the port --------------------------------------------------------------------------------------------------
 
     def take_now(self, call: StoreCall) -> TakeResult:
-        """`take` for those on the same thread: it waits for nothing."""
+        """Do the same as `take` without awaiting, for callers on the same thread."""
         return self.counters.take(call, self.now_ms())
 
     async def take(self, call: StoreCall) -> TakeResult:

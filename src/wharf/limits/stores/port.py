@@ -1,4 +1,4 @@
-"""What a limiter asks of a store. Every store passes the same suite (`tests/limits/stores/contract.py`)."""
+"""What the limiter requires of a store. Every store passes the same tests (`tests/limits/stores/contract.py`)."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
@@ -10,7 +10,7 @@ from wharf.limits.core.store_calls import CounterReading, StoreCall, TakeResult
 
 
 class StoreUnavailable(Exception):
-    """The store cannot be asked, or did not answer in time: whether a charge was made is unknown."""
+    """The store cannot be reached or did not reply in time. Whether a charge was made is unknown."""
 
 
 class StoreFull(StoreUnavailable):
@@ -18,97 +18,107 @@ class StoreFull(StoreUnavailable):
 
 
 class UnsuitableStore(Exception):
-    """This store may not hold counters. Its text says why, and what to do."""
+    """This store cannot be used for counters. The text gives the reason and what to do."""
 
 
 class RefundReason(Enum):
-    """Why a primary charge is given back."""
+    """Why a primary charge is refunded."""
 
     UNCHANGED = "unchanged"
-    """A 304 to a conditional request with a valid credential."""
+    """The reply to a conditional request with a valid credential is 304."""
     FAULT = "fault"
-    """A 5xx of the service."""
+    """The reply of the service is a 5xx."""
     GONE = "gone"
-    """The caller hung up before the request was handed on."""
+    """The caller disconnected before the request was sent to the service."""
 
 
 class Store(Protocol):
-    """Counters that may be shared. Moments are the store's own, unless it was made with a given clock.
+    """Counters that several processes can share.
 
-    Of each call all limits are checked, then all charged or none. The same request id never charges twice.
+    A store uses its own clock unless one was passed to it. It checks all limits of a call, then charges all or none.
+    The same request id is never charged twice.
     """
 
     async def take(self, call: StoreCall) -> TakeResult:
-        """Check and charge. Raises StoreLost when the outcome is unknown; asking again with the same id is safe."""
+        """Check and charge.
+
+        Raises `StoreUnavailable` if the outcome is unknown; a repeated call with the same id is safe.
+        """
         ...
 
     async def release(self, request_id: str) -> None:
-        """The request is over: its slots are free. A second time does nothing."""
+        """End a request and free its slots. A second call does nothing."""
         ...
 
     async def renew(self, request_ids: Iterable[str]) -> int:
-        """Hold on to the slots of requests that still run, in one call for all. Returns how many had run out."""
+        """Extend the leases of running requests. Return how many had expired."""
         ...
 
     async def refund(self, request_id: str, reason: RefundReason) -> bool:
-        """Return the primary charge of a request, once, into the window that it came from. Whether it was returned."""
+        """Return the primary charge of a request to the window that it was charged to, once.
+
+        Return whether it was refunded.
+        """
         ...
 
     async def add_usage(self, charges: Iterable[Charge], amount: int) -> None:
-        """Charge to now what is known afterwards; it may go above the ceiling."""
+        """Charge an amount that is known only after the request, now. It may exceed the ceiling."""
         ...
 
     async def peek(self, charges: Iterable[Charge]) -> tuple[CounterReading, ...]:
-        """Look at counters; nothing is opened or charged."""
+        """Read counters without opening or charging any."""
         ...
 
     async def reset(self, charges: Iterable[Charge]) -> None:
-        """Start these counters again. For operators."""
+        """Set these counters to 0. For operators."""
         ...
 
     async def ban(self, subject: str, until_ms: int) -> None:
-        """Ban, or with a moment that is past, end a ban. For operators."""
+        """Ban a subject until this time; a time in the past ends a ban. For operators."""
         ...
 
     async def get_ban_end_ms(self, subject: str) -> int:
-        """The end of a ban that holds now; 0 where none does."""
+        """Return when the current ban ends; 0 if there is none."""
         ...
 
     async def set_rules(self, rules: RuleSet) -> None:
-        """Count by these rules from now on; counters with the same rule name go on."""
+        """Count by these rules from now on. Counters of rules with the same name continue."""
         ...
 
 
 class OverrideStore(Protocol):
-    """Where operators leave what holds for all processes that share a store."""
+    """Where operators put overrides (grants, limits off) that apply to all processes of a store."""
 
     async def read_overrides(self, known_version: int) -> tuple[int, Mapping[str, bytes]] | None:
-        """All that stands there, with its version; None while that is the known one. Raises StoreLost."""
+        """Return all overrides with their version, or `None` if the version is `known_version`.
+
+        Raises `StoreUnavailable`.
+        """
         ...
 
     async def write_override(self, name: str, value: bytes | None) -> None:
-        """Put something there under a name, or with None take it away. Raises StoreUnavailable."""
+        """Store an override under a name; `None` deletes it. Raises `StoreUnavailable`."""
         ...
 
 
 class RecordStore(Protocol):
-    """What processes that share a store tell each other beside counters, for operators who ask one of them.
+    """Records that processes of one store share, for operators who query one of the processes.
 
-    It is bounded by count and by age, and whoever decides never waits for it.
+    The records are limited by number and age. No decision waits for them.
     """
 
     async def write_decisions(self, entries: Sequence[tuple[str, bytes]]) -> None:
-        """Put decisions there by their request ids, behind those that are there. Raises StoreUnavailable."""
+        """Append decisions with their request ids. Raises `StoreUnavailable`."""
         ...
 
     async def find_decision(self, request_id: str, since_ms: int) -> bytes | None:
-        """The decision of a request that came then or later; None where nobody left it. Raises StoreLost."""
+        """Return the decision about a request not older than `since_ms`, or `None`. Raises `StoreUnavailable`."""
         ...
 
     async def write_activity(self, minute: int, process: str, rows: bytes) -> None:
-        """What a process saw in a minute, in place of what it said of that minute before. Raises StoreUnavailable."""
+        """Replace the activity that a process recorded for a minute. Raises `StoreUnavailable`."""
         ...
 
     async def read_activity(self, minutes: Iterable[int]) -> Mapping[str, Sequence[bytes]]:
-        """What each process said of these minutes. Raises StoreUnavailable."""
+        """Return the activity of these minutes by process. Raises `StoreUnavailable`."""
         ...

@@ -1,8 +1,8 @@
-"""Quota leases: a process takes a part of a caller's quota at a time and decides by itself until it is used.
+"""Quota leases: a process takes a part of a limit in advance and then decides without calling the store.
 
-What is admitted is charged before, so there is never more than the limit; at least the limit is admitted less what may be
-stranded: of each set of counters one lease of each process. Only fixed windows of 1,000 and more are leased. A request that meets any other limit
-asks the store. A lease lives a second, ends a margin before its window does, and what is left of it goes back.
+The lease is charged when it is taken, so a limit is never exceeded. A caller can get less than its limit by the unused
+leases of other processes: at most one lease per process. Only fixed windows of 1,000 and more are leased; other
+requests call the store. A lease lives for one second, ends before its window does, and its unused part is returned.
 """
 
 import asyncio
@@ -22,44 +22,56 @@ from wharf.world import World
 log = logging.getLogger(__name__)
 
 MIN_CEILING: Final = 1_000
+"""Smaller limits are not leased: unused leases would be too large a part of them."""
 LEASE_TTL_MS: Final = 1_000
+"""How long a process may use a lease. Longer leases would strand quota in idle processes."""
 WINDOW_MARGIN_MS: Final = 250
+"""A lease ends this long before its window, so that no request is admitted by an old window."""
 MIN_REMAINING_PERCENT: Final = 10
+"""If less of a limit is left, the store decides each request, so that the limit can be used up exactly."""
 MAX_CACHED_PLANS: Final = 16_384
+"""Limits the memory of the caches, in entries."""
 
 
 class QuotaSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How much quota processes take in advance."""
+
     size: int = 50
-    """How much a process takes at a time."""
+    """How many requests' cost a process takes at a time."""
     processes: int = 8
-    """How many share the store. What may be stranded is at most this many times the size."""
+    """The number of processes that share the store. Unused leases are at most this number times the size."""
 
 
 class LeasableStore(RemoteStore, Protocol):
-    """A store from which quota can be taken for later."""
+    """A store from which quota can be taken in advance."""
 
     def record_admission(self, call: StoreCall, result: TakeResult) -> None: ...
     async def return_quota(self, charge: Charge, amount: int, end_ms: int, lease_id: str) -> bool: ...
 
 
 class _Lease(msgspec.Struct, eq=False):
+    """Quota that this process has taken and not used up."""
+
     id: str
     charges: tuple[Charge, ...]
-    left: int
-    before: int
-    """The count of the bucket shown, of which the lease's own use is told."""
-    befores: tuple[int, ...]
+    remaining: int
+    bucket_count: int
+    """The count of the bucket that the headers report, including the used part of the lease."""
+    counts_before: tuple[int, ...]
     taken_ms: int
-    ends_ms: tuple[int, ...]
-    void_ms: int
+    window_ends_ms: tuple[int, ...]
+    expires_ms: int
 
 
 LeaseKey = tuple[tuple[str, str, int, int], ...]
-"""Which counters a lease is of, under which ceilings and at which cost: callers that share them share the lease."""
+"""Counters, ceilings and costs of a lease. Callers for whom these are equal share the lease."""
 
 
 class QuotaLeaseStore:
-    """`clock` gives milliseconds that never step back, or a test's own: only differences to the store's are used."""
+    """Decides by leases where possible, and forwards everything else to the store.
+
+    `clock` gives monotonic milliseconds; only its differences are used.
+    """
 
     def __init__(
         self,
@@ -75,73 +87,77 @@ class QuotaLeaseStore:
         self._world = world
         self._settings = settings or QuotaSettings()
         self._clock = clock or (lambda: int(world.monotonic_s() * 1_000))
-        self._places: dict[ChargePlan, LeaseKey] = {}
+        self._lease_keys: dict[ChargePlan, LeaseKey] = {}
         self._leases: dict[LeaseKey, _Lease] = {}
         self._direct_until_ms: dict[LeaseKey, int] = {}
-        self._asked: dict[LeaseKey, asyncio.Task[None]] = {}
+        self._lease_requests: dict[LeaseKey, asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._sweeper: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
-        self._sweeper = self._world.start_task(self._keep_sweeping(), name="limits: hand quota back")
+        self._sweeper = self._world.start_task(self._keep_sweeping(), name="limits: return quota")
 
     async def close(self) -> None:
-        """Hand back what is held."""
+        """Return all leases and stop."""
         if self._sweeper is not None:
             self._sweeper.cancel()
             await asyncio.gather(self._sweeper, return_exceptions=True)
-        await asyncio.gather(*self._asked.values(), return_exceptions=True)
+        await asyncio.gather(*self._lease_requests.values(), return_exceptions=True)
         await self.return_all()
 
     async def return_all(self) -> None:
-        for place in list(self._leases):
-            self._end(place)
+        """End all leases and wait until their unused parts are returned."""
+        for key in list(self._leases):
+            self._end_lease(key)
         while self._tasks:
             await asyncio.wait(set(self._tasks))
 
     # -- deciding --------------------------------------------------------------------------------------------------
 
-    def _place(self, plan: ChargePlan) -> LeaseKey:
-        place = self._places.get(plan)
-        if place is None:
-            if len(self._places) >= MAX_CACHED_PLANS:
-                self._places.clear()
-            place = tuple((charge.name, charge.key, charge.ceiling, charge.cost) for charge in plan.charges)
-            self._places[plan] = place
-        return place
+    def _get_lease_key(self, plan: ChargePlan) -> LeaseKey:
+        """Return the key of the lease that this plan can use."""
+        key = self._lease_keys.get(plan)
+        if key is None:
+            if len(self._lease_keys) >= MAX_CACHED_PLANS:
+                self._lease_keys.clear()
+            key = tuple((charge.name, charge.key, charge.ceiling, charge.cost) for charge in plan.charges)
+            self._lease_keys[plan] = key
+        return key
 
     def take_now(self, call: StoreCall) -> TakeResult | None:
-        """Decide by a lease that is held; None when the store has to be asked."""
-        place = self._place(call.plan)
-        lease = self._leases.get(place)
+        """Decide by an existing lease; return `None` if the store must be called."""
+        key = self._get_lease_key(call.plan)
+        lease = self._leases.get(key)
         if lease is None:
             return None
         cost = call.charges[0].cost
-        if lease.left < cost or self._clock() >= lease.void_ms or call.charges is not call.plan.charges:
-            self._end(place)
+        if lease.remaining < cost or self._clock() >= lease.expires_ms or call.charges is not call.plan.charges:
+            self._end_lease(key)
             return None
-        lease.left -= cost
-        before = lease.before
-        lease.before += cost
-        taken = TakeResult(True, lease.taken_ms, lease.befores, (), (), (), before, lease.ends_ms[0])
-        self._store.record_admission(call, taken)
-        return taken
+        lease.remaining -= cost
+        before = lease.bucket_count
+        lease.bucket_count += cost
+        result = TakeResult(True, lease.taken_ms, lease.counts_before, (), (), (), before, lease.window_ends_ms[0])
+        self._store.record_admission(call, result)
+        return result
 
     def start_take(self, call: StoreCall) -> "asyncio.Future[TakeResult]":
-        if not self._is_leased(call):
+        """Start a take that first requests a lease if the plan can use one."""
+        if not self._can_lease(call):
             return self._store.start_take(call)
         return self._world.start_task(self._take_leased(call), name="limits: take quota")
 
     async def take(self, call: StoreCall) -> TakeResult:
-        taken = self.take_now(call)
-        return taken if taken is not None else await asyncio.shield(self.start_take(call))
+        result = self.take_now(call)
+        return result if result is not None else await asyncio.shield(self.start_take(call))
 
-    def _is_leased(self, call: StoreCall) -> bool:
+    def _can_lease(self, call: StoreCall) -> bool:
+        """Return whether every limit of the call is a large fixed window without other conditions."""
         plan = call.plan
         return (
             call.charges is plan.charges
             and not plan.is_free
-            and self._direct_until_ms.get(self._place(plan), 0) <= self._clock()
+            and self._direct_until_ms.get(self._get_lease_key(plan), 0) <= self._clock()
             and all(
                 charge.rule.algorithm is Algorithm.WINDOW
                 and charge.ceiling >= MIN_CEILING
@@ -152,85 +168,99 @@ class QuotaLeaseStore:
         )
 
     async def _take_leased(self, call: StoreCall) -> TakeResult:
-        place = self._place(call.plan)
-        asked = self._asked.get(place)
-        if asked is None:
-            asked = self._asked[place] = self._world.start_task(self._ask_for_lease(call), name="limits: take a lease")
-            asked.add_done_callback(lambda _: self._asked.pop(place, None))
-        await asked
-        taken = self.take_now(call)
-        return taken if taken is not None else await self._store.start_take(call)
+        """Request a lease, or join a running request for it, and decide by it; else call the store."""
+        key = self._get_lease_key(call.plan)
+        request = self._lease_requests.get(key)
+        if request is None:
+            request = self._lease_requests[key] = self._world.start_task(
+                self._request_lease(call), name="limits: take a lease"
+            )
+            request.add_done_callback(lambda _: self._lease_requests.pop(key, None))
+        await request
+        result = self.take_now(call)
+        return result if result is not None else await self._store.start_take(call)
 
-    async def _ask_for_lease(self, call: StoreCall) -> None:
-        """Charge a whole lease, if there is plenty left; else the store decides until the window is over."""
-        place, size, asked_ms = self._place(call.plan), self._settings.size * call.charges[0].cost, self._clock()
+    async def _request_lease(self, call: StoreCall) -> None:
+        """Take a lease if enough is left; otherwise the store decides these calls for a while."""
+        key, size, requested_ms = (
+            self._get_lease_key(call.plan),
+            self._settings.size * call.charges[0].cost,
+            self._clock(),
+        )
         readings = await self._store.peek(call.charges)
-        least_ms = min(reading.end_ms for reading in readings)
+        first_end_ms = min(reading.end_ms for reading in readings)
         charges = tuple(msgspec.structs.replace(charge, cost=size, required=size) for charge in call.charges)
         lease = msgspec.structs.replace(call, id=self._world.new_id(), charges=charges)
         if self._has_little_left(call.charges, readings, size):
-            self._direct_until_ms[place] = asked_ms + LEASE_TTL_MS
-            self._bound_memory()
+            self._direct_until_ms[key] = requested_ms + LEASE_TTL_MS
+            self._drop_old_entries()
             return
-        taken = await self._store.start_take(lease)
-        if not taken.is_admitted:
-            self._direct_until_ms[place] = asked_ms + LEASE_TTL_MS
-            self._bound_memory()
+        result = await self._store.start_take(lease)
+        if not result.is_admitted:
+            self._direct_until_ms[key] = requested_ms + LEASE_TTL_MS
+            self._drop_old_entries()
             return
         self.taken_leases += 1
-        ends = tuple(reading.end_ms for reading in await self._store.peek(call.charges))
-        if min(ends) < least_ms or taken.bucket_end_ms != ends[0]:
-            least_ms = taken.now_ms  # A window ended meanwhile: the lease is void at once, and goes back where it can.
-        # Both moments are the store's, so that clocks need not agree: only what passes here since is added.
-        lives_ms = min(LEASE_TTL_MS, min(least_ms, *ends) - taken.now_ms - WINDOW_MARGIN_MS)
-        if place in self._leases:
-            self._end(place)
-        self._leases[place] = _Lease(
+        window_ends_ms = tuple(reading.end_ms for reading in await self._store.peek(call.charges))
+        if min(window_ends_ms) < first_end_ms or result.bucket_end_ms != window_ends_ms[0]:
+            first_end_ms = result.now_ms  # A window ended meanwhile: end the lease at once.
+        # Both times are the store's, so the clocks need not agree; only the time passed here is added.
+        lifetime_ms = min(LEASE_TTL_MS, min(first_end_ms, *window_ends_ms) - result.now_ms - WINDOW_MARGIN_MS)
+        if key in self._leases:
+            self._end_lease(key)
+        self._leases[key] = _Lease(
             lease.id,
             charges,
             size,
-            taken.bucket_count_before,
-            taken.counts_before,
-            taken.now_ms,
-            ends,
-            asked_ms + lives_ms,
+            result.bucket_count_before,
+            result.counts_before,
+            result.now_ms,
+            window_ends_ms,
+            requested_ms + lifetime_ms,
         )
 
     def _has_little_left(self, charges: Iterable[Charge], readings: Iterable[CounterReading], size: int) -> bool:
+        """Return whether a lease would take too much of what is left of a limit."""
         return any(
             charge.ceiling - reading.used - size
             < max(charge.ceiling * MIN_REMAINING_PERCENT // 100, self._settings.processes * size)
             for charge, reading in zip(charges, readings, strict=True)
         )
 
-    def _bound_memory(self) -> None:
+    def _drop_old_entries(self) -> None:
+        """Remove expired entries from a map that has become too large."""
         if len(self._direct_until_ms) >= MAX_CACHED_PLANS:
             now_ms = self._clock()
-            self._direct_until_ms = {of: ms for of, ms in self._direct_until_ms.items() if ms > now_ms}
+            self._direct_until_ms = {
+                key: until_ms for key, until_ms in self._direct_until_ms.items() if until_ms > now_ms
+            }
 
-    # -- handing back ----------------------------------------------------------------------------------------------
+    # -- returning leases ----------------------------------------------------------------------------------------------
 
-    def _end(self, place: LeaseKey) -> None:
-        lease = self._leases.pop(place)
-        if not lease.left:
+    def _end_lease(self, key: LeaseKey) -> None:
+        """Remove a lease and return its unused part in the background."""
+        lease = self._leases.pop(key)
+        if not lease.remaining:
             return
-        task = self._world.start_task(self._hand_back(lease), name="limits: hand quota back")
+        task = self._world.start_task(self._return_lease(lease), name="limits: return quota")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _hand_back(self, lease: _Lease) -> None:
+    async def _return_lease(self, lease: _Lease) -> None:
+        """Return the unused part of a lease to the store."""
         try:
-            for charge, end_ms in zip(lease.charges, lease.ends_ms, strict=True):
-                self.returned_leases += await self._store.return_quota(charge, lease.left, end_ms, lease.id)
+            for charge, end_ms in zip(lease.charges, lease.window_ends_ms, strict=True):
+                self.returned_leases += await self._store.return_quota(charge, lease.remaining, end_ms, lease.id)
         except StoreUnavailable:
-            log.debug("a lease of quota could not be handed back: it is stranded until its window ends")
+            log.debug("quota lease not returned lease=%s amount=%s", lease.id, lease.remaining)
 
     async def _keep_sweeping(self) -> None:
+        """End expired leases periodically."""
         while True:
             await asyncio.sleep(LEASE_TTL_MS / 2_000)
             now_ms = self._clock()
-            for place in [place for place, lease in self._leases.items() if now_ms >= lease.void_ms]:
-                self._end(place)
+            for key in [key for key, lease in self._leases.items() if now_ms >= lease.expires_ms]:
+                self._end_lease(key)
 
     # -- the rest of the port --------------------------------------------------------------------------------------
 
@@ -268,6 +298,6 @@ class QuotaLeaseStore:
         return await self._store.get_ban_end_ms(subject)
 
     async def set_rules(self, rules: RuleSet) -> None:
-        """Leases of the old rules go back: their ceilings may no longer hold."""
+        """Return all leases, because their ceilings may have changed, and set the rules."""
         await self.return_all()
         await self._store.set_rules(rules)

@@ -1,7 +1,7 @@
-"""The form in which counters are kept in a file: a header, then frames of rows, so that no step is long.
+"""The format of counter files: a header, then frames of rows, so that no single step takes long.
 
-A newer program reads older forms; a file of a newer form is refused with a sentence. Slots of running requests are
-not kept: the requests end with the process.
+This version reads older formats and rejects newer ones. Concurrency leases are not stored, because their requests end
+with the process.
 """
 
 from collections.abc import Iterator
@@ -15,25 +15,29 @@ from wharf.limits.core.counting.counters import Counters
 
 FORMAT_VERSION: Final = 1
 ROWS_PER_FRAME: Final = 2_000
+"""Rows encoded in one step, so that a step does not block the event loop for long."""
 _LENGTH_BYTES: Final = 4
-_FRAME_BYTES_MOST: Final = 1 << 26
+_MAX_FRAME_BYTES: Final = 1 << 26
 
 
 class InvalidSnapshot(Exception):
-    """A file of counters that cannot be read. Its text says why, and what to do."""
+    """A counter file that cannot be read. The text gives the reason and what to do."""
 
 
 class CounterFileHeader(msgspec.Struct, tag="counters"):
+    """The first frame; `form` is the format version."""
+
     form: int
 
 
 class CounterRows(msgspec.Struct, tag="rows"):
-    """Counters of one rule: key and numbers. No numbers: it was begun anew."""
+    """Counters of one rule, each with its key and numbers. A counter without numbers was reset."""
 
     rule: str
     rows: list[tuple[str, tuple[int, ...]]]
 
     def load_into(self, counters: Counters) -> None:
+        """Apply the rows to the counters; rules that no longer exist are skipped."""
         for key, numbers in self.rows if self.rule in counters.tables else ():
             if numbers:
                 counters.load_row(self.rule, key, numbers)
@@ -42,6 +46,8 @@ class CounterRows(msgspec.Struct, tag="rows"):
 
 
 class BanRows(msgspec.Struct, tag="bans"):
+    """Ban records by subject."""
+
     rows: list[tuple[str, BanRecord]]
 
     def load_into(self, counters: Counters) -> None:
@@ -53,55 +59,66 @@ _decoder: Final = msgspec.msgpack.Decoder(CounterFileHeader | CounterRows | BanR
 
 
 def generate_frames(counters: Counters) -> Iterator[bytes]:
-    """All counters, some rows at a time. Between two frames they may change: each row is right when it is written."""
+    """Yield frames with all counters.
+
+    Counters may change between two frames; each row is correct at the time it is encoded.
+    """
     yield encode_frame(CounterFileHeader(FORMAT_VERSION))
     for name, table in list(counters.tables.items()):
         keys = iter(list(table.keys()))
-        while some := list(islice(keys, ROWS_PER_FRAME)):
-            found = ((key, table.dump_row(key)) for key in some)
+        while batch := list(islice(keys, ROWS_PER_FRAME)):
+            found = ((key, table.dump_row(key)) for key in batch)
             rows = [(key, numbers) for key, numbers in found if numbers is not None]
             if rows:
                 yield encode_frame(CounterRows(name, rows))
     subjects = iter(list(counters.bans))
-    while some := list(islice(subjects, ROWS_PER_FRAME)):
-        yield encode_frame(BanRows([(subject, counters.bans[subject]) for subject in some if subject in counters.bans]))
+    while batch := list(islice(subjects, ROWS_PER_FRAME)):
+        yield encode_frame(
+            BanRows([(subject, counters.bans[subject]) for subject in batch if subject in counters.bans])
+        )
 
 
 def encode_frame(value: CounterFileHeader | CounterRows | BanRows) -> bytes:
+    """Return the length and the encoded value."""
     data = _encoder.encode(value)
     return len(data).to_bytes(_LENGTH_BYTES, "big") + data
 
 
 def read_frames(file: BinaryIO, name: str, *, can_be_torn: bool = False) -> Iterator[CounterRows | BanRows]:
-    """`may_be_torn`: the last frame, be it the first, may be cut off, as whoever wrote it was killed; nobody was told of it."""
-    first = _read_frame(file, name, may_be_torn=can_be_torn)
-    if first is None and can_be_torn:
+    """Yield the rows of a file. Raises `InvalidSnapshot`.
+
+    With `can_be_torn`, an incomplete last frame is ignored: the writer was killed, and no reply depended on that
+    frame.
+    """
+    header = _read_frame(file, name, can_be_torn=can_be_torn)
+    if header is None and can_be_torn:
         return
-    if not isinstance(first, CounterFileHeader):
-        raise InvalidSnapshot(f"{name} holds no counters of a limiter: move it away, or name another file")
-    if first.form > FORMAT_VERSION:
+    if not isinstance(header, CounterFileHeader):
+        raise InvalidSnapshot(f"{name} is not a counter file: move it away, or configure another path")
+    if header.form > FORMAT_VERSION:
         raise InvalidSnapshot(
-            f"{name} was written by a newer version (form {first.form}; this one reads up to {FORMAT_VERSION})"
+            f"{name} was written by a newer version (format {header.form}; this version reads up to {FORMAT_VERSION})"
         )
-    while (frame := _read_frame(file, name, may_be_torn=can_be_torn)) is not None:
+    while (frame := _read_frame(file, name, can_be_torn=can_be_torn)) is not None:
         if not isinstance(frame, CounterFileHeader):
             yield frame
 
 
 def _read_frame(
-    file: BinaryIO, name: str, *, may_be_torn: bool = False
+    file: BinaryIO, name: str, *, can_be_torn: bool = False
 ) -> CounterFileHeader | CounterRows | BanRows | None:
+    """Return the next frame, or `None` at the end of the file. Raises `InvalidSnapshot`."""
     length = file.read(_LENGTH_BYTES)
     if not length:
         return None
     size = int.from_bytes(length, "big")
-    data = file.read(min(size, _FRAME_BYTES_MOST))
-    if may_be_torn and (len(length) < _LENGTH_BYTES or len(data) != size):
+    data = file.read(min(size, _MAX_FRAME_BYTES))
+    if can_be_torn and (len(length) < _LENGTH_BYTES or len(data) != size):
         return None
     try:
         if len(length) < _LENGTH_BYTES or len(data) != size:
-            raise msgspec.DecodeError("the file ends too early")
+            raise msgspec.DecodeError("the file is truncated")
         frame: CounterFileHeader | CounterRows | BanRows = _decoder.decode(data)
     except msgspec.DecodeError as problem:
-        raise InvalidSnapshot(f"{name} is damaged ({problem}): move it away, and counters begin anew") from None
+        raise InvalidSnapshot(f"{name} is damaged ({problem}): move it away to start with empty counters") from None
     return frame

@@ -1,7 +1,7 @@
 """Line and column of every key and array element of a TOML document.
 
-The reader of the standard library gives values without places. This scanner gives places without values; it runs over
-text that was read without error, so it needs to know no more than keys, texts and nesting.
+The parser of the standard library returns values without locations. This scanner returns locations without values. It
+runs only on text that was parsed without error, so it needs to recognize only keys, texts and nesting.
 """
 
 import json
@@ -20,121 +20,135 @@ _SPACE: Final = re.compile(r"[ \t]*")
 _TEXT: Final = re.compile(
     r'"""(?:[^\\]|\\.)*?"{3,5}' + r"|'''.*?'{3,5}" + r'|"(?:[^"\\\n]|\\.)*"' + r"|'[^'\n]*'", re.DOTALL
 )
-_PLAIN: Final = re.compile(r"[^,\]}#\n]*")
+_BARE_VALUE: Final = re.compile(r"[^,\]}#\n]*")
 
 
 def find_locations(text: str) -> Mapping[KeyPath, SourceLocation]:
-    """The place of each key and element. A table of an array has a number in its path: `("rule", 0, "name")`."""
-    return _Scanner(text).scan()
+    """Return the location of each key and element.
+
+    The path of a table in an array holds its index: `("rule", 0, "name")`.
+    """
+    return _LocationScanner(text).scan()
 
 
-class _Scanner:
+class _LocationScanner:
+    """Walks over a document once and records locations."""
+
     def __init__(self, text: str) -> None:
         self._text = text
-        self._at = 0
-        self._starts = [0, *(found.end() for found in re.finditer("\n", text))]
-        self._places: dict[KeyPath, SourceLocation] = {}
-        self._lengths: dict[KeyPath, int] = {}
+        self._offset = 0
+        self._line_starts = [0, *(match.end() for match in re.finditer("\n", text))]
+        self._locations: dict[KeyPath, SourceLocation] = {}
+        self._list_lengths: dict[KeyPath, int] = {}
 
     def scan(self) -> Mapping[KeyPath, SourceLocation]:
+        """Return the locations of the whole document."""
         table: KeyPath = ()
-        while self._skip(_BLANK) or self._at < len(self._text):
-            if self._at >= len(self._text):
+        while self._skip(_BLANK) or self._offset < len(self._text):
+            if self._offset >= len(self._text):
                 break
-            before = self._at
-            if self._text[self._at] == "[":
+            previous_offset = self._offset
+            if self._text[self._offset] == "[":
                 table = self._read_header()
             else:
                 self._read_pair(table)
-            if self._at == before:
-                self._at += 1  # Not in a valid document; going on beats going round.
-        return self._places
+            if self._offset == previous_offset:
+                self._offset += 1  # Only in an invalid document; avoid an endless loop.
+        return self._locations
 
     def _read_header(self) -> KeyPath:
-        begin = self._at
-        is_element = self._text.startswith("[[", self._at)
-        self._at += 2 if is_element else 1
+        """Read a `[table]` or `[[table]]` header and return the path of its keys."""
+        start = self._offset
+        is_element = self._text.startswith("[[", self._offset)
+        self._offset += 2 if is_element else 1
         path: KeyPath = ()
         names = self._read_key()
         for depth, name in enumerate(names):
             path = (*path, name)
             if is_element and depth == len(names) - 1:
-                self._lengths[path] = self._lengths.get(path, 0) + 1
-            self._mark(path, begin)
-            if path in self._lengths:
-                path = (*path, self._lengths[path] - 1)
-                self._mark(path, begin)
+                self._list_lengths[path] = self._list_lengths.get(path, 0) + 1
+            self._record_location(path, start)
+            if path in self._list_lengths:
+                path = (*path, self._list_lengths[path] - 1)
+                self._record_location(path, start)
         self._skip(_SPACE)
-        self._at += 2 if is_element else 1
+        self._offset += 2 if is_element else 1
         return path
 
     def _read_pair(self, table: KeyPath) -> None:
-        begin = self._at
+        """Read a key with its value."""
+        start = self._offset
         path = table
         for name in self._read_key():
             path = (*path, name)
-            self._mark(path, begin)
+            self._record_location(path, start)
         self._skip(_SPACE)
-        if self._text[self._at : self._at + 1] == "=":
-            self._at += 1
+        if self._text[self._offset : self._offset + 1] == "=":
+            self._offset += 1
         self._skip(_SPACE)
         self._read_value(path)
 
     def _read_key(self) -> list[str]:
+        """Return the parts of a dotted key."""
         names: list[str] = []
         while True:
             self._skip(_SPACE)
-            found = _KEY_PART.match(self._text, self._at)
-            if found is None:
+            match = _KEY_PART.match(self._text, self._offset)
+            if match is None:
                 return names
-            names.append(_plain(found[0]))
-            self._at = found.end()
+            names.append(_unquote_key(match[0]))
+            self._offset = match.end()
             self._skip(_SPACE)
-            if self._text[self._at : self._at + 1] != ".":
+            if self._text[self._offset : self._offset + 1] != ".":
                 return names
-            self._at += 1
+            self._offset += 1
 
     def _read_value(self, path: KeyPath) -> None:
-        opening = self._text[self._at : self._at + 1]
+        """Skip a value and record the locations inside it."""
+        opening = self._text[self._offset : self._offset + 1]
         if opening == "[":
-            self._at += 1
+            self._offset += 1
             index = 0
-            while not self._at_closing("]"):
-                self._mark((*path, index), self._at)
+            while not self._skip_closing("]"):
+                self._record_location((*path, index), self._offset)
                 self._read_value((*path, index))
                 index += 1
         elif opening == "{":
-            self._at += 1
-            while not self._at_closing("}"):
+            self._offset += 1
+            while not self._skip_closing("}"):
                 self._read_pair(path)
         elif not self._skip(_TEXT):
-            self._skip(_PLAIN)
+            self._skip(_BARE_VALUE)
 
-    def _at_closing(self, closing: str) -> bool:
+    def _skip_closing(self, closing: str) -> bool:
+        """Skip blanks and a comma. Return whether the array or table ends here, and skip its end."""
         self._skip(_BLANK)
-        if self._text[self._at : self._at + 1] == ",":
-            self._at += 1
+        if self._text[self._offset : self._offset + 1] == ",":
+            self._offset += 1
             self._skip(_BLANK)
-        if self._at >= len(self._text):
+        if self._offset >= len(self._text):
             return True
-        if self._text[self._at] != closing:
+        if self._text[self._offset] != closing:
             return False
-        self._at += 1
+        self._offset += 1
         return True
 
     def _skip(self, pattern: re.Pattern[str]) -> bool:
-        found = pattern.match(self._text, self._at)
-        if found is None:
+        """Skip what the pattern matches. Return whether that was anything."""
+        match = pattern.match(self._text, self._offset)
+        if match is None:
             return False
-        self._at = found.end()
-        return bool(found[0])
+        self._offset = match.end()
+        return bool(match[0])
 
-    def _mark(self, path: KeyPath, at: int) -> None:
-        line = bisect_right(self._starts, at)
-        self._places.setdefault(path, SourceLocation(line, at - self._starts[line - 1] + 1))
+    def _record_location(self, path: KeyPath, offset: int) -> None:
+        """Record the line and column of an offset, unless the path already has one."""
+        line = bisect_right(self._line_starts, offset)
+        self._locations.setdefault(path, SourceLocation(line, offset - self._line_starts[line - 1] + 1))
 
 
-def _plain(part: str) -> str:
+def _unquote_key(part: str) -> str:
+    """Return a part of a key without quotation marks and escapes."""
     if part.startswith("'"):
         return part[1:-1]
     return str(json.loads(part, strict=False)) if part.startswith('"') and "\\U" not in part else part.strip('"')

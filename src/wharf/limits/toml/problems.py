@@ -1,4 +1,4 @@
-"""What is wrong with a file that a person wrote: where exactly, which key, and how to mend it."""
+"""Problems of a file that a user wrote: the location, the key, and how to fix it."""
 
 from collections.abc import Sequence
 
@@ -6,13 +6,15 @@ import msgspec
 
 
 class SourceLocation(msgspec.Struct, frozen=True, order=True):
-    """Line and column, from 1."""
+    """Line and column, both from 1."""
 
     line: int
     column: int
 
 
 class FileProblem(msgspec.Struct, frozen=True, order=True):
+    """One problem of a file."""
+
     file: str
     location: SourceLocation
     key: str
@@ -24,7 +26,7 @@ class FileProblem(msgspec.Struct, frozen=True, order=True):
 
 
 class InvalidFile(Exception):
-    """A file that cannot be used, with all that is wrong with it. What was in force stays in force."""
+    """A file that cannot be used, with all its problems. The previous version stays in use."""
 
     def __init__(self, problems: Sequence[FileProblem]) -> None:
         self.problems = tuple(sorted(problems))

@@ -1,7 +1,7 @@
-"""Whose address a request comes from: the socket's, or what trusted proxies say it is.
+"""The address that a request comes from: the address of the socket, or the one that trusted proxies report.
 
-Of proxies one thing is configured, never both: the networks that are trusted, or how many hops there are. Everything
-here works on texts and moves nothing.
+Operators configure either the networks of trusted proxies or the number of proxies, never both. This module parses
+text and does no I/O.
 """
 
 import re
@@ -12,8 +12,11 @@ from typing import Final
 import msgspec
 
 ANONYMOUS_V6_BITS: Final = 64
+"""An IPv6 caller is counted by its /64 network: a single host can use every address in it."""
 NETWORK_V6_BITS: Final = 48
+"""The IPv6 network that shares one counter when too many addresses are counted."""
 NETWORK_V4_BITS: Final = 24
+"""The same for IPv4."""
 
 _FOR: Final = re.compile(r'(?:^|;)\s*for\s*=\s*("[^"]*"|[^;,"\s]*)', re.IGNORECASE)
 
@@ -22,25 +25,28 @@ Network = IPv4Network | IPv6Network
 
 
 class InvalidProxies(ValueError):
-    """A statement about proxies that contradicts itself."""
+    """The proxy settings contradict each other or cannot be parsed."""
 
 
 class ProxySettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of the proxies in front of this service."""
+    """The proxies in front of this service, as the operator configured them."""
 
     trusted: tuple[Network, ...] = ()
+    """Networks of the proxies. The entries that they add to headers are believed."""
     hops: int = 0
+    """The number of proxies in front of the service; 0 if there are none or if `trusted` is used."""
     should_read_forwarded: bool = False
-    """Whether `Forwarded` is read in place of `X-Forwarded-For`."""
+    """Whether the `Forwarded` header is read instead of `X-Forwarded-For`."""
 
 
 def read_proxies(*, trusted: Sequence[str] = (), hops: int = 0, should_read_forwarded: bool = False) -> ProxySettings:
+    """Return the proxy settings for these configured values. Raises `InvalidProxies` if they contradict each other."""
     if trusted and hops:
         raise InvalidProxies(
-            "`trusted` and `hops` cannot both be given: say which networks the proxies are in, or how many there are"
+            "`trusted` and `hops` are both set: set the networks of the proxies or their number, not both"
         )
     if hops < 0:
-        raise InvalidProxies(f"`hops` is {hops}: give the number of proxies in front of the service, 0 or more")
+        raise InvalidProxies(f"`hops` is {hops}: set the number of proxies in front of the service, 0 or more")
     try:
         networks = tuple(ip_network(text) for text in trusted)
     except ValueError as problem:
@@ -51,20 +57,28 @@ def read_proxies(*, trusted: Sequence[str] = (), hops: int = 0, should_read_forw
 def find_address(
     socket_address: str, proxies: ProxySettings, *, forwarded_for: Sequence[str] = (), forwarded: Sequence[str] = ()
 ) -> Address:
-    """The caller's address. Headers come as their lines, in order; without proxies they say nothing."""
-    here = parse_address(socket_address)
-    if here is None:
-        raise ValueError(f"{socket_address!r} is no address of a socket")
+    """Return the address of the caller.
+
+    Each header argument holds the lines of that header in order. Without configured proxies the headers are ignored.
+    Raises `ValueError` if `socket_address` is not an IP address.
+    """
+    peer = parse_address(socket_address)
+    if peer is None:
+        raise ValueError(f"{socket_address!r} is not an IP address")
     if not proxies.trusted and not proxies.hops:
-        return here
-    said = _forwarded_entries(forwarded) if proxies.should_read_forwarded else _list_entries(forwarded_for)
-    return _by_hops(here, said, proxies.hops) if proxies.hops else _by_trust(here, said, proxies.trusted)
+        return peer
+    entries = _parse_forwarded_entries(forwarded) if proxies.should_read_forwarded else _split_entries(forwarded_for)
+    return (
+        _find_by_hops(peer, entries, proxies.hops)
+        if proxies.hops
+        else _find_by_trusted_networks(peer, entries, proxies.trusted)
+    )
 
 
-def _by_hops(here: Address, said: Sequence[str], hops: int) -> Address:
-    """One hop back for each proxy; a malformed entry stops at the last good one."""
-    found = here
-    for text in list(reversed(said))[:hops]:
+def _find_by_hops(peer: Address, entries: Sequence[str], hops: int) -> Address:
+    """Go back one header entry for each proxy. A malformed entry stops the search at the last valid address."""
+    found = peer
+    for text in list(reversed(entries))[:hops]:
         address = parse_address(text)
         if address is None:
             break
@@ -72,10 +86,10 @@ def _by_hops(here: Address, said: Sequence[str], hops: int) -> Address:
     return found
 
 
-def _by_trust(here: Address, said: Sequence[str], trusted: Sequence[Network]) -> Address:
-    """From the right, the first address that is not a proxy of ours."""
-    found = here
-    for text in reversed(said):
+def _find_by_trusted_networks(peer: Address, entries: Sequence[str], trusted: Sequence[Network]) -> Address:
+    """Return the first address, from the right, that is not in a trusted network."""
+    found = peer
+    for text in reversed(entries):
         if not any(found in network for network in trusted):
             break
         address = parse_address(text)
@@ -85,20 +99,25 @@ def _by_trust(here: Address, said: Sequence[str], trusted: Sequence[Network]) ->
     return found
 
 
-def _list_entries(lines: Sequence[str]) -> list[str]:
+def _split_entries(lines: Sequence[str]) -> list[str]:
+    """Return the entries of `X-Forwarded-For` lines, in order."""
     return [entry.strip() for entry in ",".join(lines).split(",")] if lines else []
 
 
-def _forwarded_entries(lines: Sequence[str]) -> list[str]:
-    entries = []
+def _parse_forwarded_entries(lines: Sequence[str]) -> list[str]:
+    """Return the `for=` value of each element of `Forwarded` lines, or an empty text if the element has none."""
+    values = []
     for element in ",".join(lines).split(",") if lines else ():
         found = _FOR.search(element)
-        entries.append(found[1].strip('"') if found else "")
-    return entries
+        values.append(found[1].strip('"') if found else "")
+    return values
 
 
 def parse_address(text: str) -> Address | None:
-    """An address with its port and zone cut; an IPv4 address in the clothes of IPv6 is IPv4. None if it is none."""
+    """Parse an address and drop its port and zone. Return `None` if the text is not an IP address.
+
+    An IPv4 address in IPv6 notation (`::ffff:192.0.2.7`) is returned as IPv4.
+    """
     text = text.strip()
     if text.startswith("["):
         text = text[1:].partition("]")[0]
@@ -113,13 +132,13 @@ def parse_address(text: str) -> Address | None:
 
 
 def build_address_scope(address: Address) -> str:
-    """The scope value: the address of IPv4, the network of 64 bits of IPv6, as nobody can count the addresses in it."""
+    """Return the scope value of an address: the IPv4 address, or the /64 network of an IPv6 address."""
     if isinstance(address, IPv4Address):
         return f"address:{address}"
     return f"address:{ip_network((address, ANONYMOUS_V6_BITS), strict=False)}"
 
 
 def build_network_scope(address: Address) -> str:
-    """The scope value that addresses share when there are too many to count one by one."""
+    """Return the scope value of the wider network, which addresses share when there are too many to count separately."""
     bits = NETWORK_V4_BITS if isinstance(address, IPv4Address) else NETWORK_V6_BITS
     return f"address:{ip_network((address, bits), strict=False)}"

@@ -1,7 +1,7 @@
-"""Who is calling: the kind of credential, whose use is counted, and the facts that a ceiling depends on.
+"""The caller of a request: the kind of its credential, the owner of its counters, and the facts that ceilings depend
+on.
 
-A caller is made by `recognition` out of a credential and the directory. It holds facts only; what they are worth is
-for the rules to say.
+`recognition` builds callers from a credential and the directory. Rules decide which limits apply to a caller.
 """
 
 from enum import Enum
@@ -11,23 +11,23 @@ import msgspec
 
 
 class CredentialKind(Enum):
-    """The seven kinds of credential."""
+    """The kinds of credential that a request can carry."""
 
     NONE = "none"
     PERSONAL_TOKEN = "personal_token"
     OAUTH_TOKEN = "oauth_token"
-    """A token of an authorized app or OAuth app, acting for a user."""
+    """A token of an authorized app or OAuth app that acts for a user."""
     INSTALLATION_TOKEN = "installation_token"
     APP_USER_TOKEN = "app_user_token"
     CLIENT_SECRET = "client_secret"
-    """Client id and client secret of an OAuth app."""
+    """The client id and client secret of an OAuth app."""
     WORKFLOW_TOKEN = "workflow_token"
     MACHINE = "machine"
-    """Not one of them: a node agent or a server of our own, whose proof was checked by whom it is sent to."""
+    """A node agent or server of the cluster. The endpoint that it calls verifies its certificate or token."""
 
 
 class CallerClass(Enum):
-    """The rows of a ceiling: a kind of credential, and whether an enterprise raises it."""
+    """The classes of callers for which a rule can set a ceiling: credential kind and enterprise tier."""
 
     NONE = "none"
     USER = "user"
@@ -39,15 +39,16 @@ class CallerClass(Enum):
     WORKFLOW = "workflow"
     WORKFLOW_ENTERPRISE = "workflow_enterprise"
     MACHINE = "machine"
-    """Node agents and servers. They are counted and never limited: `lint` refuses a rule that would."""
+    """Node agents and servers. They are counted and never limited; `lint` rejects a rule that limits them."""
 
-    # Members are singletons. The hash of Enum is a Python function, and a ceiling is looked up for every new plan.
+    # Enum.__hash__ is a slow Python function, and each new plan looks up ceilings. Members are singletons, so the
+    # identity hash is sufficient.
     __hash__ = object.__hash__
 
 
-LIMITED_CLASSES: Final = tuple(case for case in CallerClass if case is not CallerClass.MACHINE)
+LIMITED_CLASSES: Final = tuple(caller_class for caller_class in CallerClass if caller_class is not CallerClass.MACHINE)
 
-# Whose ceiling is taken where a rule names none for the case itself.
+# The class whose ceiling is used if a rule sets no ceiling for the class itself.
 ORDINARY_CLASSES: Final = {
     CallerClass.USER_ENTERPRISE: CallerClass.USER,
     CallerClass.INSTALLATION_ENTERPRISE: CallerClass.INSTALLATION,
@@ -57,34 +58,36 @@ ORDINARY_CLASSES: Final = {
 
 
 class Caller(msgspec.Struct, frozen=True, kw_only=True, gc=False, cache_hash=True):
-    """One who calls, from one address. Compared by what it holds, so that whoever makes callers need not keep them.
+    """The sender of a request, at one address.
 
-    `owner`, `user`, `app`, ... are scope values such as `user:ada`; None where the credential has no such thing.
+    Callers with equal fields are equal, so two objects for the same caller can be used interchangeably. `owner`,
+    `user`, `app` and the other scope fields hold values such as `user:ada`; a field is `None` if the credential has no
+    such member.
     """
 
     kind: CredentialKind
     caller_class: CallerClass
     owner: str
-    """Whose primary bucket is used: the user, installation, app, repository or address."""
+    """The scope value whose primary bucket is charged: the user, installation, app, repository or address."""
     address: str
-    """The scope value of the address: `address:192.0.2.7`, or of an IPv6 network of 64 bits."""
+    """The scope value of the address: `address:192.0.2.7`, or an IPv6 /64 network."""
     network: str = ""
-    """The wider network (/24 or /48) whose bucket is shared when too many addresses are counted."""
+    """The wider network (/24 or /48), whose bucket is shared when too many addresses are counted."""
     display_name: str = ""
-    """How a message names the owner: `user ID 5`, `installation ID 71`, or the address."""
+    """How messages name the owner: `user ID 5`, `installation ID 71`, or the address."""
     user: str | None = None
     app: str | None = None
     installation: str | None = None
     repository: str | None = None
     token: str | None = None
     scopes: tuple[str, ...] = ()
-    """What the token may be used for, as its replies tell."""
+    """The OAuth scopes of the token, which replies list."""
     expires_ms: int | None = None
-    """Until when the token is good; None for as long as nobody revokes it."""
+    """When the token expires; `None` if it does not expire."""
     repositories: int = 0
-    """How many repositories an installation reaches."""
+    """The number of repositories that an installation can access."""
     members: int = 0
-    """How many users the organization of an installation has."""
+    """The number of users in the organization of an installation."""
 
     @property
     def is_anonymous(self) -> bool:
@@ -92,11 +95,11 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True, gc=False, cache_hash=Tru
 
     @property
     def ban_subject(self) -> str:
-        """Who is banned for going on while limited: the app, else the token, else the address; never a whole user."""
+        """The scope value that a ban applies to: the app, else the token, else the address; never a whole user."""
         return self.app or self.token or self.address
 
     def get_scope_value(self, member: str) -> str:
-        """The value of one member of a scope; the owner stands in for what this credential does not have."""
+        """Return the value of one scope member, or the owner if this credential has no such member."""
         if member == "caller":
             return self.owner
         value: str | None = getattr(self, member)

@@ -1,6 +1,6 @@
-"""What a request shows of itself: the form of its credential, read from the `Authorization` header.
+"""The credential that a request presents, parsed from its `Authorization` header.
 
-Only the form is judged here. Whether a token exists, and whose it is, the directory knows.
+Only the format is checked here. The directory decides whether a token exists and who owns it.
 """
 
 import base64
@@ -14,9 +14,10 @@ import msgspec
 from wharf.limits.core.callers.caller import CredentialKind
 
 MAX_BASIC_BYTES: Final = 4_096
+"""Longer basic credentials are rejected before they are decoded."""
 _TOKEN: Final = re.compile(r"[\x21-\x7e]{1,4096}")
 
-# A token tells its kind by how it begins. Installations and workflows share one: only the directory can tell them apart.
+# The prefix of a token names its kind. Installation and workflow tokens share a prefix; the directory distinguishes them.
 KINDS_BY_PREFIX: Final = {
     "ghp_": (CredentialKind.PERSONAL_TOKEN,),
     "github_pat_": (CredentialKind.PERSONAL_TOKEN,),
@@ -27,30 +28,32 @@ KINDS_BY_PREFIX: Final = {
 
 
 class PresentedToken(msgspec.Struct, frozen=True):
+    """A token as presented, by its hash."""
+
     sha256: str
     user_name: str | None = None
-    """With basic authentication, who the sender says they are."""
+    """The user name that was sent with basic authentication; it is not verified."""
     kinds: tuple[CredentialKind, ...] = ()
-    """What the token's beginning says it is; empty if it says nothing."""
+    """The kinds that the token's prefix allows; empty if the prefix is unknown."""
 
 
 class PresentedClient(msgspec.Struct, frozen=True):
-    """A name and a secret: a client id with its secret, or a name with a token as password."""
+    """The two parts of basic authentication: a client id with its secret, or a user name with a token."""
 
     client_id: str
     secret_sha256: str
     token: PresentedToken
-    """The same pair read as a user name and a token."""
+    """The password, read as a token."""
     token_in_name: PresentedToken
-    """The same pair read as a token in the place of the user name."""
+    """The user name, read as a token."""
 
 
 class NoCredential(msgspec.Struct, frozen=True):
-    pass
+    """The request has no credential."""
 
 
 class MalformedCredential(msgspec.Struct, frozen=True):
-    """A credential that cannot be one. The message is for its sender."""
+    """A credential that cannot be parsed. `message` is sent to the caller."""
 
     message: str
 
@@ -59,39 +62,48 @@ PresentedCredential = NoCredential | PresentedToken | PresentedClient | Malforme
 
 
 def hash_secret(secret: str) -> str:
+    """Return the SHA-256 of a secret as hexadecimal digits. Secrets are compared and stored only as this hash."""
     return hashlib.sha256(secret.encode("utf-8", "surrogateescape")).hexdigest()
 
 
 def read_credential(authorization: str | None, query: str = "") -> PresentedCredential:
-    """Read what a request shows. `query` is its query string, in which credentials are no longer taken."""
+    """Return the credential that a request presents.
+
+    `query` is the query string of the request. Credentials in it are rejected, because URLs appear in logs.
+    """
     if query and any(part.partition("=")[0] in ("access_token", "client_secret") for part in query.split("&")):
-        return MalformedCredential("Credentials are not taken from the query: send them in the Authorization header.")
+        return MalformedCredential(
+            "Credentials in the query string are not accepted. Send them in the Authorization header."
+        )
     if authorization is None or not authorization.strip():
         return NoCredential()
     scheme, _, value = authorization.strip().partition(" ")
     match scheme.lower():
         case "token" | "bearer":
-            return _token(value.strip())
+            return _parse_token_header(value.strip())
         case "basic":
-            return _basic(value.strip())
+            return _parse_basic_header(value.strip())
         case _:
             return MalformedCredential(
-                "The Authorization header is not read: write 'Bearer' and a token, or use basic authentication."
+                "The scheme of the Authorization header is not supported. Send 'Bearer' and a token, or use basic authentication."
             )
 
 
 def parse_token(token: str, user_name: str | None = None) -> PresentedToken:
+    """Return the token as presented: its hash and the kinds that its prefix allows."""
     kinds = next((kinds for prefix, kinds in KINDS_BY_PREFIX.items() if token.startswith(prefix)), ())
     return PresentedToken(hash_secret(token), user_name, kinds)
 
 
-def _token(token: str) -> PresentedCredential:
+def _parse_token_header(token: str) -> PresentedCredential:
+    """Return the credential of a `Bearer` or `token` header."""
     if _TOKEN.fullmatch(token) is None:
         return MalformedCredential("Bad credentials")
     return parse_token(token)
 
 
-def _basic(encoded: str) -> PresentedCredential:
+def _parse_basic_header(encoded: str) -> PresentedCredential:
+    """Return the credential of a `Basic` header."""
     if len(encoded) > MAX_BASIC_BYTES:
         return MalformedCredential("Bad credentials")
     try:

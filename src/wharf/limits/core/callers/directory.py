@@ -1,7 +1,7 @@
-"""What is known of accounts: users, organizations, enterprises, apps, installations, repositories, tokens by hash.
+"""The directory of accounts: users, organizations, enterprises, apps, installations, repositories, and token hashes.
 
-A port: a file is one directory, the tables of a service another. `Directory` answers single questions and never says
-what anything is worth.
+`Directory` is a port: it can be backed by a file or by the tables of a service. It only looks up records;
+`recognition` interprets them.
 """
 
 from collections.abc import Mapping
@@ -13,41 +13,51 @@ from wharf.limits.core.callers.caller import CredentialKind
 
 
 class User(msgspec.Struct, frozen=True, kw_only=True):
+    """A user account."""
+
     login: str
     id: int | None = None
 
 
 class Organization(msgspec.Struct, frozen=True, kw_only=True):
+    """An organization account."""
+
     login: str
     is_enterprise_tier: bool = False
-    """Of the enterprise tier itself, or belonging to an enterprise."""
+    """Whether it has the enterprise tier itself or belongs to an enterprise."""
     members: frozenset[str] = frozenset()
     owners: frozenset[str] = frozenset()
-    """Who may see what is done in its name."""
+    """Logins of users who may see the organization's activity."""
 
 
 class App(msgspec.Struct, frozen=True, kw_only=True):
+    """An app that can act for users or installations."""
+
     id: int
     owner: str
     is_oauth: bool = False
     client_id: str | None = None
     client_secret_sha256: str | None = None
     approved_by: frozenset[str] = frozenset()
-    """Organizations that approved it."""
+    """Organizations that approved the app."""
 
 
 class Installation(msgspec.Struct, frozen=True, kw_only=True):
+    """An app that is installed on an account."""
+
     id: int
     app: int
     account: str
-    """The account that it is installed on: a user, an organization, or an enterprise."""
+    """The account that the app is installed on: a user, an organization or an enterprise."""
     repositories: int = 0
     members: int = 0
 
 
 class Repository(msgspec.Struct, frozen=True, kw_only=True):
+    """A repository, whose workflows can have tokens."""
+
     name: str
-    """With its owner: `acme/site`."""
+    """The name with its owner: `acme/site`."""
 
     @property
     def owner(self) -> str:
@@ -55,7 +65,7 @@ class Repository(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DirectoryToken(msgspec.Struct, frozen=True, kw_only=True):
-    """A token by its hash, and whose it is: exactly one of user, installation and repository is given."""
+    """A token by its hash, with its owner: exactly one of user, installation and repository is set."""
 
     sha256: str
     kind: CredentialKind
@@ -69,7 +79,7 @@ class DirectoryToken(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Directory(Protocol):
-    """The questions that recognising a caller asks."""
+    """The lookups that identifying a caller needs."""
 
     def find_token(self, sha256: str) -> DirectoryToken | None: ...
     def find_client(self, client_id: str) -> App | None: ...
@@ -79,12 +89,12 @@ class Directory(Protocol):
     def find_installation(self, installation_id: int) -> Installation | None: ...
     def find_repository(self, name: str) -> Repository | None: ...
     def is_enterprise(self, name: str) -> bool:
-        """Whether this is the name of an enterprise (not of an organization in one)."""
+        """Return whether this is the name of an enterprise (not of an organization in one)."""
         ...
 
 
 class MemoryDirectory(msgspec.Struct, frozen=True, kw_only=True):
-    """A directory held in memory, complete."""
+    """A complete directory in memory."""
 
     users: Mapping[str, User] = {}
     organizations: Mapping[str, Organization] = {}

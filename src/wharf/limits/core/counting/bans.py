@@ -1,4 +1,7 @@
-"""Who goes on while limited is banned: when, and for how long. A pure step from record to record."""
+"""Bans of callers that continue to send requests while they are limited: when, and for how long.
+
+Pure functions from one record to the next. Stores keep the records.
+"""
 
 import msgspec
 
@@ -6,48 +9,51 @@ from wharf.limits.core.rule import MINUTE_MS, BanRules
 
 
 class BanRecord(msgspec.Struct, frozen=True, gc=False):
-    """What is remembered of a subject that was refused."""
+    """The refusals and bans of one subject (an app, token or address)."""
 
     told_ms: int = 0
-    """When the refusal that stands was told, and until when it asks to wait."""
+    """When the current refusal was first sent."""
     wait_until_ms: int = 0
+    """Until when that refusal tells the caller to wait."""
     minute: int = 0
     refusals: int = 0
-    """Counted refusals of that minute."""
+    """The counted refusals of that minute."""
     minutes_over: int = 0
-    """Minutes running, up to `minute`, with too many."""
+    """The number of consecutive minutes, up to `minute`, with too many refusals."""
     banned_until_ms: int = 0
     bans: int = 0
     seen_ms: int = 0
-    """When a refusal last counted."""
+    """When the last refusal was counted."""
 
     def is_banned(self, now_ms: int) -> bool:
         return now_ms < self.banned_until_ms
 
     def is_expired(self, now_ms: int, rules: BanRules) -> bool:
+        """Return whether the record can be deleted, because the next ban would be a first ban again."""
         return now_ms >= max(self.seen_ms, self.banned_until_ms, self.wait_until_ms) + rules.forget_ms
 
 
 def record_refusal(record: BanRecord, rules: BanRules, *, now_ms: int, wait_until_ms: int, ceiling: int) -> BanRecord:
-    """Return the record after a refusal that asks to wait until then, by a limit with this ceiling.
+    """Return the record after a refusal that asks to wait until `wait_until_ms`.
 
-    A refusal counts once its predecessor has been told for `grace_ms`: requests that were under way when the first
-    refusal went out are not held against anyone, and who waits as told never counts.
+    A refusal is counted only if the previous one was sent `grace_ms` before, so requests that were already in flight
+    do not count. A caller that waits as told is never counted. `ceiling` is that of the limit that refused.
     """
     if now_ms >= record.wait_until_ms or now_ms < record.told_ms:
-        # The wait is over (or time stepped back): this is a first refusal again.
+        # The wait is over, or the clock stepped back: this is a first refusal again.
         return msgspec.structs.replace(record, told_ms=now_ms, wait_until_ms=wait_until_ms)
     if now_ms < record.told_ms + rules.grace_ms:
         return msgspec.structs.replace(record, wait_until_ms=max(wait_until_ms, record.wait_until_ms))
-    return _counted(record, rules, now_ms=now_ms, wait_until_ms=wait_until_ms, ceiling=ceiling)
+    return _count_refusal(record, rules, now_ms=now_ms, wait_until_ms=wait_until_ms, ceiling=ceiling)
 
 
-def _counted(record: BanRecord, rules: BanRules, *, now_ms: int, wait_until_ms: int, ceiling: int) -> BanRecord:
+def _count_refusal(record: BanRecord, rules: BanRules, *, now_ms: int, wait_until_ms: int, ceiling: int) -> BanRecord:
+    """Count a refusal, and ban the subject if there were too many in enough consecutive minutes."""
     is_quiet = now_ms >= max(record.seen_ms, record.banned_until_ms) + rules.forget_ms
     bans = 0 if is_quiet else record.bans
     minute = now_ms // MINUTE_MS
     refusals = record.refusals + 1 if minute == record.minute else 1
-    # Minutes in which there were too many stay counted as long as they follow each other.
+    # Minutes with too many refusals count only while they are consecutive.
     minutes_over = record.minutes_over if minute in (record.minute, record.minute + 1) else 0
     too_many = max(rules.refusals_least, ceiling * rules.percent // 100)
     if minute == record.minute + 1 and record.refusals <= too_many:

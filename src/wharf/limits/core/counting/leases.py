@@ -1,101 +1,116 @@
-"""How many requests run at once: leases that are released once, or run out. The arithmetic of one rule, in memory."""
+"""Concurrency leases of one rule, in memory: a running request holds a lease until it is released or expires."""
 
 from collections.abc import Iterator
 from itertools import islice
 from typing import Final
 
 LEASE_TTL_MS: Final = 30_000
+"""A lease that is not renewed expires after this time, so a crashed process cannot block its callers."""
 RENEWED_EVERY_MS: Final = 10_000
 RETRY_DELAY_MS: Final = 1_000
-"""A full concurrency limit says: a second. A slot may be free at any moment."""
+"""The wait that a full concurrency limit reports: a slot can become free at any time."""
 
 
 class ConcurrencyLeases:
-    """The leases of one rule: by key, by request. Requests stand in the order in which their leases run out."""
+    """The leases of one rule.
 
-    __slots__ = ("_swept", "held")
+    `leases_by_key` holds for each key the expiry time of each request's lease, the first to expire first.
+    """
+
+    __slots__ = ("_unswept_keys", "leases_by_key")
 
     def __init__(self) -> None:
-        self.held: dict[str, dict[str, int]] = {}
-        self._swept: Iterator[str] = iter(())
+        self.leases_by_key: dict[str, dict[str, int]] = {}
+        self._unswept_keys: Iterator[str] = iter(())
 
     def __contains__(self, key: str) -> bool:
-        return key in self.held
+        return key in self.leases_by_key
 
     def __len__(self) -> int:
-        return len(self.held)
+        return len(self.leases_by_key)
 
     def count_used(self, key: str, now_ms: int) -> int:
-        held = self.held.get(key)
-        if not held:
+        """Return the number of active leases of a key."""
+        leases = self.leases_by_key.get(key)
+        if not leases:
             return 0
-        for until_ms in held.values():  # The first is enough, unless it has run out.
+        for until_ms in leases.values():  # Only if the first lease has expired must all be checked.
             if until_ms <= now_ms or until_ms - now_ms > LEASE_TTL_MS:
-                self._drop_expired(held, now_ms)
-                return len(held)
+                self._drop_expired(leases, now_ms)
+                return len(leases)
             break
-        return len(held)
+        return len(leases)
 
     @staticmethod
-    def _drop_expired(held: dict[str, int], now_ms: int) -> None:
-        kept = {
+    def _drop_expired(leases: dict[str, int], now_ms: int) -> None:
+        """Remove expired leases, and shorten those that a backward clock step made too long."""
+        active = {
             request_id: min(until_ms, now_ms + LEASE_TTL_MS)
-            for request_id, until_ms in held.items()
+            for request_id, until_ms in leases.items()
             if until_ms > now_ms
         }
-        held.clear()
-        held.update(kept)
+        leases.clear()
+        leases.update(active)
 
     def add(self, key: str, _cost: int, now_ms: int, request_id: str) -> None:
-        held = self.held.get(key)
-        if held is None:
-            self.held[key] = {request_id: now_ms + LEASE_TTL_MS}
+        """Start a lease for a request."""
+        leases = self.leases_by_key.get(key)
+        if leases is None:
+            self.leases_by_key[key] = {request_id: now_ms + LEASE_TTL_MS}
         else:
-            held.pop(request_id, None)  # So that it stands last, with those that run out last.
-            held[request_id] = now_ms + LEASE_TTL_MS
+            leases.pop(request_id, None)  # Insert it at the end, because it expires last.
+            leases[request_id] = now_ms + LEASE_TTL_MS
 
     def release(self, key: str, request_id: str) -> bool:
-        held = self.held.get(key)
-        if held is None or held.pop(request_id, None) is None:
+        """End the lease of a request. Return whether it had one."""
+        leases = self.leases_by_key.get(key)
+        if leases is None or leases.pop(request_id, None) is None:
             return False
-        if not held:
-            del self.held[key]
+        if not leases:
+            del self.leases_by_key[key]
         return True
 
     def renew(self, key: str, request_id: str, now_ms: int) -> bool:
-        """Hold on to a slot. True if its lease had run out: it is counted again, above the ceiling if need be."""
-        held = self.held.setdefault(key, {})
-        until_ms = held.pop(request_id, now_ms)
-        held[request_id] = now_ms + LEASE_TTL_MS
+        """Extend a lease. Return whether it had expired.
+
+        An expired lease becomes active again, even if the key then exceeds its ceiling.
+        """
+        leases = self.leases_by_key.setdefault(key, {})
+        until_ms = leases.pop(request_id, now_ms)
+        leases[request_id] = now_ms + LEASE_TTL_MS
         return until_ms <= now_ms
 
     def has_lease(self, key: str, request_id: str, now_ms: int) -> bool:
-        return self.held.get(key, {}).get(request_id, 0) > now_ms
+        return self.leases_by_key.get(key, {}).get(request_id, 0) > now_ms
 
     def get_end_ms(self, _key: str, now_ms: int) -> int:
         return now_ms + RETRY_DELAY_MS
 
-    def get_free_at_ms(self, _key: str, _needs: int, _ceiling: int, now_ms: int) -> int:
+    def get_free_at_ms(self, _key: str, _required: int, _ceiling: int, now_ms: int) -> int:
         return now_ms + RETRY_DELAY_MS
 
     def reset(self, key: str) -> None:
-        self.held.pop(key, None)
+        self.leases_by_key.pop(key, None)
 
     def evict_idle(self, now_ms: int, *, max_scanned: int) -> list[str]:
-        some = list(islice(self._swept, max_scanned))
-        if not some:
-            self._swept = iter(list(self.held))
-            some = list(islice(self._swept, max_scanned))
-        idle = [key for key in some if self.count_used(key, now_ms) == 0]
+        """Remove up to `max_scanned` keys without active leases and return them.
+
+        Each call continues after the last one.
+        """
+        batch = list(islice(self._unswept_keys, max_scanned))
+        if not batch:
+            self._unswept_keys = iter(list(self.leases_by_key))
+            batch = list(islice(self._unswept_keys, max_scanned))
+        idle = [key for key in batch if self.count_used(key, now_ms) == 0]
         for key in idle:
-            self.held.pop(key, None)
+            self.leases_by_key.pop(key, None)
         return idle
 
     def keys(self) -> Iterator[str]:
-        return iter(self.held)
+        return iter(self.leases_by_key)
 
     def dump_row(self, _key: str) -> tuple[int, ...] | None:
-        return None  # The requests that held them end with the process.
+        return None  # Leases are not saved: their requests end with the process.
 
     def load_row(self, key: str, numbers: tuple[int, ...]) -> None:
-        raise AssertionError(f"leases are not saved, and so {key} = {numbers} is none of ours")
+        raise AssertionError(f"leases are never saved, but the snapshot has {key} = {numbers}")

@@ -1,8 +1,8 @@
-"""Sliding windows in slices, and meters that may go into debt. The arithmetic of one rule's counts, in memory.
+"""Sliding windows in slices, and meters, of one rule, in memory.
 
-A window of n slices counts the slice of now and n before it, the oldest whole: what happened in the last window is in
-it for certain, so there is never more than the ceiling in any window. A meter counts one slice less, so that nothing
-stays longer than a window.
+A window of n slices counts the current slice and the n before it. The oldest slice counts fully although a part of it
+is older than the window, so no window ever exceeds the ceiling. A meter counts one slice less, so that no charge
+counts longer than a window.
 """
 
 from collections.abc import Iterator
@@ -12,61 +12,62 @@ import msgspec
 
 
 class SlidingWindow(msgspec.Struct, gc=False):
-    """The count of one key. Starts are moments, not numbers of slices: so they survive a change of the rule.
+    """The count of one key.
 
-    Most keys have one slice only, and there may be a million of them: a list is made for the second.
+    Slices are stored with their start times, not slice numbers, so that they survive a change of the rule. Most keys
+    have only one slice, and there can be a million keys; the list is created for the second slice.
     """
 
     width_ms: int
-    kept_ms: int
+    retention_ms: int
     last_start_ms: int
     last_count: int
     older_total: int = 0
     older: list[int] | None = None
-    """Start and count by turns, the oldest first."""
+    """Start and count alternate, the oldest slice first."""
 
     def is_expired(self, now_ms: int) -> bool:
-        return self.last_start_ms + self.kept_ms <= now_ms
+        return self.last_start_ms + self.retention_ms <= now_ms
 
     def iterate_slices(self) -> Iterator[tuple[int, int]]:
-        """Start and count of each slice, the oldest first."""
+        """Yield start and count of each slice, the oldest first."""
         numbers = iter(self.older or ())
         yield from zip(numbers, numbers, strict=True)
         yield self.last_start_ms, self.last_count
 
     def drop_expired(self, now_ms: int) -> None:
-        """Drop what is over. Called when the first slice may be."""
+        """Remove expired slices. Called when the oldest slice may have expired."""
         older = self.older
         if older is None or self.is_expired(now_ms):
             self.last_count, self.older_total, self.older = 0, 0, None
             return
-        gone = 0
-        while gone < len(older) and older[gone] + self.kept_ms <= now_ms:
-            self.older_total -= older[gone + 1]
-            gone += 2
-        self.older = older[gone:] or None
+        expired_length = 0
+        while expired_length < len(older) and older[expired_length] + self.retention_ms <= now_ms:
+            self.older_total -= older[expired_length + 1]
+            expired_length += 2
+        self.older = older[expired_length:] or None
 
     def adjust_to_clock_step(self, now_ms: int) -> None:
-        """Time has stepped back: what was counted later than now is counted as of now. Nothing is dropped."""
+        """Move counts that are later than `now_ms` into the current slice, after the clock stepped back."""
         current_ms = now_ms - now_ms % self.width_ms
-        earlier = [number for pair in self.iterate_slices() if pair[0] < current_ms for number in pair]
-        later = sum(count for start_ms, count in self.iterate_slices() if start_ms >= current_ms)
-        self.older, self.older_total = earlier or None, sum(earlier[1::2])
-        self.last_start_ms, self.last_count = current_ms, later
+        earlier_pairs = [number for pair in self.iterate_slices() if pair[0] < current_ms for number in pair]
+        later_count = sum(count for start_ms, count in self.iterate_slices() if start_ms >= current_ms)
+        self.older, self.older_total = earlier_pairs or None, sum(earlier_pairs[1::2])
+        self.last_start_ms, self.last_count = current_ms, later_count
 
 
 class SlidingWindows:
-    """The counts of one rule by key. A slice goes when the slice of now is `kept_ms` after it."""
+    """The counts of one rule by key. A slice expires `retention_ms` after its start."""
 
-    __slots__ = ("_start_ms", "_swept", "counts", "kept_ms", "length_ms", "width_ms")
+    __slots__ = ("_start_ms", "_unswept_keys", "counts", "length_ms", "retention_ms", "width_ms")
 
     def __init__(self, length_ms: int, slices: int, *, is_meter: bool) -> None:
         self.length_ms = length_ms
         self.width_ms = -(-length_ms // slices)
-        self.kept_ms = self.width_ms * (slices if is_meter else slices + 1)
+        self.retention_ms = self.width_ms * (slices if is_meter else slices + 1)
         self.counts: dict[str, SlidingWindow] = {}
         self._start_ms = 0
-        self._swept: Iterator[str] = iter(())
+        self._unswept_keys: Iterator[str] = iter(())
 
     def __contains__(self, key: str) -> bool:
         return key in self.counts
@@ -75,82 +76,91 @@ class SlidingWindows:
         return len(self.counts)
 
     def count_used(self, key: str, now_ms: int) -> int:
-        slices = self.counts.get(key)
-        if slices is None:
+        """Return the count of all slices that have not expired."""
+        window = self.counts.get(key)
+        if window is None:
             return 0
-        older = slices.older
-        if (older[0] if older else slices.last_start_ms) + slices.kept_ms <= now_ms:
-            slices.drop_expired(now_ms)
-        elif slices.last_start_ms > now_ms:
-            slices.adjust_to_clock_step(now_ms)
-        return slices.older_total + slices.last_count
+        older = window.older
+        if (older[0] if older else window.last_start_ms) + window.retention_ms <= now_ms:
+            window.drop_expired(now_ms)
+        elif window.last_start_ms > now_ms:
+            window.adjust_to_clock_step(now_ms)
+        return window.older_total + window.last_count
 
     def add(self, key: str, cost: int, now_ms: int, _request_id: str) -> None:
-        slices = self.counts.get(key)
-        if slices is None:
-            self.counts[key] = SlidingWindow(self.width_ms, self.kept_ms, self._start_of(now_ms), cost)
-        elif slices.is_expired(now_ms):
-            # Nothing is counted: a changed width or length applies from here on.
-            slices.width_ms, slices.kept_ms = self.width_ms, self.kept_ms
-            slices.last_start_ms, slices.last_count = self._start_of(now_ms), cost
-            slices.older_total, slices.older = 0, None
-        elif now_ms < slices.last_start_ms + slices.width_ms:
-            slices.last_count += cost  # Also after a step back: the newest slice is never left behind.
+        """Charge the current slice."""
+        window = self.counts.get(key)
+        if window is None:
+            self.counts[key] = SlidingWindow(self.width_ms, self.retention_ms, self._get_slice_start_ms(now_ms), cost)
+        elif window.is_expired(now_ms):
+            # The count has expired, so a changed width or length of the rule applies from here on.
+            window.width_ms, window.retention_ms = self.width_ms, self.retention_ms
+            window.last_start_ms, window.last_count = self._get_slice_start_ms(now_ms), cost
+            window.older_total, window.older = 0, None
+        elif now_ms < window.last_start_ms + window.width_ms:
+            window.last_count += cost  # Also after a backward clock step: the newest slice stays current.
         else:
-            slices.older = [*(slices.older or ()), slices.last_start_ms, slices.last_count]
-            slices.older_total += slices.last_count
-            slices.last_start_ms, slices.last_count = now_ms - now_ms % slices.width_ms, cost
+            window.older = [*(window.older or ()), window.last_start_ms, window.last_count]
+            window.older_total += window.last_count
+            window.last_start_ms, window.last_count = now_ms - now_ms % window.width_ms, cost
 
-    def _start_of(self, now_ms: int) -> int:
-        """The start of the slice of now: one number for all keys, which counts when there are millions."""
+    def _get_slice_start_ms(self, now_ms: int) -> int:
+        """Return the start of the current slice.
+
+        All keys share one int object, which saves memory with millions of keys.
+        """
         start_ms = now_ms - now_ms % self.width_ms
         if start_ms != self._start_ms:
             self._start_ms = start_ms
         return self._start_ms
 
     def get_end_ms(self, key: str, now_ms: int) -> int:
-        """When nothing of today's count is left."""
-        slices = self.counts.get(key)
-        if slices is None or slices.is_expired(now_ms):
+        """Return when the current count has expired completely."""
+        window = self.counts.get(key)
+        if window is None or window.is_expired(now_ms):
             return now_ms + self.length_ms
-        return slices.last_start_ms + slices.kept_ms
+        return window.last_start_ms + window.retention_ms
 
     def get_free_at_ms(self, key: str, required: int, ceiling: int, now_ms: int) -> int:
-        """When there will be room for what is needed, if nobody else comes."""
-        slices = self.counts.get(key)
-        if slices is None:
+        """Return when `required` fits below the ceiling, if nothing else is charged until then."""
+        window = self.counts.get(key)
+        if window is None:
             return now_ms
-        left = slices.older_total + slices.last_count
-        for start_ms, count in slices.iterate_slices():
-            left -= count
-            if left + required <= ceiling:
-                return start_ms + slices.kept_ms
+        remaining_count = window.older_total + window.last_count
+        for start_ms, count in window.iterate_slices():
+            remaining_count -= count
+            if remaining_count + required <= ceiling:
+                return start_ms + window.retention_ms
         return self.get_end_ms(key, now_ms)
 
     def reset(self, key: str) -> None:
         self.counts.pop(key, None)
 
     def evict_idle(self, now_ms: int, *, max_scanned: int) -> list[str]:
-        """Forget keys of which nothing is counted any more. Each call goes on where the last one ended."""
-        some = list(islice(self._swept, max_scanned))
-        if not some:
-            self._swept = iter(list(self.counts))
-            some = list(islice(self._swept, max_scanned))
-        over = [key for key in some if (slices := self.counts.get(key)) is not None and slices.is_expired(now_ms)]
-        for key in over:
+        """Remove up to `max_scanned` expired keys and return them. Each call continues after the last one."""
+        batch = list(islice(self._unswept_keys, max_scanned))
+        if not batch:
+            self._unswept_keys = iter(list(self.counts))
+            batch = list(islice(self._unswept_keys, max_scanned))
+        expired = [key for key in batch if (window := self.counts.get(key)) is not None and window.is_expired(now_ms)]
+        for key in expired:
             del self.counts[key]
-        return over
+        return expired
 
     def keys(self) -> Iterator[str]:
         return iter(self.counts)
 
     def dump_row(self, key: str) -> tuple[int, ...] | None:
-        slices = self.counts.get(key)
-        if slices is None:
+        """Return the numbers of a key for a snapshot: width, retention, then start and count of each slice."""
+        window = self.counts.get(key)
+        if window is None:
             return None
-        return (slices.width_ms, slices.kept_ms, *(number for pair in slices.iterate_slices() for number in pair))
+        return (window.width_ms, window.retention_ms, *(number for pair in window.iterate_slices() for number in pair))
 
     def load_row(self, key: str, numbers: tuple[int, ...]) -> None:
-        width_ms, kept_ms, *pairs = numbers
+        """Restore a key from the numbers of `dump_row`."""
+        width_ms, retention_ms, *pairs = numbers
         *older, last_start_ms, last_count = pairs
-        self.counts[key] = SlidingWindow(width_ms, kept_ms, last_start_ms, last_count, sum(older[1::2]), older or None)
+        self.counts[key] = SlidingWindow(
+            width_ms, retention_ms, last_start_ms, last_count, sum(older[1::2]), older or None
+        )

@@ -1,4 +1,4 @@
-"""Fixed windows: opened by the first charge, with a stored end. The arithmetic of one rule's windows, in memory."""
+"""Fixed windows of one rule, in memory. The first charge opens a window, whose end is stored."""
 
 from collections.abc import Iterator
 from itertools import islice
@@ -7,14 +7,16 @@ import msgspec
 
 
 class FixedWindow(msgspec.Struct, gc=False):
+    """The open window of one key."""
+
     count: int
     end_ms: int
     length_ms: int
-    """The length that it was opened with: a changed length applies from the next window."""
+    """The length that it was opened with. A changed rule applies from the next window."""
 
 
 class FixedWindows:
-    """The windows of one rule by key. A window is over at `end <= now`; an idle key is stored by nobody."""
+    """The windows of one rule by key. A window has ended if `end_ms <= now_ms`. Idle keys use no memory."""
 
     __slots__ = ("length_ms", "windows")
 
@@ -29,37 +31,39 @@ class FixedWindows:
         return len(self.windows)
 
     def count_used(self, key: str, now_ms: int) -> int:
+        """Return the count of the current window; 0 if it has ended."""
         window = self.windows.get(key)
         if window is None or window.end_ms <= now_ms:
             return 0
         if window.end_ms - now_ms > window.length_ms:
-            # Time has stepped back. The window is not over and none is opened; it ends a whole length from now.
+            # The clock stepped back. Keep the window, but let it end at most one length from now.
             window.end_ms = now_ms + window.length_ms
         return window.count
 
     def add(self, key: str, cost: int, now_ms: int, _request_id: str) -> None:
+        """Charge the current window, or open one."""
         window = self.windows.get(key)
         if window is None:
             self.windows[key] = FixedWindow(cost, now_ms + self.length_ms, self.length_ms)
         elif window.end_ms <= now_ms:
-            # Put in anew and not changed in place: so the order of the table is the order of the ends.
+            # Delete and insert instead of changing it, so that the dict stays in the order of ends.
             del self.windows[key]
             self.windows[key] = FixedWindow(cost, now_ms + self.length_ms, self.length_ms)
         else:
             window.count += cost
 
     def get_end_ms(self, key: str, now_ms: int) -> int:
-        """When the count starts again; an idle key is told as a window that would be opened now."""
+        """Return the end of the window; for an idle key, the end of a window that would open now."""
         window = self.windows.get(key)
         if window is None or window.end_ms <= now_ms:
             return now_ms + self.length_ms
         return min(window.end_ms, now_ms + window.length_ms)
 
-    def get_free_at_ms(self, key: str, _needs: int, _ceiling: int, now_ms: int) -> int:
+    def get_free_at_ms(self, key: str, _required: int, _ceiling: int, now_ms: int) -> int:
         return self.get_end_ms(key, now_ms)
 
     def refund(self, key: str, cost: int, end_ms: int) -> bool:
-        """Undo a charge, if the window that it went into is still the one that stands."""
+        """Undo a charge if its window, identified by its end, is still open. Return whether it was undone."""
         window = self.windows.get(key)
         if window is None or window.end_ms != end_ms:
             return False
@@ -70,15 +74,15 @@ class FixedWindows:
         self.windows.pop(key, None)
 
     def evict_idle(self, now_ms: int, *, max_scanned: int) -> list[str]:
-        """Forget windows that are over, from the oldest on."""
-        over: list[str] = []
+        """Remove up to `max_scanned` ended windows, the oldest first, and return their keys."""
+        expired: list[str] = []
         for key, window in islice(self.windows.items(), max_scanned):
             if window.end_ms > now_ms:
                 break
-            over.append(key)
-        for key in over:
+            expired.append(key)
+        for key in expired:
             del self.windows[key]
-        return over
+        return expired
 
     def keys(self) -> Iterator[str]:
         return iter(self.windows)
@@ -89,5 +93,5 @@ class FixedWindows:
 
     def load_row(self, key: str, numbers: tuple[int, ...]) -> None:
         count, end_ms, length_ms = numbers
-        # Most windows have the rule's own length: they share its number, which counts when there are millions.
+        # Most windows have the rule's length. Sharing that int object saves memory with millions of windows.
         self.windows[key] = FixedWindow(count, end_ms, self.length_ms if length_ms == self.length_ms else length_ms)

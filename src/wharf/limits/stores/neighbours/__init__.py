@@ -1,6 +1,7 @@
-"""Counters that the processes of one machine share: they live in one process, and its neighbours ask over a Unix socket.
+"""Counters that the processes of one machine share: one process holds them, the others call it over a Unix socket.
 
-Whoever counts keeps what it answered over its own death; whoever asks is guarded like anybody who asks a store elsewhere.
+`CounterServer` writes changes to disk before it replies. `NeighbourStore` is a remote store and is wrapped by
+`GuardedStore` like any other.
 """
 
 from wharf.limits.stores.neighbours.client import NeighbourStore

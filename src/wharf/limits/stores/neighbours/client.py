@@ -1,7 +1,7 @@
-"""The port of a store whose counters live in another process of this machine.
+"""A store whose counters are in another process of this machine, called over a Unix socket.
 
-Every question is a future; what is asked in one turn of the loop is one write. When the other is gone all of them are lost
-at once, and it is looked for again until it is back. Whoever waits with a bound stands in front of it (`guard`).
+Requests of one event loop pass are sent in one write. When the connection is lost, every pending request fails, and
+the store reconnects periodically. Timeouts are the task of `guard`.
 """
 
 import asyncio
@@ -19,28 +19,35 @@ from wharf.limits.stores.port import RefundReason, StoreUnavailable
 from wharf.world import World
 
 MAX_CACHED_PLANS: Final = 16_384
+"""Limits the memory for encoded plans."""
 MAX_PENDING_REQUESTS: Final = 100_000
+"""Limits the memory for requests without a reply; further requests fail at once."""
 RECONNECT_INTERVAL_S: Final = 0.1
 ResultParser = Callable[[Any], Any]
+"""Turns the value of a reply into the result of the call."""
 
 
 class NeighbourStore:
+    """The client of a `CounterServer`."""
+
     def __init__(self, world: World, path: Path) -> None:
         self._world = world
         self._path = path
-        self._number = 0
-        self._asked: dict[int, tuple[asyncio.Future[Any], ResultParser | None]] = {}
+        self._last_number = 0
+        self._pending: dict[int, tuple[asyncio.Future[Any], ResultParser | None]] = {}
         self._to_send: list[bytes] = []
         self._transport: asyncio.Transport | None = None
-        self._looking: asyncio.Task[None] | None = None
+        self._reconnecting: asyncio.Task[None] | None = None
         self._running: dict[str, StoreCall] = {}
         self._keys: dict[str, tuple[str, ...]] = {}
         self._plans: dict[ChargePlan, bytes] = {}
 
     async def open(self) -> bool:
-        """Connect, and go on looking for who counts. Whether it is there."""
+        """Connect, and keep reconnecting in the background. Return whether the server was reached."""
         is_there = await self._connect()
-        self._looking = self._world.start_task(self._keep_looking(), name="limits: look for who counts")
+        self._reconnecting = self._world.start_task(
+            self._keep_reconnecting(), name="limits: reconnect to the counter server"
+        )
         return is_there
 
     @property
@@ -48,182 +55,211 @@ class NeighbourStore:
         return self._transport is not None
 
     async def close(self) -> None:
-        if self._looking is not None:
-            self._looking.cancel()
-            await asyncio.gather(self._looking, return_exceptions=True)
-        self._send()
+        """Send what is queued and close the connection."""
+        if self._reconnecting is not None:
+            self._reconnecting.cancel()
+            await asyncio.gather(self._reconnecting, return_exceptions=True)
+        self._flush()
         if self._transport is not None:
             self._transport.close()
         self.on_connection_lost()
 
-    async def _keep_looking(self) -> None:
+    async def _keep_reconnecting(self) -> None:
+        """Reconnect periodically while there is no connection."""
         while True:
             await asyncio.sleep(RECONNECT_INTERVAL_S)
             if self._transport is None:
                 await self._connect()
 
     async def _connect(self) -> bool:
+        """Try to connect. Return whether there is a connection."""
         with contextlib.suppress(OSError), open_socket_path(self._path) as name:
             loop = asyncio.get_running_loop()
             transport, _ = await loop.create_unix_connection(lambda: _Connection(self), name)
             self._transport = transport
         return self._transport is not None
 
-    # -- asking ----------------------------------------------------------------------------------------------------
+    # -- sending requests ----------------------------------------------------------------------------------------------------
 
-    def _ask(
-        self, make: Callable[[int], messages.CounterRequest], finish: ResultParser | None = None
+    def _send_request(
+        self, make_request: Callable[[int], messages.CounterRequest], parse_result: ResultParser | None = None
     ) -> "asyncio.Future[Any]":
-        asked: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        if self._transport is None or len(self._asked) >= MAX_PENDING_REQUESTS:
-            asked.set_exception(StoreUnavailable(f"nobody counts at {self._path}"))
-            asked.exception()  # Looked at, so that nobody need wait for it.
-            return asked
-        self._number += 1
-        self._asked[self._number] = (asked, finish)
+        """Send a request and return a future for its result. It fails with `StoreUnavailable`."""
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        if self._transport is None or len(self._pending) >= MAX_PENDING_REQUESTS:
+            future.set_exception(StoreUnavailable(f"no counter server at {self._path}"))
+            future.exception()  # Mark it as retrieved: asyncio logs exceptions that nobody awaits.
+            return future
+        self._last_number += 1
+        self._pending[self._last_number] = (future, parse_result)
         if not self._to_send:
-            asyncio.get_running_loop().call_soon(self._send)
-        self._to_send.append(messages.encode_frame(make(self._number)))
-        return asked
+            asyncio.get_running_loop().call_soon(self._flush)
+        self._to_send.append(messages.encode_frame(make_request(self._last_number)))
+        return future
 
-    def _send(self) -> None:
+    def _flush(self) -> None:
+        """Write all requests of this event loop pass at once."""
         frames, self._to_send = self._to_send, []
         if self._transport is not None and frames:
             self._transport.write(b"".join(frames))
 
     def on_reply(self, frame: bytes) -> None:
-        answer = messages.decode_reply(frame)
-        asked, finish = self._asked.pop(answer.number)
-        if asked.done():
+        """Complete the request that a reply belongs to."""
+        reply = messages.decode_reply(frame)
+        future, parse_result = self._pending.pop(reply.number)
+        if future.done():
             return
-        if answer.error:
-            asked.set_exception(StoreUnavailable(answer.error))
-            asked.exception()
+        if reply.error:
+            future.set_exception(StoreUnavailable(reply.error))
+            future.exception()
         else:
-            asked.set_result(answer.value if finish is None else finish(answer.value))
+            future.set_result(reply.value if parse_result is None else parse_result(reply.value))
 
     def on_connection_lost(self) -> None:
+        """Fail all pending requests."""
         self._transport = None
-        lost, self._asked = self._asked, {}
+        pending, self._pending = self._pending, {}
         self._to_send = []
-        for asked, _ in lost.values():
-            if not asked.done():
-                asked.set_exception(StoreUnavailable("the process that counts has ended"))
-                asked.exception()
+        for future, _ in pending.values():
+            if not future.done():
+                future.set_exception(StoreUnavailable("the connection to the counter server was lost"))
+                future.exception()
 
     # -- deciding --------------------------------------------------------------------------------------------------
 
     def take_now(self, _call: StoreCall) -> TakeResult | None:
-        """Nothing is decided without the other."""
+        """Return `None`: this store cannot decide without its server."""
         return None
 
     async def take(self, call: StoreCall) -> TakeResult:
         return await asyncio.shield(self.start_take(call))
 
     def start_take(self, call: StoreCall) -> "asyncio.Future[TakeResult]":
-        packed = self._packed(call)
+        """Send a take request. Remember admitted requests that hold slots, so that these can be renewed."""
+        encoded_plan = self._encode_plan(call)
 
-        def finish(value: list[Any]) -> TakeResult:
-            taken = messages.decode_result(value)
-            if taken.is_admitted and call.plan.lease_indexes:
+        def parse_result(value: list[Any]) -> TakeResult:
+            """Return the result of the take, and remember admitted requests."""
+            result = messages.decode_result(value)
+            if result.is_admitted and call.plan.lease_indexes:
                 self._running[call.id] = call
-                if taken.keys:
-                    self._keys[call.id] = taken.keys
-            return taken
+                if result.keys:
+                    self._keys[call.id] = result.keys
+            return result
 
-        return self._ask(lambda number: messages.TakeRequest(number, call.id, packed), finish)
+        return self._send_request(lambda number: messages.TakeRequest(number, call.id, encoded_plan), parse_result)
 
-    def _packed(self, call: StoreCall) -> bytes:
+    def _encode_plan(self, call: StoreCall) -> bytes:
+        """Return the encoded plan of a call, from the cache unless a grant changes it."""
         plan = call.plan
         if call.charges is not plan.charges:
-            return messages.encode_plan(call)  # A grant changes a ceiling, and ends by itself.
-        packed = self._plans.get(plan)
-        if packed is None:
+            return messages.encode_plan(call)  # A grant changes a ceiling temporarily.
+        encoded_plan = self._plans.get(plan)
+        if encoded_plan is None:
             if len(self._plans) >= MAX_CACHED_PLANS:
                 self._plans.clear()
-            packed = self._plans[plan] = messages.encode_plan(call)
-        return packed
+            encoded_plan = self._plans[plan] = messages.encode_plan(call)
+        return encoded_plan
 
     async def undo(self, call: StoreCall) -> None:
         self._running.pop(call.id, None)
         self._keys.pop(call.id, None)
-        await asyncio.shield(self._ask(lambda number: messages.UndoRequest(number, call.id)))
+        await asyncio.shield(self._send_request(lambda number: messages.UndoRequest(number, call.id)))
 
     # -- the end of requests ---------------------------------------------------------------------------------------
 
-    def _slots(self, request_id: str, call: StoreCall) -> list[tuple[str, str]]:
+    def _list_slots(self, request_id: str, call: StoreCall) -> list[tuple[str, str]]:
+        """Return rule and key of each concurrency slot of a request."""
         keys = self._keys.get(request_id)
         charges = call.charges
         return [(charges[index].name, keys[index] if keys else charges[index].key) for index in call.plan.lease_indexes]
 
     def start_release(self, request_id: str) -> "list[asyncio.Future[Any]]":
+        """Send a release request without waiting for its reply."""
         call = self._running.pop(request_id, None)
-        slots = [] if call is None else self._slots(request_id, call)
+        slots = [] if call is None else self._list_slots(request_id, call)
         self._keys.pop(request_id, None)
-        return [self._ask(lambda number: messages.ReleaseRequest(number, request_id, slots))]
+        return [self._send_request(lambda number: messages.ReleaseRequest(number, request_id, slots))]
 
     async def release(self, request_id: str) -> None:
-        for asked in self.start_release(request_id):
-            await asyncio.shield(asked)
+        for future in self.start_release(request_id):
+            await asyncio.shield(future)
 
     async def renew(self, request_ids: Iterable[str]) -> int:
-        held = [(of, self._slots(of, call)) for of in request_ids if (call := self._running.get(of)) is not None]
-        revived: int = await asyncio.shield(self._ask(lambda number: messages.RenewRequest(number, held)))
+        """Extend the leases of running requests. Return how many had expired."""
+        slots = [
+            (request_id, self._list_slots(request_id, call))
+            for request_id in request_ids
+            if (call := self._running.get(request_id)) is not None
+        ]
+        revived: int = await asyncio.shield(self._send_request(lambda number: messages.RenewRequest(number, slots)))
         return revived
 
     async def refund(self, request_id: str, reason: RefundReason) -> bool:
+        """Return the primary charge of a request."""
         is_fault = reason is RefundReason.FAULT
         return bool(
-            await asyncio.shield(self._ask(lambda number: messages.RefundRequest(number, request_id, is_fault)))
+            await asyncio.shield(
+                self._send_request(lambda number: messages.RefundRequest(number, request_id, is_fault))
+            )
         )
 
     # -- beside requests -------------------------------------------------------------------------------------------
 
     async def add_usage(self, charges: Iterable[Charge], amount: int) -> None:
-        told = messages.encode_charges(charges)
-        await asyncio.shield(self._ask(lambda number: messages.AddUsageRequest(number, told, amount)))
+        """Charge usage that is known only after the request."""
+        encoded_charges = messages.encode_charges(charges)
+        await asyncio.shield(
+            self._send_request(lambda number: messages.AddUsageRequest(number, encoded_charges, amount))
+        )
 
     async def peek(self, charges: Iterable[Charge]) -> tuple[CounterReading, ...]:
-        told = messages.encode_charges(charges)
-        found: list[list[int]] = await asyncio.shield(self._ask(lambda number: messages.PeekRequest(number, told)))
+        """Read counters."""
+        encoded_charges = messages.encode_charges(charges)
+        found: list[list[int]] = await asyncio.shield(
+            self._send_request(lambda number: messages.PeekRequest(number, encoded_charges))
+        )
         return tuple(CounterReading(used, end_ms) for used, end_ms in found)
 
     async def reset(self, charges: Iterable[Charge]) -> None:
-        told = messages.encode_charges(charges)
-        await asyncio.shield(self._ask(lambda number: messages.ResetRequest(number, told)))
+        encoded_charges = messages.encode_charges(charges)
+        await asyncio.shield(self._send_request(lambda number: messages.ResetRequest(number, encoded_charges)))
 
     async def ban(self, subject: str, until_ms: int) -> None:
-        await asyncio.shield(self._ask(lambda number: messages.BanRequest(number, subject, until_ms)))
+        await asyncio.shield(self._send_request(lambda number: messages.BanRequest(number, subject, until_ms)))
 
     async def get_ban_end_ms(self, subject: str) -> int:
-        return int(await asyncio.shield(self._ask(lambda number: messages.BanEndRequest(number, subject))))
+        return int(await asyncio.shield(self._send_request(lambda number: messages.BanEndRequest(number, subject))))
 
     async def read_overrides(self, known_version: int) -> tuple[int, Mapping[str, bytes]] | None:
+        """Return the overrides and their version, or `None` if the version is `known_version`."""
         found: tuple[int, Mapping[str, bytes]] | None = await asyncio.shield(
-            self._ask(lambda number: messages.ReadOverridesRequest(number, known_version))
+            self._send_request(lambda number: messages.ReadOverridesRequest(number, known_version))
         )
         return found
 
     async def write_override(self, name: str, value: bytes | None) -> None:
-        await asyncio.shield(self._ask(lambda number: messages.WriteOverrideRequest(number, name, value)))
+        await asyncio.shield(self._send_request(lambda number: messages.WriteOverrideRequest(number, name, value)))
 
     async def check(self) -> None:
-        await asyncio.shield(self._ask(messages.HelloRequest))
+        await asyncio.shield(self._send_request(messages.HelloRequest))
 
     async def set_rules(self, _rules: RuleSet) -> None:
-        """The other reads the rules from the same file."""
+        """Clear the cache. The server reads the rules from the same file."""
         self._plans.clear()
 
-    # -- quota for later, which is not taken here ------------------------------------------------------------------
+    # -- quota leases, which this store does not support ------------------------------------------------------------------
 
-    def record_admission(self, call: StoreCall, taken: TakeResult) -> None:
-        raise AssertionError(f"{call.id} was admitted by quota that is not taken here: {taken.now_ms}")
+    def record_admission(self, call: StoreCall, result: TakeResult) -> None:
+        raise AssertionError(f"quota leases are not supported here: call {call.id} at {result.now_ms}")
 
     async def return_quota(self, charge: Charge, _amount: int, _end_ms: int, _lease_id: str) -> bool:
-        raise AssertionError(f"quota of {charge.key} is not taken here")
+        raise AssertionError(f"quota leases are not supported here: key {charge.key}")
 
 
 class _Connection(asyncio.Protocol):
+    """The connection to the server."""
+
     def __init__(self, store: NeighbourStore) -> None:
         self._store = store
         self._buffer = bytearray()
@@ -236,6 +272,7 @@ class _Connection(asyncio.Protocol):
         self._store.on_connection_lost()
 
     def data_received(self, data: bytes) -> None:
+        """Pass complete replies to the store. Close the connection if the data is invalid."""
         self._buffer += data
         try:
             for frame in messages.split_frames(self._buffer):

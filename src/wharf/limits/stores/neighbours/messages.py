@@ -1,8 +1,7 @@
-"""What neighbours say to each other: frames of a length and a message. Both are the same program, so the form has no age.
+"""The messages between neighbour processes and the counter server: frames of a length and a msgpack value.
 
-A plan is packed once and known again by its bytes, on both sides. Nothing of a rule is sent but its name.
-
-The names of Unix sockets, which must be short though their folders may lie deep.
+Both sides run the same version, so the format has no version number. A plan is encoded once and recognized by its
+bytes on both sides. Rules are sent by name only.
 """
 
 import contextlib
@@ -19,6 +18,7 @@ from wharf.limits.core.store_calls import StoreCall, TakeResult
 
 LENGTH_BYTES: Final = 4
 MAX_FRAME_BYTES: Final = 1 << 24
+"""Longer frames are treated as an error of the sender, so that they cannot fill the memory."""
 
 
 class WireCharge(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -35,9 +35,11 @@ class WireCharge(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class WirePlan(msgspec.Struct, frozen=True, array_like=True):
+    """A charge plan, with what a store needs of it."""
+
     charges: tuple[WireCharge, ...]
     bucket_charge: WireCharge | None
-    """Where it is none of the charges."""
+    """Set only if it is not one of the charges."""
     lease_indexes: tuple[int, ...]
     bounded_indexes: tuple[int, ...]
     ban_subject: str
@@ -46,74 +48,98 @@ class WirePlan(msgspec.Struct, frozen=True, array_like=True):
 
 
 class TakeRequest(msgspec.Struct, frozen=True, array_like=True, tag="t", gc=False):
+    """Check and charge."""
+
     number: int
     id: str
     plan: bytes
 
 
 class ReleaseRequest(msgspec.Struct, frozen=True, array_like=True, tag="r", gc=False):
+    """End a request."""
+
     number: int
     id: str
     slots: list[tuple[str, str]]
-    """Rule and key of each, for a counting process that began after the request."""
+    """Rule and key of each slot, for a server that was restarted after the request began."""
 
 
 class RenewRequest(msgspec.Struct, frozen=True, array_like=True, tag="n"):
+    """Extend the leases of requests."""
+
     number: int
     held: list[tuple[str, list[tuple[str, str]]]]
 
 
 class RefundRequest(msgspec.Struct, frozen=True, array_like=True, tag="g", gc=False):
+    """Return the primary charge of a request."""
+
     number: int
     id: str
     is_fault: bool
 
 
 class UndoRequest(msgspec.Struct, frozen=True, array_like=True, tag="u", gc=False):
+    """Undo the charges of a request."""
+
     number: int
     id: str
 
 
 class AddUsageRequest(msgspec.Struct, frozen=True, array_like=True, tag="s"):
+    """Charge usage that is known only after the request."""
+
     number: int
     charges: list[WireCharge]
     amount: int
 
 
 class PeekRequest(msgspec.Struct, frozen=True, array_like=True, tag="p"):
+    """Read counters."""
+
     number: int
     charges: list[WireCharge]
 
 
 class ResetRequest(msgspec.Struct, frozen=True, array_like=True, tag="z"):
+    """Set counters to 0."""
+
     number: int
     charges: list[WireCharge]
 
 
 class BanRequest(msgspec.Struct, frozen=True, array_like=True, tag="b", gc=False):
+    """Ban a subject."""
+
     number: int
     subject: str
     until_ms: int
 
 
 class BanEndRequest(msgspec.Struct, frozen=True, array_like=True, tag="i", gc=False):
+    """Read when a ban ends."""
+
     number: int
     subject: str
 
 
 class ReadOverridesRequest(msgspec.Struct, frozen=True, array_like=True, tag="o", gc=False):
+    """Read the overrides of operators."""
+
     number: int
     known_version: int
 
 
 class WriteOverrideRequest(msgspec.Struct, frozen=True, array_like=True, tag="w", gc=False):
+    """Store or delete an override."""
+
     number: int
     name: str
     value: bytes | None
 
 
 class HelloRequest(msgspec.Struct, frozen=True, array_like=True, tag="h", gc=False):
-    """Whether somebody is there."""
+    """Check whether the server replies."""
 
     number: int
 
@@ -136,8 +162,10 @@ CounterRequest = (
 
 
 class CounterReply(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The reply to a request."""
+
     number: int
-    value: Any  # What was asked for says which kind it is.
+    value: Any  # Its type depends on the request.
     error: str = ""
     """Why there is no value."""
 
@@ -149,29 +177,31 @@ decode_plan: Final = msgspec.msgpack.Decoder(WirePlan).decode
 
 
 def encode_frame(value: CounterRequest | CounterReply) -> bytes:
+    """Return the length and the encoded message."""
     data = _encode(value)
     return len(data).to_bytes(LENGTH_BYTES, "big") + data
 
 
 class FrameTooLong(Exception):
-    """These are no frames of ours."""
+    """A frame is longer than allowed, so the data is not from a neighbour."""
 
 
 def split_frames(buffer: bytearray) -> Iterator[bytes]:
-    """The frames that are whole; they are taken out of the buffer. Raises FrameTooLong."""
-    at, end = 0, len(buffer)
-    while end - at >= LENGTH_BYTES:
-        size = int.from_bytes(buffer[at : at + LENGTH_BYTES], "big")
+    """Yield the complete frames and remove them from the buffer. Raises `FrameTooLong`."""
+    offset, length = 0, len(buffer)
+    while length - offset >= LENGTH_BYTES:
+        size = int.from_bytes(buffer[offset : offset + LENGTH_BYTES], "big")
         if size > MAX_FRAME_BYTES:
             raise FrameTooLong
-        if end - at - LENGTH_BYTES < size:
+        if length - offset - LENGTH_BYTES < size:
             break
-        yield bytes(buffer[at + LENGTH_BYTES : at + LENGTH_BYTES + size])
-        at += LENGTH_BYTES + size
-    del buffer[:at]
+        yield bytes(buffer[offset + LENGTH_BYTES : offset + LENGTH_BYTES + size])
+        offset += LENGTH_BYTES + size
+    del buffer[:offset]
 
 
 def encode_charge(charge: Charge) -> WireCharge:
+    """Return a charge in the form of the wire."""
     return WireCharge(
         charge.name,
         charge.key,
@@ -189,13 +219,14 @@ def encode_charges(charges: Iterable[Charge]) -> list[WireCharge]:
 
 
 def encode_plan(call: StoreCall) -> bytes:
+    """Return the encoded plan of a call, with the call's ceilings."""
     plan = call.plan
-    shown = encode_charge(plan.bucket_charge) if plan.is_free else None
+    bucket_charge = encode_charge(plan.bucket_charge) if plan.is_free else None
     charges = tuple(encode_charge(charge) for charge in call.charges)
     return _encode(
         WirePlan(
             charges,
-            shown,
+            bucket_charge,
             plan.lease_indexes,
             plan.bounded_indexes,
             plan.ban_subject,
@@ -206,6 +237,7 @@ def encode_plan(call: StoreCall) -> bytes:
 
 
 def encode_result(result: TakeResult) -> list[Any]:
+    """Return a result as a list, which `decode_result` reads."""
     return [
         result.is_admitted,
         result.now_ms,
@@ -221,13 +253,19 @@ def encode_result(result: TakeResult) -> list[Any]:
 
 
 def decode_result(value: list[Any]) -> TakeResult:
-    admitted, now_ms, befores, hits, free_at_ms, keys, *rest = value
-    return TakeResult(admitted, now_ms, tuple(befores), tuple(hits), tuple(free_at_ms), tuple(keys), *rest)
+    """Return the result that `encode_result` encoded."""
+    is_admitted, now_ms, counts_before, hit_indexes, free_at_ms, keys, *rest = value
+    return TakeResult(
+        is_admitted, now_ms, tuple(counts_before), tuple(hit_indexes), tuple(free_at_ms), tuple(keys), *rest
+    )
 
 
 @contextlib.contextmanager
 def open_socket_path(path: Path) -> Iterator[str]:
-    """A name for this socket by way of its open folder, good while this lasts."""
+    """Yield a short name for a socket through its open folder, valid inside the context.
+
+    The name of a Unix socket may have about 100 characters; folders can be deeper than that.
+    """
     folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         yield f"/proc/self/fd/{folder}/{path.name}"

@@ -1,6 +1,6 @@
-"""The process that counts, for its neighbours on the machine: a Unix socket in front of the store in memory.
+"""The process that holds the counters of a machine: a Unix socket in front of the store in memory.
 
-Nobody is told an answer before what it changed would outlive this process. It decides nothing that the counters do not.
+A reply is sent only after the change that it reports is in the change log. All decisions are made by the counters.
 """
 
 import asyncio
@@ -26,14 +26,18 @@ from wharf.limits.stores.port import UnsuitableStore
 log = logging.getLogger(__name__)
 
 MAX_CACHED_PLANS: Final = 16_384
+"""Limits the memory for decoded plans; a full cache is cleared."""
 MAX_OVERRIDES: Final = 200_000
+"""Limits the memory for overrides; further ones are ignored."""
 
 
 class RulesMismatch(Exception):
-    """A neighbour counts by rules that are not in force here; it will not for long."""
+    """A neighbour uses a rule that does not exist here: one of the two has not reloaded its rules yet."""
 
 
 class CounterServer:
+    """Serves the counters of this process to other processes of the machine."""
+
     def __init__(self, store: MemoryStore, path: Path) -> None:
         self.connections: Final[set[asyncio.Transport]] = set()
         self._store = store
@@ -41,30 +45,33 @@ class CounterServer:
         self._path = path
         self._server: asyncio.Server | None = None
         self._plans: dict[bytes, tuple[ChargePlan, BanRules]] = {}
-        self._plans_of = -1
-        self._board: dict[str, bytes] = {}
-        self._board_version = 0
+        self._plans_version = -1
+        self._overrides: dict[str, bytes] = {}
+        self._overrides_version = 0
 
     async def open(self) -> None:
-        """Listen. Raises UnsuitableStore where somebody counts already."""
+        """Listen. Raises `UnsuitableStore` if another process already listens on the socket."""
         with open_socket_path(self._path) as name:
             if self._path.exists():
                 with socket.socket(socket.AF_UNIX) as probe:
                     try:
                         probe.connect(name)
                     except OSError:
-                        self._path.unlink()  # Of a process that was killed.
+                        self._path.unlink()  # It belongs to a process that was killed.
                     else:
-                        raise UnsuitableStore(f"another process counts at {self._path} already")
-            before = os.umask(0o177)
+                        raise UnsuitableStore(f"another counter server already listens at {self._path}")
+            previous_umask = os.umask(0o177)
             try:
-                self._server = await asyncio.get_running_loop().create_unix_server(lambda: _Neighbour(self), name)
+                self._server = await asyncio.get_running_loop().create_unix_server(
+                    lambda: _NeighbourConnection(self), name
+                )
             finally:
-                os.umask(before)
+                os.umask(previous_umask)
         if isinstance(self._counters, TrackedCounters):
             self._counters.on_change = lambda: asyncio.get_running_loop().call_soon(self._store.write_changes)
 
     async def close(self) -> None:
+        """Stop listening, remove the socket and close all connections."""
         if isinstance(self._counters, TrackedCounters):
             self._counters.on_change = None
         if self._server is not None:
@@ -73,43 +80,47 @@ class CounterServer:
         for transport in list(self.connections):
             transport.close()
 
-    # -- the board of this process ---------------------------------------------------------------------------------
+    # -- overrides of operators ---------------------------------------------------------------------------------
 
     async def read_overrides(self, known_version: int) -> tuple[int, Mapping[str, bytes]] | None:
-        return None if self._board_version == known_version else (self._board_version, dict(self._board))
+        return None if self._overrides_version == known_version else (self._overrides_version, dict(self._overrides))
 
     async def write_override(self, name: str, value: bytes | None) -> None:
-        self._put_on_board(name, value)
+        self._set_override(name, value)
 
-    def _put_on_board(self, name: str, value: bytes | None) -> None:
+    def _set_override(self, name: str, value: bytes | None) -> None:
+        """Store or delete an override and increase the version."""
         if value is None:
-            self._board.pop(name, None)
-        elif len(self._board) < MAX_OVERRIDES or name in self._board:
-            self._board[name] = value
-        self._board_version += 1
+            self._overrides.pop(name, None)
+        elif len(self._overrides) < MAX_OVERRIDES or name in self._overrides:
+            self._overrides[name] = value
+        self._overrides_version += 1
 
-    # -- answering -------------------------------------------------------------------------------------------------
+    # -- replies -------------------------------------------------------------------------------------------------
 
     def answer_frames(self, frames: list[bytes]) -> bytes:
-        parts = [messages.encode_frame(self._answer(messages.decode_request(frame))) for frame in frames]
+        """Execute the requests of some frames, write the changes, and return the encoded replies."""
+        parts = [messages.encode_frame(self._build_reply(messages.decode_request(frame))) for frame in frames]
         self._store.write_changes()
         return b"".join(parts)
 
-    def _answer(self, message: messages.CounterRequest) -> messages.CounterReply:
+    def _build_reply(self, message: messages.CounterRequest) -> messages.CounterReply:
+        """Execute one request and return its reply."""
         try:
-            return messages.CounterReply(message.number, self._value(message))
+            return messages.CounterReply(message.number, self._execute(message))
         except RulesMismatch as problem:
             return messages.CounterReply(message.number, None, str(problem))
 
-    def _value(self, message: messages.CounterRequest) -> Any:  # The value of an answer is known by its question.
+    def _execute(self, message: messages.CounterRequest) -> Any:  # The type of the value depends on the request.
+        """Execute one request and return its value."""
         counters, now_ms = self._counters, self._store.now_ms()
         match message:
             case messages.TakeRequest():
-                plan, ban = self._plan(message.plan)
+                plan, ban = self._get_plan(message.plan)
                 return messages.encode_result(counters.take(StoreCall(message.id, plan, plan.charges, ban), now_ms))
             case messages.ReleaseRequest():
                 if not counters.release(message.id, now_ms):
-                    for table, key in self._slots(message.slots):
+                    for table, key in self._find_leases(message.slots):
                         table.release(key, message.id)
                 return None
             case messages.RenewRequest():
@@ -117,18 +128,18 @@ class CounterServer:
             case messages.RefundRequest():
                 return counters.refund(message.id, now_ms, is_fault=message.is_fault)
             case messages.UndoRequest():
-                # What secondary limits were charged stays: a caller may be refused for it, and never gets more.
+                # Secondary charges stay: the caller may be refused earlier, but never exceeds a limit.
                 counters.refund(message.id, now_ms, is_fault=False)
                 counters.release(message.id, now_ms)
                 return None
             case messages.AddUsageRequest():
-                counters.add_usage(self._charges(message.charges), message.amount, now_ms)
+                counters.add_usage(self._build_charges(message.charges), message.amount, now_ms)
                 return None
             case messages.PeekRequest():
-                charges = self._charges(message.charges)
+                charges = self._build_charges(message.charges)
                 return [[reading.used, reading.end_ms] for reading in counters.peek(charges, now_ms)]
             case messages.ResetRequest():
-                counters.reset(self._charges(message.charges))
+                counters.reset(self._build_charges(message.charges))
                 return None
             case messages.BanRequest():
                 counters.ban(message.subject, message.until_ms)
@@ -137,89 +148,100 @@ class CounterServer:
                 record = counters.bans.get(message.subject)
                 return record.banned_until_ms if record is not None and record.is_banned(now_ms) else 0
             case messages.ReadOverridesRequest():
-                is_known = message.known_version == self._board_version
-                return None if is_known else [self._board_version, self._board]
+                is_known = message.known_version == self._overrides_version
+                return None if is_known else [self._overrides_version, self._overrides]
             case messages.WriteOverrideRequest():
-                self._put_on_board(message.name, message.value)
+                self._set_override(message.name, message.value)
                 return None
             case messages.HelloRequest():
                 return None
 
     def _renew(self, request_id: str, slots: list[tuple[str, str]], now_ms: int) -> int:
+        """Extend the leases of a request, also of one that began before this process was restarted."""
         if self._counters.is_running(request_id):
             return self._counters.renew([request_id], now_ms)
-        return sum(table.renew(key, request_id, now_ms) for table, key in self._slots(slots))
+        return sum(table.renew(key, request_id, now_ms) for table, key in self._find_leases(slots))
 
-    def _slots(self, slots: list[tuple[str, str]]) -> list[tuple[ConcurrencyLeases, str]]:
+    def _find_leases(self, slots: list[tuple[str, str]]) -> list[tuple[ConcurrencyLeases, str]]:
+        """Return the lease tables of these rules, with the keys."""
         tables = self._counters.tables
         return [(table, key) for name, key in slots if isinstance(table := tables.get(name), ConcurrencyLeases)]
 
-    def _plan(self, packed: bytes) -> tuple[ChargePlan, BanRules]:
-        if self._plans_of != self._counters.rules_version or len(self._plans) >= MAX_CACHED_PLANS:
-            self._plans_of, self._plans = self._counters.rules_version, {}
-        found = self._plans.get(packed)
-        if found is None:
-            told = messages.decode_plan(packed)
-            charges = self._charges(told.charges)
+    def _get_plan(self, encoded_plan: bytes) -> tuple[ChargePlan, BanRules]:
+        """Return the decoded plan and ban rules, from the cache unless the rules changed."""
+        if self._plans_version != self._counters.rules_version or len(self._plans) >= MAX_CACHED_PLANS:
+            self._plans_version, self._plans = self._counters.rules_version, {}
+        cached = self._plans.get(encoded_plan)
+        if cached is None:
+            wire_plan = messages.decode_plan(encoded_plan)
+            charges = self._build_charges(wire_plan.charges)
             plan = ChargePlan(
                 endpoint="",
                 interface=Interface.REST,
                 resource="",
-                bucket_charge=charges[0] if told.bucket_charge is None else self._charge(told.bucket_charge),
+                bucket_charge=charges[0]
+                if wire_plan.bucket_charge is None
+                else self._build_charge(wire_plan.bucket_charge),
                 charges=charges,
                 meter_charges=(),
-                lease_indexes=told.lease_indexes,
-                ban_subject=told.ban_subject,
-                is_ban_shadow=told.is_ban_shadow,
-                is_free=told.bucket_charge is not None,
-                bounded_indexes=told.bounded_indexes,
+                lease_indexes=wire_plan.lease_indexes,
+                ban_subject=wire_plan.ban_subject,
+                is_ban_shadow=wire_plan.is_ban_shadow,
+                is_free=wire_plan.bucket_charge is not None,
+                bounded_indexes=wire_plan.bounded_indexes,
                 max_objects=None,
                 is_cost_hidden=False,
             )
-            found = self._plans[packed] = (plan, told.ban_rules)
-        return found
+            cached = self._plans[encoded_plan] = (plan, wire_plan.ban_rules)
+        return cached
 
-    def _charges(self, told: tuple[messages.WireCharge, ...] | list[messages.WireCharge]) -> tuple[Charge, ...]:
-        return tuple(map(self._charge, told))
+    def _build_charges(
+        self, wire_charges: tuple[messages.WireCharge, ...] | list[messages.WireCharge]
+    ) -> tuple[Charge, ...]:
+        return tuple(map(self._build_charge, wire_charges))
 
-    def _charge(self, told: messages.WireCharge) -> Charge:
-        rule = self._counters.get_rule(told.name)
+    def _build_charge(self, wire_charge: messages.WireCharge) -> Charge:
+        """Return the charge with the rule of that name. Raises `RulesMismatch`."""
+        rule = self._counters.get_rule(wire_charge.name)
         if rule is None:
-            raise RulesMismatch(f"there is no rule {told.name} where counters are: rules are being changed")
+            raise RulesMismatch(f"the counter server has no rule {wire_charge.name}: it has not reloaded its rules yet")
         return Charge(
             rule,
-            rule.name,  # One text for all keys of it.
-            told.key,
-            told.ceiling,
-            told.cost,
-            told.required,
-            told.is_enforced,
-            told.overflow_key,
-            told.owner,
+            rule.name,  # Share one string object for all keys of the rule.
+            wire_charge.key,
+            wire_charge.ceiling,
+            wire_charge.cost,
+            wire_charge.required,
+            wire_charge.is_enforced,
+            wire_charge.overflow_key,
+            wire_charge.owner,
         )
 
 
-class _Neighbour(asyncio.Protocol):
-    def __init__(self, place: CounterServer) -> None:
-        self._place = place
+class _NeighbourConnection(asyncio.Protocol):
+    """A connection of a neighbour process."""
+
+    def __init__(self, server: CounterServer) -> None:
+        self._counter_server = server
         self._buffer = bytearray()
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # A stream's transport is one.
-        self._place.connections.add(self._transport)
+        self._counter_server.connections.add(self._transport)
 
     def connection_lost(self, _problem: Exception | None) -> None:
         if self._transport is not None:
-            self._place.connections.discard(self._transport)
+            self._counter_server.connections.discard(self._transport)
 
     def data_received(self, data: bytes) -> None:
+        """Execute complete requests and send the replies. Close the connection if the data is invalid."""
         assert self._transport is not None
         self._buffer += data
         try:
             frames = list(messages.split_frames(self._buffer))
             if frames:
-                self._transport.write(self._place.answer_frames(frames))
+                self._transport.write(self._counter_server.answer_frames(frames))
         except (messages.FrameTooLong, msgspec.DecodeError) as problem:
-            log.warning("a neighbour sent what is not understood, and is cut off: %s", problem)
+            log.warning("closing neighbour connection: invalid message error=%s", problem)
             self._transport.close()

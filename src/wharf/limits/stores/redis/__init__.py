@@ -1,6 +1,7 @@
-"""The store that processes share: counters on Redis, alone, with Sentinel, or as a cluster.
+"""The store that several machines share: counters on a Redis server, with Sentinel, or on a Redis cluster.
 
-Redis is asked in batches by one script. No command is ever cancelled in flight, and no error of its library leaves here.
+One script executes batches of operations. No command is cancelled while it runs, and errors of the Redis library are
+translated to `StoreUnavailable`.
 """
 
 from wharf.limits.stores.redis.records import RedisRecords

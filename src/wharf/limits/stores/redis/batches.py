@@ -1,6 +1,6 @@
-"""Decisions that come at once go together: what waits when a lane is free is one batch, one command, one round trip.
+"""Combines operations that wait at the same time into one batch: one command and one round trip.
 
-Callers hold futures. A caller that leaves takes nothing with it: the batch goes on, and its answers are settled.
+Callers hold futures. If a caller is cancelled, its batch still runs, and its result is settled later.
 """
 
 import asyncio
@@ -19,17 +19,22 @@ _ARRAY_16: Final = b"\xdc"
 _decode: Final = msgspec.msgpack.Decoder().decode
 
 
-class _Asked(msgspec.Struct, eq=False, gc=False):
+class _PendingOperation(msgspec.Struct, eq=False, gc=False):
+    """An operation that waits for its batch, or for its reply."""
+
     op: bytes
     key: str
     node: str
-    """What is asked of one node goes together."""
-    settles: bool
-    finish: Callable[[Any], Any] | None
-    answer: "asyncio.Future[Any]"
+    """Operations for the same node share a batch."""
+    is_settling: bool
+    """Whether it only refunds or releases, and so may run when the memory of Redis is full."""
+    parse_result: Callable[[Any], Any] | None
+    future: "asyncio.Future[Any]"
 
 
 class OperationBatches:
+    """The queues of operations, one for each node."""
+
     def __init__(
         self, link: RedisLink, settings: RedisSettings, world: World, clock: Callable[[], int] | None = None
     ) -> None:
@@ -37,10 +42,10 @@ class OperationBatches:
         self._settings = settings
         self._world = world
         self._clock = clock
-        self._waiting: dict[str, deque[_Asked]] = {}
-        self._busy: dict[str, int] = {}
-        self._lanes: set[asyncio.Task[None]] = set()
-        self._remembered = str(settings.result_ttl_ms)
+        self._waiting: dict[str, deque[_PendingOperation]] = {}
+        self._sender_counts: dict[str, int] = {}
+        self._senders: set[asyncio.Task[None]] = set()
+        self._result_ttl_ms = str(settings.result_ttl_ms)
         self._is_closed = False
         self.sent_batches = 0
 
@@ -51,76 +56,82 @@ class OperationBatches:
         *,
         node: str = "",
         is_settling: bool = False,
-        finish: Callable[[Any], Any] | None = None,
+        parse_result: Callable[[Any], Any] | None = None,
     ) -> "asyncio.Future[Any]":
-        """Ask with the next batch. The future ends with the answer, with StoreUnavailable, or with StoreFull."""
-        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        """Queue an operation. The future ends with its result, `StoreUnavailable` or `StoreFull`."""
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         if self._is_closed:
-            answer.set_exception(StoreUnavailable("the store is closed"))
-            return answer
+            future.set_exception(StoreUnavailable("the store is closed"))
+            return future
         queue = self._waiting.get(node)
         if queue is None:
             queue = self._waiting[node] = deque()
-        queue.append(_Asked(op, key, node, is_settling, finish, answer))
-        if self._busy.get(node, 0) < self._settings.max_parallel_batches:
-            self._busy[node] = self._busy.get(node, 0) + 1
-            lane = self._world.start_task(self._drain(node, queue), name="limits: ask Redis")
-            self._lanes.add(lane)
-            lane.add_done_callback(self._lanes.discard)
-        return answer
+        queue.append(_PendingOperation(op, key, node, is_settling, parse_result, future))
+        if self._sender_counts.get(node, 0) < self._settings.max_parallel_batches:
+            self._sender_counts[node] = self._sender_counts.get(node, 0) + 1
+            sender = self._world.start_task(self._send_queue(node, queue), name="limits: call Redis")
+            self._senders.add(sender)
+            sender.add_done_callback(self._senders.discard)
+        return future
 
     async def close(self) -> None:
-        """Ask no more; what is under way is waited for, and ends by its own time-out at the latest."""
+        """Accept no more operations and wait for the running batches, which end by their own timeout at the latest."""
         self._is_closed = True
-        while self._lanes:
-            await asyncio.wait(set(self._lanes))
+        while self._senders:
+            await asyncio.wait(set(self._senders))
 
-    async def _drain(self, node: str, queue: deque[_Asked]) -> None:
+    async def _send_queue(self, node: str, queue: deque[_PendingOperation]) -> None:
+        """Send batches until the queue of a node is empty."""
         try:
             while queue:
                 batch = [queue.popleft() for _ in range(min(len(queue), self._settings.max_batch_size))]
-                await self._send(batch)
+                await self._send_batch(batch)
         finally:
-            self._busy[node] -= 1
-            if not self._busy[node]:
-                del self._busy[node]
+            self._sender_counts[node] -= 1
+            if not self._sender_counts[node]:
+                del self._sender_counts[node]
                 if not queue:
                     self._waiting.pop(node, None)
 
-    async def _send(self, batch: list[_Asked]) -> None:
-        all_settle = all(asked.settles for asked in batch)
+    async def _send_batch(self, batch: list[_PendingOperation]) -> None:
+        """Send one batch and complete its futures."""
+        all_settle = all(operation.is_settling for operation in batch)
         try:
-            answers = await self._run(SETTLE_SCRIPT if all_settle else TAKE_SCRIPT, batch)
-        except StoreFull as full:
-            # Nothing has happened. What gives back may be done all the same, by itself.
-            settling = [asked for asked in batch if asked.settles]
-            _fail([asked for asked in batch if not asked.settles], full)
+            results = await self._execute(SETTLE_SCRIPT if all_settle else TAKE_SCRIPT, batch)
+        except StoreFull as error:
+            # Nothing was executed. Settling operations may run with full memory, in a batch of their own.
+            settling = [operation for operation in batch if operation.is_settling]
+            _fail([operation for operation in batch if not operation.is_settling], error)
             if settling and not all_settle:
-                await self._send(settling)
+                await self._send_batch(settling)
             elif settling:
-                _fail(settling, full)
+                _fail(settling, error)
             return
-        except StoreUnavailable as lost:
-            _fail(batch, lost)
+        except StoreUnavailable as error:
+            _fail(batch, error)
             return
-        for asked, answer in zip(batch, answers, strict=True):
-            if asked.answer.done():
+        for operation, result in zip(batch, results, strict=True):
+            if operation.future.done():
                 continue
             try:
-                asked.answer.set_result(answer if asked.finish is None else asked.finish(answer))
-            except StoreUnavailable as lost:
-                asked.answer.set_exception(lost)
+                operation.future.set_result(
+                    result if operation.parse_result is None else operation.parse_result(result)
+                )
+            except StoreUnavailable as error:
+                operation.future.set_exception(error)
 
-    async def _run(self, text: str, batch: list[_Asked]) -> list[Any]:
+    async def _execute(self, script: str, batch: list[_PendingOperation]) -> list[Any]:
+        """Run the script over a batch and return the results in order."""
         self.sent_batches += 1
-        ops = b"".join((_ARRAY_16, len(batch).to_bytes(2, "big"), *[asked.op for asked in batch]))
+        ops = b"".join((_ARRAY_16, len(batch).to_bytes(2, "big"), *[operation.op for operation in batch]))
         now = "" if self._clock is None else str(self._clock())
-        answers: list[Any] = _decode(await self._link.run_script(text, batch[0].key, [now, ops, self._remembered]))
-        return answers
+        results: list[Any] = _decode(await self._link.run_script(script, batch[0].key, [now, ops, self._result_ttl_ms]))
+        return results
 
 
-def _fail(batch: list[_Asked], problem: StoreUnavailable) -> None:
-    for asked in batch:
-        if not asked.answer.done():
-            asked.answer.set_exception(problem)
-            asked.answer.exception()  # Whoever waits is told; if nobody does any more, that is no news.
+def _fail(batch: list[_PendingOperation], problem: StoreUnavailable) -> None:
+    """Fail all operations of a batch."""
+    for operation in batch:
+        if not operation.future.done():
+            operation.future.set_exception(problem)
+            operation.future.exception()  # Mark it as retrieved: asyncio logs exceptions that nobody awaits.

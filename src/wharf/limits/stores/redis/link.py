@@ -1,6 +1,7 @@
-"""The way to Redis: one command runs the script over a batch. Errors of its library end here as StoreLost.
+"""The connection to Redis. One command runs the script over a batch of operations; errors become `StoreUnavailable`.
 
-Nothing here is cancelled in flight: whoever awaits `run` is a task of the batches, which lives until it is answered.
+Nothing here is cancelled while it runs: only tasks of `OperationBatches` await `run_script`, and they live until the
+reply.
 """
 
 import contextlib
@@ -21,75 +22,91 @@ from wharf.limits.stores.redis.settings import RedisKind, RedisSettings
 
 SCRIPT_SOURCE: Final = files(__package__).joinpath("counters.lua").read_text("utf-8")
 TAKE_SCRIPT: Final = f"#!lua\n{SCRIPT_SOURCE}"
-"""Refused whole when memory is full: then nothing of it has happened."""
+"""The script for batches with charges. Redis rejects it completely if its memory is full."""
 SETTLE_SCRIPT: Final = f"#!lua flags=allow-oom\n{SCRIPT_SOURCE}"
-"""What gives back and releases must work when memory is full."""
+"""The same script for batches that only refund and release, which must work with full memory too."""
 MIN_REDIS_VERSION: Final = 7
+"""Older versions do not support script flags."""
 VERSION_FIELD: Final = "version"
+"""The field of the overrides hash that holds its version."""
 
 
 class RedisLink:
+    """The client of one Redis server, Sentinel group or cluster."""
+
     def __init__(self, settings: RedisSettings) -> None:
         self._settings = settings
         self._client: Any = None  # Redis and RedisCluster share no base with the calls used here.
         self._sentinel: Sentinel | None = None
         self._hashes: dict[str, str] = {}
-        self._is_fit = False
+        self._has_checked_suitability = False
         self.run_id: str = ""
         self.restarts = 0
-        """How often another server, or the same one restarted, was found behind the address."""
+        """How often another or a restarted server was found at the address."""
         self.replica_shortages = 0
+        """How often fewer replicas than `wait_replicas` confirmed a batch."""
 
     async def open(self) -> None:
-        """Connect, and look whether this Redis may hold counters. After StoreLost it may be looked at again by `check`."""
-        for text in (TAKE_SCRIPT, SETTLE_SCRIPT):
-            self._hashes[text] = hashlib.sha1(text.encode()).hexdigest()
+        """Connect and check that this Redis is suitable.
+
+        Raises `UnsuitableStore`, or `StoreUnavailable`; after the latter, call `check_server` again later.
+        """
+        for script in (TAKE_SCRIPT, SETTLE_SCRIPT):
+            self._hashes[script] = hashlib.sha1(script.encode()).hexdigest()
         self._client = self._connect()
-        with _lost():
+        with _translated_errors():
             if isinstance(self._client, RedisCluster):
                 await self._client.initialize()
         await self.check_server()
 
     @staticmethod
-    def _refuse_unfit(info: dict[str, Any]) -> None:
+    def _require_suitable_server(info: dict[str, Any]) -> None:
+        """Raise `UnsuitableStore` if this Redis is too old or evicts keys."""
         version = str(info.get("redis_version", "0"))
         if int(version.partition(".")[0]) < MIN_REDIS_VERSION:
             raise UnsuitableStore(f"Redis {version} is too old: counters need Redis {MIN_REDIS_VERSION} or later")
         policy = info.get("maxmemory_policy", "noeviction")
         if policy != "noeviction":
             raise UnsuitableStore(
-                f"Redis has maxmemory-policy {policy}, which forgets counters, and whoever was limited would be free: "
-                "set it to noeviction, or give the limiter a Redis of its own"
+                f"Redis has maxmemory-policy {policy}, which deletes counters and so ends limits early: "
+                "set it to noeviction, or use a separate Redis for the limiter"
             )
 
     def _connect(self) -> Any:
+        """Return a client for the configured kind of Redis."""
         settings = self._settings
-        wait_s = settings.socket_timeout_ms / 1_000
+        timeout_s = settings.socket_timeout_ms / 1_000
         options: dict[str, Any] = {
             "username": settings.user,
             "password": settings.password,
-            "socket_timeout": wait_s,
-            "socket_connect_timeout": wait_s,
+            "socket_timeout": timeout_s,
+            "socket_connect_timeout": timeout_s,
         }
         if settings.tls:
             options |= {"ssl": True, "ssl_ca_certs": settings.ca_file}
             options |= {"ssl_certfile": settings.certificate_file, "ssl_keyfile": settings.key_file}
-        never_again = Retry(NoBackoff(), 0)  # What is asked again, and when, is decided above.
+        no_retry = Retry(NoBackoff(), 0)  # `GuardedStore` decides whether and when to retry.
         endpoints = settings.list_endpoints()
         if settings.kind is RedisKind.CLUSTER:
             nodes = [ClusterNode(host, port) for host, port in endpoints]
             return RedisCluster(startup_nodes=nodes, retry=Retry(NoBackoff(), 1), **options)
-        options |= {"db": settings.database, "retry": never_again, "protocol": 2}
+        options |= {"db": settings.database, "retry": no_retry, "protocol": 2}
         if settings.kind is RedisKind.SENTINEL:
-            plain = {"socket_timeout": wait_s, "socket_connect_timeout": wait_s, "retry": never_again, "protocol": 2}
-            self._sentinel = Sentinel(  # type: ignore[no-untyped-call] # The library gives it no types.
-                endpoints, sentinel_kwargs=plain, **options
+            sentinel_options = {
+                "socket_timeout": timeout_s,
+                "socket_connect_timeout": timeout_s,
+                "retry": no_retry,
+                "protocol": 2,
+            }
+            self._sentinel = Sentinel(  # type: ignore[no-untyped-call] # The library has no types for it.
+                endpoints, sentinel_kwargs=sentinel_options, **options
             )
             return self._sentinel.master_for(settings.service)
         host, port = endpoints[0]
         return Redis(host=host, port=port, **options)
 
     async def close(self) -> None:
+        """Close all connections."""
         with contextlib.suppress(RedisError, OSError):
             if self._client is not None:
                 await self._client.aclose()
@@ -98,61 +115,65 @@ class RedisLink:
 
     @contextlib.asynccontextmanager
     async def use_client(self) -> AsyncIterator[Any]:  # Redis or RedisCluster, see `_client`.
-        """The client, for what is no batch of decisions. Its losses are told as StoreUnavailable."""
-        with _lost():
+        """Yield the client, for commands other than the script. Its errors become `StoreUnavailable`."""
+        with _translated_errors():
             yield self._client
 
     async def check_server(self) -> dict[str, Any]:
-        """Ask the server about itself. Raises StoreLost when it does not answer, and the first time StoreRefused when it
-        may not hold counters."""
-        with _lost():
-            told: dict[str, Any] = {}
+        """Return information about the server.
+
+        Raises `StoreUnavailable` without a reply; the first time also `UnsuitableStore` if the server cannot be used
+        for counters.
+        """
+        with _translated_errors():
+            info: dict[str, Any] = {}
             for section in ("server", "memory"):
                 options = {"target_nodes": RedisCluster.RANDOM} if isinstance(self._client, RedisCluster) else {}
-                told |= await self._client.info(section, **options)
-        if not self._is_fit:
-            self._refuse_unfit(told)
-            self._is_fit = True
-        run_id = str(told.get("run_id", ""))
+                info |= await self._client.info(section, **options)
+        if not self._has_checked_suitability:
+            self._require_suitable_server(info)
+            self._has_checked_suitability = True
+        run_id = str(info.get("run_id", ""))
         if self._settings.kind is not RedisKind.CLUSTER:
             self.restarts += bool(self.run_id) and run_id != self.run_id
             self.run_id = run_id
-        return told
+        return info
 
-    async def run_script(self, text: str, key: str, arguments: list[bytes | str]) -> bytes:
-        """Run a script. The key says on which node."""
-        with _lost():
+    async def run_script(self, script: str, key: str, arguments: list[bytes | str]) -> bytes:
+        """Run a script on the node that holds `key`."""
+        with _translated_errors():
             try:
-                answer = await self._client.execute_command("EVALSHA", self._hashes[text], 1, key, *arguments)
-            except NoScriptError:  # A new server, or one whose scripts were flushed: told whole, it keeps them.
-                answer = await self._client.execute_command("EVAL", text, 1, key, *arguments)
+                result = await self._client.execute_command("EVALSHA", self._hashes[script], 1, key, *arguments)
+            except NoScriptError:  # A new server, or a flushed script cache: send the whole script.
+                result = await self._client.execute_command("EVAL", script, 1, key, *arguments)
             if self._settings.wait_replicas and self._settings.kind is not RedisKind.CLUSTER:
-                had = await self._client.wait(self._settings.wait_replicas, self._settings.wait_replicas_ms)
-                self.replica_shortages += had < self._settings.wait_replicas
-        assert isinstance(answer, bytes), answer
-        return answer
+                replica_count = await self._client.wait(self._settings.wait_replicas, self._settings.wait_replicas_ms)
+                self.replica_shortages += replica_count < self._settings.wait_replicas
+        assert isinstance(result, bytes), result
+        return result
 
-    async def record_rules(self, key: str, rules_hash: str, now_ms: int, kept_ms: int) -> int:
-        """Say by which rules this process counts. Returns how many different ones are in use."""
-        with _lost():
+    async def record_rules(self, key: str, rules_hash: str, now_ms: int, retention_ms: int) -> int:
+        """Record the rules hash of this process. Return how many different hashes are in use."""
+        with _translated_errors():
             await self._client.zadd(key, {rules_hash: now_ms})
-            await self._client.zremrangebyscore(key, "-inf", now_ms - kept_ms)
-            await self._client.pexpire(key, kept_ms)
+            await self._client.zremrangebyscore(key, "-inf", now_ms - retention_ms)
+            await self._client.pexpire(key, retention_ms)
             return int(await self._client.zcard(key))
 
     async def read_overrides(self, key: str, known_version: int) -> tuple[int, Mapping[str, bytes]] | None:
-        """What stands in a hash whose field of the version differs from the known one; None where it does not."""
-        with _lost():
+        """Return all fields of a hash with its version, or `None` if the version is `known_version`."""
+        with _translated_errors():
             version = int(await self._client.hget(key, VERSION_FIELD) or 0)
             if version == known_version:
                 return None
-            found: dict[bytes, bytes] = await self._client.hgetall(key)
-        told = {name.decode(): value for name, value in found.items()}
-        # What was written between the two questions is in here already; the version that came with it counts.
-        return int(told.pop(VERSION_FIELD, b"0")), told
+            fields: dict[bytes, bytes] = await self._client.hgetall(key)
+        overrides = {name.decode(): value for name, value in fields.items()}
+        # A write between the two commands is already included, so use the version that was read with the fields.
+        return int(overrides.pop(VERSION_FIELD, b"0")), overrides
 
     async def write_override(self, key: str, name: str, value: bytes | None) -> None:
-        with _lost():
+        """Set a field of the hash, or delete it, and increase the version."""
+        with _translated_errors():
             if value is None:
                 await self._client.hdel(key, name)
             else:
@@ -160,9 +181,11 @@ class RedisLink:
             await self._client.hincrby(key, VERSION_FIELD, 1)
 
 
-class _lost(contextlib.AbstractContextManager[None]):  # noqa: N801 - reads as a word at its uses
+class _translated_errors(contextlib.AbstractContextManager[None]):  # noqa: N801 - used like a function
+    """Translates errors of the Redis library to `StoreUnavailable` and `StoreFull`."""
+
     def __exit__(self, kind: Any, problem: BaseException | None, _trace: Any) -> None:
         if isinstance(problem, OutOfMemoryError) or (isinstance(problem, ResponseError) and "OOM" in str(problem)):
             raise StoreFull("Redis is out of memory: nothing was charged") from problem
         if isinstance(problem, RedisError | OSError | TimeoutError):
-            raise StoreUnavailable(f"Redis does not answer ({type(problem).__name__}: {problem})") from problem
+            raise StoreUnavailable(f"Redis does not reply ({type(problem).__name__}: {problem})") from problem

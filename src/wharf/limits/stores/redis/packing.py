@@ -1,7 +1,7 @@
-"""The form in which charges go to the script, and under which keys they are counted there.
+"""Encodes calls for the Redis script, decodes its results, and names the keys of the counters.
 
-All keys of one owner carry the owner as hash tag, so that they lie on one node of a cluster. A key holds no ceiling and
-no window. What a plan comes to is packed once and remembered, for the same plan is met again and again.
+All keys of one owner carry the owner as hash tag, so they are on one node of a cluster. Keys hold no ceiling and no
+window. Encoded plans are cached, because the same plan is used many times.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,8 +15,9 @@ from wharf.limits.core.rule import Algorithm, BanRules, Rule
 from wharf.limits.core.store_calls import StoreCall, TakeResult
 
 MAX_CACHED_PLANS: Final = 16_384
+"""Limits the memory for encoded plans; a full cache is cleared."""
 
-_FORMS: Final[Mapping[Algorithm, str]] = {
+_FORMAT_CODES: Final[Mapping[Algorithm, str]] = {
     Algorithm.WINDOW: "W",
     Algorithm.SLICES: "S",
     Algorithm.METER: "M",
@@ -26,33 +27,35 @@ _pack: Final = msgspec.msgpack.Encoder().encode
 
 
 class CallPart(msgspec.Struct, frozen=True, eq=False, gc=False):
-    """What of a call lies on one node: which of its charges, and the packed plan for the script."""
+    """The part of a call that one node executes: the indexes of its charges, and the encoded plan."""
 
     owner: str
     indexes: tuple[int, ...]
     plan: msgspec.Raw
     charges: msgspec.Raw
     has_bucket: bool
-    """The bucket that headers show is here."""
+    """Whether the bucket that the headers report is on this node."""
 
 
 class CallEncoder:
-    """`is_cluster`: owners lie apart; else all of a call is one part."""
+    """Encodes calls. On a cluster (`is_cluster`) a call has one part per owner; otherwise it has one part."""
 
     def __init__(self, prefix: str, *, is_cluster: bool) -> None:
         self._prefix = prefix
         self.is_cluster: Final = is_cluster
-        self._parts: dict[ChargePlan, tuple[CallPart, ...]] = {}
+        self._parts_by_plan: dict[ChargePlan, tuple[CallPart, ...]] = {}
 
     def clear_cache(self) -> None:
-        self._parts.clear()
+        self._parts_by_plan.clear()
 
     # -- keys ------------------------------------------------------------------------------------------------------
 
     def build_answer_key(self, owner: str, request_id: str) -> str:
+        """Return the key under which the result of a request is stored."""
         return f"{self._prefix}{{{owner}}}?{request_id}"
 
     def build_mark_key(self, owner: str, request_id: str) -> str:
+        """Return the key that marks a request as refunded."""
         return f"{self._prefix}{{{owner}}}<{request_id}"
 
     def build_ban_key(self, subject: str) -> str:
@@ -65,34 +68,36 @@ class CallEncoder:
         return f"{self._prefix}{{operators}}"
 
     def build_counter_key(self, rule: Rule, key: str, owner: str) -> tuple[str, str]:
-        """Redis' key and the field in it."""
-        rest = key[len(owner) + 1 :]
+        """Return the Redis key of a counter, and the field in it (empty for leases)."""
+        suffix = key[len(owner) + 1 :]
         if rule.algorithm is Algorithm.LEASES:
-            return f"{self._prefix}{{{owner}}}#{rule.name} {rest}", ""
+            return f"{self._prefix}{{{owner}}}#{rule.name} {suffix}", ""
         if rule.is_partitioned:
-            return f"{self._prefix}{{{owner}}}/{rule.name}", rest
+            return f"{self._prefix}{{{owner}}}/{rule.name}", suffix
         return f"{self._prefix}{{{owner}}}", rule.name
 
     def list_lease_keys(self, call: StoreCall) -> Sequence[str]:
+        """Return the Redis keys of the leases of a call."""
         charges = (call.charges[index] for index in call.plan.lease_indexes)
         return [self.build_counter_key(charge.rule, charge.key, charge.owner)[0] for charge in charges]
 
-    # -- what the script is told -----------------------------------------------------------------------------------
+    # -- encoding calls -----------------------------------------------------------------------------------
 
     def encode_charge(self, charge: Charge) -> list[Any]:
+        """Return a charge as the script reads it."""
         rule = charge.rule
         key, field = self.build_counter_key(rule, charge.key, charge.owner)
         width_ms = -(-rule.window_ms // rule.slices)
-        kept_ms = width_ms * (rule.slices if rule.algorithm is Algorithm.METER else rule.slices + 1)
+        retention_ms = width_ms * (rule.slices if rule.algorithm is Algorithm.METER else rule.slices + 1)
         is_bounded = rule.is_partitioned and bool(rule.keys_most) and rule.algorithm is not Algorithm.LEASES
         is_renamed = rule.was is not None and not rule.is_partitioned
         return [
-            _FORMS[rule.algorithm],
+            _FORMAT_CODES[rule.algorithm],
             key,
             field,
             rule.window_ms,
             width_ms,
-            kept_ms,
+            retention_ms,
             charge.ceiling,
             charge.cost,
             charge.required,
@@ -107,93 +112,109 @@ class CallEncoder:
 
     @staticmethod
     def encode_ban_rules(ban: BanRules) -> list[int]:
+        """Return the ban rules as the script reads them."""
         return [
             *(ban.refusals_least, ban.percent, ban.minutes, ban.grace_ms),
             *(ban.first_ms, ban.most_ms, ban.forget_ms),
         ]
 
     def split_call(self, call: StoreCall) -> tuple[CallPart, ...]:
+        """Return the parts of a call, from the cache unless a grant changes it."""
         plan = call.plan
         if call.charges is not plan.charges:
-            return self._make_parts(call)  # A grant changes a ceiling, and ends by itself.
-        parts = self._parts.get(plan)
+            return self._make_parts(call)  # A grant changes a ceiling temporarily.
+        parts = self._parts_by_plan.get(plan)
         if parts is None:
-            if len(self._parts) >= MAX_CACHED_PLANS:
-                self._parts.clear()
-            parts = self._parts[plan] = self._make_parts(call)
+            if len(self._parts_by_plan) >= MAX_CACHED_PLANS:
+                self._parts_by_plan.clear()
+            parts = self._parts_by_plan[plan] = self._make_parts(call)
         return parts
 
     def _make_parts(self, call: StoreCall) -> tuple[CallPart, ...]:
+        """Return the parts of a call, without the cache."""
         plan = call.plan
-        shown = call.charges[0] if not plan.is_free else plan.bucket_charge
+        bucket_charge = call.charges[0] if not plan.is_free else plan.bucket_charge
         by_owner: dict[str, list[int]] = {}
         for index, charge in enumerate(call.charges):
-            by_owner.setdefault(charge.owner if self.is_cluster else shown.owner, []).append(index)
-        by_owner.setdefault(shown.owner, [])
-        return tuple(self._make_part(call, owner, indexes, shown) for owner, indexes in by_owner.items())
+            by_owner.setdefault(charge.owner if self.is_cluster else bucket_charge.owner, []).append(index)
+        by_owner.setdefault(bucket_charge.owner, [])
+        return tuple(self._make_part(call, owner, indexes, bucket_charge) for owner, indexes in by_owner.items())
 
-    def _make_part(self, call: StoreCall, owner: str, indexes: list[int], shown: Charge) -> CallPart:
+    def _make_part(self, call: StoreCall, owner: str, indexes: list[int], bucket_charge: Charge) -> CallPart:
+        """Return the part of a call for one owner."""
         plan = call.plan
         charges = self.encode_charges(call.charges[index] for index in indexes)
-        shows = owner == shown.owner
-        told: Any = 0
-        if shows:
-            told = self.encode_charge(shown) if plan.is_free else indexes.index(0) + 1
+        has_bucket = owner == bucket_charge.owner
+        bucket: Any = 0
+        if has_bucket:
+            bucket = self.encode_charge(bucket_charge) if plan.is_free else indexes.index(0) + 1
         ban_key = "" if self.is_cluster else self.build_ban_key(plan.ban_subject)
         packed = _pack(
-            [charges, ban_key, not plan.is_ban_shadow, self.encode_ban_rules(call.ban_rules), told, not plan.is_free],
+            [charges, ban_key, not plan.is_ban_shadow, self.encode_ban_rules(call.ban_rules), bucket, not plan.is_free],
         )
-        return CallPart(owner, tuple(indexes), msgspec.Raw(packed), msgspec.Raw(_pack(charges)), shows)
+        return CallPart(owner, tuple(indexes), msgspec.Raw(packed), msgspec.Raw(_pack(charges)), has_bucket)
 
 
-# -- what the script answers -----------------------------------------------------------------------------------------
+# -- decoding results -----------------------------------------------------------------------------------------
 
 
-def decode_result(call: StoreCall, answer: Sequence[Any], *, is_repeated: bool) -> TakeResult:
-    """The answer to a call that was one part."""
-    admitted, now_ms, befores, hits, frees, spilled, shown_before, shown_end_ms, banned_until_ms = answer
-    return TakeResult(
-        admitted,
+def decode_result(call: StoreCall, value: Sequence[Any], *, is_repeated: bool) -> TakeResult:
+    """Return the result of a call with one part."""
+    (
+        is_admitted,
         now_ms,
-        tuple(befores),
+        counts_before,
+        hits,
+        free_at_ms,
+        overflow_indexes,
+        bucket_count_before,
+        bucket_end_ms,
+        banned_until_ms,
+    ) = value
+    return TakeResult(
+        is_admitted,
+        now_ms,
+        tuple(counts_before),
         tuple(hits),
-        tuple(frees),
-        _keys(call, spilled) if spilled else (),
-        shown_before,
-        shown_end_ms,
+        tuple(free_at_ms),
+        _list_keys(call, overflow_indexes) if overflow_indexes else (),
+        bucket_count_before,
+        bucket_end_ms,
         banned_until_ms,
         is_repeated,
     )
 
 
-def _keys(call: StoreCall, spilled: Sequence[int]) -> tuple[str, ...]:
+def _list_keys(call: StoreCall, overflow_indexes: Sequence[int]) -> tuple[str, ...]:
+    """Return the key of each charge, which is the overflow key for these indexes."""
     return tuple(
-        build_shared_key(charge.owner) if index in spilled else charge.key for index, charge in enumerate(call.charges)
+        build_shared_key(charge.owner) if index in overflow_indexes else charge.key
+        for index, charge in enumerate(call.charges)
     )
 
 
-def merge_results(call: StoreCall, answers: Sequence[tuple[CallPart, Sequence[Any]]]) -> TakeResult:
-    """The answer to a call whose owners lie apart."""
-    befores = [0] * len(call.charges)
+def merge_results(call: StoreCall, results: Sequence[tuple[CallPart, Sequence[Any]]]) -> TakeResult:
+    """Return the result of a call whose parts were executed on several nodes."""
+    counts_before = [0] * len(call.charges)
     hits: list[tuple[int, int]] = []
-    spilled: list[int] = []
-    shown_before = shown_end_ms = 0
-    for part, answer in answers:
-        for index, before in zip(part.indexes, answer[2], strict=True):
-            befores[index] = before
-        hits += [(part.indexes[at], free_ms) for at, free_ms in zip(answer[3], answer[4], strict=True)]
-        spilled += [part.indexes[at] for at in answer[5]]
+    overflow_indexes: list[int] = []
+    bucket_count_before = bucket_end_ms = 0
+    for part, result in results:
+        for index, before in zip(part.indexes, result[2], strict=True):
+            counts_before[index] = before
+        hits += [(part.indexes[position], free_ms) for position, free_ms in zip(result[3], result[4], strict=True)]
+        overflow_indexes += [part.indexes[position] for position in result[5]]
         if part.has_bucket:
-            shown_before, shown_end_ms = answer[6], answer[7]
+            bucket_count_before, bucket_end_ms = result[6], result[7]
     hits.sort()
     return TakeResult(
-        all(answer[0] for _, answer in answers),
-        max(answer[1] for _, answer in answers),
-        tuple(befores),
+        all(result[0] for _, result in results),
+        max(result[1] for _, result in results),
+        tuple(counts_before),
         tuple(index for index, _ in hits),
         tuple(free_ms for _, free_ms in hits),
-        _keys(call, spilled) if spilled else (),
-        shown_before,
-        shown_end_ms,
-        max(answer[8] for _, answer in answers),
+        _list_keys(call, overflow_indexes) if overflow_indexes else (),
+        bucket_count_before,
+        bucket_end_ms,
+        max(result[8] for _, result in results),
     )

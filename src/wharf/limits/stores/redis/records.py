@@ -1,6 +1,6 @@
-"""What processes leave on Redis for operators: decisions in a stream, and what was seen in each minute.
+"""The records that processes leave on Redis for operators: a stream of decisions, and activity per minute.
 
-Both are bounded by count and by age. Nothing here is on the way of a request, and nothing waits longer than the link does.
+Both are limited by number and age. Requests never wait for them.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,65 +9,73 @@ from typing import Any, Final
 from wharf.limits.stores.redis.link import RedisLink
 
 WRITE_BATCH_DECISIONS: Final = 100
-"""Redis serves nobody else meanwhile: a hundred take it about half a millisecond."""
+"""Redis is blocked while it executes a batch: about half a millisecond for this many decisions."""
 READ_BATCH_DECISIONS: Final = 1_000
+"""Decisions read with one command."""
 READ_BATCH_MINUTES: Final = 60
+"""Minutes read with one round trip."""
 
 
 class RedisRecords:
+    """The `RecordStore` on Redis."""
+
     def __init__(self, link: RedisLink, prefix: str, *, max_decisions: int, retention_ms: int) -> None:
         self._link = link
         self._decisions = f"{prefix}{{decisions}}"
         self._activity = f"{prefix}{{activity}}"
-        self._decisions_most = max_decisions
-        self._kept_ms = retention_ms
+        self._max_decisions = max_decisions
+        self._retention_ms = retention_ms
 
     async def write_decisions(self, entries: Sequence[tuple[str, bytes]]) -> None:
-        if not self._decisions_most:
+        """Append decisions to the stream and remove old ones."""
+        if not self._max_decisions:
             return
         for first in range(0, len(entries), WRITE_BATCH_DECISIONS):
-            some = entries[first : first + WRITE_BATCH_DECISIONS]
+            batch = entries[first : first + WRITE_BATCH_DECISIONS]
             async with self._link.use_client() as client:
                 pipeline = client.pipeline()
-                for request_id, told in some:
-                    fields = {request_id: told}
-                    pipeline.xadd(self._decisions, fields, maxlen=self._decisions_most, approximate=True)
+                for request_id, decision in batch:
+                    fields = {request_id: decision}
+                    pipeline.xadd(self._decisions, fields, maxlen=self._max_decisions, approximate=True)
                 now_ms = int((await pipeline.execute())[-1].partition(b"-")[0])
             async with self._link.use_client() as client:
-                await client.xtrim(self._decisions, minid=now_ms - self._kept_ms, approximate=True)
-                await client.pexpire(self._decisions, self._kept_ms)
+                await client.xtrim(self._decisions, minid=now_ms - self._retention_ms, approximate=True)
+                await client.pexpire(self._decisions, self._retention_ms)
 
     async def find_decision(self, request_id: str, since_ms: int) -> bytes | None:
-        wanted, first = request_id.encode(), str(max(0, since_ms))
+        """Scan the stream for a request id, from `since_ms` on."""
+        id_field, first = request_id.encode(), str(max(0, since_ms))
         while True:
             async with self._link.use_client() as client:
                 found: list[tuple[bytes, dict[bytes, bytes]]] = await client.xrange(
                     self._decisions, first, "+", count=READ_BATCH_DECISIONS
                 )
             for _, fields in found:
-                if wanted in fields:
-                    return fields[wanted]
+                if id_field in fields:
+                    return fields[id_field]
             if len(found) < READ_BATCH_DECISIONS:
                 return None
             first = f"({found[-1][0].decode()}"
 
     async def write_activity(self, minute: int, process: str, rows: bytes) -> None:
+        """Store what this process counted in a minute."""
         key = f"{self._activity}{minute}"
         async with self._link.use_client() as client:
             await client.hset(key, process, rows)
-            await client.pexpire(key, self._kept_ms)
+            await client.pexpire(key, self._retention_ms)
 
     async def read_activity(self, minutes: Iterable[int]) -> Mapping[str, Sequence[bytes]]:
-        told: dict[str, list[bytes]] = {}
-        wanted = list(minutes)
-        for first in range(0, len(wanted), READ_BATCH_MINUTES):
-            some = wanted[first : first + READ_BATCH_MINUTES]
+        """Return the activity of these minutes by process."""
+        rows_by_process: dict[str, list[bytes]] = {}
+        minute_list = list(minutes)
+        for first in range(0, len(minute_list), READ_BATCH_MINUTES):
+            batch = minute_list[first : first + READ_BATCH_MINUTES]
             async with self._link.use_client() as client:
-                pipeline: Any = client.pipeline()  # Of one server, or of a cluster: they share no base.
-                for minute in some:
+                pipeline: Any = client.pipeline()  # The clients of a server and of a cluster have no common base class.
+                for minute in batch:
                     pipeline.hgetall(f"{self._activity}{minute}")
-                answers: list[dict[bytes, bytes]] = await pipeline.execute()
-            for answer in answers:
-                for process, rows in answer.items():
-                    told.setdefault(process.decode(), []).append(rows)
-        return told
+                replies: list[dict[bytes, bytes]] = await pipeline.execute()
+            for process_rows in replies:
+                for process, rows in process_rows.items():
+                    rows_by_process.setdefault(process.decode(), []).append(rows)
+        return rows_by_process

@@ -1,4 +1,4 @@
-"""How Redis is reached, and how long anything there may take."""
+"""The address of Redis, and the timeouts and limits of its use."""
 
 from enum import Enum
 
@@ -6,13 +6,17 @@ import msgspec
 
 
 class RedisKind(Enum):
+    """How Redis is deployed."""
+
     SINGLE = "single"
     SENTINEL = "sentinel"
-    """`addresses` are those of the sentinels; they name the master of `service`."""
+    """`addresses` are those of the sentinels, which report the master of `service`."""
     CLUSTER = "cluster"
 
 
 class RedisSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The settings of the Redis store."""
+
     addresses: tuple[str, ...] = ("127.0.0.1:6379",)
     kind: RedisKind = RedisKind.SINGLE
     service: str = "wharf"
@@ -24,23 +28,24 @@ class RedisSettings(msgspec.Struct, frozen=True, kw_only=True):
     certificate_file: str | None = None
     key_file: str | None = None
     prefix: str = "wharf:limits:"
-    """Before every key, so that several services may share one Redis."""
+    """The start of every key, so that several services can share one Redis."""
     socket_timeout_ms: int = 2_000
-    """After so long without a word a connection is dropped, and what was asked on it has an unknown outcome."""
+    """A connection without a reply for this time is closed; the outcome of its commands is unknown."""
     max_parallel_batches: int = 2
-    """Batches under way at once."""
+    """Batches that one process sends at the same time."""
     max_batch_size: int = 48
-    """Decisions in one batch. Redis serves nobody else meanwhile."""
+    """Operations in one batch. Redis serves no other client while it executes one."""
     result_ttl_ms: int = 60_000
-    """How long an id that was answered is known, in Redis' own time on any clock: messages are repeated in real time."""
+    """How long results are stored for repeated ids. Redis measures it by its own clock, even with a given clock."""
     wait_replicas: int = 0
-    """Copies that must have a batch before it is answered; fewer raise a count, and refuse nobody."""
+    """Replicas that should confirm a batch. If fewer do, it is counted; nothing is refused."""
     wait_replicas_ms: int = 5
 
     def list_endpoints(self) -> list[tuple[str, int]]:
-        return [_split(address) for address in self.addresses]
+        """Return the addresses as host and port."""
+        return [_split_address(address) for address in self.addresses]
 
 
-def _split(address: str) -> tuple[str, int]:
+def _split_address(address: str) -> tuple[str, int]:
     host, _, port = address.rpartition(":")
     return host.strip("[]"), int(port)

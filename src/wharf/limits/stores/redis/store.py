@@ -1,7 +1,8 @@
-"""The port of stores over Redis: which calls a request needs there, and what the answers come to.
+"""The store on Redis: which operations a call needs, and what their results mean.
 
-On a cluster the owners of one request may lie apart: then each is asked in turn, and what was charged is taken back when
-a later one refuses. A caller may meanwhile be refused wrongly, and is never admitted above a limit.
+On a cluster the counters of one request can be on several nodes. They are charged one after the other, and the charges
+are undone if a later node refuses. Meanwhile another request of the caller may be refused wrongly, but no limit is
+exceeded.
 """
 
 import asyncio
@@ -23,12 +24,17 @@ from wharf.limits.stores.redis.settings import RedisKind, RedisSettings
 from wharf.world import World
 
 MAX_REMEMBERED_RESULTS: Final = 32_768
+"""Limits the memory for results of ended requests, in entries of one generation; two are kept."""
 RULES_TTL_MS: Final = 15_000
+"""How long the rules hash of a process is shown after its last check."""
 _pack: Final = msgspec.msgpack.Encoder().encode
 
 
 class RedisStore:
-    """`clock` gives milliseconds to tests and simulations; by default the server's own time counts."""
+    """The store on Redis.
+
+    `clock` gives milliseconds in tests and simulations; the default is the clock of the server.
+    """
 
     def __init__(
         self, world: World, rules: RuleSet, settings: RedisSettings, *, clock: Callable[[], int] | None = None
@@ -36,9 +42,9 @@ class RedisStore:
         self.link: Final = RedisLink(settings)
         self.batches: Final = OperationBatches(self.link, settings, world, clock)
         self.rule_hashes = 1
-        """How many different rules count on this store; more than one is a fault of a deployment."""
+        """The number of different rule sets that processes of this store use; more than 1 is a deployment error."""
         self._world = world
-        self._packing = CallEncoder(settings.prefix, is_cluster=settings.kind is RedisKind.CLUSTER)
+        self._encoder = CallEncoder(settings.prefix, is_cluster=settings.kind is RedisKind.CLUSTER)
         self._ban_rules: BanRules = rules.ban
         self._rules_hash = hash_rules(rules)
         self._running: dict[str, tuple[StoreCall, TakeResult]] = {}
@@ -46,8 +52,11 @@ class RedisStore:
         self._ended_before: dict[str, tuple[StoreCall, TakeResult]] = {}
 
     async def open(self, *, can_be_away: bool = False) -> bool:
-        """Connect. Raises StoreRefused when this Redis may not hold counters, and StoreLost unless it `may_be_away`: then
-        whoever asks it must bear that. Whether it is there."""
+        """Connect. Return whether the server was reached.
+
+        Raises `UnsuitableStore` if this Redis cannot be used, and `StoreUnavailable` unless `can_be_away` is set; the
+        caller must then handle its absence.
+        """
         try:
             await self.link.open()
             await self.check()
@@ -66,11 +75,11 @@ class RedisStore:
         await self.link.close()
 
     async def check(self) -> None:
-        """Look whether Redis answers, whether it is the same one, and who else counts there by which rules."""
+        """Check that Redis replies and is still the same server, and count the rule sets in use."""
         await self.link.check_server()
         now_ms = self._world.now_ns() // 1_000_000
         self.rule_hashes = await self.link.record_rules(
-            self._packing.build_rules_key(), self._rules_hash, now_ms, RULES_TTL_MS
+            self._encoder.build_rules_key(), self._rules_hash, now_ms, RULES_TTL_MS
         )
 
     # -- deciding --------------------------------------------------------------------------------------------------
@@ -79,89 +88,93 @@ class RedisStore:
         return await asyncio.shield(self.start_take(call))
 
     def start_take(self, call: StoreCall) -> "asyncio.Future[TakeResult]":
-        """`take` for those who may leave before it ends: it goes on without them."""
-        known = self._find(call.id)
-        if known is not None:
+        """Start a take that continues even if its caller is cancelled."""
+        earlier = self._find(call.id)
+        if earlier is not None:
             repeated: asyncio.Future[TakeResult] = asyncio.get_running_loop().create_future()
-            repeated.set_result(msgspec.structs.replace(known[1], is_repeated=True))
+            repeated.set_result(msgspec.structs.replace(earlier[1], is_repeated=True))
             return repeated
-        parts = self._packing.split_call(call)
-        if self._packing.is_cluster:
-            return self._world.start_task(self._take_apart(call, parts), name="limits: ask several nodes")
+        parts = self._encoder.split_call(call)
+        if self._encoder.is_cluster:
+            return self._world.start_task(self._take_on_several_nodes(call, parts), name="limits: call several nodes")
         part = parts[0]
 
-        def finish(answer: Sequence[Any]) -> TakeResult:
-            is_repeated, told = answer
-            if told == "undone":
-                raise StoreUnavailable(f"request {call.id} was given up before")
-            taken = decode_result(call, told, is_repeated=bool(is_repeated))
-            if taken.is_admitted:
-                self._running[call.id] = (call, taken)
-            return taken
+        def parse_result(reply: Sequence[Any]) -> TakeResult:
+            """Return the result of the take, and remember admitted requests."""
+            is_repeated, value = reply
+            if value == "undone":
+                raise StoreUnavailable(f"request {call.id} was already undone")
+            result = decode_result(call, value, is_repeated=bool(is_repeated))
+            if result.is_admitted:
+                self._running[call.id] = (call, result)
+            return result
 
-        op, key = self._take_op(call.id, part)
-        return self.batches.send_operation(op, key, finish=finish)
+        op, key = self._encode_take(call.id, part)
+        return self.batches.send_operation(op, key, parse_result=parse_result)
 
-    def _take_op(
-        self, request_id: str, part: CallPart, *, only_look: bool = False, banned_ms: int = 0
+    def _encode_take(
+        self, request_id: str, part: CallPart, *, is_check_only: bool = False, banned_ms: int = 0
     ) -> tuple[bytes, str]:
-        key = self._packing.build_answer_key(part.owner, request_id)
-        return _pack(["t", request_id, key, part.plan, only_look, banned_ms]), key
+        """Return the encoded take operation for one part of a call, and its key."""
+        key = self._encoder.build_answer_key(part.owner, request_id)
+        return _pack(["t", request_id, key, part.plan, is_check_only, banned_ms]), key
 
-    async def _take_apart(self, call: StoreCall, parts: Sequence[CallPart]) -> TakeResult:
+    async def _take_on_several_nodes(self, call: StoreCall, parts: Sequence[CallPart]) -> TakeResult:
+        """Charge the parts of a call one after the other, and undo them if one refuses."""
         plan = call.plan
-        ban_key = self._packing.build_ban_key(plan.ban_subject)
-        banned_ms = int(await self._ask(["i", ban_key], ban_key, plan.ban_subject))
+        ban_key = self._encoder.build_ban_key(plan.ban_subject)
+        banned_ms = int(await self._send(["i", ban_key], ban_key, plan.ban_subject))
         is_refused = banned_ms > 0 and not plan.is_ban_shadow
-        answers: list[tuple[CallPart, Sequence[Any]]] = []
+        part_results: list[tuple[CallPart, Sequence[Any]]] = []
         charged: list[CallPart] = []
         repeats = 0
         for part in parts:
-            op, key = self._take_op(call.id, part, only_look=is_refused, banned_ms=banned_ms)
-            is_repeated, told = await self.batches.send_operation(op, key, node=part.owner)
-            if told == "undone":
-                raise StoreUnavailable(f"request {call.id} was given up before")
+            op, key = self._encode_take(call.id, part, is_check_only=is_refused, banned_ms=banned_ms)
+            is_repeated, value = await self.batches.send_operation(op, key, node=part.owner)
+            if value == "undone":
+                raise StoreUnavailable(f"request {call.id} was already undone")
             repeats += bool(is_repeated)
-            answers.append((part, told))
-            if told[0]:
+            part_results.append((part, value))
+            if value[0]:
                 charged.append(part)
             elif not is_refused:
                 is_refused = True
-        taken = merge_results(call, answers)
-        if taken.is_admitted:
-            self._running[call.id] = (call, taken)
+        result = merge_results(call, part_results)
+        if result.is_admitted:
+            self._running[call.id] = (call, result)
         else:
             for part in charged:
                 await self._undo_part(call.id, part)
-            await self._note_refusal(call, taken, ban_key)
-        return msgspec.structs.replace(taken, is_repeated=repeats == len(parts))
+            await self._record_refusal(call, result, ban_key)
+        return msgspec.structs.replace(result, is_repeated=repeats == len(parts))
 
-    async def _note_refusal(self, call: StoreCall, taken: TakeResult, ban_key: str) -> None:
+    async def _record_refusal(self, call: StoreCall, result: TakeResult, ban_key: str) -> None:
+        """Record a refusal at the ban of the subject, which may be on another node than the limits."""
         waits = [
             (free_ms, call.charges[index].ceiling)
-            for index, free_ms in zip(taken.hit_indexes, taken.free_at_ms, strict=True)
+            for index, free_ms in zip(result.hit_indexes, result.free_at_ms, strict=True)
             if call.charges[index].is_enforced and call.charges[index].required <= call.charges[index].ceiling
         ]
-        if taken.banned_until_ms or call.plan.is_free or not waits:
+        if result.banned_until_ms or call.plan.is_free or not waits:
             return
         wait_until_ms, ceiling = max(waits)
-        rules = self._packing.encode_ban_rules(call.ban_rules)
-        await self._ask(["o", ban_key, rules, wait_until_ms, ceiling], ban_key, call.plan.ban_subject)
+        rules = self._encoder.encode_ban_rules(call.ban_rules)
+        await self._send(["o", ban_key, rules, wait_until_ms, ceiling], ban_key, call.plan.ban_subject)
 
     async def undo(self, call: StoreCall) -> None:
-        """Take back all that this id was charged, if it was; it is never charged after this. Asking twice is safe."""
+        """Undo all charges of this id, which is never charged again. A repeated call does nothing."""
         self._running.pop(call.id, None)
-        for part in self._packing.split_call(call):
+        for part in self._encoder.split_call(call):
             await self._undo_part(call.id, part)
 
     async def _undo_part(self, request_id: str, part: CallPart) -> None:
-        key = self._packing.build_answer_key(part.owner, request_id)
-        await self._ask(["u", request_id, key, part.charges], key, part.owner, settles=True)
+        key = self._encoder.build_answer_key(part.owner, request_id)
+        await self._send(["u", request_id, key, part.charges], key, part.owner, is_settling=True)
 
-    async def _ask(self, op: list[Any], key: str, owner: str, *, settles: bool = False) -> Any:
-        """One question to the node of one owner, which is not cancelled with whoever asks."""
-        node = owner if self._packing.is_cluster else ""
-        return await asyncio.shield(self.batches.send_operation(_pack(op), key, node=node, is_settling=settles))
+    async def _send(self, op: list[Any], key: str, owner: str, *, is_settling: bool = False) -> Any:
+        """Send one operation to the node of an owner. It is not cancelled with its caller."""
+        node = owner if self._encoder.is_cluster else ""
+        return await asyncio.shield(self.batches.send_operation(_pack(op), key, node=node, is_settling=is_settling))
 
     # -- the end of requests ---------------------------------------------------------------------------------------
 
@@ -169,115 +182,123 @@ class RedisStore:
         return self._running.get(request_id) or self._ended.get(request_id) or self._ended_before.get(request_id)
 
     async def release(self, request_id: str) -> None:
-        for asked in self.start_release(request_id):
-            await asyncio.shield(asked)
+        for future in self.start_release(request_id):
+            await asyncio.shield(future)
 
     def start_release(self, request_id: str) -> "list[asyncio.Future[Any]]":
-        """`release` for those who do not wait until the slot is free."""
-        found = self._running.pop(request_id, None)
-        if found is None:
+        """Start a release without waiting for it."""
+        call_and_result = self._running.pop(request_id, None)
+        if call_and_result is None:
             return []
         if len(self._ended) >= MAX_REMEMBERED_RESULTS:
             self._ended_before, self._ended = self._ended, {}
-        self._ended[request_id] = found
-        call = found[0]
+        self._ended[request_id] = call_and_result
+        call = call_and_result[0]
         if not call.plan.lease_indexes:
             return []
-        if self._packing.is_cluster:
-            by_owner = self._leases_by_owner(call).items()
+        if self._encoder.is_cluster:
+            by_owner = self._group_lease_keys(call).items()
             return [
                 self.batches.send_operation(_pack(["r", call.id, keys]), keys[0], node=owner, is_settling=True)
                 for owner, keys in by_owner
             ]
-        keys = self._packing.list_lease_keys(call)
+        keys = self._encoder.list_lease_keys(call)
         return [self.batches.send_operation(_pack(["r", call.id, keys]), keys[0], is_settling=True)]
 
-    def _leases_by_owner(self, call: StoreCall) -> dict[str, list[str]]:
+    def _group_lease_keys(self, call: StoreCall) -> dict[str, list[str]]:
+        """Return the lease keys of a call by the node that holds them."""
         keys: dict[str, list[str]] = {}
-        for index, key in zip(call.plan.lease_indexes, self._packing.list_lease_keys(call), strict=True):
-            keys.setdefault(call.charges[index].owner if self._packing.is_cluster else "", []).append(key)
+        for index, key in zip(call.plan.lease_indexes, self._encoder.list_lease_keys(call), strict=True):
+            keys.setdefault(call.charges[index].owner if self._encoder.is_cluster else "", []).append(key)
         return keys
 
     async def renew(self, request_ids: Iterable[str]) -> int:
-        asked = []
+        """Extend the leases of running requests. Return how many had expired."""
+        renewals = []
         for request_id in request_ids:
-            found = self._running.get(request_id)
-            for owner, keys in self._leases_by_owner(found[0]).items() if found is not None else ():
-                asked.append(self._ask(["n", request_id, keys], keys[0], owner))
-        return sum(await asyncio.gather(*asked))
+            call_and_result = self._running.get(request_id)
+            for owner, keys in (
+                self._group_lease_keys(call_and_result[0]).items() if call_and_result is not None else ()
+            ):
+                renewals.append(self._send(["n", request_id, keys], keys[0], owner))
+        return sum(await asyncio.gather(*renewals))
 
     async def refund(self, request_id: str, reason: RefundReason) -> bool:
-        found = self._find(request_id)
-        if found is None or not found[1].is_admitted or found[0].plan.is_free:
+        """Return the primary charge of a request to its window, once, with a maximum for faults."""
+        call_and_result = self._find(request_id)
+        if call_and_result is None or not call_and_result[1].is_admitted or call_and_result[0].plan.is_free:
             return False
-        call, taken = found
+        call, result = call_and_result
         charge = call.charges[0]
-        key, field = self._packing.build_counter_key(
-            charge.rule, taken.keys[0] if taken.keys else charge.key, charge.owner
+        key, field = self._encoder.build_counter_key(
+            charge.rule, result.keys[0] if result.keys else charge.key, charge.owner
         )
-        most = charge.ceiling * MAX_FAULT_REFUNDS_PERCENT // 100 if reason is RefundReason.FAULT else -1
-        mark = self._packing.build_mark_key(charge.owner, request_id)
-        op = ["g", mark, key, field, charge.cost, taken.bucket_end_ms, most]
-        return bool(await self._ask(op, key, charge.owner, settles=True))
+        max_refunds = charge.ceiling * MAX_FAULT_REFUNDS_PERCENT // 100 if reason is RefundReason.FAULT else -1
+        mark = self._encoder.build_mark_key(charge.owner, request_id)
+        op = ["g", mark, key, field, charge.cost, result.bucket_end_ms, max_refunds]
+        return bool(await self._send(op, key, charge.owner, is_settling=True))
 
-    # -- quota taken for later -------------------------------------------------------------------------------------
+    # -- quota leases -------------------------------------------------------------------------------------
 
     def take_now(self, _call: StoreCall) -> TakeResult | None:
-        """Nothing is decided without Redis."""
+        """Return `None`: this store cannot decide without Redis."""
         return None
 
-    def record_admission(self, call: StoreCall, taken: TakeResult) -> None:
-        """A request was admitted by quota that had been charged before: it may give back like any other."""
-        self._running[call.id] = (call, taken)
+    def record_admission(self, call: StoreCall, result: TakeResult) -> None:
+        """Remember a request that a quota lease admitted, so that it can be refunded like others."""
+        self._running[call.id] = (call, result)
 
     async def return_quota(self, charge: Charge, amount: int, end_ms: int, lease_id: str) -> bool:
-        """Return quota that was not used, once, into the window that it came from."""
-        key, field = self._packing.build_counter_key(charge.rule, charge.key, charge.owner)
-        mark = f"{self._packing.build_mark_key(charge.owner, lease_id)} {charge.name}"
-        return bool(await self._ask(["g", mark, key, field, amount, end_ms, -1], key, charge.owner, settles=True))
+        """Return the unused part of a lease, once, to the window that it was charged to."""
+        key, field = self._encoder.build_counter_key(charge.rule, charge.key, charge.owner)
+        mark = f"{self._encoder.build_mark_key(charge.owner, lease_id)} {charge.name}"
+        return bool(await self._send(["g", mark, key, field, amount, end_ms, -1], key, charge.owner, is_settling=True))
 
     # -- beside requests -------------------------------------------------------------------------------------------
 
-    async def _ask_by_owner(self, name: str, charges: Sequence[Charge], *rest: int) -> list[tuple[Charge, Any]]:
+    async def _send_by_owner(self, name: str, charges: Sequence[Charge], *rest: int) -> list[tuple[Charge, Any]]:
+        """Send one operation per node for these charges. Return each charge with its value in the reply."""
         by_owner: dict[str, list[Charge]] = {}
         for charge in charges:
-            by_owner.setdefault(charge.owner if self._packing.is_cluster else "", []).append(charge)
-        told: list[tuple[Charge, Any]] = []
-        for owner, some in by_owner.items():
-            packed = self._packing.encode_charges(some)
-            answer = await self._ask([name, packed, *rest], packed[0][1], owner)
-            told += zip(some, answer if isinstance(answer, list) else [None] * len(some), strict=True)
-        return told
+            by_owner.setdefault(charge.owner if self._encoder.is_cluster else "", []).append(charge)
+        replies: list[tuple[Charge, Any]] = []
+        for owner, owner_charges in by_owner.items():
+            encoded = self._encoder.encode_charges(owner_charges)
+            reply = await self._send([name, encoded, *rest], encoded[0][1], owner)
+            replies += zip(
+                owner_charges, reply if isinstance(reply, list) else [None] * len(owner_charges), strict=True
+            )
+        return replies
 
     async def add_usage(self, charges: Iterable[Charge], amount: int) -> None:
         if amount:
-            await self._ask_by_owner("s", tuple(charges), amount)
+            await self._send_by_owner("s", tuple(charges), amount)
 
     async def peek(self, charges: Iterable[Charge]) -> tuple[CounterReading, ...]:
         charges = tuple(charges)
-        readings = {id(charge): CounterReading(*told) for charge, told in await self._ask_by_owner("p", charges)}
+        readings = {id(charge): CounterReading(*counts) for charge, counts in await self._send_by_owner("p", charges)}
         return tuple(readings[id(charge)] for charge in charges)
 
     async def reset(self, charges: Iterable[Charge]) -> None:
-        await self._ask_by_owner("z", tuple(charges))
+        await self._send_by_owner("z", tuple(charges))
 
     async def ban(self, subject: str, until_ms: int) -> None:
-        key = self._packing.build_ban_key(subject)
-        await self._ask(["b", key, until_ms, self._packing.encode_ban_rules(self._ban_rules)], key, subject)
+        key = self._encoder.build_ban_key(subject)
+        await self._send(["b", key, until_ms, self._encoder.encode_ban_rules(self._ban_rules)], key, subject)
 
     async def get_ban_end_ms(self, subject: str) -> int:
-        key = self._packing.build_ban_key(subject)
-        return int(await self._ask(["i", key], key, subject))
+        key = self._encoder.build_ban_key(subject)
+        return int(await self._send(["i", key], key, subject))
 
-    # -- what operators leave for all processes --------------------------------------------------------------------
+    # -- overrides of operators --------------------------------------------------------------------
 
     async def read_overrides(self, known_version: int) -> tuple[int, Mapping[str, bytes]] | None:
-        return await self.link.read_overrides(self._packing.build_overrides_key(), known_version)
+        return await self.link.read_overrides(self._encoder.build_overrides_key(), known_version)
 
     async def write_override(self, name: str, value: bytes | None) -> None:
-        await self.link.write_override(self._packing.build_overrides_key(), name, value)
+        await self.link.write_override(self._encoder.build_overrides_key(), name, value)
 
     async def set_rules(self, rules: RuleSet) -> None:
         self._ban_rules = rules.ban
         self._rules_hash = hash_rules(rules)
-        self._packing.clear_cache()
+        self._encoder.clear_cache()
