@@ -1,6 +1,7 @@
-"""The command `wharf`. Commands load what they need when they run, so that help is there at once.
+"""The command line interface `wharf`: one module for each command or group of commands.
 
-A command reads what it was given, asks the package that does the work, and shows the outcome. It decides nothing else.
+A command reads its arguments, calls the package that does the work, and prints the result. Modules are loaded when their
+command runs, so that `--help` is fast. No domain logic belongs here.
 """
 
 from wharf.cli.root import main

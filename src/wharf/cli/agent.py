@@ -1,4 +1,4 @@
-"""`wharf agent`: a server, a node or both, from configuration."""
+"""`wharf agent`: runs a server, a node or both, from configuration files."""
 
 import os
 from pathlib import Path
@@ -16,20 +16,20 @@ if TYPE_CHECKING:
 @click.command
 @click.option(
     "--config",
-    "places",
+    "paths",
     multiple=True,
     required=True,
     type=click.Path(path_type=Path),
-    help="A file (.toml, .json) or a folder of such. May be given several times; later wins.",
+    help="Configuration file (.toml, .json) or folder of such; may be repeated, later ones win.",
 )
-@click.option("--port", type=int, help="The port of HTTP, whatever the files say.")
-@click.option("--data-dir", type=click.Path(path_type=Path, file_okay=False), help="Where data is kept.")
-@click.option("--log-level", help="trace, debug, info, warn or error.")
-def agent(places: tuple[Path, ...], port: int | None, data_dir: Path | None, log_level: str | None) -> None:
-    """Run a server, a node or both, from configuration.
+@click.option("--port", type=int, help="HTTP port; overrides the files.")
+@click.option("--data-dir", type=click.Path(path_type=Path, file_okay=False), help="Data folder; overrides the files.")
+@click.option("--log-level", help="trace, debug, info, warn or error; overrides the files.")
+def agent(paths: tuple[Path, ...], port: int | None, data_dir: Path | None, log_level: str | None) -> None:
+    """Run a server, a node or both, from configuration files.
 
-    SIGHUP reads the files again: the log says what was applied and what needs a restart. SIGINT and SIGTERM end it in
-    good order. docs/configuration.md tells all keys.
+    SIGHUP reads the files again; the log says which changes were applied and which need a restart. SIGINT and SIGTERM
+    shut the agent down gracefully. docs/configuration.md lists all settings.
     """
     with report_startup_errors():
         from wharf.agent.errors import CommandError
@@ -46,20 +46,24 @@ def agent(places: tuple[Path, ...], port: int | None, data_dir: Path | None, log
             if value is not None
         ]
 
-        def read() -> "Configuration":
-            return load_configuration(places, environment=os.environ, flags=flags)
+        def read_configuration() -> "Configuration":
+            return load_configuration(paths, environment=os.environ, flags=flags)
 
-        why = AgentProcess(read(), reload_configuration=read, on_ready=print_ready).run()
-        if why:
-            raise CommandError(why)
+        agent_process = AgentProcess(
+            read_configuration(), reload_configuration=read_configuration, on_ready=print_ready
+        )
+        failure = agent_process.run()
+        if failure:
+            raise CommandError(failure)
         click.echo("stopped")
 
 
-def print_ready(running: "ReadyReport") -> None:
+def print_ready(report: "ReadyReport") -> None:
+    """Print one line with the roles and the address of the agent once it is ready."""
     from wharf import __version__
 
     roles = [
-        name for name, part in (("server", running.settings.server), ("node", running.settings.client)) if part.enabled
+        name for name, role in (("server", report.settings.server), ("node", report.settings.client)) if role.enabled
     ]
-    at = f" at {running.address}" if running.address else ""
-    click.echo(f"wharf {__version__}: {' and '.join(roles)} ready{at} after {running.ready_after_s:.1f} s")
+    address = f" at {report.address}" if report.address else ""
+    click.echo(f"wharf {__version__}: {' and '.join(roles)} ready{address} after {report.ready_after_s:.1f} s")

@@ -1,4 +1,4 @@
-"""Commands about the cluster as a whole: its servers, its logs, what it no longer needs, and where an id leads."""
+"""Commands about the cluster as a whole: `status`, `search`, `monitor`, `server` and `system`."""
 
 from typing import TYPE_CHECKING, Final
 
@@ -12,12 +12,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 MODULE: Final = "wharf.cli.cluster"
-SERVER_COMMANDS: Final = {"members": CommandEntry(MODULE, "members", "List the servers, and which of them leads.")}
+SERVER_COMMANDS: Final = {"members": CommandEntry(MODULE, "members", "List the servers, with the leader.")}
 SYSTEM_COMMANDS: Final = {
-    "gc": CommandEntry(MODULE, "gc", "Have everything forgotten that nobody needs any more."),
-    "reconcile": CommandEntry(MODULE, "reconcile", "Count again what is counted."),
+    "gc": CommandEntry(MODULE, "gc", "Delete finished jobs, evaluations and nodes that are no longer needed."),
+    "reconcile": CommandEntry(MODULE, "reconcile", "Recompute derived records."),
 }
-RECONCILE_COMMANDS: Final = {"summaries": CommandEntry(MODULE, "summaries", "Count the summaries of all jobs again.")}
+RECONCILE_COMMANDS: Final = {"summaries": CommandEntry(MODULE, "summaries", "Recompute the summaries of all jobs.")}
 
 
 @click.group(cls=LazyGroup, entries=SERVER_COMMANDS)
@@ -27,63 +27,64 @@ def server() -> None:
 
 @click.group(cls=LazyGroup, entries=SYSTEM_COMMANDS)
 def system() -> None:
-    """Tidy up."""
+    """Run garbage collection and other maintenance."""
 
 
 @click.group(cls=LazyGroup, entries=RECONCILE_COMMANDS)
 def reconcile() -> None:
-    """Count again what is counted."""
+    """Recompute derived records."""
 
 
 @click.command(cls=ServerCommand)
 def members(session: Session) -> None:
-    """List the servers, and which of them leads.
+    """List the servers, with the leader.
 
     wharf server members
     """
     from wharf.cli.common.rendering import render_table
 
-    told = session.client.agent.members()
+    reply = session.client.agent.members()
     leader = session.client.status.leader()
 
-    def text() -> str:
+    def render_text() -> str:
         rows = [
             (
-                one.name, f"{one.addr}:{one.port}", one.status, "yes" if leader == f"{one.addr}:{one.port}" else "no",
-                one.tags.get("build", "-"), one.tags.get("region", "-"),
+                member.name, f"{member.addr}:{member.port}", member.status,
+                "yes" if leader == f"{member.addr}:{member.port}" else "no",
+                member.tags.get("build", "-"), member.tags.get("region", "-"),
             )
-            for one in told.members
+            for member in reply.members
         ]  # fmt: skip
-        return render_table(("Name", "Address", "Status", "Leads", "Build", "Region"), rows)
+        return render_table(("Name", "Address", "Status", "Leader", "Build", "Region"), rows)
 
-    session.print_result(told.members, text)
+    session.print_result(reply.members, render_text)
 
 
 @click.command(cls=QuietServerCommand)
 def gc(session: Session) -> None:
-    """Have everything forgotten that nobody needs any more.
+    """Delete finished jobs, evaluations and nodes that are no longer needed.
 
     wharf system gc
     """
     session.client.system.collect()
-    click.echo("the servers are tidying up")
+    click.echo("garbage collection started")
 
 
 @click.command(cls=QuietServerCommand)
 def summaries(session: Session) -> None:
-    """Count the summaries of all jobs again.
+    """Recompute the summaries of all jobs.
 
     wharf system reconcile summaries
     """
     session.client.system.reconcile_summaries()
-    click.echo("the summaries are counted again")
+    click.echo("recomputed the job summaries")
 
 
 @click.command(cls=QuietServerCommand)
 @click.option("--log-level", default="info", show_default=True, help="trace, debug, info, warn or error.")
-@click.option("--log-json", is_flag=True, help="As JSON.")
-@click.option("--server-id", default="", help="Of this server, or `leader`.")
-@click.option("--node-id", default="", help="Of this node.")
+@click.option("--log-json", is_flag=True, help="Print JSON.")
+@click.option("--server-id", default="", help="The agent of this server, or `leader`.")
+@click.option("--node-id", default="", help="The agent of this node.")
 def monitor(session: Session, log_level: str, log_json: bool, server_id: str, node_id: str) -> None:
     """Follow the log of an agent.
 
@@ -96,10 +97,10 @@ def monitor(session: Session, log_level: str, log_json: bool, server_id: str, no
     if session.is_terminal:
         click.echo("following the log from now on; Ctrl-C ends it", err=True)
     try:
-        for piece in session.client.agent.monitor(
+        for chunk in session.client.agent.monitor(
             log_level=log_level, log_json=log_json, server_id=server_id, node_id=node_id
         ):
-            sys.stdout.buffer.write(piece)
+            sys.stdout.buffer.write(chunk)
             sys.stdout.buffer.flush()
     except KeyboardInterrupt:
         return
@@ -108,7 +109,7 @@ def monitor(session: Session, log_level: str, log_json: bool, server_id: str, no
 @click.command(cls=ServerCommand)
 @click.argument("id", required=False)
 def status(session: Session, id: str | None) -> None:
-    """Show what an id leads to, of whatever kind, or how the cluster stands.
+    """Show the status of the cluster, or the job, node, allocation or other object whose id begins with ID.
 
     wharf status 1a2b3c4d
     """
@@ -116,40 +117,43 @@ def status(session: Session, id: str | None) -> None:
         _show_cluster(session)
         return
     matches = session.client.search.prefix(id).matches
-    found = [(kind, one) for kind, ids in matches.items() if kind in _SHOWN for one in ids or ()]
+    found = [(kind, match_id) for kind, ids in matches.items() if kind in _SHOW_BY_CONTEXT for match_id in ids or ()]
     exact = [entry for entry in found if entry[1] == id]
     if len(exact) == 1:
         found = exact
-    found = found or [("nodes", node_id) for node_id in _nodes_called(session, id)]
+    found = found or [("nodes", node_id) for node_id in _list_nodes_by_name(session, id)]
     if not found:
-        raise CliError(f"nothing begins with {id}: no job, node, allocation, evaluation, deployment or namespace")
+        raise CliError(f"no job, node, allocation, evaluation, deployment or namespace has an id that begins with {id}")
     if len(found) > 1:
-        raise CliError("\n".join([f"{id} could be {len(found)} things:", *(f"  {kind}  {one}" for kind, one in found)]))
-    kind, one = found[0]
-    _SHOWN[kind](session, one)
+        lines = [f"{id} matches {len(found)} objects:", *(f"  {kind}  {match_id}" for kind, match_id in found)]
+        raise CliError("\n".join(lines))
+    kind, full_id = found[0]
+    _SHOW_BY_CONTEXT[kind](session, full_id)
 
 
 @click.command(cls=ServerCommand)
 @click.argument("text")
-@click.option("--context", default="all", show_default=True, help="Only jobs, nodes, allocs, evals, ...")
+@click.option("--context", default="all", show_default=True, help="Kind of objects: jobs, nodes, allocs, evals, ...")
 def search(session: Session, text: str, context: str) -> None:
-    """Find everything whose name has TEXT in it.
+    """Find jobs, nodes and other objects by a part of their name.
 
     wharf search web
     """
     from wharf.cli.common.rendering import render_table
 
-    told = session.client.search.fuzzy(text, context=context)
+    reply = session.client.search.fuzzy(text, context=context)
     rows = [
-        (kind, one.id, " / ".join(one.scope or ())) for kind, matches in sorted(told.matches.items()) for one in matches
+        (kind, match.id, " / ".join(match.scope or ()))
+        for kind, matches in sorted(reply.matches.items())
+        for match in matches
     ]
     session.print_result(
-        told.matches, lambda: render_table(("Kind", "Name", "In"), rows) if rows else f"Nothing has {text} in its name."
+        reply.matches, lambda: render_table(("Kind", "Name", "Scope"), rows) if rows else f"No name contains {text}."
     )
 
 
-def _nodes_called(session: Session, name: str) -> list[str]:
-    """Ids; search knows nodes by these alone, and people by their names."""
+def _list_nodes_by_name(session: Session, name: str) -> list[str]:
+    """Return the ids of the nodes with this name: the search by prefix finds nodes by id only."""
     from wharf.contract.client.errors import Forbidden
 
     try:
@@ -159,29 +163,30 @@ def _nodes_called(session: Session, name: str) -> list[str]:
 
 
 def _show_cluster(session: Session) -> None:
+    """Print the leader, the number of ready nodes, and the jobs."""
     from wharf.cli.common.record_tables import render_jobs
     from wharf.cli.common.rendering import render_pairs, render_section
 
     leader = session.client.status.leader()
     jobs = session.client.jobs.list().value
-    nodes = _nodes_told(session)
+    nodes = _format_node_count(session)
 
-    def text() -> str:
-        head = render_pairs([("Leader", leader or "none just now"), ("Nodes", nodes)])
+    def render_text() -> str:
+        head = render_pairs([("Leader", leader or "none"), ("Nodes", nodes)])
         return head + "\n" + render_section("Jobs", render_jobs(session, jobs))
 
-    session.print_result(jobs, text)
+    session.print_result(jobs, render_text)
 
 
-def _nodes_told(session: Session) -> str:
-    """Whoever may see jobs alone sees them."""
+def _format_node_count(session: Session) -> str:
+    """Return how many nodes are ready. A token that may only read jobs still gets the rest of the status."""
     from wharf.contract.client.errors import Forbidden
 
     try:
         nodes = session.client.nodes.list().value
     except Forbidden:
-        return "not for this token to see"
-    return f"{sum(one.status == 'ready' for one in nodes)} of {len(nodes)} ready"
+        return "not visible to this token"
+    return f"{sum(node.status == 'ready' for node in nodes)} of {len(nodes)} ready"
 
 
 def _show_job(session: Session, id: str) -> None:
@@ -220,7 +225,7 @@ def _show_namespace(session: Session, id: str) -> None:
     show_namespace(session, id)
 
 
-_SHOWN: "Final[dict[str, Callable[[Session, str], None]]]" = {
+_SHOW_BY_CONTEXT: "Final[dict[str, Callable[[Session, str], None]]]" = {
     "jobs": _show_job,
     "nodes": _show_node,
     "allocs": _show_allocation,
@@ -228,3 +233,4 @@ _SHOWN: "Final[dict[str, Callable[[Session, str], None]]]" = {
     "deployment": _show_deployment,
     "namespaces": _show_namespace,
 }
+"""Search contexts of the API, with the function that prints an object of that kind."""

@@ -1,4 +1,4 @@
-"""`wharf config`: whether configuration is right, and what it amounts to."""
+"""`wharf config`: checks configuration files, and shows the effective settings with their origins."""
 
 import os
 from pathlib import Path
@@ -6,17 +6,16 @@ from pathlib import Path
 import click
 
 from wharf.cli.common.errors import report_startup_errors
+from wharf.cli.common.options import RenamedOption
 from wharf.cli.lazy_group import CommandEntry, LazyGroup
 
 KEY_WIDTH = 44
 VALUE_WIDTH = 28
 
 COMMANDS = {
-    "check": CommandEntry(
-        "wharf.cli.config", "check", "Say what is wrong with files of configuration, and start nothing."
-    ),
+    "check": CommandEntry("wharf.cli.config", "check", "Check configuration files without starting anything."),
     "show": CommandEntry(
-        "wharf.cli.config", "show", "Print every setting and where its value came from, without secrets."
+        "wharf.cli.config", "show", "Print every setting and the origin of its value, without secrets."
     ),
 }
 
@@ -27,39 +26,48 @@ def config() -> None:
 
 
 @click.command
-@click.argument("places", nargs=-1, type=click.Path(path_type=Path))
-@click.option("--config", "more", multiple=True, type=click.Path(path_type=Path), help="The same as PLACES.")
-def check(places: tuple[Path, ...], more: tuple[Path, ...]) -> None:
-    """Say what is wrong with files of configuration, and start nothing.
+@click.argument("paths", nargs=-1, metavar="[PATHS]...", type=click.Path(path_type=Path))
+@click.option(
+    "--config", "more_paths", multiple=True, type=click.Path(path_type=Path), help="The same as PATHS; may be repeated."
+)
+def check(paths: tuple[Path, ...], more_paths: tuple[Path, ...]) -> None:
+    """Check configuration files without starting anything.
 
-    PLACES are files and folders, as after `wharf agent --config`. Those after --config come last. The environment counts too. Exit code 0 when all is
-    right, 1 when something is not.
+    PATHS are files and folders, as for `wharf agent --config`. Those of --config are read last. Variables of the
+    environment are included. The exit code is 0 if the configuration is valid, else 1.
     """
     with report_startup_errors():
         from wharf.config.configuration import load_configuration
         from wharf.config.ineffective import list_warnings
 
-        if not places and not more:
-            raise click.UsageError("name a file or folder of configuration: `wharf config check PLACE`")
-        configuration = load_configuration((*places, *more), environment=os.environ)
+        if not paths and not more_paths:
+            raise click.UsageError("missing configuration: `wharf config check PATH`")
+        configuration = load_configuration((*paths, *more_paths), environment=os.environ)
         for warning in list_warnings(configuration):
             click.echo(f"note: {warning}", err=True)
         count = len(configuration.files)
-        click.echo(f"{count} file{'s are' if count != 1 else ' is'} right")
+        click.echo(f"{count} file{'s are' if count != 1 else ' is'} valid")
 
 
 @click.command
 @click.option(
     "--config",
-    "places",
+    "paths",
     multiple=True,
     type=click.Path(path_type=Path),
-    help="As with `wharf agent`; none: `wharf dev`.",
+    help="Configuration file or folder; may be repeated.  [default: the settings of `wharf dev`]",
 )
-@click.option("--json", "as_json", is_flag=True, help="For programs: a list of objects with key, value and origin.")
-@click.option("--changed", is_flag=True, help="Only what is not the default.")
-def show(places: tuple[Path, ...], as_json: bool, changed: bool) -> None:
-    """Print every setting and where its value came from, without secrets.
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON list of objects with key, value and origin.")
+@click.option(
+    "--only-changed",
+    "is_only_changed",
+    cls=RenamedOption,
+    former_names=["--changed"],
+    is_flag=True,
+    help="Only settings whose value is not the default.",
+)
+def show(paths: tuple[Path, ...], as_json: bool, is_only_changed: bool) -> None:
+    """Print every setting and the origin of its value, without secrets.
 
     Without --config, the settings of `wharf dev` in this folder.
     """
@@ -71,15 +79,17 @@ def show(places: tuple[Path, ...], as_json: bool, changed: bool) -> None:
         from wharf.config.display import list_values
         from wharf.config.tree import OriginKind
 
-        configuration = load_configuration(places, environment=os.environ) if places else read_dev_configuration((), [])
+        configuration = load_configuration(paths, environment=os.environ) if paths else read_dev_configuration((), [])
         values = [
-            value for value in list_values(configuration) if not changed or value.origin != OriginKind.DEFAULT.value
+            value
+            for value in list_values(configuration)
+            if not is_only_changed or value.origin != OriginKind.DEFAULT.value
         ]
         if as_json:
             click.echo(msgspec.json.format(msgspec.json.encode(values)))
             return
         texts = [(value.key, msgspec.json.encode(value.value).decode(), value.origin) for value in values]
         for key, text, origin in texts:
-            # A long key takes from the room of its value, so that one long key does not widen every line.
+            # A long key takes width from its value column, so that it does not move the origins of all other lines.
             width = max(KEY_WIDTH + VALUE_WIDTH - max(len(key), KEY_WIDTH), 0)
             click.echo(f"{key:<{KEY_WIDTH}}  {text:<{width}}  {click.style(origin, dim=True)}")

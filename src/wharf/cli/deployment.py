@@ -1,9 +1,10 @@
-"""`wharf deployment`: the rollouts of jobs' versions."""
+"""`wharf deployment`: shows, follows, promotes, pauses and fails deployments."""
 
 from typing import TYPE_CHECKING, Final
 
 import click
 
+from wharf.cli.common.options import INTERRUPTED_EXIT_CODE, detach_option
 from wharf.cli.common.record_tables import render_deployment_groups, render_deployments
 from wharf.cli.common.server_commands import QuietServerCommand, ServerCommand, Session
 from wharf.cli.completion import complete_deployments
@@ -16,25 +17,24 @@ MODULE: Final = "wharf.cli.deployment"
 COMMANDS: Final = {
     "list": CommandEntry(MODULE, "list_", "List deployments."),
     "status": CommandEntry(MODULE, "status", "Show a deployment, or follow it."),
-    "promote": CommandEntry(MODULE, "promote", "Let the canaries be followed by the rest."),
-    "fail": CommandEntry(MODULE, "fail", "End a deployment as failed."),
-    "pause": CommandEntry(MODULE, "pause", "Let a deployment rest."),
-    "resume": CommandEntry(MODULE, "resume", "Let a deployment that rests go on."),
+    "promote": CommandEntry(MODULE, "promote", "Promote the canaries: replace the remaining old allocations."),
+    "fail": CommandEntry(MODULE, "fail", "Mark a deployment as failed."),
+    "pause": CommandEntry(MODULE, "pause", "Pause a deployment."),
+    "resume": CommandEntry(MODULE, "resume", "Resume a paused deployment."),
 }
 deployment_argument = click.argument("deployment_id", metavar="DEPLOYMENT", shell_complete=complete_deployments)
-detach_option = click.option("--detach", is_flag=True, help="Return as soon as the servers have it.")
 
 
-UNAVAILABLE_COMMANDS: Final = {"unblock": "only jobs of several regions wait for this, and jobs here are of one"}
+UNAVAILABLE_COMMANDS: Final = {"unblock": "only jobs of several regions need it, and Wharf does not have such jobs"}
 
 
-@click.group(cls=LazyGroup, entries=COMMANDS, missing=UNAVAILABLE_COMMANDS)
+@click.group(cls=LazyGroup, entries=COMMANDS, unavailable=UNAVAILABLE_COMMANDS)
 def deployment() -> None:
-    """Watch rollouts, promote canaries, pause and end rollouts."""
+    """Watch deployments; promote, pause or fail them."""
 
 
 @click.command("list", cls=ServerCommand)
-@click.option("--filter", "expression", default="", help='Only those that match, as `Status == "running"`.')
+@click.option("--filter", "expression", default="", help='Only deployments that match, such as `Status == "running"`.')
 def list_(session: Session, expression: str) -> None:
     """List deployments.
 
@@ -46,11 +46,11 @@ def list_(session: Session, expression: str) -> None:
 
 @click.command(cls=ServerCommand)
 @click.argument("deployment_id", metavar="[DEPLOYMENT]", required=False, shell_complete=complete_deployments)
-@click.option("--monitor", is_flag=True, help="Follow it to its end.")
+@click.option("--monitor", is_flag=True, help="Follow the deployment to its end.")
 def status(session: Session, deployment_id: str | None, monitor: bool) -> None:
     """Show a deployment, or follow it.
 
-    DEPLOYMENT is an id, the beginning of one, or a job: then it is the job's latest.
+    DEPLOYMENT is an id, a unique prefix of an id, or a job, which stands for its latest deployment.
 
     wharf deployment status web
     """
@@ -62,24 +62,25 @@ def status(session: Session, deployment_id: str | None, monitor: bool) -> None:
         return
     found = find_deployment(session, deployment_id)
     if monitor:
-        _follow(session, found)
+        _follow_deployment(session, found)
         return
-    session.print_result(found, lambda: _told(session, found))
+    session.print_result(found, lambda: _render_deployment(session, found))
 
 
 def show_deployment(session: Session, deployment_id: str) -> None:
+    """Print the status of one deployment."""
     from wharf.cli.common.lookup import find_deployment
 
     found = find_deployment(session, deployment_id)
-    session.print_result(found, lambda: _told(session, found))
+    session.print_result(found, lambda: _render_deployment(session, found))
 
 
 @click.command(cls=QuietServerCommand)
 @deployment_argument
-@click.option("--group", "groups", multiple=True, help="Only this group. May be given several times.")
+@click.option("--group", "groups", multiple=True, help="Promote only this group; may be repeated.")
 @detach_option
 def promote(session: Session, deployment_id: str, groups: tuple[str, ...], detach: bool) -> None:
-    """Let the canaries be followed by the rest.
+    """Promote the canaries: replace the remaining old allocations.
 
     wharf deployment promote web
     """
@@ -87,18 +88,18 @@ def promote(session: Session, deployment_id: str, groups: tuple[str, ...], detac
 
     found = find_deployment(session, deployment_id)
     session.client.deployments.promote(found.id, groups, namespace=found.namespace)
-    click.echo(f"the canaries of {found.job_id} are promoted")
+    click.echo(f"promoted the canaries of job {found.job_id}")
     if not detach and session.is_terminal:
-        _follow(session, found)
+        _follow_deployment(session, found)
 
 
 @click.command(cls=QuietServerCommand)
 @deployment_argument
 @detach_option
 def fail(session: Session, deployment_id: str, detach: bool) -> None:
-    """End a deployment as failed.
+    """Mark a deployment as failed.
 
-    With auto_revert the job goes back to its last stable version.
+    With auto_revert, the job returns to its last stable version.
 
     wharf deployment fail web
     """
@@ -106,74 +107,74 @@ def fail(session: Session, deployment_id: str, detach: bool) -> None:
     from wharf.cli.job.follower import report_evaluation
 
     found = find_deployment(session, deployment_id)
-    answer = session.client.deployments.fail(found.id, namespace=found.namespace)
-    back = answer.reverted_job_version
-    said = "" if back is None else f"; {found.job_id} goes back to version {back}"
-    click.echo(f"deployment {session.shorten_id(found.id)} of {found.job_id} has failed{said}")
+    response = session.client.deployments.fail(found.id, namespace=found.namespace)
+    version = response.reverted_job_version
+    revert_text = "" if version is None else f"; reverting job {found.job_id} to version {version}"
+    click.echo(f"marked deployment {session.shorten_id(found.id)} of job {found.job_id} as failed{revert_text}")
     if not detach:
-        report_evaluation(session, answer.eval_id, found.namespace)
+        report_evaluation(session, response.eval_id, found.namespace)
 
 
 @click.command(cls=QuietServerCommand)
 @deployment_argument
 def pause(session: Session, deployment_id: str) -> None:
-    """Let a deployment rest.
+    """Pause a deployment.
 
     wharf deployment pause web
     """
-    _rest(session, deployment_id, rests=True)
+    _set_paused(session, deployment_id, is_paused=True)
 
 
 @click.command(cls=QuietServerCommand)
 @deployment_argument
 def resume(session: Session, deployment_id: str) -> None:
-    """Let a deployment that rests go on.
+    """Resume a paused deployment.
 
     wharf deployment resume web
     """
-    _rest(session, deployment_id, rests=False)
+    _set_paused(session, deployment_id, is_paused=False)
 
 
-def _rest(session: Session, deployment_id: str, *, rests: bool) -> None:
+def _set_paused(session: Session, deployment_id: str, *, is_paused: bool) -> None:
     from wharf.cli.common.lookup import find_deployment
 
     found = find_deployment(session, deployment_id)
-    session.client.deployments.pause(found.id, pause=rests, namespace=found.namespace)
-    click.echo(f"deployment {session.shorten_id(found.id)} of {found.job_id} {'rests' if rests else 'goes on'}")
+    session.client.deployments.pause(found.id, pause=is_paused, namespace=found.namespace)
+    verb = "paused" if is_paused else "resumed"
+    click.echo(f"{verb} deployment {session.shorten_id(found.id)} of job {found.job_id}")
 
 
-def _follow(session: Session, found: "Deployment") -> None:
+def _follow_deployment(session: Session, deployment: "Deployment") -> None:
+    """Follow a deployment to its end and exit with the code of the outcome; Ctrl-C lets it continue."""
     from wharf.cli.job.follower import FollowInterrupted, follow_job
 
     try:
-        code = follow_job(session, found.job_id, found.namespace, found.job_version)
+        code = follow_job(session, deployment.job_id, deployment.namespace, deployment.job_version)
     except FollowInterrupted:
-        click.echo(f"the deployment of {found.job_id} goes on without you", err=True)
-        raise click.exceptions.Exit(130) from None
+        click.echo(f"stopped watching; the deployment of job {deployment.job_id} continues", err=True)
+        raise click.exceptions.Exit(INTERRUPTED_EXIT_CODE) from None
     if code:
         raise click.exceptions.Exit(code)
 
 
-# -- what is told
-
-
-def _told(session: Session, one: "Deployment") -> str:
+def _render_deployment(session: Session, deployment: "Deployment") -> str:
+    """Return the status of a deployment: main fields, groups and allocations."""
     from wharf.cli.common.record_tables import render_allocations
     from wharf.cli.common.rendering import render_pairs, render_section
 
-    allocations = session.client.deployments.allocations(one.id, namespace=one.namespace).value
+    allocations = session.client.deployments.allocations(deployment.id, namespace=deployment.namespace).value
     parts = [
         render_pairs(
             [
-                ("ID", one.id),
-                ("Job", f"{one.job_id}, version {one.job_version}"),
-                ("Namespace", one.namespace),
-                ("Status", one.status),
-                ("Description", one.status_description),
-                ("Begun", session.format_time(one.create_time)),
+                ("ID", deployment.id),
+                ("Job", f"{deployment.job_id}, version {deployment.job_version}"),
+                ("Namespace", deployment.namespace),
+                ("Status", deployment.status),
+                ("Description", deployment.status_description),
+                ("Started", session.format_time(deployment.create_time)),
             ]
         ),
-        render_section("Groups", render_deployment_groups(session, one)),
+        render_section("Groups", render_deployment_groups(session, deployment)),
     ]
     if allocations:
         parts.append(render_section("Allocations", render_allocations(session, allocations)))

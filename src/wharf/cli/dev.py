@@ -1,4 +1,4 @@
-"""`wharf dev`: a whole cluster on this machine, for trying and developing."""
+"""`wharf dev`: runs a whole cluster on this machine, for development."""
 
 import os
 import shlex
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from wharf.cli.common.errors import report_startup_errors
+from wharf.cli.common.options import RenamedOption
 
 if TYPE_CHECKING:
     from wharf.agent.startup import ReadyReport
@@ -19,31 +20,40 @@ if TYPE_CHECKING:
 
 DATA_FOLDER_NAME: Final = ".wharf"
 DEFAULT_ADDRESS: Final = "http://127.0.0.1:4646"
-"""Where commands look for a server that nobody named."""
+"""Where commands look for a server by default."""
 
 
 @click.command
-@click.option("--port", type=int, help="The port of HTTP; 0 takes a free one.  [default: 4646]")
+@click.option("--port", type=int, help="HTTP port; 0 selects a free one.  [default: 4646]")
+@click.option("--data-dir", type=click.Path(path_type=Path, file_okay=False), help="Data folder.  [default: .wharf]")
 @click.option(
-    "--data-dir", type=click.Path(path_type=Path, file_okay=False), help="Where data is kept.  [default: .wharf]"
+    "--reset-data",
+    "is_fresh",
+    cls=RenamedOption,
+    former_names=["--fresh"],
+    is_flag=True,
+    help="Delete the data of earlier runs first.",
 )
-@click.option("--fresh", is_flag=True, help="Remove what earlier runs left in the data folder.")
-@click.option("--fake-nodes", type=int, help="How many fake nodes run beside the real one.  [default: 0]")
+@click.option("--fake-nodes", type=int, help="Simulated nodes besides the real one.  [default: 0]")
 @click.option(
-    "--config", "places", multiple=True, type=click.Path(path_type=Path), help="A file or folder of configuration."
+    "--config",
+    "paths",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="Configuration file or folder; may be repeated.",
 )
 @click.option("--log-level", help="trace, debug, info, warn or error.  [default: info]")
 def dev(
     port: int | None,
     data_dir: Path | None,
-    fresh: bool,
+    is_fresh: bool,
     fake_nodes: int | None,
-    places: tuple[Path, ...],
+    paths: tuple[Path, ...],
     log_level: str | None,
 ) -> None:
-    """Run a whole cluster here: server, scheduler and a node, on 127.0.0.1:4646, with its data in .wharf/.
+    """Run a whole cluster on this machine: server, scheduler and a node, on 127.0.0.1:4646, with its data in .wharf/.
 
-    The node runs programs of this machine (driver raw_exec) as who you are. Ctrl-C stops all of it, tasks too.
+    The node runs programs of this machine (driver raw_exec) as the current user. Ctrl-C stops everything, tasks too.
     """
     with report_startup_errors():
         from wharf.agent.errors import CommandError
@@ -61,47 +71,50 @@ def dev(
             if value is not None
         ]
 
-        def read() -> "Configuration":
-            return read_dev_configuration(places, flags)
+        def read_configuration() -> "Configuration":
+            return read_dev_configuration(paths, flags)
 
-        configuration = read()
-        if fresh:
+        configuration = read_configuration()
+        if is_fresh:
             require_own_folder(Path(configuration.settings.data_dir))
         agent = AgentProcess(
             configuration,
-            reload_configuration=read,
+            reload_configuration=read_configuration,
             on_ready=print_welcome,
-            is_fresh=fresh,
+            is_fresh=is_fresh,
             should_introduce_own_node=True,
         )
-        why = agent.run()
-        if why:
-            raise CommandError(why)
+        failure = agent.run()
+        if failure:
+            raise CommandError(failure)
         click.echo("stopped")
 
 
 def read_dev_configuration(paths: tuple[Path, ...], flags: "list[CommandFlag]") -> "Configuration":
-    """Raises ConfigurationRefused."""
+    """Return the configuration of `wharf dev`: files, environment and flags over its own defaults.
+
+    Raises ConfigurationError.
+    """
     from wharf.config.configuration import load_configuration
 
     first = load_configuration(
         paths, environment=os.environ, flags=flags, presets=build_presets(Path.cwd() / DATA_FOLDER_NAME)
     )
-    # The log lies in the data folder, wherever that was told to be.
+    # The log file is in the data folder, which is only known after the first reading.
     return load_configuration(
         paths, environment=os.environ, flags=flags, presets=build_presets(Path(first.settings.data_dir))
     )
 
 
 def build_presets(folder: Path) -> "Mapping[KeyPath, Scalar | list[PlainValue]]":
-    """The defaults of `wharf dev` where they differ from those of `wharf agent`."""
+    """Return the defaults of `wharf dev` that differ from those of `wharf agent`."""
     return {
         ("data_dir",): str(folder),
         ("server", "enabled"): True,
         ("client", "enabled"): True,
         ("client", "drivers", "raw_exec", "enabled"): True,
         ("client", "stop_on_shutdown"): True,
-        # The disk of a person's machine is often nearly full, and what just ended is what they want to look at.
+        # Disks of developers' machines are often nearly full, and recently ended allocations should stay readable.
         ("client", "gc_disk_usage_threshold"): 99.0,
         ("client", "gc_inode_usage_threshold"): 99.0,
         ("enable_debug",): True,
@@ -112,78 +125,76 @@ def build_presets(folder: Path) -> "Mapping[KeyPath, Scalar | list[PlainValue]]"
     }
 
 
-def print_welcome(running: "ReadyReport") -> None:
-    """What runs where, and what to try next."""
+def print_welcome(report: "ReadyReport") -> None:
+    """Print addresses and folders of the running cluster, and commands to try next."""
     from wharf import __version__
 
-    settings, folder = running.settings, running.data_folder
-    node = running.details.get("node", {})
+    settings, folder = report.settings, report.data_folder
+    node = report.details.get("node", {})
     rows = {
-        "HTTP": running.address,
+        "HTTP": report.address,
         "State": f"{settings.state.engine.value}, in {shorten_path(folder / 'state')}",
         "Log": shorten_path(Path(settings.log_file)) if settings.log_file else "here",
     }
     if settings.audit.enabled:
         rows["Audit"] = shorten_path(Path(settings.audit.file) if settings.audit.file else folder / "audit.log")
     if settings.acl.enabled:
-        rows["Access"] = "control is on: nobody may do anything without a token"
+        rows["Access"] = "control is on: every request needs a token"
     if node.get("drivers"):
-        rows["Node"] = f"runs tasks here, by {node['drivers']}"
+        rows["Node"] = f"runs tasks on this machine, drivers {node['drivers']}"
     if node.get("fake"):
         count = int(node["fake"])
-        said = "1 that takes" if count == 1 else f"{count} that take"
-        rows["Fake nodes"] = (
-            f"{said} work and report{'s' if count == 1 else ''} it as running, but start{'s' if count == 1 else ''} nothing"
-        )
+        verb = "it reports" if count == 1 else "they report"
+        rows["Fake nodes"] = f"{count}; {verb} tasks as running without starting them"
     width = max(map(len, rows))
     lines = [
         "",
-        style_bold(f"Wharf {__version__} is running")
-        + f", ready after {running.ready_after_s:.1f} s. Ctrl-C stops all of it.",
+        style_bold(f"Wharf {__version__} is running") + f", ready after {report.ready_after_s:.1f} s. Ctrl-C stops it.",
         "",
         *(f"  {style_dim(name.ljust(width))}  {text}" for name, text in rows.items()),
         "",
         "Try, in another terminal:",
         "",
-        *(f"  {line}" for line in list_commands_to_try(running)),
+        *(f"  {line}" for line in list_commands_to_try(report)),
         "",
     ]
     click.echo("\n".join(lines))
     sys.stdout.flush()
 
 
-def list_commands_to_try(running: "ReadyReport") -> list[str]:
-    settings, folder = running.settings, running.data_folder
+def list_commands_to_try(report: "ReadyReport") -> list[str]:
+    """Return the shell commands with which a user begins: environment variables, then a first job."""
+    settings, folder = report.settings, report.data_folder
     wharf = find_own_command()
     lines: list[str] = []
-    if running.address != DEFAULT_ADDRESS:
-        lines.append(f"export WHARF_ADDR={running.address}")
+    if report.address != DEFAULT_ADDRESS:
+        lines.append(f"export WHARF_ADDR={report.address}")
     if settings.tls.http and settings.tls.ca_file:
         lines.append(f"export WHARF_CACERT={shlex.quote(shorten_path(Path(settings.tls.ca_file)))}")
     if settings.acl.enabled:
-        lines += [f"{wharf} acl bootstrap   # once: it prints the first token", "export WHARF_TOKEN=…   # its Secret"]
-    where = "" if folder == Path.cwd() / DATA_FOLDER_NAME else f" --data-dir {shlex.quote(shorten_path(folder))}"
+        lines += [f"{wharf} acl bootstrap   # prints the first token", "export WHARF_TOKEN=…   # its Secret"]
+    data_dir = "" if folder == Path.cwd() / DATA_FOLDER_NAME else f" --data-dir {shlex.quote(shorten_path(folder))}"
     return [
         *lines,
         f"{wharf} job init",
         f"{wharf} job run example.yaml",
         f"{wharf} status",
-        f"{wharf} operator debug{where}",
+        f"{wharf} operator debug{data_dir}",
     ]
 
 
 def find_own_command() -> str:
-    """How this command is called from here: by its name where the shell finds it, else by its path."""
-    called = Path(sys.argv[0])
-    if called.name == "__main__.py":
+    """Return how to call this program from a shell: its name if it is in the PATH, else its file."""
+    program = Path(sys.argv[0])
+    if program.name == "__main__.py":
         return f"{shorten_path(Path(sys.executable))} -m wharf"
-    return "wharf" if shutil.which("wharf") else shorten_path(called.absolute())
+    return "wharf" if shutil.which("wharf") else shorten_path(program.absolute())
 
 
 def shorten_path(path: Path) -> str:
-    """Relative where that is shorter to read."""
-    here = Path.cwd()
-    return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
+    """Return a path relative to the current folder if it is inside it, else unchanged."""
+    current_folder = Path.cwd()
+    return str(path.relative_to(current_folder)) if path.is_relative_to(current_folder) else str(path)
 
 
 def style_bold(text: str) -> str:

@@ -1,4 +1,4 @@
-"""`wharf eval`: what the scheduler was asked to look at, and what came of it."""
+"""`wharf eval`: lists, shows and explains evaluations."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
@@ -15,42 +15,42 @@ if TYPE_CHECKING:
 MODULE: Final = "wharf.cli.evaluation"
 COMMANDS: Final = {
     "list": CommandEntry(MODULE, "list_", "List evaluations, the newest first."),
-    "status": CommandEntry(MODULE, "status", "Show an evaluation: what it decided, and why work has no place."),
-    "explain": CommandEntry(MODULE, "explain", "Say why a job was looked at, what came of it, and what it waits for."),
+    "status": CommandEntry(MODULE, "status", "Show an evaluation: its result, and why groups were not placed."),
+    "explain": CommandEntry(MODULE, "explain", "Explain why an evaluation was created, and what it waits for."),
 }
 
 
 @click.group("eval", cls=LazyGroup, entries=COMMANDS)
 def evaluation() -> None:
-    """Show evaluations: what the scheduler looked at, and what it decided."""
+    """Show evaluations and the decisions of the scheduler."""
 
 
 @click.command("list", cls=ServerCommand)
-@click.option("--job", default="", help="Only of this job.")
+@click.option("--job", default="", help="Only evaluations of this job.")
 @click.option(
-    "--status", "wanted", default="", help="Only those that are pending, blocked, complete, failed or canceled."
+    "--status", "status", default="", help="Only this status: pending, blocked, complete, failed or canceled."
 )
-@click.option("--filter", "expression", default="", help="Only those that match.")
-@click.option("--per-page", type=click.IntRange(1), default=50, show_default=True, help="How many.")
-@click.option("--page-token", default="", help="Where to go on.")
-def list_(session: Session, job: str, wanted: str, expression: str, per_page: int, page_token: str) -> None:
+@click.option("--filter", "expression", default="", help="Only evaluations that match.")
+@click.option("--per-page", type=click.IntRange(1), default=50, show_default=True, help="Evaluations on one page.")
+@click.option("--page-token", default="", help="Begin of the page, as printed below the previous page.")
+def list_(session: Session, job: str, status: str, expression: str, per_page: int, page_token: str) -> None:
     """List evaluations, the newest first.
 
     wharf eval list --job web
     """
-    answer = session.client.evaluations.list(
-        job=job, status=wanted, filter=expression, per_page=per_page, next_token=page_token, reverse=True
+    response = session.client.evaluations.list(
+        job=job, status=status, filter=expression, per_page=per_page, next_token=page_token, reverse=True
     )
-    is_chosen = bool(job or wanted or expression)
-    session.print_result(answer.value, lambda: _list_told(session, answer.value, is_chosen=is_chosen))
-    if answer.next_token:
-        session.print_text(f"There are more: --page-token {answer.next_token}")
+    is_filtered = bool(job or status or expression)
+    session.print_result(response.value, lambda: _render_evaluations(session, response.value, is_filtered=is_filtered))
+    if response.next_token:
+        session.print_text(f"Next page: --page-token {response.next_token}")
 
 
 @click.command(cls=ServerCommand)
 @click.argument("eval_id", metavar="EVAL", shell_complete=complete_evaluations)
 def status(session: Session, eval_id: str) -> None:
-    """Show an evaluation: what it decided, and why work has no place.
+    """Show an evaluation: its result, and why groups were not placed.
 
     wharf eval status 1a2b3c4d
     """
@@ -60,7 +60,7 @@ def status(session: Session, eval_id: str) -> None:
 @click.command(cls=ServerCommand)
 @click.argument("eval_id", metavar="EVAL", shell_complete=complete_evaluations)
 def explain(session: Session, eval_id: str) -> None:
-    """Say why a job was looked at, what came of it, and what it waits for.
+    """Explain why an evaluation was created, and what it waits for.
 
     wharf eval explain 1a2b3c4d
     """
@@ -73,25 +73,28 @@ def explain(session: Session, eval_id: str) -> None:
 
 
 def show_evaluation(session: Session, eval_id: str) -> None:
+    """Print the status of one evaluation."""
     from wharf.cli.common.lookup import find_evaluation
 
     found = find_evaluation(session, eval_id)
-    one = session.client.evaluations.read(found.id, related=True, namespace=found.namespace).value
-    session.print_result(one, lambda: _told(session, one))
+    evaluation = session.client.evaluations.read(found.id, related=True, namespace=found.namespace).value
+    session.print_result(evaluation, lambda: _render_evaluation(session, evaluation))
 
 
-def _list_told(session: Session, records: "Sequence[Evaluation]", *, is_chosen: bool) -> str:
+def _render_evaluations(session: Session, records: "Sequence[Evaluation]", *, is_filtered: bool) -> str:
+    """Return a table of evaluations in the given order."""
     from wharf.cli.common.rendering import render_no_rows, render_table
 
     if not records:
-        return render_no_rows("evaluations", is_filtered=is_chosen)
-    titles = ("ID", "Priority", "Because of", "Job", "Status", "Not placed", "Created")
+        return render_no_rows("evaluations", is_filtered=is_filtered)
+    titles = ("ID", "Priority", "Triggered by", "Job", "Status", "Not placed", "Created")
     rows = [
         (
-            session.shorten_id(one.id), one.priority, one.triggered_by, one.job_id or session.shorten_id(one.node_id) or "-", one.status,
-            _missing(one), session.format_time(one.create_time),
+            session.shorten_id(evaluation.id), evaluation.priority, evaluation.triggered_by,
+            evaluation.job_id or session.shorten_id(evaluation.node_id) or "-", evaluation.status,
+            _count_unplaced(evaluation), session.format_time(evaluation.create_time),
         )
-        for one in records
+        for evaluation in records
     ]  # fmt: skip
     return render_table(
         titles,
@@ -101,51 +104,51 @@ def _list_told(session: Session, records: "Sequence[Evaluation]", *, is_chosen: 
     )
 
 
-def _missing(one: "Evaluation") -> int:
-    return sum(metric.coalesced_failures + 1 for metric in (one.failed_tg_allocs or {}).values())
+def _count_unplaced(evaluation: "Evaluation") -> int:
+    """Return the number of allocations that the evaluation could not place."""
+    return sum(metric.coalesced_failures + 1 for metric in (evaluation.failed_tg_allocs or {}).values())
 
 
-def _told(session: Session, one: "Evaluation") -> str:
+def _render_evaluation(session: Session, evaluation: "Evaluation") -> str:
+    """Return the status of an evaluation: main fields, unplaced groups, allocations and related evaluations."""
     from wharf.cli.common.failures import render_unplaced_groups
     from wharf.cli.common.rendering import render_pairs, render_section, render_table
 
     parts = [
         render_pairs(
             [
-                ("ID", one.id),
-                ("Status", one.status),
-                ("Description", one.status_description),
-                ("Type", one.type),
-                ("Because of", one.triggered_by),
-                ("Job", one.job_id),
-                ("Namespace", one.namespace),
-                ("Node", session.shorten_id(one.node_id)),
-                ("Deployment", session.shorten_id(one.deployment_id)),
-                ("Priority", one.priority),
-                ("Waits", session.format_time(one.wait_until) if one.wait_until else ""),
-                ("Created", session.format_time(one.create_time)),
-                ("Modified", session.format_time(one.modify_time)),
+                ("ID", evaluation.id),
+                ("Status", evaluation.status),
+                ("Description", evaluation.status_description),
+                ("Type", evaluation.type),
+                ("Triggered by", evaluation.triggered_by),
+                ("Job", evaluation.job_id),
+                ("Namespace", evaluation.namespace),
+                ("Node", session.shorten_id(evaluation.node_id)),
+                ("Deployment", session.shorten_id(evaluation.deployment_id)),
+                ("Priority", evaluation.priority),
+                ("Waits until", session.format_time(evaluation.wait_until) if evaluation.wait_until else ""),
+                ("Created", session.format_time(evaluation.create_time)),
+                ("Modified", session.format_time(evaluation.modify_time)),
             ]
         )
     ]
-    if one.failed_tg_allocs:
-        parts.append(render_section("Not placed", "\n".join(render_unplaced_groups(one.failed_tg_allocs))))
-    placed = session.client.evaluations.allocations(one.id, namespace=one.namespace).value
-    if placed:
+    if evaluation.failed_tg_allocs:
+        unplaced_lines = render_unplaced_groups(evaluation.failed_tg_allocs)
+        parts.append(render_section("Not placed", "\n".join(unplaced_lines)))
+    allocations = session.client.evaluations.allocations(evaluation.id, namespace=evaluation.namespace).value
+    if allocations:
         from wharf.cli.common.record_tables import render_allocations
 
-        parts.append(render_section("Allocations", render_allocations(session, placed)))
-    if one.related_evals:
-        parts.append(
-            render_section(
-                "Related", render_table(("ID", "Because of", "Status", "Created"), _related(session, one.related_evals))
-            )
-        )
+        parts.append(render_section("Allocations", render_allocations(session, allocations)))
+    if evaluation.related_evals:
+        rows = _build_related_rows(session, evaluation.related_evals)
+        parts.append(render_section("Related", render_table(("ID", "Triggered by", "Status", "Created"), rows)))
     return "\n".join(parts)
 
 
-def _related(session: Session, records: "Sequence[EvaluationStub]") -> list[tuple[object, ...]]:
+def _build_related_rows(session: Session, records: "Sequence[EvaluationStub]") -> list[tuple[object, ...]]:
     return [
-        (session.shorten_id(one.id), one.triggered_by, one.status, session.format_time(one.create_time))
-        for one in records
+        (session.shorten_id(stub.id), stub.triggered_by, stub.status, session.format_time(stub.create_time))
+        for stub in records
     ]

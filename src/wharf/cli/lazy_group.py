@@ -1,4 +1,4 @@
-"""Groups of commands whose modules are loaded when a command runs, and not for a page of help."""
+"""Command groups that import the module of a command only when the command runs, so that help loads quickly."""
 
 import difflib
 import importlib
@@ -7,12 +7,12 @@ from typing import Any, Final, NamedTuple
 
 import click
 
-NOT_SUPPORTED_BY_NODES: Final = "nodes do not serve this yet"
-"""Of the commands about what is inside a task: its logs, its files, a terminal."""
+NOT_SUPPORTED_BY_NODES: Final = "nodes do not support this yet"
+"""The error of commands that need a function which node agents do not have."""
 
 
-class CommandEntry(NamedTuple):  # Of the standard library: help must not wait for anything else.
-    """A command: where it is, and the line that help shows of it."""
+class CommandEntry(NamedTuple):  # Not a msgspec struct: help must not wait for that import.
+    """Where a command is defined, and its line in the help of the group."""
 
     module: str
     name: str
@@ -20,32 +20,35 @@ class CommandEntry(NamedTuple):  # Of the standard library: help must not wait f
 
 
 class LazyGroup(click.Group):
-    """Knows names and lines of help by a table; the same lines stand in the commands (tested).
+    """A click group whose commands are listed in a table.
 
-    `also`: other names that people know, which no help lists. `missing`: names that people may try, with what to say of
-    what is not there. `default`: the command that is meant where the first word is none, nor like one.
+    `entries` are the commands that help lists; a test compares their help lines with the commands. `aliases` are further
+    names that help does not list. `unavailable` maps names of commands that do not exist to an error text.
+    `default_command` runs if the first argument is not a command and does not resemble one.
     """
 
     def __init__(
         self,
-        *arguments: Any,  # As click takes them.
+        *arguments: Any,  # click's own arguments.
         entries: Mapping[str, CommandEntry],
-        also: Mapping[str, CommandEntry] | None = None,
-        missing: Mapping[str, str] | None = None,
-        default: str = "",
+        aliases: Mapping[str, CommandEntry] | None = None,
+        unavailable: Mapping[str, str] | None = None,
+        default_command: str = "",
         **options: Any,
     ) -> None:
         super().__init__(*arguments, **options)
         self.entries: Final = dict(entries)
-        self.also: Final = dict(also or {})
-        self.missing: Final = dict(missing or {})
-        self.default: Final = default
+        self.aliases: Final = dict(aliases or {})
+        self.unavailable: Final = dict(unavailable or {})
+        self.default_command: Final = default_command
 
     def list_commands(self, context: click.Context) -> list[str]:  # noqa: ARG002
+        """Return the names of the commands for help, in the order of the table."""
         return list(self.entries)
 
     def get_command(self, context: click.Context, name: str) -> click.Command | None:  # noqa: ARG002
-        entry = self.entries.get(name) or self.also.get(name)
+        """Import a command by its name or alias; None if neither exists."""
+        entry = self.entries.get(name) or self.aliases.get(name)
         if entry is None:
             return None
         command = getattr(importlib.import_module(entry.module), entry.name)
@@ -55,21 +58,23 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, context: click.Context, arguments: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command that the arguments name. An unknown name is an error with a suggestion."""
         name = arguments[0] if arguments else ""
-        if name in self.missing:
-            raise click.UsageError(f"{context.command_path} {name}: {self.missing[name]}", context)
-        if name and name not in self.entries and name not in self.also and not name.startswith("-"):
+        if name in self.unavailable:
+            raise click.UsageError(f"{context.command_path} {name}: {self.unavailable[name]}", context)
+        if name and name not in self.entries and name not in self.aliases and not name.startswith("-"):
             near = difflib.get_close_matches(name, list(self.entries), n=1)
-            if self.default and not near:
-                return super().resolve_command(context, [self.default, *arguments])
+            if self.default_command and not near:
+                return super().resolve_command(context, [self.default_command, *arguments])
             hint = (
                 f"did you mean `{context.command_path} {near[0]}`?"
                 if near
-                else f"`{context.command_path} --help` lists all"
+                else f"`{context.command_path} --help` lists the commands"
             )
-            raise click.UsageError(f"there is no command {name}; {hint}", context)
+            raise click.UsageError(f"unknown command {name}; {hint}", context)
         return super().resolve_command(context, arguments)
 
     def format_commands(self, context: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
+        """Write the section of commands from the table, without importing any command."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, entry.help) for name, entry in self.entries.items()])

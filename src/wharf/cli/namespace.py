@@ -1,4 +1,4 @@
-"""`wharf namespace`: the rooms that jobs are kept apart in."""
+"""`wharf namespace`: creates, changes, shows and deletes namespaces."""
 
 from typing import Final
 
@@ -11,17 +11,17 @@ from wharf.cli.lazy_group import CommandEntry, LazyGroup
 MODULE: Final = "wharf.cli.namespace"
 COMMANDS: Final = {
     "list": CommandEntry(MODULE, "list_", "List namespaces."),
-    "status": CommandEntry(MODULE, "status", "Show a namespace, and what its quota leaves."),
-    "apply": CommandEntry(MODULE, "apply", "Make or change a namespace."),
-    "delete": CommandEntry(MODULE, "delete", "Delete a namespace that is empty."),
-    "inspect": CommandEntry(MODULE, "inspect", "Print a namespace as servers keep it."),
+    "status": CommandEntry(MODULE, "status", "Show a namespace, and the use of its quota."),
+    "apply": CommandEntry(MODULE, "apply", "Create or change a namespace."),
+    "delete": CommandEntry(MODULE, "delete", "Delete an empty namespace."),
+    "inspect": CommandEntry(MODULE, "inspect", "Print a namespace as JSON."),
 }
 namespace_argument = click.argument("name", metavar="NAMESPACE", shell_complete=complete_namespaces)
 
 
 @click.group(cls=LazyGroup, entries=COMMANDS)
 def namespace() -> None:
-    """Make namespaces, and show them."""
+    """Create, change and show namespaces."""
 
 
 @click.command("list", cls=ServerCommand)
@@ -33,14 +33,14 @@ def list_(session: Session) -> None:
     from wharf.cli.common.rendering import render_table
 
     records = session.client.namespaces.list().value
-    rows = [(one.name, one.quota or "-", one.description) for one in records]
+    rows = [(namespace.name, namespace.quota or "-", namespace.description) for namespace in records]
     session.print_result(records, lambda: render_table(("Name", "Quota", "Description"), rows))
 
 
 @click.command(cls=ServerCommand)
 @namespace_argument
 def status(session: Session, name: str) -> None:
-    """Show a namespace, and what its quota leaves.
+    """Show a namespace, and the use of its quota.
 
     wharf namespace status shop
     """
@@ -48,74 +48,81 @@ def status(session: Session, name: str) -> None:
 
 
 def show_namespace(session: Session, name: str) -> None:
+    """Print the status of one namespace. Raises CliError if it does not exist."""
     from wharf.cli.common.errors import CliError
     from wharf.cli.common.rendering import render_pairs, render_section
     from wharf.cli.quota import render_quota_usage
     from wharf.contract.client.errors import NotFound
 
     try:
-        one = session.client.namespaces.read(name).value
+        namespace = session.client.namespaces.read(name).value
     except NotFound as error:
-        raise CliError(f"there is no namespace {name}; `wharf namespace list` lists all") from error
-    may_use = one.capabilities
+        raise CliError(f"namespace {name} does not exist; `wharf namespace list` lists all") from error
+    capabilities = namespace.capabilities
 
-    def text() -> str:
+    def render_text() -> str:
         parts = [
             render_pairs(
                 [
-                    ("Name", one.name),
-                    ("Description", one.description),
-                    ("Quota", one.quota),
-                    ("Weight", one.weight),
-                    ("Drivers", ", ".join((may_use.enabled_task_drivers if may_use else None) or ("all",))),
-                    ("No drivers", ", ".join((may_use.disabled_task_drivers if may_use else None) or ())),
-                    ("Meta", ", ".join(f"{key}={value}" for key, value in sorted((one.meta or {}).items()))),
+                    ("Name", namespace.name),
+                    ("Description", namespace.description),
+                    ("Quota", namespace.quota),
+                    ("Weight", namespace.weight),
+                    ("Drivers", ", ".join((capabilities.enabled_task_drivers if capabilities else None) or ("all",))),
+                    (
+                        "Disabled drivers",
+                        ", ".join((capabilities.disabled_task_drivers if capabilities else None) or ()),
+                    ),
+                    ("Meta", ", ".join(f"{key}={value}" for key, value in sorted((namespace.meta or {}).items()))),
                 ]
             )
         ]
-        if one.quota:
-            parts.append(render_section(f"Quota {one.quota}", render_quota_usage(session, one.quota)))
+        if namespace.quota:
+            parts.append(render_section(f"Quota {namespace.quota}", render_quota_usage(session, namespace.quota)))
         return "\n".join(parts)
 
-    session.print_result(one, text)
+    session.print_result(namespace, render_text)
 
 
 @click.command(cls=QuietServerCommand)
 @click.argument("name_or_file", metavar="NAME|FILE")
-@click.option("--description", help="What it is for.")
-@click.option("--quota", help="The quota that its jobs share; '' for none.")
-@click.option("--weight", type=click.IntRange(1, 1000), help="Its share of the fleet where several wait for room.")
+@click.option("--description", help="A description of the namespace.")
+@click.option("--quota", help="The quota that its jobs count toward; '' for none.")
+@click.option(
+    "--weight", type=click.IntRange(1, 1000), help="Its share of the capacity while several namespaces wait for it."
+)
 def apply(session: Session, name_or_file: str, description: str | None, quota: str | None, weight: int | None) -> None:
-    """Make or change a namespace.
+    """Create or change a namespace.
 
-    FILE is JSON or YAML with the fields that `inspect` prints. With a name, what no option says stays as it is.
+    FILE is JSON or YAML with the fields that `inspect` prints. With NAME, only the fields given as options change.
 
     wharf namespace apply --description "the shop" shop
     """
     from wharf.cli.common.documents import read_or_fetch_record
     from wharf.contract.model.namespaces import Namespace
 
-    read = session.client.namespaces.read
-    one = read_or_fetch_record(name_or_file, Namespace, read, description=description, quota=quota, weight=weight)
-    session.client.namespaces.store(one)
-    click.echo(f"namespace {one.name} is there")
+    namespace = read_or_fetch_record(
+        name_or_file, Namespace, session.client.namespaces.read, description=description, quota=quota, weight=weight
+    )
+    session.client.namespaces.store(namespace)
+    click.echo(f"stored namespace {namespace.name}")
 
 
 @click.command(cls=QuietServerCommand)
 @namespace_argument
 def delete(session: Session, name: str) -> None:
-    """Delete a namespace that is empty.
+    """Delete an empty namespace.
 
     wharf namespace delete shop
     """
     session.client.namespaces.delete(name)
-    click.echo(f"namespace {name} is deleted")
+    click.echo(f"deleted namespace {name}")
 
 
 @click.command(cls=ServerCommand)
 @namespace_argument
 def inspect(session: Session, name: str) -> None:
-    """Print a namespace as servers keep it.
+    """Print a namespace as JSON.
 
     wharf namespace inspect shop
     """

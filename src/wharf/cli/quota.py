@@ -1,4 +1,4 @@
-"""`wharf quota`: how much the namespaces that name one may use together."""
+"""`wharf quota`: limits of the resources that one or more namespaces may use together."""
 
 from typing import Final
 
@@ -11,10 +11,10 @@ from wharf.cli.lazy_group import CommandEntry, LazyGroup
 MODULE: Final = "wharf.cli.quota"
 COMMANDS: Final = {
     "list": CommandEntry(MODULE, "list_", "List quotas."),
-    "status": CommandEntry(MODULE, "status", "Show a quota, and what is used of it."),
-    "apply": CommandEntry(MODULE, "apply", "Make or change a quota."),
-    "delete": CommandEntry(MODULE, "delete", "Delete a quota that no namespace names."),
-    "inspect": CommandEntry(MODULE, "inspect", "Print a quota as servers keep it."),
+    "status": CommandEntry(MODULE, "status", "Show a quota, and how much of it is used."),
+    "apply": CommandEntry(MODULE, "apply", "Create or change a quota."),
+    "delete": CommandEntry(MODULE, "delete", "Delete a quota that no namespace refers to."),
+    "inspect": CommandEntry(MODULE, "inspect", "Print a quota as JSON."),
 }
 LIMIT_FIELDS: Final = {
     "CPU MHz": "cpu",
@@ -24,7 +24,7 @@ LIMIT_FIELDS: Final = {
     "Allocations": "count",
 }
 REQUIRED_LIMIT_FIELDS: Final = ("cpu", "memory_mb")
-"""Told also where there is no limit."""
+"""Limits that are shown even if they are 0, which means unlimited."""
 
 
 quota_argument = click.argument("name", metavar="QUOTA", shell_complete=complete_quotas)
@@ -32,7 +32,7 @@ quota_argument = click.argument("name", metavar="QUOTA", shell_complete=complete
 
 @click.group(cls=LazyGroup, entries=COMMANDS)
 def quota() -> None:
-    """Bound what namespaces use."""
+    """Limit the resources that namespaces may use."""
 
 
 @click.command("list", cls=ServerCommand)
@@ -44,58 +44,56 @@ def list_(session: Session) -> None:
     from wharf.cli.common.rendering import render_table
 
     records = session.client.quotas.list().value
-    rows = [(one.name, one.description) for one in records]
-    session.print_result(
-        records, lambda: render_table(("Name", "Description"), rows) if rows else "There are no quotas."
-    )
+    rows = [(quota.name, quota.description) for quota in records]
+    session.print_result(records, lambda: render_table(("Name", "Description"), rows) if rows else "No quotas.")
 
 
 @click.command(cls=ServerCommand)
 @quota_argument
 def status(session: Session, name: str) -> None:
-    """Show a quota, and what is used of it.
+    """Show a quota, and how much of it is used.
 
     wharf quota status shops
     """
     from wharf.cli.common.rendering import render_pairs, render_section
 
-    one = session.client.quotas.read(name).value
-    told = render_pairs([("Name", one.name), ("Description", one.description)])
-    session.print_result(one, lambda: told + "\n" + render_section("Used", render_quota_usage(session, name)))
+    quota = session.client.quotas.read(name).value
+    head = render_pairs([("Name", quota.name), ("Description", quota.description)])
+    session.print_result(quota, lambda: head + "\n" + render_section("Used", render_quota_usage(session, name)))
 
 
 @click.command(cls=QuietServerCommand)
 @click.argument("file", type=click.Path(allow_dash=True))
 def apply(session: Session, file: str) -> None:
-    """Make or change a quota.
+    """Create or change a quota.
 
-    FILE is JSON or YAML: Name, Description, and Limits, each with Region and RegionLimit (CPU, MemoryMB, ...).
+    FILE is JSON or YAML with Name, Description and Limits; each limit has Region and RegionLimit (CPU, MemoryMB, ...).
 
     wharf quota apply shops.yaml
     """
     from wharf.cli.common.documents import read_record
     from wharf.contract.model.quotas import Quota
 
-    one = read_record(file, Quota)
-    session.client.quotas.store(one)
-    click.echo(f"quota {one.name} is there")
+    quota = read_record(file, Quota)
+    session.client.quotas.store(quota)
+    click.echo(f"stored quota {quota.name}")
 
 
 @click.command(cls=QuietServerCommand)
 @quota_argument
 def delete(session: Session, name: str) -> None:
-    """Delete a quota that no namespace names.
+    """Delete a quota that no namespace refers to.
 
     wharf quota delete shops
     """
     session.client.quotas.delete(name)
-    click.echo(f"quota {name} is deleted")
+    click.echo(f"deleted quota {name}")
 
 
 @click.command(cls=ServerCommand)
 @quota_argument
 def inspect(session: Session, name: str) -> None:
-    """Print a quota as servers keep it.
+    """Print a quota as JSON.
 
     wharf quota inspect shops
     """
@@ -104,18 +102,19 @@ def inspect(session: Session, name: str) -> None:
 
 
 def render_quota_usage(session: Session, name: str) -> str:
-    """What is used of each limit."""
+    """Return a table of a quota's limits in each region, and how much is used."""
     from wharf.cli.common.rendering import render_table
 
     limits = {limit.region: limit.region_limit for limit in session.client.quotas.read(name).value.limits or ()}
-    used = {one.region: one.region_limit for one in (session.client.quotas.usage(name).value.used or {}).values()}
+    usage = session.client.quotas.usage(name).value.used or {}
+    used = {usage_limit.region: usage_limit.region_limit for usage_limit in usage.values()}
     rows: list[tuple[object, ...]] = []
     for region, limit in sorted(limits.items()):
-        spent = used.get(region)
+        region_usage = used.get(region)
         for title, field in LIMIT_FIELDS.items():
-            most = getattr(limit, field)
-            if most == 0 and field not in REQUIRED_LIMIT_FIELDS:
+            value = getattr(limit, field)
+            if value == 0 and field not in REQUIRED_LIMIT_FIELDS:
                 continue
-            said = "none allowed" if most < 0 else "no limit" if most == 0 else f"{most:,}"
-            rows.append((region, title, f"{getattr(spent, field) if spent else 0:,}", said))
-    return render_table(("Region", "Of", "Used", "Limit"), rows)
+            limit_text = "none allowed" if value < 0 else "unlimited" if value == 0 else f"{value:,}"
+            rows.append((region, title, f"{getattr(region_usage, field) if region_usage else 0:,}", limit_text))
+    return render_table(("Region", "Resource", "Used", "Limit"), rows)

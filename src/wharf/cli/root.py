@@ -1,4 +1,4 @@
-"""The root of all commands, and how a command that fails says so: one line, an exit code, no traceback."""
+"""The root command `wharf`, its table of commands, and `main`, which turns every failure into one line and an exit code."""
 
 import errno
 import sys
@@ -11,39 +11,37 @@ from wharf import __version__
 from wharf.cli.lazy_group import NOT_SUPPORTED_BY_NODES, CommandEntry, LazyGroup
 
 COMMANDS: Final = {
-    "dev": CommandEntry("wharf.cli.dev", "dev", "Run a whole cluster here, for trying and developing."),
-    "agent": CommandEntry("wharf.cli.agent", "agent", "Run a server, a node or both, from configuration."),
+    "dev": CommandEntry("wharf.cli.dev", "dev", "Run a whole cluster on this machine, for development."),
+    "agent": CommandEntry("wharf.cli.agent", "agent", "Run a server, a node or both, from configuration files."),
     "job": CommandEntry("wharf.cli.job.group", "job", "Submit jobs, watch them and change them."),
-    "node": CommandEntry("wharf.cli.node.group", "node", "Show machines, and empty them."),
+    "node": CommandEntry("wharf.cli.node.group", "node", "Show nodes and drain them."),
     "alloc": CommandEntry(
-        "wharf.cli.alloc.group", "alloc", "Show allocations, stop and restart them, and look into their tasks."
+        "wharf.cli.alloc.group", "alloc", "Show, stop and restart allocations; read their logs and files."
     ),
-    "deployment": CommandEntry(
-        "wharf.cli.deployment", "deployment", "Watch rollouts, promote canaries, pause and end rollouts."
+    "deployment": CommandEntry("wharf.cli.deployment", "deployment", "Watch deployments; promote, pause or fail them."),
+    "eval": CommandEntry("wharf.cli.evaluation", "evaluation", "Show evaluations and the decisions of the scheduler."),
+    "namespace": CommandEntry("wharf.cli.namespace", "namespace", "Create, change and show namespaces."),
+    "quota": CommandEntry("wharf.cli.quota", "quota", "Limit the resources that namespaces may use."),
+    "service": CommandEntry("wharf.cli.service", "service", "Show registered services and their addresses."),
+    "scaling": CommandEntry("wharf.cli.scaling", "scaling", "Show scaling policies."),
+    "var": CommandEntry("wharf.cli.variable", "var", "Store encrypted variables, and lock them."),
+    "volume": CommandEntry("wharf.cli.volume", "volume", "Create and show host volumes."),
+    "acl": CommandEntry("wharf.cli.acl.group", "acl", "Manage tokens, policies, roles and logins."),
+    "login": CommandEntry("wharf.cli.login", "login", "Log in and print a token."),
+    "status": CommandEntry("wharf.cli.cluster", "status", "Show the status of the cluster, or what an id belongs to."),
+    "search": CommandEntry(
+        "wharf.cli.cluster", "search", "Find jobs, nodes and other objects by a part of their name."
     ),
-    "eval": CommandEntry(
-        "wharf.cli.evaluation", "evaluation", "Show evaluations: what the scheduler looked at, and what it decided."
-    ),
-    "namespace": CommandEntry("wharf.cli.namespace", "namespace", "Make namespaces, and show them."),
-    "quota": CommandEntry("wharf.cli.quota", "quota", "Bound what namespaces use."),
-    "service": CommandEntry("wharf.cli.service", "service", "Show what jobs offer by a name, and where it is."),
-    "scaling": CommandEntry("wharf.cli.scaling", "scaling", "Show within which bounds counts may be scaled."),
-    "var": CommandEntry("wharf.cli.variable", "var", "Keep values encrypted, and lock them."),
-    "volume": CommandEntry("wharf.cli.volume", "volume", "Folders of hosts that jobs may ask for."),
-    "acl": CommandEntry("wharf.cli.acl.group", "acl", "Say who may do what."),
-    "login": CommandEntry("wharf.cli.login", "login", "Log in, and print a token."),
-    "status": CommandEntry("wharf.cli.cluster", "status", "Show what an id leads to, or how the cluster stands."),
-    "search": CommandEntry("wharf.cli.cluster", "search", "Find everything whose name has a text in it."),
     "monitor": CommandEntry("wharf.cli.cluster", "monitor", "Follow the log of an agent."),
     "server": CommandEntry("wharf.cli.cluster", "server", "Show servers."),
-    "system": CommandEntry("wharf.cli.cluster", "system", "Tidy up."),
+    "system": CommandEntry("wharf.cli.cluster", "system", "Run garbage collection and other maintenance."),
     "config": CommandEntry("wharf.cli.config", "config", "Check and show configuration."),
     "operator": CommandEntry(
-        "wharf.cli.operator.group", "operator", "Requests, scheduling, servers, keys, snapshots, faults."
+        "wharf.cli.operator.group", "operator", "Operate a cluster: API requests, scheduler, servers, keys, snapshots."
     ),
-    "tls": CommandEntry("wharf.cli.tls", "tls", "Make certificates."),
-    "gateway": CommandEntry("wharf.cli.limits.gateway", "gateway", "Put limits in front of an HTTP service."),
-    "limits": CommandEntry("wharf.cli.limits.group", "limits", "Write rules, and operate the limiter of a service."),
+    "tls": CommandEntry("wharf.cli.tls", "tls", "Create TLS certificates."),
+    "gateway": CommandEntry("wharf.cli.limits.gateway", "gateway", "Run a rate limiting proxy for an HTTP service."),
+    "limits": CommandEntry("wharf.cli.limits.group", "limits", "Write rate limit rules and operate a rate limiter."),
     "completion": CommandEntry(
         "wharf.cli.completion", "completion", "Print a script that completes commands in your shell."
     ),
@@ -72,17 +70,17 @@ ALIASES: Final = {
     "server-members": CommandEntry("wharf.cli.cluster", "members", "wharf server members"),
     "debug": CommandEntry("wharf.cli.operator.group", "debug", "wharf operator debug"),
 }
-"""Short and old names, with what each stands for."""
+"""Short names and Nomad's names of commands, each with the command that it runs. Help does not list them."""
 UNAVAILABLE_COMMANDS: Final = {
     "client-config": NOT_SUPPORTED_BY_NODES,
-    "plugin": "drivers are part of the nodes; `wharf node status NODE` names those of a node",
-    "agent-info": "`wharf operator api /v1/agent/self` tells it",
-    "check": "`wharf operator api /v1/agent/health` tells it",
-    "ui": "there are no pages yet; a server's /v1/docs tells of its API",
-    "fmt": "job files are YAML or JSON, which any editor sets out",
-    "license": "every feature is free: there is no licence",
+    "plugin": "drivers are part of the nodes; `wharf node status NODE` lists the drivers of a node",
+    "agent-info": "use `wharf operator api /v1/agent/self`",
+    "check": "use `wharf operator api /v1/agent/health`",
+    "ui": "there is no web interface; a server documents its API at /v1/docs",
+    "fmt": "job files are YAML or JSON: use the formatter of your editor",
+    "license": "no license is needed: all features are free",
 }
-"""What people may look for, with what there is in its place."""
+"""Commands of Nomad that Wharf does not have, each with the text of the error."""
 
 EXIT_FAILED: Final = 1
 EXIT_INTERRUPTED: Final = 130
@@ -92,46 +90,50 @@ EXIT_INTERRUPTED: Final = 130
     name="wharf",
     cls=LazyGroup,
     entries=COMMANDS,
-    also=ALIASES,
-    missing=UNAVAILABLE_COMMANDS,
+    aliases=ALIASES,
+    unavailable=UNAVAILABLE_COMMANDS,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.version_option(__version__, message="wharf %(version)s")
 def root() -> None:
-    """Wharf runs a team's machines: submit jobs, and they are placed, started, watched and explained.
+    """Run jobs on a cluster of machines, and see where each job runs and why.
 
     `wharf dev` starts a whole cluster on this machine.
     """
 
 
 def main(arguments: Sequence[str] | None = None, environment: object = None) -> None:
-    """Without arguments those of the process. `surroundings`: what commands that ask servers are given (`speaking`)."""
+    """Run a command and exit the process. `arguments` default to those of the process.
+
+    `environment` is the `CommandEnvironment` of commands that call a server; tests pass their own.
+    """
     try:
-        ended = root.main(arguments, prog_name="wharf", standalone_mode=False, obj=environment)
-    except click.exceptions.Exit as end:
-        sys.exit(end.exit_code)
+        exit_code = root.main(arguments, prog_name="wharf", standalone_mode=False, obj=environment)
+    except click.exceptions.Exit as exit_request:
+        sys.exit(exit_request.exit_code)
     except click.Abort:
-        click.echo("\nwharf: stopped", err=True)  # Whatever was asked or shown stands on the line before.
+        click.echo("\nwharf: stopped", err=True)  # The terminal's line may hold a prompt or `^C`: begin a new one.
         sys.exit(EXIT_INTERRUPTED)
-    except click.exceptions.NoArgsIsHelpError as help_wanted:
-        click.echo(help_wanted.format_message())
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message())
         sys.exit(EXIT_FAILED)
     except click.ClickException as error:
         from wharf.cli.common.errors import format_error
 
         for line in format_error(error).splitlines():
             click.echo(f"wharf: {line}", err=True)
-        sys.exit(getattr(error, "code", EXIT_FAILED))  # Of `failing.Failed`, which a page of help does not load.
+        # `CliError` has the attribute `code`. Its module is not imported here, because help must load quickly.
+        sys.exit(getattr(error, "code", EXIT_FAILED))
     except BrokenPipeError:
-        # Whoever read our output has had enough, as `head` does. Nothing more may be written, at exit either.
+        # The reader of the output closed the pipe, as `head` does. Python would fail again when it flushes stdout at exit.
         sys.stdout = sys.stderr
         sys.exit(EXIT_FAILED)
     except OSError as error:
         if error.errno != errno.ENOSPC:
             raise
         sys.stdout = sys.stderr
-        click.echo(f"wharf: {error.filename or 'the output'} cannot be written: {error.strerror}", err=True)
+        click.echo(f"wharf: cannot write {error.filename or 'the output'}: {error.strerror}", err=True)
         sys.exit(EXIT_FAILED)
     else:
-        if isinstance(ended, int):  # A command that ended early, with the code that it chose.
-            sys.exit(ended)
+        if isinstance(exit_code, int):  # click returns the code of `Context.exit` instead of raising.
+            sys.exit(exit_code)

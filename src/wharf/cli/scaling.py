@@ -1,4 +1,4 @@
-"""`wharf scaling policy`: the bounds within which the counts of groups may be scaled."""
+"""`wharf scaling policy`: shows scaling policies, the limits for the counts of groups."""
 
 from typing import Final
 
@@ -17,7 +17,7 @@ POLICY_COMMANDS: Final = {
 
 @click.group(cls=LazyGroup, entries=COMMANDS)
 def scaling() -> None:
-    """Show within which bounds the counts of groups may be scaled. `wharf job scale` changes a count."""
+    """Show scaling policies. `wharf job scale` changes a count."""
 
 
 @click.group(cls=LazyGroup, entries=POLICY_COMMANDS)
@@ -26,8 +26,8 @@ def policy() -> None:
 
 
 @click.command("list", cls=ServerCommand)
-@click.option("--job", default="", help="Only of this job.")
-@click.option("--type", "kind", default="", help="Only of this type.")
+@click.option("--job", default="", help="Only policies of this job.")
+@click.option("--type", "kind", default="", help="Only policies of this type.")
 def list_(session: Session, job: str, kind: str) -> None:
     """List scaling policies.
 
@@ -37,10 +37,11 @@ def list_(session: Session, job: str, kind: str) -> None:
 
     found = session.client.scaling.list(job=job, type=kind).value
     rows = [
-        (session.shorten_id(one.id), one.type, _target(one.target), "yes" if one.enabled else "no") for one in found
+        (session.shorten_id(policy.id), policy.type, _format_target(policy.target), "yes" if policy.enabled else "no")
+        for policy in found
     ]
-    told = ("ID", "Type", "Scales", "Enabled")
-    session.print_result(found, lambda: render_table(told, rows) if rows else "There are no scaling policies.")
+    titles = ("ID", "Type", "Target", "Enabled")
+    session.print_result(found, lambda: render_table(titles, rows) if rows else "No scaling policies.")
 
 
 @click.command(cls=ServerCommand)
@@ -59,26 +60,26 @@ def info(session: Session, policy_id: str) -> None:
         "scaling policy",
         policy_id,
         match_id_prefix(policy_id, lambda _prefix: session.client.scaling.list(namespace="*").value),
-        get_id=lambda each: each.id,
-        describe=lambda each: _target(each.target),
+        get_id=lambda policy: policy.id,
+        describe=lambda policy: _format_target(policy.target),
         list_command="wharf scaling policy list",
     )
-    one = session.client.scaling.read(found.id, namespace=(found.target or {}).get("Namespace", "")).value
-    entries = [
-        ("ID", one.id),
-        ("Type", one.type),
-        ("Scales", _target(one.target)),
-        ("At least", one.min),
-        ("At most", one.max if one.max >= 0 else "-"),
-        ("Enabled", "yes" if one.enabled else "no"),
-        ("Policy", msgspec.json.encode(one.policy).decode() if one.policy else ""),
+    policy = session.client.scaling.read(found.id, namespace=(found.target or {}).get("Namespace", "")).value
+    pairs = [
+        ("ID", policy.id),
+        ("Type", policy.type),
+        ("Target", _format_target(policy.target)),
+        ("Min", policy.min),
+        ("Max", policy.max if policy.max >= 0 else "-"),
+        ("Enabled", "yes" if policy.enabled else "no"),
+        ("Policy", msgspec.json.encode(policy.policy).decode() if policy.policy else ""),
     ]
-    session.print_result(one, lambda: render_pairs(entries))
+    session.print_result(policy, lambda: render_pairs(pairs))
 
 
-def _target(target: dict[str, str] | None) -> str:
-    """`shop/web of team`"""
+def _format_target(target: dict[str, str] | None) -> str:
+    """Return the target as `job/group/task`, and its namespace unless that is the default."""
     target = target or {}
-    named = "/".join(target[part] for part in ("Job", "Group", "Task") if part in target)
+    path = "/".join(target[part] for part in ("Job", "Group", "Task") if part in target)
     namespace = target.get("Namespace", "default")
-    return named + (f" of {namespace}" if namespace != "default" else "")
+    return path + (f" (namespace {namespace})" if namespace != "default" else "")

@@ -1,4 +1,4 @@
-"""`wharf service`: what jobs offer by a name, and where it is."""
+"""`wharf service`: shows registered services and their instances, and removes instances."""
 
 from typing import TYPE_CHECKING, Final
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 MODULE: Final = "wharf.cli.service"
 COMMANDS: Final = {
     "list": CommandEntry(MODULE, "list_", "List services."),
-    "info": CommandEntry(MODULE, "info", "Show where a service is."),
-    "delete": CommandEntry(MODULE, "delete", "Take an instance out of a service."),
+    "info": CommandEntry(MODULE, "info", "Show the instances of a service with their addresses."),
+    "delete": CommandEntry(MODULE, "delete", "Delete an instance of a service."),
 }
 
 
 @click.group(cls=LazyGroup, entries=COMMANDS)
 def service() -> None:
-    """Show what jobs offer by a name, and where it is."""
+    """Show registered services and their addresses."""
 
 
 @click.command("list", cls=ServerCommand)
@@ -33,14 +33,14 @@ def list_(session: Session) -> None:
     """
     from wharf.cli.common.rendering import render_table
 
-    found = session.client.services.list().value
+    namespaces = session.client.services.list().value
     rows = [
-        (each.service_name, namespace.namespace, ", ".join(each.tags))
-        for namespace in found
-        for each in namespace.services
+        (service.service_name, namespace.namespace, ", ".join(service.tags))
+        for namespace in namespaces
+        for service in namespace.services
     ]
     session.print_result(
-        found, lambda: render_table(("Service", "Namespace", "Tags"), rows) if rows else "There are no services."
+        namespaces, lambda: render_table(("Service", "Namespace", "Tags"), rows) if rows else "No services."
     )
 
 
@@ -48,7 +48,7 @@ def list_(session: Session) -> None:
 @click.argument("name", metavar="SERVICE")
 @click.option("--filter", "expression", default="", help="Only instances that match.")
 def info(session: Session, name: str, expression: str) -> None:
-    """Show where a service is.
+    """Show the instances of a service with their addresses.
 
     wharf service info web
     """
@@ -56,27 +56,33 @@ def info(session: Session, name: str, expression: str) -> None:
 
     found = session.client.services.read(name, filter=expression).value
     if not found and not expression:
-        raise CliError(f"nothing offers {name}; `wharf service list` lists all services")
-    session.print_result(found, lambda: _instances_told(session, found) if found else f"No instances of {name} match.")
+        raise CliError(f"service {name} does not exist; `wharf service list` lists all services")
+    session.print_result(
+        found, lambda: _render_instances(session, found) if found else f"No instances of {name} match."
+    )
 
 
 @click.command(cls=QuietServerCommand)
 @click.argument("name", metavar="SERVICE")
 @click.argument("registration_id", metavar="ID")
 def delete(session: Session, name: str, registration_id: str) -> None:
-    """Take an instance out of a service. Its task runs on, and registers it again when it is restarted.
+    """Delete an instance of a service. Its task keeps running and registers it again when it is restarted.
 
     wharf service delete web _nomad-task-1a2b3c4d-…
     """
     session.client.services.delete(name, registration_id)
-    click.echo(f"{registration_id} is taken out of {name}")
+    click.echo(f"deleted instance {registration_id} of service {name}")
 
 
-def _instances_told(session: Session, instances: "Sequence[ServiceRegistration]") -> str:
+def _render_instances(session: Session, instances: "Sequence[ServiceRegistration]") -> str:
+    """Return a table of the instances of a service, by job."""
     from wharf.cli.common.rendering import render_table
 
     rows = [
-        (one.job_id, f"{one.address}:{one.port}", ", ".join(one.tags or ()), session.shorten_id(one.node_id), session.shorten_id(one.alloc_id), one.id)
-        for one in sorted(instances, key=lambda each: (each.job_id, each.create_index, each.id))
+        (
+            instance.job_id, f"{instance.address}:{instance.port}", ", ".join(instance.tags or ()),
+            session.shorten_id(instance.node_id), session.shorten_id(instance.alloc_id), instance.id,
+        )
+        for instance in sorted(instances, key=lambda instance: (instance.job_id, instance.create_index, instance.id))
     ]  # fmt: skip
     return render_table(("Job", "Address", "Tags", "Node", "Allocation", "ID"), rows, optional_columns=("ID",))

@@ -1,50 +1,71 @@
-"""`wharf tls`: certificates for a cluster."""
+"""`wharf tls`: creates a certificate authority, and certificates for servers, nodes and users."""
 
 from pathlib import Path
 
 import click
 
 from wharf.cli.common.errors import report_startup_errors
+from wharf.cli.common.options import RenamedOption
 from wharf.cli.lazy_group import CommandEntry, LazyGroup
 
 COMMANDS = {
-    "create": CommandEntry("wharf.cli.tls", "create", "Make an authority, and a certificate for a server or a caller.")
+    "create": CommandEntry(
+        "wharf.cli.tls", "create", "Create a certificate authority, and a certificate for a server or a client."
+    )
 }
 
 
 @click.group(cls=LazyGroup, entries=COMMANDS)
 def tls() -> None:
-    """Make certificates."""
+    """Create TLS certificates."""
 
 
 @click.command
-@click.option("--folder", type=click.Path(path_type=Path, file_okay=False), default=Path("tls"), show_default=True)
-@click.option("--region", default="global", show_default=True, help="The region that the certificate is for.")
-@click.option("--client", "is_client", is_flag=True, help="For a node or a person, who only call.")
-@click.option("--name", help="What its files are called.  [default: server or client, and the region]")
-@click.option("--also", multiple=True, help="A further host name or address of the server. May be given several times.")
-@click.option("--days", type=click.IntRange(1, 36_500), default=365, show_default=True, help="How long it is valid.")
 @click.option(
-    "--authority-days",
+    "--output-dir",
+    "folder",
+    cls=RenamedOption,
+    former_names=["--folder"],
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("tls"),
+    show_default=True,
+    help="Folder for the files.",
+)
+@click.option("--region", default="global", show_default=True, help="Region of the certificate.")
+@click.option("--client", "is_client", is_flag=True, help="For a node or a user, which only connect to servers.")
+@click.option("--name", help="Name of the files.  [default: server or client, and the region]")
+@click.option(
+    "--san",
+    "alternative_names",
+    cls=RenamedOption,
+    former_names=["--also"],
+    multiple=True,
+    help="Subject alternative name: a further host name or address of the server; may be repeated.",
+)
+@click.option("--days", type=click.IntRange(1, 36_500), default=365, show_default=True, help="Validity in days.")
+@click.option(
+    "--ca-days",
+    cls=RenamedOption,
+    former_names=["--authority-days"],
     type=click.IntRange(1, 36_500),
     default=1_825,
     show_default=True,
-    help="The same of the authority.",
+    help="Validity of the certificate authority in days.",
 )
 def create(
     folder: Path,
     region: str,
     is_client: bool,
     name: str | None,
-    also: tuple[str, ...],
+    alternative_names: tuple[str, ...],
     days: int,
-    authority_days: int,
+    ca_days: int,
 ) -> None:
-    """Make an authority, and a certificate for a server or a caller.
+    """Create a certificate authority, and a certificate for a server or a client.
 
-    The authority is made by the first call and used again by later ones on the same folder. A server's certificate is
-    valid for server.<region>.wharf, localhost, 127.0.0.1, and what --also names, and never longer than its authority.
-    No file is ever replaced; all are readable by their owner only.
+    The first call creates the authority; later calls with the same folder use it. A server's certificate is valid for
+    server.<region>.wharf, localhost, 127.0.0.1 and the names of --san, and never longer than its authority. Existing
+    files are not replaced; all files are readable by their owner only.
     """
     with report_startup_errors():
         from wharf.agent.tls import certificates
@@ -54,18 +75,20 @@ def create(
             region=region,
             is_server=not is_client,
             files_name=name,
-            alternative_names=also,
+            alternative_names=alternative_names,
             days=days,
-            authority_days=authority_days,
+            authority_days=ca_days,
         )
-        for one in made:
-            click.echo(f"{one.role:<9}  {one.certificate_file}  {one.key_file}  valid until {one.valid_until}")
+        for issued in made:
+            click.echo(
+                f"{issued.role:<9}  {issued.certificate_file}  {issued.key_file}  valid until {issued.valid_until}"
+            )
         certificate_file, key_file = made[-1].certificate_file, made[-1].key_file
         ca_file, ca_key_file = certificates.get_files(folder, certificates.AUTHORITY_FILES_NAME)
-        click.echo(f"\nKeep {ca_key_file} away from servers: whoever has it can make certificates.")
+        click.echo(f"\nDo not copy {ca_key_file} to servers: anyone who has it can create certificates.")
         if is_client:
             click.echo(
-                f"Call with it:\n\n  curl --cacert {ca_file} --cert {certificate_file} --key {key_file} https://..."
+                f"To use it:\n\n  curl --cacert {ca_file} --cert {certificate_file} --key {key_file} https://..."
             )
         else:
             click.echo(

@@ -1,4 +1,4 @@
-"""`wharf var`: values that are kept encrypted, and locks on them."""
+"""`wharf var`: encrypted variables, and locks on them."""
 
 import contextlib
 import subprocess
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from wharf.cli.common.errors import CliError
+from wharf.cli.common.options import RenamedOption
 from wharf.cli.common.server_commands import QuietServerCommand, ServerCommand, Session
 from wharf.cli.completion import complete_variables
 from wharf.cli.lazy_group import CommandEntry, LazyGroup
@@ -18,43 +19,43 @@ if TYPE_CHECKING:
 
 MODULE: Final = "wharf.cli.variable"
 COMMANDS: Final = {
-    "list": CommandEntry(MODULE, "list_", "List variables, without what is in them."),
-    "get": CommandEntry(MODULE, "get", "Print a variable with its items, or one of them."),
-    "put": CommandEntry(MODULE, "put", "Write a variable."),
+    "list": CommandEntry(MODULE, "list_", "List variables, without their items."),
+    "get": CommandEntry(MODULE, "get", "Print a variable with its items, or one item."),
+    "put": CommandEntry(MODULE, "put", "Create or replace a variable."),
     "purge": CommandEntry(MODULE, "purge", "Delete a variable."),
     "lock": CommandEntry(MODULE, "lock", "Run a program while holding the lock of a variable."),
 }
 path_argument = click.argument("path", shell_complete=complete_variables)
 RENEWALS_PER_TTL: Final = 3
-"""So often a lock is renewed within its time."""
+"""How often a lock is renewed within its TTL, so that one failed renewal does not lose it."""
 
 
 @click.group(cls=LazyGroup, entries=COMMANDS)
 def var() -> None:
-    """Keep values encrypted, and lock them."""
+    """Store encrypted variables, and lock them."""
 
 
 @click.command("list", cls=ServerCommand)
 @click.argument("prefix", default="", shell_complete=complete_variables)
 def list_(session: Session, prefix: str) -> None:
-    """List variables, without what is in them.
+    """List variables, without their items.
 
     wharf var list jobs/web
     """
     from wharf.cli.common.rendering import render_table
 
     records = session.client.variables.list(prefix=prefix).value
-    rows = [(one.namespace, one.path, session.format_time(one.modify_time)) for one in records]
+    rows = [(variable.namespace, variable.path, session.format_time(variable.modify_time)) for variable in records]
     session.print_result(
-        records, lambda: render_table(("Namespace", "Path", "Modified"), rows) if rows else "There are no variables."
+        records, lambda: render_table(("Namespace", "Path", "Modified"), rows) if rows else "No variables."
     )
 
 
 @click.command(cls=ServerCommand)
 @path_argument
-@click.option("--item", help="Only the value of this one, as it is.")
+@click.option("--item", help="Print only the value of this item.")
 def get(session: Session, path: str, item: str | None) -> None:
-    """Print a variable with its items, or one of them.
+    """Print a variable with its items, or one item.
 
     wharf var get --item password jobs/web/db
     """
@@ -62,27 +63,40 @@ def get(session: Session, path: str, item: str | None) -> None:
     from wharf.contract.client.errors import NotFound
 
     try:
-        one = session.client.variables.read(path).value
+        variable = session.client.variables.read(path).value
     except NotFound as error:
-        raise CliError(f"there is no variable {path} in {session.namespace}; `wharf var list` lists all") from error
-    items = one.items if isinstance(one.items, dict) else {}
+        raise CliError(
+            f"variable {path} does not exist in namespace {session.namespace}; `wharf var list` lists all"
+        ) from error
+    items = variable.items if isinstance(variable.items, dict) else {}
     if item is not None:
         if item not in items:
-            raise CliError(f"{path} has no item {item}; it has {', '.join(sorted(items)) or 'none'}")
+            raise CliError(f"variable {path} has no item {item}; its items are {', '.join(sorted(items)) or 'none'}")
         click.echo(items[item])
         return
-    head = render_pairs([("Namespace", one.namespace), ("Path", one.path), ("Modified", session.format_time(one.modify_time)),
-                  ("Check index", one.modify_index)])  # fmt: skip
-    session.print_result(one, lambda: head + "\n" + render_section("Items", render_pairs(sorted(items.items()))))
+    head = render_pairs(
+        [
+            ("Namespace", variable.namespace),
+            ("Path", variable.path),
+            ("Modified", session.format_time(variable.modify_time)),
+            ("Check index", variable.modify_index),
+        ]
+    )
+    session.print_result(variable, lambda: head + "\n" + render_section("Items", render_pairs(sorted(items.items()))))
 
 
 @click.command(cls=ServerCommand)
 @path_argument
 @click.argument("items", nargs=-1, metavar="KEY=VALUE...")
 @click.option(
-    "--in", "file", type=click.Path(allow_dash=True), help="JSON or YAML with Items, or with the items alone."
+    "--file",
+    "file",
+    cls=RenamedOption,
+    former_names=["--in"],
+    type=click.Path(allow_dash=True),
+    help="JSON or YAML with the field Items, or with the items themselves; - reads standard input.",
 )
-@click.option("--check-index", type=click.IntRange(0), help="Only over this ModifyIndex; 0: only if it is new.")
+@click.option("--check-index", type=click.IntRange(0), help="Fail unless it has this ModifyIndex; 0: unless it is new.")
 @click.option("--force", is_flag=True, hidden=True)
 def put(
     session: Session,
@@ -90,44 +104,44 @@ def put(
     items: tuple[str, ...],
     file: str | None,
     check_index: int | None,
-    force: bool,  # noqa: ARG001  # Writing without --check-index is that.
+    force: bool,  # noqa: ARG001  # Accepted for Nomad's scripts: without --check-index, every write is forced.
 ) -> None:
-    """Write a variable.
+    """Create or replace a variable.
 
-    The items take the place of those that were there. KEY=@FILE takes a file's text as the value.
+    The given items replace all current ones. KEY=@FILE takes the text of a file as the value.
 
     wharf var put jobs/web/db user=web password=@secret.txt
     """
     from wharf.cli.common.documents import read_document, read_text
     from wharf.cli.common.options import parse_key_values
 
-    found: dict[str, str] = {}
+    new_items: dict[str, str] = {}
     if file is not None:
         name, document = read_document(file)
         document = document.get("Items", document) if isinstance(document, dict) else None
         if not isinstance(document, dict):
             raise CliError(f"{name}: expected a map of items")
-        found = {str(key): str(value) for key, value in document.items()}
-    given = parse_key_values(items, "item") or {}
-    found |= {key: read_text(value[1:]) if value.startswith("@") else value for key, value in given.items()}
-    if not found:
-        raise CliError(f"name an item: `wharf var put {path} key=value`")
-    with _in_conflict_told(path):
-        one = session.client.variables.put(path, found, cas=check_index)
-    session.print_result(one, lambda: f"{path} is written, at index {one.modify_index}")
+        new_items = {str(key): str(value) for key, value in document.items()}
+    arguments = parse_key_values(items, "item") or {}
+    new_items |= {key: read_text(value[1:]) if value.startswith("@") else value for key, value in arguments.items()}
+    if not new_items:
+        raise CliError(f"missing item: `wharf var put {path} key=value`")
+    with _report_conflicts(path):
+        variable = session.client.variables.put(path, new_items, cas=check_index)
+    session.print_result(variable, lambda: f"stored variable {path} (index {variable.modify_index})")
 
 
 @click.command(cls=QuietServerCommand)
 @path_argument
-@click.option("--check-index", type=click.IntRange(0), help="Only over this ModifyIndex.")
+@click.option("--check-index", type=click.IntRange(0), help="Fail unless it has this ModifyIndex.")
 def purge(session: Session, path: str, check_index: int | None) -> None:
     """Delete a variable.
 
     wharf var purge jobs/web/db
     """
-    with _in_conflict_told(path):
+    with _report_conflicts(path):
         session.client.variables.delete(path, cas=check_index)
-    click.echo(f"{path} is deleted")
+    click.echo(f"deleted variable {path}")
 
 
 @click.command(
@@ -135,37 +149,39 @@ def purge(session: Session, path: str, check_index: int | None) -> None:
 )
 @path_argument
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
-@click.option("--ttl", default="15s", show_default=True, help="How long the lock outlives whoever holds it.")
-@click.option("--delay", default="15s", show_default=True, help="How long nobody gets it after it was lost.")
+@click.option("--ttl", default="15s", show_default=True, help="Lifetime of the lock without renewals.")
+@click.option(
+    "--delay", default="15s", show_default=True, help="How long nobody can acquire the lock after it expired."
+)
 def lock(session: Session, path: str, command: tuple[str, ...], ttl: str, delay: str) -> None:
     """Run a program while holding the lock of a variable.
 
-    It waits for the lock, renews it while the program runs, and gives it back. The exit code is the program's; 1 where
-    the lock was lost, and then the program is ended.
+    Waits for the lock, renews it while the program runs, and releases it. The exit code is that of the program. If the
+    lock is lost, the program is stopped and the exit code is 1.
 
     wharf var lock locks/nightly ./nightly.sh
     """
     from wharf.contract.wire.times import DurationError, parse_duration_ns
 
     try:
-        renew_every_s = parse_duration_ns(ttl) / 1e9 / RENEWALS_PER_TTL
+        renewal_interval_s = parse_duration_ns(ttl) / 1e9 / RENEWALS_PER_TTL
     except DurationError:
-        raise CliError(f"--ttl {ttl}: expected a length of time, as 15s") from None
+        raise CliError(f'--ttl: expected a duration such as 15s, got "{ttl}"') from None
     words = command[1:] if command[0] == "--" else command
     if not words:
-        raise CliError(f"name a program: `wharf var lock {path} ./nightly.sh`")
-    held = _acquire(session, path, ttl, delay)
+        raise CliError(f"missing program: `wharf var lock {path} ./nightly.sh`")
+    lock_id = _acquire_lock(session, path, ttl, delay)
     try:
-        code = _run_holding(session, path, held, words, renew_every_s)
+        code = _run_with_lock(session, path, lock_id, words, renewal_interval_s)
     finally:
-        _release(session, path, held)
+        _release_lock(session, path, lock_id)
     raise click.exceptions.Exit(code)
 
 
 @contextlib.contextmanager
-def _in_conflict_told(path: str) -> "Iterator[None]":
-    """Inside, a variable that is not as it was expected ends the command with a sentence. What servers send then is the
-    variable itself, with its items, and is for programs.
+def _report_conflicts(path: str) -> "Iterator[None]":
+    """Turn a conflict in the block into a CliError. The server's text is the current variable as JSON, with its items,
+    which must not be printed.
     """
     import msgspec
 
@@ -179,66 +195,72 @@ def _in_conflict_told(path: str) -> "Iterator[None]":
         except (msgspec.DecodeError, KeyError, TypeError, ValueError):
             raise error from None
         if index:
-            raise CliError(f"{path} was changed: its check index is {index}; `wharf var get {path}` shows it") from None
+            raise CliError(
+                f"variable {path} was changed: its check index is {index}; `wharf var get {path}` prints it"
+            ) from None
         raise CliError(
-            f"{path} is not there any more, or somebody holds its lock; `wharf var get {path}` shows it"
+            f"variable {path} does not exist or its lock is held; check with `wharf var get {path}`"
         ) from None
 
 
-def _acquire(session: Session, path: str, ttl: str, delay: str) -> str:
+def _acquire_lock(session: Session, path: str, ttl: str, delay: str) -> str:
+    """Wait until the lock of a variable is free, acquire it and return its id."""
     from wharf.contract.client.errors import Conflict
 
     index = 0
     while True:
         try:
-            one = session.client.variables.acquire_lock(path, ttl=ttl, lock_delay=delay)
+            variable = session.client.variables.acquire_lock(path, ttl=ttl, lock_delay=delay)
         except Conflict:
-            answer = session.client.variables.read(path, index=index, wait_s=5.0)
-            index = answer.index
+            response = session.client.variables.read(path, index=index, wait_s=5.0)
+            index = response.index
             continue
-        return _lock_id(one)
+        return _get_lock_id(variable)
 
 
-def _lock_id(one: "VariableView") -> str:
+def _get_lock_id(variable: "VariableView") -> str:
     import msgspec
 
-    assert not isinstance(one.lock, msgspec.UnsetType)
-    assert isinstance(one.lock.id, str)
-    return one.lock.id
+    assert not isinstance(variable.lock, msgspec.UnsetType)
+    assert isinstance(variable.lock.id, str)
+    return variable.lock.id
 
 
-def _run_holding(session: Session, path: str, lock_id: str, command: tuple[str, ...], renew_every_s: float) -> int:
+def _run_with_lock(
+    session: Session, path: str, lock_id: str, command: tuple[str, ...], renewal_interval_s: float
+) -> int:
+    """Run a program and renew the lock meanwhile; return the program's exit code. Raises CliError if the lock is lost."""
     from wharf.contract.client.errors import RequestRefused
 
     try:
         child = subprocess.Popen(command)
     except OSError as error:
-        raise CliError(f"{command[0]} cannot be run: {error.strerror}") from error
+        raise CliError(f"cannot run {command[0]}: {error.strerror}") from error
     while True:
         try:
-            return _code_of(child.wait(timeout=renew_every_s))
+            return _to_exit_code(child.wait(timeout=renewal_interval_s))
         except subprocess.TimeoutExpired:
             pass
         except KeyboardInterrupt:
             child.terminate()
-            return _code_of(child.wait())
+            return _to_exit_code(child.wait())
         try:
             session.client.variables.renew_lock(path, lock_id)
         except RequestRefused as error:
             child.terminate()
             child.wait()
-            raise CliError(f"the lock of {path} was lost, and the program ended: {error.text}") from error
+            raise CliError(f"stopped the program because the lock of {path} was lost: {error.text}") from error
 
 
-def _code_of(returned: int) -> int:
-    """What a shell says of a program that a signal ended."""
-    return returned if returned >= 0 else 128 - returned
+def _to_exit_code(return_code: int) -> int:
+    """Return the exit code of a program; 128 + signal number if a signal ended it, as in shells."""
+    return return_code if return_code >= 0 else 128 - return_code
 
 
-def _release(session: Session, path: str, lock_id: str) -> None:
+def _release_lock(session: Session, path: str, lock_id: str) -> None:
     from wharf.contract.client.errors import RequestRefused
 
     try:
         session.client.variables.release_lock(path, lock_id)
     except RequestRefused as error:
-        click.echo(f"note: the lock of {path} was not given back: {error.text}", err=True)
+        click.echo(f"note: the lock of {path} was not released: {error.text}", err=True)

@@ -1,4 +1,4 @@
-"""`wharf volume`: folders of hosts that jobs may ask for."""
+"""`wharf volume`: creates, registers, shows and deletes host volumes, folders of nodes that jobs can mount."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,23 +17,24 @@ if TYPE_CHECKING:
 MODULE: Final = "wharf.cli.volume"
 COMMANDS: Final = {
     "status": CommandEntry(MODULE, "status", "List volumes, or show one."),
-    "init": CommandEntry(MODULE, "init", "Write an example of a volume's file, to begin with."),
-    "create": CommandEntry(MODULE, "create", "Have a node make a volume."),
-    "register": CommandEntry(MODULE, "register", "Make a volume known that a node has already."),
-    "delete": CommandEntry(MODULE, "delete", "Delete a volume that nothing uses."),
+    "init": CommandEntry(MODULE, "init", "Write an example volume file."),
+    "create": CommandEntry(MODULE, "create", "Create a volume on a node."),
+    "register": CommandEntry(MODULE, "register", "Register a folder that already exists on a node."),
+    "delete": CommandEntry(MODULE, "delete", "Delete an unused volume."),
 }
 ALIASES: Final = {"list": CommandEntry(MODULE, "status", "wharf volume status")}
 READY_TIMEOUT_S: Final = 30.0
+"""How long the node may take to create the volume."""
 EXAMPLE_VOLUME: Final = """\
-# A volume of a host: a folder of one node. `wharf volume create {file}` has a node make it.
-# A job asks for it by its name, under Volumes of a group: {{data: {{Type: host, Source: data}}}}; and a task says where it
-# finds it, under VolumeMounts: [{{Volume: data, Destination: /data}}].
+# A host volume: a folder of one node. `wharf volume create {file}` creates it.
+# A job requests it by its name, under Volumes of a group: {{data: {{Type: host, Source: data}}}}; a task mounts it
+# under VolumeMounts: [{{Volume: data, Destination: /data}}].
 Name: data
 
-# What makes it: mkdir is there on every node; `wharf node status NODE` names all plugins of a node.
+# The plugin that creates it. Every node has mkdir; `wharf node status NODE` lists the plugins of a node.
 PluginID: mkdir
 
-# Where: any node of this pool, or the one with this NodeID.
+# Where: on any node of this pool, or on the node with this NodeID.
 NodePool: default
 
 # How it may be used. AccessMode: single-node-writer, single-node-single-writer, single-node-multi-writer or
@@ -42,180 +43,189 @@ RequestedCapabilities:
   - AccessMode: single-node-writer
     AttachmentMode: file-system
 
-# What the plugin is told; mkdir knows mode, uid and gid.
+# Parameters of the plugin; mkdir accepts mode, uid and gid.
 Parameters:
   mode: "0755"
 """
 volume_argument = click.argument("volume_id", metavar="VOLUME", shell_complete=complete_volumes)
 
 
-@click.group(cls=LazyGroup, entries=COMMANDS, also=ALIASES)
+@click.group(cls=LazyGroup, entries=COMMANDS, aliases=ALIASES)
 def volume() -> None:
-    """Folders of hosts that jobs may ask for."""
+    """Create and show host volumes."""
 
 
 @click.command(cls=ServerCommand)
 @click.argument("volume_id", metavar="[VOLUME]", required=False, shell_complete=complete_volumes)
-@click.option("--node", "node_id", default="", help="Only those on this node.")
-@click.option("--node-pool", default="", help="Only those on nodes of this pool.")
-@click.option("--filter", "expression", default="", help="Only those that match.")
+@click.option("--node", "node_id", default="", help="Only volumes on this node.")
+@click.option("--node-pool", default="", help="Only volumes on nodes of this pool.")
+@click.option("--filter", "expression", default="", help="Only volumes that match.")
 def status(session: Session, volume_id: str | None, node_id: str, node_pool: str, expression: str) -> None:
     """List volumes, or show one.
 
-    VOLUME is an id, the beginning of one, or a name.
+    VOLUME is an id, a unique prefix of an id, or a name.
 
     wharf volume status
     """
     if volume_id is None:
         from wharf.cli.common.lookup import find_node
 
-        on = find_node(session, node_id).id if node_id else ""
-        found = session.client.host_volumes.list(node_id=on, node_pool=node_pool, filter=expression).value
-        is_chosen = bool(node_id or node_pool or expression)
-        session.print_result(found, lambda: _volumes_told(session, found, is_chosen=is_chosen))
+        full_node_id = find_node(session, node_id).id if node_id else ""
+        volumes = session.client.host_volumes.list(node_id=full_node_id, node_pool=node_pool, filter=expression).value
+        is_filtered = bool(node_id or node_pool or expression)
+        session.print_result(volumes, lambda: _render_volumes(session, volumes, is_filtered=is_filtered))
         return
-    meant = _find(session, volume_id)
-    one = session.client.host_volumes.read(meant.id, namespace=meant.namespace).value
-    session.print_result(one, lambda: _volume_told(session, one))
+    found = _find_volume(session, volume_id)
+    volume = session.client.host_volumes.read(found.id, namespace=found.namespace).value
+    session.print_result(volume, lambda: _render_volume(session, volume))
 
 
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False), default=Path("volume.yaml"))
 def init(file: Path) -> None:
-    """Write an example of a volume's file, to begin with.
+    """Write an example volume file.
 
-    FILE is volume.yaml if nothing else is said. A file that is there is not replaced.
+    FILE is volume.yaml by default. An existing file is not overwritten.
 
     wharf volume init
     """
     try:
-        with file.open("x", encoding="utf-8") as writing:
-            writing.write(EXAMPLE_VOLUME.format(file=file))
+        with file.open("x", encoding="utf-8") as target:
+            target.write(EXAMPLE_VOLUME.format(file=file))
     except FileExistsError:
-        raise CliError(f"{file} is there already: name another file") from None
+        raise CliError(f"{file} already exists: choose another file name") from None
     except OSError as error:
-        raise CliError(f"{file} cannot be written: {error.strerror}") from error
-    click.echo(f"{file} is written; `wharf volume create {file}` has a node make the volume")
+        raise CliError(f"cannot write {file}: {error.strerror}") from error
+    click.echo(f"wrote {file}; `wharf volume create {file}` creates the volume")
 
 
 @click.command(cls=ServerCommand)
 @click.argument("file", type=click.Path(allow_dash=True))
-@click.option("--detach", is_flag=True, help="Return before the node says that it is ready.")
+@click.option("--detach", is_flag=True, help="Return before the node has created the volume.")
 def create(session: Session, file: str, detach: bool) -> None:
-    """Have a node make a volume.
+    """Create a volume on a node.
 
-    FILE is JSON or YAML, as `wharf volume init` writes it.
+    FILE is JSON or YAML, such as `wharf volume init` writes.
 
     wharf volume create volume.yaml
     """
     from wharf.cli.common.documents import read_record
     from wharf.contract.model.volumes import HostVolume
 
-    made = session.client.host_volumes.create(read_record(file, HostVolume))
-    _show_when_ready(session, made.volume, detach=detach)
+    response = session.client.host_volumes.create(read_record(file, HostVolume))
+    _print_when_ready(session, response.volume, should_detach=detach)
 
 
 @click.command(cls=ServerCommand)
 @click.argument("file", type=click.Path(allow_dash=True))
-@click.option("--detach", is_flag=True, help="Return before the node says that it is ready.")
+@click.option("--detach", is_flag=True, help="Return before the node has confirmed the volume.")
 def register(session: Session, file: str, detach: bool) -> None:
-    """Make a volume known that a node has already.
+    """Register a folder that already exists on a node.
 
-    FILE is as that of `create`, with NodeID and HostPath.
+    FILE is like that of `create`, with NodeID and HostPath.
 
     wharf volume register volume.yaml
     """
     from wharf.cli.common.documents import read_record
     from wharf.contract.model.volumes import HostVolume
 
-    made = session.client.host_volumes.register(read_record(file, HostVolume))
-    if made.warnings:
-        click.echo(f"wharf: {made.warnings}", err=True)
-    _show_when_ready(session, made.volume, detach=detach or bool(made.warnings))
+    response = session.client.host_volumes.register(read_record(file, HostVolume))
+    if response.warnings:
+        click.echo(f"wharf: {response.warnings}", err=True)
+    _print_when_ready(session, response.volume, should_detach=detach or bool(response.warnings))
 
 
 @click.command(cls=QuietServerCommand)
 @volume_argument
 def delete(session: Session, volume_id: str) -> None:
-    """Delete a volume that nothing uses, with all that is in it, if a node made it.
+    """Delete an unused volume. A folder that a plugin created is deleted with its content.
 
     wharf volume delete data
     """
-    one = _find(session, volume_id)
-    session.client.host_volumes.delete(one.id, namespace=one.namespace)
-    click.echo(f"volume {one.name} ({one.id}) is deleted")
+    volume = _find_volume(session, volume_id)
+    session.client.host_volumes.delete(volume.id, namespace=volume.namespace)
+    click.echo(f"deleted volume {volume.name} ({volume.id})")
 
 
-def _show_when_ready(session: Session, one: "HostVolume", *, detach: bool) -> None:
+def _print_when_ready(session: Session, volume: "HostVolume", *, should_detach: bool) -> None:
+    """Wait until a volume is no longer pending, unless detached, and print it. Raises CliError after READY_TIMEOUT_S."""
     from wharf.contract.model.volumes import HostVolumeState
 
-    began_s, index = session.world.monotonic_s(), 0
-    while not detach and one.state is HostVolumeState.PENDING:
-        left_s = READY_TIMEOUT_S - (session.world.monotonic_s() - began_s)
-        if left_s <= 0:
+    start_s, index = session.world.monotonic_s(), 0
+    while not should_detach and volume.state is HostVolumeState.PENDING:
+        remaining_s = READY_TIMEOUT_S - (session.world.monotonic_s() - start_s)
+        if remaining_s <= 0:
             raise CliError(
-                f"volume {one.id} is made, and its node has not said so within {READY_TIMEOUT_S:g} s: it is pending"
+                f"volume {volume.id} is still pending: its node has not confirmed it within {READY_TIMEOUT_S:g} s"
             )
-        answer = session.client.host_volumes.read(one.id, namespace=one.namespace, index=index, wait_s=left_s)
-        one, index = answer.value, answer.index
-    session.print_result(one, lambda: _volume_told(session, one))
+        response = session.client.host_volumes.read(
+            volume.id, namespace=volume.namespace, index=index, wait_s=remaining_s
+        )
+        volume, index = response.value, response.index
+    session.print_result(volume, lambda: _render_volume(session, volume))
 
 
-def _find(session: Session, given: str) -> "HostVolumeStub":
-    """By id or, as people know them, by name. Raises `Failed`."""
+def _find_volume(session: Session, query: str) -> "HostVolumeStub":
+    """Find a volume by id, name or unique id prefix. Raises CliError."""
     from wharf.cli.common.lookup import require_single
 
     known = session.client.host_volumes.list().value
-    found = [one for one in known if one.id == given] or [one for one in known if one.name == given]
+    by_id = [volume for volume in known if volume.id == query]
+    found = by_id or [volume for volume in known if volume.name == query]
     return require_single(
         "volume",
-        given,
-        found or [one for one in known if one.id.startswith(given)],
-        get_id=lambda one: one.id,
-        describe=lambda one: f"{one.name}  {one.state}",
+        query,
+        found or [volume for volume in known if volume.id.startswith(query)],
+        get_id=lambda volume: volume.id,
+        describe=lambda volume: f"{volume.name}  {volume.state}",
         list_command="wharf volume status",
     )
 
 
-def _volumes_told(session: Session, found: "Sequence[HostVolumeStub]", *, is_chosen: bool) -> str:
+def _render_volumes(session: Session, volumes: "Sequence[HostVolumeStub]", *, is_filtered: bool) -> str:
+    """Return a table of volumes."""
     from wharf.cli.common.rendering import colour_state, render_no_rows, render_table
 
-    if not found:
-        return render_no_rows("volumes", is_filtered=is_chosen)
+    if not volumes:
+        return render_no_rows("volumes", is_filtered=is_filtered)
     titles = ["ID", "Name", "Plugin", "Node", "Pool", "State"]
     rows = [
         [
-            session.shorten_id(one.id),
-            one.name,
-            one.plugin_id,
-            session.shorten_id(one.node_id),
-            one.node_pool,
-            colour_state(one.state),
+            session.shorten_id(volume.id),
+            volume.name,
+            volume.plugin_id,
+            session.shorten_id(volume.node_id),
+            volume.node_pool,
+            colour_state(volume.state),
         ]
-        for one in found
+        for volume in volumes
     ]
     if session.is_all_namespaces:
         titles.append("Namespace")
-        rows = [[*row, one.namespace] for row, one in zip(rows, found, strict=True)]
+        rows = [[*row, volume.namespace] for row, volume in zip(rows, volumes, strict=True)]
     return render_table(titles, rows)
 
 
-def _volume_told(session: Session, one: "HostVolume") -> str:
+def _render_volume(session: Session, volume: "HostVolume") -> str:
+    """Return the fields of a volume, one a line."""
     from wharf.cli.common.rendering import colour_state, render_pairs
 
-    modes = [f"{each.access_mode} as {each.attachment_mode}" for each in one.requested_capabilities or ()]
+    modes = [
+        f"{capability.access_mode} as {capability.attachment_mode}"
+        for capability in volume.requested_capabilities or ()
+    ]
     return render_pairs(
         [
-            ("ID", one.id),
-            ("Name", one.name),
-            ("Namespace", one.namespace),
-            ("State", colour_state(one.state)),
-            ("Plugin", one.plugin_id or "none: it was there"),
-            ("Node", one.node_id),
-            ("Pool", one.node_pool),
-            ("Path", one.host_path),
-            ("Capacity", f"{one.capacity_bytes:,} bytes" if one.capacity_bytes else "not bounded"),
-            ("For", ", ".join(modes)),
-            ("Created", session.format_time(one.create_time)),
+            ("ID", volume.id),
+            ("Name", volume.name),
+            ("Namespace", volume.namespace),
+            ("State", colour_state(volume.state)),
+            ("Plugin", volume.plugin_id or "none (registered)"),
+            ("Node", volume.node_id),
+            ("Pool", volume.node_pool),
+            ("Path", volume.host_path),
+            ("Capacity", f"{volume.capacity_bytes:,} bytes" if volume.capacity_bytes else "unlimited"),
+            ("Capabilities", ", ".join(modes)),
+            ("Created", session.format_time(volume.create_time)),
         ]
     )

@@ -1,1 +1,1 @@
-"""."""
+"""Commands about access control: `wharf acl …`."""

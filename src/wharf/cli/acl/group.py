@@ -1,4 +1,4 @@
-"""`wharf acl`: who may do what. The first token, and the groups of commands for the rest."""
+"""The command group `wharf acl`, and `wharf acl bootstrap`, which creates the first token."""
 
 from typing import Final
 
@@ -12,27 +12,31 @@ POLICIES_MODULE: Final = "wharf.cli.acl.policies"
 AUTH_METHODS_MODULE: Final = "wharf.cli.acl.auth_methods"
 COMMANDS: Final = {
     "bootstrap": CommandEntry(
-        "wharf.cli.acl.group", "bootstrap", "Make the first token, which may do everything. Once."
+        "wharf.cli.acl.group", "bootstrap", "Create the first management token; works only once."
     ),
-    "token": CommandEntry(TOKENS_MODULE, "token", "Make tokens, show them and take them back."),
-    "policy": CommandEntry(POLICIES_MODULE, "policy", "Write policies, and show them."),
-    "role": CommandEntry(POLICIES_MODULE, "role", "Bundle policies under a name."),
-    "auth-method": CommandEntry(AUTH_METHODS_MODULE, "auth_method", "Say how people and programs prove who they are."),
-    "binding-rule": CommandEntry(AUTH_METHODS_MODULE, "binding_rule", "Say what those who log in may do."),
+    "token": CommandEntry(TOKENS_MODULE, "token", "Create, show, change and delete tokens."),
+    "policy": CommandEntry(POLICIES_MODULE, "policy", "Create, show and delete policies."),
+    "role": CommandEntry(POLICIES_MODULE, "role", "Create, show, change and delete roles, named sets of policies."),
+    "auth-method": CommandEntry(
+        AUTH_METHODS_MODULE, "auth_method", "Manage the auth methods by which users and programs log in."
+    ),
+    "binding-rule": CommandEntry(
+        AUTH_METHODS_MODULE, "binding_rule", "Manage the rules that give roles or policies to the tokens of logins."
+    ),
 }
 
 
 @click.group(cls=LazyGroup, entries=COMMANDS)
 def acl() -> None:
-    """Say who may do what."""
+    """Manage tokens, policies, roles and logins."""
 
 
 @click.command(cls=ServerCommand)
 @click.argument("secret_file", type=click.Path(allow_dash=True), required=False)
 def bootstrap(session: Session, secret_file: str | None) -> None:
-    """Make the first token, which may do everything. Once.
+    """Create the first management token; works only once.
 
-    SECRET_FILE holds a secret of your own choice, a UUID; `-` reads it. Without it the servers choose one.
+    SECRET_FILE contains a secret of your choice, a UUID; `-` reads standard input. By default the servers generate one.
 
     wharf acl bootstrap
     """
@@ -40,8 +44,8 @@ def bootstrap(session: Session, secret_file: str | None) -> None:
     from wharf.cli.common.documents import read_text
 
     secret = read_text(secret_file).strip() if secret_file else ""
-    one = session.client.acl.bootstrap(secret)
-    session.print_result(one, lambda: render_token(session, one))
+    token = session.client.acl.bootstrap(secret)
+    session.print_result(token, lambda: render_token(session, token))
     session.print_text(
-        f"\nKeep the secret: whoever has it may do everything. Use it: export WHARF_TOKEN={one.secret_id}"
+        f"\nStore the secret safely: it allows every request. To use it: export WHARF_TOKEN={token.secret_id}"
     )

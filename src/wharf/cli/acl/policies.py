@@ -1,4 +1,4 @@
-"""`wharf acl policy` and `wharf acl role`."""
+"""`wharf acl policy` and `wharf acl role`: documents of capabilities, and named sets of them."""
 
 from typing import TYPE_CHECKING, Final
 
@@ -12,42 +12,40 @@ if TYPE_CHECKING:
 
 MODULE: Final = "wharf.cli.acl.policies"
 POLICY_COMMANDS: Final = {
-    "apply": CommandEntry(MODULE, "apply_policy", "Write a policy from a file of rules."),
+    "apply": CommandEntry(MODULE, "apply_policy", "Create or change a policy from a file of rules."),
     "list": CommandEntry(MODULE, "list_policies", "List policies."),
     "info": CommandEntry(MODULE, "policy_info", "Show a policy with its rules."),
-    "self": CommandEntry(MODULE, "own_policies", "List the policies of the token that is used."),
+    "self": CommandEntry(MODULE, "own_policies", "List the policies of your own token."),
     "delete": CommandEntry(MODULE, "delete_policy", "Delete a policy."),
 }
 ROLE_COMMANDS: Final = {
-    "create": CommandEntry(MODULE, "create_role", "Make a role."),
+    "create": CommandEntry(MODULE, "create_role", "Create a role."),
     "list": CommandEntry(MODULE, "list_roles", "List roles."),
     "info": CommandEntry(MODULE, "role_info", "Show a role."),
     "update": CommandEntry(MODULE, "update_role", "Change a role."),
     "delete": CommandEntry(MODULE, "delete_role", "Delete a role."),
 }
-policies_option = click.option(
-    "--policy", "policies", multiple=True, help="One of its policies. May be given several times."
-)
+policies_option = click.option("--policy", "policies", multiple=True, help="A policy of the role; may be repeated.")
 
 
 @click.group(cls=LazyGroup, entries=POLICY_COMMANDS)
 def policy() -> None:
-    """Write policies, and show them."""
+    """Create, show and delete policies."""
 
 
 @click.group(cls=LazyGroup, entries=ROLE_COMMANDS)
 def role() -> None:
-    """Bundle policies under a name."""
+    """Create, show, change and delete roles, named sets of policies."""
 
 
 @click.command("apply", cls=QuietServerCommand)
 @click.argument("name")
 @click.argument("file", type=click.Path(allow_dash=True))
-@click.option("--description", default="", help="What it is for.")
+@click.option("--description", default="", help="A description of the policy.")
 def apply_policy(session: Session, name: str, file: str, description: str) -> None:
-    """Write a policy from a file of rules.
+    """Create or change a policy from a file of rules.
 
-    FILE is HCL or JSON, as docs/access.md tells.
+    FILE is HCL or JSON; see docs/access.md.
 
     wharf acl policy apply reader reader.hcl
     """
@@ -55,7 +53,7 @@ def apply_policy(session: Session, name: str, file: str, description: str) -> No
     from wharf.contract.wire.acl import PolicyRequest
 
     session.client.acl.policies.store(PolicyRequest(name=name, description=description, rules=read_text(file)))
-    click.echo(f"policy {name} is written")
+    click.echo(f"stored policy {name}")
 
 
 @click.command("list", cls=ServerCommand)
@@ -67,10 +65,8 @@ def list_policies(session: Session) -> None:
     from wharf.cli.common.rendering import render_table
 
     records = session.client.acl.policies.list().value
-    rows = [(one.name, one.description) for one in records]
-    session.print_result(
-        records, lambda: render_table(("Name", "Description"), rows) if rows else "There are no policies."
-    )
+    rows = [(policy.name, policy.description) for policy in records]
+    session.print_result(records, lambda: render_table(("Name", "Description"), rows) if rows else "No policies.")
 
 
 @click.command("info", cls=ServerCommand)
@@ -82,23 +78,23 @@ def policy_info(session: Session, name: str) -> None:
     """
     from wharf.cli.common.rendering import render_pairs, render_section
 
-    one = session.client.acl.policies.read(name).value
-    head = render_pairs([("Name", one.name), ("Description", one.description)])
-    session.print_result(one, lambda: head + "\n" + render_section("Rules", one.rules.strip()))
+    policy = session.client.acl.policies.read(name).value
+    head = render_pairs([("Name", policy.name), ("Description", policy.description)])
+    session.print_result(policy, lambda: head + "\n" + render_section("Rules", policy.rules.strip()))
 
 
 @click.command("self", cls=ServerCommand)
 def own_policies(session: Session) -> None:
-    """List the policies of the token that is used.
+    """List the policies of your own token.
 
     wharf acl policy self
     """
     from wharf.cli.common.rendering import render_table
 
     records = session.client.acl.policies.read_own().value or ()
-    rows = [(one.name, one.description) for one in records]
+    rows = [(policy.name, policy.description) for policy in records]
     session.print_result(
-        records, lambda: render_table(("Name", "Description"), rows) if rows else "It has no policies."
+        records, lambda: render_table(("Name", "Description"), rows) if rows else "The token has no policies."
     )
 
 
@@ -110,15 +106,15 @@ def delete_policy(session: Session, name: str) -> None:
     wharf acl policy delete reader
     """
     session.client.acl.policies.delete(name)
-    click.echo(f"policy {name} is deleted")
+    click.echo(f"deleted policy {name}")
 
 
 @click.command("create", cls=ServerCommand)
-@click.option("--name", required=True)
-@click.option("--description", default="", help="What it is for.")
+@click.option("--name", required=True, help="Name of the role.")
+@click.option("--description", default="", help="A description of the role.")
 @policies_option
 def create_role(session: Session, name: str, description: str, policies: tuple[str, ...]) -> None:
-    """Make a role.
+    """Create a role.
 
     wharf acl role create --name web-team --policy reader --policy deployer
     """
@@ -126,8 +122,8 @@ def create_role(session: Session, name: str, description: str, policies: tuple[s
     from wharf.contract.wire.acl import RoleRequest
 
     links = tuple(PolicyLink(name=policy) for policy in policies)
-    one = session.client.acl.roles.create(RoleRequest(name=name, description=description, policies=links))
-    session.print_result(one, lambda: _role_told(one))
+    role = session.client.acl.roles.create(RoleRequest(name=name, description=description, policies=links))
+    session.print_result(role, lambda: _render_role(role))
 
 
 @click.command("list", cls=ServerCommand)
@@ -139,10 +135,10 @@ def list_roles(session: Session) -> None:
     from wharf.cli.common.rendering import render_table
 
     records = session.client.acl.roles.list().value
-    rows = [(session.shorten_id(one.id), one.name, _names(one), one.description) for one in records]
+    rows = [(session.shorten_id(role.id), role.name, _join_policy_names(role), role.description) for role in records]
     session.print_result(
         records,
-        lambda: render_table(("ID", "Name", "Policies", "Description"), rows) if rows else "There are no roles.",
+        lambda: render_table(("ID", "Name", "Policies", "Description"), rows) if rows else "No roles.",
     )
 
 
@@ -151,25 +147,25 @@ def list_roles(session: Session) -> None:
 def role_info(session: Session, role_id: str) -> None:
     """Show a role.
 
-    ROLE is an id, the beginning of one, or a name.
+    ROLE is an id, a unique prefix of an id, or a name.
 
     wharf acl role info web-team
     """
-    one = _find_role(session, role_id)
-    session.print_result(one, lambda: _role_told(one))
+    role = _find_role(session, role_id)
+    session.print_result(role, lambda: _render_role(role))
 
 
 @click.command("update", cls=ServerCommand)
 @click.argument("role_id", metavar="ROLE")
-@click.option("--name")
-@click.option("--description", help="What it is for.")
+@click.option("--name", help="The new name.")
+@click.option("--description", help="A description of the role.")
 @policies_option
 def update_role(
     session: Session, role_id: str, name: str | None, description: str | None, policies: tuple[str, ...]
 ) -> None:
     """Change a role.
 
-    Policies take the place of those that it has; what is not named stays.
+    The given policies replace the current ones. Settings that are not given stay as they are.
 
     wharf acl role update --policy reader web-team
     """
@@ -183,8 +179,8 @@ def update_role(
         description=found.description if description is None else description,
         policies=tuple(PolicyLink(name=policy) for policy in policies) or found.policies,
     )
-    one = session.client.acl.roles.update(found.id, request)
-    session.print_result(one, lambda: _role_told(one))
+    role = session.client.acl.roles.update(found.id, request)
+    session.print_result(role, lambda: _render_role(role))
 
 
 @click.command("delete", cls=QuietServerCommand)
@@ -196,31 +192,38 @@ def delete_role(session: Session, role_id: str) -> None:
     """
     found = _find_role(session, role_id)
     session.client.acl.roles.delete(found.id)
-    click.echo(f"role {found.name} is deleted")
+    click.echo(f"deleted role {found.name}")
 
 
-def _find_role(session: Session, given: str) -> "Role":
+def _find_role(session: Session, query: str) -> "Role":
+    """Find a role by name or by a unique prefix of its id. Raises CliError."""
     from wharf.cli.common.lookup import require_single
 
     records = session.client.acl.roles.list().value
-    found = [one for one in records if one.name == given] or [one for one in records if one.id.startswith(given)]
+    by_name = [role for role in records if role.name == query]
+    found = by_name or [role for role in records if role.id.startswith(query)]
     return require_single(
         "role",
-        given,
+        query,
         found,
-        get_id=lambda one: one.id,
-        describe=lambda one: one.name,
+        get_id=lambda role: role.id,
+        describe=lambda role: role.name,
         list_command="wharf acl role list",
     )
 
 
-def _names(one: "Role") -> str:
-    return ", ".join(link.name for link in one.policies or ())
+def _join_policy_names(role: "Role") -> str:
+    return ", ".join(link.name for link in role.policies or ())
 
 
-def _role_told(one: "Role") -> str:
+def _render_role(role: "Role") -> str:
     from wharf.cli.common.rendering import render_pairs
 
     return render_pairs(
-        [("ID", one.id), ("Name", one.name), ("Description", one.description), ("Policies", _names(one))]
+        [
+            ("ID", role.id),
+            ("Name", role.name),
+            ("Description", role.description),
+            ("Policies", _join_policy_names(role)),
+        ]
     )

@@ -1,4 +1,4 @@
-"""`wharf acl token`."""
+"""`wharf acl token`: creates, shows, changes and deletes tokens."""
 
 from typing import TYPE_CHECKING, Final
 
@@ -13,35 +13,40 @@ if TYPE_CHECKING:
 
 MODULE: Final = "wharf.cli.acl.tokens"
 COMMANDS: Final = {
-    "create": CommandEntry(MODULE, "create", "Make a token."),
+    "create": CommandEntry(MODULE, "create", "Create a token."),
     "list": CommandEntry(MODULE, "list_", "List tokens, without their secrets."),
     "info": CommandEntry(MODULE, "info", "Show a token."),
-    "self": CommandEntry(MODULE, "self_", "Show the token that is used."),
-    "update": CommandEntry(MODULE, "update", "Change what a token may do."),
-    "delete": CommandEntry(MODULE, "delete", "Take a token back."),
+    "self": CommandEntry(MODULE, "self_", "Show your own token."),
+    "update": CommandEntry(MODULE, "update", "Change the policies, roles or name of a token."),
+    "delete": CommandEntry(MODULE, "delete", "Delete a token, so that it is rejected from now on."),
 }
-policies_option = click.option(
-    "--policy", "policies", multiple=True, help="One that it has. May be given several times."
-)
-roles_option = click.option("--role-name", "roles", multiple=True, help="One that it has. May be given several times.")
+policies_option = click.option("--policy", "policies", multiple=True, help="A policy of the token; may be repeated.")
+roles_option = click.option("--role-name", "roles", multiple=True, help="A role of the token; may be repeated.")
 
 
 @click.group(cls=LazyGroup, entries=COMMANDS)
 def token() -> None:
-    """Make tokens, show them and take them back."""
+    """Create, show, change and delete tokens."""
 
 
 @click.command(cls=ServerCommand)
-@click.option("--name", default="", help="For people.")
-@click.option("--type", "kind", type=click.Choice(["client", "management"]), default="client", show_default=True)
+@click.option("--name", default="", help="A name for people; it has no meaning for access.")
+@click.option(
+    "--type",
+    "kind",
+    type=click.Choice(["client", "management"]),
+    default="client",
+    show_default=True,
+    help="A management token allows every request.",
+)
 @policies_option
 @roles_option
-@click.option("--ttl", default="", help="How long it is good for, as 8h.")
-@click.option("--global", "is_global", is_flag=True, help="In all regions.")
+@click.option("--ttl", default="", help="Lifetime, such as 8h.  [default: unlimited]")
+@click.option("--global", "is_global", is_flag=True, help="Valid in all regions.")
 def create(
     session: Session, name: str, kind: str, policies: tuple[str, ...], roles: tuple[str, ...], ttl: str, is_global: bool
 ) -> None:
-    """Make a token.
+    """Create a token.
 
     wharf acl token create --name deploy --policy deployer --ttl 8h
     """
@@ -56,8 +61,8 @@ def create(
         expiration_ttl=ttl,
         global_=is_global,
     )
-    one = session.client.acl.tokens.create(request)
-    session.print_result(one, lambda: render_token(session, one))
+    token = session.client.acl.tokens.create(request)
+    session.print_result(token, lambda: render_token(session, token))
 
 
 @click.command("list", cls=ServerCommand)
@@ -71,10 +76,10 @@ def list_(session: Session) -> None:
     records = session.client.acl.tokens.list().value
     rows = [
         (
-            one.accessor_id, one.name, one.type, ", ".join(one.policies or ()),
-            ", ".join(role.name for role in one.roles or ()), session.format_time(one.expiration_time),
+            token.accessor_id, token.name, token.type, ", ".join(token.policies or ()),
+            ", ".join(role.name for role in token.roles or ()), session.format_time(token.expiration_time),
         )
-        for one in records
+        for token in records
     ]  # fmt: skip
     session.print_result(
         records, lambda: render_table(("Accessor", "Name", "Type", "Policies", "Roles", "Expires"), rows)
@@ -88,31 +93,31 @@ def info(session: Session, accessor_id: str) -> None:
 
     wharf acl token info 1a2b3c4d
     """
-    one = session.client.acl.tokens.read(find_accessor_id(session, accessor_id)).value
-    session.print_result(one, lambda: render_token(session, one))
+    token = session.client.acl.tokens.read(find_accessor_id(session, accessor_id)).value
+    session.print_result(token, lambda: render_token(session, token))
 
 
 @click.command("self", cls=ServerCommand)
 def self_(session: Session) -> None:
-    """Show the token that is used.
+    """Show your own token.
 
     wharf acl token self
     """
-    one = session.client.acl.tokens.read_own().value
-    session.print_result(one, lambda: render_token(session, one))
+    token = session.client.acl.tokens.read_own().value
+    session.print_result(token, lambda: render_token(session, token))
 
 
 @click.command(cls=ServerCommand)
 @click.argument("accessor_id", metavar="ACCESSOR")
-@click.option("--name", help="For people.")
+@click.option("--name", help="A name for people.")
 @policies_option
 @roles_option
 def update(
     session: Session, accessor_id: str, name: str | None, policies: tuple[str, ...], roles: tuple[str, ...]
 ) -> None:
-    """Change what a token may do.
+    """Change the policies, roles or name of a token.
 
-    Policies and roles take the place of those that it has; what is not named stays.
+    The given policies and roles replace the current ones. Settings that are not given stay as they are.
 
     wharf acl token update --policy reader 1a2b3c4d
     """
@@ -128,43 +133,45 @@ def update(
         policies=policies or found.policies,
         roles=tuple(RoleLink(name=role) for role in roles) or found.roles,
     )
-    one = session.client.acl.tokens.update(found.accessor_id, request)
-    session.print_result(one, lambda: render_token(session, one))
+    token = session.client.acl.tokens.update(found.accessor_id, request)
+    session.print_result(token, lambda: render_token(session, token))
 
 
 @click.command(cls=QuietServerCommand)
 @click.argument("accessor_id", metavar="ACCESSOR")
 def delete(session: Session, accessor_id: str) -> None:
-    """Take a token back.
+    """Delete a token, so that it is rejected from now on.
 
     wharf acl token delete 1a2b3c4d
     """
-    found = find_accessor_id(session, accessor_id)
-    session.client.acl.tokens.delete(found)
-    click.echo(f"token {found} is good for nothing any more")
+    full_id = find_accessor_id(session, accessor_id)
+    session.client.acl.tokens.delete(full_id)
+    click.echo(f"deleted token {full_id}")
 
 
 def find_accessor_id(session: Session, query: str) -> str:
-    """The whole accessor id that is meant."""
+    """Return the full accessor id of the token with this accessor id, unique prefix or name. Raises CliError."""
     from wharf.cli.common.lookup import FULL_ID_LENGTH, require_single
 
     if len(query) == FULL_ID_LENGTH:
         return query
     if not query:
-        raise CliError("name a token by its accessor id; `wharf acl token list` lists them")
-    # Few have tokens by the million, and prefixes are looked for by whole bytes alone.
+        raise CliError("missing accessor id: `wharf acl token list` lists the tokens")
+    # Prefixes are compared here: servers match only prefixes of whole bytes, and the list of tokens is short.
     known = session.client.acl.tokens.list().value
     return require_single(
         "token",
         query,
-        [one for one in known if one.accessor_id.startswith(query)] or [one for one in known if one.name == query],
-        get_id=lambda one: one.accessor_id,
-        describe=lambda one: one.name,
+        [token for token in known if token.accessor_id.startswith(query)]
+        or [token for token in known if token.name == query],
+        get_id=lambda token: token.accessor_id,
+        describe=lambda token: token.name,
         list_command="wharf acl token list",
     ).accessor_id
 
 
 def render_token(session: Session, token: "TokenView") -> str:
+    """Return the fields of a token; the secret only if the reply has it."""
     from wharf.cli.common.rendering import render_pairs
 
     return render_pairs(

@@ -1,1 +1,1 @@
-"""."""
+"""Commands about allocations: `wharf alloc …`."""

@@ -1,4 +1,4 @@
-"""`wharf alloc exec`: a command beside a task, with this terminal or without."""
+"""`wharf alloc exec`: runs a command in the environment of a task, with or without a terminal."""
 
 import asyncio
 import os
@@ -13,6 +13,7 @@ import click
 
 from wharf.cli.common.errors import CliError
 from wharf.cli.common.lookup import require_task
+from wharf.cli.common.options import INTERRUPTED_EXIT_CODE
 from wharf.cli.common.server_commands import QuietServerCommand, Session
 from wharf.cli.completion import complete_allocations
 
@@ -20,53 +21,56 @@ if TYPE_CHECKING:
     from wharf.contract.client import RunningCommand
 
 HEARTBEAT_INTERVAL_S: Final = 10.0
+"""How often a heartbeat is sent, so that an idle connection is not closed."""
 READ_CHUNK_BYTES: Final = 2048
-INTERRUPTED_EXIT_CODE: Final = 130
+"""How many bytes of standard input are read and sent at a time."""
 
 
 class ExecCommand(QuietServerCommand):
-    """What stands behind ALLOC is the command's, whatever it looks like."""
+    """Passes everything after ALLOC to the remote command, including words that look like options."""
 
     def parse_args(self, context: click.Context, arguments: list[str]) -> list[str]:
-        at = self._allocation_at(arguments)
-        if at is None:
+        """Split the arguments after ALLOC: the rest is the remote command. A `--` between them is optional."""
+        position = self._find_allocation_argument(arguments)
+        if position is None:
             return super().parse_args(context, arguments)
-        command = arguments[at + 1 :]
+        command = arguments[position + 1 :]
         command = command[1:] if command[:1] == ["--"] else command
         context.meta["command"] = command
-        return super().parse_args(context, arguments[: at + 1])
+        return super().parse_args(context, arguments[: position + 1])
 
-    def _allocation_at(self, arguments: list[str]) -> int | None:
+    def _find_allocation_argument(self, arguments: list[str]) -> int | None:
+        """Return the position of the first argument that is neither an option nor the value of one."""
         takes_value = {
             name.lstrip("-")
             for param in self.params
             if isinstance(param, click.Option) and not param.is_flag
             for name in param.opts
         }
-        skips = False
-        for at, word in enumerate(arguments):
-            if skips:
-                skips = False
+        is_option_value = False
+        for position, word in enumerate(arguments):
+            if is_option_value:
+                is_option_value = False
             elif not word.startswith("-") or word == "-":
-                return at
+                return position
             else:
-                skips = "=" not in word and word.lstrip("-") in takes_value
+                is_option_value = "=" not in word and word.lstrip("-") in takes_value
         return None
 
 
 @click.command(cls=ExecCommand)
 @click.argument("alloc_id", metavar="ALLOC", shell_complete=complete_allocations)
 @click.argument("command", metavar="CMD [ARG]...", required=False, expose_value=False)
-@click.option("--task", default="", help="Beside which task, where there are several.")
-@click.option("-i", "takes_input", is_flag=True, help="Pass on what is typed.  [with -t, or where it is piped in]")
-@click.option("-t", "--tty", "is_tty", is_flag=True, help="Give it a terminal.")
+@click.option("--task", default="", help="The task, if the allocation has several.")
+@click.option("-i", "takes_input", is_flag=True, help="Send standard input.  [default with -t, or if input is piped]")
+@click.option("-t", "--tty", "is_tty", is_flag=True, help="Allocate a terminal.")
 @click.pass_context
 def execute(
     context: click.Context, session: Session, alloc_id: str, task: str, takes_input: bool, is_tty: bool
 ) -> None:
-    """Run a command beside a task: with its user, its variables and in its folder.
+    """Run a command in a task: with its user, environment and working directory.
 
-    The command's exit code is that of this one. It ends when this one ends.
+    The exit code is that of the command. The command is stopped if this one is interrupted.
 
     wharf alloc exec -it 1a2b3c4d /bin/sh
     """
@@ -75,10 +79,10 @@ def execute(
 
     words: list[str] = context.meta.get("command", [])
     if not words:
-        raise CliError("say which command: `wharf alloc exec ALLOC CMD`")
+        raise CliError("missing command: `wharf alloc exec ALLOC CMD`")
     found = find_allocation(session, alloc_id)
     name = require_task(found, task)
-    is_tty = is_tty and sys.stdin.isatty()  # Otherwise there is none to give.
+    is_tty = is_tty and sys.stdin.isatty()  # Without a terminal here, there is none to connect.
     opening = open_command(session.settings, found.id, name, words, is_tty=is_tty)
     run_interactive_command(session, opening, is_tty=is_tty, should_forward_input=takes_input)
 
@@ -90,12 +94,14 @@ def run_interactive_command(
     is_tty: bool,
     should_forward_input: bool,
 ) -> NoReturn:
-    """To its end, whose exit code is then that of this program."""
+    """Run the remote command to its end and exit with its exit code. Raises CliError if a server refuses it."""
     from wharf.contract.model.refusal import Refusal
 
-    hears = should_forward_input or is_tty or _is_piped()
+    should_forward_input = should_forward_input or is_tty or _is_input_piped()
     try:
-        code = asyncio.run(_converse(session, connection, is_tty=is_tty, hears=hears))
+        code = asyncio.run(
+            _run_remote_command(session, connection, is_tty=is_tty, should_forward_input=should_forward_input)
+        )
     except Refusal as refusal:
         raise CliError(refusal.text) from refusal
     except KeyboardInterrupt:
@@ -103,8 +109,8 @@ def run_interactive_command(
     raise click.exceptions.Exit(code)
 
 
-def _is_piped() -> bool:
-    """Whether something was put in front of us: a file or another program."""
+def _is_input_piped() -> bool:
+    """Return whether standard input is a pipe or a file."""
     import stat
 
     try:
@@ -114,14 +120,19 @@ def _is_piped() -> bool:
     return stat.S_ISFIFO(mode) or stat.S_ISREG(mode)
 
 
-async def _converse(
-    session: Session, opening: "AbstractAsyncContextManager[RunningCommand]", *, is_tty: bool, hears: bool
+async def _run_remote_command(
+    session: Session,
+    connection: "AbstractAsyncContextManager[RunningCommand]",
+    *,
+    is_tty: bool,
+    should_forward_input: bool,
 ) -> int:
-    async with opening as running:
-        with _raw(is_tty), _resizing(session, running, is_tty):
-            works = [session.world.start_task(_beat(running), name="beat")]
-            if hears:
-                works.append(session.world.start_task(_hear(running), name="input"))
+    """Copy input and output between this process and the remote command until it ends; return its exit code."""
+    async with connection as running:
+        with _raw_terminal(is_tty), _forward_terminal_size(session, running, is_tty):
+            tasks = [session.world.start_task(_send_heartbeats(running), name="exec heartbeat")]
+            if should_forward_input:
+                tasks.append(session.world.start_task(_forward_input(running), name="exec input"))
             elif not is_tty:
                 await running.close_input()
             try:
@@ -130,84 +141,91 @@ async def _converse(
                     out.buffer.write(data)
                     out.buffer.flush()
             finally:
-                for work in works:
-                    work.cancel()
-                await asyncio.gather(*works, return_exceptions=True)
-    assert running.exit_code is not None, "it is over"
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+    assert running.exit_code is not None, "the output ends with the exit code"
     return running.exit_code
 
 
-async def _beat(running: "RunningCommand") -> None:
+async def _send_heartbeats(running: "RunningCommand") -> None:
     while True:
         await asyncio.sleep(HEARTBEAT_INTERVAL_S)
         await running.send_heartbeat()
 
 
-async def _hear(running: "RunningCommand") -> None:
-    pieces: asyncio.Queue[bytes] = asyncio.Queue()
-    taken = threading.Semaphore(16)
-    _read_input(asyncio.get_running_loop(), pieces.put_nowait, taken)
-    while piece := await pieces.get():
-        await running.write(piece)
-        taken.release()
+async def _forward_input(running: "RunningCommand") -> None:
+    """Send standard input to the remote command, at most 16 chunks ahead, and close its input at the end."""
+    chunks: asyncio.Queue[bytes] = asyncio.Queue()
+    free_slots = threading.Semaphore(16)
+    _start_input_thread(asyncio.get_running_loop(), chunks.put_nowait, free_slots)
+    while chunk := await chunks.get():
+        await running.write(chunk)
+        free_slots.release()
     await running.close_input()
 
 
-def _read_input(loop: asyncio.AbstractEventLoop, put: Callable[[bytes], None], taken: threading.Semaphore) -> None:
-    """By a thread: not everything that can be read from can be waited for otherwise. It ends with the program."""
+def _start_input_thread(
+    loop: asyncio.AbstractEventLoop, put: Callable[[bytes], None], free_slots: threading.Semaphore
+) -> None:
+    """Read standard input in a thread, because an event loop cannot wait for every kind of file. `put` gets each chunk.
+
+    An empty chunk marks the end. The thread ends with the process.
+    """
 
     def read() -> None:
         while True:
-            taken.acquire()
+            free_slots.acquire()
             try:
-                piece = os.read(sys.stdin.fileno(), READ_CHUNK_BYTES)
+                chunk = os.read(sys.stdin.fileno(), READ_CHUNK_BYTES)
             except OSError:
-                piece = b""
+                chunk = b""
             try:
-                loop.call_soon_threadsafe(put, piece)
+                loop.call_soon_threadsafe(put, chunk)
             except RuntimeError:
-                return  # The conversation is over.
-            if not piece:
+                return  # The event loop is closed: the remote command has ended.
+            if not chunk:
                 return
 
-    threading.Thread(target=read, name="what is typed", daemon=True).start()
+    threading.Thread(target=read, name="standard input", daemon=True).start()
 
 
 @contextmanager
-def _raw(is_tty: bool) -> Iterator[None]:
-    """Every key goes to the other end, also those that would end this program."""
+def _raw_terminal(is_tty: bool) -> Iterator[None]:
+    """Switch the terminal to raw mode in the block, so that the remote command also receives keys such as Ctrl-C."""
     if not is_tty:
         yield
         return
     import termios
     import tty
 
-    handle = sys.stdin.fileno()
-    before: list[Any] = termios.tcgetattr(handle)
+    descriptor = sys.stdin.fileno()
+    saved_attributes: list[Any] = termios.tcgetattr(descriptor)
     try:
-        tty.setraw(handle, termios.TCSADRAIN)  # What was typed already is meant for it, too.
+        tty.setraw(descriptor, termios.TCSADRAIN)  # TCSADRAIN keeps keys that were typed before.
         yield
     finally:
-        termios.tcsetattr(handle, termios.TCSADRAIN, before)
+        termios.tcsetattr(descriptor, termios.TCSADRAIN, saved_attributes)
 
 
 @contextmanager
-def _resizing(session: Session, running: "RunningCommand", is_tty: bool) -> Iterator[None]:
+def _forward_terminal_size(session: Session, running: "RunningCommand", is_tty: bool) -> Iterator[None]:
+    """Send the size of the terminal at the start of the block and whenever it changes."""
     if not is_tty:
         yield
         return
     loop = asyncio.get_running_loop()
-    sent: set[asyncio.Task[None]] = set()
+    resize_tasks: set[asyncio.Task[None]] = set()
 
-    def tell() -> None:
+    def send_size() -> None:
         size = os.get_terminal_size(sys.stdin.fileno())
-        sent.add(session.world.start_task(running.resize(size.lines, size.columns), name="resize"))
+        resize_tasks.add(session.world.start_task(running.resize(size.lines, size.columns), name="resize"))
 
-    tell()
-    loop.add_signal_handler(signal.SIGWINCH, tell)
+    send_size()
+    loop.add_signal_handler(signal.SIGWINCH, send_size)
     try:
         yield
     finally:
         loop.remove_signal_handler(signal.SIGWINCH)
-        for task in sent:
+        for task in resize_tasks:
             task.cancel()

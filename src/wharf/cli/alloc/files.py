@@ -1,4 +1,4 @@
-"""What the tasks of an allocation print, and the files they write: read on their node, through any server."""
+"""`wharf alloc fs`: lists and prints the files of an allocation, which any server fetches from the node."""
 
 import sys
 from collections.abc import Iterable, Iterator
@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from wharf.cli.common.options import INTERRUPTED_EXIT_CODE, allocation_argument
 from wharf.cli.common.server_commands import QuietServerCommand, ServerCommand, Session
-from wharf.cli.completion import complete_allocations
 from wharf.cli.lazy_group import CommandEntry, LazyGroup
 
 if TYPE_CHECKING:
@@ -16,24 +16,22 @@ if TYPE_CHECKING:
 MODULE: Final = "wharf.cli.alloc.files"
 FILE_COMMANDS: Final = {
     "ls": CommandEntry(MODULE, "list_files", "List a folder of an allocation."),
-    "cat": CommandEntry(MODULE, "cat", "Write out a file of an allocation."),
-    "stat": CommandEntry(MODULE, "stat", "Show what is known of a file of an allocation."),
+    "cat": CommandEntry(MODULE, "cat", "Print a file of an allocation."),
+    "stat": CommandEntry(MODULE, "stat", "Show size, time and mode of a file of an allocation."),
 }
-INTERRUPTED_EXIT_CODE: Final = 130
-allocation_argument = click.argument("alloc_id", metavar="ALLOC", shell_complete=complete_allocations)
 
 
-def write_output(pieces: Iterable[bytes]) -> None:
-    """As they come. Whoever has had enough ends it quietly."""
+def write_output(chunks: Iterable[bytes]) -> None:
+    """Write chunks to standard output as they arrive. Ctrl-C exits with code 130."""
     try:
-        for piece in pieces:
-            sys.stdout.buffer.write(piece)
+        for chunk in chunks:
+            sys.stdout.buffer.write(chunk)
             sys.stdout.buffer.flush()
     except KeyboardInterrupt:
         raise click.exceptions.Exit(INTERRUPTED_EXIT_CODE) from None
 
 
-@click.group(cls=LazyGroup, entries=FILE_COMMANDS, default="ls")
+@click.group(cls=LazyGroup, entries=FILE_COMMANDS, default_command="ls")
 def fs() -> None:
     """Read the files of an allocation. `wharf alloc fs ALLOC` is the same as `wharf alloc fs ls ALLOC`."""
 
@@ -51,7 +49,7 @@ def list_files(session: Session, alloc_id: str, path: str) -> None:
 
     found = find_allocation(session, alloc_id)
     entries = session.client.files.list(found.id, path, namespace=found.namespace)
-    rows = [(entry.file_mode, entry.size, _when(session, entry), _shown(entry)) for entry in entries]
+    rows = [(entry.file_mode, entry.size, _format_modified(session, entry), _format_name(entry)) for entry in entries]
     session.print_result(entries, lambda: render_table(("Mode", "Bytes", "Modified", "Name"), rows))
 
 
@@ -59,7 +57,7 @@ def list_files(session: Session, alloc_id: str, path: str) -> None:
 @allocation_argument
 @click.argument("path")
 def cat(session: Session, alloc_id: str, path: str) -> None:
-    """Write out a file of an allocation.
+    """Print a file of an allocation.
 
     wharf alloc fs cat 1a2b3c4d web/local/settings.json
     """
@@ -73,7 +71,7 @@ def cat(session: Session, alloc_id: str, path: str) -> None:
 @allocation_argument
 @click.argument("path")
 def stat(session: Session, alloc_id: str, path: str) -> None:
-    """Show what is known of a file of an allocation.
+    """Show size, time and mode of a file of an allocation.
 
     wharf alloc fs stat 1a2b3c4d web/local/settings.json
     """
@@ -81,22 +79,23 @@ def stat(session: Session, alloc_id: str, path: str) -> None:
     from wharf.cli.common.rendering import render_pairs
 
     found = find_allocation(session, alloc_id)
-    one = session.client.files.stat(found.id, path, namespace=found.namespace)
-    facts = [
-        ("Name", _shown(one)),
-        ("Mode", one.file_mode),
-        ("Bytes", one.size),
-        ("Modified", _when(session, one)),
-        ("Content", one.content_type or ""),
+    entry = session.client.files.stat(found.id, path, namespace=found.namespace)
+    pairs = [
+        ("Name", _format_name(entry)),
+        ("Mode", entry.file_mode),
+        ("Bytes", entry.size),
+        ("Modified", _format_modified(session, entry)),
+        ("Content", entry.content_type or ""),
     ]
-    session.print_result(one, lambda: render_pairs(facts))
+    session.print_result(entry, lambda: render_pairs(pairs))
 
 
-def _shown(entry: "AllocFileInfo") -> str:
+def _format_name(entry: "AllocFileInfo") -> str:
     return f"{entry.name}/" if entry.is_dir and entry.name != "/" else entry.name
 
 
-def _when(session: Session, entry: "AllocFileInfo") -> str:
+def _format_modified(session: Session, entry: "AllocFileInfo") -> str:
+    """Return when a file was modified; a time that cannot be parsed is returned unchanged."""
     from wharf.cli.common.times import parse_time
 
     try:
@@ -105,11 +104,11 @@ def _when(session: Session, entry: "AllocFileInfo") -> str:
         return entry.mod_time
 
 
-def split_lines(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """Whole lines without their ends; at the end also one that is not whole."""
+def split_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield the lines of a stream without their line ends; also an incomplete last line."""
     rest = b""
-    for piece in pieces:
-        *whole, rest = (rest + piece).split(b"\n")
-        yield from whole
+    for chunk in chunks:
+        *lines, rest = (rest + chunk).split(b"\n")
+        yield from lines
     if rest:
         yield rest

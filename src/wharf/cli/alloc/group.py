@@ -1,7 +1,4 @@
-"""`wharf alloc`: one group of a job on one node.
-
-What an allocation uses of its node, and signals to its tasks.
-"""
+"""The command group `wharf alloc`: show, stop, restart and signal allocations; their resource use and health checks."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
@@ -9,10 +6,9 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from wharf.cli.common.errors import CliError
-from wharf.cli.common.options import allocation_argument
+from wharf.cli.common.options import allocation_argument, detach_option
 from wharf.cli.common.rendering import render_sparkline
 from wharf.cli.common.server_commands import QuietServerCommand, ServerCommand, Session
-from wharf.cli.completion import complete_allocations
 from wharf.cli.lazy_group import NOT_SUPPORTED_BY_NODES, CommandEntry, LazyGroup
 
 if TYPE_CHECKING:
@@ -23,40 +19,34 @@ if TYPE_CHECKING:
 
 MODULE: Final = "wharf.cli.alloc.group"
 COMMANDS: Final = {
-    "status": CommandEntry(MODULE, "status", "Show an allocation: where it is, its tasks and what happened to them."),
-    "explain": CommandEntry(
-        MODULE, "explain", "Say why an allocation is where it is, what it waits for and what led to it."
-    ),
-    "stop": CommandEntry(MODULE, "stop", "Stop an allocation; its job gets another in its place."),
-    "restart": CommandEntry(MODULE, "restart", "Restart the tasks of an allocation where they are."),
-    "signal": CommandEntry("wharf.cli.alloc.group", "send_signal", "Send a signal to the tasks of an allocation."),
-    "logs": CommandEntry("wharf.cli.alloc.logs", "logs", "Write out what a task prints."),
+    "status": CommandEntry(MODULE, "status", "Show an allocation: its node, its tasks and their events."),
+    "explain": CommandEntry(MODULE, "explain", "Explain why an allocation is on its node, and what it waits for."),
+    "stop": CommandEntry(MODULE, "stop", "Stop an allocation; the scheduler replaces it."),
+    "restart": CommandEntry(MODULE, "restart", "Restart the tasks of an allocation in place."),
+    "signal": CommandEntry(MODULE, "send_signal", "Send a signal to the tasks of an allocation."),
+    "logs": CommandEntry("wharf.cli.alloc.logs", "logs", "Print the log of a task."),
     "exec": CommandEntry(
-        "wharf.cli.alloc.exec",
-        "execute",
-        "Run a command beside a task: with its user, its variables and in its folder.",
+        "wharf.cli.alloc.exec", "execute", "Run a command in a task: with its user, environment and working directory."
     ),
     "fs": CommandEntry("wharf.cli.alloc.files", "fs", "Read the files of an allocation."),
-    "stats": CommandEntry(
-        "wharf.cli.alloc.group", "stats", "Show what the tasks of an allocation use of processors and memory."
-    ),
-    "checks": CommandEntry("wharf.cli.alloc.group", "checks", "Show how the checks of an allocation go."),
+    "stats": CommandEntry(MODULE, "stats", "Show the CPU and memory use of the tasks of an allocation."),
+    "checks": CommandEntry(MODULE, "checks", "Show the results of the health checks of an allocation."),
 }
 
 
 UNAVAILABLE_COMMANDS: Final = {"pause": NOT_SUPPORTED_BY_NODES}
-UNAVAILABLE_COMMANDS["list"] = "`wharf job allocs JOB` lists those of a job"
+UNAVAILABLE_COMMANDS["list"] = "use `wharf job allocs JOB`"
 
 
-@click.group(cls=LazyGroup, entries=COMMANDS, missing=UNAVAILABLE_COMMANDS)
+@click.group(cls=LazyGroup, entries=COMMANDS, unavailable=UNAVAILABLE_COMMANDS)
 def alloc() -> None:
-    """Show allocations, stop and restart them, and look into their tasks."""
+    """Show, stop and restart allocations; read their logs and files."""
 
 
 @click.command(cls=ServerCommand)
 @allocation_argument
 def status(session: Session, alloc_id: str) -> None:
-    """Show an allocation: where it is, its tasks and what happened to them.
+    """Show an allocation: its node, its tasks and their events.
 
     wharf alloc status 1a2b3c4d
     """
@@ -66,7 +56,7 @@ def status(session: Session, alloc_id: str) -> None:
 @click.command(cls=ServerCommand)
 @allocation_argument
 def explain(session: Session, alloc_id: str) -> None:
-    """Say why an allocation is where it is, what it waits for and what led to it.
+    """Explain why an allocation is on its node, and what it waits for.
 
     wharf alloc explain 1a2b3c4d
     """
@@ -80,10 +70,10 @@ def explain(session: Session, alloc_id: str) -> None:
 
 @click.command(cls=QuietServerCommand)
 @allocation_argument
-@click.option("--detach", is_flag=True, help="Return as soon as the servers have it.")
-@click.option("--no-shutdown-delay", is_flag=True, help="At once, without the group's delay.")
+@detach_option
+@click.option("--no-shutdown-delay", is_flag=True, help="Ignore the shutdown delay of the group.")
 def stop(session: Session, alloc_id: str, detach: bool, no_shutdown_delay: bool) -> None:
-    """Stop an allocation; its job gets another in its place.
+    """Stop an allocation; the scheduler replaces it.
 
     wharf alloc stop 1a2b3c4d
     """
@@ -91,167 +81,175 @@ def stop(session: Session, alloc_id: str, detach: bool, no_shutdown_delay: bool)
     from wharf.cli.job.follower import report_evaluation
 
     found = find_allocation(session, alloc_id)
-    answer = session.client.allocations.stop(found.id, no_shutdown_delay=no_shutdown_delay, namespace=found.namespace)
-    click.echo(f"{found.name} ({session.shorten_id(found.id)}) is being stopped")
+    response = session.client.allocations.stop(found.id, no_shutdown_delay=no_shutdown_delay, namespace=found.namespace)
+    click.echo(f"stopped {found.name} ({session.shorten_id(found.id)})")
     if not detach:
-        report_evaluation(session, answer.eval_id, found.namespace)
+        report_evaluation(session, response.eval_id, found.namespace)
 
 
 @click.command(cls=QuietServerCommand)
 @allocation_argument
 @click.argument("task", required=False)
 @click.option("--task", "task_option", default="", help="The same as TASK.")
-@click.option("--all-tasks", is_flag=True, help="Also those that ended.")
+@click.option("--all-tasks", is_flag=True, help="Also tasks that have ended.")
 def restart(session: Session, alloc_id: str, task: str | None, task_option: str, all_tasks: bool) -> None:
-    """Restart the tasks of an allocation where they are.
+    """Restart the tasks of an allocation in place.
 
-    Without TASK all that run.
+    Without TASK, all running tasks are restarted.
 
     wharf alloc restart 1a2b3c4d
     """
     from wharf.cli.common.lookup import find_allocation
 
     if all_tasks and (task or task_option):
-        raise CliError("say one of TASK and --all-tasks")
+        raise CliError("TASK and --all-tasks exclude each other: give only one")
     found = find_allocation(session, alloc_id)
     session.client.allocations.restart(
         found.id, task=task or task_option, all_tasks=all_tasks, namespace=found.namespace
     )
-    click.echo(f"{found.name} ({session.shorten_id(found.id)}) is restarted")
+    click.echo(f"restarted {found.name} ({session.shorten_id(found.id)})")
 
 
 def show_allocation(session: Session, alloc_id: str) -> None:
+    """Print the status of one allocation."""
     from wharf.cli.common.lookup import find_allocation
 
     found = find_allocation(session, alloc_id)
-    one = session.client.allocations.read(found.id, namespace=found.namespace).value
-    session.print_result(one, lambda: _told(session, one))
+    allocation = session.client.allocations.read(found.id, namespace=found.namespace).value
+    session.print_result(allocation, lambda: _render_allocation(session, allocation))
 
 
-def _told(session: Session, one: "AllocationView") -> str:
+def _render_allocation(session: Session, allocation: "AllocationView") -> str:
+    """Return the status of an allocation: main fields, resources, ports, tasks with events, and (verbose) scores."""
     from wharf.cli.common.failures import list_placement_failures
     from wharf.cli.common.rendering import render_pairs, render_section, render_table
 
-    job = one.job
-    part = one.deployment_status
-    health = "" if part is None else {None: "not known yet", True: "healthy", False: "unhealthy"}[part.healthy]
+    job = allocation.job
+    deployment_status = allocation.deployment_status
+    health = (
+        ""
+        if deployment_status is None
+        else {None: "not known yet", True: "healthy", False: "unhealthy"}[deployment_status.healthy]
+    )
+    desired = (allocation.desired_status, _in_parentheses(allocation.desired_description))
     parts = [
         render_pairs(
             [
-                ("ID", one.id),
-                ("Name", one.name),
-                ("Status", one.client_status),
-                ("", one.client_description),
-                ("Desired", " ".join(text for text in (one.desired_status, _said(one.desired_description)) if text)),
-                ("Job", f"{one.job_id}, version {job.version}" if job else one.job_id),
-                ("Namespace", one.namespace),
-                ("Node", f"{one.node_name} ({session.shorten_id(one.node_id)})"),
-                ("Address", _address_inside(one.network_status)),
-                ("Deployment", session.shorten_id(one.deployment_id)),
-                ("Health", health + (" (canary)" if part and part.canary else "")),
-                ("Evaluation", session.shorten_id(one.eval_id)),
-                ("In place of", session.shorten_id(one.previous_allocation)),
-                ("Replaced by", session.shorten_id(one.next_allocation)),
-                ("Created", session.format_time(one.create_time)),
-                ("Modified", session.format_time(one.modify_time)),
+                ("ID", allocation.id),
+                ("Name", allocation.name),
+                ("Status", allocation.client_status),
+                ("", allocation.client_description),
+                ("Desired", " ".join(text for text in desired if text)),
+                ("Job", f"{allocation.job_id}, version {job.version}" if job else allocation.job_id),
+                ("Namespace", allocation.namespace),
+                ("Node", f"{allocation.node_name} ({session.shorten_id(allocation.node_id)})"),
+                ("Address", _format_network(allocation.network_status)),
+                ("Deployment", session.shorten_id(allocation.deployment_id)),
+                ("Health", health + (" (canary)" if deployment_status and deployment_status.canary else "")),
+                ("Evaluation", session.shorten_id(allocation.eval_id)),
+                ("Replaces", session.shorten_id(allocation.previous_allocation)),
+                ("Replaced by", session.shorten_id(allocation.next_allocation)),
+                ("Created", session.format_time(allocation.create_time)),
+                ("Modified", session.format_time(allocation.modify_time)),
             ]
         )
     ]
-    resources = one.allocated_resources
+    resources = allocation.allocated_resources
     if resources is not None:
         rows = [
             (name, task.cpu.cpu_shares, task.memory.memory_mb) for name, task in sorted((resources.tasks or {}).items())
         ]
-        parts.append(render_section("Allotted", render_table(("Task", "CPU MHz", "Memory MB"), rows)))
-        if ports := list_ports(resources.shared.ports or (), one.network_status):
-            parts.append(render_section("Ports", render_table(("Label", "Address", "Leads to"), ports)))
-    for name, state in sorted((one.task_states or {}).items()):
-        said = f"{state.state}{', failed' if state.failed else ''}, {state.restarts} restart{'' if state.restarts == 1 else 's'}"
+        parts.append(render_section("Allocated", render_table(("Task", "CPU MHz", "Memory MB"), rows)))
+        if ports := list_ports(resources.shared.ports or (), allocation.network_status):
+            parts.append(render_section("Ports", render_table(("Label", "Address", "Target"), ports)))
+    for name, state in sorted((allocation.task_states or {}).items()):
+        restarts = f"{state.restarts} restart{'' if state.restarts == 1 else 's'}"
+        heading = f"Task {name}: {state.state}{', failed' if state.failed else ''}, {restarts}"
         events = [(session.format_time(event.time), event.type, format_event(event)) for event in state.events or ()]
         body = (
-            render_table(("When", "What", "Said"), reversed(events), indent="  ")
-            if events
-            else "  nothing is told of it"
+            render_table(("Time", "Event", "Message"), reversed(events), indent="  ") if events else "  no events yet"
         )
-        parts.append(render_section(f"Task {name}: {said}", body))
-    metrics = one.metrics
+        parts.append(render_section(heading, body))
+    metrics = allocation.metrics
     if metrics is not None and session.is_verbose:
         scores: Sequence[Any] = metrics.score_meta_data or ()
         rows_of_scores = [(session.shorten_id(score.node_id), f"{score.norm_score:.3f}") for score in scores]
-        lines = [f"{metrics.nodes_evaluated} nodes looked at, {metrics.nodes_filtered} kept out"]
+        lines = [f"{metrics.nodes_evaluated} nodes considered, {metrics.nodes_filtered} excluded"]
         lines += list_placement_failures(metrics) if metrics.nodes_filtered or metrics.nodes_exhausted else []
-        parts.append(render_section("Placed", "\n".join([*lines, render_table(("Node", "Score"), rows_of_scores)])))
+        parts.append(render_section("Placement", "\n".join([*lines, render_table(("Node", "Score"), rows_of_scores)])))
     return "\n".join(parts)
 
 
 def format_event(event: "TaskEventView") -> str:
-    """A signal alone does not tell that the kernel sent it, for want of memory."""
-    said = event.display_message or event.message
-    return f"{said} (out of memory)" if (event.details or {}).get("oom_killed") == "true" else said
+    """Return the text of a task event; says if the kernel ended the task for lack of memory."""
+    text = event.display_message or event.message
+    return f"{text} (out of memory)" if (event.details or {}).get("oom_killed") == "true" else text
 
 
 def list_ports(ports: "Sequence[AllocatedPort]", network: "NetworkStatus | None") -> list[tuple[str, str, str]]:
-    """Each with where others reach it, and where that leads in a network of the allocation's own."""
-    inside = network.address if network is not None else ""
+    """Return (label, host address, target address) of each port; the target is in the allocation's own network."""
+    network_address = network.address if network is not None else ""
     return [
         (
             port.label,
             format_address(port.host_ip, port.value),
-            format_address(inside, max(port.to, 0) or port.value) if inside else "",
+            format_address(network_address, max(port.to, 0) or port.value) if network_address else "",
         )
         for port in ports
     ]
 
 
 def format_address(address: str, port: int) -> str:
+    """Return `address:port`, with brackets around an IPv6 address."""
     return f"[{address}]:{port}" if ":" in address else f"{address}:{port}"
 
 
-def _address_inside(network: "NetworkStatus | None") -> str:
+def _format_network(network: "NetworkStatus | None") -> str:
+    """Return the addresses of the allocation's own network and its interface; empty if it has none."""
     if network is None:
         return ""
     interface = f"({network.interface_name})" if network.interface_name else ""
     return " ".join(text for text in (network.address, network.address_ipv6, interface) if text)
 
 
-def _said(text: str) -> str:
+def _in_parentheses(text: str) -> str:
     return f"({text})" if text else ""
 
 
 BYTES_PER_MB: Final = 1 << 20
 MAX_OUTPUT_CHARS: Final = 100
+"""Limit of the output of a check in a table; the whole output is in `-json`."""
 STATS_HISTORY: Final = "5m"
 STATS_COLUMNS: Final = ("Task", "CPU %", "MHz", "Memory MB", "Processes", f"CPU, {STATS_HISTORY}")
-allocation_argument = click.argument("alloc_id", metavar="ALLOC", shell_complete=complete_allocations)
 
 
 @click.command(cls=QuietServerCommand)
 @allocation_argument
 @click.argument("task", required=False)
-@click.option("-s", "--signal", default="SIGKILL", show_default=True, help="Its name, as SIGHUP.")
+@click.option("-s", "--signal", default="SIGKILL", show_default=True, help="Name of the signal, such as SIGHUP.")
 @click.option("--task", "task_option", default="", help="The same as TASK.")
 def send_signal(session: Session, alloc_id: str, task: str | None, signal: str, task_option: str) -> None:
     """Send a signal to the tasks of an allocation.
 
-    Without TASK to all that run.
+    Without TASK, all running tasks receive it.
 
     wharf alloc signal -s SIGHUP 1a2b3c4d
     """
     from wharf.cli.common.lookup import find_allocation, require_task
 
     found = find_allocation(session, alloc_id)
-    given = task or task_option
-    name = require_task(found, given) if given else ""
+    task_name = task or task_option
+    name = require_task(found, task_name) if task_name else ""
     signal = signal.upper() if signal.upper().startswith("SIG") else f"SIG{signal.upper()}"
     session.client.allocations.signal(found.id, signal, task=name, namespace=found.namespace)
-    click.echo(f"{signal} was sent to {f'{name} of ' if name else ''}{found.name} ({session.shorten_id(found.id)})")
+    click.echo(f"sent {signal} to {f'{name} of ' if name else ''}{found.name} ({session.shorten_id(found.id)})")
 
 
 @click.command(cls=ServerCommand)
 @allocation_argument
-@click.option("--task", default="", help="Of one task only.")
+@click.option("--task", default="", help="Only this task.")
 def stats(session: Session, alloc_id: str, task: str) -> None:
-    """Show what the tasks of an allocation use of processors and memory.
+    """Show the CPU and memory use of the tasks of an allocation.
 
     wharf alloc stats 1a2b3c4d
     """
@@ -259,29 +257,29 @@ def stats(session: Session, alloc_id: str, task: str) -> None:
     from wharf.cli.common.rendering import render_table
 
     found = find_allocation(session, alloc_id)
-    figures = session.client.allocations.stats(found.id, task=task, history=STATS_HISTORY, namespace=found.namespace)
-    rows = [_row(name, of_task) for name, of_task in sorted((figures.get("Tasks") or {}).items())]
-    nothing = f"{found.name} uses nothing that is measured: it does not run, or its driver does not tell"
-    session.print_result(figures, lambda: render_table(STATS_COLUMNS, rows) if rows else nothing)
+    response = session.client.allocations.stats(found.id, task=task, history=STATS_HISTORY, namespace=found.namespace)
+    rows = [_build_stats_row(name, task_stats) for name, task_stats in sorted((response.get("Tasks") or {}).items())]
+    no_stats_text = f"No statistics: {found.name} is not running, or its driver does not measure its tasks."
+    session.print_result(response, lambda: render_table(STATS_COLUMNS, rows) if rows else no_stats_text)
 
 
-def _row(name: str, of_task: Mapping[str, Any]) -> tuple[str, str, str, str, int, str]:
-    usage = of_task["ResourceUsage"]
+def _build_stats_row(name: str, task_stats: Mapping[str, Any]) -> tuple[str, str, str, str, int, str]:
+    usage = task_stats["ResourceUsage"]
     cpu, memory = usage["CpuStats"], usage["MemoryStats"]
     return (
         name,
         f"{cpu['Percent']:.1f}",
         f"{cpu['TotalTicks']:.0f}",
         f"{(memory['Usage'] or memory['RSS']) / BYTES_PER_MB:.1f}",
-        len(of_task.get("Pids") or {}),
-        render_sparkline([sample["Percent"] for sample in of_task.get("History") or ()], max_value=100.0),
+        len(task_stats.get("Pids") or {}),
+        render_sparkline([sample["Percent"] for sample in task_stats.get("History") or ()], max_value=100.0),
     )
 
 
 @click.command(cls=ServerCommand)
 @allocation_argument
 def checks(session: Session, alloc_id: str) -> None:
-    """Show how the checks of an allocation go.
+    """Show the results of the health checks of an allocation.
 
     wharf alloc checks 1a2b3c4d
     """
@@ -291,16 +289,19 @@ def checks(session: Session, alloc_id: str) -> None:
     found = find_allocation(session, alloc_id)
     results = session.client.allocations.checks(found.id, namespace=found.namespace)
     rows = [
-        (each.get("Service", ""), each.get("Check", ""), each.get("Status", ""), format_check_output(each))
-        for each in (results or {}).values()
+        (result.get("Service", ""), result.get("Check", ""), result.get("Status", ""), format_check_output(result))
+        for result in (results or {}).values()
     ]
     session.print_result(
-        results, lambda: render_table(("Service", "Check", "Status", "Output"), rows) if rows else "it has no checks"
+        results,
+        lambda: (
+            render_table(("Service", "Check", "Status", "Output"), rows) if rows else "The allocation has no checks."
+        ),
     )
 
 
 def format_check_output(result: Mapping[str, Any]) -> str:
-    """What an HTTP check was answered is often a page: its status says more than its markup. `-json` has all of it."""
+    """Return the start of a check's output on one line. A failed HTTP check begins with its status code."""
     output = " ".join(str(result.get("Output", "")).split())
     shown = output if len(output) <= MAX_OUTPUT_CHARS else f"{output[:MAX_OUTPUT_CHARS]}…"
     code = result.get("StatusCode")

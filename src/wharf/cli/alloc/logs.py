@@ -1,4 +1,4 @@
-"""."""
+"""`wharf alloc logs`: prints or follows the log of one task; also helpers for reading the end of a log."""
 
 import asyncio
 import sys
@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from wharf.cli.alloc.files import INTERRUPTED_EXIT_CODE, allocation_argument, write_output
+from wharf.cli.alloc.files import write_output
 from wharf.cli.common.errors import CliError
 from wharf.cli.common.lookup import require_task
+from wharf.cli.common.options import INTERRUPTED_EXIT_CODE, allocation_argument
 from wharf.cli.common.server_commands import QuietServerCommand, Session
 
 if TYPE_CHECKING:
@@ -16,34 +17,33 @@ if TYPE_CHECKING:
     from wharf.contract.model.allocations.allocation import AllocationStub
 
 DEFAULT_TAIL_LINES: Final = 10
-
-
 ESTIMATED_LINE_BYTES: Final = 1024
-"""How long lines are taken to be at first, when the last ones are looked for."""
-
-
+"""First estimate of the length of a line, when the last lines of a log are read."""
 READ_GROWTH_FACTOR: Final = 16
-
-
+"""How much more of the end of a log is read if the first read had too few lines."""
 MAX_TAIL_BYTES: Final = 64 << 20
-
-
+"""Limit of the end of a log that is read to find its last lines; protects memory."""
 RETRY_DELAY_S: Final = 1.0
-
-
-LOG_INTERRUPTED_TEXT: Final = "the log broke off, and is followed again from its end"
+"""Delay before a broken log stream is opened again."""
+LOG_INTERRUPTED_TEXT: Final = "the log stream was interrupted; continuing with new lines"
+RETAINED_LOG_TEXT: Final = (
+    "the node of {name} no longer has these files, or does not reply ({reason}); "
+    "showing the last lines kept by the servers"
+)
 
 
 @click.command(cls=QuietServerCommand)
 @allocation_argument
 @click.argument("task", required=False)
 @click.option("--task", "task_option", default="", help="The same as TASK.")
-@click.option("-f", "--follow", is_flag=True, help="Go on as more is printed.")
-@click.option("--stderr", is_flag=True, help="What it prints as errors.")
+@click.option("-f", "--follow", is_flag=True, help="Keep printing new output.")
+@click.option("--stderr", is_flag=True, help="Standard error instead of standard output.")
 @click.option("--stdout", is_flag=True, hidden=True)
 @click.option("--tail", is_flag=True, help="Begin with the last lines.")
-@click.option("-n", "lines", type=click.IntRange(0), default=None, help=f"So many of them.  [{DEFAULT_TAIL_LINES}]")
-@click.option("-c", "count", type=click.IntRange(0), default=None, help="The last bytes, so many.")
+@click.option(
+    "-n", "lines", type=click.IntRange(0), default=None, help=f"Begin with the last N lines.  [{DEFAULT_TAIL_LINES}]"
+)
+@click.option("-c", "count", type=click.IntRange(0), default=None, help="Begin with the last N bytes.")
 def logs(
     session: Session,
     alloc_id: str,
@@ -51,14 +51,14 @@ def logs(
     task_option: str,
     follow: bool,
     stderr: bool,
-    stdout: bool,  # noqa: ARG001  # What is read without being asked for.
+    stdout: bool,  # noqa: ARG001  # Accepted for Nomad's scripts: standard output is the default.
     tail: bool,
     lines: int | None,
     count: int | None,
 ) -> None:
-    """Write out what a task prints.
+    """Print the log of a task.
 
-    Without TASK the only one that the allocation has.
+    TASK may be omitted if the allocation has only one task.
 
     wharf alloc logs -f 1a2b3c4d
     """
@@ -67,12 +67,12 @@ def logs(
     found = find_allocation(session, alloc_id)
     name = require_task(found, task or task_option)
     stream = "stderr" if stderr else "stdout"
-    _tell_of_kept(session, found)
+    _report_if_files_are_gone(session, found)
     if count is None and (tail or lines is not None):
-        count = _bytes_of_last(session, found, name, stream, DEFAULT_TAIL_LINES if lines is None else lines)
+        count = _measure_last_lines(session, found, name, stream, DEFAULT_TAIL_LINES if lines is None else lines)
     if follow:
         try:
-            asyncio.run(_follow(session, found, name, stream, count))
+            asyncio.run(_follow_log(session, found, name, stream, count))
         except KeyboardInterrupt:
             raise click.exceptions.Exit(INTERRUPTED_EXIT_CODE) from None
         return
@@ -83,80 +83,90 @@ def logs(
 
 
 def get_read_position(last_bytes: int | None) -> tuple[str, int]:
-    """Where a reading begins, as servers are told it: so far from its end, or at its begin."""
+    """Return the API's `origin` and `offset` for the last bytes of a log, or for the whole log if None."""
     return ("", 0) if last_bytes is None else ("end", last_bytes)
 
 
-async def _follow(session: Session, found: "AllocationStub", task: str, stream: str, last_bytes: int | None) -> None:
-    """Until the task is over. Its node, or who passes it on, may go away in between."""
+async def _follow_log(
+    session: Session, allocation: "AllocationStub", task: str, stream: str, last_bytes: int | None
+) -> None:
+    """Print a log until its task ends. An interrupted stream is opened again at the end of the log."""
     from wharf.contract.client import Unreachable, connect_async
     from wharf.contract.client.errors import NotFound
 
-    is_away, has_begun = False, False
+    is_interrupted, has_begun = False, False
     async with connect_async(session.settings, world=session.world) as client:
         while True:
             origin, offset = get_read_position(last_bytes)
             try:
-                async for piece in client.files.logs(
-                    found.id, task, type=stream, follow=True, origin=origin, offset=offset, namespace=found.namespace
+                async for chunk in client.files.logs(
+                    allocation.id,
+                    task,
+                    type=stream,
+                    follow=True,
+                    origin=origin,
+                    offset=offset,
+                    namespace=allocation.namespace,
                 ):
-                    is_away, has_begun = False, True
-                    sys.stdout.buffer.write(piece)
+                    is_interrupted, has_begun = False, True
+                    sys.stdout.buffer.write(chunk)
                     sys.stdout.buffer.flush()
                 return
             except (Unreachable, NotFound) as error:
                 if not has_begun:
                     raise
-                if not is_away:
+                if not is_interrupted:
                     click.echo(f"wharf: {LOG_INTERRUPTED_TEXT}: {error}", err=True)
-                if await is_finished(client, found):
+                if await is_finished(client, allocation):
                     return
-                is_away, last_bytes = True, 0
+                is_interrupted, last_bytes = True, 0
                 await asyncio.sleep(RETRY_DELAY_S)
 
 
 async def is_finished(client: "AsyncClient", allocation: "AllocationStub") -> bool:
-    """Whether its tasks will print nothing more."""
+    """Return whether an allocation has ended, so that its tasks print nothing more."""
     return (await client.allocations.read(allocation.id)).value.client_status.is_terminal
 
 
-def _tell_of_kept(session: Session, found: "AllocationStub") -> None:
-    """Else whoever reads takes the end of a log for all of it."""
+def _report_if_files_are_gone(session: Session, allocation: "AllocationStub") -> None:
+    """Print a note if the node no longer has the log files: servers then return only the last part of the log."""
     from wharf.contract.client.errors import NotFound
 
-    if not found.client_status.is_terminal:
+    if not allocation.client_status.is_terminal:
         return
     try:
-        session.client.files.stat(found.id, "alloc/logs", namespace=found.namespace)
+        session.client.files.stat(allocation.id, "alloc/logs", namespace=allocation.namespace)
     except NotFound as error:
-        click.echo(f"wharf: {RETAINED_LOG_TEXT.format(name=found.name, why=error.text)}", err=True)
+        click.echo(f"wharf: {RETAINED_LOG_TEXT.format(name=allocation.name, reason=error.text)}", err=True)
 
 
-def _bytes_of_last(session: Session, found: "AllocationStub", task: str, stream: str, lines: int) -> int:
-    """How long the last lines are, of what is there now."""
+def _measure_last_lines(session: Session, allocation: "AllocationStub", task: str, stream: str, lines: int) -> int:
+    """Return the size of the last lines in bytes. Reads more and more of the log's end until it has enough lines."""
     from wharf.contract.client.errors import NotFound
 
-    wanted = ESTIMATED_LINE_BYTES * max(lines, 1)
+    read_bytes = ESTIMATED_LINE_BYTES * max(lines, 1)
     while True:
-        asked = session.client.files.logs(
-            found.id, task, type=stream, origin="end", offset=wanted, namespace=found.namespace
+        chunks = session.client.files.logs(
+            allocation.id, task, type=stream, origin="end", offset=read_bytes, namespace=allocation.namespace
         )
         try:
-            text = b"".join(asked)
+            text = b"".join(chunks)
         except NotFound:
-            return 0  # Nothing is there yet.
-        if has_last_lines(text, lines, wanted):
+            return 0  # The task has printed nothing yet.
+        if has_last_lines(text, lines, read_bytes):
             return len(take_last_lines(text, lines))
-        wanted *= READ_GROWTH_FACTOR
+        read_bytes *= READ_GROWTH_FACTOR
 
 
 def has_last_lines(text: bytes, count: int, requested_bytes: int) -> bool:
-    """Whether so many lines are whole in it, of a log that was asked for its last bytes."""
+    """Return whether the end of a log, read with a limit of `requested_bytes`, has `count` complete lines (or all)."""
     return text.count(b"\n") > count or len(text) < requested_bytes or requested_bytes >= MAX_TAIL_BYTES or not count
 
 
 def take_last_lines(text: bytes, count: int) -> bytes:
-    """One without an end counts, too. A line ends with `\\n` alone: what draws progress ends its tries otherwise."""
+    """Return the last lines of a text; an unfinished last line counts. Only `\\n` ends a line, because progress bars
+    print `\\r` within a line.
+    """
     if not count:
         return b""
     end = len(text.removesuffix(b"\n"))
@@ -167,10 +177,8 @@ def take_last_lines(text: bytes, count: int) -> bytes:
     return text[end + 1 :]
 
 
-RETAINED_LOG_TEXT: Final = "its node does not have its files any more, or is away: of {name} this is the end, as far as servers keep it ({why})"
-
-
 def check_pattern(pattern: str) -> "str":
+    """Return the regular expression of `--grep` if it is valid. Raises CliError."""
     import re
 
     try:

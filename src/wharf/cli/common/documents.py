@@ -1,4 +1,4 @@
-"""Records that people write into a file or on the command line: read from JSON or YAML, by the wire's names."""
+"""Reads JSON and YAML files that users write: job files, and records such as quotas, by the field names of the API."""
 
 import difflib
 import json
@@ -20,52 +20,59 @@ R = TypeVar("R", bound=msgspec.Struct)
 
 
 def is_file_argument(argument: str) -> bool:
-    """Whether a file is meant, and not a name."""
+    """Return whether an argument is a file (or `-`, standard input) rather than a name."""
     return argument == "-" or Path(argument).suffix in (".json", ".yaml", ".yml")
 
 
 def read_text(path: str) -> str:
-    """Raises `Failed`."""
+    """Return the text of a file, or of standard input for `-`. Raises CliError."""
     if path == "-":
         return sys.stdin.read()
     try:
         return Path(path).read_text("utf-8")
     except FileNotFoundError:
-        raise CliError(f"{path}: there is no such file: check the path") from None
+        raise CliError(f"{path}: no such file: check the path") from None
     except (OSError, UnicodeDecodeError) as error:
-        raise CliError(f"{path}: it cannot be read: {error}") from error
+        raise CliError(f"{path}: cannot read the file: {error}") from error
 
 
-def read_record(path: str, record_type: type[R], **given: Any) -> R:
-    """The record in a file, with what options say in its place. Raises `Failed`."""
+def read_record(path: str, record_type: type[R], **overrides: Any) -> R:
+    """Read a record from a file. Non-empty `overrides` (from options, by field name) replace what the file says.
+
+    Field names are accepted as the API spells them, in any case, and with underscores. Raises CliError, also if the file
+    has a field that the record does not have.
+    """
     name, document = read_document(path)
     if not isinstance(document, dict):
-        raise CliError(f"{name}: expected a map of its fields")
-    known = dict(zip(record_type.__struct_fields__, record_type.__struct_encode_fields__, strict=True))
-    lower = {wire.lower(): wire for wire in known.values()} | {
-        field.replace("_", ""): wire for field, wire in known.items()
+        raise CliError(f"{name}: expected a map of fields")
+    wire_names = dict(zip(record_type.__struct_fields__, record_type.__struct_encode_fields__, strict=True))
+    wire_names_by_spelling = {wire.lower(): wire for wire in wire_names.values()} | {
+        field.replace("_", ""): wire for field, wire in wire_names.items()
     }
-    named = {lower.get(key.lower().replace("_", ""), key): value for key, value in document.items()}
-    unknown = [key for key in named if key not in known.values()]
+    fields = {wire_names_by_spelling.get(key.lower().replace("_", ""), key): value for key, value in document.items()}
+    unknown = [key for key in fields if key not in wire_names.values()]
     if unknown:
-        raise CliError(f"{name}: there is no field {unknown[0]}: there are {', '.join(known.values())}")
-    for field, value in given.items():
+        raise CliError(f"{name}: unknown field {unknown[0]}; the fields are {', '.join(wire_names.values())}")
+    for field, value in overrides.items():
         if value not in (None, "", ()):
-            named[known[field]] = value
+            fields[wire_names[field]] = value
     try:
-        record = msgspec.convert(named, record_type)
+        record = msgspec.convert(fields, record_type)
     except msgspec.ValidationError as error:
         raise CliError(f"{name}: {error}") from error
-    for told in _passed_over(named, to_plain(record), ""):
-        raise CliError(f"{name}: {told}")
+    for problem in _iter_unknown_fields(fields, to_plain(record), ""):
+        raise CliError(f"{name}: {problem}")
     return record
 
 
 def read_or_fetch_record(
-    name_or_file: str, record_type: type[R], fetch: "Callable[[str], Response[R]]", **given: Any
+    name_or_file: str, record_type: type[R], fetch: "Callable[[str], Response[R]]", **overrides: Any
 ) -> R:
-    """The record in a file, or the one of that name as it stands or begins, with what options say in its place."""
-    changes = {field: value for field, value in given.items() if value is not None}
+    """Return the record in a file, or the stored record of that name with `overrides` applied.
+
+    If there is no stored record of that name, a new one is returned. Overrides that are None are ignored.
+    """
+    changes = {field: value for field, value in overrides.items() if value is not None}
     if is_file_argument(name_or_file):
         return read_record(name_or_file, record_type, **changes)
     from wharf.contract.client.errors import NotFound
@@ -77,128 +84,133 @@ def read_or_fetch_record(
     return msgspec.structs.replace(record, **changes)
 
 
-def _passed_over(given: Any, kept: Any, path: str) -> Iterator[str]:
-    """What stands in the file and is nowhere in the record: passed over in silence it would be missed."""
-    if isinstance(given, dict) and isinstance(kept, dict):
-        for key, value in given.items():
-            if key not in kept:
-                near = difflib.get_close_matches(key, list(kept), n=1)
-                hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(kept)}"
-                yield f"there is no field {path}{key}: {hint}"
+def _iter_unknown_fields(document: Any, record: Any, path: str) -> Iterator[str]:
+    """Describe each nested field of the file's document that the decoded record does not have.
+
+    msgspec ignores unknown fields, so a misspelled one would be lost without an error.
+    """
+    if isinstance(document, dict) and isinstance(record, dict):
+        for key, value in document.items():
+            if key not in record:
+                near = difflib.get_close_matches(key, list(record), n=1)
+                hint = f"did you mean {near[0]}?" if near else f"the fields are {', '.join(record)}"
+                yield f"unknown field {path}{key}; {hint}"
             else:
-                yield from _passed_over(value, kept[key], f"{path}{key}.")
-    elif isinstance(given, list) and isinstance(kept, list):
-        for at, (one, other) in enumerate(zip(given, kept, strict=False)):
-            yield from _passed_over(one, other, f"{path[:-1]}[{at}].")
+                yield from _iter_unknown_fields(value, record[key], f"{path}{key}.")
+    elif isinstance(document, list) and isinstance(record, list):
+        for index, (document_item, record_item) in enumerate(zip(document, record, strict=False)):
+            yield from _iter_unknown_fields(document_item, record_item, f"{path[:-1]}[{index}].")
 
 
 STDIN: Final = "-"
-
-
+"""The path that stands for standard input."""
 MAX_FILE_BYTES: Final = 10_000_000
-
-
+"""Limit of a file or of standard input; protects memory. Job files are far smaller."""
 MAX_VALUES: Final = 1_000_000
-
-
+"""Limit of the values in a YAML document after aliases are expanded; protects memory from nested aliases."""
 YAML_SUFFIXES: Final = (".yaml", ".yml")
-
-
-_TWICE: Final = re.compile(r'found duplicate key "([^"]+)"')
+_DUPLICATE_KEY: Final = re.compile(r'found duplicate key "([^"]+)"')
 
 
 def read_document(path: str) -> tuple[str, Any]:
-    """A name for any file of JSON or YAML, and what stands in it. Raises `Failed`."""
+    """Read a JSON or YAML file. Return its name for messages, and its content. Raises CliError."""
     name = "standard input" if path == STDIN else path
-    text = _text(path, name)
+    text = read_utf8_text(path, name)
     is_json = text.lstrip().startswith("{") and not path.endswith(YAML_SUFFIXES)
-    return name, _json(name, text) if is_json else _yaml(name, text)
+    return name, parse_json(name, text) if is_json else parse_yaml(name, text)
 
 
-def _text(place: str, name: str) -> str:
+def read_utf8_text(path: str, name: str) -> str:
+    """Return the text of a file or of standard input, up to MAX_FILE_BYTES. `name` is for messages. Raises CliError."""
     try:
-        raw = sys.stdin.buffer.read(MAX_FILE_BYTES + 1) if place == STDIN else Path(place).read_bytes()
+        raw = sys.stdin.buffer.read(MAX_FILE_BYTES + 1) if path == STDIN else Path(path).read_bytes()
     except FileNotFoundError:
-        raise CliError(f"{name}: there is no such file: check the path") from None
+        raise CliError(f"{name}: no such file: check the path") from None
     except OSError as error:
-        raise CliError(f"{name}: it cannot be read: {error.strerror}") from error
+        raise CliError(f"{name}: cannot read the file: {error.strerror}") from error
     if len(raw) > MAX_FILE_BYTES:
-        raise CliError(f"{name}: it is larger than {MAX_FILE_BYTES // 1_000_000} MB, which no job is")
+        raise CliError(f"{name}: the file is larger than {MAX_FILE_BYTES // 1_000_000} MB, the limit")
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
-        raise CliError(f"{name}:{line}: it is no UTF-8 text") from error
+        raise CliError(f"{name}:{line}: the file is not UTF-8 text") from error
 
 
-def _json(name: str, text: str) -> Any:  # Whatever stands there.
-    def unique(entries: list[tuple[str, Any]]) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+def parse_json(name: str, text: str) -> Any:  # Any JSON value.
+    """Parse JSON. Raises CliError with line and column, also for a key that occurs twice in one object."""
+
+    def build_object(entries: list[tuple[str, Any]]) -> dict[str, Any]:
+        built: dict[str, Any] = {}
         for key, value in entries:
-            if key in found:
-                raise CliError(f"{name}: {key} stands twice in one object: keep one")
-            found[key] = value
-        return found
+            if key in built:
+                raise CliError(f"{name}: duplicate key {key}: remove one")
+            built[key] = value
+        return built
 
     try:
-        return json.loads(text, object_pairs_hook=unique)
+        return json.loads(text, object_pairs_hook=build_object)
     except json.JSONDecodeError as error:
         raise CliError(f"{name}:{error.lineno}:{error.colno}: {error.msg[0].lower()}{error.msg[1:]}") from error
     except RecursionError:
-        raise CliError(f"{name}: it is nested deeper than any job") from None
+        raise CliError(f"{name}: the document is nested too deeply") from None
 
 
-def _yaml(name: str, text: str) -> Any:  # Whatever stands there.
+def parse_yaml(name: str, text: str) -> Any:  # Any YAML value.
+    """Parse a YAML file that holds one document. Raises CliError with line and column."""
     from ruamel.yaml import YAML
     from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
     reader = YAML(typ="safe", pure=True)
-    reader.version = (1, 2)  # In which `on` and `no` are words.
+    reader.version = (1, 2)  # In YAML 1.2, `on` and `no` are texts, not bools.
     try:
-        documents = [_with_text_keys(document, _Room()) for document in reader.load_all(text)]
+        documents = [_convert_keys_to_text(document, _ValueBudget()) for document in reader.load_all(text)]
     except MarkedYAMLError as error:
         mark = error.problem_mark
-        place = f":{mark.line + 1}:{mark.column + 1}" if mark is not None else ""
-        raise CliError(f"{name}{place}: {_said_of_yaml(error.context, error.problem)}") from error
+        position = f":{mark.line + 1}:{mark.column + 1}" if mark is not None else ""
+        raise CliError(f"{name}{position}: {_format_yaml_problem(error.context, error.problem)}") from error
     except (YAMLError, ValueError) as error:
         raise CliError(f"{name}: {str(error).splitlines()[0]}") from error
     except RecursionError:
-        raise CliError(f"{name}: it is nested deeper than any job") from None
-    except _TooMuch:
-        raise CliError(f"{name}: what its aliases stand for is more than any job is") from None
+        raise CliError(f"{name}: the document is nested too deeply") from None
+    except _ValueBudgetExceeded:
+        raise CliError(
+            f"{name}: the document has more than {MAX_VALUES:,} values once its aliases are expanded"
+        ) from None
     if not documents:
-        raise CliError(f"{name}: it is empty")
+        raise CliError(f"{name}: the file is empty")
     if len(documents) != 1:
-        raise CliError(f"{name}: expected one job, and there are {len(documents)} documents")
+        raise CliError(f"{name}: expected one YAML document, got {len(documents)}")
     return documents[0]
 
 
-def _said_of_yaml(context: str | None, problem: str | None) -> str:
-    """As the reader of YAML says it, but for the two mistakes that people make most."""
+def _format_yaml_problem(context: str | None, problem: str | None) -> str:
+    """Return the YAML parser's text for an error, but a plainer text for the two most frequent mistakes."""
     if problem is not None and "character '\\t'" in problem:
-        return "a tab; YAML is indented by spaces alone"
-    if problem is not None and (twice := _TWICE.match(problem)):
-        return f"{twice[1]} stands twice in one object: keep one"
+        return "the line has a tab; indent YAML with spaces"
+    if problem is not None and (duplicate := _DUPLICATE_KEY.match(problem)):
+        return f"duplicate key {duplicate[1]}: remove one"
     return " ".join(part for part in (context, problem) if part).splitlines()[0]
 
 
-class _TooMuch(Exception):
-    pass
+class _ValueBudgetExceeded(Exception):
+    """The document has more than MAX_VALUES values."""
 
 
-class _Room:
-    """For so many values there is room: a few aliases of aliases can stand for more than any memory holds."""
+class _ValueBudget:
+    """How many more values a document may have. A few nested aliases can stand for more values than fit in memory."""
 
     def __init__(self) -> None:
-        self.left = MAX_VALUES
+        self.remaining = MAX_VALUES
 
 
-def _with_text_keys(value: Any, room: _Room) -> Any:  # As JSON has them.
-    room.left -= 1
-    if room.left < 0:
-        raise _TooMuch
+def _convert_keys_to_text(value: Any, budget: _ValueBudget) -> Any:  # A YAML value becomes a JSON value.
+    """Return the value as JSON could hold it: keys as text, dates as ISO text. Raises _ValueBudgetExceeded."""
+    budget.remaining -= 1
+    if budget.remaining < 0:
+        raise _ValueBudgetExceeded
     if isinstance(value, dict):
-        return {str(key): _with_text_keys(one, room) for key, one in value.items()}
+        return {str(key): _convert_keys_to_text(item, budget) for key, item in value.items()}
     if isinstance(value, list):
-        return [_with_text_keys(one, room) for one in value]
+        return [_convert_keys_to_text(item, budget) for item in value]
     return value.isoformat() if hasattr(value, "isoformat") else value

@@ -1,9 +1,4 @@
-"""What goes wrong in the packages beneath becomes what a command shows: one line for each thing that is wrong.
-
-What servers say is wrong with what they were sent, taken apart: one complaint for each thing, without the frame round it.
-
-A complaint is shown as servers say it; only lists, lists in lists and counts are undone.
-"""
+"""Error texts: failures of click, of the agent's start and of servers' validation, each as one line for the user."""
 
 import contextlib
 import re
@@ -14,84 +9,90 @@ import click
 
 
 class CliError(click.ClickException):
-    """A command that ends with a sentence and an exit code of its own."""
+    """A failure of a command: the text for the user, and the exit code."""
 
     def __init__(self, message: str, *, exit_code: int = 1) -> None:
         super().__init__(message)
-        self.code = exit_code  # `exit_code` is the class's, and not this error's.
+        self.code = exit_code  # Not `exit_code`: click defines that as a class attribute, the same for all errors.
 
 
-_KINDS_OF_NUMBERS: Final = {
+_NUMBER_TYPE_TEXTS: Final = {
     "is not a valid integer range.": "is not a whole number.",
     "is not a valid integer.": "is not a whole number.",
     "is not a valid float range.": "is not a number.",
 }
+"""click's texts for values of a wrong type, and what to say instead."""
 
 
 def format_error(error: click.ClickException) -> str:
-    """What is wrong; of a command that lacks something, where its help is, too."""
+    """Return the text of an error, with a hint where to find help if options or arguments are wrong."""
     text = error.format_message()
     if isinstance(error, click.NoSuchOption) and error.ctx is not None and isinstance(error.ctx.command, click.Group):
         name = error.option_name
         return (
-            f"there is no option {name} here: options stand behind the command, as "
-            f"`{error.ctx.command_path} COMMAND {name} …`"
+            f"unknown option {name}: put options after the command, such as `{error.ctx.command_path} COMMAND {name} …`"
         )
-    for kind, plain in _KINDS_OF_NUMBERS.items():
-        if text.endswith(kind):
-            return text.removesuffix(kind) + plain
+    for click_text, plain_text in _NUMBER_TYPE_TEXTS.items():
+        if text.endswith(click_text):
+            return text.removesuffix(click_text) + plain_text
     if isinstance(error, click.MissingParameter) and error.ctx is not None:
-        return f"{text.rstrip('.')}; `{error.ctx.command_path} --help` tells more"
+        return f"{text.rstrip('.')}; see `{error.ctx.command_path} --help`"
     return text
 
 
 @contextlib.contextmanager
 def report_startup_errors() -> Iterator[None]:
-    """Inside, refusals of configuration and agent end the command with their sentences."""
+    """Turn errors of the configuration and of the agent into a ClickException with the same text."""
     from wharf.agent.errors import CommandError
     from wharf.config.errors import ConfigurationError
 
     try:
         yield
-    except (ConfigurationError, CommandError) as refused:
-        raise click.ClickException(str(refused)) from refused
+    except (ConfigurationError, CommandError) as error:
+        raise click.ClickException(str(error)) from error
 
 
-_WITH_PLACE_FIRST: Final = re.compile(r"Job((?:\.\w+|\[\d+\])*): (.*)")
+_PATH_FIRST: Final = re.compile(r"Job((?:\.\w+|\[\d+\])*): (.*)")
 _ITEM: Final = re.compile(r"\n\s*\* ")
 _COUNT: Final = re.compile(r"\b\d+ errors? occurred:$")
-_WITH_PLACE_LAST: Final = re.compile(r"(.*) \(([A-Z]\w*(?:\[\d+\]|\.\w+)*)\)(: .*)?")
+_PATH_LAST: Final = re.compile(r"(.*) \(([A-Z]\w*(?:\[\d+\]|\.\w+)*)\)(: .*)?")
 
 
 class ValidationIssue(NamedTuple):
-    """`place`: where, as `TaskGroups[0].Count`; `Job` for a whole job, nothing where nobody told."""
+    """One problem of a job: `field_path` such as `TaskGroups[0].Count`, `Job` for the whole job, or empty if unknown."""
 
     field_path: str
     text: str
 
 
 def parse_validation_issues(text: str) -> list[ValidationIssue]:
-    """They are said as `Job.Place: what; Job.Place: what`, or as a list of `what (Place)` in which there are lists."""
-    found: list[ValidationIssue] = []
-    for piece in _ITEM.split(text.strip()):
-        one = " ".join(piece.split())
-        if _COUNT.search(one):
-            continue  # Only how many follow.
-        if listed := _WITH_PLACE_LAST.fullmatch(one):
-            found.append(ValidationIssue(listed[2], listed[1] + (listed[3] or "")))
+    """Split a server's validation error into its problems.
+
+    The server's text is either `Job.Path: problem; Job.Path: problem`, or nested bullet lists of `problem (Path)`.
+    """
+    issues: list[ValidationIssue] = []
+    for item in _ITEM.split(text.strip()):
+        line = " ".join(item.split())
+        if _COUNT.search(line):
+            continue  # The heading of a list: only the number of problems that follow.
+        if path_last := _PATH_LAST.fullmatch(line):
+            issues.append(ValidationIssue(path_last[2], path_last[1] + (path_last[3] or "")))
             continue
-        for part in re.split(r"; (?=Job\.)", one):
-            named = _WITH_PLACE_FIRST.fullmatch(part)
-            found.append(
-                ValidationIssue(named[1].lstrip(".") or "Job", named[2]) if named else ValidationIssue("", part)
+        for part in re.split(r"; (?=Job\.)", line):
+            path_first = _PATH_FIRST.fullmatch(part)
+            issues.append(
+                ValidationIssue(path_first[1].lstrip(".") or "Job", path_first[2])
+                if path_first
+                else ValidationIssue("", part)
             )
-    return found
+    return issues
 
 
 def format_validation_issues(text: str) -> str:
-    """What is told in lists, one line for each thing; anything else as one line."""
+    """Return a bullet list of problems with one line for each problem, and any other text as one line."""
     if _ITEM.search(text) is None:
         return " ".join(text.split())
     return "\n".join(
-        f"{one.field_path}: {one.text}" if one.field_path else one.text for one in parse_validation_issues(text)
+        f"{issue.field_path}: {issue.text}" if issue.field_path else issue.text
+        for issue in parse_validation_issues(text)
     )

@@ -1,4 +1,4 @@
-"""An explanation as people read it: the sentence, what is waited for, then group by group why nodes are left out."""
+"""Renders explanations of jobs, evaluations and allocations as text: a summary, wait reasons, then each group."""
 
 from typing import TYPE_CHECKING
 
@@ -20,114 +20,123 @@ if TYPE_CHECKING:
 
 
 def render_job_explanation(session: Session, explanation: "JobExplanation") -> str:
+    """Return the explanation of a job: summary, wait reasons, queue position, groups and placements."""
     from wharf.cli.common.rendering import render_heading, render_section
 
-    lines = [render_heading(explanation.text), *_waits_told(explanation)]
+    lines = [render_heading(explanation.text), *_render_wait_reasons(explanation)]
     if explanation.queue_length > 1:
-        lines.append(render_section("In the queue", f"place {explanation.queue_place} of {explanation.queue_length}"))
+        position = f"position {explanation.queue_place} of {explanation.queue_length}"
+        lines.append(render_section("In the queue", position))
     lines += [
-        render_section(f"Group {group.group}", _group_told(group, explanation.text)) for group in explanation.groups
+        render_section(f"Group {group.group}", _render_group(group, explanation.text)) for group in explanation.groups
     ]
     if explanation.placements:
-        lines.append(render_section("Where it is", _placements_told(session, explanation.placements)))
+        lines.append(render_section("Placements", _render_placements(session, explanation.placements)))
     return "\n".join(lines)
 
 
 def render_evaluation_explanation(explanation: "EvaluationExplanation") -> str:
+    """Return the explanation of an evaluation: summary, wait reasons, neighbours in its chain, and the job's state."""
     from wharf.cli.common.rendering import render_heading, render_section
 
-    lines = [render_heading(explanation.text), *_waits_told(explanation)]
+    lines = [render_heading(explanation.text), *_render_wait_reasons(explanation)]
     if explanation.before:
-        lines.append(render_section("Before it", _listed(explanation.before)))
+        lines.append(render_section("Evaluations before", _render_bullets(explanation.before)))
     if explanation.after:
-        lines.append(render_section("After it", _listed(explanation.after)))
+        lines.append(render_section("Evaluations after", _render_bullets(explanation.after)))
     job = explanation.job
-    # What is waited for is of the job too, and has been said.
-    if job is not None and not any(each.text in explanation.text for each in job.waits):
-        lines.append(render_section("Its job now", job.text))
+    # The summary already has the wait reasons of the job.
+    if job is not None and not any(wait.text in explanation.text for wait in job.waits):
+        lines.append(render_section("The job now", job.text))
     return "\n".join(lines)
 
 
 def render_allocation_explanation(session: Session, explanation: "AllocationExplanation") -> str:
+    """Return the explanation of an allocation: summary, wait reasons, history, and scores of the best nodes."""
     from wharf.cli.common.rendering import render_heading, render_section, render_table
 
-    lines = [render_heading(explanation.text), *_waits_told(explanation)]
+    lines = [render_heading(explanation.text), *_render_wait_reasons(explanation)]
     if explanation.story:
-        lines.append(render_section("How it came here", _listed(explanation.story)))
+        lines.append(render_section("History", _render_bullets(explanation.story)))
     scores = explanation.placement.scores
     if scores:
-        names = sorted({name for each in scores for name in each.scores or {}} - {"normalized-score"})
+        names = sorted({name for node in scores for name in node.scores or {}} - {"normalized-score"})
         rows = [
             [
-                f"{session.shorten_id(each.node_id)}{' (here)' if each.node_id == explanation.placement.node_id else ''}",
-                *(f"{value:.3f}" if (value := (each.scores or {}).get(name)) else "-" for name in names),
-                f"{each.norm_score:.3f}",
+                f"{session.shorten_id(node.node_id)}{' (here)' if node.node_id == explanation.placement.node_id else ''}",
+                *(f"{value:.3f}" if (value := (node.scores or {}).get(name)) else "-" for name in names),
+                f"{node.norm_score:.3f}",
             ]
-            for each in scores
+            for node in scores
         ]
-        lines.append(render_section("The best nodes then", render_table(["Node", *names, "Score"], rows)))
+        lines.append(render_section("Best nodes at placement", render_table(["Node", *names, "Score"], rows)))
     return "\n".join(lines)
 
 
-def _waits_told(explanation: "JobExplanation | EvaluationExplanation | AllocationExplanation") -> list[str]:
-    """The first sentence says the most urgent already; nothing is said twice."""
+def _render_wait_reasons(explanation: "JobExplanation | EvaluationExplanation | AllocationExplanation") -> list[str]:
+    """Return a section with the wait reasons that the summary does not already have, or nothing."""
     from wharf.cli.common.rendering import render_section
 
-    waits = [each.text for each in explanation.waits if each.text not in explanation.text]
-    return [render_section("It waits", _listed(waits))] if waits else []
+    reasons = [wait.text for wait in explanation.waits if wait.text not in explanation.text]
+    return [render_section("Waiting for", _render_bullets(reasons))] if reasons else []
 
 
-def _listed(texts: "Sequence[str]") -> str:
+def _render_bullets(texts: "Sequence[str]") -> str:
     return "\n".join(f"· {text}" for text in texts)
 
 
-def _group_told(group: "GroupExplanation", said: str) -> str:
+def _render_group(group: "GroupExplanation", summary: str) -> str:
+    """Return the counts of a group and the reasons why nodes were excluded. Texts of `summary` are not repeated."""
     running = f"{group.running} of {group.wanted} running"
     counts = [running, f"{group.starting} starting" if group.starting else ""]
-    # Where nodes were not asked nothing waits for room: what is missing ended, and is not tried again, or not yet.
-    lacking = "not placed" if group.nodes or group.text else "missing"
-    counts.append(f"{group.unplaced} {lacking}" if group.unplaced else "")
+    # No nodes were considered if nothing waits for capacity: the missing allocations ended and are not replaced yet.
+    missing_label = "not placed" if group.nodes or group.text else "missing"
+    counts.append(f"{group.unplaced} {missing_label}" if group.unplaced else "")
     lines = [", ".join(count for count in counts if count)]
-    lines += [group.text] if group.text not in said else []
+    lines += [group.text] if group.text not in summary else []
     if group.unplaced and group.text:
-        looked_at = "1 node was" if group.nodes == 1 else f"{group.nodes:,} nodes were"
-        lines.append(f"{looked_at} looked at, {group.fitting:,} would take one more now")
-    lines += [f"  · {_excluded(each)}" for each in group.excluded]
-    lines += [f"  · {_short(each)}" for each in group.exhausted]
-    if sum(each.nodes for each in group.excluded) + sum(each.nodes for each in group.exhausted) > group.nodes:
-        lines.append("  (a node that more than one of these holds for is counted in each)")
-    lines += [group.smallest_change] if group.smallest_change not in f"{said}\n{group.text}" else []
+        lines.append(f"{_count_nodes(group.nodes)} considered, {group.fitting:,} have room now")
+    lines += [f"  · {_format_exclusion(exclusion)}" for exclusion in group.excluded]
+    lines += [f"  · {_format_node_shortage(shortage)}" for shortage in group.exhausted]
+    reason_count = sum(exclusion.nodes for exclusion in group.excluded)
+    reason_count += sum(shortage.nodes for shortage in group.exhausted)
+    if reason_count > group.nodes:
+        lines.append("  (a node with several reasons is counted for each)")
+    lines += [group.smallest_change] if group.smallest_change not in f"{summary}\n{group.text}" else []
     return "\n".join(lines)
 
 
-def _excluded(exclusion: "Exclusion") -> str:
-    return f"{_nodes(exclusion.nodes)} left out by {exclusion.rule}{_such_as(exclusion.examples)}"
+def _format_exclusion(exclusion: "Exclusion") -> str:
+    return f"{_count_nodes(exclusion.nodes)} excluded: {exclusion.rule}{_format_examples(exclusion.examples)}"
 
 
-def _short(shortage: "Shortage") -> str:
-    least = f", {shortage.missing:,} {shortage.unit} missing at least" if shortage.missing else ""
-    return f"{format_shortage(shortage.dimension)} on {_nodes(shortage.nodes)}{least}{_such_as(shortage.examples)}"
+def _format_node_shortage(shortage: "Shortage") -> str:
+    """Return how many nodes have too little of a resource, and the smallest missing amount."""
+    missing = f", at least {shortage.missing:,} {shortage.unit} missing" if shortage.missing else ""
+    nodes = _count_nodes(shortage.nodes)
+    return f"{format_shortage(shortage.dimension)} on {nodes}{missing}{_format_examples(shortage.examples)}"
 
 
-def _nodes(count: int) -> str:
+def _count_nodes(count: int) -> str:
     return "1 node" if count == 1 else f"{count:,} nodes"
 
 
-def _such_as(examples: "Sequence[str]") -> str:
+def _format_examples(examples: "Sequence[str]") -> str:
     return f" ({', '.join(examples)})" if examples else ""
 
 
-def _placements_told(session: Session, placements: "Sequence[PlacementExplanation]") -> str:
+def _render_placements(session: Session, placements: "Sequence[PlacementExplanation]") -> str:
+    """Return a table of a job's allocations: node, score of the node, and how many nodes were feasible."""
     from wharf.cli.common.rendering import natural_sort_key, render_table
 
     rows: list[list[object]] = [
         [
-            each.name,
-            session.shorten_id(each.alloc_id),
-            each.node_name or session.shorten_id(each.node_id),
-            f"{each.scores[0].norm_score:.3f}" if each.scores else "",
-            f"{each.nodes_evaluated - each.nodes_filtered} of {each.nodes_evaluated}",
+            placement.name,
+            session.shorten_id(placement.alloc_id),
+            placement.node_name or session.shorten_id(placement.node_id),
+            f"{placement.scores[0].norm_score:.3f}" if placement.scores else "",
+            f"{placement.nodes_evaluated - placement.nodes_filtered} of {placement.nodes_evaluated}",
         ]
-        for each in sorted(placements, key=lambda each: natural_sort_key(each.name))
+        for placement in sorted(placements, key=lambda placement: natural_sort_key(placement.name))
     ]
-    return render_table(["Name", "Allocation", "Node", "Best score", "Nodes that could"], rows)
+    return render_table(["Name", "Allocation", "Node", "Best score", "Feasible nodes"], rows)

@@ -1,7 +1,4 @@
-"""Why work has no place: the figures of a placement that failed, as sentences.
-
-The last line that a task printed: as a rule it says why the task ended. Its node has it, or else servers do.
-"""
+"""Summaries of failures: why allocations could not be placed, why they failed, and the last line that a task printed."""
 
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -14,39 +11,49 @@ if TYPE_CHECKING:
     from wharf.contract.model.evaluations import Evaluation
 
 MAX_FAILURES_SHOWN: Final = 3
+"""Limit of the failure reasons in one output; keeps it readable."""
 SIGNAL_EXIT_CODE_BASE: Final = 128
+"""A task that a signal ended counts as exit code 128 + signal number, as in shells."""
 
 
 def list_placement_failures(metric: "AllocMetric") -> list[str]:
-    """One line a reason, the widest first."""
+    """Return the reasons why a group could not be placed, one line each, most nodes first."""
     found: list[str] = []
-    # Nobody looks for a node for what a quota forbids.
+    # The scheduler considers no node if the quota already forbids the placement: then the number of nodes says nothing.
     if metric.nodes_evaluated == 0 and not metric.nodes_in_pool and not metric.quota_exhausted:
-        found.append(f"there is no ready node in the pool {metric.node_pool or 'default'}")
+        found.append(f"no ready node in node pool {metric.node_pool or 'default'}")
     empty = sorted(name for name, count in (metric.nodes_available or {}).items() if not count)
-    found += [f"there is no ready node in the datacenter {name}" for name in empty]
-    found += [f"{_nodes(count)} kept out by {what.rstrip()}" for what, count in _largest(metric.constraint_filtered)]
-    found += [f"{_nodes(count)} of class {what} kept out" for what, count in _largest(metric.class_filtered)]
-    found += [f"{format_shortage(what)} on {_nodes(count)}" for what, count in _largest(metric.dimension_exhausted)]
-    for what in metric.quota_exhausted or ():
-        # Of children that wait for each other it is their parent that says so.
-        found.append(what if what.startswith("max_running ") else f"the quota of its namespace: {what}")
+    found += [f"no ready node in datacenter {name}" for name in empty]
+    found += [
+        f"{_count_nodes(count)} excluded: {rule.rstrip()}" for rule, count in _sort_by_count(metric.constraint_filtered)
+    ]
+    found += [
+        f"{_count_nodes(count)} of class {name} excluded" for name, count in _sort_by_count(metric.class_filtered)
+    ]
+    found += [
+        f"{format_shortage(dimension)} on {_count_nodes(count)}"
+        for dimension, count in _sort_by_count(metric.dimension_exhausted)
+    ]
+    for text in metric.quota_exhausted or ():
+        # A parent job's `max_running` is reported in the same field; it is not a quota.
+        found.append(text if text.startswith("max_running ") else f"quota of the namespace: {text}")
     if not found and metric.nodes_exhausted:
-        found.append(f"{_nodes(metric.nodes_exhausted)} full")
+        found.append(f"{_count_nodes(metric.nodes_exhausted)} full")
     return found or ["no node fits"]
 
 
 def find_unplaced_groups(evaluations: Iterable["Evaluation"]) -> "Mapping[str, AllocMetric]":
-    """By group: what waits for room now. Empty where nothing does."""
-    newest = sorted(evaluations, key=lambda one: one.modify_index, reverse=True)
-    waiting = {one.id for one in newest if one.status == "blocked"}
-    for one in newest:
-        if one.failed_tg_allocs and (one.id in waiting or one.blocked_eval in waiting):
-            return one.failed_tg_allocs
+    """Return the groups that wait for capacity, each with the metric of its failed placement; empty if none waits."""
+    newest_first = sorted(evaluations, key=lambda evaluation: evaluation.modify_index, reverse=True)
+    blocked_ids = {evaluation.id for evaluation in newest_first if evaluation.status == "blocked"}
+    for evaluation in newest_first:
+        if evaluation.failed_tg_allocs and (evaluation.id in blocked_ids or evaluation.blocked_eval in blocked_ids):
+            return evaluation.failed_tg_allocs
     return {}
 
 
 def render_unplaced_groups(unplaced: "Mapping[str, AllocMetric]") -> list[str]:
+    """Return lines with the number of unplaced allocations of each group, and the reasons."""
     from wharf.cli.common.rendering import style_dim
 
     lines: list[str] = []
@@ -57,51 +64,56 @@ def render_unplaced_groups(unplaced: "Mapping[str, AllocMetric]") -> list[str]:
 
 
 class FailureSummary(NamedTuple):
+    """Why one or more allocations failed, if they failed for the same reason."""
+
     text: str
     newest_allocation: "AllocationStub"
-    """Of those of which it is said."""
     ended_task: str
-    """That ended by itself, so that what it printed may tell more; else empty."""
+    """The task whose program ended by itself, so that its output may tell more; empty if there is none."""
 
 
 def summarize_failures(allocations: "Iterable[AllocationStub]") -> list[FailureSummary]:
-    """One line for each that failed, the newest first: what ended it. Those that ended alike are told once."""
+    """Return the reasons why allocations failed, newest first. Allocations with the same reason share one summary."""
     from wharf.contract.model.allocations.task_event_messages import describe_last_failure
 
-    failed = [one for one in allocations if one.client_status in ("failed", "lost") or _is_unwell(one)]
-    found: dict[str, list[AllocationStub]] = {}
-    for one in sorted(failed, key=lambda one: -one.modify_time):
-        why = describe_last_failure(one.task_states)
-        if why:
-            found.setdefault(why, []).append(one)
-    return [
-        FailureSummary(
-            f"{alike[0].name} ({alike[0].id[:8]}){f' and {len(alike) - 1} more' if len(alike) > 1 else ''}: {why}",
-            alike[0],
-            _ended_by_itself(alike[0]),
-        )
-        for why, alike in list(found.items())[:MAX_FAILURES_SHOWN]
+    failed = [
+        allocation
+        for allocation in allocations
+        if allocation.client_status in ("failed", "lost") or _is_unhealthy(allocation)
     ]
+    by_reason: dict[str, list[AllocationStub]] = {}
+    for allocation in sorted(failed, key=lambda allocation: -allocation.modify_time):
+        reason = describe_last_failure(allocation.task_states)
+        if reason:
+            by_reason.setdefault(reason, []).append(allocation)
+    summaries: list[FailureSummary] = []
+    for reason, group in list(by_reason.items())[:MAX_FAILURES_SHOWN]:
+        newest = group[0]
+        more = f" and {len(group) - 1} more" if len(group) > 1 else ""
+        text = f"{newest.name} ({newest.id[:8]}){more}: {reason}"
+        summaries.append(FailureSummary(text, newest, _find_ended_task(newest)))
+    return summaries
 
 
-def _ended_by_itself(one: "AllocationStub") -> str:
+def _find_ended_task(allocation: "AllocationStub") -> str:
+    """Return the task that failed last, if its program ended by itself; else an empty text."""
     from wharf.contract.model.allocations.task_event_messages import find_last_failure
 
-    last = find_last_failure(one.task_states)
-    return last[0] if last is not None and last[1].type == "Terminated" else ""
+    task_and_event = find_last_failure(allocation.task_states)
+    return task_and_event[0] if task_and_event is not None and task_and_event[1].type == "Terminated" else ""
 
 
-def find_common_exit_code(failed: "Iterable[AllocationStub]") -> int:
-    """What tasks of all of these ended with, if it is the same for all; a signal counts as 128 more. Else 0."""
-    codes = {_exit_code(one) for one in failed}
+def find_common_exit_code(allocations: "Iterable[AllocationStub]") -> int:
+    """Return the exit code of the failed tasks if it is the same in all allocations, else 0. Signals count as 128 + n."""
+    codes = {_get_exit_code(allocation) for allocation in allocations}
     return codes.pop() if len(codes) == 1 else 0
 
 
-def _exit_code(one: "AllocationStub") -> int:
-    """Of the task that failed last."""
+def _get_exit_code(allocation: "AllocationStub") -> int:
+    """Return the exit code of the task that failed last; 0 if none ended with an error."""
     ends = [
         (event.time, event.exit_code, event.signal)
-        for state in (one.task_states or {}).values()
+        for state in (allocation.task_states or {}).values()
         if state.failed
         for event in state.events or ()
         if event.type == "Terminated"
@@ -112,40 +124,43 @@ def _exit_code(one: "AllocationStub") -> int:
     return SIGNAL_EXIT_CODE_BASE + signal if signal else code if 0 < code < SIGNAL_EXIT_CODE_BASE * 2 else 0
 
 
-def _is_unwell(one: "AllocationStub") -> bool:
-    return one.deployment_status is not None and one.deployment_status.healthy is False
+def _is_unhealthy(allocation: "AllocationStub") -> bool:
+    return allocation.deployment_status is not None and allocation.deployment_status.healthy is False
 
 
 def format_shortage(dimension: str) -> str:
-    """What nodes have too little of; of ports, devices and places the dimension says itself what is the matter."""
+    """Return a text for a resource that nodes lack. Dimensions of ports, devices and volumes are texts already."""
     if dimension in ("cpu", "memory", "disk"):
         return f"too little {dimension}"
     return "too few cores" if dimension == "cores" else dimension
 
 
-def _largest(figures: Mapping[str, int] | None) -> list[tuple[str, int]]:
-    return sorted((figures or {}).items(), key=lambda entry: (-entry[1], entry[0]))
+def _sort_by_count(counts: Mapping[str, int] | None) -> list[tuple[str, int]]:
+    """Return (name, count) pairs, largest count first, then by name."""
+    return sorted((counts or {}).items(), key=lambda entry: (-entry[1], entry[0]))
 
 
-def _nodes(count: int) -> str:
+def _count_nodes(count: int) -> str:
     return f"{count} node" if count == 1 else f"{count} nodes"
 
 
 LAST_LINE_READ_BYTES: Final = 1_024
+"""How much of the end of a log is read to find its last line."""
 MAX_LAST_LINE_CHARS: Final = 200
+"""Limit of the shown end of that line; keeps the output readable."""
 
 
 def read_last_line(session: Session, allocation: "AllocationStub", task: str) -> str:
-    """Of its errors, or else of the rest. Empty where there is none, or nobody tells it."""
+    """Return the last line a task printed to stderr, or else to stdout. Empty if there is none or no log is readable."""
     from wharf.contract.client import Unreachable
     from wharf.contract.model.refusal import Refusal
 
     for stream in ("stderr", "stdout"):
-        asked = session.client.files.logs(
+        chunks = session.client.files.logs(
             allocation.id, task, type=stream, origin="end", offset=LAST_LINE_READ_BYTES, namespace=allocation.namespace
         )
         try:
-            lines = b"".join(asked).decode(errors="replace").split("\n")
+            lines = b"".join(chunks).decode(errors="replace").split("\n")
         except (Refusal, Unreachable):
             continue
         if found := next((line for line in map(strip_unprintable, reversed(lines)) if line), ""):
@@ -154,5 +169,5 @@ def read_last_line(session: Session, allocation: "AllocationStub", task: str) ->
 
 
 def strip_unprintable(line: str) -> str:
-    """Nothing in it moves a terminal's hand."""
-    return "".join(sign for sign in line if sign.isprintable()).strip()
+    """Remove characters such as terminal escapes: the output of a task must not control the user's terminal."""
+    return "".join(character for character in line if character.isprintable()).strip()

@@ -1,7 +1,4 @@
-"""Which record an id means: the whole id, or a beginning of it that only one has.
-
-Which task of an allocation is meant.
-"""
+"""Finds the record that a user means by an id, a unique prefix of an id or a name; also the task of an allocation."""
 
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
@@ -18,6 +15,7 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 MAX_LISTED_MATCHES: Final = 12
+"""Limit of the candidates that the error for an ambiguous id lists."""
 FULL_ID_LENGTH: Final = 36
 
 
@@ -30,17 +28,17 @@ def require_single(
     describe: Callable[[R], str],
     list_command: str,
 ) -> R:
-    """The record that is meant. Raises `Failed`, which lists what could be meant."""
+    """Return the only record, or the one whose id is exactly `query`. Raises CliError, which lists the candidates."""
     if not query:
-        raise CliError(f"which {kind}? `{list_command}` lists all")
+        raise CliError(f"missing {kind}: `{list_command}` lists all")
     exact = [record for record in records if get_id(record) == query]
     if len(exact) == 1:
         return exact[0]
     if not records:
-        raise CliError(f"there is no {kind} {query}; `{list_command}` lists all")
+        raise CliError(f"{kind} {query} does not exist; `{list_command}` lists all")
     if len(records) == 1:
         return records[0]
-    lines = [f"{query} could be {len(records)} {kind}s; give more of the id:"]
+    lines = [f"{query} matches {len(records)} {kind}s; enter more characters of the id:"]
     lines += [f"  {get_id(record)}  {describe(record)}".rstrip() for record in records[:MAX_LISTED_MATCHES]]
     if len(records) > MAX_LISTED_MATCHES:
         lines.append(f"  … and {len(records) - MAX_LISTED_MATCHES} more")
@@ -48,6 +46,7 @@ def require_single(
 
 
 def find_job(session: "Session", query: str) -> "JobStub":
+    """Find a job by its id or a unique prefix of it. Raises CliError."""
     found = session.client.jobs.list(prefix=query, per_page=200).value
     return require_single(
         "job",
@@ -62,7 +61,7 @@ def find_job(session: "Session", query: str) -> "JobStub":
 
 
 def find_node(session: "Session", query: str) -> "NodeListStub":
-    """By id or, as people know them, by name."""
+    """Find a node by id, unique id prefix or name; `self` is the node of the agent that replies. Raises CliError."""
     if query == "self":
         query = session.client.agent.read_self().stats.get("client", {}).get("node_id", "self")
     found = match_id_prefix(query, lambda prefix: session.client.nodes.list(prefix=prefix).value)
@@ -79,11 +78,12 @@ def find_node(session: "Session", query: str) -> "NodeListStub":
 
 
 def find_allocation(session: "Session", query: str) -> "AllocationStub":
+    """Find an allocation by its id or a unique prefix of it. Raises CliError, with a hint if `query` is a job."""
     found = match_id_prefix(query, lambda prefix: session.client.allocations.list(prefix=prefix, namespace="*").value)
     if not found and query and any(job.id == query for job in session.client.jobs.list(prefix=query).value):
         raise CliError(
-            f"{query} is a job: `wharf job status {query}` lists its allocations, and `wharf job logs {query}` writes out "
-            "what all of them print"
+            f"{query} is a job, not an allocation: `wharf job status {query}` lists its allocations, "
+            f"`wharf job logs {query}` prints their logs"
         )
     return require_single(
         "allocation",
@@ -96,6 +96,7 @@ def find_allocation(session: "Session", query: str) -> "AllocationStub":
 
 
 def find_evaluation(session: "Session", query: str) -> "Evaluation":
+    """Find an evaluation by its id or a unique prefix of it. Raises CliError."""
     found = match_id_prefix(query, lambda prefix: session.client.evaluations.list(prefix=prefix, namespace="*").value)
     return require_single(
         "evaluation",
@@ -108,11 +109,11 @@ def find_evaluation(session: "Session", query: str) -> "Evaluation":
 
 
 def find_deployment(session: "Session", query: str) -> "Deployment":
-    """By its id, or by the job whose latest one it is."""
+    """Find a deployment by id or unique id prefix, or the newest deployment of the job `query`. Raises CliError."""
     found = match_id_prefix(query, lambda prefix: session.client.deployments.list(prefix=prefix, namespace="*").value)
     if not found:
-        found = [one for one in session.client.deployments.list().value if one.job_id == query]
-        found = sorted(found, key=lambda one: one.create_index)[-1:]
+        found = [deployment for deployment in session.client.deployments.list().value if deployment.job_id == query]
+        found = sorted(found, key=lambda deployment: deployment.create_index)[-1:]
     return require_single(
         "deployment",
         query,
@@ -123,20 +124,24 @@ def find_deployment(session: "Session", query: str) -> "Deployment":
     )
 
 
-class _Known(Protocol):
+class _HasId(Protocol):
     @property
     def id(self) -> str: ...
 
 
-K = TypeVar("K", bound=_Known)
+K = TypeVar("K", bound=_HasId)
 
 
 def match_id_prefix(query: str, fetch: Callable[[str], Sequence[K]]) -> list[K]:
-    """Those whose id begins so. Servers look by whole bytes, of two letters each, and refuse to look for anything else."""
+    """Return the records whose id begins with `query`; `fetch` lists them by prefix.
+
+    Servers accept only prefixes of whole bytes (two hex digits each), so a shorter prefix is sent and the rest is
+    compared here.
+    """
     if not (0 < len(query) <= FULL_ID_LENGTH and all(letter in "0123456789abcdef-" for letter in query)):
         return []
-    asked = query[:-1] if len(query.replace("-", "")) % 2 else query
-    return [record for record in fetch(asked) if record.id.startswith(query)]
+    even_prefix = query[:-1] if len(query.replace("-", "")) % 2 else query
+    return [record for record in fetch(even_prefix) if record.id.startswith(query)]
 
 
 def list_task_names(allocation: "AllocationStub") -> list[str]:
@@ -144,14 +149,14 @@ def list_task_names(allocation: "AllocationStub") -> list[str]:
 
 
 def require_task(allocation: "AllocationStub", name: str) -> str:
-    """The one that is named, or the only one there is. Raises CliError."""
+    """Return the task `name`, or the only task if `name` is empty. Raises CliError."""
     names = list_task_names(allocation)
     if name:
         if names and name not in names:
-            raise CliError(f"{allocation.name} has no task {name}; it has {', '.join(names)}")
+            raise CliError(f"{allocation.name} has no task {name}; its tasks are {', '.join(names)}")
         return name
     if len(names) == 1:
         return names[0]
     if not names:
-        raise CliError(f"{allocation.name} has no tasks yet: its node has not begun it")
-    raise CliError(f"{allocation.name} has {len(names)} tasks: say which of {', '.join(names)}")
+        raise CliError(f"{allocation.name} has no tasks yet: its node has not started it")
+    raise CliError(f"{allocation.name} has {len(names)} tasks: choose one of {', '.join(names)}")

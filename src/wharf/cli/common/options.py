@@ -1,6 +1,7 @@
-"""."""
+"""Arguments and options that several commands share, and options with former names."""
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -12,20 +13,43 @@ if TYPE_CHECKING:
 
 
 INTERRUPTED_EXIT_CODE: Final = 130
+"""The exit code after Ctrl-C, as in shells: 128 + SIGINT."""
 
 
-detach_option = click.option("--detach", is_flag=True, help="Return as soon as the servers have it.")
+class RenamedOption(click.Option):
+    """An option with former names, which are still accepted but not shown in help or completion."""
+
+    def __init__(
+        self,
+        param_decls: Sequence[str] | None = None,
+        *,
+        former_names: Sequence[str],
+        **attributes: Any,  # click's own arguments.
+    ) -> None:
+        super().__init__(param_decls, **attributes)
+        self.former_names = tuple(former_names)
+
+    def add_to_parser(self, parser: Any, ctx: click.Context) -> None:  # click does not export the parser's type.
+        """Let the parser accept the former names, too. `opts` is what help shows, so it is restored afterwards."""
+        current_names = self.opts
+        self.opts = [*current_names, *self.former_names]
+        try:
+            super().add_to_parser(parser, ctx)
+        finally:
+            self.opts = current_names
 
 
+detach_option = click.option("--detach", is_flag=True, help="Return as soon as the servers have accepted the request.")
 follow_option = click.option(
-    "--follow", is_flag=True, help="Follow it to its end, also where the output is no terminal."
+    "--follow", is_flag=True, help="Follow the job to its end, even if the output is not a terminal."
 )
-
-
 job_argument = click.argument("job_id", metavar="JOB", shell_complete=complete_jobs)
+allocation_argument = click.argument("alloc_id", metavar="ALLOC", shell_complete=complete_allocations)
+node_argument = click.argument("node_id", metavar="NODE", shell_complete=complete_nodes)
 
 
 def parse_key_values(pairs: "Iterable[str]", option: str) -> dict[str, str] | None:
+    """Parse `KEY=VALUE` texts; None if there are none. `option` is the option's name for messages. Raises CliError."""
     found: dict[str, str] = {}
     for text in pairs:
         key, sign, value = text.partition("=")
@@ -33,9 +57,3 @@ def parse_key_values(pairs: "Iterable[str]", option: str) -> dict[str, str] | No
             raise CliError(f"{option} {text}: expected KEY=VALUE")
         found[key] = value
     return found or None
-
-
-allocation_argument = click.argument("alloc_id", metavar="ALLOC", shell_complete=complete_allocations)
-
-
-node_argument = click.argument("node_id", metavar="NODE", shell_complete=complete_nodes)

@@ -1,4 +1,4 @@
-"""."""
+"""Tables of jobs, allocations, deployments and nodes, for every command that lists such records."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -13,23 +13,24 @@ if TYPE_CHECKING:
 
 
 def render_jobs(session: Session, jobs: "Sequence[JobStub]", *, is_filtered: bool = False) -> str:
+    """Return a table of jobs. If there are none, the text says why (filter, namespace) and what to do."""
     from wharf.cli.common.rendering import render_no_rows, render_table
 
     if not jobs and is_filtered:
         return render_no_rows("jobs", is_filtered=True)
     if not jobs and session.namespace not in ("default", "*"):
-        return f"There are no jobs in namespace {session.namespace}; `wharf namespace list` lists the namespaces."
+        return f"No jobs in namespace {session.namespace}; `wharf namespace list` lists the namespaces."
     if not jobs:
-        return "There are no jobs yet; `wharf job run FILE` submits one."
+        return "No jobs yet; `wharf job run FILE` submits one."
     titles = ["ID", "Type", "Priority", "Status", "Running", "Submitted"]
     rows: list[list[object]] = []
     for job in jobs:
         summary = job.job_summary.summary if job.job_summary else {}
         running = sum(group.running for group in summary.values())
-        wanted = sum(group.queued + group.starting + group.running for group in summary.values())
+        desired = sum(group.queued + group.starting + group.running for group in summary.values())
         status = "dead (stopped)" if job.stop else job.status
         kind = f"{job.type}/periodic" if job.periodic else f"{job.type}/template" if job.parameterized_job else job.type
-        rows.append([job.id, kind, job.priority, status, f"{running}/{wanted}", session.format_time(job.submit_time)])
+        rows.append([job.id, kind, job.priority, status, f"{running}/{desired}", session.format_time(job.submit_time)])
     if session.is_all_namespaces:
         titles.insert(1, "Namespace")
         for job, row in zip(jobs, rows, strict=True):
@@ -43,50 +44,59 @@ def render_jobs(session: Session, jobs: "Sequence[JobStub]", *, is_filtered: boo
 
 
 def render_allocations(session: Session, records: "Sequence[AllocationStub]") -> str:
+    """Return a table of allocations, newest first."""
     from wharf.cli.common.rendering import render_table
 
     if not records:
-        return "There are no allocations."
-    newest = sorted(records, key=lambda one: (-one.create_index, one.name))
+        return "No allocations."
+    newest_first = sorted(records, key=lambda allocation: (-allocation.create_index, allocation.name))
     titles = ["ID", "Name", "Node", "Version", "Desired", "Status", "Health", "Created", "Modified"]
     rows = [
         [
-            session.shorten_id(one.id), one.name, one.node_name or session.shorten_id(one.node_id), one.job_version, one.desired_status,
-            one.client_status, format_health(one), session.format_time(one.create_time), session.format_time(one.modify_time),
+            session.shorten_id(allocation.id), allocation.name,
+            allocation.node_name or session.shorten_id(allocation.node_id), allocation.job_version,
+            allocation.desired_status, allocation.client_status, format_health(allocation),
+            session.format_time(allocation.create_time), session.format_time(allocation.modify_time),
         ]
-        for one in newest
+        for allocation in newest_first
     ]  # fmt: skip
-    names = () if session.is_verbose else ("Name", "Node")
-    return render_table(titles, rows, optional_columns=("Created", "Version", "Desired"), shortenable_columns=names)
+    shortenable = () if session.is_verbose else ("Name", "Node")
+    return render_table(
+        titles, rows, optional_columns=("Created", "Version", "Desired"), shortenable_columns=shortenable
+    )
 
 
 def render_deployments(session: Session, records: "Sequence[Deployment]", *, is_filtered: bool = False) -> str:
+    """Return a table of deployments, newest first."""
     from wharf.cli.common.rendering import render_no_rows, render_table
 
     if not records:
         return render_no_rows("deployments", is_filtered=is_filtered)
-    titles = ("ID", "Job", "Version", "Status", "Healthy", "Begun", "Description")
+    titles = ("ID", "Job", "Version", "Status", "Healthy", "Started", "Description")
     rows = [
         (
-            session.shorten_id(one.id), one.job_id, one.job_version, one.status, _healthy(one), session.format_time(one.create_time),
-            one.status_description,
+            session.shorten_id(deployment.id), deployment.job_id, deployment.job_version, deployment.status,
+            _format_healthy_count(deployment), session.format_time(deployment.create_time),
+            deployment.status_description,
         )
-        for one in sorted(records, key=lambda one: -one.create_index)
+        for deployment in sorted(records, key=lambda deployment: -deployment.create_index)
     ]  # fmt: skip
     return render_table(titles, rows, shortenable_columns=() if session.is_verbose else ("Job",))
 
 
-def _healthy(one: "Deployment") -> str:
-    groups = (one.task_groups or {}).values()
+def _format_healthy_count(deployment: "Deployment") -> str:
+    """Return `healthy/desired` over all groups of a deployment."""
+    groups = (deployment.task_groups or {}).values()
     return f"{sum(group.healthy_allocs for group in groups)}/{sum(group.desired_total for group in groups)}"
 
 
 def render_deployment_groups(session: Session, deployment: "Deployment") -> str:
+    """Return a table of the groups of a deployment: counts, health and the progress deadline."""
     from wharf.cli.common.rendering import render_table
 
     groups = sorted((deployment.task_groups or {}).items())
     has_canaries = any(group.desired_canaries for _, group in groups)
-    titles = ["Group", "Wanted", "Placed", "Healthy", "Unhealthy", "Progress due"]
+    titles = ["Group", "Desired", "Placed", "Healthy", "Unhealthy", "Progress deadline"]
     rows: list[list[object]] = [
         [
             name, group.desired_total, group.placed_allocs, group.healthy_allocs, group.unhealthy_allocs,
@@ -105,6 +115,7 @@ def render_deployment_groups(session: Session, deployment: "Deployment") -> str:
 
 
 def render_nodes(session: Session, nodes: "Sequence[NodeListStub]", *, is_filtered: bool = False) -> str:
+    """Return a table of nodes, sorted by name."""
     from wharf.cli.common.rendering import natural_sort_key, render_no_rows, render_table
 
     if not nodes:
@@ -112,10 +123,10 @@ def render_nodes(session: Session, nodes: "Sequence[NodeListStub]", *, is_filter
     titles = ("ID", "Name", "Pool", "Datacenter", "Class", "Drain", "Eligibility", "Status")
     rows = [
         (
-            session.shorten_id(one.id), one.name, one.node_pool, one.datacenter, one.node_class or "-",
-            "draining" if one.drain else "-", one.scheduling_eligibility, one.status,
+            session.shorten_id(node.id), node.name, node.node_pool, node.datacenter, node.node_class or "-",
+            "draining" if node.drain else "-", node.scheduling_eligibility, node.status,
         )
-        for one in sorted(nodes, key=lambda one: natural_sort_key(one.name))
+        for node in sorted(nodes, key=lambda node: natural_sort_key(node.name))
     ]  # fmt: skip
     return render_table(
         titles,
@@ -126,6 +137,7 @@ def render_nodes(session: Session, nodes: "Sequence[NodeListStub]", *, is_filter
 
 
 def format_health(allocation: "AllocationStub") -> str:
+    """Return `healthy`, `unhealthy` or `-` (not known yet), and whether the allocation is a canary."""
     status = allocation.deployment_status
     if status is None:
         return "-"

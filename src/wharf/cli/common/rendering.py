@@ -1,9 +1,7 @@
-"""Text in columns: aligned, one record a line, coloured by what a word means where the output is a terminal.
+"""Text layout for terminals: tables, key-value lists, headings, colours of states, bars.
 
-Columns are as wide as what stands in them. A terminal that is too narrow goes without the columns that a table can spare,
-gets less of the last one, and of names their two ends; whatever else reads gets all.
-
-Numbers as a line of small bars.
+On a terminal, a table that is too wide drops its optional columns, then shortens names and the last column. Output that is
+not a terminal is never shortened.
 """
 
 import re
@@ -17,9 +15,9 @@ import click
 
 COLUMN_GAP: Final = "  "
 MIN_COLUMN_WIDTH: Final = 10
-"""A column is not cut to less than this."""
+"""The last column of a table is not cut to fewer characters."""
 MIN_NAME_WIDTH: Final = 12
-"""A name is not cut to less than this: then it could be any."""
+"""A name is not cut to fewer characters: shorter ones could not be told apart."""
 GOOD_STATES: Final = frozenset({"running", "ready", "eligible", "successful", "complete", "alive", "healthy", "active"})
 BAD_STATES: Final = frozenset({"failed", "lost", "down", "dead (failed)", "unhealthy"})
 PENDING_STATES: Final = frozenset({
@@ -28,13 +26,13 @@ PENDING_STATES: Final = frozenset({
 
 
 def colour_state(word: str) -> str:
-    """A status in its colour; click leaves colours out where the output is no terminal."""
-    first = word.strip()
-    if first in GOOD_STATES:
+    """Return a state in the colour of its meaning. click removes colours if the output is not a terminal."""
+    state = word.strip()
+    if state in GOOD_STATES:
         return click.style(word, fg="green")
-    if first in BAD_STATES:
+    if state in BAD_STATES:
         return click.style(word, fg="red")
-    if first in PENDING_STATES:
+    if state in PENDING_STATES:
         return click.style(word, fg="yellow")
     return word
 
@@ -60,90 +58,103 @@ def render_table(
     shortenable_columns: Sequence[str] = (),
     max_width: int | None = None,
 ) -> str:
-    """`titles` above the rows. Numbers stand to the right. Without rows it is the titles alone.
+    """Return a table with `titles` above the rows. Columns of numbers are aligned to the right.
 
-    `width`: how wide it may be at most; without, as the terminal is, if it is one. `spare`: the columns that are left
-    out of what is too wide, what is missed least first. `names`: those that may be shown without their middle, where that
-    is not enough.
+    `max_width` is in characters; by default the width of the terminal, or no limit if the output is not a terminal.
+    If the table is wider, `optional_columns` are dropped, least important first. If that is not enough, the
+    `shortenable_columns` lose the middle of their texts, and the last column loses the end.
     """
     columns = [(title, [str(cell) for cell in cells]) for title, *cells in zip(titles, *rows, strict=True)]
     if max_width is None and sys.stdout.isatty():
         max_width = get_terminal_width()
     if max_width is not None:
-        columns = _fitting(columns, optional_columns, shortenable_columns, max_width - len(indent))
+        columns = _fit_to_width(columns, optional_columns, shortenable_columns, max_width - len(indent))
     texts = list(zip(*(cells for _, cells in columns), strict=True))
     is_number = [
         bool(cells) and all(_is_number(cell) for cell in cells) and any(cell != "-" for cell in cells)
         for _, cells in columns
     ]
-    widths = [_width(column) for column in columns]
-    lines = [render_heading(_line([title for title, _ in columns], widths, is_number, indent))]
-    lines += [_line([colour_state(cell) for cell in row], widths, is_number, indent) for row in texts]
+    widths = [_column_width(column) for column in columns]
+    lines = [render_heading(_format_row([title for title, _ in columns], widths, is_number, indent))]
+    lines += [_format_row([colour_state(cell) for cell in row], widths, is_number, indent) for row in texts]
     return "\n".join(lines)
 
 
 Column = tuple[str, list[str]]
-"""A title, and what stands beneath it."""
+"""A title and the cells below it."""
 
 
-def _fitting(columns: list[Column], spare: Sequence[str], names: Sequence[str], width: int) -> list[Column]:
-    for title in spare:
-        if _length(columns) <= width:
+def _fit_to_width(
+    columns: list[Column], optional_columns: Sequence[str], shortenable_columns: Sequence[str], max_width: int
+) -> list[Column]:
+    """Drop optional columns and shorten cells until the table fits, as `render_table` describes."""
+    for title in optional_columns:
+        if _table_width(columns) <= max_width:
             break
         columns = [column for column in columns if column[0] != title]
-    leasts = [_least(column, names, is_last=place == len(columns) - 1) for place, column in enumerate(columns)]
-    widths = [_width(column) for column in columns]
-    over = _length(columns) - width
-    if over > sum(widths) - sum(leasts):
-        return columns  # There would be nothing left to read: then the terminal wraps it.
-    for place in sorted(range(len(columns)), key=lambda place: (columns[place][0] in names, -widths[place])):
-        less = max(0, min(over, widths[place] - leasts[place]))
-        over -= less
-        widths[place] -= less
+    last = len(columns) - 1
+    min_widths = [
+        _min_column_width(column, shortenable_columns, is_last=position == last)
+        for position, column in enumerate(columns)
+    ]
+    widths = [_column_width(column) for column in columns]
+    excess = _table_width(columns) - max_width
+    if excess > sum(widths) - sum(min_widths):
+        return columns  # Even the shortest form is too wide: let the terminal wrap the full text.
+    # Cut the columns of plain text before names, and wide columns before narrow ones.
+    for position in sorted(
+        range(len(columns)), key=lambda position: (columns[position][0] in shortenable_columns, -widths[position])
+    ):
+        cut = max(0, min(excess, widths[position] - min_widths[position]))
+        excess -= cut
+        widths[position] -= cut
     return [
-        (title, [_without_middle(cell, room) if title in names else _without_end(cell, room) for cell in cells])
-        for (title, cells), room in zip(columns, widths, strict=True)
+        (
+            title,
+            [_cut_middle(cell, width) if title in shortenable_columns else _cut_end(cell, width) for cell in cells],
+        )
+        for (title, cells), width in zip(columns, widths, strict=True)
     ]
 
 
-def _least(column: Column, names: Sequence[str], *, is_last: bool) -> int:
-    """How narrow a column may become."""
-    title, width = column[0], _width(column)
-    if title in names:
+def _min_column_width(column: Column, shortenable_columns: Sequence[str], *, is_last: bool) -> int:
+    """Return the width to which a column may be cut. Only names and the last column may be cut."""
+    title, width = column[0], _column_width(column)
+    if title in shortenable_columns:
         return min(width, MIN_NAME_WIDTH)
-    return min(width, max(_cells(title), MIN_COLUMN_WIDTH)) if is_last else width
+    return min(width, max(_text_width(title), MIN_COLUMN_WIDTH)) if is_last else width
 
 
-def _without_end(text: str, room: int) -> str:
-    return text if _cells(text) <= room else f"{_beginning(text, room - 1)}…"
+def _cut_end(text: str, width: int) -> str:
+    return text if _text_width(text) <= width else f"{_take_prefix(text, width - 1)}…"
 
 
-def _without_middle(text: str, room: int) -> str:
-    if _cells(text) <= room:
+def _cut_middle(text: str, width: int) -> str:
+    if _text_width(text) <= width:
         return text
-    end = _beginning(text[::-1], (room - 1) // 2)[::-1]
-    return f"{_beginning(text, room - 1 - _cells(end))}…{end}"
+    end = _take_prefix(text[::-1], (width - 1) // 2)[::-1]
+    return f"{_take_prefix(text, width - 1 - _text_width(end))}…{end}"
 
 
-def _beginning(text: str, room: int) -> str:
-    """As many letters as there is room for, where some are two wide."""
+def _take_prefix(text: str, width: int) -> str:
+    """Return the longest prefix of a text that fits in `width` terminal cells; some characters are two cells wide."""
     for length, letter in enumerate(text):
-        room -= _cells(letter)
-        if room < 0:
+        width -= _text_width(letter)
+        if width < 0:
             return text[:length]
     return text
 
 
-def _length(columns: Sequence[Column]) -> int:
-    return sum(map(_width, columns)) + len(COLUMN_GAP) * (len(columns) - 1)
+def _table_width(columns: Sequence[Column]) -> int:
+    return sum(map(_column_width, columns)) + len(COLUMN_GAP) * (len(columns) - 1)
 
 
-def _width(column: Column) -> int:
-    return max(_cells(click.unstyle(text)) for text in (column[0], *column[1]))
+def _column_width(column: Column) -> int:
+    return max(_text_width(click.unstyle(text)) for text in (column[0], *column[1]))
 
 
-def _cells(text: str) -> int:
-    """How much room it takes on a terminal, where some letters are two wide and some marks none."""
+def _text_width(text: str) -> int:
+    """Return the width of a text in terminal cells: wide characters take two, combining marks none."""
     if text.isascii():
         return len(text)
     return sum(
@@ -153,39 +164,40 @@ def _cells(text: str) -> int:
 
 
 def render_no_rows(plural: str, *, is_filtered: bool) -> str:
-    """In the place of a table without rows. `is_chosen`: whether something was asked of them, such as a filter."""
-    return f"No {plural} match." if is_filtered else f"There are no {plural}."
+    """Return the text that replaces a table without rows. `is_filtered`: the user gave a filter or a similar option."""
+    return f"No {plural} match." if is_filtered else f"No {plural}."
 
 
 def natural_sort_key(name: str) -> list[tuple[int, str]]:
-    """By this names are sorted as people count: node-2 before node-10."""
+    """Return a sort key that compares numbers within names by value: node-2 before node-10."""
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name) if part]
 
 
 def render_pairs(entries: Iterable[tuple[str, object]], *, indent: str = "") -> str:
-    """Names and values, one a line. What is empty is left out."""
-    kept = [(name, str(value)) for name, value in entries if value not in ("", None)]
-    width = max((len(name) for name, _ in kept), default=0)
+    """Return names and values, one pair a line. Pairs with an empty value or None are omitted."""
+    pairs = [(name, str(value)) for name, value in entries if value not in ("", None)]
+    width = max((len(name) for name, _ in pairs), default=0)
     return "\n".join(
-        f"{indent}{style_dim(f'{name:<{width}}')}{COLUMN_GAP}{colour_state(value)}" for name, value in kept
+        f"{indent}{style_dim(f'{name:<{width}}')}{COLUMN_GAP}{colour_state(value)}" for name, value in pairs
     )
 
 
 def render_section(title: str, body: str) -> str:
-    """An empty line, a heading, and what stands beneath."""
+    """Return an empty line, a heading and the body."""
     return f"\n{render_heading(title)}\n{body}"
 
 
 def render_bar(done: int, total: int, *, width: int = 20) -> str:
-    """How much of a total is done, as a line that fills."""
+    """Return a progress bar that is filled by `done / total`."""
     filled = 0 if total <= 0 else min(width, round(width * done / total))
     return click.style("━" * filled, fg="green") + click.style("─" * (width - filled), dim=True)
 
 
-def _line(cells: Sequence[str], widths: Sequence[int], is_number: Sequence[bool], indent: str) -> str:
+def _format_row(cells: Sequence[str], widths: Sequence[int], is_number: Sequence[bool], indent: str) -> str:
+    """Return the cells of one row, padded to the widths of their columns."""
     padded = []
     for cell, width, right in zip(cells, widths, is_number, strict=True):
-        space = " " * (width - _cells(click.unstyle(cell)))
+        space = " " * (width - _text_width(click.unstyle(cell)))
         padded.append(space + cell if right else cell + space)
     return (indent + COLUMN_GAP.join(padded)).rstrip()
 
@@ -199,14 +211,17 @@ SPARKLINE_WIDTH: Final = 20
 
 
 def render_sparkline(numbers: Sequence[float], *, max_value: float) -> str:
-    """Each bar the greatest of as many numbers as it stands for. The highest bar is `top`, or what goes beyond it."""
+    """Return numbers as a line of at most SPARKLINE_WIDTH bars; each bar shows the maximum of several numbers.
+
+    The highest bar stands for `max_value`, or for the largest number if that is greater.
+    """
     if not numbers:
         return ""
-    each = -(-len(numbers) // SPARKLINE_WIDTH)
-    # From the end: the last bar is always a whole one.
-    begin = len(numbers) % each
+    numbers_per_bar = -(-len(numbers) // SPARKLINE_WIDTH)
+    # The newest numbers are at the end: only the first bar may stand for fewer numbers than the others.
+    begin = len(numbers) % numbers_per_bar
     groups = [numbers[:begin]] if begin else []
-    groups += [numbers[at : at + each] for at in range(begin, len(numbers), each)]
+    groups += [numbers[start : start + numbers_per_bar] for start in range(begin, len(numbers), numbers_per_bar)]
     highest = max(max_value, *numbers)
     return "".join(
         SPARKLINE_BARS[min(len(SPARKLINE_BARS) - 1, int(max(group) / highest * len(SPARKLINE_BARS)))]

@@ -1,11 +1,13 @@
-"""Commands that ask a server: where it is and as whom, how the outcome is shown, and what a failure says.
+"""Commands that call a server: connection settings, the `Session` they receive, output options and error texts.
 
-Such a command's function takes a `Talk` first. It asks by `talk.client` and shows by `talk.show`, which knows `--json` and
-`--format`. Options may be written with one dash, as in programs of this kind: `-json`, `-address=…`.
+The function of such a command takes a `Session` first. It calls the server through `session.client` and prints through
+`session.print_result`, which handles `--json` and `--format`. Options may be written with one dash (`-json`,
+`-address=…`), as Nomad's CLI has them.
 """
 
+import contextlib
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import click
@@ -19,12 +21,13 @@ if TYPE_CHECKING:
 
 SHORT_ID_LENGTH: Final = 8
 TOKEN_INDEPENDENT_REFUSALS: Final = ("Reading secret file prohibited", "permission denied: this node")
-"""No token would help."""
+"""Beginnings of refusals that no other token would change, so that the error does not suggest one."""
 ACL_DISABLED_TEXT: Final = "ACL support disabled"
+"""The server's text for a request about access control while it is off."""
 
 
 class CommandEnvironment(Protocol):
-    """What commands are given by whoever runs them; without any, `RealSurroundings`."""
+    """What commands use from outside: time, randomness and the client. Tests pass their own; see `main`."""
 
     world: "World"
 
@@ -32,6 +35,8 @@ class CommandEnvironment(Protocol):
 
 
 class RealCommandEnvironment:
+    """The clock of this machine, and clients that connect to real servers."""
+
     def __init__(self) -> None:
         from wharf.world import RealWorld
 
@@ -41,14 +46,14 @@ class RealCommandEnvironment:
         from wharf.contract.client import ClientSettingsError, RetryPolicy, connect
 
         try:
-            # A person waits: what does not answer within a second or two is told at once.
+            # A user waits for the command: report a server that does not reply within one or two seconds.
             return connect(settings, world=self.world, retry_policy=RetryPolicy(max_attempts=3, max_pause_s=1.0))
         except ClientSettingsError as error:
             raise CliError(str(error)) from error
 
 
 class Session:
-    """One command's conversation with the servers."""
+    """One command's session with the servers: client, settings and output format."""
 
     def __init__(
         self,
@@ -64,21 +69,23 @@ class Session:
         self.is_json = is_json
         self.template = template
         self.is_verbose = is_verbose
-        self._surroundings = environment
-        self._opened: SyncClient | None = None
+        self._environment = environment
+        self._client: SyncClient | None = None
 
     @property
     def client(self) -> "SyncClient":
-        if self._opened is None:
-            self._opened = self._surroundings.connect(self.settings)
-        return self._opened
+        """The client; connected on first use, so that a command may fail earlier without a server."""
+        if self._client is None:
+            self._client = self._environment.connect(self.settings)
+        return self._client
 
     def close(self) -> None:
-        if self._opened is not None:
-            self._opened.close()
+        if self._client is not None:
+            self._client.close()
 
     @property
     def namespace(self) -> str:
+        """The namespace of the command; `*` stands for all."""
         return self.settings.namespace or "default"
 
     @property
@@ -87,6 +94,7 @@ class Session:
 
     @property
     def is_machine_readable(self) -> bool:
+        """Whether the output is for programs (`--json` or `--format`)."""
         return self.is_json or bool(self.template)
 
     @property
@@ -98,16 +106,18 @@ class Session:
     def now_ns(self) -> int:
         return self.world.now_ns()
 
-    def format_time(self, time: Any) -> str:  # A number of ns, or a date.
+    def format_time(self, time: Any) -> str:  # Nanoseconds or a datetime.
+        """Return a time relative to now, or the UTC time with `--verbose`."""
         from wharf.cli.common.times import format_relative_time, format_utc_time
 
         return format_utc_time(time) if self.is_verbose else format_relative_time(time, self.now_ns())
 
     def shorten_id(self, id: str) -> str:
+        """Return the first characters of an id, or the whole id with `--verbose`."""
         return id if self.is_verbose else id[:SHORT_ID_LENGTH]
 
     def print_result(self, value: Any, render_text: Callable[[], str]) -> None:  # Records, lists and maps of them.
-        """For programs as they asked for it, and else what `as_text` makes for people."""
+        """Print `value` as JSON or by the template if requested, else the text that `render_text` returns."""
         if not self.is_machine_readable:
             text = render_text()
             if text:
@@ -123,17 +133,19 @@ class Session:
         click.echo(render_json(document))
 
     def print_text(self, text: str) -> None:
-        """A line for people, which programs do not get."""
+        """Print a line for people. Output for programs does not have it."""
         if not self.is_machine_readable:
             click.echo(text)
 
 
 CONNECTION_OPTIONS: Final = (
-    click.Option(["--address"], help="Where a server is; several with commas.  [WHARF_ADDR; http://127.0.0.1:4646]"),
-    click.Option(["--namespace"], help="Which one; * for all, where it can be.  [WHARF_NAMESPACE; default]"),
-    click.Option(["--region"], help="Ask the servers of another region.  [WHARF_REGION]"),
-    click.Option(["--token"], help="As whom.  [WHARF_TOKEN]"),
-    click.Option(["--stale"], is_flag=True, help="Take what any server knows, also without a leader."),
+    click.Option(
+        ["--address"], help="URL of a server; separate several by commas.  [WHARF_ADDR; http://127.0.0.1:4646]"
+    ),
+    click.Option(["--namespace"], help="Namespace; * for all, if the command supports it.  [WHARF_NAMESPACE; default]"),
+    click.Option(["--region"], help="Region whose servers handle the request.  [WHARF_REGION]"),
+    click.Option(["--token"], help="ACL token.  [WHARF_TOKEN]"),
+    click.Option(["--stale"], is_flag=True, help="Allow a reply from any server, even without a leader."),
     click.Option(["--ca-cert"], hidden=True),
     click.Option(["--ca-path"], hidden=True),
     click.Option(["--client-cert"], hidden=True),
@@ -144,57 +156,63 @@ CONNECTION_OPTIONS: Final = (
     click.Option(["--force-color"], is_flag=True, hidden=True),
 )
 OUTPUT_OPTIONS: Final = (
-    click.Option(["--json", "as_json"], is_flag=True, help="For programs."),
-    click.Option(["-t", "--format", "template"], default="", help="A template, as `{{range .}}{{.ID}} {{end}}`."),
-    click.Option(["--verbose"], is_flag=True, help="Whole ids and exact times."),
+    click.Option(["--json", "as_json"], is_flag=True, help="Print JSON."),
+    click.Option(
+        ["-t", "--format", "template"], default="", help="Print by a template, such as `{{range .}}{{.ID}} {{end}}`."
+    ),
+    click.Option(["--verbose"], is_flag=True, help="Print full ids and exact times."),
 )
-_SETTING_OF: Final = {
+_SETTING_BY_OPTION: Final = {
     "namespace": "namespace", "region": "region", "token": "token", "ca_cert": "ca_file", "ca_path": "ca_path",
     "client_cert": "cert_file", "client_key": "key_file", "tls_server_name": "server_name",
 }  # fmt: skip
 
 
 class ServerCommand(click.Command):
-    """`exit_when_failed`: of every failure of this command."""
+    """A click command that calls a server. Adds the output and connection options, and reports server errors."""
 
     failure_exit_code = 1
+    """The exit code of every failure that has no code of its own."""
     has_output_options = True
 
-    def __init__(self, name: str | None, **attributes: Any) -> None:  # As click gives them.
+    def __init__(self, name: str | None, **attributes: Any) -> None:  # click's own arguments.
         super().__init__(name, **attributes)
         self.own_options = [param for param in self.params if isinstance(param, click.Option)]
         self.params += [*(OUTPUT_OPTIONS if self.has_output_options else ()), *CONNECTION_OPTIONS]
 
     def parse_args(self, context: click.Context, arguments: list[str]) -> list[str]:
-        with _failing_with(self.failure_exit_code):
-            return super().parse_args(context, _with_two_dashes(arguments, self.params))
+        """Parse the arguments. Long options with one dash are accepted."""
+        with _set_exit_code(self.failure_exit_code):
+            return super().parse_args(context, _add_second_dash(arguments, self.params))
 
-    def invoke(self, context: click.Context) -> Any:  # What the function gives.
-        with _failing_with(self.failure_exit_code):
-            given = {name: context.params.pop(name) for name in _names(CONNECTION_OPTIONS)}
-            shown = {name: context.params.pop(name, None) for name in _names(OUTPUT_OPTIONS)}
-            _choose_colours(context, given)
-            surroundings: CommandEnvironment = context.find_root().obj or RealCommandEnvironment()
-            talk = Session(
-                surroundings,
-                build_settings(given),
-                is_json=bool(shown["as_json"]),
-                template=shown["template"] or "",
-                is_verbose=bool(shown["verbose"]),
+    def invoke(self, context: click.Context) -> Any:  # The result of the command's function.
+        """Call the command's function with a session that the connection and output options configure."""
+        with _set_exit_code(self.failure_exit_code):
+            connection = {name: context.params.pop(name) for name in _list_names(CONNECTION_OPTIONS)}
+            output = {name: context.params.pop(name, None) for name in _list_names(OUTPUT_OPTIONS)}
+            _choose_colours(context, connection)
+            environment: CommandEnvironment = context.find_root().obj or RealCommandEnvironment()
+            session = Session(
+                environment,
+                build_settings(connection),
+                is_json=bool(output["as_json"]),
+                template=output["template"] or "",
+                is_verbose=bool(output["verbose"]),
             )
             try:
-                with _plainly_of(talk):
-                    return context.invoke(self.callback, talk, **context.params)  # type: ignore[arg-type]  # It has one.
+                with _report_server_errors(session):
+                    return context.invoke(self.callback, session, **context.params)  # type: ignore[arg-type]  # Never None.
             finally:
-                talk.close()
+                session.close()
 
     def format_options(self, context: click.Context, formatter: click.HelpFormatter) -> None:
-        parts: dict[str, list[click.Parameter]] = {
+        """Write the options in three sections: of the command, of the output and of the connection."""
+        sections: dict[str, list[click.Parameter]] = {
             "Options": [*self.own_options, *self.get_params(context)[-1:]],
-            "Showing": list(OUTPUT_OPTIONS if self.has_output_options else ()),
-            "Asking": list(CONNECTION_OPTIONS),
+            "Output": list(OUTPUT_OPTIONS if self.has_output_options else ()),
+            "Connection": list(CONNECTION_OPTIONS),
         }
-        for title, options in parts.items():
+        for title, options in sections.items():
             rows = [row for option in options if (row := option.get_help_record(context)) is not None]
             if rows:
                 with formatter.section(title):
@@ -202,20 +220,22 @@ class ServerCommand(click.Command):
 
 
 class QuietServerCommand(ServerCommand):
-    """Without the options of showing: there is nothing to show."""
+    """A server command without output options, because it prints no records."""
 
     has_output_options = False
 
 
 def build_settings(options: Mapping[str, Any]) -> "ClientSettings":
-    """The environment's, with what options say in its place."""
+    """Return the client settings of the environment, with the connection options applied."""
     import msgspec
 
     from wharf.contract.client import read_settings
     from wharf.contract.client.settings import parse_addresses
 
     settings = read_settings(os.environ)
-    changes: dict[str, Any] = {field: options[option] for option, field in _SETTING_OF.items() if options[option]}
+    changes: dict[str, Any] = {
+        field: options[option] for option, field in _SETTING_BY_OPTION.items() if options[option]
+    }
     if options["address"]:
         changes["addresses"] = parse_addresses(options["address"])
     changes["stale"] = options["stale"]
@@ -223,96 +243,92 @@ def build_settings(options: Mapping[str, Any]) -> "ClientSettings":
     return msgspec.structs.replace(settings, **changes)
 
 
-def _names(options: tuple[click.Option, ...]) -> list[str]:
+def _list_names(options: tuple[click.Option, ...]) -> list[str]:
     return [str(option.name) for option in options]
 
 
-def _with_two_dashes(arguments: Sequence[str], params: Sequence[click.Parameter]) -> list[str]:
-    known = {name[2:] for param in params for name in (*param.opts, *param.secondary_opts) if name.startswith("--")}
-    known.add("help")
+def _add_second_dash(arguments: Sequence[str], params: Sequence[click.Parameter]) -> list[str]:
+    """Replace `-name` by `--name` if the command has a long option of that name. Arguments after `--` stay."""
+    known = {"help"}
+    for param in params:
+        names = (*param.opts, *param.secondary_opts, *getattr(param, "former_names", ()))
+        known |= {name[2:] for name in names if name.startswith("--")}
     words: list[str] = []
-    for at, word in enumerate(arguments):
+    for position, word in enumerate(arguments):
         if word == "--":
-            return words + list(arguments[at:])
-        is_ours = len(word) > 2 and word[0] == "-" and word[1] != "-" and word[1:].partition("=")[0] in known
-        words.append(f"-{word}" if is_ours else word)
+            return words + list(arguments[position:])
+        is_long_option = len(word) > 2 and word[0] == "-" and word[1] != "-" and word[1:].partition("=")[0] in known
+        words.append(f"-{word}" if is_long_option else word)
     return words
 
 
-def _choose_colours(context: click.Context, given: Mapping[str, Any]) -> None:
-    """click leaves colours out where the output is no terminal; NO_COLOR and the options decide before that."""
-    refused = any(os.environ.get(name) for name in ("NO_COLOR", "WHARF_CLI_NO_COLOR", "NOMAD_CLI_NO_COLOR"))
-    wanted = any(os.environ.get(name) for name in ("WHARF_CLI_FORCE_COLOR", "NOMAD_CLI_FORCE_COLOR"))
-    if given["no_color"] or refused:
+def _choose_colours(context: click.Context, options: Mapping[str, Any]) -> None:
+    """Turn colours off or on by the options, then by the environment; else click omits them if there is no terminal."""
+    is_off = any(os.environ.get(name) for name in ("NO_COLOR", "WHARF_CLI_NO_COLOR", "NOMAD_CLI_NO_COLOR"))
+    is_forced = any(os.environ.get(name) for name in ("WHARF_CLI_FORCE_COLOR", "NOMAD_CLI_FORCE_COLOR"))
+    if options["no_color"] or is_off:
         context.color = False
-    elif given["force_color"] or wanted:
+    elif options["force_color"] or is_forced:
         context.color = True
 
 
-class _failing_with:  # noqa: N801  # Reads as the sentence it is.
-    """Inside, whatever ends the command ends it with this code, unless it has a code of its own."""
-
-    def __init__(self, exit_code: int) -> None:
-        self._exit_code = exit_code
-
-    def __enter__(self) -> None:
-        return
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, click.ClickException):
-            if isinstance(error, CliError) and error.code != 1:
-                return
-            raise CliError(format_error(error), exit_code=self._exit_code) from error
+@contextlib.contextmanager
+def _set_exit_code(exit_code: int) -> Iterator[None]:
+    """Give every failure in the block this exit code, unless it has a code other than 1 already."""
+    try:
+        yield
+    except click.ClickException as error:
+        if isinstance(error, CliError) and error.code != 1:
+            raise
+        raise CliError(format_error(error), exit_code=exit_code) from error
 
 
-class _plainly_of:  # noqa: N801  # Reads as the sentence it is.
-    """Inside, what a server refuses and what does not answer end the command with a sentence."""
+@contextlib.contextmanager
+def _report_server_errors(session: Session) -> Iterator[None]:
+    """Turn refusals by a server and connection failures in the block into a CliError with a hint."""
+    from wharf.contract.client import Unreachable
+    from wharf.contract.client.errors import RequestRefused, UnexpectedReply
 
-    def __init__(self, session: Session) -> None:
-        self._talk = session
-
-    def __enter__(self) -> None:
-        return
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        if error is None or isinstance(error, click.ClickException | click.exceptions.Exit | click.Abort):
-            return
-        from wharf.contract.client import Unreachable
-        from wharf.contract.client.errors import RequestRefused, UnexpectedReply
-
-        if isinstance(error, RequestRefused):
-            raise CliError(_why_refused(error, self._talk.settings)) from error
-        addresses = ", ".join(self._talk.settings.addresses)
-        if isinstance(error, UnexpectedReply):
-            raise CliError(f"{addresses}: {error}; is that a Wharf server?") from error
-        if isinstance(error, Unreachable):
-            raise CliError(f"{error}; {_hint(str(error), addresses, was_sent=error.is_sent)}") from error
+    addresses = ", ".join(session.settings.addresses)
+    try:
+        yield
+    except RequestRefused as error:
+        raise CliError(_format_refusal(error, session.settings)) from error
+    except UnexpectedReply as error:
+        raise CliError(f"{addresses}: {error}; is this a Wharf server?") from error
+    except Unreachable as error:
+        raise CliError(f"{error}; {_suggest_fix(str(error), addresses, is_sent=error.is_sent)}") from error
 
 
-def _hint(said: str, addresses: str, *, was_sent: bool) -> str:
-    if "CERTIFICATE_VERIFY_FAILED" in said:
-        return "--ca-cert or WHARF_CACERT names whose certificates are believed, --tls-server-name a name that it holds"
-    if "CERTIFICATE_REQUIRED" in said.upper():
-        return "--client-cert and --client-key name what is shown there"
-    if "SSL" in said and "https://" in addresses:
-        return "does it speak https there?"
-    if was_sent:
-        speaks = " is it one that speaks https alone?" if "http://" in addresses else ""
-        return f"what was to be changed may be changed all the same;{speaks} `wharf status` asks again"
-    return "`wharf dev` starts a server here, --address or WHARF_ADDR names another"
+def _suggest_fix(error_text: str, addresses: str, *, is_sent: bool) -> str:
+    """Return a hint for a failed connection. `is_sent`: the request may have reached the server."""
+    if "CERTIFICATE_VERIFY_FAILED" in error_text:
+        return (
+            "trust its certificate authority with --ca-cert or WHARF_CACERT; if its certificate has another name, "
+            "set --tls-server-name"
+        )
+    if "CERTIFICATE_REQUIRED" in error_text.upper():
+        return "the server requires a client certificate: set --client-cert and --client-key"
+    if "SSL" in error_text and "https://" in addresses:
+        return "does the server use https?"
+    if is_sent:
+        https_hint = " does the server use https only?" if "http://" in addresses else ""
+        return f"the change may already have been applied;{https_hint} check with `wharf status`"
+    return "`wharf dev` starts a server on this machine; --address or WHARF_ADDR selects another"
 
 
-def _why_refused(error: "RequestRefused", settings: "ClientSettings") -> str:
+def _format_refusal(error: "RequestRefused", settings: "ClientSettings") -> str:
+    """Return the server's text for a refused request, with what to do about it."""
     from wharf.cli.common.errors import format_validation_issues
     from wharf.contract.client.errors import Forbidden, NoLeader
 
     text = format_validation_issues(error.text)
     if isinstance(error, Forbidden) and not text.startswith(TOKEN_INDEPENDENT_REFUSALS):
         if not settings.token:
-            return f"{text}: no token was given; name one by --token or WHARF_TOKEN"
-        return f"{text}: the token that was given may not do this, or is none here; `wharf acl token self` tells"
+            return f"{text}: the request had no token; set --token or WHARF_TOKEN"
+        return f"{text}: the token does not exist or lacks a permission; `wharf acl token self` shows it"
     if isinstance(error, NoLeader):
-        return f"{text}: no server leads just now; reading works with --stale"
+        return f"{text}: the cluster has no leader now; reads work with --stale"
     if text == ACL_DISABLED_TEXT:
-        return f"{text}: everybody may do everything here; docs/access.md tells how it is turned on"
+        return f"{text}: every request is allowed; docs/access.md describes how to turn access control on"
     return text

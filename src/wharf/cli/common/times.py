@@ -1,4 +1,4 @@
-"""How times and lengths of time are told to people: by how far they are from now, in one or two units."""
+"""Times and durations as text for people."""
 
 import datetime
 from typing import Final
@@ -7,10 +7,11 @@ NS_PER_SECOND: Final = 1_000_000_000
 DURATION_UNITS: Final = (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1))
 NO_TIME_TEXT: Final = "-"
 JUST_NOW_NS: Final = NS_PER_SECOND
+"""A time that is nearer than this is shown as `now`."""
 
 
 def format_rounded_duration(duration_ns: int) -> str:
-    """`3d4h`, `2m5s`, `40s`, `250ms`: the two largest units."""
+    """Return a duration by its two largest units: `3d4h`, `2m5s`, `40s`, `250ms`."""
     if duration_ns < 0:
         return f"-{format_rounded_duration(-duration_ns)}"
     if duration_ns < NS_PER_SECOND:
@@ -29,21 +30,21 @@ def format_rounded_duration(duration_ns: int) -> str:
 
 
 def format_relative_time(time: int | datetime.datetime | None, now_ns: int) -> str:
-    """`3m5s ago`, `in 2h`, `now`. Of a time in ns, or of a date; no time is `-`."""
+    """Return a time relative to now: `3m5s ago`, `in 2h`, `now`; `-` for no time. The time is in ns or a datetime."""
     time_ns = time if isinstance(time, int) else to_nanoseconds(time)
     if time_ns <= 0:
         return NO_TIME_TEXT
-    length_ns = now_ns - time_ns
-    if abs(length_ns) < JUST_NOW_NS:
+    elapsed_ns = now_ns - time_ns
+    if abs(elapsed_ns) < JUST_NOW_NS:
         return "now"
-    if length_ns > 0:
-        return f"{format_rounded_duration(length_ns)} ago"
-    # What is 8 hours ahead is so a moment later, too.
-    return f"in {format_rounded_duration(-(length_ns // NS_PER_SECOND) * NS_PER_SECOND)}"
+    if elapsed_ns > 0:
+        return f"{format_rounded_duration(elapsed_ns)} ago"
+    # Round up: a time 8 hours ahead must not become `in 7h59m` a moment later.
+    return f"in {format_rounded_duration(-(elapsed_ns // NS_PER_SECOND) * NS_PER_SECOND)}"
 
 
 def format_utc_time(time: int | datetime.datetime | None) -> str:
-    """As `2026-11-21 12:45:03Z`."""
+    """Return a UTC time such as `2026-11-21 12:45:03Z`; `-` for no time."""
     time_ns = time if isinstance(time, int) else to_nanoseconds(time)
     if time_ns <= 0:
         return NO_TIME_TEXT
@@ -51,11 +52,13 @@ def format_utc_time(time: int | datetime.datetime | None) -> str:
 
 
 def to_nanoseconds(time: datetime.datetime | None) -> int:
+    """Return a datetime as Unix time in nanoseconds; 0 for None."""
     return 0 if time is None else int(time.timestamp()) * NS_PER_SECOND + time.microsecond * 1_000
 
 
 def parse_time(text: str) -> datetime.datetime:
-    """As replies hold it. Raises ValueError."""
+    """Parse a time as API replies have it. Raises ValueError."""
+
     import msgspec
 
     return msgspec.convert(text, type=datetime.datetime)

@@ -1,1 +1,1 @@
-"""."""
+"""Commands about jobs: `wharf job …`."""

@@ -1,4 +1,4 @@
-"""`wharf job action`: the commands that a job offers, run beside one of its tasks."""
+"""`wharf job action`: run or list the actions of a job, commands that the job declares for its tasks."""
 
 import sys
 
@@ -11,17 +11,17 @@ from wharf.cli.completion import complete_jobs
 @click.command(cls=QuietServerCommand)
 @click.argument("job_id", metavar="JOB", shell_complete=complete_jobs)
 @click.argument("name", metavar="[ACTION]", required=False, default="")
-@click.option("--alloc", "alloc_id", default="", help="Beside which allocation.  [default: the newest that runs]")
-@click.option("--group", default="", help="Only of this group.")
-@click.option("--task", default="", help="Of which task, where several offer it.")
-@click.option("-i", "takes_input", is_flag=True, help="Pass on what is typed.  [with -t, or where it is piped in]")
-@click.option("-t", "--tty", "is_tty", is_flag=True, help="Give it a terminal.")
+@click.option("--alloc", "alloc_id", default="", help="Allocation to run it in.  [default: the newest that is running]")
+@click.option("--group", default="", help="Only allocations of this group.")
+@click.option("--task", default="", help="The task, if several tasks have this action.")
+@click.option("-i", "takes_input", is_flag=True, help="Send standard input.  [default with -t, or if input is piped]")
+@click.option("-t", "--tty", "is_tty", is_flag=True, help="Allocate a terminal.")
 def action(
     session: Session, job_id: str, name: str, alloc_id: str, group: str, task: str, takes_input: bool, is_tty: bool
 ) -> None:
-    """Run a command that a job offers, or list them.
+    """Run an action of a job, or list its actions.
 
-    The command's exit code is that of this one. It ends when this one ends.
+    The exit code is that of the action. The action is stopped if this command is interrupted.
 
     wharf job action web add-user
     """
@@ -29,7 +29,7 @@ def action(
 
     found = find_job(session, job_id)
     if not name:
-        _list(session, found.id, found.namespace)
+        _print_actions(session, found.id, found.namespace)
         return
     from wharf.cli.alloc.exec import run_interactive_command
     from wharf.contract.client import open_action
@@ -48,12 +48,12 @@ def action(
     run_interactive_command(session, opening, is_tty=is_tty, should_forward_input=takes_input)
 
 
-def _list(session: Session, job_id: str, namespace: str) -> None:
+def _print_actions(session: Session, job_id: str, namespace: str) -> None:
     from wharf.cli.common.rendering import render_table
 
-    offered = session.client.jobs.actions(job_id, namespace=namespace).value
+    actions = session.client.jobs.actions(job_id, namespace=namespace).value
     rows = [
-        (one.name, f"{one.task_group_name}/{one.task_name}", " ".join((one.command, *(one.args or ()))))
-        for one in offered
+        (action.name, f"{action.task_group_name}/{action.task_name}", " ".join((action.command, *(action.args or ()))))
+        for action in actions
     ]
-    click.echo(render_table(("Action", "Task", "Command"), rows) if rows else f"{job_id} offers no actions.")
+    click.echo(render_table(("Action", "Task", "Command"), rows) if rows else f"Job {job_id} has no actions.")

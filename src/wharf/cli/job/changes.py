@@ -1,4 +1,4 @@
-"""The commands that change jobs. Each follows what it began, on a terminal to its end, unless it is told to detach."""
+"""The commands that change jobs. Each follows the change until it is complete, or returns at once with `--detach`."""
 
 import re
 import sys
@@ -21,17 +21,19 @@ if TYPE_CHECKING:
     from wharf.cli.job.files import JobFile
     from wharf.contract.wire.jobs.messages import JobStub
 
-_COUNT_OF_WARNINGS: Final = re.compile(r"\d+ warnings?:")
+_WARNING_COUNT_LINE: Final = re.compile(r"\d+ warnings?:")
 
 
 @click.command(cls=QuietServerCommand)
 @click.argument("file", type=click.Path(allow_dash=True))
 @detach_option
 @follow_option
-@click.option("--check-index", type=click.IntRange(0), help="Only over this JobModifyIndex; 0: only if it is new.")
-@click.option("--preserve-counts", is_flag=True, help="Keep the counts that groups have now.")
-@click.option("--eval-priority", type=click.IntRange(1, 100), default=None, help="Of this evaluation.")
-@click.option("--output", is_flag=True, help="Print what would be submitted, as JSON, and submit nothing.")
+@click.option(
+    "--check-index", type=click.IntRange(0), help="Fail unless the job has this JobModifyIndex; 0: unless it is new."
+)
+@click.option("--preserve-counts", is_flag=True, help="Keep the current counts of the groups.")
+@click.option("--eval-priority", type=click.IntRange(1, 100), default=None, help="Priority of the evaluation.")
+@click.option("--output", is_flag=True, help="Print the request as JSON and do not submit it.")
 def run(
     session: Session,
     file: str,
@@ -42,11 +44,11 @@ def run(
     eval_priority: int | None,
     output: bool,
 ) -> None:
-    """Submit a job, and follow it to its end.
+    """Submit a job and follow it to its end.
 
-    FILE is JSON or YAML; `-` reads what is piped in. On a terminal it shows the rollout, or the work of a batch job,
-    until that is over; Ctrl-C leaves the job running. Exit code 0: it went well, 1: it failed, 2: not all of it was placed;
-    of batch work whose tasks all failed with the same code: that one.
+    FILE is JSON or YAML; `-` reads standard input. On a terminal, the command shows the rollout (or the progress of a
+    batch job) until it is complete; Ctrl-C leaves the job running. Exit code 0: success, 1: failure, 2: not everything
+    was placed; if all tasks of a batch job failed with the same exit code: that code.
 
     wharf job run web.yaml
     """
@@ -61,7 +63,7 @@ def run(
         return
     namespace = choose_namespace(session, job.document)
     with locate_errors(session, job):
-        answer = session.client.jobs.register(
+        response = session.client.jobs.register(
             job.document,
             enforce_index=check_index,
             submission=JobSource(source=job.source, format=job.format),
@@ -69,26 +71,32 @@ def run(
             eval_priority=eval_priority or 0,
             namespace=namespace,
         )
-    print_warnings(answer.warnings, job)
-    # What is submitted as it is already changes nothing, and has the index of when it was changed.
-    is_as_it_was = 0 < answer.job_modify_index < answer.eval_create_index
-    click.echo(f"{job.id} {'is as it was' if is_as_it_was else f'is submitted, at index {answer.job_modify_index}'}")
-    launches = answer.next_periodic_launches
+    print_warnings(response.warnings, job)
+    # If the job did not change, the server returns the index of its last change, older than the new evaluation.
+    is_unchanged = 0 < response.job_modify_index < response.eval_create_index
+    click.echo(
+        f"no change: {job.id} is already at this version"
+        if is_unchanged
+        else f"submitted job {job.id} (index {response.job_modify_index})"
+    )
+    launches = response.next_periodic_launches
     if isinstance(launches, tuple):
         click.echo(render_launches(session, launches))
-    if not answer.eval_id:
+    if not response.eval_id:
         if not isinstance(launches, tuple):
-            click.echo(f"It runs when it is dispatched: wharf job dispatch {job.id}")
+            click.echo(f"The job runs when it is dispatched: wharf job dispatch {job.id}")
         return
-    follow_submission(session, job.id, answer.eval_id, namespace=namespace, should_detach=detach, should_follow=follow)
+    follow_submission(
+        session, job.id, response.eval_id, namespace=namespace, should_detach=detach, should_follow=follow
+    )
 
 
 @click.command(cls=QuietServerCommand)
 @click.argument("job_ids", metavar="JOB...", nargs=-1, required=True, shell_complete=complete_jobs)
 @detach_option
-@click.option("--purge", is_flag=True, help="Forget it altogether, with its history.")
-@click.option("--yes", is_flag=True, help="Do not ask. Without a terminal nobody is asked.")
-@click.option("--no-shutdown-delay", is_flag=True, help="Stop at once, without the delays of its groups.")
+@click.option("--purge", is_flag=True, help="Delete the job and its history.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@click.option("--no-shutdown-delay", is_flag=True, help="Ignore the shutdown delays of the groups.")
 @click.option("--global", "everywhere", is_flag=True, hidden=True)
 def stop(
     session: Session,
@@ -99,33 +107,37 @@ def stop(
     no_shutdown_delay: bool,
     everywhere: bool,
 ) -> None:
-    """Stop a job, or several.
+    """Stop one or more jobs.
 
-    JOB may be the beginning of its id, and then it is asked whether that one was meant. Where one of several is not
-    there, none is stopped.
+    JOB may be a unique prefix of an id; the command then asks for confirmation. If one of several jobs does not exist,
+    no job is stopped.
 
     wharf job stop web
     """
-    jobs = [_job_to_stop(session, job_id, is_sure=yes) for job_id in job_ids]
+    jobs = [_find_job_to_stop(session, job_id, is_confirmed=yes) for job_id in job_ids]
     evaluations = []
     for job in jobs:
-        answer = session.client.jobs.deregister(
+        response = session.client.jobs.deregister(
             job.id, purge=purge, no_shutdown_delay=no_shutdown_delay, everywhere=everywhere, namespace=job.namespace
         )
-        click.echo(f"{job.id} is {'purged' if purge else 'stopped already' if job.stop else 'being stopped'}")
-        evaluations += [(answer.eval_id, job.namespace)] if answer.eval_id and not job.stop else []
+        if purge:
+            click.echo(f"purged job {job.id}")
+        else:
+            click.echo(f"job {job.id} is already stopped" if job.stop else f"stopped job {job.id}")
+        evaluations += [(response.eval_id, job.namespace)] if response.eval_id and not job.stop else []
     if not detach and not purge:
         for eval_id, namespace in evaluations:
             report_evaluation(session, eval_id, namespace)
 
 
-def _job_to_stop(session: Session, job_id: str, *, is_sure: bool) -> "JobStub":
+def _find_job_to_stop(session: Session, job_id: str, *, is_confirmed: bool) -> "JobStub":
+    """Find a job. If `job_id` is only a prefix of its id, ask for confirmation, or fail without a terminal."""
     from wharf.cli.common.lookup import find_job
 
     found = find_job(session, job_id)
-    if found.id != job_id and not is_sure:
+    if found.id != job_id and not is_confirmed:
         if not sys.stdin.isatty():
-            raise CliError(f"{job_id} is the beginning of {found.id}: give the whole id, or --yes")
+            raise CliError(f"{job_id} is only a prefix of {found.id}: give the whole id, or --yes")
         click.confirm(f"Stop {found.id}?", abort=True, err=True)
     return found
 
@@ -135,7 +147,7 @@ def _job_to_stop(session: Session, job_id: str, *, is_sure: bool) -> "JobStub":
 @detach_option
 @follow_option
 def start(session: Session, job_id: str, detach: bool, follow: bool) -> None:
-    """Run a stopped job again.
+    """Start a stopped job again.
 
     wharf job start web
     """
@@ -146,12 +158,12 @@ def start(session: Session, job_id: str, detach: bool, follow: bool) -> None:
     found = find_job(session, job_id)
     job = session.client.jobs.read(found.id, namespace=found.namespace).value
     if not job.stop:
-        raise CliError(f"{found.id} is not stopped; `wharf job status {found.id}` shows it")
-    again = msgspec.structs.replace(job, stop=False)
-    answer = session.client.jobs.register(again, enforce_index=job.job_modify_index, namespace=found.namespace)
-    click.echo(f"{found.id} is started")
+        raise CliError(f"job {found.id} is not stopped; `wharf job status {found.id}` shows its state")
+    started = msgspec.structs.replace(job, stop=False)
+    response = session.client.jobs.register(started, enforce_index=job.job_modify_index, namespace=found.namespace)
+    click.echo(f"started job {found.id}")
     follow_submission(
-        session, found.id, answer.eval_id, namespace=found.namespace, should_detach=detach, should_follow=follow
+        session, found.id, response.eval_id, namespace=found.namespace, should_detach=detach, should_follow=follow
     )
 
 
@@ -161,29 +173,29 @@ def start(session: Session, job_id: str, detach: bool, follow: bool) -> None:
 @detach_option
 @follow_option
 def revert(session: Session, job_id: str, version: str, detach: bool, follow: bool) -> None:
-    """Run an earlier version again.
+    """Return a job to an earlier version.
 
-    VERSION is a number, or the tag of a version; `wharf job history` lists them. It comes back as a new version.
+    VERSION is a number or a tag; `wharf job history` lists both. The earlier version is registered as a new version.
 
     wharf job revert web 3
     """
     from wharf.cli.common.lookup import find_job
 
     found = find_job(session, job_id)
-    number = int(version) if version.isdigit() else _tagged(session, found.id, found.namespace, version)
-    answer = session.client.jobs.revert(found.id, number, namespace=found.namespace)
-    click.echo(f"{found.id} goes back to version {number}")
+    number = int(version) if version.isdigit() else _find_tagged_version(session, found.id, found.namespace, version)
+    response = session.client.jobs.revert(found.id, number, namespace=found.namespace)
+    click.echo(f"reverted job {found.id} to version {number}")
     follow_submission(
-        session, found.id, answer.eval_id, namespace=found.namespace, should_detach=detach, should_follow=follow
+        session, found.id, response.eval_id, namespace=found.namespace, should_detach=detach, should_follow=follow
     )
 
 
 @click.command(cls=QuietServerCommand)
 @job_argument
 @click.argument("payload", type=click.File("rb"), required=False)
-@click.option("--meta", multiple=True, metavar="KEY=VALUE", help="May be given several times.")
-@click.option("--id-prefix-template", default="", help="What the child's id has behind that of its parent.")
-@click.option("--idempotency-token", default="", help="While a child with this token is there, no second one is made.")
+@click.option("--meta", multiple=True, metavar="KEY=VALUE", help="Meta value; may be repeated.")
+@click.option("--id-prefix-template", default="", help="Text that the child's id has after the id of its parent.")
+@click.option("--idempotency-token", default="", help="Dispatch no second child while one with this token exists.")
 @click.option("--priority", type=click.IntRange(1, 100), default=None)
 @detach_option
 @follow_option
@@ -198,16 +210,16 @@ def dispatch(
     detach: bool,
     follow: bool,
 ) -> None:
-    """Run a parameterized job once, with a payload and meta.
+    """Run a parameterized job once, with a payload and meta values.
 
-    PAYLOAD is a file; `-` reads what is piped in.
+    PAYLOAD is a file; `-` reads standard input.
 
     wharf job dispatch --meta name=holiday.mp4 encode job.bin
     """
     from wharf.cli.common.lookup import find_job
 
     found = find_job(session, job_id)
-    answer = session.client.jobs.dispatch(
+    response = session.client.jobs.dispatch(
         found.id,
         payload=payload.read() if payload is not None else None,
         meta=parse_key_values(meta, "--meta"),
@@ -216,12 +228,12 @@ def dispatch(
         priority=priority or 0,
         namespace=found.namespace,
     )
-    click.echo(f"{answer.dispatched_job_id} is dispatched")
-    if answer.eval_id:
+    click.echo(f"dispatched job {response.dispatched_job_id}")
+    if response.eval_id:
         follow_submission(
             session,
-            answer.dispatched_job_id,
-            answer.eval_id,
+            response.dispatched_job_id,
+            response.eval_id,
             namespace=found.namespace,
             should_detach=detach,
             should_follow=follow,
@@ -232,15 +244,15 @@ def dispatch(
 @job_argument
 @click.argument("group_or_count")
 @click.argument("count", type=click.IntRange(0), required=False)
-@click.option("--message", default="", help="Why; it is kept with the job's scaling events.")
+@click.option("--message", default="", help="Reason, stored with the scaling events of the job.")
 @detach_option
 @follow_option
 def scale(
     session: Session, job_id: str, group_or_count: str, count: int | None, message: str, detach: bool, follow: bool
 ) -> None:
-    """Change how many of a group run.
+    """Change the count of a group.
 
-    A job of one group needs no name of it: `wharf job scale web 5`.
+    The group may be omitted if the job has only one: `wharf job scale web 5`.
 
     wharf job scale web api 5
     """
@@ -251,30 +263,30 @@ def scale(
     group = group_or_count
     if count is None:
         if not group_or_count.isdigit():
-            raise CliError(f"how many of {group_or_count}? `wharf job scale {job_id} {group_or_count} 5`")
+            raise CliError(f"missing count: `wharf job scale {job_id} {group_or_count} 5`")
         groups = [group.name for group in session.client.jobs.read(found.id, namespace=found.namespace).value.groups]
         if len(groups) != 1:
-            raise CliError(f"{found.id} has the groups {', '.join(groups)}: name one before the count")
+            raise CliError(f"job {found.id} has several groups ({', '.join(groups)}): name one before the count")
         group, count = groups[0], int(group_or_count)
     try:
-        answer = session.client.jobs.scale(found.id, group, count, message=message, namespace=found.namespace)
+        response = session.client.jobs.scale(found.id, group, count, message=message, namespace=found.namespace)
     except RequestRefused as error:
         if "active deployment" not in error.text:
             raise
         raise CliError(
-            f"{error.text}: `wharf deployment status {found.id}` shows it; wait until it is over, promote its canaries "
-            f"(`wharf deployment promote {found.id}`), or end it (`wharf deployment fail {found.id}`)"
+            f"{error.text} (`wharf deployment status {found.id}`): wait until it is complete, promote its canaries "
+            f"(`wharf deployment promote {found.id}`), or fail it (`wharf deployment fail {found.id}`)"
         ) from error
-    click.echo(f"{group} of {found.id} is to run {count} times")
-    if answer.eval_id:
+    click.echo(f"scaled {found.id}/{group} to {count}")
+    if response.eval_id:
         follow_submission(
-            session, found.id, answer.eval_id, namespace=found.namespace, should_detach=detach, should_follow=follow
+            session, found.id, response.eval_id, namespace=found.namespace, should_detach=detach, should_follow=follow
         )
 
 
 @click.command(cls=QuietServerCommand)
 @job_argument
-@click.option("--group", "groups", multiple=True, help="Only this group. May be given several times.")
+@click.option("--group", "groups", multiple=True, help="Promote only this group; may be repeated.")
 @detach_option
 @follow_option
 def promote(session: Session, job_id: str, groups: tuple[str, ...], detach: bool, follow: bool) -> None:
@@ -287,30 +299,30 @@ def promote(session: Session, job_id: str, groups: tuple[str, ...], detach: bool
     found = find_job(session, job_id)
     deployment = session.client.jobs.deployment(found.id, namespace=found.namespace).value
     if deployment is None:
-        raise CliError(f"{found.id} has no deployment")
-    answer = session.client.deployments.promote(deployment.id, groups, namespace=found.namespace)
-    click.echo(f"the canaries of {found.id} are promoted")
+        raise CliError(f"job {found.id} has no deployment")
+    response = session.client.deployments.promote(deployment.id, groups, namespace=found.namespace)
+    click.echo(f"promoted the canaries of job {found.id}")
     follow_submission(
-        session, found.id, answer.eval_id, namespace=found.namespace, should_detach=detach, should_follow=follow
+        session, found.id, response.eval_id, namespace=found.namespace, should_detach=detach, should_follow=follow
     )
 
 
 @click.command(cls=QuietServerCommand)
 @job_argument
-@click.option("--force-reschedule", is_flag=True, help="Also what failed and waits for its time.")
+@click.option("--force-reschedule", is_flag=True, help="Replace failed allocations without waiting for their delay.")
 @detach_option
 def evaluate(session: Session, job_id: str, force_reschedule: bool, detach: bool) -> None:
-    """Have the scheduler look at a job again.
+    """Create an evaluation of a job, so that the scheduler processes it again.
 
     wharf job eval web
     """
     from wharf.cli.common.lookup import find_job
 
     found = find_job(session, job_id)
-    answer = session.client.jobs.evaluate(found.id, force_reschedule=force_reschedule, namespace=found.namespace)
-    click.echo(f"evaluation {session.shorten_id(answer.eval_id)} looks at {found.id}")
+    response = session.client.jobs.evaluate(found.id, force_reschedule=force_reschedule, namespace=found.namespace)
+    click.echo(f"created evaluation {session.shorten_id(response.eval_id)} of job {found.id}")
     if not detach:
-        report_evaluation(session, answer.eval_id, found.namespace)
+        report_evaluation(session, response.eval_id, found.namespace)
 
 
 @click.command(cls=QuietServerCommand)
@@ -324,19 +336,20 @@ def force(session: Session, job_id: str, detach: bool) -> None:
     from wharf.cli.common.lookup import find_job
 
     found = find_job(session, job_id)
-    answer = session.client.jobs.force_periodic(found.id, namespace=found.namespace)
-    click.echo(f"{found.id} is launched")
-    if answer.eval_id and not detach:
-        report_evaluation(session, answer.eval_id, found.namespace)
+    response = session.client.jobs.force_periodic(found.id, namespace=found.namespace)
+    click.echo(f"launched periodic job {found.id}")
+    if response.eval_id and not detach:
+        report_evaluation(session, response.eval_id, found.namespace)
 
 
-# -- what they share
+# -- helpers that several commands share
 
 
 @contextmanager
 def locate_errors(session: Session, job: "JobFile") -> "Iterator[None]":
-    """Inside, what servers find wrong with the job is told with its place in the file. A misspelled field is as a rule
-    why something else is missing, so what was ignored is told too.
+    """In the block, turn the server's validation errors into a CliError with the line and column of each problem.
+
+    Warnings are printed first: a misspelled field name, which is only a warning, often explains a missing field.
     """
     from wharf.contract.client.errors import InvalidRequest, RequestRefused
 
@@ -344,39 +357,42 @@ def locate_errors(session: Session, job: "JobFile") -> "Iterator[None]":
         yield
     except InvalidRequest as error:
         namespace = choose_namespace(session, job.document)
-        with suppress(RequestRefused):  # Then it cannot be read at all, which is what is told below.
+        with suppress(RequestRefused):  # The document cannot be decoded at all; the error below says so.
             print_warnings(session.client.jobs.validate(job.document, namespace=namespace).warnings, job)
         raise CliError(job.format_errors(error.text)) from error
 
 
 def print_warnings(warnings: str, job: "JobFile") -> None:
-    for remark in job.find_unitless_durations():
-        click.echo(f"note: {remark}", err=True)
+    """Print the warnings about a job to standard error, one line each, with positions in the file if known."""
+    for duration_warning in job.find_unitless_durations():
+        click.echo(f"note: {duration_warning}", err=True)
     for line in warnings.splitlines():
         text = line.strip().removeprefix("* ")
-        if text and not _COUNT_OF_WARNINGS.fullmatch(text):
+        if text and not _WARNING_COUNT_LINE.fullmatch(text):
             click.echo(f"note: {job.format_warning(text)}", err=True)
 
 
 def render_launches(session: Session, launches: "Iterable[datetime.datetime]") -> str:
+    """Return the next launch times of a periodic job as lines of text."""
     from wharf.cli.common.times import format_relative_time, format_utc_time
 
     lines = [f"  {format_utc_time(time)}  {format_relative_time(time, session.now_ns())}" for time in launches]
     return (
-        "\n".join(["Its next launches:", *lines])
+        "\n".join(["Next launches:", *lines])
         if lines
-        else "Nothing launches it by itself: its times are over, or it is not enabled."
+        else "No automatic launches: all its times are in the past, or the periodic block is disabled."
     )
 
 
 def choose_namespace(session: Session, document: dict[str, object]) -> str:
-    """That of the options or the environment; else the file's."""
+    """Return the namespace of the options or the environment; if there is none, that of the job file."""
     return session.settings.namespace or str(document.get("Namespace") or "default")
 
 
-def _tagged(session: Session, job_id: str, namespace: str, tag: str) -> int:
+def _find_tagged_version(session: Session, job_id: str, namespace: str, tag: str) -> int:
+    """Return the version of a job that has a tag. Raises CliError."""
     versions = session.client.jobs.versions(job_id, namespace=namespace).value.versions
     for job in versions:
         if job.version_tag is not None and job.version_tag.name == tag:
             return job.version
-    raise CliError(f"{job_id} has no version with the tag {tag}; `wharf job history {job_id}` lists them")
+    raise CliError(f"job {job_id} has no version with tag {tag}; `wharf job history {job_id}` lists its versions")

@@ -1,34 +1,33 @@
-"""Job files: JSON and YAML, as documents that servers read and judge. What is wrong with the text is told with its place."""
+"""Job files: reads JSON and YAML into the document that servers validate, and adds positions to validation errors."""
 
 import re
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
-from wharf.cli.common.documents import STDIN, YAML_SUFFIXES, _json, _text, _yaml
+from wharf.cli.common.documents import STDIN, YAML_SUFFIXES, parse_json, parse_yaml, read_utf8_text
 from wharf.cli.common.errors import CliError, ValidationIssue, parse_validation_issues
 
 HCL_SUFFIXES: Final = (".hcl", ".nomad", ".wharf")
-
-
+"""Files with these endings are rejected with a hint, because HCL job files are not supported."""
 DURATION_FIELDS: Final = frozenset({
     "CheckRestartGrace", "Delay", "Grace", "HealthyDeadline", "Interval", "KillTimeout", "LostAfter", "Max", "MaxClientDisconnect",
     "MaxDelay", "MaxRunDuration", "Min", "MinHealthyTime", "ProgressDeadline", "ShutdownDelay", "Splay", "Stagger",
     "StopAfterClientDisconnect", "StopOnClientAfter", "TTL", "Timeout",
 })  # fmt: skip
-"""Written as `30s` in a file, and as nanoseconds on the wire."""
+"""Fields that a file may write as `30s`; the API has them in nanoseconds."""
 MIN_MAX_FIELDS: Final = frozenset({"Min", "Max"})
-"""Lengths of time where a template waits; of scaling they are counts."""
+"""Durations in the `Wait` block of a template, but counts in a scaling policy."""
 OPAQUE_FIELDS: Final = frozenset({"Config", "Env", "Meta", "Params"})
-"""What stands in these is nobody's but the task's."""
-_NO_NUMBER: Final = re.compile(r"expected a whole number(?: or null)?, got text")
+"""Maps whose keys the user chooses: a key such as `Timeout` in them is not a duration field."""
+_NOT_A_NUMBER: Final = re.compile(r"expected a whole number(?: or null)?, got text")
 _UNKNOWN_FIELD: Final = re.compile(r"Job\.(\w+(?:\[\d+\]|\.\w+)*) (is not a known field.*)")
 MIN_DURATION_NS: Final = 1_000_000
-"""Nobody means less than this by the length of anything that jobs name."""
-_STEP: Final = re.compile(r"\.(\w+)|\[(\d+)\]")
+"""A shorter duration in a job is almost certainly a number of seconds without its unit."""
+_PATH_STEP: Final = re.compile(r"\.(\w+)|\[(\d+)\]")
 
 
 class JobFile(NamedTuple):
-    """`source`: as it stands in the file. `document`: the job alone, with the wire's names."""
+    """A job file: `source` is its text, `document` the job's object with the field names of the API."""
 
     name: str
     source: str
@@ -40,104 +39,129 @@ class JobFile(NamedTuple):
         return str(self.document.get("ID") or "")
 
     def format_errors(self, text: str) -> str:
-        """What servers say is wrong with the job, with the lines and columns of this file: one line for each thing."""
-        return "\n".join(self._placed(one) for one in parse_validation_issues(text))
+        """Return the server's validation errors with the lines and columns of this file, one line each."""
+        return "\n".join(self._format_issue(issue) for issue in parse_validation_issues(text))
 
     def format_warning(self, warning: str) -> str:
-        """A warning, with the place of the field that it is about."""
-        found = _UNKNOWN_FIELD.fullmatch(warning)
-        if found is None:
+        """Return a server's warning, with the position of the field that it is about."""
+        unknown_field = _UNKNOWN_FIELD.fullmatch(warning)
+        if unknown_field is None:
             return warning
-        return f"{self._where(found[1])}: {found[1]} {found[2]}"
+        return f"{self._locate(unknown_field[1])}: {unknown_field[1]} {unknown_field[2]}"
 
     def find_unitless_durations(self) -> list[str]:
-        """What can be submitted, and is hardly meant: lengths of time whose unit is missing."""
+        """Return a warning for each duration that is so short that its unit is probably missing."""
         return [
-            f"{self._where(place)}: {place}: {length} without a unit is so many nanoseconds: write {length}s for seconds"
-            for place, length in _next_to_nothing(self.document)
+            f"{self._locate(path)}: {path}: {duration} without a unit means nanoseconds: write {duration}s for seconds"
+            for path, duration in _iter_tiny_durations(self.document)
         ]
 
-    def _placed(self, complaint: ValidationIssue) -> str:
-        if not complaint.field_path:
-            return f"{self.name}: {complaint.text}"
-        if _NO_NUMBER.fullmatch(complaint.text) and _is_length_of_time(complaint.field_path):
-            said = "expected a length of time, as 30s or 1h30m, and there is another text"
-            return f"{self._where(complaint.field_path)}: {complaint.field_path}: {said}"
-        return f"{self._where(complaint.field_path)}: {complaint.field_path}: {complaint.text}"
+    def _format_issue(self, issue: ValidationIssue) -> str:
+        """Return one validation problem with its position; a number error of a duration field names the format."""
+        if not issue.field_path:
+            return f"{self.name}: {issue.text}"
+        text = issue.text
+        if _NOT_A_NUMBER.fullmatch(text) and _is_duration_field(issue.field_path):
+            value = self._find_value(issue.field_path)
+            text = f'expected a duration such as 30s or 1h30m, got "{value}"'
+        return f"{self._locate(issue.field_path)}: {issue.field_path}: {text}"
 
-    def _where(self, place: str) -> str:
-        steps = [key or int(number) for key, number in _STEP.findall(f".{place}")]
-        line, column = _place_of(self.source, [] if place == "Job" else steps)
+    def _locate(self, field_path: str) -> str:
+        """Return `file:line:column` of a field; of its parent if the file does not have the field."""
+        steps = [] if field_path == "Job" else _parse_field_path(field_path)
+        line, column = _find_position(self.source, steps)
         return f"{self.name}:{line}:{column}"
+
+    def _find_value(self, field_path: str) -> Any:  # Any value of the document.
+        """Return the value of a field of the document; None if there is none."""
+        value: Any = self.document
+        for step in _parse_field_path(field_path):
+            try:
+                value = value[step]
+            except (KeyError, IndexError, TypeError):
+                return None
+        return value
+
+
+def _parse_field_path(field_path: str) -> list[str | int]:
+    """Return the keys and indexes of a path such as `TaskGroups[0].Count`."""
+    return [key or int(number) for key, number in _PATH_STEP.findall(f".{field_path}")]
 
 
 def read_job_file(path: str) -> JobFile:
-    """`-` is what is typed or piped in. Raises `Failed`."""
+    """Read a job file; `-` is standard input. Raises CliError if it is unreadable, not JSON or YAML, or has no job ID."""
     name = "standard input" if path == STDIN else path
-    text = _text(path, name)
+    text = read_utf8_text(path, name)
     if path.endswith(HCL_SUFFIXES):
         raise CliError(
-            f"{name}: job files in HCL are not read yet; write it in YAML or JSON, or let the tool that knows it print it "
-            "as JSON and pipe that in: `wharf job run -`"
+            f"{name}: HCL job files are not supported: write YAML or JSON, or convert the file to JSON with "
+            "the tool that wrote it and pipe that in: `wharf job run -`"
         )
     format = "yaml" if path.endswith(YAML_SUFFIXES) or (path == STDIN and not text.lstrip().startswith("{")) else "json"
-    document = _yaml(name, text) if format == "yaml" else _json(name, text)
+    document = parse_yaml(name, text) if format == "yaml" else parse_json(name, text)
     if not isinstance(document, dict):
-        raise CliError(f"{name}: expected a job, and there is {_kind(document)}")
+        raise CliError(f"{name}: expected a job, got {_describe_type(document)}")
     job = document.get("Job", document)
     if not isinstance(job, dict):
-        raise CliError(f"{name}: Job: expected a job, and there is {_kind(job)}")
+        raise CliError(f"{name}: Job: expected a job, got {_describe_type(job)}")
     if not job.get("ID"):
-        raise CliError(f"{name}: the job has no ID{_misspelled_id(job)}")
-    return JobFile(name, text, format, _with_nanoseconds(job))
+        raise CliError(f"{name}: the job has no ID{_suggest_id_field(job)}")
+    return JobFile(name, text, format, _convert_durations(job))
 
 
-def _misspelled_id(job: dict[str, Any]) -> str:
-    other = next((key for key in job if key.lower() == "id"), None)
-    if other is None or other == "ID":
-        return ": give it one, as ID: web"
-    return f", but {other}: names are those of the HTTP API, as ID, Type and TaskGroups"
+def _suggest_id_field(job: dict[str, Any]) -> str:
+    """Return a hint for a job without an ID; if it has `id`, that field names are written as in the API."""
+    misspelled_key = next((key for key in job if key.lower() == "id"), None)
+    if misspelled_key is None or misspelled_key == "ID":
+        return ": add one, such as ID: web"
+    return f", but {misspelled_key}: write field names as the HTTP API does, such as ID, Type and TaskGroups"
 
 
-def _with_nanoseconds(value: Any) -> Any:  # As it came, but for its durations.
+def _convert_durations(value: Any) -> Any:  # Any value of the document, of the same type.
+    """Return the value with durations such as `30s` converted to nanoseconds. Invalid ones stay: the server rejects them."""
     from wharf.contract.wire.times import DurationError, parse_duration_ns
 
     if isinstance(value, list):
-        return [_with_nanoseconds(one) for one in value]
+        return [_convert_durations(item) for item in value]
     if not isinstance(value, dict):
         return value
-    found: dict[str, Any] = {}
-    for key, one in value.items():
-        if key in DURATION_FIELDS and isinstance(one, str):
+    converted: dict[str, Any] = {}
+    for key, item in value.items():
+        if key in DURATION_FIELDS and isinstance(item, str):
             try:
-                found[key] = parse_duration_ns(one)
+                converted[key] = parse_duration_ns(item)
             except DurationError:
-                found[key] = one  # Servers say what is wrong with it.
+                converted[key] = item
         else:
-            found[key] = one if key in OPAQUE_FIELDS else _with_nanoseconds(one)
-    return found
+            converted[key] = item if key in OPAQUE_FIELDS else _convert_durations(item)
+    return converted
 
 
-def _is_length_of_time(place: str) -> bool:
-    within, _, name = place.rpartition(".")
-    return name in DURATION_FIELDS and (name not in MIN_MAX_FIELDS or within.endswith("Wait"))
+def _is_duration_field(field_path: str) -> bool:
+    """Return whether the field of this path is a duration. `Min` and `Max` are durations only in a `Wait` block."""
+    parent, _, name = field_path.rpartition(".")
+    return name in DURATION_FIELDS and (name not in MIN_MAX_FIELDS or parent.endswith("Wait"))
 
 
-def _next_to_nothing(value: Any, place: str = "") -> Iterator[tuple[str, int]]:  # Of whatever stands there.
+def _iter_tiny_durations(value: Any, path: str = "") -> Iterator[tuple[str, int]]:  # Any value of the document.
+    """Find durations below MIN_DURATION_NS in a document, as (field path, nanoseconds)."""
     if isinstance(value, list):
-        for number, one in enumerate(value):
-            yield from _next_to_nothing(one, f"{place}[{number}]")
+        for index, item in enumerate(value):
+            yield from _iter_tiny_durations(item, f"{path}[{index}]")
     elif isinstance(value, dict):
-        for key, one in value.items():
-            there = f"{place}.{key}" if place else key
-            if type(one) is int and 0 < one < MIN_DURATION_NS and _is_length_of_time(there):
-                yield there, one
+        for key, item in value.items():
+            item_path = f"{path}.{key}" if path else key
+            if type(item) is int and 0 < item < MIN_DURATION_NS and _is_duration_field(item_path):
+                yield item_path, item
             elif key not in OPAQUE_FIELDS:
-                yield from _next_to_nothing(one, there)
+                yield from _iter_tiny_durations(item, item_path)
 
 
-def _place_of(source: str, steps: list[str | int]) -> tuple[int, int]:
-    """Line and column, from 1, of what the steps lead to, or of the last step that there is. JSON is YAML, here."""
+def _find_position(source: str, steps: list[str | int]) -> tuple[int, int]:
+    """Return line and column, from 1, of the value that a field path leads to, or of the last step that exists.
+
+    JSON is parsed as YAML, of which it is a subset, because only the YAML parser keeps positions.
+    """
     from ruamel.yaml import YAML
 
     node = YAML(typ="rt", pure=True).compose(source)
@@ -159,13 +183,13 @@ def _place_of(source: str, steps: list[str | int]) -> tuple[int, int]:
     return mark.line + 1, mark.column + 1
 
 
-def _kind(value: object) -> str:
+def _describe_type(value: object) -> str:
     match value:
         case None:
             return "nothing"
         case list():
             return "a list"
         case str():
-            return "a text"
+            return "text"
         case _:
-            return "a single value"
+            return "a number or bool"

@@ -1,4 +1,4 @@
-"""."""
+"""Follows a change of a job: waits for its evaluation, shows progress until the outcome, and sets the exit code."""
 
 from typing import TYPE_CHECKING, Final
 
@@ -15,43 +15,48 @@ if TYPE_CHECKING:
 
 
 POLL_WAIT_S: Final = 1.0
-
-
+"""How long one blocking query waits, so that the display is updated at least this often."""
 EVALUATION_WAIT_S: Final = 10.0
+"""How long one blocking query for an evaluation waits."""
 
 
 def follow_job(session: "Session", job_id: str, namespace: str, version: int) -> int:
-    """To the end. On a terminal as a picture that changes in place, else line by line."""
+    """Show a job's progress until it succeeds or fails; return the exit code. Raises FollowInterrupted on Ctrl-C.
+
+    On a terminal the display is updated in place; otherwise each change is a line.
+    """
     from wharf.cli.common.failures import read_last_line, summarize_failures
     from wharf.cli.job.progress_view import LineProgressView, LiveProgressView
 
     view = LiveProgressView(session) if session.is_terminal else LineProgressView(session)
-    began_ns = session.now_ns()
+    start_ns = session.now_ns()
     with view:
         try:
-            sight = fetch_progress(session, job_id, namespace, version)
-            while (end := find_outcome(sight)) is None:
-                view.update(sight, session.now_ns() - began_ns)
+            progress = fetch_progress(session, job_id, namespace, version)
+            while (outcome := find_outcome(progress)) is None:
+                view.update(progress, session.now_ns() - start_ns)
                 session.client.jobs.allocations(
-                    job_id, namespace=namespace, index=sight.snapshot_index, wait_s=POLL_WAIT_S
+                    job_id, namespace=namespace, index=progress.snapshot_index, wait_s=POLL_WAIT_S
                 )
-                sight = fetch_progress(session, job_id, namespace, version)
-            view.update(sight, session.now_ns() - began_ns)
+                progress = fetch_progress(session, job_id, namespace, version)
+            view.update(progress, session.now_ns() - start_ns)
         except KeyboardInterrupt:
             view.stop()
             raise FollowInterrupted(job_id) from None
-    if end.exit == ExitCode.FAILED and not session.is_machine_readable:
+    if outcome.exit == ExitCode.FAILED and not session.is_machine_readable:
         view.stop()
-        for each in summarize_failures(sight.current_allocations):
-            session.print_text(f"  {each.text}")
-            if each.ended_task and (last := read_last_line(session, each.newest_allocation, each.ended_task)):
-                session.print_text(f"    {last}")
-    view.report_outcome(end.exit == ExitCode.SUCCESS, f"{job_id}: {end.text}")
-    return end.task_exit_code or end.exit
+        for failure in summarize_failures(progress.current_allocations):
+            session.print_text(f"  {failure.text}")
+            if failure.ended_task and (
+                last_line := read_last_line(session, failure.newest_allocation, failure.ended_task)
+            ):
+                session.print_text(f"    {last_line}")
+    view.report_outcome(outcome.exit == ExitCode.SUCCESS, f"{job_id}: {outcome.text}")
+    return outcome.task_exit_code or outcome.exit
 
 
 class FollowInterrupted(Exception):
-    """Whoever followed has had enough."""
+    """The user stopped following a job with Ctrl-C. The job itself continues."""
 
     def __init__(self, job_id: str) -> None:
         super().__init__(job_id)
@@ -59,20 +64,23 @@ class FollowInterrupted(Exception):
 
 
 def wait_for_evaluation(session: "Session", eval_id: str, namespace: str) -> "Evaluation":
-    """Until it is decided."""
-    answer = session.client.evaluations.read(eval_id, namespace=namespace)
-    while answer.value.status == "pending":
-        answer = session.client.evaluations.read(
-            eval_id, namespace=namespace, index=answer.index, wait_s=EVALUATION_WAIT_S
+    """Wait until an evaluation is no longer pending, and return it."""
+    response = session.client.evaluations.read(eval_id, namespace=namespace)
+    while response.value.status == "pending":
+        response = session.client.evaluations.read(
+            eval_id, namespace=namespace, index=response.index, wait_s=EVALUATION_WAIT_S
         )
-    return answer.value
+    return response.value
 
 
 def follow_submission(
     session: Session, job_id: str, eval_id: str, *, namespace: str, should_detach: bool, should_follow: bool
 ) -> None:
-    """Ends the command with the code that tells how it went."""
+    """Follow a job after a change, as the options say, and exit with the code of the outcome.
 
+    `should_detach`: only print the evaluation. Without a terminal and without `should_follow`, wait only until the
+    scheduler has processed the evaluation.
+    """
     if should_detach:
         if eval_id:
             click.echo(f"evaluation {session.shorten_id(eval_id)}")
@@ -84,14 +92,16 @@ def follow_submission(
     try:
         code = follow_job(session, job_id, namespace, version)
     except FollowInterrupted:
-        click.echo(f"{job_id} goes on without you; `wharf job status {job_id}` shows how it stands", err=True)
+        click.echo(
+            f"stopped watching; job {job_id} keeps running (`wharf job status {job_id}` shows its state)", err=True
+        )
         raise click.exceptions.Exit(INTERRUPTED_EXIT_CODE) from None
     if code:
         raise click.exceptions.Exit(code)
 
 
 def report_evaluation(session: Session, eval_id: str, namespace: str) -> None:
-    """Until the scheduler has decided. What it could not place is told, and is exit code 2."""
+    """Wait until the scheduler has processed an evaluation, and print the result. Exit code 2: not everything was placed."""
     from wharf.cli.common.failures import render_unplaced_groups
     from wharf.cli.job.progress import ExitCode
 
@@ -100,11 +110,11 @@ def report_evaluation(session: Session, eval_id: str, namespace: str) -> None:
     try:
         evaluation = wait_for_evaluation(session, eval_id, namespace)
     except KeyboardInterrupt:
-        click.echo(f"evaluation {session.shorten_id(eval_id)} goes on without you", err=True)
+        click.echo(f"stopped watching; evaluation {session.shorten_id(eval_id)} continues", err=True)
         raise click.exceptions.Exit(INTERRUPTED_EXIT_CODE) from None
     click.echo(f"evaluation {session.shorten_id(eval_id)} is {evaluation.status}")
     if evaluation.failed_tg_allocs:
-        click.echo("Not placed, until there is room:")
+        click.echo("Not placed, waiting for capacity:")
         for line in render_unplaced_groups(evaluation.failed_tg_allocs):
             click.echo(f"  {line}")
         raise click.exceptions.Exit(ExitCode.NOT_PLACED)

@@ -1,4 +1,4 @@
-"""`wharf job`: what to run, and what became of it."""
+"""The command group `wharf job`."""
 
 from typing import Final
 
@@ -9,31 +9,35 @@ from wharf.cli.lazy_group import CommandEntry, LazyGroup
 CHANGES_MODULE: Final = "wharf.cli.job.changes"
 VIEWS_MODULE: Final = "wharf.cli.job.views"
 COMMANDS: Final = {
-    "run": CommandEntry(CHANGES_MODULE, "run", "Submit a job, and follow it to its end."),
-    "init": CommandEntry("wharf.cli.job.init", "init", "Write an example of a job file, to begin with."),
-    "plan": CommandEntry("wharf.cli.job.plan", "plan", "Show what submitting a job would change, and change nothing."),
-    "status": CommandEntry(VIEWS_MODULE, "status", "List jobs, or show one."),
-    "stop": CommandEntry(CHANGES_MODULE, "stop", "Stop a job."),
-    "start": CommandEntry(CHANGES_MODULE, "start", "Run a stopped job again."),
-    "validate": CommandEntry(
-        "wharf.cli.job.plan", "validate", "Say what is wrong with a job file, and submit nothing."
+    "run": CommandEntry(CHANGES_MODULE, "run", "Submit a job and follow it to its end."),
+    "init": CommandEntry("wharf.cli.job.init", "init", "Write an example job file."),
+    "plan": CommandEntry(
+        "wharf.cli.job.plan", "plan", "Show what submitting a job would change, without submitting it."
     ),
-    "inspect": CommandEntry(VIEWS_MODULE, "inspect", "Print a job as servers keep it."),
+    "status": CommandEntry(VIEWS_MODULE, "status", "List jobs, or show one."),
+    "stop": CommandEntry(CHANGES_MODULE, "stop", "Stop one or more jobs."),
+    "start": CommandEntry(CHANGES_MODULE, "start", "Start a stopped job again."),
+    "validate": CommandEntry("wharf.cli.job.plan", "validate", "Check a job file without submitting it."),
+    "inspect": CommandEntry(VIEWS_MODULE, "inspect", "Print a job as JSON."),
     "history": CommandEntry(VIEWS_MODULE, "history", "List a job's versions, and what changed between them."),
-    "revert": CommandEntry(CHANGES_MODULE, "revert", "Run an earlier version again."),
-    "dispatch": CommandEntry(CHANGES_MODULE, "dispatch", "Run a parameterized job once, with a payload and meta."),
-    "scale": CommandEntry(CHANGES_MODULE, "scale", "Change how many of a group run."),
-    "explain": CommandEntry(VIEWS_MODULE, "explain", "Say where a job's work is, and why the rest of it is nowhere."),
-    "logs": CommandEntry("wharf.cli.job.logs", "logs", "Write out what all tasks of a job print."),
+    "revert": CommandEntry(CHANGES_MODULE, "revert", "Return a job to an earlier version."),
+    "dispatch": CommandEntry(
+        CHANGES_MODULE, "dispatch", "Run a parameterized job once, with a payload and meta values."
+    ),
+    "scale": CommandEntry(CHANGES_MODULE, "scale", "Change the count of a group."),
+    "explain": CommandEntry(VIEWS_MODULE, "explain", "Explain where a job runs, and why parts of it are not placed."),
+    "logs": CommandEntry("wharf.cli.job.logs", "logs", "Print the logs of all tasks of a job."),
     "restart": CommandEntry(
-        "wharf.cli.job.restart", "restart", "Restart the tasks of a job where they are, one allocation after the other."
+        "wharf.cli.job.restart", "restart", "Restart the tasks of a job in place, a few allocations at a time."
     ),
     "allocs": CommandEntry(VIEWS_MODULE, "allocs", "List a job's allocations."),
     "deployments": CommandEntry(VIEWS_MODULE, "deployments", "List a job's deployments."),
     "promote": CommandEntry(CHANGES_MODULE, "promote", "Promote the canaries of a job's latest deployment."),
-    "eval": CommandEntry(CHANGES_MODULE, "evaluate", "Have the scheduler look at a job again."),
-    "tag": CommandEntry("wharf.cli.job.tag", "tag", "Name versions of a job, so that they are kept and found."),
-    "action": CommandEntry("wharf.cli.job.action", "action", "Run a command that a job offers, or list them."),
+    "eval": CommandEntry(
+        CHANGES_MODULE, "evaluate", "Create an evaluation of a job, so that the scheduler processes it again."
+    ),
+    "tag": CommandEntry("wharf.cli.job.tag", "tag", "Tag versions of a job, so that they are retained."),
+    "action": CommandEntry("wharf.cli.job.action", "action", "Run an action of a job, or list its actions."),
     "periodic": CommandEntry("wharf.cli.job.group", "periodic", "Launch a periodic job now."),
 }
 PERIODIC_COMMANDS: Final = {"force": CommandEntry(CHANGES_MODULE, "force", "Launch a periodic job now.")}
@@ -42,7 +46,7 @@ PERIODIC_COMMANDS: Final = {"force": CommandEntry(CHANGES_MODULE, "force", "Laun
 ALIASES: Final = {"list": CommandEntry(VIEWS_MODULE, "status", "wharf job status")}
 
 
-@click.group(cls=LazyGroup, entries=COMMANDS, also=ALIASES)
+@click.group(cls=LazyGroup, entries=COMMANDS, aliases=ALIASES)
 def job() -> None:
     """Submit jobs, watch them and change them."""
 

@@ -1,4 +1,4 @@
-"""`wharf job init`: a job file to begin with, that runs as it stands and says what its parts are for."""
+"""`wharf job init`: writes an example job file that runs unchanged and explains its fields."""
 
 from pathlib import Path
 from typing import Final
@@ -8,18 +8,18 @@ import click
 from wharf.cli.common.errors import CliError
 
 EXAMPLE_JOB: Final = """\
-# A job: what should run. `wharf job plan {file}` shows what submitting it would do, `wharf job run {file}` does it.
+# `wharf job plan {file}` shows what submitting this job would change; `wharf job run {file}` submits it.
 ID: example
 
-# service: it goes on until it is stopped. batch: it ends. system: one on every node. sysbatch: once on every node.
+# service: runs until it is stopped. batch: runs to its end. system: one per node. sysbatch: to its end, once per node.
 Type: service
 
 TaskGroups:
-  # What runs together on one node. Count: how many of these there are.
+  # Tasks of one group run together on one node. Count: the number of instances.
   - Name: web
     Count: 3
 
-    # How a new version takes the place of an old one: so many at a time, each for so long in good health.
+    # Rolling update: how many allocations are replaced at a time, and how long each must be healthy.
     Update:
       MaxParallel: 1
       MinHealthyTime: 2s
@@ -28,8 +28,8 @@ TaskGroups:
 
     Tasks:
       - Name: main
-        # mock starts nothing, and does as Config tells: run_for, exit_code, start_error. raw_exec runs a program of the
-        # machine: with Config: {{command: /bin/sleep, args: [infinity]}}
+        # mock starts no program; its Config sets what it does: run_for, exit_code, start_error. To run a program of the
+        # machine, use raw_exec with Config: {{command: /bin/sleep, args: [infinity]}}
         Driver: mock
         Resources:
           CPU: 100 # MHz
@@ -39,23 +39,23 @@ TaskGroups:
 
 @click.command
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False), default=Path("example.yaml"))
-@click.option("--short", is_flag=True, help="Without the remarks.")
+@click.option("--short", is_flag=True, help="Omit the comments.")
 def init(file: Path, short: bool) -> None:
-    """Write an example of a job file, to begin with.
+    """Write an example job file.
 
-    FILE is example.yaml if nothing else is said. A file that is there is not replaced.
+    FILE is example.yaml by default. An existing file is not overwritten.
 
     wharf job init
     """
     text = EXAMPLE_JOB.format(file=file)
     if short:
-        told = (line.partition(" # ")[0] for line in text.splitlines() if not line.lstrip().startswith("#"))
-        text = "".join(f"{line}\n" for line in told if line)
+        lines = (line.partition(" # ")[0] for line in text.splitlines() if not line.lstrip().startswith("#"))
+        text = "".join(f"{line}\n" for line in lines if line)
     try:
-        with file.open("x", encoding="utf-8") as writing:
-            writing.write(text)
+        with file.open("x", encoding="utf-8") as target:
+            target.write(text)
     except FileExistsError:
-        raise CliError(f"{file} is there already: name another file") from None
+        raise CliError(f"{file} already exists: choose another file name") from None
     except OSError as error:
-        raise CliError(f"{file} cannot be written: {error.strerror}") from error
-    click.echo(f"{file} is written; `wharf job run {file}` submits it")
+        raise CliError(f"cannot write {file}: {error.strerror}") from error
+    click.echo(f"wrote {file}; `wharf job run {file}` submits it")

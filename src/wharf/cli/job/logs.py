@@ -1,4 +1,4 @@
-"""`wharf job logs`: what all tasks of a job print, each line with whose it is."""
+"""`wharf job logs`: prints the logs of all tasks of a job, each line with its allocation and task."""
 
 import asyncio
 import re
@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from wharf.cli.alloc.files import INTERRUPTED_EXIT_CODE
 from wharf.cli.alloc.logs import (
     ESTIMATED_LINE_BYTES,
     LOG_INTERRUPTED_TEXT,
@@ -22,6 +21,7 @@ from wharf.cli.alloc.logs import (
     take_last_lines,
 )
 from wharf.cli.common.errors import CliError
+from wharf.cli.common.options import INTERRUPTED_EXIT_CODE
 from wharf.cli.common.server_commands import QuietServerCommand, Session
 from wharf.cli.completion import complete_jobs
 
@@ -32,19 +32,20 @@ if TYPE_CHECKING:
 STREAMS: Final = ("stdout", "stderr")
 PREFIX_COLOURS: Final = ("cyan", "green", "yellow", "blue", "magenta", "bright_cyan", "bright_green", "bright_blue")
 POLL_WAIT_S: Final = 5.0
+"""How long one blocking query for new allocations waits while logs are followed."""
 
 
 @click.command(cls=QuietServerCommand)
 @click.argument("job_id", metavar="JOB", shell_complete=complete_jobs)
-@click.option("-f", "--follow", is_flag=True, help="Go on as more is printed, also by allocations that come later.")
-@click.option("--group", default="", help="Of one group only.")
-@click.option("--task", default="", help="Of one task only.")
-@click.option("--stderr", is_flag=True, help="Only what is printed as errors.")
-@click.option("--stdout", is_flag=True, help="Only what is not.")
-@click.option("--grep", "pattern", default="", help="Only lines in which this is found, a regular expression.")
-@click.option("--since", default="", help="Only files that were written to since, as `10m`.")
-@click.option("-n", "lines", type=click.IntRange(0), default=None, help="Begin with the last lines, so many of each.")
-@click.option("--all-allocs", is_flag=True, help="Also of allocations that others took the place of.")
+@click.option("-f", "--follow", is_flag=True, help="Keep printing new lines, also of allocations that start later.")
+@click.option("--group", default="", help="Only this group.")
+@click.option("--task", default="", help="Only this task.")
+@click.option("--stderr", is_flag=True, help="Only standard error.")
+@click.option("--stdout", is_flag=True, help="Only standard output.")
+@click.option("--grep", "pattern", default="", help="Only lines that match this regular expression.")
+@click.option("--since", default="", help="Only logs that were written to within this duration, such as `10m`.")
+@click.option("-n", "lines", type=click.IntRange(0), default=None, help="Begin with the last N lines of each log.")
+@click.option("--all-allocs", is_flag=True, help="Also allocations that were replaced.")
 def logs(
     session: Session,
     job_id: str,
@@ -58,9 +59,9 @@ def logs(
     lines: int | None,
     all_allocs: bool,
 ) -> None:
-    """Write out what all tasks of a job print.
+    """Print the logs of all tasks of a job.
 
-    In front of each line stands which allocation and which task it is of; a `!` says that it was printed as an error.
+    Each line begins with its allocation and task. `!` marks lines of standard error.
 
     wharf job logs web -f --grep error
     """
@@ -69,25 +70,26 @@ def logs(
     found = find_job(session, job_id)
     if (found.periodic or found.parameterized_job) and not found.parent_id and not follow:
         raise CliError(
-            f"{found.id} runs nothing itself: its children print, as `wharf job logs {found.id}/…`; "
-            f"`wharf job status {found.id}` lists them"
+            f"{found.id} runs no tasks itself; print the logs of a child, such as `wharf job logs {found.id}/…`; "
+            f"`wharf job status {found.id}` lists the children"
         )
-    wanted = LogFilter(
+    log_filter = LogFilter(
         group=group,
         task=task,
-        streams=tuple(s for s, is_asked in zip(STREAMS, (stdout, stderr), strict=True) if is_asked) or STREAMS,
+        streams=tuple(name for name, is_chosen in zip(STREAMS, (stdout, stderr), strict=True) if is_chosen) or STREAMS,
         pattern=re.compile(check_pattern(pattern)) if pattern else None,
-        since_ns=session.now_ns() - _length_ns(since) if since else 0,
+        since_ns=session.now_ns() - _parse_since_ns(since) if since else 0,
         lines=lines,
         is_all_allocations=all_allocs,
     )
     try:
-        asyncio.run(_show(session, found.id, found.namespace, wanted, follows=follow))
+        asyncio.run(_print_logs(session, found.id, found.namespace, log_filter, is_following=follow))
     except KeyboardInterrupt:
         raise click.exceptions.Exit(INTERRUPTED_EXIT_CODE) from None
 
 
-def _length_ns(text: str) -> int:
+def _parse_since_ns(text: str) -> int:
+    """Return the duration of `--since` in nanoseconds. Raises CliError."""
     from wharf.contract.wire.times import DurationError, parse_duration_ns
 
     try:
@@ -97,6 +99,8 @@ def _length_ns(text: str) -> int:
 
 
 class LogFilter:
+    """Which logs and lines to print. `since_ns` is a Unix time, 0 for no limit; `lines` None means the whole log."""
+
     def __init__(
         self,
         *,
@@ -117,75 +121,82 @@ class LogFilter:
         self.is_all_allocations = is_all_allocations
 
     def select_tasks(self, allocations: "list[AllocationStub]") -> "list[tuple[AllocationStub, str]]":
-        """Allocations with a task each, in the order of their names."""
-        chosen = [one for one in allocations if not self.group or one.task_group == self.group]
+        """Return the selected tasks as (allocation, task name), sorted by allocation name."""
+        chosen = [allocation for allocation in allocations if not self.group or allocation.task_group == self.group]
         if not self.is_all_allocations:
-            newest = {
-                (one.name, one.node_id if one.job_type in ("system", "sysbatch") else ""): one
-                for one in sorted(chosen, key=lambda one: one.create_index)
+            # Names of system jobs occur once per node.
+            newest_by_name = {
+                (
+                    allocation.name,
+                    allocation.node_id if allocation.job_type in ("system", "sysbatch") else "",
+                ): allocation
+                for allocation in sorted(chosen, key=lambda allocation: allocation.create_index)
             }
-            chosen = list(newest.values())
+            chosen = list(newest_by_name.values())
         return [
-            (one, task)
-            for one in sorted(chosen, key=lambda one: (one.name, one.create_index))
-            for task in sorted(one.task_states or {})
+            (allocation, task)
+            for allocation in sorted(chosen, key=lambda allocation: (allocation.name, allocation.create_index))
+            for task in sorted(allocation.task_states or {})
             if not self.task or task == self.task
         ]
 
 
-async def _show(session: Session, job_id: str, namespace: str, wanted: LogFilter, *, follows: bool) -> None:
+async def _print_logs(
+    session: Session, job_id: str, namespace: str, log_filter: LogFilter, *, is_following: bool
+) -> None:
+    """Print the logs of a job: one after the other, or, if following, all together until the job is dead."""
     from wharf.contract.client import connect_async
 
     async with connect_async(session.settings, world=session.world) as client:
-        sources: dict[tuple[str, str, str], asyncio.Task[None]] = {}
-        told: set[str] = set()
+        readers: dict[tuple[str, str, str], asyncio.Task[None]] = {}
+        reported_ids: set[str] = set()
         index = 0
         try:
             while True:
-                answer = await client.jobs.allocations(
+                response = await client.jobs.allocations(
                     job_id, namespace=namespace, index=index, wait_s=POLL_WAIT_S if index else None
                 )
-                index = answer.index
-                for one, task in wanted.select_tasks(answer.value):
-                    if one.id not in told and one.client_status.is_terminal:
-                        told.add(one.id)
-                        await _tell_of_kept(client, one)
-                    for stream in wanted.streams:
-                        if (one.id, task, stream) not in sources:
-                            source = LogSource(session, client, one, task, stream, wanted)
-                            work = session.world.start_task(
-                                source.print_lines(is_following=follows), name=f"logs of {one.name}"
+                index = response.index
+                for allocation, task in log_filter.select_tasks(response.value):
+                    if allocation.id not in reported_ids and allocation.client_status.is_terminal:
+                        reported_ids.add(allocation.id)
+                        await _report_if_files_are_gone(client, allocation)
+                    for stream in log_filter.streams:
+                        if (allocation.id, task, stream) not in readers:
+                            source = LogSource(session, client, allocation, task, stream, log_filter)
+                            reader = session.world.start_task(
+                                source.print_lines(is_following=is_following), name=f"logs of {allocation.name}"
                             )
-                            sources[one.id, task, stream] = work
-                            if not follows:
-                                await work  # One after the other, so that it can be read.
-                for work in sources.values():
-                    if work.done():
-                        work.result()
-                if not follows:
+                            readers[allocation.id, task, stream] = reader
+                            if not is_following:
+                                await reader  # One log after the other, so that their lines are not mixed.
+                for reader in readers.values():
+                    if reader.done():
+                        reader.result()
+                if not is_following:
                     return
-                if all(work.done() for work in sources.values()):
+                if all(reader.done() for reader in readers.values()):
                     job = (await client.jobs.read(job_id, namespace=namespace)).value
                     if job.status == "dead":
                         return
         finally:
-            for work in sources.values():
-                work.cancel()
-            await asyncio.gather(*sources.values(), return_exceptions=True)
+            for reader in readers.values():
+                reader.cancel()
+            await asyncio.gather(*readers.values(), return_exceptions=True)
 
 
-async def _tell_of_kept(client: "AsyncClient", one: "AllocationStub") -> None:
-    """Else whoever reads takes the end of a log for all of it."""
+async def _report_if_files_are_gone(client: "AsyncClient", allocation: "AllocationStub") -> None:
+    """Print a note if the node no longer has the log files: servers then return only the last part of each log."""
     from wharf.contract.client.errors import NotFound
 
     try:
-        await client.files.stat(one.id, "alloc/logs", namespace=one.namespace)
+        await client.files.stat(allocation.id, "alloc/logs", namespace=allocation.namespace)
     except NotFound as error:
-        click.echo(f"wharf: {RETAINED_LOG_TEXT.format(name=one.name, why=error.text)}", err=True)
+        click.echo(f"wharf: {RETAINED_LOG_TEXT.format(name=allocation.name, reason=error.text)}", err=True)
 
 
 class LogSource:
-    """One stream of one task."""
+    """One log (stdout or stderr of a task in an allocation), printed line by line with a coloured prefix."""
 
     def __init__(
         self,
@@ -197,87 +208,95 @@ class LogSource:
         filter: LogFilter,
     ) -> None:
         self._client = client
-        self._one = allocation
+        self._allocation = allocation
         self._task = task
         self._stream = stream
-        self._wanted = filter
-        short = (
+        self._filter = filter
+        self._lines = filter.lines
+        """With how many of the last lines to begin; 0 after an interruption, None for the whole log."""
+        label = (
             f"{session.shorten_id(allocation.id)} {allocation.task_group}[{allocation.name.rpartition('[')[2]} {task}"
         )
         colour = PREFIX_COLOURS[zlib.crc32(f"{allocation.id}{task}".encode()) % len(PREFIX_COLOURS)]
-        self._prefix = click.style(short, fg=colour) + (click.style("! ", fg="red") if stream == "stderr" else "  ")
+        self._prefix = click.style(label, fg=colour) + (click.style("! ", fg="red") if stream == "stderr" else "  ")
 
     async def print_lines(self, *, is_following: bool) -> None:
+        """Print the log; if following, until the allocation ends, also over interruptions of the connection."""
         from wharf.contract.client import Unreachable
         from wharf.contract.client.errors import NotFound
 
         while True:
             try:
-                if await self._is_wanted():
-                    await self._show(follows=is_following)
+                if await self._was_written_since():
+                    await self._print_chunks(is_following=is_following)
                 return
             except NotFound:
-                # It has printed nothing, or its files are gone; or it is not begun yet, or its node is away for now.
-                if not is_following or await is_finished(self._client, self._one):
+                # No log exists: nothing was printed, the task has not started, the files are gone or the node is away.
+                if not is_following or await is_finished(self._client, self._allocation):
                     return
             except Unreachable as error:
                 if not is_following:
                     raise
                 click.echo(f"{self._prefix}{LOG_INTERRUPTED_TEXT}: {error}", err=True)
-                self._wanted_lines = 0
+                self._lines = 0  # After the interruption, continue with new lines only.
             await asyncio.sleep(RETRY_DELAY_S)
 
-    _wanted_lines: int | None = None
-
-    async def _is_wanted(self) -> bool:
-        if not self._wanted.since_ns:
+    async def _was_written_since(self) -> bool:
+        """Return whether one of the log's files was written to after the time of `--since`."""
+        if not self._filter.since_ns:
             return True
         from wharf.cli.common.times import parse_time, to_nanoseconds
 
-        entries = await self._client.files.list(self._one.id, "alloc/logs", namespace=self._one.namespace)
+        entries = await self._client.files.list(self._allocation.id, "alloc/logs", namespace=self._allocation.namespace)
         times = [
             to_nanoseconds(parse_time(entry.mod_time))
             for entry in entries
             if entry.name.startswith(f"{self._task}.{self._stream}.")
         ]
-        return not times or max(times) >= self._wanted.since_ns
+        return not times or max(times) >= self._filter.since_ns
 
-    async def _show(self, *, follows: bool) -> None:
-        lines = self._wanted.lines if self._wanted_lines is None else self._wanted_lines
-        origin, offset = get_read_position(None if lines is None else await self._bytes_of_last(lines))
+    async def _print_chunks(self, *, is_following: bool) -> None:
+        """Read the log in chunks and print its complete lines; at the end also an incomplete one."""
+        origin, offset = get_read_position(None if self._lines is None else await self._measure_last_lines(self._lines))
         rest = b""
-        async for piece in self._client.files.logs(
-            self._one.id,
+        async for chunk in self._client.files.logs(
+            self._allocation.id,
             self._task,
             type=self._stream,
-            follow=follows,
+            follow=is_following,
             origin=origin,
             offset=offset,
-            namespace=self._one.namespace,
+            namespace=self._allocation.namespace,
         ):
-            *whole, rest = (rest + piece).split(b"\n")
-            self._write(whole)
+            *lines, rest = (rest + chunk).split(b"\n")
+            self._print(lines)
         if rest:
-            self._write([rest])
+            self._print([rest])
 
-    async def _bytes_of_last(self, lines: int) -> int:
+    async def _measure_last_lines(self, lines: int) -> int:
+        """Return the size of the last lines in bytes. Reads more and more of the log's end until it has enough lines."""
         from wharf.contract.client.errors import NotFound
 
-        wanted = ESTIMATED_LINE_BYTES * max(lines, 1)
+        read_bytes = ESTIMATED_LINE_BYTES * max(lines, 1)
         while True:
-            asked = self._client.files.logs(
-                self._one.id, self._task, type=self._stream, origin="end", offset=wanted, namespace=self._one.namespace
+            chunks = self._client.files.logs(
+                self._allocation.id,
+                self._task,
+                type=self._stream,
+                origin="end",
+                offset=read_bytes,
+                namespace=self._allocation.namespace,
             )
             try:
-                text = b"".join([piece async for piece in asked])
+                text = b"".join([chunk async for chunk in chunks])
             except NotFound:
                 return 0
-            if has_last_lines(text, lines, wanted):
+            if has_last_lines(text, lines, read_bytes):
                 return len(take_last_lines(text, lines))
-            wanted *= READ_GROWTH_FACTOR
+            read_bytes *= READ_GROWTH_FACTOR
 
-    def _write(self, lines: list[bytes]) -> None:
-        pattern = self._wanted.pattern
+    def _print(self, lines: list[bytes]) -> None:
+        pattern = self._filter.pattern
         for line in lines:
             text = line.decode(errors="replace").rstrip("\r")
             if pattern is None or pattern.search(text):

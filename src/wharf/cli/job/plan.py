@@ -1,4 +1,4 @@
-"""`wharf job plan` and `validate`: a job file against the servers, without a trace."""
+"""`wharf job plan` and `wharf job validate`: check a job file against the servers without submitting it."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
@@ -17,33 +17,34 @@ UNKNOWN_EXIT_CODE: Final = 255
 ADDED: Final = "Added"
 DELETED: Final = "Deleted"
 OUTLINE_UNITS: Final = {"CPU": "MHz", "Cores": "cores", "MemoryMB": "MB"}
-"""What a task asks for, by which it is known at a glance."""
+"""The resources that the one-line outline of a new task shows, with their units."""
 DIFF_SIGNS: Final = {"Added": ("+", "green"), "Deleted": ("-", "red"), "Edited": ("±", "yellow"), "None": (" ", None)}
 UPDATE_LABELS: Final = {
-    "place": "to place", "stop": "to stop", "migrate": "to move", "destructive_update": "to replace",
-    "in_place_update": "to update in place", "canary": "to place as canary", "preemptions": "to push aside",
-    "reschedule_now": "to place again now", "reschedule_later": "to place again later", "disconnect": "out of contact",
-    "reconnect": "back in contact", "ignore": "unchanged",
+    "place": "to place", "stop": "to stop", "migrate": "to migrate", "destructive_update": "to replace",
+    "in_place_update": "to update in place", "canary": "to place as canary", "preemptions": "to preempt",
+    "reschedule_now": "to reschedule now", "reschedule_later": "to reschedule later", "disconnect": "disconnected",
+    "reconnect": "reconnected", "ignore": "unchanged",
 }  # fmt: skip
+"""Fields of the planned updates of a group, with their labels."""
 CHANGING_UPDATES: Final = ("place", "stop", "migrate", "destructive_update", "canary", "reschedule_now")
-"""What places or stops an allocation."""
+"""The updates that place or stop an allocation."""
 
 
 class PlanCommand(ServerCommand):
-    """Any failure is 255: 1 says that something would change."""
+    """Exits with code 255 on any failure, because 1 says that the job would change."""
 
     failure_exit_code = UNKNOWN_EXIT_CODE
 
 
 @click.command(cls=PlanCommand)
 @click.argument("file", type=click.Path(allow_dash=True))
-@click.option("--diff/--no-diff", default=True, help="What would change in the job's text.")
+@click.option("--diff/--no-diff", default=True, help="Show the changes of the job's fields.")
 def plan(session: Session, file: str, diff: bool) -> None:
-    """Show what submitting a job would change, and change nothing.
+    """Show what submitting a job would change, without submitting it.
 
-    Of what is new or goes only the outline is shown; with --verbose all of it, defaults too.
+    Groups and tasks that are added or removed are shown in outline; --verbose shows all their fields.
 
-    Exit code 0: no allocation would be placed or stopped, 1: some would, 255: it could not be told.
+    Exit code 0: no allocation would be placed or stopped, 1: some would be, 255: the plan failed.
 
     wharf job plan web.yaml
     """
@@ -53,17 +54,17 @@ def plan(session: Session, file: str, diff: bool) -> None:
     job = read_job_file(file)
     namespace = choose_namespace(session, job.document)
     with locate_errors(session, job):
-        answer = session.client.jobs.plan(job.id, job.document, diff=diff, namespace=namespace)
-    print_warnings(answer.warnings, job)
-    session.print_result(answer, lambda: "\n".join(render_plan(session, file, answer)))
-    if has_changes(answer):
+        response = session.client.jobs.plan(job.id, job.document, diff=diff, namespace=namespace)
+    print_warnings(response.warnings, job)
+    session.print_result(response, lambda: "\n".join(render_plan(session, file, response)))
+    if has_changes(response):
         raise click.exceptions.Exit(CHANGES_EXIT_CODE)
 
 
 @click.command(cls=ServerCommand)
 @click.argument("file", type=click.Path(allow_dash=True))
 def validate(session: Session, file: str) -> None:
-    """Say what is wrong with a job file, and submit nothing.
+    """Check a job file without submitting it.
 
     wharf job validate web.yaml
     """
@@ -72,22 +73,24 @@ def validate(session: Session, file: str) -> None:
 
     job = read_job_file(file)
     with locate_errors(session, job):
-        answer = session.client.jobs.validate(job.document, namespace=choose_namespace(session, job.document))
-    print_warnings(answer.warnings, job)
-    if answer.validation_errors or answer.error:
+        response = session.client.jobs.validate(job.document, namespace=choose_namespace(session, job.document))
+    print_warnings(response.warnings, job)
+    if response.validation_errors or response.error:
         if session.is_machine_readable:
-            session.print_result(answer, str)
-        wrong = answer.validation_errors or (answer.error,)
-        raise CliError("\n".join(job.format_errors(line) for line in wrong))
-    session.print_result(answer, lambda: f"{job.name} is right: {job.id} can be submitted")
+            session.print_result(response, str)
+        errors = response.validation_errors or (response.error,)
+        raise CliError("\n".join(job.format_errors(error) for error in errors))
+    session.print_result(response, lambda: f"{job.name} is valid (job {job.id})")
 
 
 def has_changes(response: "JobPlanResponse") -> bool:
+    """Return whether a plan places or stops any allocation."""
     updates = (response.annotations.desired_tg_updates if response.annotations else None) or {}
     return any(getattr(update, name) for update in updates.values() for name in CHANGING_UPDATES)
 
 
 def render_plan(session: Session, file: str, response: "JobPlanResponse") -> Iterator[str]:
+    """Yield the lines of a plan: the diff, planned updates, preemptions, unplaced groups and the command to submit it."""
     from wharf.cli.common.rendering import render_heading
     from wharf.cli.job.changes import render_launches
 
@@ -95,37 +98,37 @@ def render_plan(session: Session, file: str, response: "JobPlanResponse") -> Ite
         yield from render_job_diff(response.diff, is_full=session.is_verbose)
         yield ""
     updates = (response.annotations.desired_tg_updates if response.annotations else None) or {}
-    yield render_heading("The scheduler would have")
+    yield render_heading("Planned changes")
     if not updates:
-        yield "  nothing to do"
+        yield "  none"
     for group, update in sorted(updates.items()):
-        counts = [(getattr(update, name), verb) for name, verb in UPDATE_LABELS.items()]
-        said = ", ".join(f"{count} {verb}" for count, verb in counts if count) or "nothing to do"
-        yield f"  {group}: {said}"
+        counts = [(getattr(update, name), label) for name, label in UPDATE_LABELS.items()]
+        text = ", ".join(f"{count} {label}" for count, label in counts if count) or "none"
+        yield f"  {group}: {text}"
     if response.annotations is not None and response.annotations.preempted_allocs:
         yield ""
-        yield render_heading("It would push aside")
-        yield from (f"  {one.id[:8]}  {one.name}" for one in response.annotations.preempted_allocs)
-    yield from _without_room(response)
+        yield render_heading("Allocations to preempt")
+        yield from (f"  {stub.id[:8]}  {stub.name}" for stub in response.annotations.preempted_allocs)
+    yield from _render_unplaced(response)
     launches = response.next_periodic_launches
     if isinstance(launches, tuple):
         yield ""
         yield render_launches(session, launches)
     yield ""
-    yield "To submit exactly this, only if nobody changes the job before:"
+    yield "To submit this version only if the job does not change in the meantime:"
     yield f"  wharf job run --check-index {response.job_modify_index} {file}"
 
 
-def _without_room(answer: "JobPlanResponse") -> Iterator[str]:
-    """Where others are pushed aside there is no room yet, and will be when those have ended."""
+def _render_unplaced(response: "JobPlanResponse") -> Iterator[str]:
+    """Yield the groups that would not be placed now; those that preempt others are placed when these have stopped."""
     from wharf.cli.common.failures import render_unplaced_groups
 
-    updates = (answer.annotations.desired_tg_updates if answer.annotations else None) or {}
-    unplaced = answer.failed_tg_allocs or {}
-    making_room = {name for name in unplaced if name in updates and updates[name].preemptions}
+    updates = (response.annotations.desired_tg_updates if response.annotations else None) or {}
+    unplaced = response.failed_tg_allocs or {}
+    preempting = {name for name in unplaced if name in updates and updates[name].preemptions}
     for title, names in (
-        ("There is no room, until what is pushed aside has ended, for", making_room),
-        ("There is no room for", unplaced.keys() - making_room),
+        ("Not placed until the preempted allocations have stopped", preempting),
+        ("Not placed: not enough capacity", unplaced.keys() - preempting),
     ):
         if names:
             yield ""
@@ -134,95 +137,99 @@ def _without_room(answer: "JobPlanResponse") -> Iterator[str]:
 
 
 def render_job_diff(diff: "JobDiff", *, is_full: bool) -> Iterator[str]:
-    """`whole`: also each field of what is new or goes, where the defaults are most of it."""
+    """Yield the lines of a diff. `is_full`: with all fields of groups and tasks that are added or removed."""
     if diff.type == "None":
-        yield f"Job {diff.id} is the same"
+        yield f"Job {diff.id} is unchanged"
         return
     if diff.type == ADDED and not is_full:
-        fields = _new_values(diff.fields)
-        yield _line(0, ADDED, f"Job {diff.id}, new: a {fields.get('Type', 'service')} job")
+        fields = _get_new_values(diff.fields)
+        yield _format_diff_line(0, ADDED, f"Job {diff.id}, new: a {fields.get('Type', 'service')} job")
     else:
-        yield _line(0, diff.type, f"Job {diff.id}")
-        yield from _inside(1, diff.fields, diff.objects)
+        yield _format_diff_line(0, diff.type, f"Job {diff.id}")
+        yield from _render_fields(1, diff.fields, diff.objects)
     for group in diff.task_groups or ():
         if group.type != "None" or group.updates:
-            yield from _group(group, whole=is_full)
+            yield from _render_group_diff(group, is_full=is_full)
 
 
-def _group(group: "TaskGroupDiff", *, whole: bool) -> Iterator[str]:
+def _render_group_diff(group: "TaskGroupDiff", *, is_full: bool) -> Iterator[str]:
+    """Yield the lines of a group's diff, with its tasks."""
     counts = ", ".join(f"{count} {name}" for name, count in sorted((group.updates or {}).items()))
-    said = f"Group {group.name}" + (f" ({counts})" if counts else "")
-    if group.type == DELETED and not whole:
-        yield _line(1, DELETED, said)
+    heading = f"Group {group.name}" + (f" ({counts})" if counts else "")
+    if group.type == DELETED and not is_full:
+        yield _format_diff_line(1, DELETED, heading)
         return
-    if group.type == ADDED and not whole:
-        yield _line(1, ADDED, said)
+    if group.type == ADDED and not is_full:
+        yield _format_diff_line(1, ADDED, heading)
     else:
-        yield _line(1, group.type, said)
-        yield from _inside(2, group.fields, group.objects)
+        yield _format_diff_line(1, group.type, heading)
+        yield from _render_fields(2, group.fields, group.objects)
     for task in group.tasks or ():
         if task.type != "None":
-            yield from _task(task, whole=whole)
+            yield from _render_task_diff(task, is_full=is_full)
 
 
-def _task(task: "TaskDiff", *, whole: bool) -> Iterator[str]:
-    if task.type == DELETED and not whole:
-        yield _line(2, DELETED, f"Task {task.name}")
+def _render_task_diff(task: "TaskDiff", *, is_full: bool) -> Iterator[str]:
+    """Yield the lines of a task's diff; a task that is added or removed is one line unless `is_full`."""
+    if task.type == DELETED and not is_full:
+        yield _format_diff_line(2, DELETED, f"Task {task.name}")
         return
-    if task.type == ADDED and not whole:
-        yield _line(2, ADDED, f"Task {task.name}: {_outline(task)}")
+    if task.type == ADDED and not is_full:
+        yield _format_diff_line(2, ADDED, f"Task {task.name}: {_format_task_outline(task)}")
         return
     notes = f" ({', '.join(task.annotations)})" if task.annotations else ""
-    yield _line(2, task.type, f"Task {task.name}{notes}")
-    yield from _inside(3, task.fields, task.objects)
+    yield _format_diff_line(2, task.type, f"Task {task.name}{notes}")
+    yield from _render_fields(3, task.fields, task.objects)
 
 
-def _outline(task: "TaskDiff") -> str:
-    asked = {
+def _format_task_outline(task: "TaskDiff") -> str:
+    """Return driver and main resources of a new task, such as `raw_exec, 100 MHz, 64 MB`."""
+    resources = {
         name: value
-        for one in task.objects or ()
-        if one.name == "Resources"
-        for name, value in _new_values(one.fields).items()
+        for object_diff in task.objects or ()
+        if object_diff.name == "Resources"
+        for name, value in _get_new_values(object_diff.fields).items()
     }
-    parts = [_new_values(task.fields).get("Driver", "")]
-    parts += [f"{asked[name]} {unit}" for name, unit in OUTLINE_UNITS.items() if asked.get(name, "0") != "0"]
+    parts = [_get_new_values(task.fields).get("Driver", "")]
+    parts += [f"{resources[name]} {unit}" for name, unit in OUTLINE_UNITS.items() if resources.get(name, "0") != "0"]
     return ", ".join(part for part in parts if part)
 
 
-def _new_values(fields: "tuple[FieldDiff, ...] | None") -> dict[str, str]:
+def _get_new_values(fields: "tuple[FieldDiff, ...] | None") -> dict[str, str]:
     return {field.name: field.new for field in fields or ()}
 
 
-def _inside(
+def _render_fields(
     depth: int, fields: "tuple[FieldDiff, ...] | None", objects: "tuple[ObjectDiff, ...] | None"
 ) -> Iterator[str]:
+    """Yield a line for each changed field, then the changed nested objects, indented by `depth`."""
     changed = [field for field in fields or () if field.type != "None"]
     width = max((len(field.name) for field in changed), default=0)
     for field in changed:
         match field.type:
             case "Added":
-                said = _value(field.name, field.new)
+                text = _format_value(field.name, field.new)
             case "Deleted":
-                said = _value(field.name, field.old)
+                text = _format_value(field.name, field.old)
             case _:
-                said = f"{_value(field.name, field.old)} → {_value(field.name, field.new)}"
+                text = f"{_format_value(field.name, field.old)} → {_format_value(field.name, field.new)}"
         notes = f" ({', '.join(field.annotations)})" if field.annotations else ""
-        yield _line(depth, field.type, f"{field.name:<{width}}  {said}{notes}")
-    for one in objects or ():
-        if one.type != "None":
-            yield _line(depth, one.type, one.name)
-            yield from _inside(depth + 1, one.fields, one.objects)
+        yield _format_diff_line(depth, field.type, f"{field.name:<{width}}  {text}{notes}")
+    for object_diff in objects or ():
+        if object_diff.type != "None":
+            yield _format_diff_line(depth, object_diff.type, object_diff.name)
+            yield from _render_fields(depth + 1, object_diff.fields, object_diff.objects)
 
 
-def _value(name: str, value: str) -> str:
-    """In quotes; a length of time, which the wire counts in nanoseconds, as people write it."""
+def _format_value(name: str, value: str) -> str:
+    """Return a value in quotes. Durations, which the API has in nanoseconds, become texts such as `1m30s`."""
     from wharf.cli.job.files import DURATION_FIELDS
     from wharf.contract.model.times import format_duration
 
-    is_length = name in DURATION_FIELDS and value.removeprefix("-").isdecimal()
-    return f'"{format_duration(int(value))}"' if is_length else f'"{value}"'
+    is_duration = name in DURATION_FIELDS and value.removeprefix("-").isdecimal()
+    return f'"{format_duration(int(value))}"' if is_duration else f'"{value}"'
 
 
-def _line(depth: int, type: str, text: str) -> str:
+def _format_diff_line(depth: int, type: str, text: str) -> str:
     sign, colour = DIFF_SIGNS[type]
     return f"{'  ' * depth}{click.style(f'{sign} {text}', fg=colour) if colour else f'{sign} {text}'}"

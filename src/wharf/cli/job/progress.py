@@ -1,6 +1,6 @@
-"""Following a job to the end of its rollout, or of its work: what is seen of it, when that is over, and how it went.
+"""What a followed job has reached: its state at one time, and whether that is the end of its rollout or batch work.
 
-It only looks. Whoever stops following changes nothing.
+Reads only. Printing is the task of `progress_view`, waiting that of `follower`.
 """
 
 import enum
@@ -15,17 +15,19 @@ if TYPE_CHECKING:
     from wharf.contract.model.evaluations import Evaluation
     from wharf.contract.model.jobs.job import Job
 
-_ENDED: Final = {"failed": "failed", "cancelled": "was given up"}
+_DEPLOYMENT_END_TEXTS: Final = {"failed": "failed", "cancelled": "canceled"}
 
 
 class ExitCode(enum.IntEnum):
+    """Exit codes of commands that follow a job."""
+
     SUCCESS = 0
     FAILED = 1
     NOT_PLACED = 2
 
 
 class JobProgress(NamedTuple):
-    """What is known of a job at one moment. `version`: the one that is followed."""
+    """The state of a job and its records at one time. `version` is the job version that is followed."""
 
     job: "Job"
     version: int
@@ -33,15 +35,17 @@ class JobProgress(NamedTuple):
     evaluations: "tuple[Evaluation, ...]"
     deployment: "Deployment | None"
     unplaced: "Mapping[str, AllocMetric]"
+    """Groups that wait for capacity, with the metric of their failed placement."""
     snapshot_index: int
+    """The log index of the allocations, for the next blocking query."""
 
     @property
     def current_allocations(self) -> "list[AllocationStub]":
-        """Those of the version that is followed, the newest of each name."""
+        """The newest allocation of each name (and node, for system jobs) in the followed version."""
         newest: dict[str, AllocationStub] = {}
-        for one in sorted(self.allocations, key=lambda one: one.create_index):
-            if one.job_version == self.version:
-                newest[f"{one.name} {one.node_id if self.is_per_node else ''}"] = one
+        for allocation in sorted(self.allocations, key=lambda allocation: allocation.create_index):
+            if allocation.job_version == self.version:
+                newest[f"{allocation.name} {allocation.node_id if self.is_per_node else ''}"] = allocation
         return list(newest.values())
 
     @property
@@ -54,37 +58,45 @@ class JobProgress(NamedTuple):
 
     @property
     def is_evaluated(self) -> bool:
-        """Nothing is to be decided just now."""
-        return bool(self.evaluations) and all(one.status != "pending" for one in self.evaluations)
+        """Whether the job has evaluations and none of them is pending."""
+        return bool(self.evaluations) and all(evaluation.status != "pending" for evaluation in self.evaluations)
 
     @property
     def is_awaiting_promotion(self) -> bool:
-        """The canaries are well, and a person must say so."""
+        """Whether all canaries are healthy and an operator must promote them."""
         groups = (self.deployment.task_groups or {}).values() if self.deployment else ()
         waiting = [group for group in groups if group.is_awaiting_promotion and not group.auto_promote]
         return bool(waiting) and all(group.healthy_allocs >= group.desired_canaries for group in waiting)
 
 
 class JobOutcome(NamedTuple):
+    """How a followed job ended: exit code of the command and text for the user."""
+
     exit: ExitCode
     text: str
     task_exit_code: int = 0
-    """Of work that failed, where all of it has the same."""
+    """The exit code of the failed tasks of a batch job, if all have the same; else 0."""
 
 
 def fetch_progress(session: "Session", job_id: str, namespace: str, version: int) -> JobProgress:
+    """Read the job with its evaluations, deployments and allocations from the server."""
     client = session.client
     job = client.jobs.read(job_id, namespace=namespace).value
     evaluations = client.jobs.evaluations(job_id, namespace=namespace).value
     deployments = client.jobs.deployments(job_id, namespace=namespace).value
-    allocations = client.jobs.allocations(job_id, namespace=namespace)  # Last: no end is told before its allocations.
-    mine = [one for one in deployments if one.job_version == version and one.job_create_index == job.create_index]
+    # Allocations are read last, so that a finished deployment is never shown with older allocations.
+    allocations = client.jobs.allocations(job_id, namespace=namespace)
+    version_deployments = [
+        deployment
+        for deployment in deployments
+        if deployment.job_version == version and deployment.job_create_index == job.create_index
+    ]
     return JobProgress(
         job=job,
         version=version,
         allocations=tuple(allocations.value),
         evaluations=tuple(evaluations),
-        deployment=max(mine, key=lambda one: one.create_index, default=None),
+        deployment=max(version_deployments, key=lambda deployment: deployment.create_index, default=None),
         unplaced=find_unplaced(evaluations),
         snapshot_index=allocations.index,
     )
@@ -97,16 +109,16 @@ def find_unplaced(evaluations: "list[Evaluation]") -> "Mapping[str, AllocMetric]
 
 
 def find_outcome(progress: JobProgress) -> JobOutcome | None:
-    """None while it goes on."""
+    """Return how the followed job ended, or None if it still makes progress."""
     if progress.deployment is not None:
         if not progress.deployment.status.is_terminal:
             return None
         if progress.deployment.status == "successful":
-            return JobOutcome(ExitCode.SUCCESS, "the rollout succeeded")
-        why = progress.deployment.status_description or progress.deployment.status
+            return JobOutcome(ExitCode.SUCCESS, "deployment succeeded")
+        reason = progress.deployment.status_description or progress.deployment.status
         return JobOutcome(
             ExitCode.NOT_PLACED if progress.unplaced else ExitCode.FAILED,
-            f"the rollout {_ENDED[progress.deployment.status]}: {why}",
+            f"deployment {_DEPLOYMENT_END_TEXTS[progress.deployment.status]}: {reason}",
         )
     if progress.job.version != progress.version:
         return JobOutcome(ExitCode.FAILED, f"version {progress.job.version} was submitted in the meantime")
@@ -114,41 +126,44 @@ def find_outcome(progress: JobProgress) -> JobOutcome | None:
         return JobOutcome(ExitCode.FAILED, "the job was stopped in the meantime")
     if not progress.is_evaluated:
         return None
-    return _end_of_batch(progress) if progress.is_batch else _end_without_rollout(progress)
+    return _find_batch_outcome(progress) if progress.is_batch else _find_outcome_without_deployment(progress)
 
 
-def _end_of_batch(progress: JobProgress) -> JobOutcome | None:
+def _find_batch_outcome(progress: JobProgress) -> JobOutcome | None:
+    """Return the outcome of a batch job once it is dead: whether any of its allocations failed."""
     if progress.job.status != "dead":
         return None
     ended = progress.current_allocations
-    failed = [one for one in ended if one.client_status in ("failed", "lost")]
+    failed = [allocation for allocation in ended if allocation.client_status in ("failed", "lost")]
     if failed:
         from wharf.cli.common.failures import find_common_exit_code
 
-        said = f"the work failed: {len(failed)} of {len(ended)} did not come to a good end"
-        return JobOutcome(ExitCode.FAILED, said, find_common_exit_code(failed))
-    return JobOutcome(ExitCode.SUCCESS, f"the work is done: {len(ended)} of {len(ended)} complete")
+        text = f"{len(failed)} of {len(ended)} allocations failed"
+        return JobOutcome(ExitCode.FAILED, text, find_common_exit_code(failed))
+    return JobOutcome(ExitCode.SUCCESS, f"{len(ended)} of {len(ended)} allocations complete")
 
 
-def _end_without_rollout(progress: JobProgress) -> JobOutcome | None:
-    waiting = [one for one in progress.current_allocations if one.client_status == "pending"]
-    if waiting:
+def _find_outcome_without_deployment(progress: JobProgress) -> JobOutcome | None:
+    """Return the outcome of a job that has no deployment, once none of its allocations is pending."""
+    current = progress.current_allocations
+    if any(allocation.client_status == "pending" for allocation in current):
         return None
-    failed = [one for one in progress.current_allocations if one.client_status in ("failed", "lost")]
+    failed = [allocation for allocation in current if allocation.client_status in ("failed", "lost")]
     if failed:
-        return JobOutcome(ExitCode.FAILED, f"{len(failed)} of {len(progress.current_allocations)} allocations failed")
+        return JobOutcome(ExitCode.FAILED, f"{len(failed)} of {len(current)} allocations failed")
     if progress.unplaced:
         return JobOutcome(
-            ExitCode.NOT_PLACED, "not all of it was placed; what is missing is placed as soon as there is room"
+            ExitCode.NOT_PLACED, "not all allocations were placed; the rest is placed when capacity is free"
         )
-    needs_rollout = progress.job.type == "service" and any(
+    # The deployment of a new service job is created shortly after its allocations: wait for it.
+    expects_deployment = progress.job.type == "service" and any(
         group.count and group.update is not None and group.update.max_parallel for group in progress.job.groups
     )
-    if needs_rollout and progress.current_allocations and progress.version == 0 and not _is_everyone_running(progress):
+    if expects_deployment and current and progress.version == 0 and not _are_all_running(progress):
         return None
-    count = len(progress.current_allocations)
-    return JobOutcome(ExitCode.SUCCESS, "1 allocation runs" if count == 1 else f"{count} allocations run")
+    count = len(current)
+    return JobOutcome(ExitCode.SUCCESS, "1 allocation running" if count == 1 else f"{count} allocations running")
 
 
-def _is_everyone_running(progress: JobProgress) -> bool:
-    return all(one.client_status == "running" for one in progress.current_allocations)
+def _are_all_running(progress: JobProgress) -> bool:
+    return all(allocation.client_status == "running" for allocation in progress.current_allocations)

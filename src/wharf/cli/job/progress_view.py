@@ -1,4 +1,4 @@
-"""How a job that is followed looks: on a terminal a picture that changes in place, else a line whenever something changes."""
+"""Shows the progress of a followed job: updated in place on a terminal, else a line for each change."""
 
 import shutil
 from collections.abc import Set
@@ -18,16 +18,19 @@ if TYPE_CHECKING:
     from wharf.contract.model.allocations.allocation import AllocationStub
 
 SURROUNDING_LINES: Final = 16
-"""What stands on the terminal beside the allocations."""
+"""Lines of the display besides groups and allocations; the table of allocations gets the rest of the terminal."""
 MIN_ALLOCATION_ROWS: Final = 4
-REQUIRED_COLUMNS: Final = frozenset({"Wanted", "Running", "Healthy"})
-"""What is counted of a group in any case; the rest only once there is something to count, so that it fits a terminal."""
+"""Allocations that are shown even on a low terminal."""
+REQUIRED_COLUMNS: Final = frozenset({"Desired", "Running", "Healthy"})
+"""Counts of a group that are always shown; others appear once they are not 0, so that the table stays narrow."""
 
 OPTIONAL_COLUMNS: Final = ("Complete", "Old", "Pending")
-"""What a narrow terminal goes without."""
+"""Columns that a narrow terminal does not show."""
 
 
 class ProgressView(Protocol):
+    """A display of a job's progress."""
+
     def __enter__(self) -> Self: ...
 
     def __exit__(
@@ -37,22 +40,24 @@ class ProgressView(Protocol):
     def update(self, progress: "JobProgress", elapsed_ns: int) -> None: ...
 
     def stop(self) -> None:
-        """Before something else is written."""
+        """Stop updating in place, before other text is printed."""
         ...
 
     def report_outcome(self, is_success: bool, text: str) -> None:
-        """How it ended."""
+        """Print how the job ended."""
         ...
 
 
 class LiveProgressView:
+    """A display that is updated in place on a terminal."""
+
     def __init__(self, session: "Session") -> None:
         from rich.console import Console
         from rich.live import Live
 
-        self._talk = session
+        self._session = session
         self._columns: set[str] = set()
-        """Those that had something in them once stay: what comes and goes cannot be read."""
+        """Columns that were not empty once. They stay, because columns that come and go are hard to read."""
         self._live = Live(console=Console(highlight=False, no_color=not _has_colours()), refresh_per_second=8)
 
     def __enter__(self) -> Self:
@@ -67,10 +72,12 @@ class LiveProgressView:
     def update(self, progress: "JobProgress", elapsed_ns: int) -> None:
         from rich.text import Text
 
-        most = max(MIN_ALLOCATION_ROWS, shutil.get_terminal_size().lines - SURROUNDING_LINES - len(progress.job.groups))
+        max_rows = max(
+            MIN_ALLOCATION_ROWS, shutil.get_terminal_size().lines - SURROUNDING_LINES - len(progress.job.groups)
+        )
         self._columns |= find_nonempty_columns(progress)
-        told = render_progress(progress, elapsed_ns, self._talk, max_allocations=most, columns=self._columns)
-        text = Text.from_ansi(told if _has_colours() else click.unstyle(told))
+        rendered = render_progress(progress, elapsed_ns, self._session, max_allocations=max_rows, columns=self._columns)
+        text = Text.from_ansi(rendered if _has_colours() else click.unstyle(rendered))
         text.no_wrap, text.overflow = True, "ellipsis"
         self._live.update(text)
 
@@ -78,13 +85,15 @@ class LiveProgressView:
         self._live.stop()
 
     def report_outcome(self, is_success: bool, text: str) -> None:
-        _tell(is_success, text)
+        _print_outcome(is_success, text)
 
 
 class LineProgressView:
+    """A display that prints a line whenever the summary changes, for output that is not a terminal."""
+
     def __init__(self, session: "Session") -> None:
-        self._talk = session
-        self._last = ""
+        self._session = session
+        self._last_line = ""
 
     def __enter__(self) -> Self:
         return self
@@ -96,109 +105,112 @@ class LineProgressView:
 
     def update(self, progress: "JobProgress", elapsed_ns: int) -> None:
         line = format_summary(progress)
-        if line != self._last:
-            self._last = line
-            self._talk.print_text(f"{format_rounded_duration(elapsed_ns):>6}  {line}")
+        if line != self._last_line:
+            self._last_line = line
+            self._session.print_text(f"{format_rounded_duration(elapsed_ns):>6}  {line}")
 
     def stop(self) -> None:
         return
 
     def report_outcome(self, is_success: bool, text: str) -> None:
-        if not self._talk.is_machine_readable:
-            _tell(is_success, text)
+        if not self._session.is_machine_readable:
+            _print_outcome(is_success, text)
 
 
 def format_summary(progress: "JobProgress") -> str:
-    """One line of how far it is."""
+    """Return the progress as one line: allocations by state, and what the user must do next."""
     counts: dict[str, int] = {}
-    for one in progress.current_allocations:
-        counts[_state_of(one)] = counts.get(_state_of(one), 0) + 1
+    for allocation in progress.current_allocations:
+        state = _get_state(allocation)
+        counts[state] = counts.get(state, 0) + 1
     parts = [f"{count} {state}" for state, count in sorted(counts.items())]
     missing = sum(metric.coalesced_failures + 1 for metric in progress.unplaced.values())
     if missing:
         parts.append(f"{missing} not placed")
-    said = ", ".join(parts) or "nothing is placed yet"
+    summary = ", ".join(parts) or "nothing placed yet"
     if progress.is_awaiting_promotion and progress.deployment is not None:
-        return f"{said}; the canaries are healthy: `wharf deployment promote {progress.deployment.id[:8]}`"
-    return said
+        return f"{summary}; the canaries are healthy: `wharf deployment promote {progress.deployment.id[:8]}`"
+    return summary
 
 
 def render_progress(
     progress: "JobProgress", elapsed_ns: int, session: "Session", *, max_allocations: int, columns: Set[str]
 ) -> str:
-    """All that is worth seeing, with so many allocations at most, and of the groups' counts those that are named."""
+    """Return the whole display, with at most `max_allocations` allocations and only the given columns of group counts."""
     job = progress.job
     parts = [
         f"{render_heading(job.id)}  {style_dim(f'{job.type}, version {progress.version}, for {format_rounded_duration(elapsed_ns)}')}"
     ]
-    parts += _progress(progress, session)
+    parts += _render_progress_bar(progress, session)
     parts.append("")
-    parts.append(_groups_told(progress, columns))
-    shown = _worth_seeing(progress)[:max_allocations]
+    parts.append(_render_groups(progress, columns))
+    listed = _list_relevant_allocations(progress)
+    shown = listed[:max_allocations]
     if shown:
         parts.append("")
         titles = ("Allocation", "Group", "Node", "Version", "Status", "Health", "Since")
         parts.append(
             render_table(
                 titles,
-                [_row(one, session) for one in shown],
+                [_build_allocation_row(allocation, session) for allocation in shown],
                 optional_columns=("Version", "Since"),
                 shortenable_columns=("Group", "Node"),
             )
         )
-        left = len(_worth_seeing(progress)) - len(shown)
-        if left:
-            parts.append(style_dim(f"… and {left} more"))
-    latest = max(progress.evaluations, key=lambda one: one.create_index, default=None)
+        omitted = len(listed) - len(shown)
+        if omitted:
+            parts.append(style_dim(f"… and {omitted} more"))
+    latest = max(progress.evaluations, key=lambda evaluation: evaluation.create_index, default=None)
     if latest is not None:
-        why = f", because of {latest.triggered_by}"
+        trigger = f", triggered by {latest.triggered_by}"
         parts += [
             "",
-            f"{style_dim('Latest evaluation')} {session.shorten_id(latest.id)} {colour_state(latest.status)}{style_dim(why)}",
+            f"{style_dim('Latest evaluation')} {session.shorten_id(latest.id)} {colour_state(latest.status)}{style_dim(trigger)}",
         ]
     if progress.unplaced:
-        parts.append(click.style("Not placed, until there is room:", fg="yellow"))
+        parts.append(click.style("Not placed, waiting for capacity:", fg="yellow"))
         parts += [f"  {line}" for line in render_unplaced_groups(progress.unplaced)]
     if progress.is_awaiting_promotion and progress.deployment is not None:
         parts.append(
             click.style("The canaries are healthy.", fg="green")
-            + f" Go on with: wharf deployment promote {progress.deployment.id[:8]}"
+            + f" Promote them with: wharf deployment promote {progress.deployment.id[:8]}"
         )
     return "\n".join(parts)
 
 
-def _progress(progress: "JobProgress", session: "Session") -> list[str]:
+def _render_progress_bar(progress: "JobProgress", session: "Session") -> list[str]:
+    """Return the progress bar with counts, and the line of the deployment if there is one."""
     deployment = progress.deployment
     if deployment is None:
-        wanted = (
+        total = (
             len(progress.current_allocations)
             if progress.is_per_node
             else sum(group.count for group in progress.job.groups)
         )
         word = "complete" if progress.is_batch else "running"
-        done = sum(one.client_status == word for one in progress.current_allocations)
-        return [f"{render_bar(done, wanted)}  {done}/{wanted} {word}"]
+        done = sum(allocation.client_status == word for allocation in progress.current_allocations)
+        return [f"{render_bar(done, total)}  {done}/{total} {word}"]
     groups = list((deployment.task_groups or {}).values())
     done = sum(group.healthy_allocs for group in groups)
-    wanted = sum(
-        group.desired_canaries if group.is_awaiting_promotion else group.desired_total for group in groups
-    )  # Before a promotion there is no more to come than the canaries.
-    by = min((group.require_progress_by for group in groups if group.require_progress_by), default=None)
-    until = (
-        f"  {style_dim(f'progress due {format_relative_time(by, session.now_ns())}')}"
-        if by and deployment.is_active
+    # Until the promotion, a group places no more than its canaries.
+    total = sum(group.desired_canaries if group.is_awaiting_promotion else group.desired_total for group in groups)
+    deadline = min((group.require_progress_by for group in groups if group.require_progress_by), default=None)
+    deadline_text = (
+        f"  {style_dim(f'progress deadline {format_relative_time(deadline, session.now_ns())}')}"
+        if deadline and deployment.is_active
         else ""
     )
-    what = "canaries healthy" if progress.deployment is not None and deployment.is_awaiting_promotion else "healthy"
+    label = "canaries healthy" if progress.deployment is not None and deployment.is_awaiting_promotion else "healthy"
     return [
-        f"{render_bar(done, wanted)}  {done}/{wanted} {what}{until}",
+        f"{render_bar(done, total)}  {done}/{total} {label}{deadline_text}",
         f"{style_dim('Deployment')} {session.shorten_id(deployment.id)} {colour_state(deployment.status)}"
         f"  {style_dim(deployment.status_description)}",
     ]
 
 
-def _groups_told(progress: "JobProgress", columns: Set[str]) -> str:
-    rows = _counts(progress)
+def _render_groups(progress: "JobProgress", columns: Set[str]) -> str:
+    """Return the table of group counts, with the required columns and those in `columns`."""
+    rows = _count_by_group(progress)
     titles = [title for title in rows[0][1] if title in REQUIRED_COLUMNS or title in columns] if rows else []
     return render_table(
         ("Group", *titles),
@@ -209,79 +221,88 @@ def _groups_told(progress: "JobProgress", columns: Set[str]) -> str:
 
 
 def find_nonempty_columns(progress: "JobProgress") -> set[str]:
-    return {title for _, counts in _counts(progress) for title, count in counts.items() if count != 0}
+    """Return the titles of the columns in which at least one group has a count other than 0."""
+    return {title for _, counts in _count_by_group(progress) for title, count in counts.items() if count != 0}
 
 
-def _counts(progress: "JobProgress") -> list[tuple[str, dict[str, Any]]]:
-    """Of each group what is told of it, by the titles of the columns, in order."""
-    rolled = (progress.deployment.task_groups or {}) if progress.deployment else {}
-    has_canaries = any(group.desired_canaries for group in rolled.values())
+def _count_by_group(progress: "JobProgress") -> list[tuple[str, dict[str, Any]]]:
+    """Return for each group its name and its counts, by the titles of the columns, in order."""
+    deployment_groups = (progress.deployment.task_groups or {}) if progress.deployment else {}
+    has_canaries = any(group.desired_canaries for group in deployment_groups.values())
     rows: list[tuple[str, dict[str, Any]]] = []
     for group in progress.job.groups:
-        mine = [one for one in progress.current_allocations if one.task_group == group.name]
+        current = [allocation for allocation in progress.current_allocations if allocation.task_group == group.name]
         old = [
-            one for one in progress.allocations if one.job_version != progress.version and one.task_group == group.name
+            allocation
+            for allocation in progress.allocations
+            if allocation.job_version != progress.version and allocation.task_group == group.name
         ]
-        missing = progress.unplaced.get(group.name)
-        counts = [sum(one.client_status == status for one in mine) for status in ("pending", "running", "complete")]
-        found: dict[str, Any] = {
-            "Wanted": len(mine) if progress.is_per_node else group.count,
+        unplaced = progress.unplaced.get(group.name)
+        counts = [
+            sum(allocation.client_status == status for allocation in current)
+            for status in ("pending", "running", "complete")
+        ]
+        cells: dict[str, Any] = {
+            "Desired": len(current) if progress.is_per_node else group.count,
             **dict(zip(("Pending", "Running", "Complete"), counts, strict=True)),
-            "Failed": sum(one.client_status in ("failed", "lost") for one in mine),
-            "Old": sum(one.client_status in ("running", "pending") for one in old),
-            "Not placed": missing.coalesced_failures + 1 if missing else 0,
+            "Failed": sum(allocation.client_status in ("failed", "lost") for allocation in current),
+            "Old": sum(allocation.client_status in ("running", "pending") for allocation in old),
+            "Not placed": unplaced.coalesced_failures + 1 if unplaced else 0,
         }
-        told = rolled.get(group.name)
-        if rolled:
-            found["Healthy"] = told.healthy_allocs if told else "-"
-            found["Unhealthy"] = told.unhealthy_allocs if told else 0
+        state = deployment_groups.get(group.name)
+        if deployment_groups:
+            cells["Healthy"] = state.healthy_allocs if state else "-"
+            cells["Unhealthy"] = state.unhealthy_allocs if state else 0
         if has_canaries:
-            placed = len(told.placed_canaries or ()) if told else 0
-            found["Canaries"] = (
-                f"{placed}/{told.desired_canaries}{' promoted' if told.promoted else ''}" if told else "-"
+            placed = len(state.placed_canaries or ()) if state else 0
+            cells["Canaries"] = (
+                f"{placed}/{state.desired_canaries}{' promoted' if state.promoted else ''}" if state else "-"
             )
-        rows.append((group.name, found))
+        rows.append((group.name, cells))
     return rows
 
 
-def _worth_seeing(progress: "JobProgress") -> "list[AllocationStub]":
-    """What goes on or went wrong, of all versions; what changed last is first."""
-    kept = [
-        one for one in progress.allocations if one.client_status != "complete" or one in progress.current_allocations
+def _list_relevant_allocations(progress: "JobProgress") -> "list[AllocationStub]":
+    """Return all allocations except complete ones of older versions: the followed version first, failures first."""
+    relevant = [
+        allocation
+        for allocation in progress.allocations
+        if allocation.client_status != "complete" or allocation in progress.current_allocations
     ]
     order = {"failed": 0, "pending": 1}
     return sorted(
-        kept,
-        key=lambda one: (
-            one.job_version != progress.version,
-            order.get(one.client_status, 2),
-            -one.modify_time,
-            one.name,
+        relevant,
+        key=lambda allocation: (
+            allocation.job_version != progress.version,
+            order.get(allocation.client_status, 2),
+            -allocation.modify_time,
+            allocation.name,
         ),
     )
 
 
-def _row(one: "AllocationStub", session: "Session") -> tuple[Any, ...]:
+def _build_allocation_row(allocation: "AllocationStub", session: "Session") -> tuple[Any, ...]:
     return (
-        session.shorten_id(one.id),
-        one.task_group,
-        one.node_name or session.shorten_id(one.node_id),
-        one.job_version,
-        one.client_status,
-        format_health(one),
-        format_relative_time(one.modify_time, session.now_ns()),
+        session.shorten_id(allocation.id),
+        allocation.task_group,
+        allocation.node_name or session.shorten_id(allocation.node_id),
+        allocation.job_version,
+        allocation.client_status,
+        format_health(allocation),
+        format_relative_time(allocation.modify_time, session.now_ns()),
     )
 
 
-def _state_of(one: "AllocationStub") -> str:
-    health = one.deployment_status.healthy if one.deployment_status else None
-    if one.client_status == "running" and health is not None:
+def _get_state(allocation: "AllocationStub") -> str:
+    """Return the client status, or the health of a running allocation if it is known."""
+    health = allocation.deployment_status.healthy if allocation.deployment_status else None
+    if allocation.client_status == "running" and health is not None:
         return "healthy" if health else "unhealthy"
-    return str(one.client_status)
+    return str(allocation.client_status)
 
 
-def _tell(is_good: bool, text: str) -> None:
-    mark = click.style("✓", fg="green", bold=True) if is_good else click.style("✗", fg="red", bold=True)
+def _print_outcome(is_success: bool, text: str) -> None:
+    mark = click.style("✓", fg="green", bold=True) if is_success else click.style("✗", fg="red", bold=True)
     click.echo(f"{mark} {text}")
 
 

@@ -1,10 +1,11 @@
-"""`wharf job restart`: the allocations of a job are restarted where they are, some at a time."""
+"""`wharf job restart`: restarts the allocations of a job in place, a few at a time."""
 
 from typing import TYPE_CHECKING, Final
 
 import click
 
 from wharf.cli.common.errors import CliError
+from wharf.cli.common.options import RenamedOption
 from wharf.cli.common.server_commands import QuietServerCommand, Session
 from wharf.cli.completion import complete_jobs
 
@@ -12,76 +13,100 @@ if TYPE_CHECKING:
     from wharf.contract.model.allocations.allocation import AllocationStub
 
 POLL_WAIT_S: Final = 1.0
+"""How long one blocking query for an allocation waits; the timeout is checked at least this often."""
 NS_PER_SECOND: Final = 1_000_000_000
 
 
 @click.command(cls=QuietServerCommand)
 @click.argument("job_id", metavar="JOB", shell_complete=complete_jobs)
-@click.option("--batch-size", type=click.IntRange(1), default=1, show_default=True, help="How many at a time.")
-@click.option("--group", "groups", multiple=True, help="Only of this group; may be said again.")
-@click.option("--task", default="", help="Only this task of each.")
-@click.option("--all-tasks", is_flag=True, help="Also tasks that ended.")
 @click.option(
-    "--wait",
-    "wait_s",
+    "--batch-size", type=click.IntRange(1), default=1, show_default=True, help="Allocations restarted at a time."
+)
+@click.option("--group", "groups", multiple=True, help="Only this group; may be repeated.")
+@click.option("--task", default="", help="Only this task of each allocation.")
+@click.option("--all-tasks", is_flag=True, help="Also tasks that have ended.")
+@click.option(
+    "--timeout",
+    "timeout_s",
+    cls=RenamedOption,
+    former_names=["--wait"],
     type=click.FloatRange(0),
     default=60.0,
     show_default=True,
-    help="How many seconds each may take to run again.",
+    help="Seconds to wait until each allocation runs again.",
 )
 def restart(
-    session: Session, job_id: str, batch_size: int, groups: tuple[str, ...], task: str, all_tasks: bool, wait_s: float
+    session: Session,
+    job_id: str,
+    batch_size: int,
+    groups: tuple[str, ...],
+    task: str,
+    all_tasks: bool,
+    timeout_s: float,
 ) -> None:
-    """Restart the tasks of a job where they are, one allocation after the other.
+    """Restart the tasks of a job in place, a few allocations at a time.
 
-    The next is restarted when the one before runs again; where it does not, the rest is left alone.
+    The next allocations are restarted when the ones before run again. If one does not, the command fails and the rest
+    is not restarted.
 
     wharf job restart web
     """
     from wharf.cli.common.lookup import find_job
 
     if all_tasks and task:
-        raise CliError("say one of --task and --all-tasks")
+        raise CliError("--task and --all-tasks exclude each other: give only one")
     found = find_job(session, job_id)
     allocations = [
-        one
-        for one in session.client.jobs.allocations(found.id, namespace=found.namespace).value
-        if one.client_status == "running" and one.desired_status == "run" and (not groups or one.task_group in groups)
+        allocation
+        for allocation in session.client.jobs.allocations(found.id, namespace=found.namespace).value
+        if allocation.client_status == "running"
+        and allocation.desired_status == "run"
+        and (not groups or allocation.task_group in groups)
     ]
-    allocations.sort(key=lambda one: (one.task_group, one.name))
+    allocations.sort(key=lambda allocation: (allocation.task_group, allocation.name))
     if not allocations:
-        raise CliError(f"nothing of {found.id} runs{' in these groups' if groups else ''}: there is nothing to restart")
+        raise CliError(
+            f"nothing to restart: job {found.id} has no running allocations{' in these groups' if groups else ''}"
+        )
     done = 0
     for begin in range(0, len(allocations), batch_size):
         batch = allocations[begin : begin + batch_size]
-        for one in batch:
-            session.client.allocations.restart(one.id, task=task, all_tasks=all_tasks, namespace=one.namespace)
-            click.echo(f"{one.name} ({session.shorten_id(one.id)}) is restarted")
-        for one in batch:
-            _wait_for(session, one, task, wait_s, left=len(allocations) - done)
+        for allocation in batch:
+            session.client.allocations.restart(
+                allocation.id, task=task, all_tasks=all_tasks, namespace=allocation.namespace
+            )
+            click.echo(f"restarted {allocation.name} ({session.shorten_id(allocation.id)})")
+        for allocation in batch:
+            _wait_until_running(session, allocation, task, timeout_s, remaining=len(allocations) - done)
             done += 1
-    click.echo(f"{found.id}: {done} allocation{'' if done == 1 else 's'} restarted")
+    click.echo(f"restarted {done} allocation{'' if done == 1 else 's'} of job {found.id}")
 
 
-def _wait_for(session: Session, before: "AllocationStub", task: str, wait_s: float, *, left: int) -> None:
-    """Until its tasks run again. Raises CliError."""
-    deadline_ns = session.now_ns() + round(wait_s * NS_PER_SECOND)
+def _wait_until_running(
+    session: Session, before: "AllocationStub", task: str, timeout_s: float, *, remaining: int
+) -> None:
+    """Wait until the restarted tasks of an allocation run again. `before` is its state before the restart.
+
+    Raises CliError if the allocation ends or the time is over; `remaining` is the number of unconfirmed allocations.
+    """
+    deadline_ns = session.now_ns() + round(timeout_s * NS_PER_SECOND)
     states = before.task_states or {}
     restarts = {
         name: state.restarts for name, state in states.items() if state.state == "running" and task in ("", name)
     }
     index = 0
     while True:
-        answer = session.client.allocations.read(
+        response = session.client.allocations.read(
             before.id, namespace=before.namespace, index=index, wait_s=POLL_WAIT_S if index else None
         )
-        one, index = answer.value, answer.index
-        now = one.task_states or {}
-        if all(now[name].restarts > count and now[name].state == "running" for name, count in restarts.items()):
+        allocation, index = response.value, response.index
+        current = allocation.task_states or {}
+        if all(current[name].restarts > count and current[name].state == "running" for name, count in restarts.items()):
             return
-        is_over = one.client_status not in ("running", "pending")
-        if is_over or session.now_ns() > deadline_ns:
-            why = f"it is {one.client_status}" if is_over else f"it did not run again within {wait_s:g} s"
+        has_ended = allocation.client_status not in ("running", "pending")
+        if has_ended or session.now_ns() > deadline_ns:
+            reason = f"it is {allocation.client_status}" if has_ended else f"not running again after {timeout_s:g} s"
             raise CliError(
-                f"{one.name} ({session.shorten_id(one.id)}): {why}; {left} of the allocations are not known to be restarted"
+                f"restart of {allocation.name} ({session.shorten_id(allocation.id)}) failed: {reason}; "
+                f"{remaining} allocation{'' if remaining == 1 else 's'} not confirmed as restarted"
             )

@@ -1,4 +1,4 @@
-"""`wharf job tag`: names for versions of a job."""
+"""`wharf job tag`: tags for versions of a job."""
 
 from typing import Final
 
@@ -10,23 +10,23 @@ from wharf.cli.lazy_group import CommandEntry, LazyGroup
 
 MODULE: Final = "wharf.cli.job.tag"
 COMMANDS: Final = {
-    "apply": CommandEntry(MODULE, "apply", "Name a version, the newest if none is told."),
-    "unset": CommandEntry(MODULE, "unset", "Take a name away; the version stays."),
+    "apply": CommandEntry(MODULE, "apply", "Tag a version of a job."),
+    "unset": CommandEntry(MODULE, "unset", "Remove a tag; the version stays."),
 }
 
 
 @click.group(cls=LazyGroup, entries=COMMANDS)
 def tag() -> None:
-    """Name versions of a job, so that they are kept and found."""
+    """Tag versions of a job, so that they are retained."""
 
 
 @click.command(cls=QuietServerCommand)
 @job_argument
-@click.option("--name", required=True, help="How it is called from now on.")
-@click.option("--version", type=click.IntRange(0), help="Which one; without, the newest.")
-@click.option("--description", default="", help="What is about it.")
+@click.option("--name", required=True, help="The tag.")
+@click.option("--version", type=click.IntRange(0), help="The version.  [default: the newest]")
+@click.option("--description", default="", help="A description of the version.")
 def apply(session: Session, job_id: str, name: str, version: int | None, description: str) -> None:
-    """Name a version, the newest if none is told.
+    """Tag a version of a job.
 
     wharf job tag apply --name golden --version 3 web
     """
@@ -37,15 +37,15 @@ def apply(session: Session, job_id: str, name: str, version: int | None, descrip
         version = session.client.jobs.read(found.id, namespace=found.namespace).value.version
     session.client.jobs.tag(found.id, name, version=version, description=description, namespace=found.namespace)
     click.echo(
-        f"version {version} of {found.id} is called {name}; `wharf job revert {found.id} {name}` goes back to it"
+        f"tagged version {version} of job {found.id} as {name}; `wharf job revert {found.id} {name}` returns to it"
     )
 
 
 @click.command(cls=QuietServerCommand)
 @job_argument
-@click.option("--name", required=True, help="Which name.")
+@click.option("--name", required=True, help="The tag.")
 def unset(session: Session, job_id: str, name: str) -> None:
-    """Take a name away; the version stays.
+    """Remove a tag; the version stays.
 
     wharf job tag unset --name golden web
     """
@@ -53,4 +53,4 @@ def unset(session: Session, job_id: str, name: str) -> None:
 
     found = find_job(session, job_id)
     session.client.jobs.untag(found.id, name, namespace=found.namespace)
-    click.echo(f"no version of {found.id} is called {name} any more")
+    click.echo(f"removed tag {name} from job {found.id}")

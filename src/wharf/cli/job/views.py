@@ -1,4 +1,4 @@
-"""The commands that show jobs."""
+"""The commands that show jobs: `status`, `inspect`, `history`, `explain`, `allocs`, `deployments`."""
 
 from typing import TYPE_CHECKING, Final
 
@@ -16,12 +16,13 @@ if TYPE_CHECKING:
     from wharf.contract.wire.jobs.messages import JobStub
 
 MAX_CHILDREN_SHOWN: Final = 5
+"""Children of a periodic or parameterized job that its status lists; keeps the output short."""
 
 
 @click.command(cls=ServerCommand)
 @click.argument("job_id", metavar="[JOB]", required=False, shell_complete=complete_jobs)
-@click.option("--filter", "expression", default="", help='Only jobs that match, as `Status == "running"`.')
-@click.option("--all-allocs", is_flag=True, help="Also those that ended long ago.")
+@click.option("--filter", "expression", default="", help='Only jobs that match, such as `Status == "running"`.')
+@click.option("--all-allocs", is_flag=True, help="Also allocations that were replaced or stopped.")
 def status(session: Session, job_id: str | None, expression: str, all_allocs: bool) -> None:
     """List jobs, or show one.
 
@@ -36,9 +37,9 @@ def status(session: Session, job_id: str | None, expression: str, all_allocs: bo
 
 @click.command(cls=ServerCommand)
 @job_argument
-@click.option("--version", type=click.IntRange(0), help="That of history; without, the newest.")
+@click.option("--version", type=click.IntRange(0), help="A version of `wharf job history`.  [default: the newest]")
 def inspect(session: Session, job_id: str, version: int | None) -> None:
-    """Print a job as servers keep it.
+    """Print a job as JSON.
 
     wharf job inspect web
     """
@@ -51,9 +52,11 @@ def inspect(session: Session, job_id: str, version: int | None) -> None:
         job = session.client.jobs.read(found.id, namespace=found.namespace).value
     else:
         versions = session.client.jobs.versions(found.id, namespace=found.namespace).value.versions
-        matching = [one for one in versions if one.version == version]
+        matching = [job for job in versions if job.version == version]
         if not matching:
-            raise CliError(f"{found.id} has no version {version}; `wharf job history {found.id}` lists them")
+            raise CliError(
+                f"job {found.id} has no version {version}; `wharf job history {found.id}` lists its versions"
+            )
         job = matching[0]
     if session.template:
         session.print_result(job, str)
@@ -63,8 +66,8 @@ def inspect(session: Session, job_id: str, version: int | None) -> None:
 
 @click.command(cls=ServerCommand)
 @job_argument
-@click.option("-p", "--patch", "diffs", is_flag=True, help="What each version changed.")
-@click.option("--version", type=click.IntRange(0), help="Only this one.")
+@click.option("-p", "--patch", "diffs", is_flag=True, help="Show what each version changed.")
+@click.option("--version", type=click.IntRange(0), help="Only this version.")
 def history(session: Session, job_id: str, diffs: bool, version: int | None) -> None:
     """List a job's versions, and what changed between them.
 
@@ -75,32 +78,33 @@ def history(session: Session, job_id: str, diffs: bool, version: int | None) -> 
     from wharf.cli.job.plan import render_job_diff
 
     found = find_job(session, job_id)
-    told = session.client.jobs.versions(found.id, diffs=diffs, namespace=found.namespace).value
-    kept = [job for job in told.versions if version in (None, job.version)]
+    response = session.client.jobs.versions(found.id, diffs=diffs, namespace=found.namespace).value
+    versions = [job for job in response.versions if version in (None, job.version)]
 
-    def text() -> str:
+    def render_text() -> str:
         if not diffs:
             titles = ("Version", "Stable", "Submitted", "Tag", "Description")
-            return render_table(titles, [_version(session, job) for job in kept])
-        changes = {told.versions[at].version: diff for at, diff in enumerate(told.diffs or ())}
+            return render_table(titles, [_build_version_row(session, job) for job in versions])
+        # The server returns the diff of each version from the one before it, in the order of the versions.
+        changes = {response.versions[position].version: diff for position, diff in enumerate(response.diffs or ())}
         lines: list[str] = []
-        for job in kept:
+        for job in versions:
             lines += [f"{render_heading(f'Version {job.version}')}  {style_dim(session.format_time(job.submit_time))}"]
             lines += (
                 [f"  {line}" for line in render_job_diff(changes[job.version], is_full=session.is_verbose)]
                 if job.version in changes
-                else ["  the first"]
+                else ["  the first version"]
             )
             lines.append("")
         return "\n".join(lines).rstrip()
 
-    session.print_result(kept, text)
+    session.print_result(versions, render_text)
 
 
 @click.command(cls=ServerCommand)
 @job_argument
 def explain(session: Session, job_id: str) -> None:
-    """Say where a job's work is, and why the rest of it is nowhere.
+    """Explain where a job runs, and why parts of it are not placed.
 
     wharf job explain web
     """
@@ -114,7 +118,7 @@ def explain(session: Session, job_id: str) -> None:
 
 @click.command(cls=ServerCommand)
 @job_argument
-@click.option("--all", "everything", is_flag=True, help="Also of earlier jobs of that id.")
+@click.option("--all", "everything", is_flag=True, help="Also allocations of earlier jobs with this id.")
 def allocs(session: Session, job_id: str, everything: bool) -> None:
     """List a job's allocations.
 
@@ -129,7 +133,7 @@ def allocs(session: Session, job_id: str, everything: bool) -> None:
 
 @click.command(cls=ServerCommand)
 @job_argument
-@click.option("--all", "everything", is_flag=True, help="Also of earlier jobs of that id.")
+@click.option("--all", "everything", is_flag=True, help="Also deployments of earlier jobs with this id.")
 def deployments(session: Session, job_id: str, everything: bool) -> None:
     """List a job's deployments.
 
@@ -143,51 +147,59 @@ def deployments(session: Session, job_id: str, everything: bool) -> None:
     session.print_result(records, lambda: render_deployments(session, records))
 
 
-# -- what is told
+# -- rendering of `wharf job status JOB`
 
 
 def show_job(session: Session, job_id: str, *, is_all_allocations: bool) -> None:
+    """Print the status of one job."""
     from wharf.cli.common.lookup import find_job
     from wharf.cli.job.progress import fetch_progress
 
     found = find_job(session, job_id)
     job = session.client.jobs.read(found.id, namespace=found.namespace).value
-    sight = fetch_progress(session, found.id, found.namespace, job.version)
+    progress = fetch_progress(session, found.id, found.namespace, job.version)
     if session.is_machine_readable:
-        session.print_result([sight.job], str)
+        session.print_result([progress.job], str)
         return
-    children = _newest_children(session, sight.job)
-    session.print_result(sight, lambda: _job_told(session, found, sight, children, all_allocs=is_all_allocations))
+    children = _list_newest_children(session, progress.job)
+    session.print_result(
+        progress, lambda: _render_job(session, found, progress, children, is_all_allocations=is_all_allocations)
+    )
 
 
-def _newest_children(session: Session, job: "Job") -> "list[JobStub]":
-    """Their ids begin with that of their parent, and how it launches them."""
+def _list_newest_children(session: Session, job: "Job") -> "list[JobStub]":
+    """Return the newest children of a periodic or parameterized job. A child's id begins with `PARENT/periodic-` or
+    `PARENT/dispatch-`.
+    """
     if not job.is_periodic and job.parameterized_job is None:
         return []
-    how = "periodic" if job.is_periodic else "dispatch"
-    launched = session.client.jobs.list(prefix=f"{job.id}/{how}-", namespace=job.namespace).value
-    return sorted(launched, key=lambda one: -one.submit_time)[:MAX_CHILDREN_SHOWN]
+    launch_kind = "periodic" if job.is_periodic else "dispatch"
+    children = session.client.jobs.list(prefix=f"{job.id}/{launch_kind}-", namespace=job.namespace).value
+    return sorted(children, key=lambda child: -child.submit_time)[:MAX_CHILDREN_SHOWN]
 
 
-def _launches_told(session: Session, job: "Job", periodic: "Periodic") -> str:
+def _render_schedule(session: Session, job: "Job", periodic: "Periodic") -> str:
+    """Return the cron expressions of a periodic job and its next launch, or why there is none."""
     from wharf.cli.common.times import format_relative_time, format_utc_time
     from wharf.contract.model.jobs.cron import find_next_time, load_zone
     from wharf.contract.model.times import to_datetime
 
     specs = periodic.specs or (periodic.spec,)
-    said = f"{', '.join(specs)}  {periodic.time_zone}"
+    text = f"{', '.join(specs)}  {periodic.time_zone}"
     if job.stop or not periodic.enabled:
-        return f"{said}\nnothing is launched: it is {'stopped' if job.stop else 'not enabled'}"
+        return f"{text}\nno launches: the job is {'stopped' if job.stop else 'disabled'}"
     now, zone = to_datetime(session.now_ns()), load_zone(periodic.time_zone or "UTC")
-    ahead = [time for spec in specs if (time := find_next_time(spec, now, zone)) is not None]
-    if not ahead:
-        return f"{said}\nnothing is launched any more: its times are over"
-    return f"{said}\nnext  {format_utc_time(min(ahead))}  {format_relative_time(min(ahead), session.now_ns())}"
+    next_times = [time for spec in specs if (time := find_next_time(spec, now, zone)) is not None]
+    if not next_times:
+        return f"{text}\nno more launches: all its times are in the past"
+    next_time = min(next_times)
+    return f"{text}\nnext  {format_utc_time(next_time)}  {format_relative_time(next_time, session.now_ns())}"
 
 
-def _job_told(
-    session: Session, stub: "JobStub", progress: "JobProgress", children: "list[JobStub]", *, all_allocs: bool
+def _render_job(
+    session: Session, stub: "JobStub", progress: "JobProgress", children: "list[JobStub]", *, is_all_allocations: bool
 ) -> str:
+    """Return the status of a job: main fields, then a section each for children, groups, deployment and allocations."""
     from wharf.cli.common.failures import render_unplaced_groups
     from wharf.cli.common.record_tables import render_deployment_groups
     from wharf.cli.common.rendering import colour_state, render_pairs, render_section, render_table
@@ -212,43 +224,56 @@ def _job_told(
     ]
     summary = stub.job_summary.summary if stub.job_summary else {}
     if job.is_periodic and job.periodic is not None:
-        parts.append(render_section("Periodic", _launches_told(session, job, job.periodic)))
+        parts.append(render_section("Periodic", _render_schedule(session, job, job.periodic)))
     counted_children = stub.job_summary.children if stub.job_summary else None
     is_parent = job.is_periodic or job.parameterized_job is not None
     if counted_children is not None and is_parent:
         rows = [(counted_children.pending, counted_children.running, counted_children.dead)]
         parts.append(render_section("Children", render_table(("Pending", "Running", "Dead"), rows)))
     if children:
-        parts.append(render_section("The newest of them", render_jobs(session, children)))
+        parts.append(render_section("Newest children", render_jobs(session, children)))
     if summary and not is_parent:
         titles = ("Group", "Queued", "Starting", "Running", "Complete", "Failed", "Lost", "Unknown")
         counted = [
-            (name, one.queued, one.starting, one.running, one.complete, one.failed, one.lost, one.unknown)
-            for name, one in sorted(summary.items())
-        ]
+            (
+                name, counts.queued, counts.starting, counts.running, counts.complete, counts.failed, counts.lost,
+                counts.unknown,
+            )
+            for name, counts in sorted(summary.items())
+        ]  # fmt: skip
         parts.append(
             render_section("Groups", render_table(titles, counted, optional_columns=("Unknown", "Lost", "Queued")))
         )
     if progress.unplaced:
         parts.append(
-            render_section("Not placed, until there is room", "\n".join(render_unplaced_groups(progress.unplaced)))
+            render_section("Not placed, waiting for capacity", "\n".join(render_unplaced_groups(progress.unplaced)))
         )
     if progress.deployment is not None:
-        one = progress.deployment
-        said = f"{session.shorten_id(one.id)}  {colour_state(one.status)}  {one.status_description}\n{render_deployment_groups(session, one)}"
-        parts.append(render_section("Latest deployment", said))
-    records = [one for one in progress.allocations if all_allocs or not _is_long_over(one)]
+        deployment = progress.deployment
+        parts.append(
+            render_section(
+                "Latest deployment",
+                f"{session.shorten_id(deployment.id)}  {colour_state(deployment.status)}  "
+                f"{deployment.status_description}\n{render_deployment_groups(session, deployment)}",
+            )
+        )
+    records = [
+        allocation for allocation in progress.allocations if is_all_allocations or not _is_superseded(allocation)
+    ]
     if records:
         parts.append(render_section("Allocations", render_allocations(session, records)))
     return "\n".join(parts)
 
 
-def _is_long_over(one: "AllocationStub") -> bool:
-    """Nobody misses it: it was replaced, or stopped in good order."""
-    return bool(one.next_allocation) or (one.desired_status != "run" and one.client_status == "complete")
+def _is_superseded(allocation: "AllocationStub") -> bool:
+    """Return whether an allocation was replaced, or stopped as desired, so that the status need not list it."""
+    return bool(allocation.next_allocation) or (
+        allocation.desired_status != "run" and allocation.client_status == "complete"
+    )
 
 
-def _version(session: Session, job: "Job") -> tuple[object, ...]:
+def _build_version_row(session: Session, job: "Job") -> tuple[object, ...]:
+
     tag = job.version_tag
     return (
         job.version,

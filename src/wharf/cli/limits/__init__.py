@@ -1,1 +1,1 @@
-"""."""
+"""Commands of the rate limiter: `wharf gateway` and `wharf limits …`."""

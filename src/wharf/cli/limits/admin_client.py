@@ -1,4 +1,7 @@
-"""How commands ask a limiter that runs: over its Unix socket, or its port on this machine; each question once."""
+"""Requests to the admin endpoint of a running limiter, over its Unix socket or its port, and options for that.
+
+A folder as address means the limiters of all processes with a socket in it. Requests are not repeated on failure.
+"""
 
 import contextlib
 import getpass
@@ -14,22 +17,26 @@ from urllib.parse import urlsplit
 import click
 
 from wharf.cli.common.errors import CliError
+from wharf.cli.common.options import RenamedOption
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 DEFAULT_SOCKET: Final = ".wharf/limits/admin.sock"
 RESPONSE_TIMEOUT_S: Final = 30.0
+"""How long a limiter may take to reply."""
 TOKEN_FILE_VARIABLE: Final = "WHARF_LIMITS_TOKEN_FILE"
 
 
 class AdminUrl(str):
-    """The address of a limiter's port for operators, as `http://127.0.0.1:9090`."""
+    """The URL of a limiter's admin port, such as `http://127.0.0.1:9090`."""
 
 
 AdminAddress = Path | AdminUrl
 
 
-class _WhereType(click.ParamType[AdminAddress]):
+class _AdminAddressType(click.ParamType[AdminAddress]):
+    """The type of `--admin-address`: a URL becomes an AdminUrl, anything else a path."""
+
     name = "path"
 
     def convert(self, value: Any, _param: click.Parameter | None, _context: click.Context | None) -> AdminAddress:
@@ -38,7 +45,9 @@ class _WhereType(click.ParamType[AdminAddress]):
         return AdminUrl(value) if value.startswith("http://") else Path(value)
 
 
-class _Connection(http.client.HTTPConnection):
+class _UnixConnection(http.client.HTTPConnection):
+    """An HTTP connection over a Unix socket."""
+
     def __init__(self, path: Path) -> None:
         super().__init__("limits", timeout=RESPONSE_TIMEOUT_S)
         self._path = path
@@ -50,15 +59,18 @@ class _Connection(http.client.HTTPConnection):
 
 
 def socket_option(command: F) -> F:
+    """Add the option `--admin-address` (parameter `path`) to a command."""
     return click.option(
-        "--socket",
+        "--admin-address",
         "path",
-        type=_WhereType(),
+        cls=RenamedOption,
+        former_names=["--socket"],
+        type=_AdminAddressType(),
         default=DEFAULT_SOCKET,
         envvar="WHARF_LIMITS_SOCKET",
         show_default=True,
-        help="Where the limiter listens for operators. In a folder, such as an agent's data folder, all are asked. "
-        f"Over a port: http://127.0.0.1:port, with {TOKEN_FILE_VARIABLE} naming the file of its token.",
+        help="Admin socket of the limiter. A folder, such as an agent's data folder, stands for all sockets in it; "
+        f"http://127.0.0.1:port for an admin port, with the file of its token in {TOKEN_FILE_VARIABLE}.",
     )(command)
 
 
@@ -67,48 +79,54 @@ def json_option(command: F) -> F:
 
 
 def reason_option(command: F) -> F:
-    return click.option("--reason", default="", help="Why, for the audit log.")(command)
+    return click.option("--reason", default="", help="Reason, for the audit log.")(command)
 
 
 def duration_option(default: str | None = None) -> Callable[[F], F]:
+    """Return a decorator that adds the option `--duration`; it is required unless there is a default."""
+
     def add(command: F) -> F:
         return click.option(
-            "--for",
-            "length",
+            "--duration",
+            "duration",
+            cls=RenamedOption,
+            former_names=["--for"],
             default=default,
             required=default is None,
             show_default=default is not None,
-            help="How long, as 10m or 2h.",
+            help="Duration, such as 10m or 2h.",
         )(command)
 
     return add
 
 
 def parse_duration_ms(duration: str) -> int:
+    """Return a duration such as `10m` in milliseconds. Raises click.BadParameter."""
     from wharf.limits.rules.values import DURATION, InvalidValue
 
     try:
         return int(DURATION.read(duration))
     except InvalidValue as problem:
-        raise click.BadParameter(str(problem), param_hint="--for") from None
+        raise click.BadParameter(str(problem), param_hint="--duration") from None
 
 
 def parse_time_ms(text: str) -> int:
+    """Return a time of `--until`, which must have a UTC offset, as Unix milliseconds. Raises click.BadParameter."""
     from wharf.cli.common.times import parse_time
 
     try:
-        moment = parse_time(text)
+        time = parse_time(text)
     except ValueError:
-        moment = None
-    if moment is None or moment.tzinfo is None:
+        time = None
+    if time is None or time.tzinfo is None:
         raise click.BadParameter(
-            f"{text!r} is no moment: write it with its offset, as 2027-01-31T12:00:00Z", param_hint="--until"
+            f'expected a time with its UTC offset such as 2027-01-31T12:00:00Z, got "{text}"', param_hint="--until"
         )
-    return int(moment.timestamp() * 1_000)
+    return int(time.timestamp() * 1_000)
 
 
 def parse_since(text: str) -> str:
-    """The moment that is meant by a date, or by a length before now."""
+    """Return the time of `--since` as the API has it; the text is a time or a duration before now."""
     from wharf.cli.common.times import format_utc_time, parse_time
     from wharf.limits.rules.values import DURATION, InvalidValue
     from wharf.world import RealWorld
@@ -119,12 +137,12 @@ def parse_since(text: str) -> str:
         return parse_time(text).isoformat()
     except ValueError:
         raise click.BadParameter(
-            f"{text!r} is neither a moment, as 2027-01-31T12:00:00Z, nor a length, as 1h", param_hint="--since"
+            f'expected a time such as 2027-01-31T12:00:00Z or a duration such as 1h, got "{text}"', param_hint="--since"
         ) from None
 
 
 def list_admin_addresses(address: AdminAddress) -> list[AdminAddress]:
-    """The limiters that are meant: those of all processes, where a folder is named."""
+    """Return the address, or those of all admin sockets if it is a folder. Raises CliError if the folder has none."""
     if isinstance(address, AdminUrl) or not address.is_dir():
         return [address]
     found = sorted(
@@ -132,106 +150,113 @@ def list_admin_addresses(address: AdminAddress) -> list[AdminAddress]:
     )
     if not found:
         raise CliError(
-            f"no limiter listens in {address}: name its socket, or the data folder of an agent with limits.enabled"
+            f"no limiter listens in {address}: give its socket, or the data folder of an agent with limits.enabled"
         )
     return [*found]
 
 
 def query_limiter(address: AdminAddress, target: str) -> Any:
-    """The first that can tell."""
-    *others, last = list_admin_addresses(address)
-    for each in others:
+    """Send a GET request to the first limiter of the address that replies without an error; return the JSON reply."""
+    *first_addresses, last = list_admin_addresses(address)
+    for candidate in first_addresses:
         with contextlib.suppress(CliError):
-            return _exchange(each, "GET", target, None)
-    return _exchange(last, "GET", target, None)
+            return _request_json(candidate, "GET", target, None)
+    return _request_json(last, "GET", target, None)
 
 
 def query_all_limiters(address: AdminAddress, target: str) -> list[Any]:
-    return [_exchange(each, "GET", target, None) for each in list_admin_addresses(address)]
+    return [_request_json(each_address, "GET", target, None) for each_address in list_admin_addresses(address)]
 
 
-def post_action(address: AdminAddress, target: str, **facts: object) -> Any:
-    """Do something, in the name of who runs the command."""
-    # What holds for all processes, the one that hears of it leaves where the others look.
-    return _exchange(list_admin_addresses(address)[0], "POST", target, _act_of(facts))
+def post_action(address: AdminAddress, target: str, **fields: object) -> Any:
+    """Send an action with its JSON fields and the user's name to one limiter, which shares it with the other processes."""
+    return _request_json(list_admin_addresses(address)[0], "POST", target, _build_action_body(fields))
 
 
-def post_action_to_all(address: AdminAddress, target: str, **facts: object) -> list[Any]:
-    """Do what each process does for itself."""
-    return [_exchange(each, "POST", target, _act_of(facts)) for each in list_admin_addresses(address)]
+def post_action_to_all(address: AdminAddress, target: str, **fields: object) -> list[Any]:
+    """Send an action that concerns only the process that receives it to every limiter of the address."""
+    body = _build_action_body(fields)
+    return [_request_json(each_address, "POST", target, body) for each_address in list_admin_addresses(address)]
 
 
-def _act_of(facts: Mapping[str, object]) -> str:
-    return json.dumps({"by": getpass.getuser(), **{name: value for name, value in facts.items() if value is not None}})
+def _build_action_body(fields: Mapping[str, object]) -> str:
+    """Return the JSON body of an action: the user's name and the fields that are not None."""
+    return json.dumps({"by": getpass.getuser(), **{name: value for name, value in fields.items() if value is not None}})
 
 
 def query_text(address: AdminAddress, target: str) -> str:
-    return _ask_text(list_admin_addresses(address)[0], target)
+    return _request_text(list_admin_addresses(address)[0], target)
 
 
 def query_text_of_all(address: AdminAddress, target: str) -> dict[str, str]:
-    """What each process says, by its name."""
+    """Return the text reply of each limiter, by the name of its process."""
     return {
-        str(each).rpartition("/")[2].removesuffix(".sock"): _ask_text(each, target)
-        for each in list_admin_addresses(address)
+        str(each_address).rpartition("/")[2].removesuffix(".sock"): _request_text(each_address, target)
+        for each_address in list_admin_addresses(address)
     }
 
 
-def _ask_text(path: AdminAddress, target: str) -> str:
-    status, told = _send(path, "GET", target, None)
+def _request_text(address: AdminAddress, target: str) -> str:
+    """Send a GET request and return the text reply. Raises CliError with the limiter's message."""
+    status, content = _send(address, "GET", target, None)
     if status != 200:
-        raise CliError(json.loads(told)["message"])
-    return told.decode()
+        raise CliError(json.loads(content)["message"])
+    return content.decode()
 
 
-def _exchange(path: AdminAddress, method: str, target: str, body: str | None) -> Any:
-    status, told = _send(path, method, target, body)
-    found = json.loads(told)
+def _request_json(address: AdminAddress, method: str, target: str, body: str | None) -> Any:
+    """Send a request and return the JSON reply. Raises CliError with the limiter's message."""
+    status, content = _send(address, method, target, body)
+    reply = json.loads(content)
     if status != 200:
-        raise CliError(found["message"])
-    return found
+        raise CliError(reply["message"])
+    return reply
 
 
-def _send(path: AdminAddress, method: str, target: str, body: str | None) -> tuple[int, bytes]:
+def _send(address: AdminAddress, method: str, target: str, body: str | None) -> tuple[int, bytes]:
+    """Send one HTTP request and return status and content. Raises CliError if no limiter replies."""
     connection: http.client.HTTPConnection
     headers: dict[str, str] = {}
-    if isinstance(path, AdminUrl):
-        connection, headers = _connection_to(path)
+    if isinstance(address, AdminUrl):
+        connection, headers = _prepare_port_connection(address)
     else:
-        connection = _Connection(path)
+        connection = _UnixConnection(address)
     try:
         connection.request(method, target, body, headers)
         reply = connection.getresponse()
         return reply.status, reply.read()
     except (FileNotFoundError, ConnectionRefusedError):
         raise CliError(
-            f"no limiter listens at {path}: start `wharf gateway`, or name its socket with --socket"
+            f"no limiter listens at {address}: start `wharf gateway`, or give its socket with --admin-address"
         ) from None
     except (OSError, http.client.HTTPException) as problem:
-        raise CliError(f"the limiter at {path} cannot be asked: {problem}") from None
+        raise CliError(f"no reply from the limiter at {address}: {problem}") from None
     finally:
         connection.close()
 
 
-def _connection_to(port: AdminUrl) -> tuple[http.client.HTTPConnection, dict[str, str]]:
-    """A connection, and what is shown there. The token is only read from a file: others see the words of a command."""
+def _prepare_port_connection(url: AdminUrl) -> tuple[http.client.HTTPConnection, dict[str, str]]:
+    """Return an unopened connection to an admin port and the headers with its token. Raises CliError.
+
+    The token is read from a file only, because other users can see the arguments of a command.
+    """
     file = os.environ.get(TOKEN_FILE_VARIABLE, "")
     if not file:
         raise CliError(
-            f"{port} needs the limiter's token: set {TOKEN_FILE_VARIABLE} to the file that `admin_token_file` names"
+            f"{url} requires the limiter's token: set {TOKEN_FILE_VARIABLE} to the file that `admin_token_file` names"
         )
     try:
         token = Path(file).read_text("ascii").strip()
     except (OSError, UnicodeDecodeError) as problem:
-        raise CliError(f"{file} cannot be read: {getattr(problem, 'strerror', None) or problem}") from None
-    address = urlsplit(port)
+        raise CliError(f"cannot read {file}: {getattr(problem, 'strerror', None) or problem}") from None
+    parts = urlsplit(url)
     try:
-        host, number = address.hostname, address.port
+        host, port = parts.hostname, parts.port
     except ValueError:
-        host = number = None
-    if host is None or number is None:
-        raise CliError(f"{port} is no address: write http://127.0.0.1:port")
-    connection = http.client.HTTPConnection(host, number, timeout=RESPONSE_TIMEOUT_S)
+        host = port = None
+    if host is None or port is None:
+        raise CliError(f"invalid address {url}: expected http://127.0.0.1:port")
+    connection = http.client.HTTPConnection(host, port, timeout=RESPONSE_TIMEOUT_S)
     return connection, {"Authorization": f"Bearer {token}"}
 
 

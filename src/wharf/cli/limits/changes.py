@@ -1,10 +1,11 @@
-"""`wharf limits` that changes something: each act is audited by the limiter, with who and why."""
+"""The commands of `wharf limits` that change a running limiter. It writes each change to its audit log, with the reason."""
 
 import json
 from pathlib import Path
 
 import click
 
+from wharf.cli.common.options import RenamedOption
 from wharf.cli.limits.admin_client import (
     AdminAddress,
     duration_option,
@@ -22,10 +23,10 @@ from wharf.cli.limits.admin_client import (
 
 @click.command
 @click.argument("caller")
-@click.option("--resource", default="core", show_default=True, help="Of which bucket.")
-@click.option("--amount", type=click.IntRange(1), required=True, help="How much more in a window.")
-@click.option("--for", "length", help="How long, as 10m or 2h.")
-@click.option("--until", help="Until when, as 2027-01-31T12:00:00Z; in the place of --for.")
+@click.option("--resource", default="core", show_default=True, help="The bucket.")
+@click.option("--amount", type=click.IntRange(1), required=True, help="How many more requests in each window.")
+@click.option("--duration", cls=RenamedOption, former_names=["--for"], help="Duration, such as 10m or 2h.")
+@click.option("--until", help="End, such as 2027-01-31T12:00:00Z, instead of --duration.")
 @reason_option
 @socket_option
 @json_option
@@ -33,36 +34,36 @@ def grant(
     caller: str,
     resource: str,
     amount: int,
-    length: str | None,
+    duration: str | None,
     until: str | None,
     reason: str,
     path: AdminAddress,
     as_json: bool,
 ) -> None:
-    """Give a caller more of a resource, for a time.
+    """Increase the limit of a caller for a time.
 
-    It holds from the next request on, and ends by itself.
+    The grant applies from the next request on and expires by itself.
     """
-    if (length is None) is (until is None):
-        raise click.UsageError("Say when it ends: either --for or --until.")
-    end = {"until_ms": parse_time_ms(until)} if until is not None else {"for_ms": parse_duration_ms(length or "")}
-    found = post_action(path, "/grant", caller=caller, resource=resource, amount=amount, reason=reason, **end)
+    if (duration is None) is (until is None):
+        raise click.UsageError("give either --duration or --until")
+    end = {"until_ms": parse_time_ms(until)} if until is not None else {"for_ms": parse_duration_ms(duration or "")}
+    reply = post_action(path, "/grant", caller=caller, resource=resource, amount=amount, reason=reason, **end)
     if as_json:
-        print_json(found)
+        print_json(reply)
     else:
-        when = f"until {until}" if until is not None else f"for {length}"
-        click.echo(f"{found['owner']} may use {amount} more of {resource} {when}")
+        period = f"until {until}" if until is not None else f"for {duration}"
+        click.echo(f"granted {reply['owner']} {amount} more of {resource} {period}")
 
 
 @click.command
 @click.argument("caller")
-@click.option("--resource", help="Of which bucket.  [default: all]")
+@click.option("--resource", help="Only the grant of this bucket.  [default: all]")
 @reason_option
 @socket_option
 def revoke(caller: str, resource: str | None, reason: str, path: AdminAddress) -> None:
-    """End a grant now."""
-    for ended in post_action(path, "/revoke", caller=caller, resource=resource, reason=reason):
-        click.echo(f"{ended['owner']} no longer has {ended['amount']} more of {ended['resource']}")
+    """End the grants of a caller."""
+    for grant in post_action(path, "/revoke", caller=caller, resource=resource, reason=reason):
+        click.echo(f"revoked from {grant['owner']}: {grant['amount']} more of {grant['resource']}")
 
 
 @click.command
@@ -71,9 +72,9 @@ def revoke(caller: str, resource: str | None, reason: str, path: AdminAddress) -
 @reason_option
 @socket_option
 def reset(caller: str, rule: str | None, reason: str, path: AdminAddress) -> None:
-    """Start the counters of a caller again."""
+    """Set the counters of a caller to 0."""
     names = post_action(path, "/reset", caller=caller, rule=rule, reason=reason)
-    click.echo(f"{caller} begins anew: {', '.join(names)}")
+    click.echo(f"reset the counters of {caller}: {', '.join(names)}")
 
 
 @click.command
@@ -81,13 +82,13 @@ def reset(caller: str, rule: str | None, reason: str, path: AdminAddress) -> Non
 @duration_option("10m")
 @reason_option
 @socket_option
-def ban(subject: str, length: str, reason: str, path: AdminAddress) -> None:
-    """Refuse an app, a token or an address for a time.
+def ban(subject: str, duration: str, reason: str, path: AdminAddress) -> None:
+    """Refuse all requests of an app, token or address for a time.
 
-    SUBJECT is app:7, address:192.0.2.7 or token:…, as `wharf limits show` names it.
+    SUBJECT is app:7, address:192.0.2.7 or token:…, as `wharf limits show` prints it.
     """
-    post_action(path, "/ban", subject=subject, for_ms=parse_duration_ms(length), reason=reason)
-    click.echo(f"{subject} is banned for {length}")
+    post_action(path, "/ban", subject=subject, for_ms=parse_duration_ms(duration), reason=reason)
+    click.echo(f"banned {subject} for {duration}")
 
 
 @click.command
@@ -97,41 +98,41 @@ def ban(subject: str, length: str, reason: str, path: AdminAddress) -> None:
 def unban(subject: str, reason: str, path: AdminAddress) -> None:
     """End a ban."""
     post_action(path, "/ban", subject=subject, for_ms=0, reason=reason)
-    click.echo(f"{subject} is not banned")
+    click.echo(f"lifted the ban of {subject}")
 
 
 @click.command
 @duration_option()
 @reason_option
 @socket_option
-def off(length: str, reason: str, path: AdminAddress) -> None:
-    """Switch all limits off for a time.
+def disable(duration: str, reason: str, path: AdminAddress) -> None:
+    """Disable all limits for a time.
 
-    Requests pass uncounted and without limits in their headers. Limits are on again by themselves.
+    Requests pass without being counted and without rate limit headers. The limits are enabled again after the time.
     """
-    post_action(path, "/off", for_ms=parse_duration_ms(length), reason=reason)
-    click.echo(f"limits are off for {length}; `wharf limits on` ends that")
+    post_action(path, "/off", for_ms=parse_duration_ms(duration), reason=reason)
+    click.echo(f"limits disabled for {duration}; `wharf limits enable` enables them now")
 
 
 @click.command
 @reason_option
 @socket_option
-def on(reason: str, path: AdminAddress) -> None:
-    """Switch limits on again."""
+def enable(reason: str, path: AdminAddress) -> None:
+    """Enable limits again, before the time of `disable` is over."""
     post_action(path, "/off", for_ms=0, reason=reason)
-    click.echo("limits are on")
+    click.echo("limits enabled")
 
 
 @click.command
 @socket_option
 def reload(path: AdminAddress) -> None:
-    """Read rules and directory again."""
-    said: list[str] = []
-    for found in post_action_to_all(path, "/reload"):
-        for name, problem in found["refused"].items():
-            said.append(f"{name} is not used; what was in force before goes on:\n{problem}")
-        said.append(f"{len(found['rules'])} rules are in force ({found['hash']})")
-    for line in dict.fromkeys(said):  # Where all processes agree it is said once.
+    """Read the rules and the directory of users again."""
+    lines: list[str] = []
+    for reply in post_action_to_all(path, "/reload"):
+        for name, problem in reply["refused"].items():
+            lines.append(f"{name} rejected; the previous version stays in force:\n{problem}")
+        lines.append(f"{len(reply['rules'])} rules in force ({reply['hash']})")
+    for line in dict.fromkeys(lines):  # Processes that agree are reported once.
         click.echo(line)
 
 
@@ -140,7 +141,7 @@ def reload(path: AdminAddress) -> None:
 def export(path: AdminAddress) -> None:
     """Print grants, bans and counters as JSON.
 
-    Counters on Redis are not among them: they stay where they are.
+    Counters in Redis are not included: they survive a restart of the limiter.
     """
     print_json(query_limiter(path, "/export"))
 
@@ -150,27 +151,27 @@ def export(path: AdminAddress) -> None:
 @reason_option
 @socket_option
 def import_state(file: Path, reason: str, path: AdminAddress) -> None:
-    """Put in what was exported.
+    """Import what `wharf limits export` printed.
 
-    Grants are added. Counters and bans take the place of those with the same name.
+    Grants are added. Counters and bans replace those with the same name.
     """
     try:
-        told = json.loads(file.read_text("utf-8"))
+        exported = json.loads(file.read_text("utf-8"))
     except (OSError, json.JSONDecodeError, UnicodeDecodeError) as problem:
-        raise click.ClickException(f"{file} is no export: {problem}") from None
-    found = post_action(path, "/import", told=told, reason=reason)
-    click.echo(f"{found['grants']} grants, {found['bans']} bans and {found['counters']} counters were put in")
+        raise click.ClickException(f"cannot import {file}: {problem}") from None
+    reply = post_action(path, "/import", told=exported, reason=reason)
+    click.echo(f"imported {reply['grants']} grants, {reply['bans']} bans and {reply['counters']} counters")
 
 
-@click.command
-@click.argument("what", type=click.Choice(("store-down",)))
+@click.command("simulate-outage")
+@click.argument("target", metavar="store", type=click.Choice(("store", "store-down")))  # store-down: the former name.
 @duration_option("30s")
 @reason_option
 @socket_option
-def drill(what: str, length: str, reason: str, path: AdminAddress) -> None:
-    """Try how it is when the store is away.
+def simulate_outage(target: str, duration: str, reason: str, path: AdminAddress) -> None:  # noqa: ARG001  # One choice.
+    """Simulate an outage of the store of counters, to see how requests are answered meanwhile.
 
-    Requests are answered as each rule's `on_store_loss` says, until the time is over.
+    Until the time is over, the limiter decides as each rule's `on_store_loss` says.
     """
-    post_action_to_all(path, "/drill", what=what, for_ms=parse_duration_ms(length), reason=reason)
-    click.echo(f"{what} for {length}: `wharf limits metrics` shows what is decided meanwhile")
+    post_action_to_all(path, "/drill", what="store-down", for_ms=parse_duration_ms(duration), reason=reason)
+    click.echo(f"simulating a store outage for {duration}; `wharf limits metrics` shows the decisions")

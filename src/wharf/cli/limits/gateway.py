@@ -1,29 +1,35 @@
-"""`wharf gateway`: limits in front of a service that knows nothing of them.
-
-`wharf limits demo`: limits at work, on this machine, within a minute.
-"""
+"""`wharf gateway`, a rate limiting proxy for an HTTP service, and `wharf limits demo`, a demonstration of it."""
 
 import asyncio
 from pathlib import Path
 
 import click
 
+from wharf.cli.common.options import RenamedOption
+
 
 @click.command
-@click.option("--upstream", help="The service behind it, such as http://127.0.0.1:3000.")
-@click.option("--port", type=click.IntRange(0, 65_535), help="Where it listens.  [default: 8080, or as the file says]")
-@click.option("--host", help="The address that it listens on.  [default: 127.0.0.1, or as the file says]")
+@click.option("--upstream", help="URL of the service, such as http://127.0.0.1:3000.")
+@click.option("--port", type=click.IntRange(0, 65_535), help="Port to listen on.  [default: 8080, or that of the file]")
+@click.option("--host", help="Address to listen on.  [default: 127.0.0.1, or that of the file]")
 @click.option(
     "--config",
     "file",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="The file that sets it up (docs/limits.md).",
+    help="Configuration file (docs/limits.md).",
 )
-@click.option("--data", type=click.Path(path_type=Path, file_okay=False), help="Where counters and logs are kept.")
+@click.option(
+    "--data-dir",
+    "data",
+    cls=RenamedOption,
+    former_names=["--data"],
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Folder for counters and logs.",
+)
 def gateway(upstream: str | None, port: int | None, host: str | None, file: Path | None, data: Path | None) -> None:
-    """Put limits in front of an HTTP service.
+    """Run a rate limiting proxy for an HTTP service.
 
-    Without --config it has the limits of a code hosting service, counts in memory, and knows no credentials.
+    Without --config it applies the limits of a code hosting service, counts in memory and knows no credentials.
     """
     import msgspec
     import uvloop
@@ -39,29 +45,42 @@ def gateway(upstream: str | None, port: int | None, host: str | None, file: Path
     logs.apply(LogConfiguration())
     try:
         settings = load_settings(file) if file is not None else LimiterSettings()
-        told = settings.gateway
-        service = told.upstream if upstream is None else read_upstream(upstream)
+        gateway_settings = settings.gateway
+        service = gateway_settings.upstream if upstream is None else read_upstream(upstream)
         if service is None:
-            raise click.UsageError("say which service stands behind it: --upstream http://127.0.0.1:3000")
-        told = msgspec.structs.replace(
-            told, port=told.port if port is None else port, host=told.host if host is None else host
+            raise click.UsageError("missing service: give its URL with --upstream, such as http://127.0.0.1:3000")
+        gateway_settings = msgspec.structs.replace(
+            gateway_settings,
+            port=gateway_settings.port if port is None else port,
+            host=gateway_settings.host if host is None else host,
         )
-        settings = msgspec.structs.replace(settings, gateway=told)
+        settings = msgspec.structs.replace(settings, gateway=gateway_settings)
         if data is not None:
             settings = msgspec.structs.replace(settings, data_folder=data)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(run_gateway(settings, service, RealWorld(), print_line=click.echo))
-    except (LimiterStartError, InvalidUpstream, GatewayStartError) as refused:
-        raise click.ClickException(str(refused)) from refused
+    except (LimiterStartError, InvalidUpstream, GatewayStartError) as error:
+        raise click.ClickException(str(error)) from error
     finally:
         logs.close()
 
 
 @click.command
-@click.option("--seconds", type=click.FloatRange(0.1, 3_600), default=60.0, show_default=True, help="How long it runs.")
-@click.option("--port", type=click.IntRange(0, 65_535), default=0, help="Where the gateway listens.  [default: any]")
+@click.option(
+    "--duration",
+    "seconds",
+    cls=RenamedOption,
+    former_names=["--seconds"],
+    type=click.FloatRange(0.1, 3_600),
+    default=60.0,
+    show_default=True,
+    help="How long it runs, in seconds.",
+)
+@click.option(
+    "--port", type=click.IntRange(0, 65_535), default=0, help="Port of the gateway.  [default: any free port]"
+)
 def demo(seconds: float, port: int) -> None:
-    """See limits at work: a small service, a gateway and some callers."""
+    """Show limits at work: a small service, a gateway and some callers."""
     import signal
     import tempfile
     from pathlib import Path
@@ -77,17 +96,17 @@ def demo(seconds: float, port: int) -> None:
     logs.apply(LogConfiguration(level=LogLevel.ERROR))
 
     async def run(folder: Path) -> None:
-        until = asyncio.Event()
+        stop_event = asyncio.Event()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, until.set)
-        await run_demo(folder, RealWorld(), seconds=seconds, port=port, print_line=click.echo, stop_event=until)
+            loop.add_signal_handler(number, stop_event.set)
+        await run_demo(folder, RealWorld(), seconds=seconds, port=port, print_line=click.echo, stop_event=stop_event)
 
     with tempfile.TemporaryDirectory(prefix="wharf-limits-") as name:
         try:
             asyncio.run(run(Path(name)))
-        except LimiterStartError as refused:
-            raise click.ClickException(f"the demonstration cannot start: {refused}") from None
+        except LimiterStartError as error:
+            raise click.ClickException(f"cannot start the demonstration: {error}") from None
         except OSError as problem:
             raise click.ClickException(explain_listen_error(problem, "127.0.0.1", port)) from None
         finally:

@@ -1,4 +1,4 @@
-"""`wharf limits`: rules are checked, and a limiter that runs is looked at and told what to do."""
+"""The command group `wharf limits`: check rules, show what a running limiter counts and decides, and change it."""
 
 import re
 from pathlib import Path
@@ -7,6 +7,7 @@ from urllib.parse import quote
 
 import click
 
+from wharf.cli.common.options import RenamedOption
 from wharf.cli.lazy_group import CommandEntry, LazyGroup
 from wharf.cli.limits.admin_client import (
     AdminAddress,
@@ -17,50 +18,64 @@ from wharf.cli.limits.admin_client import (
     socket_option,
 )
 
-_SAMPLE = re.compile(r"([a-z_]+)(?:\{(.*)\})? (\S+)")
+_METRIC_SAMPLE = re.compile(r"([a-z_]+)(?:\{(.*)\})? (\S+)")
+CHANGES_MODULE = "wharf.cli.limits.changes"
+MODULE = "wharf.cli.limits.group"
 COMMANDS = {
     "demo": CommandEntry(
-        "wharf.cli.limits.gateway", "demo", "See limits at work: a small service, a gateway and some callers."
+        "wharf.cli.limits.gateway", "demo", "Show limits at work: a small service, a gateway and some callers."
     ),
-    "simulate": CommandEntry("wharf.cli.limits.simulate", "simulate", "Show whom rules would have refused."),
-    "lint": CommandEntry("wharf.cli.limits.group", "lint", "Look for mistakes in a rules file."),
-    "top": CommandEntry("wharf.cli.limits.group", "top", "Show who asks most, and who is refused."),
-    "show": CommandEntry("wharf.cli.limits.group", "show", "Show the counters of a caller."),
-    "why": CommandEntry("wharf.cli.limits.group", "why", "Say why a request was refused, or admitted."),
-    "rules": CommandEntry(
-        "wharf.cli.limits.group", "rules", "Show the rules in force, with the lines that they stand in."
+    "simulate": CommandEntry(
+        "wharf.cli.limits.simulate", "simulate", "Show which requests of access logs the rules would have refused."
     ),
-    "activity": CommandEntry(
-        "wharf.cli.limits.group", "activity", "Show what was asked in the name of an organization."
-    ),
-    "metrics": CommandEntry("wharf.cli.limits.group", "metrics", "Print metrics, in the text form of Prometheus."),
-    "grant": CommandEntry("wharf.cli.limits.changes", "grant", "Give a caller more of a resource, for a time."),
-    "revoke": CommandEntry("wharf.cli.limits.changes", "revoke", "End a grant now."),
-    "reset": CommandEntry("wharf.cli.limits.changes", "reset", "Start the counters of a caller again."),
-    "ban": CommandEntry("wharf.cli.limits.changes", "ban", "Refuse an app, a token or an address for a time."),
-    "unban": CommandEntry("wharf.cli.limits.changes", "unban", "End a ban."),
-    "off": CommandEntry("wharf.cli.limits.changes", "off", "Switch all limits off for a time."),
-    "on": CommandEntry("wharf.cli.limits.changes", "on", "Switch limits on again."),
-    "reload": CommandEntry("wharf.cli.limits.changes", "reload", "Read rules and directory again."),
-    "export": CommandEntry("wharf.cli.limits.changes", "export", "Print grants, bans and counters as JSON."),
-    "import": CommandEntry("wharf.cli.limits.changes", "import_state", "Put in what was exported."),
-    "drill": CommandEntry("wharf.cli.limits.changes", "drill", "Try how it is when the store is away."),
+    "lint": CommandEntry(MODULE, "lint", "Check a rules file for mistakes."),
+    "top": CommandEntry(MODULE, "top", "Show the callers with the most requests, and how many were refused."),
+    "show": CommandEntry(MODULE, "show", "Show the counters of a caller."),
+    "explain": CommandEntry(MODULE, "explain", "Explain why a request was refused or admitted."),
+    "rules": CommandEntry(MODULE, "rules", "Show the rules in force, with file and line."),
+    "activity": CommandEntry(MODULE, "activity", "Show the API requests of an organization's members and apps."),
+    "metrics": CommandEntry(MODULE, "metrics", "Print metrics in the text format of Prometheus."),
+    "grant": CommandEntry(CHANGES_MODULE, "grant", "Increase the limit of a caller for a time."),
+    "revoke": CommandEntry(CHANGES_MODULE, "revoke", "End the grants of a caller."),
+    "reset": CommandEntry(CHANGES_MODULE, "reset", "Set the counters of a caller to 0."),
+    "ban": CommandEntry(CHANGES_MODULE, "ban", "Refuse all requests of an app, token or address for a time."),
+    "unban": CommandEntry(CHANGES_MODULE, "unban", "End a ban."),
+    "disable": CommandEntry(CHANGES_MODULE, "disable", "Disable all limits for a time."),
+    "enable": CommandEntry(CHANGES_MODULE, "enable", "Enable limits again."),
+    "reload": CommandEntry(CHANGES_MODULE, "reload", "Read the rules and the directory of users again."),
+    "export": CommandEntry(CHANGES_MODULE, "export", "Print grants, bans and counters as JSON."),
+    "import": CommandEntry(CHANGES_MODULE, "import_state", "Import what `wharf limits export` printed."),
+    "simulate-outage": CommandEntry(CHANGES_MODULE, "simulate_outage", "Simulate an outage of the store of counters."),
 }
+FORMER_NAMES = {
+    "why": CommandEntry(MODULE, "explain", "wharf limits explain"),
+    "off": CommandEntry(CHANGES_MODULE, "disable", "wharf limits disable"),
+    "on": CommandEntry(CHANGES_MODULE, "enable", "wharf limits enable"),
+    "drill": CommandEntry(CHANGES_MODULE, "simulate_outage", "wharf limits simulate-outage"),
+}
+"""Former names of commands, which still work but are not listed in help."""
 
 
-@click.group(cls=LazyGroup, entries=COMMANDS)
+@click.group(cls=LazyGroup, entries=COMMANDS, aliases=FORMER_NAMES)
 def limits() -> None:
-    """Write rules, and operate the limiter of a service."""
+    """Write rate limit rules and operate a rate limiter."""
 
 
 @click.command
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
-@click.option("--before", type=click.Path(path_type=Path, dir_okay=False), help="The rules that these would replace.")
+@click.option(
+    "--compare-with",
+    "before",
+    cls=RenamedOption,
+    former_names=["--before"],
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="The rules that these would replace.",
+)
 @json_option
 def lint(file: Path, before: Path | None, as_json: bool) -> None:
-    """Look for mistakes in a rules file.
+    """Check a rules file for mistakes.
 
-    It ends with 1 when there are errors, which a limiter would refuse. Warnings and notes are for people to weigh.
+    The exit code is 1 if there are errors, with which a limiter would reject the file; not for warnings and notes.
     """
     import msgspec
 
@@ -70,61 +85,67 @@ def lint(file: Path, before: Path | None, as_json: bool) -> None:
     try:
         rules = read_rules(file.read_text("utf-8"), str(file))
         old = read_rules(before.read_text("utf-8"), str(before)) if before is not None else None
-    except InvalidFile as refused:
-        raise CliError(str(refused)) from None
+    except InvalidFile as error:
+        raise CliError(str(error)) from None
     except (OSError, UnicodeDecodeError) as problem:
-        raise CliError(f"{file} cannot be read: {getattr(problem, 'strerror', None) or problem}") from None
+        raise CliError(f"cannot read {file}: {getattr(problem, 'strerror', None) or problem}") from None
     findings = lint_rules(rules, old)
     if as_json:
         print_json([msgspec.to_builtins(finding) for finding in findings])
     else:
         for finding in findings:
             click.echo(str(finding))
-        click.echo(f"{file}: {len(rules.rules)} rules, {_count(findings, Severity.ERROR, 'error')}, "
-                   f"{_count(findings, Severity.WARNING, 'warning')}")  # fmt: skip
+        click.echo(f"{file}: {len(rules.rules)} rules, {_count_findings(findings, Severity.ERROR, 'error')}, "
+                   f"{_count_findings(findings, Severity.WARNING, 'warning')}")  # fmt: skip
     if any(finding.severity is Severity.ERROR for finding in findings):
         raise click.exceptions.Exit(1)
 
 
-def _count(findings: Any, severity: object, word: str) -> str:
+def _count_findings(findings: Any, severity: object, word: str) -> str:
+    """Return the number of findings of a severity with its noun, such as `2 errors`."""
     count = sum(finding.severity is severity for finding in findings)
     return f"{count} {word}" if count == 1 else f"{count} {word}s"
 
 
 @click.command
-@click.option("--count", type=click.IntRange(1, 1_000), default=20, show_default=True, help="How many callers.")
-@click.option("--minutes", type=click.IntRange(1, 1_440), default=1, show_default=True, help="Of how many minutes.")
+@click.option("--count", type=click.IntRange(1, 1_000), default=20, show_default=True, help="Number of callers.")
+@click.option(
+    "--minutes", type=click.IntRange(1, 1_440), default=1, show_default=True, help="The last minutes to count."
+)
 @socket_option
 @json_option
 def top(count: int, minutes: int, path: AdminAddress, as_json: bool) -> None:
-    """Show who asks most, and who is refused."""
+    """Show the callers with the most requests, and how many were refused."""
     from wharf.cli.common.rendering import render_table
 
-    found = _together(path, f"/top?minutes={minutes}")[:count]
+    callers = _merge_activity(path, f"/top?minutes={minutes}")[:count]
     if as_json:
-        print_json(found)
+        print_json(callers)
         return
-    rows = [(row["caller"], row["requests"], row["refused"], row["busiest"]) for row in found]
-    click.echo(render_table(("CALLER", "REQUESTS", "REFUSED", "BUSIEST AT"), rows))
+    rows = [(caller["caller"], caller["requests"], caller["refused"], caller["busiest"]) for caller in callers]
+    click.echo(render_table(("Caller", "Requests", "Refused", "Busiest endpoint"), rows))
 
 
-def _together(path: AdminAddress, target: str) -> list[dict[str, Any]]:
-    """What all processes saw of each caller, busiest first; where it is busiest, the process says that saw most of it."""
-    answers = query_all_limiters(path, target)
-    # Who shares a Redis tells what the others left there, some seconds ago; what each says of itself is fresh.
-    seen = {process: rows for answer in answers for process, rows in answer["seen"].items()}
-    seen |= {answer["process"]: answer["seen"][answer["process"]] for answer in answers}
-    told: list[list[dict[str, Any]]] = list(seen.values())
-    found: dict[str, dict[str, Any]] = {}
-    most: dict[str, int] = {}
-    for row in (row for rows in told for row in rows):
+def _merge_activity(path: AdminAddress, target: str) -> list[dict[str, Any]]:
+    """Return the activity of each caller, summed over all processes, most requests first.
+
+    A caller's busiest endpoint is that of the process with most of its requests.
+    """
+    replies = query_all_limiters(path, target)
+    # Processes that share a Redis also report what the others stored there, some seconds old. Prefer each process's own.
+    seen = {process: rows for reply in replies for process, rows in reply["seen"].items()}
+    seen |= {reply["process"]: reply["seen"][reply["process"]] for reply in replies}
+    rows_by_process: list[list[dict[str, Any]]] = list(seen.values())
+    totals: dict[str, dict[str, Any]] = {}
+    most_requests: dict[str, int] = {}
+    for row in (row for rows in rows_by_process for row in rows):
         caller = row["caller"]
-        sum_of = found.setdefault(caller, {"caller": caller, "requests": 0, "refused": 0, "busiest": ""})
-        sum_of["requests"] += row["requests"]
-        sum_of["refused"] += row["refused"]
-        if row["requests"] > most.get(caller, 0):
-            most[caller], sum_of["busiest"] = row["requests"], row["busiest"]
-    return sorted(found.values(), key=lambda row: (-row["requests"], row["caller"]))
+        total = totals.setdefault(caller, {"caller": caller, "requests": 0, "refused": 0, "busiest": ""})
+        total["requests"] += row["requests"]
+        total["refused"] += row["refused"]
+        if row["requests"] > most_requests.get(caller, 0):
+            most_requests[caller], total["busiest"] = row["requests"], row["busiest"]
+    return sorted(totals.values(), key=lambda row: (-row["requests"], row["caller"]))
 
 
 @click.command
@@ -139,22 +160,22 @@ def show(caller: str, path: AdminAddress, as_json: bool) -> None:
     from wharf.cli.common.rendering import render_pairs, render_section, render_table
     from wharf.cli.common.times import NS_PER_SECOND, format_rounded_duration, format_utc_time
 
-    found = query_limiter(path, f"/callers/{quote(caller)}")
+    view = query_limiter(path, f"/callers/{quote(caller)}")
     if as_json:
-        print_json(found)
+        print_json(view)
         return
-    banned_s = found["banned_for_s"]
+    banned_s = view["banned_for_s"]
     click.echo(render_pairs([
-        ("caller", found["caller"]),
-        ("credential", found["credential"]),
-        ("ceilings of", found["case"]),
-        ("banned as", found["ban_subject"]),
-        ("banned for", format_rounded_duration(banned_s * 1_000_000_000) if banned_s else ""),
+        ("Caller", view["caller"]),
+        ("Credential", view["credential"]),
+        ("Caller class", view["case"]),
+        ("Banned as", view["ban_subject"]),
+        ("Banned for", format_rounded_duration(banned_s * 1_000_000_000) if banned_s else ""),
     ]))  # fmt: skip
-    for grant in found["grants"]:
+    for grant in view["grants"]:
         until = format_utc_time(grant["until_ms"] * NS_PER_SECOND // 1_000)
-        given = f"{grant['amount']} more of {grant['resource']} until {until}"
-        click.echo(f"grant: {given}, by {grant['by']}: {grant['reason'] or '-'}")
+        text = f"{grant['amount']} more of {grant['resource']} until {until}"
+        click.echo(f"grant: {text}, by {grant['by']}: {grant['reason'] or '-'}")
     rows = [
         (
             limit["rule"],
@@ -163,33 +184,37 @@ def show(caller: str, path: AdminAddress, as_json: bool) -> None:
             "unlimited" if limit["limit"] is None else limit["limit"],
             format_rounded_duration(limit["resets_in_s"] * 1_000_000_000),
         )
-        for limit in found["limits"]
+        for limit in view["limits"]
         if limit["used"] or limit["resource"] == "core"
     ]
-    click.echo(render_section("Limits in use", render_table(("RULE", "OF IT", "USED", "LIMIT", "FREE IN"), rows)))
+    titles = ("Rule", "Key", "Used", "Limit", "Resets in")
+    click.echo(render_section("Limits in use", render_table(titles, rows)))
 
 
 @click.command
 @click.argument("request_id")
 @socket_option
 @json_option
-def why(request_id: str, path: AdminAddress, as_json: bool) -> None:
-    """Say why a request was refused, or admitted.
+def explain(request_id: str, path: AdminAddress, as_json: bool) -> None:
+    """Explain why a request was refused or admitted.
 
-    The id stands in the reply's headers and in the message of a refusal. Every limit that was looked at is shown with
-    its counter before and after, and the line of the rule.
+    The id is in the headers of the reply and in the message of a refusal. The table shows every limit that was checked,
+    its counter before and after the request, and the line of the rule.
     """
     from wharf.cli.common.rendering import render_table
 
-    found = query_limiter(path, f"/why/{quote(request_id)}")
+    decision = query_limiter(path, f"/why/{quote(request_id)}")
     if as_json:
-        print_json(found)
+        print_json(decision)
         return
-    click.echo(f"{found['method']} {found['path']} of {found['caller']} ({found['credential']}, {found['address']})")
-    verdict = "admitted" if found["verdict"] == "admitted" else f"refused ({found['verdict']})"
-    told_by = f" by {found['told_by']}" if found["told_by"] else ""
-    wait = f"; told to wait {found['retry_after_s']} s" if found["retry_after_s"] else ""
-    click.echo(f"{verdict}{told_by}{wait}{': ' + found['problem'] if found['problem'] else ''}\n")
+    click.echo(
+        f"{decision['method']} {decision['path']} of {decision['caller']} "
+        f"({decision['credential']}, {decision['address']})"
+    )
+    verdict = "admitted" if decision["verdict"] == "admitted" else f"refused ({decision['verdict']})"
+    rule = f" by {decision['told_by']}" if decision["told_by"] else ""
+    retry = f"; retry after {decision['retry_after_s']} s" if decision["retry_after_s"] else ""
+    click.echo(f"{verdict}{rule}{retry}{': ' + decision['problem'] if decision['problem'] else ''}\n")
     rows = [
         (
             limit["rule"],
@@ -197,25 +222,25 @@ def why(request_id: str, path: AdminAddress, as_json: bool) -> None:
             limit["after"],
             limit["ceiling"],
             limit["cost"],
-            ("refused" if limit["is_enforced"] else "in shadow") if limit["is_hit"] else "room",
+            ("exceeded" if limit["is_enforced"] else "exceeded (shadow)") if limit["is_hit"] else "ok",
             f"{limit['file']}:{limit['line']}",
         )
-        for limit in found["limits"]
+        for limit in decision["limits"]
     ]
-    click.echo(render_table(("RULE", "BEFORE", "AFTER", "LIMIT", "COST", "SAID", "WHERE"), rows))
+    click.echo(render_table(("Rule", "Before", "After", "Limit", "Cost", "Result", "Source"), rows))
 
 
 @click.command
 @socket_option
 @json_option
 def rules(path: AdminAddress, as_json: bool) -> None:
-    """Show the rules in force, with the lines that they stand in."""
+    """Show the rules in force, with file and line."""
     from wharf.cli.common.rendering import render_table
     from wharf.limits.core.rule import UNLIMITED
 
-    found = query_limiter(path, "/rules")
+    reply = query_limiter(path, "/rules")
     if as_json:
-        print_json(found)
+        print_json(reply)
         return
     rows = [
         (
@@ -228,31 +253,35 @@ def rules(path: AdminAddress, as_json: bool) -> None:
             "shadow" if rule["shadow"] else f"{rule['enforce']}%",
             rule["source"],
         )
-        for rule in found["rules"]
+        for rule in reply["rules"]
     ]
-    click.echo(render_table(("RULE", "RESOURCE", "COUNTS", "SCOPE", "WINDOW", "CEILINGS", "ENFORCED", "WHERE"), rows))
-    away = found["while_away"]
-    if away is not None:
-        highest = {name: max(of.values()) for name, of in away["at_most"].items() if of}
-        said = ", ".join(f"{name} {most:,}" for name, most in highest.items() if most < UNLIMITED)
-        click.echo(f"\nWhile the store is away, {away['processes']} processes together admit at most: {said}")
-    for name, problem in found["refused"].items():
-        click.echo(f"\n{name} was changed and is not used:\n{problem}")
+    titles = ("Rule", "Resource", "Counts", "Scope", "Window", "Ceilings", "Enforced", "Source")
+    click.echo(render_table(titles, rows))
+    outage = reply["while_away"]
+    if outage is not None:
+        highest = {name: max(ceilings.values()) for name, ceilings in outage["at_most"].items() if ceilings}
+        text = ", ".join(f"{name} {ceiling:,}" for name, ceiling in highest.items() if ceiling < UNLIMITED)
+        click.echo(f"\nDuring a store outage, {outage['processes']} processes together admit at most: {text}")
+    for name, problem in reply["refused"].items():
+        click.echo(f"\n{name} was changed and rejected; the previous version stays in force:\n{problem}")
 
 
 @click.command
 @click.argument("organization")
 @click.option(
-    "--by",
+    "--group-by",
+    "by",
+    cls=RenamedOption,
+    former_names=["--by"],
     type=click.Choice(("summary", "time", "route", "subject")),
     default="summary",
     show_default=True,
-    help="How requests are put together.",
+    help="How requests are grouped.",
 )
-@click.option("--since", required=True, help="Since when: 2027-01-31T12:00:00Z, or how long ago, as 1h.")
+@click.option("--since", required=True, help="Begin: a time such as 2027-01-31T12:00:00Z, or a duration such as 1h.")
 @socket_option
 def activity(organization: str, by: str, since: str, path: AdminAddress) -> None:
-    """Show what was asked in the name of an organization."""
+    """Show the API requests of an organization's members and apps."""
     from wharf.cli.limits.admin_client import parse_since
 
     target = f"/orgs/{quote(organization)}/insights/api/{by}-stats?min_timestamp={quote(parse_since(since))}"
@@ -262,27 +291,28 @@ def activity(organization: str, by: str, since: str, path: AdminAddress) -> None
 @click.command
 @socket_option
 def metrics(path: AdminAddress) -> None:
-    """Print metrics, in the text form of Prometheus.
+    """Print metrics in the text format of Prometheus.
 
-    Those of several processes are told apart by the label `process`.
+    If there are several processes, the label `process` tells them apart.
     """
     from wharf.cli.limits.admin_client import query_text_of_all
 
-    told = query_text_of_all(path, "/metrics")
-    if len(told) == 1:
-        click.echo(next(iter(told.values())), nl=False)
+    texts = query_text_of_all(path, "/metrics")
+    if len(texts) == 1:
+        click.echo(next(iter(texts.values())), nl=False)
         return
+    # A metric must be one block: its comments once, then the samples of all processes.
     samples: dict[str, list[str]] = {}
-    about: dict[str, list[str]] = {}
-    for process, text in told.items():
+    comments: dict[str, list[str]] = {}
+    for process, text in texts.items():
         for line in text.splitlines():
             if line.startswith("#"):
-                lines = about.setdefault(line.split(" ")[2], [])
+                lines = comments.setdefault(line.split(" ")[2], [])
                 if line not in lines:
                     lines.append(line)
                 continue
-            name, labels, value = _SAMPLE.fullmatch(line).groups()  # type: ignore[union-attr] # We wrote it.
+            name, labels, value = _METRIC_SAMPLE.fullmatch(line).groups()  # type: ignore[union-attr] # Always matches.
             labels = ",".join(filter(None, (labels, f'process="{process}"')))
             samples.setdefault(name, []).append(f"{name}{{{labels}}} {value}")
     for name, lines in samples.items():
-        click.echo("\n".join([*about.get(name, ()), *lines]))
+        click.echo("\n".join([*comments.get(name, ()), *lines]))

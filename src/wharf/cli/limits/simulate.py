@@ -1,4 +1,4 @@
-"""`wharf limits simulate`: what new rules would have done with yesterday's requests."""
+"""`wharf limits simulate`: shows which requests of access logs a set of rules would have refused."""
 
 from pathlib import Path
 
@@ -11,14 +11,14 @@ from wharf.cli.limits.admin_client import json_option, print_json
 @click.option(
     "--rules", "file", type=click.Path(path_type=Path, dir_okay=False), help="The rules.  [default: the built-in ones]"
 )
-@click.option("--svg", type=click.Path(path_type=Path, dir_okay=False), help="Draw a picture into this file.")
+@click.option("--svg", type=click.Path(path_type=Path, dir_okay=False), help="Also write a chart to this file.")
 @click.argument("logs", nargs=-1, required=True, type=click.Path(path_type=Path, dir_okay=False))
 @json_option
 def simulate(file: Path | None, svg: Path | None, logs: tuple[Path, ...], as_json: bool) -> None:
-    """Show whom rules would have refused.
+    """Show which requests of access logs the rules would have refused.
 
-    LOGS are access logs in common or combined format, with a duration in seconds at the end or not, or JSON with one
-    object a line, in the order of time.
+    LOGS are access logs in common or combined format, optionally with a duration in seconds at the end of the line, or
+    JSON with one object a line. Lines must be in the order of time.
     """
     import gc
     import sys
@@ -33,24 +33,24 @@ def simulate(file: Path | None, svg: Path | None, logs: tuple[Path, ...], as_jso
         rules = read_rules(file.read_text("utf-8"), str(file)) if file is not None else read_profile()
         total = sum(log.stat().st_size for log in logs)
         if svg is not None:
-            svg.touch()  # Before the work, and not after it.
-    except InvalidFile as refused:
-        raise CliError(str(refused)) from None
+            svg.touch()  # Fail now rather than after a long simulation if the file cannot be written.
+    except InvalidFile as error:
+        raise CliError(str(error)) from None
     except OSError as problem:
         raise CliError(f"{problem.filename}: {problem.strerror}") from None
     except UnicodeDecodeError as problem:
-        raise CliError(f"{file}: it is no UTF-8: {problem}") from None
+        raise CliError(f"{file}: the file is not UTF-8 text: {problem}") from None
 
-    def progress(lines: int, read: int) -> None:
+    def print_progress(lines: int, read_bytes: int) -> None:
         if sys.stderr.isatty():
-            click.echo(f"\r{lines:,} lines, {read * 100 // max(1, total)} %", err=True, nl=False)
+            click.echo(f"\r{lines:,} lines, {read_bytes * 100 // max(1, total)} %", err=True, nl=False)
 
     gc.freeze()
-    gc.disable()  # Nothing of a simulation is in circles, and the process ends with it.
+    gc.disable()  # Simulations create no reference cycles, and the process ends afterwards.
     try:
-        outcome = simulate_logs(logs, rules, choose_worker_count(logs, rules), progress)
+        outcome = simulate_logs(logs, rules, choose_worker_count(logs, rules), print_progress)
     except (WorkerFailed, OSError) as problem:
-        raise CliError(f"the simulation could not end: {problem}") from None
+        raise CliError(f"the simulation failed: {problem}") from None
     finally:
         gc.enable()
     if sys.stderr.isatty():
@@ -60,15 +60,16 @@ def simulate(file: Path | None, svg: Path | None, logs: tuple[Path, ...], as_jso
     if as_json:
         print_json(outcome.to_dict())
         return
-    _show(outcome.to_dict())
+    _print_outcome(outcome.to_dict())
 
 
-def _show(told: dict[str, object]) -> None:
+def _print_outcome(outcome: dict[str, object]) -> None:
+    """Print a summary of the simulation, then tables by rule and by caller."""
     from wharf.cli.common.rendering import render_section, render_table
     from wharf.cli.common.times import format_utc_time
 
-    rules, callers, not_judged = told["rules"], told["callers"], told["not_judged"]
-    shadowed, begins, ends = told["shadowed"], told["begins_ms"], told["ends_ms"]
+    rules, callers, not_judged = outcome["rules"], outcome["callers"], outcome["not_judged"]
+    shadowed, begins, ends = outcome["shadowed"], outcome["begins_ms"], outcome["ends_ms"]
     assert isinstance(rules, dict)
     assert isinstance(shadowed, dict)
     assert isinstance(callers, list)
@@ -76,22 +77,25 @@ def _show(told: dict[str, object]) -> None:
     assert isinstance(begins, int)
     assert isinstance(ends, int)
 
-    def date(moment_ms: int) -> str:
-        return format_utc_time(moment_ms * 1_000_000)
+    def format_ms(time_ms: int) -> str:
+        return format_utc_time(time_ms * 1_000_000)
 
     click.echo(
-        f"{told['refused']:,} of {told['lines']:,} requests would be refused, from {date(begins)} to {date(ends)}"
+        f"{outcome['refused']:,} of {outcome['lines']:,} requests would be refused, "
+        f"from {format_ms(begins)} to {format_ms(ends)}"
     )
     if rules:
         by_rule = sorted(rules.items(), key=lambda entry: -entry[1])
-        click.echo(render_section("By rule", render_table(("RULE", "REFUSED"), by_rule)))
+        click.echo(render_section("By rule", render_table(("Rule", "Refused"), by_rule)))
         rows = [
-            (c["caller"], c["rule"], c["count"], date(c["first_ms"]), date(c["last_ms"]), c["busiest"])
-            for c in callers[:20]
-        ]
-        click.echo(
-            render_section("By caller", render_table(("CALLER", "RULE", "REFUSED", "FIRST", "LAST", "FIRST AT"), rows))
-        )
+            (
+                caller["caller"], caller["rule"], caller["count"], format_ms(caller["first_ms"]),
+                format_ms(caller["last_ms"]), caller["busiest"],
+            )
+            for caller in callers[:20]
+        ]  # fmt: skip
+        titles = ("Caller", "Rule", "Refused", "First", "Last", "First endpoint")
+        click.echo(render_section("By caller", render_table(titles, rows)))
     if shadowed:
-        click.echo(render_section("In shadow", render_table(("RULE", "WOULD REFUSE"), list(shadowed.items()))))
-    click.echo(render_section("Not judged", "\n".join(f"- {line}" for line in not_judged)))
+        click.echo(render_section("In shadow mode", render_table(("Rule", "Would refuse"), list(shadowed.items()))))
+    click.echo(render_section("Not simulated", "\n".join(f"- {line}" for line in not_judged)))

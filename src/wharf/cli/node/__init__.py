@@ -1,1 +1,1 @@
-"""."""
+"""Commands about nodes: `wharf node …`."""

@@ -1,7 +1,4 @@
-"""`wharf node`: the machines, what runs on them, and emptying them.
-
-What a node measures of its machine, for people.
-"""
+"""The command group `wharf node`: list and show nodes, drain them and set their eligibility."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
@@ -9,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from wharf.cli.common.errors import CliError
-from wharf.cli.common.options import node_argument
+from wharf.cli.common.options import INTERRUPTED_EXIT_CODE, detach_option, node_argument
 from wharf.cli.common.record_tables import render_nodes
 from wharf.cli.common.rendering import render_bar, render_section, render_sparkline
 from wharf.cli.common.server_commands import QuietServerCommand, ServerCommand, Session
@@ -23,41 +20,44 @@ if TYPE_CHECKING:
 MODULE: Final = "wharf.cli.node.group"
 COMMANDS: Final = {
     "status": CommandEntry(MODULE, "status", "List nodes, or show one."),
-    "drain": CommandEntry(MODULE, "drain", "Move everything off a node, or call that off."),
-    "eligibility": CommandEntry(MODULE, "eligibility", "Say whether new work may come to a node."),
-    "intro": CommandEntry("wharf.cli.node.identity", "intro", "Introduce new nodes, where access control is on."),
-    "identity": CommandEntry("wharf.cli.node.identity", "identity", "What nodes prove about themselves to others."),
-    "meta": CommandEntry("wharf.cli.node.meta", "meta", "What is said about nodes, for jobs to choose by."),
-    "pool": CommandEntry("wharf.cli.node.pool", "pool", "Show and make the pools that nodes are in."),
+    "drain": CommandEntry(MODULE, "drain", "Move all allocations off a node, or cancel that."),
+    "eligibility": CommandEntry(MODULE, "eligibility", "Set whether new allocations may be placed on a node."),
+    "intro": CommandEntry(
+        "wharf.cli.node.identity", "intro", "Create introduction tokens, with which new nodes register."
+    ),
+    "identity": CommandEntry("wharf.cli.node.identity", "identity", "Show and renew the signed identities of nodes."),
+    "meta": CommandEntry("wharf.cli.node.meta", "meta", "Show and change the metadata of nodes."),
+    "pool": CommandEntry("wharf.cli.node.pool", "pool", "Show and change node pools."),
 }
 DRAIN_WAIT_S: Final = 2.0
+"""How long one blocking query waits while a drain is followed."""
 
 
 ALIASES: Final = {"list": CommandEntry(MODULE, "status", "wharf node status")}
 UNAVAILABLE_COMMANDS: Final = {"config": NOT_SUPPORTED_BY_NODES}
 
 
-@click.group(cls=LazyGroup, entries=COMMANDS, also=ALIASES, missing=UNAVAILABLE_COMMANDS)
+@click.group(cls=LazyGroup, entries=COMMANDS, aliases=ALIASES, unavailable=UNAVAILABLE_COMMANDS)
 def node() -> None:
-    """Show machines, and empty them."""
+    """Show nodes and drain them."""
 
 
 @click.command(cls=ServerCommand)
 @click.argument("node_id", metavar="[NODE]", required=False, shell_complete=complete_nodes)
-@click.option("--filter", "expression", default="", help='Only nodes that match, as `Status == "ready"`.')
+@click.option("--filter", "expression", default="", help='Only nodes that match, such as `Status == "ready"`.')
 @click.option("--node-pool", default="", help="Only nodes of this pool.")
-@click.option("--self", "is_self", is_flag=True, help="The node of the agent that is asked.")
-@click.option("--stats", is_flag=True, help="What is in use of its machine, too.")
+@click.option("--self", "is_self", is_flag=True, help="The node of the agent that replies.")
+@click.option("--stats", is_flag=True, help="Also show the CPU, memory and disk in use.")
 def status(session: Session, node_id: str | None, expression: str, node_pool: str, is_self: bool, stats: bool) -> None:
     """List nodes, or show one.
 
-    NODE is an id, the beginning of one, or a name.
+    NODE is an id, a unique prefix of an id, or a name.
 
     wharf node status
     """
     if node_id is None and not is_self:
         nodes = session.client.nodes.list(filter=expression).value
-        nodes = [one for one in nodes if node_pool in ("", one.node_pool)]
+        nodes = [node for node in nodes if node_pool in ("", node.node_pool)]
         session.print_result(nodes, lambda: render_nodes(session, nodes, is_filtered=bool(expression or node_pool)))
         return
     show_node(session, node_id or "self", should_include_stats=stats)
@@ -65,15 +65,15 @@ def status(session: Session, node_id: str | None, expression: str, node_pool: st
 
 @click.command(cls=QuietServerCommand)
 @node_argument
-@click.option("--enable", is_flag=True, help="Begin to move everything off it.")
-@click.option("--disable", is_flag=True, help="Call it off.")
-@click.option("--deadline", default="1h", show_default=True, help="After this all of it is stopped.")
-@click.option("--no-deadline", is_flag=True, help="However long it takes.")
-@click.option("--force", is_flag=True, help="Everything at once.")
-@click.option("--ignore-system", is_flag=True, help="Leave system jobs where they are.")
-@click.option("--keep-ineligible", is_flag=True, help="With --disable: nothing new comes to it all the same.")
-@click.option("-m", "--message", default="", help="Why; it is kept with the node.")
-@click.option("--detach", is_flag=True, help="Return as soon as the servers have it.")
+@click.option("--enable", is_flag=True, help="Start a drain.")
+@click.option("--disable", is_flag=True, help="Cancel the drain.")
+@click.option("--deadline", default="1h", show_default=True, help="Stop the remaining allocations after this time.")
+@click.option("--no-deadline", is_flag=True, help="Wait as long as the allocations need.")
+@click.option("--force", is_flag=True, help="Stop all allocations at once.")
+@click.option("--ignore-system", is_flag=True, help="Do not stop system jobs.")
+@click.option("--keep-ineligible", is_flag=True, help="With --disable: place no new allocations on the node.")
+@click.option("-m", "--message", default="", help="Reason, stored with the node.")
+@detach_option
 @click.option("--yes", is_flag=True, hidden=True)
 def drain(
     session: Session,
@@ -87,11 +87,11 @@ def drain(
     keep_ineligible: bool,
     message: str,
     detach: bool,
-    yes: bool,  # noqa: ARG001  # Scripts give it.
+    yes: bool,  # noqa: ARG001  # Accepted for Nomad's scripts.
 ) -> None:
-    """Move everything off a node, or call that off.
+    """Move all allocations off a node, or cancel that.
 
-    It is followed until the node is empty; Ctrl-C lets it go on.
+    The command waits until the node is empty; Ctrl-C lets the drain continue.
 
     wharf node drain --enable --deadline 30m node-3
     """
@@ -100,113 +100,120 @@ def drain(
     from wharf.contract.wire.times import DurationError, parse_duration_ns
 
     if enable == disable:
-        raise CliError("say one of --enable and --disable")
+        raise CliError("give either --enable or --disable")
     found = find_node(session, node_id)
     meta = {"message": message} if message else None
     if disable:
         session.client.nodes.drain(found.id, None, mark_eligible=not keep_ineligible, meta=meta)
-        click.echo(f"{found.name} is drained no more" + ("; nothing new comes to it" if keep_ineligible else ""))
+        click.echo(f"drain of {found.name} canceled" + ("; the node stays ineligible" if keep_ineligible else ""))
         return
     try:
         deadline_ns = -1 if force else 0 if no_deadline else parse_duration_ns(deadline)
     except DurationError:
-        raise CliError(f"--deadline {deadline}: expected a length of time, as 30m or 1h30m") from None
+        raise CliError(f'--deadline: expected a duration such as 30m or 1h30m, got "{deadline}"') from None
     spec = DrainSpec(deadline=deadline_ns, ignore_system_jobs=ignore_system)
     session.client.nodes.drain(found.id, spec, meta=meta)
-    click.echo(f"{found.name} is being drained")
+    click.echo(f"drain of {found.name} started")
     if not detach:
         _follow_drain(session, found.id, found.name)
 
 
 def _follow_drain(session: Session, node_id: str, name: str) -> None:
-    last = -1
+    """Print the number of remaining allocations until the drain is complete. Ctrl-C lets the drain continue."""
+    last_count = -1
     try:
         while True:
-            answer = session.client.nodes.read(node_id)
-            found = session.client.nodes.allocations(node_id)
-            left = [one for one in found.value if not one.client_status.is_terminal]
-            if len(left) != last and left:
-                click.echo(f"  {len(left)} allocation{'' if len(left) == 1 else 's'} left")
-            last = len(left)
-            if answer.value.drain:
-                session.client.nodes.read(node_id, index=answer.index, wait_s=DRAIN_WAIT_S)
-            elif said := format_drain_result(name, left):
-                click.echo(said)
+            node = session.client.nodes.read(node_id)
+            allocations = session.client.nodes.allocations(node_id)
+            remaining = [allocation for allocation in allocations.value if not allocation.client_status.is_terminal]
+            if len(remaining) != last_count and remaining:
+                click.echo(f"  {len(remaining)} allocation{'' if len(remaining) == 1 else 's'} left")
+            last_count = len(remaining)
+            if node.value.drain:
+                session.client.nodes.read(node_id, index=node.index, wait_s=DRAIN_WAIT_S)
+            elif result := format_drain_result(name, remaining):
+                click.echo(result)
                 return
             else:
-                session.client.nodes.allocations(node_id, index=found.index, wait_s=DRAIN_WAIT_S)
+                session.client.nodes.allocations(node_id, index=allocations.index, wait_s=DRAIN_WAIT_S)
     except KeyboardInterrupt:
-        click.echo(f"the drain of {name} goes on without you; `wharf node status {name}` shows how it stands", err=True)
-        raise click.exceptions.Exit(130) from None
+        click.echo(
+            f"stopped watching; the drain of {name} continues (`wharf node status {name}` shows its state)", err=True
+        )
+        raise click.exceptions.Exit(INTERRUPTED_EXIT_CODE) from None
 
 
 def format_drain_result(name: str, remaining: Sequence["AllocationView"]) -> str:
-    """Once the drain is over; nothing while some of what it stopped has not ended yet."""
+    """Return the result of a finished drain; empty while allocations that the drain stopped still run."""
     from wharf.contract.model.allocations.allocation import DesiredStatus
 
-    if any(one.desired_status is not DesiredStatus.RUN for one in remaining):
+    if any(allocation.desired_status is not DesiredStatus.RUN for allocation in remaining):
         return ""
-    return f"{name} is drained" + (f"; {len(remaining)} of system jobs stay" if remaining else "")
+    return f"drain of {name} complete" + (f"; {len(remaining)} of system jobs remain" if remaining else "")
 
 
 @click.command(cls=QuietServerCommand)
 @node_argument
-@click.option("--enable", is_flag=True, help="New work may come.")
-@click.option("--disable", is_flag=True, help="No new work comes; what runs stays.")
+@click.option("--enable", is_flag=True, help="Allow new allocations.")
+@click.option("--disable", is_flag=True, help="Place no new allocations; running ones stay.")
 def eligibility(session: Session, node_id: str, enable: bool, disable: bool) -> None:
-    """Say whether new work may come to a node.
+    """Set whether new allocations may be placed on a node.
 
     wharf node eligibility --disable node-3
     """
     from wharf.cli.common.lookup import find_node
 
     if enable == disable:
-        raise CliError("say one of --enable and --disable")
+        raise CliError("give either --enable or --disable")
     found = find_node(session, node_id)
     session.client.nodes.set_eligibility(found.id, eligible=enable)
-    click.echo(f"{found.name} is {'eligible' if enable else 'ineligible: nothing new comes to it'}")
+    click.echo(f"{found.name} is {'eligible' if enable else 'ineligible: no new allocations are placed on it'}")
 
 
-# -- what is told
+# -- rendering of `wharf node status NODE`
 
 
 def show_node(session: Session, node_id: str, *, should_include_stats: bool = False) -> None:
+    """Print the status of one node, if requested with the resources in use."""
     from wharf.cli.common.lookup import find_node
 
     found = find_node(session, node_id)
-    one = session.client.nodes.read(found.id).value
+    node = session.client.nodes.read(found.id).value
     allocations = session.client.nodes.allocations(found.id).value
-    figures = session.client.nodes.stats(found.id, history=STATS_HISTORY) if should_include_stats else None
-    page = _node_told(session, one, allocations)
-    session.print_result(one, lambda: f"{page}\n{render_stats(figures)}" if figures else page)
+    stats = session.client.nodes.stats(found.id, history=STATS_HISTORY) if should_include_stats else None
+    page = _render_node(session, node, allocations)
+    session.print_result(node, lambda: f"{page}\n{render_stats(stats)}" if stats else page)
 
 
-def _node_told(session: Session, one: "NodeView", allocations: "Sequence[AllocationView]") -> str:
+def _render_node(session: Session, node: "NodeView", allocations: "Sequence[AllocationView]") -> str:
+    """Return the status of a node: main fields, allocated resources, allocations and its last events."""
     from wharf.cli.common.rendering import render_pairs, render_section, render_table
 
-    drivers = sorted(name for name, driver in (one.drivers or {}).items() if driver.detected and driver.healthy)
-    strategy = one.drain_strategy
+    drivers = sorted(name for name, driver in (node.drivers or {}).items() if driver.detected and driver.healthy)
+    strategy = node.drain_strategy
+    drain = "yes" if node.drain else ""
+    if strategy and strategy.force_deadline:
+        drain = f"until {session.format_time(strategy.force_deadline)}"
     parts = [
         render_pairs(
             [
-                ("ID", one.id),
-                ("Name", one.name),
-                ("Status", one.status),
-                ("Eligibility", one.scheduling_eligibility),
-                ("Drain", f"until {session.format_time(strategy.force_deadline)}" if strategy and strategy.force_deadline else
-                 "yes" if one.drain else ""),
-                ("Pool", one.node_pool),
-                ("Datacenter", one.datacenter),
-                ("Class", one.node_class),
-                ("Address", one.http_addr),
+                ("ID", node.id),
+                ("Name", node.name),
+                ("Status", node.status),
+                ("Eligibility", node.scheduling_eligibility),
+                ("Drain", drain),
+                ("Pool", node.node_pool),
+                ("Datacenter", node.datacenter),
+                ("Class", node.node_class),
+                ("Address", node.http_addr),
                 ("Drivers", ", ".join(drivers)),
-                ("Since", session.format_time(one.status_updated_at * 1_000_000_000)),
-                ("Description", one.status_description),
+                ("Since", session.format_time(node.status_updated_at * 1_000_000_000)),
+                ("Description", node.status_description),
             ]
         )
-    ]  # fmt: skip
+    ]
     running = [record for record in allocations if not record.client_status.is_terminal]
-    parts.append(render_section("Allotted", _allotted(one, running)))
+    parts.append(render_section("Allocated", _render_allocated_resources(node, running)))
     if running:
         rows = [
             (
@@ -218,21 +225,24 @@ def _node_told(session: Session, one: "NodeView", allocations: "Sequence[Allocat
             )
             for record in sorted(running, key=lambda record: record.name)
         ]
-        names = () if session.is_verbose else ("Name",)
+        shortenable = () if session.is_verbose else ("Name",)
         parts.append(
             render_section(
                 "Allocations",
-                render_table(("ID", "Name", "Version", "Status", "Modified"), rows, shortenable_columns=names),
+                render_table(("ID", "Name", "Version", "Status", "Modified"), rows, shortenable_columns=shortenable),
             )
         )
-    events = list(one.events or ())[-8:]
+    events = list(node.events or ())[-8:]
     if events:
-        told = [(session.format_time(event.timestamp), event.subsystem, event.message) for event in reversed(events)]
-        parts.append(render_section("Events", render_table(("When", "Of", "What"), told)))
+        event_rows = [
+            (session.format_time(event.timestamp), event.subsystem, event.message) for event in reversed(events)
+        ]
+        parts.append(render_section("Events", render_table(("Time", "Subsystem", "Message"), event_rows)))
     return "\n".join(parts)
 
 
-def _allotted(one: "NodeView", running: "Sequence[AllocationView]") -> str:
+def _render_allocated_resources(node: "NodeView", running: "Sequence[AllocationView]") -> str:
+    """Return bars of the CPU and memory that running allocations reserve, out of the node's totals."""
     from wharf.cli.common.rendering import render_bar
 
     used_cpu = used_mb = 0
@@ -240,9 +250,9 @@ def _allotted(one: "NodeView", running: "Sequence[AllocationView]") -> str:
         for task in ((record.allocated_resources.tasks if record.allocated_resources else None) or {}).values():
             used_cpu += task.cpu.cpu_shares
             used_mb += task.memory.memory_mb
-    resources = one.node_resources
+    resources = node.node_resources
     if resources is None:
-        return "The node has not told what it has."
+        return "The node has not reported its resources."
     cpu, memory_mb = resources.cpu.cpu_shares, resources.memory.memory_mb
     return "\n".join(
         f"{name:<9}{render_bar(used, total)}  {used:,}/{total:,} {unit}"
@@ -255,15 +265,18 @@ STATS_HISTORY: Final = "5m"
 
 
 def render_stats(stats: Mapping[str, Any]) -> str:
-    """As a section of a page."""
-    memory, disk, past = stats["Memory"], stats["AllocDirStats"], stats.get("History") or ()
+    """Return a section with the CPU, memory and disk in use, and their history."""
+    memory, disk, history = stats["Memory"], stats["AllocDirStats"], stats.get("History") or ()
     cpus = stats["CPU"]
     percent = sum(cpu["TotalPercent"] for cpu in cpus) / max(1, len(cpus))
+    cpu_history = render_sparkline([sample["Percent"] for sample in history], max_value=100)
+    memory_history = render_sparkline([sample["Memory"] for sample in history], max_value=float(memory["Total"]))
     lines = [
-        f"{'CPU':<9}{render_bar(round(percent), 100)}  {percent:.0f} % of {len(cpus)}  {render_sparkline([one['Percent'] for one in past], max_value=100)}",
-        f"{'Memory':<9}{render_bar(memory['Used'], memory['Total'])}  {memory['Used'] / BYTES_PER_GB:.1f}/{memory['Total'] / BYTES_PER_GB:.1f} GB  "
-        + render_sparkline([one["Memory"] for one in past], max_value=float(memory["Total"])),
-        f"{'Disk':<9}{render_bar(disk['Used'], disk['Size'])}  {disk['Used'] / BYTES_PER_GB:.1f}/{disk['Size'] / BYTES_PER_GB:.1f} GB  "
+        f"{'CPU':<9}{render_bar(round(percent), 100)}  {percent:.0f} % of {len(cpus)}  {cpu_history}",
+        f"{'Memory':<9}{render_bar(memory['Used'], memory['Total'])}  "
+        f"{memory['Used'] / BYTES_PER_GB:.1f}/{memory['Total'] / BYTES_PER_GB:.1f} GB  {memory_history}",
+        f"{'Disk':<9}{render_bar(disk['Used'], disk['Size'])}  "
+        f"{disk['Used'] / BYTES_PER_GB:.1f}/{disk['Size'] / BYTES_PER_GB:.1f} GB  "
         f"{disk['InodesUsedPercent']:.0f} % of inodes",
     ]
-    return render_section(f"In use, and in the last {STATS_HISTORY}", "\n".join(line.rstrip() for line in lines))
+    return render_section(f"In use, now and in the last {STATS_HISTORY}", "\n".join(line.rstrip() for line in lines))

@@ -1,4 +1,4 @@
-"""`wharf node pool`: which nodes belong together, and what is told of a pool."""
+"""`wharf node pool`: shows, changes and deletes node pools."""
 
 from typing import Final
 
@@ -12,8 +12,8 @@ MODULE: Final = "wharf.cli.node.pool"
 COMMANDS: Final = {
     "list": CommandEntry(MODULE, "list_", "List node pools."),
     "info": CommandEntry(MODULE, "info", "Show a node pool."),
-    "apply": CommandEntry(MODULE, "apply", "Make or change a node pool."),
-    "delete": CommandEntry(MODULE, "delete", "Delete a node pool that is empty."),
+    "apply": CommandEntry(MODULE, "apply", "Create or change a node pool."),
+    "delete": CommandEntry(MODULE, "delete", "Delete an empty node pool."),
     "nodes": CommandEntry(MODULE, "nodes", "List the nodes of a pool."),
     "jobs": CommandEntry(MODULE, "jobs", "List the jobs of a pool."),
 }
@@ -22,11 +22,11 @@ pool_argument = click.argument("name", metavar="POOL", shell_complete=complete_p
 
 @click.group(cls=LazyGroup, entries=COMMANDS)
 def pool() -> None:
-    """Show and make the pools that nodes are in."""
+    """Show and change node pools."""
 
 
 @click.command("list", cls=ServerCommand)
-@click.option("--filter", "expression", default="", help="Only those that match.")
+@click.option("--filter", "expression", default="", help="Only pools that match.")
 def list_(session: Session, expression: str) -> None:
     """List node pools.
 
@@ -35,7 +35,7 @@ def list_(session: Session, expression: str) -> None:
     from wharf.cli.common.rendering import render_table
 
     records = session.client.node_pools.list(filter=expression).value
-    rows = [(one.name, one.description) for one in records]
+    rows = [(pool.name, pool.description) for pool in records]
     session.print_result(records, lambda: render_table(("Name", "Description"), rows))
 
 
@@ -48,44 +48,44 @@ def info(session: Session, name: str) -> None:
     """
     from wharf.cli.common.rendering import render_pairs
 
-    one = session.client.node_pools.read(name).value
-    settings = one.scheduler_configuration
-    entries = [
-        ("Name", one.name),
-        ("Description", one.description),
+    pool = session.client.node_pools.read(name).value
+    settings = pool.scheduler_configuration
+    pairs = [
+        ("Name", pool.name),
+        ("Description", pool.description),
         ("Algorithm", settings.scheduler_algorithm if settings else ""),
-        ("Meta", ", ".join(f"{key}={value}" for key, value in sorted((one.meta or {}).items()))),
+        ("Meta", ", ".join(f"{key}={value}" for key, value in sorted((pool.meta or {}).items()))),
     ]
-    session.print_result(one, lambda: render_pairs(entries))
+    session.print_result(pool, lambda: render_pairs(pairs))
 
 
 @click.command(cls=QuietServerCommand)
 @click.argument("name_or_file", metavar="NAME|FILE")
-@click.option("--description", help="What it is for.")
+@click.option("--description", help="A description of the pool.")
 def apply(session: Session, name_or_file: str, description: str | None) -> None:
-    """Make or change a node pool.
+    """Create or change a node pool.
 
-    FILE is JSON or YAML with the fields that `info --json` prints. With a name, what no option says stays as it is.
+    FILE is JSON or YAML with the fields that `info --json` prints. With NAME, only the fields given as options change.
 
     wharf node pool apply --description "machines with cards" gpu
     """
     from wharf.cli.common.documents import read_or_fetch_record
     from wharf.contract.model.node_pools import NodePool
 
-    one = read_or_fetch_record(name_or_file, NodePool, session.client.node_pools.read, description=description)
-    session.client.node_pools.store(one)
-    click.echo(f"node pool {one.name} is there")
+    pool = read_or_fetch_record(name_or_file, NodePool, session.client.node_pools.read, description=description)
+    session.client.node_pools.store(pool)
+    click.echo(f"stored node pool {pool.name}")
 
 
 @click.command(cls=QuietServerCommand)
 @pool_argument
 def delete(session: Session, name: str) -> None:
-    """Delete a node pool that is empty.
+    """Delete an empty node pool.
 
     wharf node pool delete gpu
     """
     session.client.node_pools.delete(name)
-    click.echo(f"node pool {name} is deleted")
+    click.echo(f"deleted node pool {name}")
 
 
 @click.command(cls=ServerCommand)
@@ -98,9 +98,7 @@ def nodes(session: Session, name: str) -> None:
     from wharf.cli.common.record_tables import render_nodes
 
     records = session.client.node_pools.nodes(name).value
-    session.print_result(
-        records, lambda: render_nodes(session, records) if records else f"There are no nodes in pool {name}."
-    )
+    session.print_result(records, lambda: render_nodes(session, records) if records else f"No nodes in pool {name}.")
 
 
 @click.command(cls=ServerCommand)
@@ -113,6 +111,4 @@ def jobs(session: Session, name: str) -> None:
     from wharf.cli.common.record_tables import render_jobs
 
     records = session.client.node_pools.jobs(name).value
-    session.print_result(
-        records, lambda: render_jobs(session, records) if records else f"There are no jobs in pool {name}."
-    )
+    session.print_result(records, lambda: render_jobs(session, records) if records else f"No jobs in pool {name}.")

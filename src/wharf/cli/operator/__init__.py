@@ -1,1 +1,1 @@
-"""."""
+"""Commands for operators of a cluster: `wharf operator …`."""

@@ -1,4 +1,4 @@
-"""Which agent a command is about: the options that tell, and the configuration that they lead to."""
+"""The options `--config` and `--data-dir`, which select an agent of this machine, and reading its configuration."""
 
 import os
 from collections.abc import Callable
@@ -12,22 +12,25 @@ if TYPE_CHECKING:
 
 
 def agent_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Gives a command `places` and `data_dir`: what `read` takes."""
+    """Add the parameters `paths` and `data_dir` to a command, for `read_agent_configuration`."""
     config = click.option(
         "--config",
-        "places",
+        "paths",
         multiple=True,
         type=click.Path(path_type=Path),
-        help="The agent's configuration, a file or a folder.",
+        help="Configuration of the agent, a file or a folder.",
     )
     folder = click.option(
-        "--data-dir", type=click.Path(path_type=Path, file_okay=False), help="The agent's data folder."
+        "--data-dir", type=click.Path(path_type=Path, file_okay=False), help="Data folder of the agent."
     )
     return config(folder(command))
 
 
 def read_agent_configuration(paths: tuple[Path, ...], data_dir: Path | None) -> "Configuration":
-    """The configuration that tells where the agent's data is. Raises ConfigurationRefused."""
+    """Return the configuration of the selected agent, by default that of `wharf dev` in this folder.
+
+    Raises ConfigurationError.
+    """
     from wharf.cli.dev import read_dev_configuration
     from wharf.config.configuration import CommandFlag, load_configuration
 

@@ -1,6 +1,6 @@
-"""`wharf operator snapshot`: save, inspect and restore the whole state.
+"""`wharf operator snapshot`: saves, inspects and restores the whole state of a cluster.
 
-The servers are asked, unless an agent's folder or configuration is named: then it is read and written where it is kept.
+By default through the API of the servers; with `--data-dir` or `--config`, directly in the storage of an agent.
 """
 
 import asyncio
@@ -21,8 +21,10 @@ if TYPE_CHECKING:
 
 COMMANDS: Final = {
     "save": CommandEntry("wharf.cli.operator.snapshot", "save", "Save the whole state to one file."),
-    "inspect": CommandEntry("wharf.cli.operator.snapshot", "inspect", "Check a snapshot and say what it holds."),
-    "restore": CommandEntry("wharf.cli.operator.snapshot", "restore", "Replace the whole state by that of a snapshot."),
+    "inspect": CommandEntry("wharf.cli.operator.snapshot", "inspect", "Check a snapshot and show its content."),
+    "restore": CommandEntry(
+        "wharf.cli.operator.snapshot", "restore", "Replace the whole state with that of a snapshot."
+    ),
 }
 
 
@@ -34,13 +36,12 @@ def snapshot() -> None:
 @click.command(cls=QuietServerCommand)
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False), required=False)
 @agent_options
-@click.option("--force", is_flag=True, help="Replace FILE where it is there already.")
-def save(session: Session, file: Path | None, places: tuple[Path, ...], data_dir: Path | None, force: bool) -> None:
+@click.option("--force", is_flag=True, help="Replace FILE if it exists.")
+def save(session: Session, file: Path | None, paths: tuple[Path, ...], data_dir: Path | None, force: bool) -> None:
     """Save the whole state to one file.
 
-    The servers are asked for it. With --data-dir or --config it is read straight from where that agent keeps it, beside
-    the running agent or without one. The file appears whole or not at all. Without FILE it is called wharf-<time>.snap
-    and lies here.
+    The servers send it. With --data-dir or --config it is read directly from the storage of that agent, which may be
+    running or not. FILE is written completely or not at all; its default is wharf-<time>.snap in this folder.
 
     wharf operator snapshot save backup.snap
     """
@@ -48,70 +49,71 @@ def save(session: Session, file: Path | None, places: tuple[Path, ...], data_dir
         from wharf.agent.snapshots import commands
 
         path = commands.get_snapshot_path(file, world=session.world, can_replace=force)
-        if places or data_dir is not None:
-            facts = asyncio.run(commands.run_save_command(read_agent_configuration(places, data_dir).settings, path))
+        if paths or data_dir is not None:
+            info = asyncio.run(commands.run_save_command(read_agent_configuration(paths, data_dir).settings, path))
         else:
-            facts = _fetch(session, path)
+            info = _download_snapshot(session, path)
         click.echo(f"{path}")
-        _show(facts)
+        _print_info(info)
 
 
-def _fetch(session: Session, path: Path) -> "SnapshotInfo":
-    """What servers send, checked before it is called by its name."""
+def _download_snapshot(session: Session, path: Path) -> "SnapshotInfo":
+    """Download a snapshot to a temporary file, check it, and rename it to `path`. Raises CliError."""
     from wharf.agent.snapshots import commands
 
     draft = path.with_name(f".{path.name}.part")
     try:
-        with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as writing:
-            for piece in session.client.operator.save_snapshot():
-                writing.write(piece)
-            writing.flush()
-            os.fsync(writing.fileno())
-        facts = commands.inspect_snapshot_file(draft)
+        with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as target:
+            for chunk in session.client.operator.save_snapshot():
+                target.write(chunk)
+            target.flush()
+            os.fsync(target.fileno())
+        info = commands.inspect_snapshot_file(draft)
         draft.replace(path)
     except OSError as error:
-        raise CliError(f"{path} cannot be written: {error.strerror}") from error
+        raise CliError(f"cannot write {path}: {error.strerror}") from error
     finally:
         draft.unlink(missing_ok=True)
-    return facts
+    return info
 
 
 @click.command
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
-@click.option("--json", "as_json", is_flag=True, help="For programs.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def inspect(file: Path, as_json: bool) -> None:
-    """Check a snapshot and say what it holds."""
+    """Check a snapshot and show its content."""
     with report_startup_errors():
         from wharf.agent.snapshots import commands
 
-        facts = commands.inspect_snapshot_file(file)
+        info = commands.inspect_snapshot_file(file)
         if as_json:
             import msgspec
 
-            click.echo(msgspec.json.format(msgspec.json.encode(facts)))
+            click.echo(msgspec.json.format(msgspec.json.encode(info)))
         else:
-            _show(facts)
+            _print_info(info)
 
 
-def _ask(question: str) -> None:
+def _confirm(question: str) -> None:
+    """Ask for confirmation; abort the command if the user declines or there is no terminal."""
     try:
         click.confirm(question, abort=True, err=True)
     except click.Abort:
         if not sys.stdin.isatty():
-            click.echo("\nNobody said yes; scripts say --yes", err=True)
+            click.echo("\nnot confirmed: without a terminal, confirm with --yes", err=True)
         raise
 
 
 @click.command(cls=QuietServerCommand)
 @click.argument("file", type=click.Path(path_type=Path, dir_okay=False))
 @agent_options
-@click.option("--yes", is_flag=True, help="Do not ask before the state is replaced.")
-def restore(session: Session, file: Path, places: tuple[Path, ...], data_dir: Path | None, yes: bool) -> None:
-    """Replace the whole state by that of a snapshot.
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+def restore(session: Session, file: Path, paths: tuple[Path, ...], data_dir: Path | None, yes: bool) -> None:
+    """Replace the whole state with that of a snapshot.
 
-    The servers are told to, and go on with the new state. With --data-dir or --config it is written straight to where
-    that agent keeps its state, into whatever engine its configuration names: this is how one moves from SQLite to etcd.
-    The file is checked first; one that is damaged, or newer than this program, changes nothing.
+    The servers restore it and continue with the new state. With --data-dir or --config it is written directly to the
+    storage of that agent, with the engine that its configuration names; this is how to move from SQLite to etcd.
+    The file is checked first: a damaged one, or one of a newer version of Wharf, changes nothing.
 
     wharf operator snapshot restore backup.snap
     """
@@ -119,34 +121,34 @@ def restore(session: Session, file: Path, places: tuple[Path, ...], data_dir: Pa
         from wharf.agent.engine import describe_state_location
         from wharf.agent.snapshots import commands
 
-        facts = commands.inspect_snapshot_file(file)
-        _show(facts)
-        settings = read_agent_configuration(places, data_dir).settings if places or data_dir is not None else None
-        place = (
+        info = commands.inspect_snapshot_file(file)
+        _print_info(info)
+        settings = read_agent_configuration(paths, data_dir).settings if paths or data_dir is not None else None
+        location = (
             describe_state_location(settings)
             if settings is not None
-            else f"that of the servers at {', '.join(session.settings.addresses)}"
+            else f"the servers at {', '.join(session.settings.addresses)}"
         )
         if not yes:
-            _ask(f"Replace the whole state, {place}, by this?")
+            _confirm(f"Replace the whole state ({location}) with this snapshot?")
         if settings is not None:
             index = asyncio.run(commands.run_restore_command(settings, file))
-            click.echo(f"restored: {place}, now at index {index}")
+            click.echo(f"restored {location} (index {index})")
         else:
             session.client.operator.restore_snapshot(file.read_bytes())
-            click.echo(f"restored: the whole state, {place}")
-        for need in facts.header.needs:
-            click.echo(f"It needs {need}.")
+            click.echo(f"restored the state of {location}")
+        for need in info.header.needs:
+            click.echo(f"The restored state requires {need}.")
 
 
-def _show(facts: "SnapshotInfo") -> None:
+def _print_info(info: "SnapshotInfo") -> None:
     from datetime import UTC, datetime
 
     from wharf.contract.model.times import SECOND
 
-    saved = datetime.fromtimestamp(facts.header.created_ns // SECOND, tz=UTC).isoformat().replace("+00:00", "Z")
-    click.echo(f"  saved   {saved} by {facts.header.program}")
-    click.echo(f"  index   {facts.trailer.standing.index}")
-    click.echo(f"  size    {facts.size_bytes:,} bytes, sha256 {facts.sha256}")
-    for table, count in sorted(facts.trailer.rows.items()):
+    saved = datetime.fromtimestamp(info.header.created_ns // SECOND, tz=UTC).isoformat().replace("+00:00", "Z")
+    click.echo(f"  saved   {saved} by {info.header.program}")
+    click.echo(f"  index   {info.trailer.standing.index}")
+    click.echo(f"  size    {info.size_bytes:,} bytes, sha256 {info.sha256}")
+    for table, count in sorted(info.trailer.rows.items()):
         click.echo(f"  {count:>8,}  {table}")
