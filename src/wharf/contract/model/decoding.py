@@ -290,6 +290,7 @@ def _make_list_normalizer(element: Normalizer) -> Normalizer:
     """Return a normalizer for a list whose elements are normalized by `element`."""
 
     def normalize(submitted: object, path: FieldPath, unknown: list[UnknownField]) -> object:
+        """Return the list with normalized elements; a value of another type unchanged."""
         if not isinstance(submitted, list | tuple):
             return submitted
         elements = []
@@ -306,6 +307,7 @@ def _make_map_normalizer(element: Normalizer | None, when_null: object) -> Norma
     """Return a normalizer for a map. Without an `element` normalizer, null values are replaced by `when_null`."""
 
     def normalize(submitted: object, path: FieldPath, unknown: list[UnknownField]) -> object:
+        """Return the map with normalized values; a value of another type unchanged."""
         if not isinstance(submitted, dict):
             return submitted
         if element is None:

@@ -15,7 +15,7 @@ class EventMethods(MethodGroup[M]):
     def stream(
         self, topics: Sequence[str] = (), *, index: int | None = None, **options: Unpack[CallOptions]
     ) -> StreamSpec[EventLine]:
-        """Yield events without end; continues after outages. Topics are such as `Job`, `Job:web` or `*`.
+        """Yield events without end; continues after outages. Examples of topics: `Job`, `Job:web`, `*`.
 
         Servers store at least the last hundred changes. Events beyond that are missing after a longer outage.
         """
