@@ -29,7 +29,7 @@ class InvalidValue(ValueError):
 
 
 class ValueKind(msgspec.Struct, frozen=True):
-    """A kind of value."""
+    """A kind of value: how it is read from TOML, and how the documentation describes it."""
 
     description: str
     """How the documentation describes it."""

@@ -62,7 +62,7 @@ class Store(Protocol):
         ...
 
     async def add_usage(self, charges: Iterable[Charge], amount: int) -> None:
-        """Charge an amount that is known only after the request, now. It may exceed the ceiling."""
+        """Charge, at the current time, an amount that is known only after the request. It may exceed the ceiling."""
         ...
 
     async def peek(self, charges: Iterable[Charge]) -> tuple[CounterReading, ...]:
