@@ -157,7 +157,7 @@ def test_a_node_is_introduced_by_a_token(person: Person) -> None:
 
     assert alone.count(".") == 2
     assert len(alone.splitlines()) == 1
-    assert too_long.err == "wharf: an introduction holds for 1s to 30m0s; asked for 1h0m0s\n"
+    assert too_long.err == "wharf: an introduction token is valid for 1s to 30m0s; 1h0m0s requested\n"
 
 
 def test_where_access_control_is_off_it_is_told_so(capsys: pytest.CaptureFixture[str]) -> None:

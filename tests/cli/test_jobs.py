@@ -483,7 +483,7 @@ def test_explaining_tells_where_work_is_and_why_the_rest_is_nowhere(person: Pers
     lines = person.does("job", "explain", "web").splitlines()
 
     assert lines[0] == (
-        "web waits for room: api lacks 2 allocations: none of 2 nodes can take one (2 have too little cpu); "
+        "web waits for resources: api lacks 2 allocations: none of 2 nodes can run one (2 have too little cpu); "
         "lower CPU of api/main from 900000 to 4000, or free 896000 MHz on any of 2 nodes"
     )
     assert any(line.strip().startswith("· too little cpu on 2 nodes, 896,000 MHz missing at least") for line in lines)
@@ -495,7 +495,7 @@ def test_of_several_groups_without_room_each_tells_its_own_reason_once(person: P
 
     told = person.does("job", "explain", "web")
 
-    assert told.splitlines()[0] == "web waits for room: its groups api and more lack 3 allocations"
+    assert told.splitlines()[0] == "web waits for resources: its groups api and more lack 3 allocations"
     assert (told.count("lower CPU of api/main"), told.count("lower MemoryMB of more/main")) == (1, 1)
 
 

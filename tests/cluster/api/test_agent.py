@@ -80,7 +80,7 @@ async def test_a_member_that_is_gone_is_forgotten_by_name_or_id() -> None:
         ("/v1/agent/force-leave", "", 400, "missing node to force leave"),
         ("/v1/agent/force-leave", "node=m1&prune=x", 400, "invalid prune value"),
         ("/v1/agent/force-leave", "node=nobody", 404, "no server nobody is known"),
-        ("/v1/agent/force-leave", "node=m1", 409, "m1 leads: make another server the leader first"),
+        ("/v1/agent/force-leave", "node=m1", 409, "m1 is the leader: make another server the leader first"),
         ("/v1/agent/join", "", 400, "missing address to join"),
         ("/v1/agent/servers", "", 400, "missing server address"),
         ("/v1/agent/servers", "address=a", 501, "Invalid method"),

@@ -190,7 +190,7 @@ async def test_where_no_node_can_make_a_volume_it_is_told_why() -> None:
         assert (wrong.status, "missing name" in wrong.body.decode()) == (400, True)
         assert told(nowhere) == (
             400,
-            'no node can make the volume: not in node pool "default" (1), without the plugin "zfs" (1)',
+            'no node can create the volume: not in node pool "default" (1), without the plugin "zfs" (1)',
         )
         assert (not_so.status, "does not meet ${attr.kernel.name} = os2 (2)" in not_so.body.decode()) == (400, True)
         assert channels.asked == []

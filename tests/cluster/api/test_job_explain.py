@@ -43,7 +43,7 @@ async def test_a_job_that_finds_no_room_tells_the_smallest_change_and_with_it_is
         await server.client.jobs.register(needing(3_500))
         await until(lambda: statuses(server)["shop"] == "running", what="it runs")
         await pass_time(15)
-        assert read(await get(server, "/v1/job/shop/explain"))["Text"] == "shop runs as wanted: 1 allocation"
+        assert read(await get(server, "/v1/job/shop/explain"))["Text"] == "shop runs as requested: 1 allocation"
 
 
 @in_virtual_time

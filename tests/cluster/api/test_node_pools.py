@@ -247,7 +247,7 @@ async def test_elsewhere_a_node_waits_for_the_pool_that_it_names() -> None:
 @pytest.mark.parametrize(
     ("pool", "text"),
     [
-        ("all", 'node is not allowed to register in node pool "all": every node is in it anyway'),
+        ("all", 'node is not allowed to register in node pool "all": that pool contains every node'),
         ("a b", 'invalid node pool name "a b". Must match regex ^[a-zA-Z0-9-_]{1,128}$'),
     ],
 )

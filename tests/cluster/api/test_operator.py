@@ -206,7 +206,7 @@ async def test_a_server_that_is_gone_is_forgotten_and_the_leader_is_not() -> Non
 
         assert (gone.status, gone.body) == (200, b"")
         assert server.replica.get(MEMBERS, "m2") is None
-        assert (leads.status, leads.body) == (409, b"m1 leads: make another server the leader first")
+        assert (leads.status, leads.body) == (409, b"m1 is the leader: make another server the leader first")
         assert server.replica.get(MEMBERS, "m1") is not None
 
 

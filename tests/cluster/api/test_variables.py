@@ -50,7 +50,7 @@ async def test_the_path_of_the_url_wins_over_that_of_the_body() -> None:
         ("nomad/mine", {"Items": ITEMS}, 'only paths at "nomad/jobs"'),
         ("db", {"Items": ITEMS, "Lock": {"TTL": "15s"}}, "a lock's TTL and delay are told when it is taken"),
         ("db", {"Namespace": "ghost", "Items": ITEMS}, 'nonexistent namespace: "ghost"'),
-        ("db", {"Namespace": "*", "Items": ITEMS}, "a variable is written in one namespace"),
+        ("db", {"Namespace": "*", "Items": ITEMS}, "cannot write a variable in namespace *"),
     ],
 )
 def test_a_variable_that_may_not_be_is_refused_and_changes_nothing(path: str, body: object, text: str) -> None:

@@ -1,4 +1,4 @@
-"""Allocations that people have stopped (nodes-allocations.md 2.1)."""
+"""Stopping single allocations on request (nodes-allocations.md 2.1)."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Children of jobs: dispatched and launched (jobs.md 1.3 and 1.4)."""
+"""Child jobs: dispatched ones and launched ones (jobs.md 1.3 and 1.4)."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What is over and old enough goes, in writes that fit (scheduling.md 1.6)."""
+"""Garbage collection of old records, in writes of limited size (scheduling.md 1.6)."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""How far a deployment has come is counted from its allocations, in the write that changes them (scheduling.md 7.3)."""
+"""Deployment counts follow from allocations, in the write that changes them (scheduling.md 7.3)."""
 
 from typing import Any
 

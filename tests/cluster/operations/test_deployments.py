@@ -1,4 +1,4 @@
-"""Deployments as people steer them (scheduling.md 7.2, 7.3, 7.5)."""
+"""Requests that change deployments (scheduling.md 7.2, 7.3, 7.5)."""
 
 import datetime
 from collections.abc import Callable
@@ -509,7 +509,7 @@ def test_with_nothing_left_to_promote_it_says_so() -> None:
 
     refusal = refused(state, lambda: promote(state))
 
-    assert refusal.text == "nothing to promote: no canaries of these groups wait for it"
+    assert refusal.text == "nothing to promote: no canaries of these groups await promotion"
 
 
 def test_a_promotion_must_say_of_what() -> None:
@@ -522,7 +522,7 @@ def test_a_promotion_must_say_of_what() -> None:
         ),
     )
 
-    assert refusal.text == "nothing to promote: say All, or name the Groups"
+    assert refusal.text == "nothing to promote: set All, or list the Groups"
 
 
 def test_more_canaries_than_a_write_takes_are_promoted_in_several_and_the_group_last() -> None:

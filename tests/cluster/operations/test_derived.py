@@ -1,4 +1,4 @@
-"""Job statuses, row by row of the reference's table (jobs.md 4), and summaries."""
+"""Derived job statuses, row by row of the table in jobs.md 4, and job summaries."""
 
 from typing import Any
 

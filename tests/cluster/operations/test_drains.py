@@ -1,4 +1,4 @@
-"""Drains as they are asked for (scheduling.md 9.3, nodes-allocations.md 1.1 and 3.9)."""
+"""Requests to start, change and cancel drains (scheduling.md 9.3, nodes-allocations.md 1.1 and 3.9)."""
 
 import datetime
 from typing import Any

@@ -1,4 +1,4 @@
-"""Evaluations that operators delete (jobs.md 1.6)."""
+"""Deletion of evaluations by operators (jobs.md 1.6)."""
 
 from typing import Any
 
@@ -122,7 +122,7 @@ def test_one_whose_allocations_run_refuses_them_all(status: ClientStatus) -> Non
 
     refusal = refused(state, "e2", "e1")
 
-    assert refusal.text == "eval e1 is not safe to delete: its allocations run, or may be placed again"
+    assert refusal.text == "eval e1 is not safe to delete: its allocations run, or may be rescheduled"
     assert left(state) == ["e1", "e2"]
 
 

@@ -1,4 +1,4 @@
-"""What commits tell, and who wants to hear it (conventions 3.4)."""
+"""The events that commits produce, and who may subscribe to them (conventions 3.4)."""
 
 import ast
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Why a job's work is where it is, or nowhere: in one sentence, and what would help (issue: explain)."""
+"""Explanations of jobs: what they wait for, and what would help (issue: explain)."""
 
 from typing import Any
 
@@ -100,7 +100,7 @@ def test_the_sentence_comes_first_and_names_the_job_the_reason_and_the_way_out()
     told = asked(a_fleet(3_500, 3_500, 3_500), sized(memory_mb=4_096))
 
     assert told.text == (
-        "shop waits for room: web lacks 1 allocation: none of 3 nodes can take one (3 have too little memory); "
+        "shop waits for resources: web lacks 1 allocation: none of 3 nodes can run one (3 have too little memory); "
         "lower MemoryMB of web/server from 4096 to 3500, or free 596 MB on any of 3 nodes"
     )
 
@@ -155,7 +155,7 @@ def test_a_driver_that_no_node_has_is_to_be_mended() -> None:
 def test_the_only_node_is_told_as_one() -> None:
     told = asked(a_fleet(1_000), sized(cpu=900_000))
 
-    assert told.text.startswith("shop waits for room: web lacks 1 allocation: the only node cannot take one (1 ha")
+    assert told.text.startswith("shop waits for resources: web lacks 1 allocation: the only node cannot run one (1 ha")
 
 
 def test_a_driver_whose_name_is_not_alike_is_not_told_as_meant() -> None:
@@ -272,7 +272,7 @@ def test_cores_are_told_by_how_many_fewer_a_node_would_take() -> None:
     too_many = asked(a_fleet(1_000), of_cores(2, "shop"))
 
     assert of_web(told).text == (
-        "web lacks 1 allocation: the only node cannot take one (1 have too few cores); "
+        "web lacks 1 allocation: the only node cannot run one (1 have too few cores); "
         "lower Cores of web/server from 2 to 1, or free 1 core on node-1"
     )
     assert of_web(too_many).smallest_change == (
@@ -296,7 +296,7 @@ def test_of_a_system_job_only_the_nodes_that_have_none_of_it_are_told() -> None:
     web = of_web(told)
     assert (web.wanted, web.starting, web.unplaced, web.nodes) == (4, 1, 3, 3)
     assert told.waits[0].text == (
-        "waits for room: web lacks 3 allocations: none of the other 3 nodes can take one "
+        "waits for resources: web lacks 3 allocations: none of the other 3 nodes can run one "
         "(3 have too little memory); lower MemoryMB of web/server from 2000 to 1000, or free 1000 MB on any of 3 nodes"
     )
 
@@ -315,7 +315,7 @@ def test_a_sysbatch_job_that_is_done_wanted_as_many_as_have_ended() -> None:
 
     told = explain_job(state.replica, "default", "shop")
 
-    assert (told.text, of_web(told).wanted) == ("shop is done: 2 allocations ended well", 2)
+    assert (told.text, of_web(told).wanted) == ("shop is done: 2 allocations completed", 2)
 
 
 # -- what is waited for
@@ -329,7 +329,7 @@ def test_a_job_that_nobody_looked_at_yet_has_its_place_in_the_queue() -> None:
     told = explain_job(state.replica, "default", "shop")
 
     assert (told.queue_place, told.queue_length) == (2, 2)
-    assert told.text == "shop is about to be looked at (job-register): 2 of 2 in the queue"
+    assert told.text == "shop waits for its evaluation (job-register): 2 of 2 in the queue"
 
 
 def test_while_the_scheduler_is_paused_that_is_said_first() -> None:
@@ -352,7 +352,7 @@ def test_what_failed_and_is_tried_later_is_told_with_its_time() -> None:
         each.text for each in explain_job(state.replica, "default", "shop").waits if each.waits_for is WaitReason.DELAY
     ]
 
-    assert texts == [f"waits: what failed is tried again at {at:%Y-%m-%d %H:%M:%SZ}"]
+    assert texts == [f"waits: failed allocations are rescheduled at {at:%Y-%m-%d %H:%M:%SZ}"]
 
 
 def test_what_is_out_of_contact_and_replaced_later_is_not_told_as_failed() -> None:
@@ -371,7 +371,7 @@ def test_what_is_out_of_contact_and_replaced_later_is_not_told_as_failed() -> No
         each.text for each in explain_job(state.replica, "default", "shop").waits if each.waits_for is WaitReason.DELAY
     ]
 
-    assert texts == [f"waits: others stand in for what is out of contact at {at:%Y-%m-%d %H:%M:%SZ}"]
+    assert texts == [f"waits: allocations on disconnected nodes are replaced at {at:%Y-%m-%d %H:%M:%SZ}"]
 
 
 @pytest.mark.parametrize(
@@ -426,7 +426,7 @@ def test_a_job_as_it_is_wanted_says_so() -> None:
 
     told = explain_job(state.replica, "default", "shop")
 
-    assert (told.text, told.is_explained) == ("shop runs as wanted: 1 allocation", True)
+    assert (told.text, told.is_explained) == ("shop runs as requested: 1 allocation", True)
 
 
 def test_batch_work_that_ended_well_says_so() -> None:
@@ -435,7 +435,7 @@ def test_batch_work_that_ended_well_says_so() -> None:
     state.end_evaluations("nightly")
     state.with_allocation(state.job("nightly"), client_status=ClientStatus.COMPLETE)
 
-    assert explain_job(state.replica, "default", "nightly").text == "nightly is done: 1 allocation ended well"
+    assert explain_job(state.replica, "default", "nightly").text == "nightly is done: 1 allocation completed"
 
 
 def test_batch_work_that_was_stopped_before_its_end_is_not_told_as_ended_well() -> None:
@@ -450,7 +450,7 @@ def test_batch_work_that_was_stopped_before_its_end_is_not_told_as_ended_well() 
     )
 
     assert explain_job(state.replica, "default", "nightly").text == (
-        "nightly is over: 1 allocation was stopped before the end (nightly.web[0], alloc is being migrated)"
+        "nightly is dead: 1 allocation was stopped before completion (nightly.web[0], alloc is being migrated)"
     )
 
 
@@ -461,7 +461,7 @@ def test_an_evaluation_that_failed_last_is_the_reason() -> None:
 
     told = explain_job(state.replica, "default", "shop")
 
-    assert told.text == "shop is left as it is, because its last evaluation failed: maximum attempts reached (5)"
+    assert told.text == "shop does not change, because its last evaluation failed: maximum attempts reached (5)"
 
 
 def test_parents_wait_for_their_next_launch_or_a_dispatch() -> None:
@@ -483,8 +483,8 @@ def test_a_quota_that_is_used_up_is_told_by_its_name() -> None:
 
     told = explain_job(state.replica, "default", "shop")
 
-    assert told.text == ('shop waits for room in the quota "small": web: memory exhausted (100 needed > 50 limit)')
-    assert of_web(told).text == 'web lacks 1 allocation: nodes have room, and the quota "small" has none'
+    assert told.text == ('shop waits for capacity in the quota "small": web: memory exhausted (100 needed > 50 limit)')
+    assert of_web(told).text == 'web lacks 1 allocation: nodes have free resources, but the quota "small" is used up'
 
 
 def test_what_is_placed_is_told_with_the_scores_of_its_node() -> None:
@@ -539,7 +539,7 @@ def test_what_waits_for_room_is_told_its_place_in_the_line_where_others_wait_too
 
     told = explain_job(state.replica, "default", "second")
 
-    assert (told.queue_place, told.queue_length, "it is 2 of 2 in the line, since" in told.text) == (2, 2, True)
+    assert (told.queue_place, told.queue_length, "it is 2 of 2 in the queue, since" in told.text) == (2, 2, True)
 
 
 def test_what_has_waited_too_long_is_told_which_node_is_kept_for_it() -> None:
@@ -550,7 +550,7 @@ def test_what_has_waited_too_long_is_told_which_node_is_kept_for_it() -> None:
     state.commit(reserve_node(state.replica, waiting, "node-1"))
 
     assert (
-        "what comes free on node-1 is kept for it, because it has waited long"
+        "node node-1 is reserved for it, because it has waited long"
         in explain_job(state.replica, "default", "shop").text
     )
 
@@ -577,8 +577,8 @@ def test_a_child_that_waits_for_its_turn_is_told_behind_whom_and_what_would_have
     state, made = with_children(3, max_running=1)
 
     assert explain_job(state.replica, "default", made[2]).text == (
-        f"{made[2]} waits for its turn: 1 of the children of convert run, of 1 that may at a time; it is 2 of 2 in the line; "
-        "raise max_running of convert to 3 to have it begin now"
+        f"{made[2]} waits for a slot of convert: 1 of at most 1 children are running; it is 2 of 2 in the queue; "
+        "raise max_running of convert to 3 to start it now"
     )
 
 
@@ -587,8 +587,8 @@ def test_a_child_whose_turn_has_come_is_told_that_it_begins_and_nothing_need_be_
     state.register(a_batch_job("convert", parameterized_job=Parameterized(max_running=2)))
 
     assert explain_job(state.replica, "default", made[1]).text == (
-        f"{made[1]} waits for its turn: 1 of the children of convert run, of 2 that may at a time; it is 1 of 2 in the line; "
-        "it begins when it is looked at next"
+        f"{made[1]} waits for a slot of convert: 1 of at most 2 children are running; it is 1 of 2 in the queue; "
+        "it starts with its next evaluation"
     )
 
 
@@ -596,7 +596,7 @@ def test_a_parent_tells_of_its_children() -> None:
     state, _ = with_children(3, max_running=1)
 
     assert explain_job(state.replica, "default", "convert").text == (
-        "convert waits to be dispatched; of its children 1 runs and 2 wait"
+        "convert waits to be dispatched; its children: 1 running, 2 pending"
     )
 
 
@@ -611,7 +611,7 @@ def test_a_parent_that_is_stopped_tells_of_children_that_go_on() -> None:
     state.put(JOBS.build_put(replace(state.job("convert"), stop=True)))
 
     assert explain_job(state.replica, "default", "convert").text == (
-        "convert is stopped, and starts nothing more; of its children 1 runs and 1 waits"
+        "convert is stopped and launches no more children; its children: 1 running, 1 pending"
     )
 
 
@@ -621,5 +621,5 @@ def test_a_time_table_that_is_over_launches_by_hand_only() -> None:
 
     told = explain_job(state.replica, "default", "never")
 
-    assert told.text == "never is launched by hand only, because its time table has no time left"
+    assert told.text == "never is launched on request only, because its schedule has no launch time left"
     assert told.is_explained

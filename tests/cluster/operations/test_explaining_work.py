@@ -1,4 +1,4 @@
-"""Why one evaluation or one allocation stands as it does (issue: explain, for any job, evaluation or allocation)."""
+"""Explanations of single evaluations and allocations (issue: explain, for any job, evaluation or allocation)."""
 
 import datetime
 
@@ -46,7 +46,7 @@ def test_an_evaluation_that_waits_in_the_queue_tells_its_place() -> None:
     told = of_evaluation(state, evaluation.id)
 
     assert told.text == (
-        "shop is looked at because it was registered: it is about to be looked at (job-register): 1 of 1 in the queue"
+        "shop is evaluated because the job was registered: it waits for its evaluation (job-register): 1 of 1 in the queue"
     )
     assert [WaitReason.QUEUE] == [each.waits_for for each in told.waits]
 
@@ -59,7 +59,7 @@ def test_an_evaluation_that_placed_everything_says_how_many() -> None:
 
     told = of_evaluation(state, evaluation.id)
 
-    assert told.text == ("shop was looked at because it was registered: it placed or last changed 3 allocations")
+    assert told.text == ("shop was evaluated because the job was registered: it placed or last changed 3 allocations")
     assert (3, ()) == (told.placed, told.waits)
 
 
@@ -72,9 +72,9 @@ def test_what_found_no_room_is_told_as_it_was_then_and_leads_to_the_evaluation_t
     told = of_evaluation(state, looked.id)
 
     assert told.text.endswith(
-        "and not all found room: web lacked 3 allocations: none of 2 nodes could take one (2 had too little memory)"
+        "but could not place all: web lacked 3 allocations: none of 2 nodes could run one (2 had too little memory)"
     )
-    assert (f"{blocked.id} (blocked): looked at because part of it found no room",) == told.after
+    assert (f"{blocked.id} (blocked): evaluated because not all allocations could be placed",) == told.after
 
 
 def test_an_evaluation_that_waits_for_room_tells_what_would_place_it() -> None:
@@ -98,7 +98,7 @@ def test_while_another_evaluation_of_the_job_is_first_that_is_said() -> None:
 
     told = [of_evaluation(state, each.id).waits[0].text for each in state.evaluations()]
 
-    assert "waits until another evaluation of the same job is through: one at a time is looked at" in told
+    assert "waits for another evaluation of the same job: a job's evaluations are processed one at a time" in told
 
 
 def test_a_paused_scheduler_is_told_of_an_evaluation_too() -> None:
@@ -114,8 +114,8 @@ def test_a_paused_scheduler_is_told_of_an_evaluation_too() -> None:
 @pytest.mark.parametrize(
     ("status", "said", "text"),
     [
-        (EvaluationStatus.FAILED, "it broke", "could not be decided (it broke)"),
-        (EvaluationStatus.CANCELED, "", "needed no look any more (another one stands for it)"),
+        (EvaluationStatus.FAILED, "it broke", "failed (it broke)"),
+        (EvaluationStatus.CANCELED, "", "was canceled (another evaluation replaces it)"),
     ],
 )
 def test_an_evaluation_without_a_result_tells_why(status: EvaluationStatus, said: str, text: str) -> None:
@@ -131,7 +131,7 @@ def test_an_evaluation_of_a_job_that_is_gone_waits_for_nothing() -> None:
 
     told = of_evaluation(state, "e1")
 
-    assert (None, True) == (told.job, "there is no such job any more" in told.text)
+    assert (None, True) == (told.job, "its job no longer exists" in told.text)
 
 
 def test_what_nobody_knows_cannot_be_explained() -> None:
@@ -168,9 +168,9 @@ def test_an_allocation_that_runs_tells_why_on_this_node() -> None:
 
     told = explain_allocation(state.replica, placed.id)
 
-    assert told.text == f"shop.web[0] runs on {placed.node_name}, the best of 3 nodes that could take it"
+    assert told.text == f"shop.web[0] runs on {placed.node_name}, the best of 3 nodes that could run it"
     assert told.placement.scores
-    assert told.story[0].startswith("version 0 of shop; looked at last because it was registered")
+    assert told.story[0].startswith("version 0 of shop; last evaluated because the job was registered")
 
 
 def test_what_was_left_out_before_is_counted() -> None:
@@ -178,27 +178,27 @@ def test_what_was_left_out_before_is_counted() -> None:
 
     told = of_allocation(a_fleet(1_000), metrics=metric, client_status=ClientStatus.RUNNING)
 
-    assert "shop.web[0] runs on node-1, the only node that could take it (8 were looked at)" == told.text
+    assert "shop.web[0] runs on node-1, the only node that could run it (8 were evaluated)" == told.text
 
 
 @pytest.mark.parametrize(
     ("fields", "text"),
     [
-        ({"client_status": ClientStatus.COMPLETE}, "ended well on node-1"),
+        ({"client_status": ClientStatus.COMPLETE}, "completed on node-1"),
         (
             {"client_status": ClientStatus.COMPLETE, "desired_status": DesiredStatus.STOP, "desired_description": "alloc not needed"},
             "was stopped on node-1 (alloc not needed)",
         ),
         (
             {"client_status": ClientStatus.FAILED, "next_allocation": "a2"},
-            "failed on node-1; a2 was to take its place, and was not placed or is collected by now",
+            "failed on node-1; its replacement a2 was not placed, or was garbage-collected",
         ),
-        ({"client_status": ClientStatus.LOST}, "was lost on node-1; nothing took its place"),
+        ({"client_status": ClientStatus.LOST}, "was lost on node-1; it was not replaced"),
         ({"client_status": ClientStatus.UNKNOWN}, "is on node-1, which is out of contact"),
         ({"client_status": ClientStatus.PENDING}, "is placed on node-1 and has not started yet"),
         (
             {"client_status": ClientStatus.RUNNING, "desired_status": DesiredStatus.EVICT},
-            "is to stop, and node-1 has not ended it yet",
+            "is stopping, and node-1 has not ended it yet",
         ),
     ],
 )  # fmt: skip
@@ -212,7 +212,7 @@ def test_who_took_the_place_of_an_allocation_is_told() -> None:
 
     told = of_allocation(state, client_status=ClientStatus.FAILED, next_allocation="a2")
 
-    assert "shop.web[0] failed on node-1; a2 took its place" == told.text
+    assert "shop.web[0] failed on node-1; a2 replaced it" == told.text
 
 
 def test_what_ended_a_task_and_when_it_is_tried_again_is_told() -> None:
@@ -225,7 +225,7 @@ def test_what_ended_a_task_and_when_it_is_tried_again_is_told() -> None:
 
     told = of_allocation(state, client_status=ClientStatus.FAILED, task_states={"server": ended}, followup_eval_id="e2")
 
-    assert told.text == "shop.web[0] failed on node-1 (server: Exit Code: 3); it is tried again at 2026-01-01 12:00:00Z"
+    assert told.text == "shop.web[0] failed on node-1 (server: Exit Code: 3); it is rescheduled at 2026-01-01 12:00:00Z"
 
 
 def test_a_node_that_is_drained_or_away_is_what_its_allocations_wait_for() -> None:
@@ -253,7 +253,7 @@ def test_the_story_tells_what_led_to_an_allocation() -> None:
     )  # fmt: skip
 
     assert told.story == (
-        "a0 failed on node node-1 and was tried again elsewhere",
-        "takes the place of a0 on node-1 (alloc was rescheduled because it failed)",
-        "pushed a9 aside to get its room",
+        "a0 failed on node node-1 and was rescheduled",
+        "replaces a0 on node-1 (alloc was rescheduled because it failed)",
+        "preempted a9 to get its resources",
     )

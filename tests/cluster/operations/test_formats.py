@@ -1,4 +1,4 @@
-"""The cluster's format is raised when every server reads the next, and not before."""
+"""The cluster's record format is upgraded once every server can read the next one."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Volumes of hosts: made known, replaced, deleted, and what a node's word makes of them."""
+"""Host volumes: registered, replaced, deleted, and updated from what nodes report."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Keys of writes: how long they are remembered, and for what they stand."""
+"""Idempotency keys: how long they are stored, and which request they stand for."""
 
 from msgspec.structs import replace
 

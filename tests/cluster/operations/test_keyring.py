@@ -1,4 +1,4 @@
-"""What becomes of the keys of the ring: decisions of one moment."""
+"""Keyring operations: rotation, deletion, collection and re-encryption."""
 
 from typing import Any
 

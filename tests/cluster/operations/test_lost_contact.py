@@ -1,4 +1,4 @@
-"""A node that is silent: down, or out of contact for as long as something there may go on without it (scheduling.md 9.2)."""
+"""Nodes that miss heartbeats become down, or disconnected while allocations tolerate it (scheduling.md 9.2)."""
 
 from tests.builders import a_group, a_job
 from tests.cluster.scheduling.loop import Loop

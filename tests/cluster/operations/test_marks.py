@@ -1,4 +1,4 @@
-"""Marks on a job's allocations, and evaluations that are asked for (jobs.md 1.3)."""
+"""Desired transitions of a job's allocations, and requested evaluations (jobs.md 1.3)."""
 
 from typing import Any
 

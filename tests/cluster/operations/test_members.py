@@ -1,4 +1,4 @@
-"""Servers that are gone are forgotten; the leader is not."""
+"""Records of servers that are gone can be removed; the leader's record cannot."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Namespaces: written and deleted (conventions 4.1)."""
+"""Namespaces: stored and deleted (conventions 4.1)."""
 
 from typing import Any
 

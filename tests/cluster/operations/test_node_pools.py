@@ -1,4 +1,4 @@
-"""Node pools: written and deleted (nodes-allocations.md 1.5)."""
+"""Node pools: stored and deleted (nodes-allocations.md 1.5)."""
 
 from typing import Any
 

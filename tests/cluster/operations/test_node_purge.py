@@ -1,4 +1,4 @@
-"""Nodes that are evaluated by hand, and nodes that are purged (nodes-allocations.md 1.1, scheduling.md 9.2)."""
+"""Requested evaluations of nodes, and purged nodes (nodes-allocations.md 1.1, scheduling.md 9.2)."""
 
 import pytest
 

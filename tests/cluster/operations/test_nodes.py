@@ -1,4 +1,4 @@
-"""Nodes: they register, are heard of, fall silent, come back, report (scheduling.md 9, nodes-allocations.md 1)."""
+"""Nodes: registration, heartbeats, missed heartbeats, reconnects and reports (scheduling.md 9, nodes-allocations.md 1)."""
 
 import datetime
 from typing import Any

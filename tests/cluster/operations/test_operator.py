@@ -1,4 +1,4 @@
-"""Operators configure the whole cluster: whole documents, versions that are expected, and what is refused."""
+"""Cluster configuration: replaced as a whole, with expected versions and validation errors."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Dry runs: what a job would change, told without changing anything (jobs.md 5)."""
+"""Dry runs: what a job would change, without changing anything (jobs.md 5)."""
 
 import datetime
 from typing import Any

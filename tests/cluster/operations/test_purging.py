@@ -1,4 +1,4 @@
-"""Purging a job: gone at once, its leftovers step by step (jobs.md 1.3)."""
+"""Purging a job: deleted at once, its remaining records step by step (jobs.md 1.3)."""
 
 from typing import Any
 

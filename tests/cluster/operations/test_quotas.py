@@ -1,4 +1,4 @@
-"""Quotas: written, deleted, and how much of one is used."""
+"""Quotas: stored, deleted, and their usage."""
 
 from base64 import b64encode
 from typing import Any

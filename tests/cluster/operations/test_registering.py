@@ -1,4 +1,4 @@
-"""What a registration keeps beside the job: its source, its policies, its launches; and what it does to children."""
+"""Records that a registration stores beside the job: source, scaling policies, launches, counts of children."""
 
 import datetime
 from typing import Any

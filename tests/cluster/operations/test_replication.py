@@ -1,4 +1,4 @@
-"""What a region copies from the authoritative one."""
+"""Replication of records from the authoritative region."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Which of a node's reports are older than what is known, and what becomes of those (ADR 64)."""
+"""Outdated reports of nodes, and how they are refused (ADR 64)."""
 
 from typing import Any
 
@@ -85,8 +85,8 @@ def test_a_report_that_is_older_than_what_is_known_is_refused_and_says_what_to_d
     report(state, first + 1, PENDING)  # Its only task waits for a restart.
 
     assert refusal_of(state, first) == (
-        f"report {first} is older than what is known: allocation a1 is known by number {first + 1}; register, and make it "
-        "anew from where that tells"
+        f"report {first} is outdated: allocation a1 has report {first + 1}; "
+        "register again and number the report as the reply says"
     )
     assert state.allocation("a1").client_status == "pending"
 

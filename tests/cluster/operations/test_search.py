@@ -1,4 +1,4 @@
-"""Searching step by step: how far it goes, and what comes first (conventions 3.2)."""
+"""Prefix and fuzzy search: limits and order of results (conventions 3.2)."""
 
 from collections.abc import Generator
 from typing import Any, TypeVar

@@ -1,4 +1,4 @@
-"""Services: choosing among their instances, and taking one off the list (nodes-allocations.md 5.1)."""
+"""Service registrations: choosing instances, and deleting one (nodes-allocations.md 5.1)."""
 
 import pytest
 

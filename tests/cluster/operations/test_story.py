@@ -1,4 +1,4 @@
-"""What the state still tells of a record, for whoever must understand why something was refused."""
+"""Descriptions of a record's current state, for log lines about refused state changes."""
 
 from msgspec.structs import replace
 
@@ -27,8 +27,8 @@ def test_an_allocation_tells_where_it_stands_who_placed_it_and_what_its_tasks_di
     stored = state.allocation("a1")
 
     assert describe_allocation(state.replica, stored) == [
-        f"made at index {stored.create_index}, last changed at index {stored.modify_index}",
-        "it was to run, its node said running (ended)",
+        f"created at index {stored.create_index}, last changed at index {stored.modify_index}",
+        "desired status run, client status running (ended)",
         f"placed by evaluation {evaluation.id} ({evaluation.triggered_by}, {evaluation.status})",
         "task web is dead, failed, after 2 restarts",
         "task web: Started at 1970-01-01T00:00:02+00:00 (it began)",
@@ -43,7 +43,7 @@ def test_an_allocation_whose_evaluation_and_node_are_gone_says_so() -> None:
 
     story = describe_allocation(state.replica, orphan)
 
-    assert story[2:] == ["placed by evaluation e9, which is gone", "its node node-9 is gone"]
+    assert story[2:] == ["placed by evaluation e9, which no longer exists", "its node node-9 is deleted"]
 
 
 def test_only_the_last_events_of_a_task_are_told() -> None:
@@ -65,7 +65,7 @@ def test_a_node_tells_its_statuses_and_events() -> None:
     story = describe_node(stored)
 
     assert story[:2] == [
-        f"made at index {stored.create_index}, last changed at index {stored.modify_index}",
+        f"created at index {stored.create_index}, last changed at index {stored.modify_index}",
         f"it is down and eligible; it missed its heartbeat at index {stored.last_missed_heartbeat_index}",
     ]
     assert story[-1].startswith("Node heartbeat missed at ")
@@ -82,11 +82,11 @@ def test_an_evaluation_tells_why_it_was_made_and_what_came_of_it() -> None:
     )
 
     assert describe_evaluation(evaluation) == [
-        f"made at index {evaluation.create_index}, last changed at index {evaluation.modify_index}",
-        f"of job shop, because of {evaluation.triggered_by}",
+        f"created at index {evaluation.create_index}, last changed at index {evaluation.modify_index}",
+        f"of job shop, triggered by {evaluation.triggered_by}",
         "it is failed (no luck)",
         "it follows evaluation e1",
-        "what found no room waits as evaluation e2",
+        "unplaced allocations wait in evaluation e2",
     ]
 
 

@@ -1,4 +1,4 @@
-"""Summaries that are counted anew."""
+"""Recomputing job summaries."""
 
 from msgspec.structs import replace
 

@@ -1,4 +1,4 @@
-"""What people do to variables: decisions of one moment, and what they rest on."""
+"""Writing, deleting and locking variables, and the conditions of these writes."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Versions of a job: tags, stability, going back (jobs.md 1.3 and 4)."""
+"""Versions of a job: tags, stability, reverting (jobs.md 1.3 and 4)."""
 
 from typing import Any
 

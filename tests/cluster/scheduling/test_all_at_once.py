@@ -60,11 +60,11 @@ def test_the_metrics_say_that_the_job_is_all_or_nothing() -> None:
     result = explain_job(a_loop(nodes=2).replica, "default", "shop")
 
     assert result.text == (
-        "shop waits for room for all of it at once (AllAtOnce): its groups web and head lack 11 allocations"
+        "shop waits for resources to place all allocations at once (AllAtOnce): its groups web and head lack 11 allocations"
     )
     assert result.groups[0].text == (
-        "web lacks 10 allocations, of which none begins before there is room for all: "
-        "without AllAtOnce 2 of 2 nodes would take one now"
+        "web lacks 10 allocations, none of which starts until all can be placed: "
+        "without AllAtOnce 2 of 2 nodes could run one now"
     )
 
 

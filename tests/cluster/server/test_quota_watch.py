@@ -44,7 +44,7 @@ async def test_no_more_runs_than_the_quota_allows_and_the_rest_is_explained() ->
 
         assert live(server) == 2
         assert told["Text"] == (
-            'shop waits for room in the quota "tight": web: memory exhausted (300 needed > 250 limit)'
+            'shop waits for capacity in the quota "tight": web: memory exhausted (300 needed > 250 limit)'
         )
         assert list_unexplained_jobs(server.replica) == []
 

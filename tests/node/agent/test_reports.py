@@ -82,5 +82,5 @@ async def test_reports_of_an_agent_without_journal_are_accepted_and_late_ones_of
 
         former, now = (json.loads(body)["Number"] for _, body in said()[:2])
         assert 0 < former < now
-        assert (late.status, b"is older than what is known" in late.body) == (400, True)
+        assert (late.status, b"is outdated" in late.body) == (400, True)
         assert [now] == [allocation.report_number for allocation in server.replica.iter_all(ALLOCATIONS)]

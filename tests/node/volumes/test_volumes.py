@@ -173,7 +173,7 @@ def test_a_plugin_is_a_program_that_makes_and_takes_away_volumes(node: ANode) ->
         400,
         "volume no cannot be made: plugin folders failed to create with exit code 3: the disk is full",
     ) == no_room
-    assert (400, 'no node can make the volume: without the plugin "broken" (1)') == broken
+    assert (400, 'no node can create the volume: without the plugin "broken" (1)') == broken
     assert {"folders": "2.1", "mkdir": "1.0.0"} == {
         name.split(".")[2]: version for name, version in attributes.items() if name.startswith("plugins.host_volume.")
     }

@@ -1,4 +1,5 @@
-"""What a request, a timer or a revert does to records: (snapshot, request, moment) -> write, or a refusal.
+"""Operations: pure functions that turn a request, a timer or a revert into one write, or refuse it.
 
-Pure: nothing here waits, reads a clock or makes an id; the moment brings both.
+They map (snapshot, request, context) to a `Decision`. They never wait, read a clock or generate an id: the
+`DecisionContext` carries the time and the new ids.
 """

@@ -1,6 +1,6 @@
-"""What operators do to the list of servers. A server's record is its own: it writes it, and its lease ends it.
+"""Operator requests about the member list, and the upgrade of the cluster's record format.
 
-Raising the cluster's format once every server can read the next.
+Each server writes its own member record and keeps it alive by a lease; that happens elsewhere.
 """
 
 import msgspec
@@ -14,22 +14,27 @@ from wharf.contract.model.refusal import Refusal, RefusalCode, not_found
 
 
 class MemberRemovalResult(msgspec.Struct, frozen=True):
+    """The index of the write that removed the member."""
+
     index: int
 
 
 def remove_member(
     snapshot: Replica, member_id: str, *, not_found_text: str, cause: str = ""
 ) -> Decision[MemberRemovalResult]:
-    """Remove the record of a server that is gone, sooner than its lease would. `missing`: how the caller called it.
+    """Delete the record of a server that is gone, before its lease expires.
 
-    A server that lives writes its record again. The leader's is needed to find it, so it stays.
+    A server that still runs writes its record again. The record of the leader is needed to reach it, so it cannot be
+    removed: that raises a conflict. `not_found_text` is the error text if no such member exists.
     """
     member = snapshot.get(MEMBERS, member_id)
     if member is None:
         raise not_found(not_found_text)
     leader = snapshot.get(LEADER)
     if leader is not None and leader.member_id == member_id:
-        raise Refusal(RefusalCode.CONFLICT, f"{member.name or member.id} leads: make another server the leader first")
+        raise Refusal(
+            RefusalCode.CONFLICT, f"{member.name or member.id} is the leader: make another server the leader first"
+        )
     change = MEMBERS.build_delete(member_id)
     write = Write(
         "member-forgotten", Cause(CauseKind.OPERATOR, cause), [change], [snapshot.build_key_condition(MEMBERS, member_id), snapshot.build_key_condition(LEADER)]
@@ -38,7 +43,10 @@ def remove_member(
 
 
 def upgrade_record_format(snapshot: Replica) -> Write | None:
-    """The newest format that all members read, if it is newer than the one in force. Without members nobody can tell."""
+    """Return the write that raises the record format to the newest one that all members can read.
+
+    Return None if there is nothing to raise, or if no member is known.
+    """
     stored = snapshot.get(CLUSTER_FORMAT)
     members = list(snapshot.iter_all(MEMBERS))
     if stored is None or not members:
@@ -50,5 +58,7 @@ def upgrade_record_format(snapshot: Replica) -> Write | None:
         snapshot.build_record_condition(CLUSTER_FORMAT, stored),
         *(snapshot.build_record_condition(MEMBERS, member) for member in members),
     ]
-    raised = RecordFormat(version=readable, create_index=stored.create_index)
-    return Write("format-raised", Cause(CauseKind.TIMER, "format"), [CLUSTER_FORMAT.build_put(raised)], conditions)
+    upgraded_format = RecordFormat(version=readable, create_index=stored.create_index)
+    return Write(
+        "format-raised", Cause(CauseKind.TIMER, "format"), [CLUSTER_FORMAT.build_put(upgraded_format)], conditions
+    )

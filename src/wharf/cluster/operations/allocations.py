@@ -1,6 +1,7 @@
-"""What people do to allocations: have one stopped and started anew elsewhere.
+"""User requests about one allocation: stop it and let the scheduler replace it.
 
-Whether and where it starts again is decided by the evaluation that this makes; a request only leaves its marks.
+The request only sets the desired transition; the evaluation that it creates decides whether and where to place a
+replacement.
 """
 
 import msgspec
@@ -18,6 +19,8 @@ from wharf.contract.model.times import DecisionContext
 
 
 class AllocationStopResult(msgspec.Struct, frozen=True):
+    """The index of the write, and the evaluation that it created (empty if the job no longer exists)."""
+
     index: int
     eval_id: str = ""
 
@@ -31,10 +34,10 @@ def stop_allocation(
     should_reschedule: bool = False,
     cause: str = "",
 ) -> Decision[AllocationStopResult]:
-    """Mark the allocation to be moved, and have its job evaluated, which stops it and places another.
+    """Mark the allocation for migration and evaluate its job, so that the scheduler stops and replaces it.
 
-    `reschedule`: the next one is to be found as after a failure. Of a job that is gone nothing is left to evaluate:
-    the allocation is marked all the same.
+    With `should_reschedule`, the replacement is placed as after a failure. If the job no longer exists, the
+    allocation is marked and nothing is evaluated.
     """
     allocation = snapshot.get(ALLOCATIONS, allocation_id)
     if allocation is None:
@@ -45,7 +48,7 @@ def stop_allocation(
         reschedule=should_reschedule,
         no_shutdown_delay=should_skip_shutdown_delay,
     )
-    # Its node must know: one that is stopping already need wait no longer.
+    # The node must see this change too: an allocation that is already stopping can skip its shutdown delay.
     marked = replace(
         allocation, desired_transition=transition, alloc_modify_index=WRITE_INDEX, modify_time=context.now_ns
     )

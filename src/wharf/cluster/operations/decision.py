@@ -1,4 +1,4 @@
-"""The form of every decision."""
+"""The result type of every operation."""
 
 from collections.abc import Callable
 from typing import Generic, TypeVar
@@ -15,12 +15,14 @@ T = TypeVar("T")
 
 
 class Decision(msgspec.Struct, Generic[T], frozen=True):
-    """What is to be written, and the reply to give for the index at which it was.
+    """The write to commit, and the function that builds the reply from the index of that write.
 
-    Without a write nothing needs to change, and `reply` is called with the snapshot's own index.
+    If `write` is None, nothing has to change; `build_reply` is then called with the index of the snapshot.
     """
 
     write: Write | None
     build_reply: Callable[[int], T]
     invalid_transitions: tuple[InvalidTransition, ...] = ()
-    """Steps that were asked for and that no table of states has. The rest counts; whoever decides logs these."""
+    """Requested state changes that the state tables do not allow. They are left out of the write; the caller logs
+    them.
+    """

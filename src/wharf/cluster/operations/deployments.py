@@ -1,6 +1,7 @@
-"""What people do to deployments: fail, pause, resume, promote, unblock, and say how allocations are.
+"""Requests that change a deployment: fail, pause, resume, promote, unblock, and set the health of allocations.
 
-Each is decided by the leader alone, whose counts and statuses these are. A deployment that is over never changes again.
+Only the leader decides them, because it maintains the counts and statuses of deployments. A deployment in a terminal
+status never changes again.
 """
 
 import datetime
@@ -33,14 +34,15 @@ PROGRESS_DEADLINE_DESCRIPTION: Final = "Failed due to progress deadline"
 UNHEALTHY_DESCRIPTION: Final = "Failed due to unhealthy allocations"
 
 CHANGES_BESIDE_ALLOCATIONS: Final = 2
-"""Changes of a write beside the allocations it marks: the deployment and the evaluation."""
+"""Changes that a write needs besides its allocations: the deployment and the evaluation."""
 
 DEFAULT_MAX_VERSIONS: Final = 6
 
 
 class DeploymentWriteResult(msgspec.Struct, frozen=True):
-    """The index of the write and of the deployment as it stands since, what evaluates the job, and the version that the
-    job went back to. `is_done` False: there was more to mark than one write takes, so ask again.
+    """The result of a deployment write: indexes, the evaluation of the job, and the version it reverted to.
+
+    If `is_done` is False, one write could not mark all allocations: the caller repeats the request.
     """
 
     index: int
@@ -62,11 +64,13 @@ def fail_deployment(
     max_versions: int = DEFAULT_MAX_VERSIONS,
     cause: str = "",
 ) -> DeploymentDecision:
-    """It ends here. Where a group reverts by itself, the job goes back to its newest stable version."""
-    deployment = _active(snapshot, deployment_id, "fail")
-    reverts = any(group.auto_revert for group in _groups(deployment).values())
-    rollback = roll_back_job(snapshot, deployment, context, max_versions=max_versions) if reverts else None
-    return _fail(snapshot, deployment, context, reason=MARKED_FAILED_DESCRIPTION, rollback=rollback, cause=cause)
+    """Fail the deployment. If any of its groups has auto-revert, the job reverts to its newest stable version."""
+    deployment = _get_active_deployment(snapshot, deployment_id, "fail")
+    should_revert = any(group.auto_revert for group in _get_groups(deployment).values())
+    rollback = roll_back_job(snapshot, deployment, context, max_versions=max_versions) if should_revert else None
+    return _build_failure_decision(
+        snapshot, deployment, context, reason=MARKED_FAILED_DESCRIPTION, rollback=rollback, cause=cause
+    )
 
 
 def fail_deployment_for_groups(
@@ -78,12 +82,12 @@ def fail_deployment_for_groups(
     groups: Iterable[str],
     max_versions: int = DEFAULT_MAX_VERSIONS,
 ) -> DeploymentDecision:
-    """It fails on account of these groups. Where one of them reverts by itself, the job goes back."""
-    deployment = _active(snapshot, deployment_id, "fail")
-    known = _groups(deployment)
-    reverts = any(known[name].auto_revert for name in groups if name in known)
-    rollback = roll_back_job(snapshot, deployment, context, max_versions=max_versions) if reverts else None
-    return _fail(snapshot, deployment, context, reason=reason, rollback=rollback, cause="")
+    """Fail the deployment because of these groups. If one of them has auto-revert, the job reverts."""
+    deployment = _get_active_deployment(snapshot, deployment_id, "fail")
+    known_groups = _get_groups(deployment)
+    should_revert = any(known_groups[name].auto_revert for name in groups if name in known_groups)
+    rollback = roll_back_job(snapshot, deployment, context, max_versions=max_versions) if should_revert else None
+    return _build_failure_decision(snapshot, deployment, context, reason=reason, rollback=rollback, cause="")
 
 
 def continue_deployment(
@@ -94,47 +98,49 @@ def continue_deployment(
     allocations_to_retry: Sequence[Allocation] = (),
     max_changes: int,
 ) -> DeploymentDecision:
-    """The rollout is evaluated again; what failed in it may be tried again."""
-    deployment = _active(snapshot, deployment_id, "go on with")
+    """Evaluate the job of the deployment again, and let the scheduler replace the failed `allocations_to_retry`."""
+    deployment = _get_active_deployment(snapshot, deployment_id, "go on with")
     marked = [
         replace(
-            each,
-            desired_transition=replace(each.desired_transition or DesiredTransition(), reschedule=True),
+            allocation,
+            desired_transition=replace(allocation.desired_transition or DesiredTransition(), reschedule=True),
             alloc_modify_index=WRITE_INDEX,
             modify_time=context.now_ns,
         )
-        for each in allocations_to_retry[: max(1, max_changes - CHANGES_BESIDE_ALLOCATIONS)]
+        for allocation in allocations_to_retry[: max(1, max_changes - CHANGES_BESIDE_ALLOCATIONS)]
     ]
-    evaluation = _evaluation(snapshot, deployment, context, None)
+    evaluation = _make_deployment_evaluation(snapshot, deployment, context, None)
     if evaluation is None:
         return Decision(None, lambda index: DeploymentWriteResult(index, deployment.modify_index))
     write = Write(
         "deployment-watched",
         Cause(CauseKind.TIMER, deployment.id),
-        [*(ALLOCATIONS.build_put(each) for each in marked), EVALUATIONS.build_put(evaluation)],
+        [*(ALLOCATIONS.build_put(allocation) for allocation in marked), EVALUATIONS.build_put(evaluation)],
         [
             snapshot.build_key_condition(DEPLOYMENTS, deployment.id),
-            *(snapshot.build_record_condition(ALLOCATIONS, each) for each in marked),
+            *(snapshot.build_record_condition(ALLOCATIONS, allocation) for allocation in marked),
         ],
     )
     return Decision(write, lambda index: DeploymentWriteResult(index, deployment.modify_index, evaluation.id, index))
 
 
 def reset_progress_deadlines(snapshot: Replica, deployment_id: str, context: DecisionContext) -> DeploymentDecision:
-    """Every group has its whole time, by the clock that goes now."""
-    deployment = _active(snapshot, deployment_id, "go on with")
-    timed = replace(deployment, task_groups=_begun_anew(deployment, context), modify_time=context.now_ns)
-    return _build_decision("deployment-timed-anew", snapshot, timed, context, cause="", should_evaluate=False)
+    """Restart the progress deadline of every group from the current time."""
+    deployment = _get_active_deployment(snapshot, deployment_id, "go on with")
+    restarted = replace(
+        deployment, task_groups=_restart_progress_deadlines(deployment, context), modify_time=context.now_ns
+    )
+    return _build_decision("deployment-timed-anew", snapshot, restarted, context, cause="", should_evaluate=False)
 
 
 def pause_deployment(
     snapshot: Replica, deployment_id: str, context: DecisionContext, *, cause: str = ""
 ) -> DeploymentDecision:
-    """Nothing more is placed for it, and no deadline ends it, until it is resumed."""
-    deployment = _active(snapshot, deployment_id, "pause")
+    """Pause the deployment: nothing is placed for it and no deadline applies until it is resumed."""
+    deployment = _get_active_deployment(snapshot, deployment_id, "pause")
     paused = replace(
-        _moved(deployment, DeploymentStatus.PAUSED, PAUSED_DESCRIPTION, context),
-        task_groups=_begun_anew(deployment, context),
+        _set_status(deployment, DeploymentStatus.PAUSED, PAUSED_DESCRIPTION, context),
+        task_groups=_restart_progress_deadlines(deployment, context),
     )
     return _build_decision("deployment-paused", snapshot, paused, context, cause=cause, should_evaluate=False)
 
@@ -142,11 +148,11 @@ def pause_deployment(
 def resume_deployment(
     snapshot: Replica, deployment_id: str, context: DecisionContext, *, cause: str = ""
 ) -> DeploymentDecision:
-    """It goes on, with all of its time."""
-    deployment = _active(snapshot, deployment_id, "resume")
+    """Resume the deployment and restart the progress deadline of every group."""
+    deployment = _get_active_deployment(snapshot, deployment_id, "resume")
     running = replace(
-        _moved(deployment, DeploymentStatus.RUNNING, describe_running_deployment(deployment), context),
-        task_groups=_begun_anew(deployment, context),
+        _set_status(deployment, DeploymentStatus.RUNNING, describe_running_deployment(deployment), context),
+        task_groups=_restart_progress_deadlines(deployment, context),
     )
     return _build_decision("deployment-resumed", snapshot, running, context, cause=cause)
 
@@ -161,25 +167,32 @@ def promote_deployment(
     max_changes: int,
     cause: str = "",
 ) -> DeploymentDecision:
-    """The canaries of these groups, or of all, take over. Refused while too few of them are healthy.
+    """Promote the canaries of these groups, or of all groups. Refused while too few canaries are healthy.
 
-    Canaries lose their mark first, in several writes where they are many: the deployment still lists them, so one that
-    is promoted half is promoted whole by asking again.
+    The canary flag of the allocations is cleared first, in several writes if there are many. The deployment still
+    lists its canaries, so repeating the request completes a promotion that was interrupted.
     """
-    deployment = _active(snapshot, deployment_id, "promote")
-    promoted = _to_promote(deployment, should_promote_all, groups)
-    lacking = [text for name in promoted if (text := _lacking(snapshot, name, _groups(deployment)[name]))]
-    if lacking:
-        raise invalid_request("\n".join(lacking))
-    marked = [each for name in promoted for each in _canaries(snapshot, _groups(deployment)[name]) if _is_marked(each)]
-    unmarked = [_without_mark(each, context) for each in marked]
+    deployment = _get_active_deployment(snapshot, deployment_id, "promote")
+    promoted = _list_groups_to_promote(deployment, should_promote_all, groups)
+    problems = [
+        text for name in promoted if (text := _describe_missing_canaries(snapshot, name, _get_groups(deployment)[name]))
+    ]
+    if problems:
+        raise invalid_request("\n".join(problems))
+    marked = [
+        allocation
+        for name in promoted
+        for allocation in _list_canaries(snapshot, _get_groups(deployment)[name])
+        if _is_flagged_canary(allocation)
+    ]
+    unmarked = [_clear_canary_flag(allocation, context) for allocation in marked]
     if marked and len(marked) + CHANGES_BESIDE_ALLOCATIONS > max_changes:
-        return _marks("canaries-promoted", snapshot, deployment, unmarked[:max_changes], cause=cause)
+        return _build_partial_decision("canaries-promoted", snapshot, deployment, unmarked[:max_changes], cause=cause)
     groups_after = {
-        name: replace(group, promoted=True, require_progress_by=_deadline(group, context))
+        name: replace(group, promoted=True, require_progress_by=_compute_progress_deadline(group, context))
         if name in promoted
         else group
-        for name, group in _groups(deployment).items()
+        for name, group in _get_groups(deployment).items()
     }
     deployment = replace(deployment, task_groups=groups_after, modify_time=context.now_ns)
     if deployment.status is DeploymentStatus.RUNNING:
@@ -190,11 +203,11 @@ def promote_deployment(
 def unblock_deployment(
     snapshot: Replica, deployment_id: str, context: DecisionContext, *, cause: str = ""
 ) -> DeploymentDecision:
-    """The other regions of the job may go on. Where there are none nothing waits, and nothing changes."""
-    deployment = _active(snapshot, deployment_id, "unblock")
+    """Let the other regions of the job continue. A deployment that is not blocked does not change."""
+    deployment = _get_active_deployment(snapshot, deployment_id, "unblock")
     if deployment.status is not DeploymentStatus.BLOCKED:
         return Decision(None, lambda index: DeploymentWriteResult(index, deployment.modify_index))
-    unblocking = _moved(deployment, DeploymentStatus.UNBLOCKING, UNBLOCKING_DESCRIPTION, context)
+    unblocking = _set_status(deployment, DeploymentStatus.UNBLOCKING, UNBLOCKING_DESCRIPTION, context)
     return _build_decision("deployment-unblocked", snapshot, unblocking, context, cause=cause)
 
 
@@ -209,40 +222,52 @@ def set_allocation_health(
     max_versions: int = DEFAULT_MAX_VERSIONS,
     cause: str = "",
 ) -> DeploymentDecision:
-    """A person says how allocations are. One that is not well fails the deployment.
+    """Set the health of allocations as the user reports it. An unhealthy allocation fails the deployment.
 
-    Where they are more than a write takes, the first are marked alone: each mark is true by itself.
+    If the allocations exceed one write, only the first ones are marked, without failing the deployment; the request
+    is then repeated.
     """
-    deployment = _active(snapshot, deployment_id, "set health of allocations for a")
-    told = _told_health(snapshot, deployment, healthy, unhealthy)
-    marks = [
-        _with_health(allocation, is_healthy, context)
-        for allocation, is_healthy in told
+    deployment = _get_active_deployment(snapshot, deployment_id, "set health of allocations for a")
+    reported_health = _list_reported_health(snapshot, deployment, healthy, unhealthy)
+    changed_allocations = [
+        _set_health(allocation, is_healthy, context)
+        for allocation, is_healthy in reported_health
         if get_allocation_health(allocation) is not is_healthy
     ]
-    groups = _groups(deployment)
-    sick = {allocation.task_group for allocation, is_healthy in told if not is_healthy}
-    reverts = any(name in sick and group.auto_revert for name, group in groups.items())
-    rollback = roll_back_job(snapshot, deployment, context, max_versions=max_versions) if reverts else None
-    beside = CHANGES_BESIDE_ALLOCATIONS + (len(rollback.changes) if rollback is not None else 0)
-    if marks and len(marks) + beside > max_changes:
-        return _marks("allocation-health", snapshot, deployment, marks[:max_changes], cause=cause)
-    if not sick:
-        return _build_decision("allocation-health", snapshot, deployment, context, allocations=marks, cause=cause)
-    return _fail(
-        snapshot, deployment, context, reason=UNHEALTHY_DESCRIPTION, rollback=rollback, allocations=marks, cause=cause
+    groups = _get_groups(deployment)
+    unhealthy_groups = {allocation.task_group for allocation, is_healthy in reported_health if not is_healthy}
+    should_revert = any(name in unhealthy_groups and group.auto_revert for name, group in groups.items())
+    rollback = roll_back_job(snapshot, deployment, context, max_versions=max_versions) if should_revert else None
+    other_change_count = CHANGES_BESIDE_ALLOCATIONS + (len(rollback.changes) if rollback is not None else 0)
+    if changed_allocations and len(changed_allocations) + other_change_count > max_changes:
+        return _build_partial_decision(
+            "allocation-health", snapshot, deployment, changed_allocations[:max_changes], cause=cause
+        )
+    if not unhealthy_groups:
+        return _build_decision(
+            "allocation-health", snapshot, deployment, context, allocations=changed_allocations, cause=cause
+        )
+    return _build_failure_decision(
+        snapshot,
+        deployment,
+        context,
+        reason=UNHEALTHY_DESCRIPTION,
+        rollback=rollback,
+        allocations=changed_allocations,
+        cause=cause,
     )
 
 
 def describe_running_deployment(deployment: Deployment) -> str:
-    """What it waits for, if for anything."""
-    return describe_running(_groups(deployment).values())
+    """Return the status description of a running deployment: what it waits for, if anything."""
+    return describe_running(_get_groups(deployment).values())
 
 
-# -- what is asked about -------------------------------------------------------------------------------------------
+# -- checks of the request -------------------------------------------------------------------------------------------
 
 
-def _active(snapshot: Replica, deployment_id: str, verb: str) -> Deployment:
+def _get_active_deployment(snapshot: Replica, deployment_id: str, verb: str) -> Deployment:
+    """Return the deployment. Raises if it does not exist or is terminal; `verb` names the request in the error."""
     deployment = snapshot.get(DEPLOYMENTS, deployment_id)
     if deployment is None:
         raise not_found("deployment not found")
@@ -251,64 +276,77 @@ def _active(snapshot: Replica, deployment_id: str, verb: str) -> Deployment:
     return deployment
 
 
-def _groups(deployment: Deployment) -> dict[str, DeploymentGroup]:
+def _get_groups(deployment: Deployment) -> dict[str, DeploymentGroup]:
     return deployment.task_groups or {}
 
 
-def _to_promote(deployment: Deployment, everything: bool, names: Sequence[str]) -> list[str]:
-    groups = _groups(deployment)
-    if not everything and not names:
-        raise invalid_request("nothing to promote: say All, or name the Groups")
-    strangers = [] if everything else [name for name in dict.fromkeys(names) if name not in groups]
-    if strangers:
-        known = ", ".join(f'"{name}"' for name in groups)
-        raise invalid_request(f'deployment has no task group "{strangers[0]}"; its groups are {known}')
-    chosen = groups if everything else dict.fromkeys(names)
+def _list_groups_to_promote(deployment: Deployment, should_promote_all: bool, names: Sequence[str]) -> list[str]:
+    """Return the groups whose canaries to promote. Raises if a name is unknown or no group awaits promotion."""
+    groups = _get_groups(deployment)
+    if not should_promote_all and not names:
+        raise invalid_request("nothing to promote: set All, or list the Groups")
+    unknown_names = [] if should_promote_all else [name for name in dict.fromkeys(names) if name not in groups]
+    if unknown_names:
+        known_groups = ", ".join(f'"{name}"' for name in groups)
+        raise invalid_request(f'deployment has no task group "{unknown_names[0]}"; its groups are {known_groups}')
+    chosen = groups if should_promote_all else dict.fromkeys(names)
     promoted = [name for name in chosen if groups[name].is_awaiting_promotion]
     if not promoted:
-        raise invalid_request("nothing to promote: no canaries of these groups wait for it")
+        raise invalid_request("nothing to promote: no canaries of these groups await promotion")
     return promoted
 
 
-def _lacking(snapshot: Replica, name: str, group: DeploymentGroup) -> str:
-    well = [each for each in _canaries(snapshot, group) if get_allocation_health(each) and not each.is_terminal]
-    if len(well) >= group.desired_canaries:
+def _describe_missing_canaries(snapshot: Replica, name: str, group: DeploymentGroup) -> str:
+    """Return an error text if the group has too few healthy canaries, else an empty text."""
+    healthy_canaries = [
+        allocation
+        for allocation in _list_canaries(snapshot, group)
+        if get_allocation_health(allocation) and not allocation.is_terminal
+    ]
+    if len(healthy_canaries) >= group.desired_canaries:
         return ""
-    return f'Task group "{name}" has {len(well)}/{group.desired_canaries} healthy allocations'
+    return f'Task group "{name}" has {len(healthy_canaries)}/{group.desired_canaries} healthy allocations'
 
 
-def _canaries(snapshot: Replica, group: DeploymentGroup) -> list[Allocation]:
+def _list_canaries(snapshot: Replica, group: DeploymentGroup) -> list[Allocation]:
+    """Return the stored allocations that are canaries of the group."""
     found = (snapshot.get(ALLOCATIONS, allocation_id) for allocation_id in group.placed_canaries or ())
     return [allocation for allocation in found if allocation is not None]
 
 
-def _told_health(
+def _list_reported_health(
     snapshot: Replica, deployment: Deployment, healthy: Sequence[str], unhealthy: Sequence[str]
 ) -> list[tuple[Allocation, bool]]:
+    """Return the allocations with the health that the user reports. Raises for ids that do not belong here."""
     if not healthy and not unhealthy:
         raise invalid_request("must specify at least one healthy/unhealthy allocation ID")
-    both = set(healthy) & set(unhealthy)
-    if both:
-        raise invalid_request(f'allocation "{min(both)}" cannot be healthy and unhealthy at once')
-    told = []
-    for allocation_id, is_healthy in dict.fromkeys((*_said(healthy, True), *_said(unhealthy, False))):
+    contradictory_ids = set(healthy) & set(unhealthy)
+    if contradictory_ids:
+        raise invalid_request(f'allocation "{min(contradictory_ids)}" cannot be healthy and unhealthy at once')
+    reported_health = []
+    for allocation_id, is_healthy in dict.fromkeys(
+        (*_pair_with_health(healthy, True), *_pair_with_health(unhealthy, False))
+    ):
         allocation = snapshot.get(ALLOCATIONS, allocation_id)
         if allocation is None:
             raise invalid_request(f'unknown alloc "{allocation_id}"')
         if allocation.deployment_id != deployment.id:
             raise invalid_request(f'alloc "{allocation_id}" not part of deployment "{deployment.id}"')
-        told.append((allocation, is_healthy))
-    return told
+        reported_health.append((allocation, is_healthy))
+    return reported_health
 
 
-def _said(ids: Iterable[str], is_healthy: bool) -> list[tuple[str, bool]]:
+def _pair_with_health(ids: Iterable[str], is_healthy: bool) -> list[tuple[str, bool]]:
     return [(allocation_id, is_healthy) for allocation_id in ids]
 
 
-# -- what becomes of it --------------------------------------------------------------------------------------------
+# -- building the changes --------------------------------------------------------------------------------------------
 
 
-def _moved(deployment: Deployment, status: DeploymentStatus, description: str, context: DecisionContext) -> Deployment:
+def _set_status(
+    deployment: Deployment, status: DeploymentStatus, description: str, context: DecisionContext
+) -> Deployment:
+    """Return the deployment in another status. Raises `InvalidTransition` if the state table does not allow it."""
     return replace(
         deployment,
         status=advance_state(DEPLOYMENT_STATES, deployment.status, status, record_id=deployment.id),
@@ -317,32 +355,34 @@ def _moved(deployment: Deployment, status: DeploymentStatus, description: str, c
     )
 
 
-def _deadline(group: DeploymentGroup, context: DecisionContext) -> datetime.datetime | None:
-    """By when the group must have come on, counted from now; None: it has no deadline."""
+def _compute_progress_deadline(group: DeploymentGroup, context: DecisionContext) -> datetime.datetime | None:
+    """Return the time by which the group must make progress, counted from now, or None if it has no deadline."""
     return add_duration(to_datetime(context.now_ns), group.progress_deadline) if group.progress_deadline else None
 
 
-def _begun_anew(deployment: Deployment, context: DecisionContext) -> dict[str, DeploymentGroup] | None:
-    """Every group has its whole time again, as it does whenever it is paused or resumed."""
+def _restart_progress_deadlines(deployment: Deployment, context: DecisionContext) -> dict[str, DeploymentGroup] | None:
+    """Return the groups with their progress deadlines restarted, as after a pause or a resume."""
     if deployment.task_groups is None:
         return None
     return {
-        name: replace(group, require_progress_by=_deadline(group, context))
+        name: replace(group, require_progress_by=_compute_progress_deadline(group, context))
         for name, group in deployment.task_groups.items()
     }
 
 
-def _is_marked(canary: Allocation) -> bool:
+def _is_flagged_canary(canary: Allocation) -> bool:
     return canary.deployment_status is not None and canary.deployment_status.canary
 
 
-def _without_mark(canary: Allocation, context: DecisionContext) -> Allocation:
+def _clear_canary_flag(canary: Allocation, context: DecisionContext) -> Allocation:
+    """Return the canary without its canary flag."""
     status = replace(canary.deployment_status or AllocDeploymentStatus(), canary=False, modify_index=WRITE_INDEX)
-    # Its node must know: its services change their tags.
+    # The node must see this change: the tags of the allocation's services differ without the canary flag.
     return replace(canary, deployment_status=status, alloc_modify_index=WRITE_INDEX, modify_time=context.now_ns)
 
 
-def _with_health(allocation: Allocation, is_healthy: bool, context: DecisionContext) -> Allocation:
+def _set_health(allocation: Allocation, is_healthy: bool, context: DecisionContext) -> Allocation:
+    """Return the allocation with this health, decided now."""
     status = replace(
         allocation.deployment_status or AllocDeploymentStatus(),
         healthy=is_healthy,
@@ -352,7 +392,7 @@ def _with_health(allocation: Allocation, is_healthy: bool, context: DecisionCont
     return replace(allocation, deployment_status=status, modify_time=context.now_ns)
 
 
-def _fail(
+def _build_failure_decision(
     snapshot: Replica,
     deployment: Deployment,
     context: DecisionContext,
@@ -362,22 +402,23 @@ def _fail(
     allocations: Sequence[Allocation] = (),
     cause: str,
 ) -> DeploymentDecision:
+    """Build the decision that fails the deployment and applies the rollback, if there is one."""
     description = reason + (rollback.description if rollback is not None else "")
-    failed = _moved(deployment, DeploymentStatus.FAILED, description, context)
+    failed = _set_status(deployment, DeploymentStatus.FAILED, description, context)
     return _build_decision(
         "deployment-failed", snapshot, failed, context, allocations=allocations, rollback=rollback, cause=cause
     )
 
 
-def _marks(
+def _build_partial_decision(
     kind: str, snapshot: Replica, deployment: Deployment, allocations: Sequence[Allocation], *, cause: str
 ) -> DeploymentDecision:
-    """A part of what is asked: allocations alone."""
+    """Build a decision that writes only these allocations, as one part of a larger request."""
     write = Write(
         kind,
         Cause(CauseKind.REQUEST, cause),
-        [ALLOCATIONS.build_put(each) for each in allocations],
-        [snapshot.build_record_condition(ALLOCATIONS, each) for each in allocations],
+        [ALLOCATIONS.build_put(allocation) for allocation in allocations],
+        [snapshot.build_record_condition(ALLOCATIONS, allocation) for allocation in allocations],
     )
     return Decision(write, lambda index: DeploymentWriteResult(index, deployment.modify_index, is_done=False))
 
@@ -393,21 +434,24 @@ def _build_decision(
     should_evaluate: bool = True,
     cause: str,
 ) -> DeploymentDecision:
-    """The deployment, what was marked of its allocations, the job where it goes back, and the evaluation of it all."""
+    """Build the decision that writes a deployment with everything that changes along with it.
+
+    These are allocations, the rollback of the job, and an evaluation of the job.
+    """
     changes: list[PutRecord | DeleteRecord] = [
         DEPLOYMENTS.build_put(deployment),
-        *(ALLOCATIONS.build_put(each) for each in allocations),
+        *(ALLOCATIONS.build_put(allocation) for allocation in allocations),
     ]
     conditions: list[Condition] = [
         snapshot.build_key_condition(DEPLOYMENTS, deployment.id),
-        *(snapshot.build_record_condition(ALLOCATIONS, each) for each in allocations),
+        *(snapshot.build_record_condition(ALLOCATIONS, allocation) for allocation in allocations),
     ]
-    reverted: int | None = None
+    reverted_version: int | None = None
     if rollback is not None:
         changes += rollback.changes
         conditions += rollback.conditions
-        reverted = rollback.version
-    evaluation = _evaluation(snapshot, deployment, context, rollback) if should_evaluate else None
+        reverted_version = rollback.version
+    evaluation = _make_deployment_evaluation(snapshot, deployment, context, rollback) if should_evaluate else None
     if evaluation is not None:
         changes.append(EVALUATIONS.build_put(evaluation))
     return Decision(
@@ -417,20 +461,21 @@ def _build_decision(
             deployment_modify_index=index,
             eval_id=evaluation.id if evaluation is not None else "",
             eval_create_index=index if evaluation is not None else 0,
-            reverted_job_version=reverted,
+            reverted_job_version=reverted_version,
         ),
     )
 
 
-def _evaluation(
+def _make_deployment_evaluation(
     snapshot: Replica, deployment: Deployment, context: DecisionContext, rollback: Rollback | None
 ) -> Evaluation | None:
+    """Return the evaluation of the deployment's job, or None if the job no longer exists."""
     job = snapshot.get(JOBS, deployment.namespace, deployment.job_id)
     if rollback is not None and rollback.job is not None:
         job = rollback.job
     if job is None:
         return None
-    made = make_evaluation(
+    evaluation = make_evaluation(
         job, context, EvaluationTrigger.DEPLOYMENT_WATCHER, priority=deployment.eval_priority or job.priority
     )
-    return replace(made, deployment_id=deployment.id)
+    return replace(evaluation, deployment_id=deployment.id)

@@ -1,9 +1,7 @@
-"""What happens to evaluations beside being processed.
+"""Create, fail, block, unblock and delete evaluations. How the scheduler processes an evaluation is not part of this.
 
-Deleting evaluations that nobody needs any more, before their time.
-
-Only while the broker rests, so that none is taken away under the scheduler's hands. An evaluation is still needed as
-long as it explains allocations that run, or that may yet be placed again.
+Deletion requires that the broker is paused, so that no evaluation disappears while the scheduler works on it. An
+evaluation is kept while its allocations run or may be rescheduled, because it explains them.
 """
 
 from collections.abc import Sequence
@@ -32,11 +30,11 @@ from wharf.contract.model.state_machines.transitions import EVALUATION_STATES
 from wharf.contract.model.times import DecisionContext
 
 MAX_DELIVERIES: Final = 3
-"""How often an evaluation is given to the scheduler before it is failed."""
+"""Number of times an evaluation is handed to the scheduler before it is failed: a defect must not retry forever."""
 
 
 def fail_evaluation(snapshot: Replica, evaluation: Evaluation, reason: str, context: DecisionContext) -> Write:
-    """It cannot be processed: it ends, and says so, instead of standing in the way of all others."""
+    """Return the write that fails an evaluation that cannot be processed, so that it does not block the queue."""
     failed = replace(
         evaluation,
         status=advance_state(EVALUATION_STATES, evaluation.status, EvaluationStatus.FAILED, record_id=evaluation.id),
@@ -54,7 +52,10 @@ def fail_evaluation(snapshot: Replica, evaluation: Evaluation, reason: str, cont
 def fail_at_delivery_limit(
     snapshot: Replica, evaluation: Evaluation, reason: str, context: DecisionContext, *, delay_ns: int
 ) -> Write:
-    """It could not be processed, time after time: it ends, and another begins after a while if there is a job still."""
+    """Return the write that fails an evaluation after `MAX_DELIVERIES` attempts.
+
+    If its job still exists, the write also creates a follow-up evaluation that becomes due after `delay_ns`.
+    """
     text = f"evaluation reached delivery limit ({MAX_DELIVERIES}): {reason}"
     job = snapshot.get(JOBS, evaluation.namespace, evaluation.job_id)
     if job is None or evaluation.type is SchedulerType.CORE:
@@ -70,12 +71,12 @@ def fail_at_delivery_limit(
         wait=delay_ns,
         previous_eval=evaluation.id,
     )
-    failing = fail_evaluation(snapshot, replace(evaluation, next_eval=follow_up.id), text, context)
-    return replace(failing, changes=[*failing.changes, EVALUATIONS.build_put(follow_up)])
+    failure_write = fail_evaluation(snapshot, replace(evaluation, next_eval=follow_up.id), text, context)
+    return replace(failure_write, changes=[*failure_write.changes, EVALUATIONS.build_put(follow_up)])
 
 
 def block_after_conflicts(snapshot: Replica, evaluation: Evaluation, attempts: int, context: DecisionContext) -> Write:
-    """Its plans met too many conflicts: it ends, and is followed by one that waits for a quieter time."""
+    """Return the write that fails an evaluation whose plans met too many conflicts, and creates a blocked follow-up."""
     text = f"maximum attempts reached ({attempts})"
     job = snapshot.get(JOBS, evaluation.namespace, evaluation.job_id)
     if job is None:
@@ -90,19 +91,21 @@ def block_after_conflicts(snapshot: Replica, evaluation: Evaluation, attempts: i
         escaped_computed_class=True,
         snapshot_index=snapshot.index,
     )
-    failing = fail_evaluation(snapshot, replace(evaluation, blocked_eval=blocked.id), text, context)
-    return replace(failing, changes=[*failing.changes, EVALUATIONS.build_put(blocked)])
+    failure_write = fail_evaluation(snapshot, replace(evaluation, blocked_eval=blocked.id), text, context)
+    return replace(failure_write, changes=[*failure_write.changes, EVALUATIONS.build_put(blocked)])
 
 
 def unblock_evaluations(snapshot: Replica, blocked: Sequence[Evaluation], context: DecisionContext) -> Write:
-    """Room came free: these are tried again, under their own ids."""
+    """Return the write that makes blocked evaluations pending again, under their own ids: capacity was freed."""
     pending = [
         replace(
-            each,
-            status=advance_state(EVALUATION_STATES, each.status, EvaluationStatus.PENDING, record_id=each.id),
-            modify_time=max(context.now_ns, each.create_time + 1),
+            evaluation,
+            status=advance_state(
+                EVALUATION_STATES, evaluation.status, EvaluationStatus.PENDING, record_id=evaluation.id
+            ),
+            modify_time=max(context.now_ns, evaluation.create_time + 1),
         )
-        for each in blocked
+        for evaluation in blocked
     ]
     return Write(
         "evaluations-unblocked",
@@ -113,7 +116,10 @@ def unblock_evaluations(snapshot: Replica, blocked: Sequence[Evaluation], contex
 
 
 def reserve_node(snapshot: Replica, evaluation: Evaluation, node_id: str) -> Write:
-    """The room of this node is kept for what has waited too long; no node: nothing is kept for it any more."""
+    """Return the write that reserves a node for an evaluation that has waited too long.
+
+    An empty `node_id` ends the reservation.
+    """
     return Write(
         "room-reserved",
         Cause(CauseKind.TIMER, "reserve"),
@@ -131,7 +137,7 @@ def make_evaluation(
     scheduler: SchedulerType | None = None,
     node: Node | None = None,
 ) -> Evaluation:
-    """An open evaluation of the job: at its own priority and by its own scheduler, where nothing else is said."""
+    """Return a new pending evaluation of the job. Priority and scheduler default to those of the job."""
     return Evaluation(
         id=context.new_id(),
         namespace=job.namespace,
@@ -150,12 +156,13 @@ def make_evaluation(
 
 
 MAX_EVALUATION_IDS: Final = 7_281
+"""Maximum number of ids in one request, as in Nomad."""
 CHANGES_PER_JOB: Final = 3
-"""What settling a job may change that lost an evaluation: its status, its summary, its parent's."""
+"""Derived changes for one job that loses an evaluation: its status, its summary, its parent's summary."""
 
 
 class EvaluationDeletionResult(msgspec.Struct, frozen=True):
-    """`left`: those that did not fit in the write."""
+    """The number of deleted evaluations, and in `left` the ids that did not fit in the write."""
 
     index: int
     count: int
@@ -171,32 +178,37 @@ def delete_evaluations(
     should_skip_undeletable: bool = False,
     cause: str = "",
 ) -> Decision[EvaluationDeletionResult]:
-    """Delete as many of these as one write takes.
+    """Delete as many of these evaluations as fit in one write.
 
-    One that is unknown or still needed refuses them all. `passes_over`: it is left where it is instead.
+    Raises if one of them is unknown or still needed; with `should_skip_undeletable`, such evaluations are skipped
+    instead.
     """
     configuration = snapshot.get(SCHEDULER_CONFIGURATION)
     if configuration is None or not configuration.pause_eval_broker:
         raise invalid_request("eval broker is enabled; eval broker must be paused to delete evals")
     if len(ids) > MAX_EVALUATION_IDS:
         raise invalid_request(f"request includes {len(ids)} evaluation IDs, must be {MAX_EVALUATION_IDS} or fewer")
-    found = _deletable(snapshot, ids, context) if should_skip_undeletable else _all_deletable(snapshot, ids, context)
-    taken = _take_fitting(found, max_changes)
-    if not taken:
+    candidates = (
+        _select_deletable(snapshot, ids, context)
+        if should_skip_undeletable
+        else _require_deletable(snapshot, ids, context)
+    )
+    deletable = _take_fitting(candidates, max_changes)
+    if not deletable:
         return Decision(None, lambda _index: EvaluationDeletionResult(0, 0))
-    changes: list[PutRecord | DeleteRecord] = [EVALUATIONS.build_delete(evaluation.id) for evaluation in taken]
-    conditions: list[Condition] = [snapshot.build_record_condition(EVALUATIONS, evaluation) for evaluation in taken]
-    # A broker that is let go on meanwhile is in conflict.
+    changes: list[PutRecord | DeleteRecord] = [EVALUATIONS.build_delete(evaluation.id) for evaluation in deletable]
+    conditions: list[Condition] = [snapshot.build_record_condition(EVALUATIONS, evaluation) for evaluation in deletable]
+    # If the broker is resumed meanwhile, the write conflicts and deletes nothing.
     conditions.append(snapshot.build_record_condition(SCHEDULER_CONFIGURATION, configuration))
-    left = tuple(evaluation.id for evaluation in found[len(taken) :])
+    left = tuple(evaluation.id for evaluation in candidates[len(deletable) :])
     return Decision(
         Write("evaluations-deleted", Cause(CauseKind.OPERATOR, cause), changes, conditions),
-        lambda index: EvaluationDeletionResult(index, len(taken), left),
+        lambda index: EvaluationDeletionResult(index, len(deletable), left),
     )
 
 
 def is_evaluation_needed(snapshot: Replica, evaluation: Evaluation, now_ns: int) -> bool:
-    """Whether something of it still runs, or may be placed again."""
+    """Return whether an allocation of this evaluation runs or may be rescheduled."""
     job = snapshot.get(JOBS, evaluation.namespace, evaluation.job_id)
     if job is None or job.stop or job.status is JobStatus.DEAD:
         return False
@@ -209,7 +221,7 @@ def is_evaluation_needed(snapshot: Replica, evaluation: Evaluation, now_ns: int)
 
 
 def can_be_rescheduled(snapshot: Replica, allocation: Allocation, now_ns: int) -> bool:
-    """A failed one that has no successor yet, and whose group allows another try."""
+    """Return whether this is a failed allocation without a replacement whose policy allows another attempt."""
     if allocation.client_status is not ClientStatus.FAILED or allocation.next_allocation:
         return False
     if allocation.is_server_terminal:
@@ -227,31 +239,37 @@ def can_be_rescheduled(snapshot: Replica, allocation: Allocation, now_ns: int) -
     return events[-1].reschedule_time + policy.interval > now_ns
 
 
-def _all_deletable(snapshot: Replica, ids: Sequence[str], context: DecisionContext) -> list[Evaluation]:
-    found = []
+def _require_deletable(snapshot: Replica, ids: Sequence[str], context: DecisionContext) -> list[Evaluation]:
+    """Return these evaluations. Raises if one of them does not exist or is still needed."""
+    candidates = []
     for eval_id in dict.fromkeys(ids):
         evaluation = snapshot.get(EVALUATIONS, eval_id)
         if evaluation is None:
             raise not_found("eval not found")
         if is_evaluation_needed(snapshot, evaluation, context.now_ns):
-            raise invalid_request(f"eval {eval_id} is not safe to delete: its allocations run, or may be placed again")
-        found.append(evaluation)
-    return found
+            raise invalid_request(f"eval {eval_id} is not safe to delete: its allocations run, or may be rescheduled")
+        candidates.append(evaluation)
+    return candidates
 
 
-def _deletable(snapshot: Replica, ids: Sequence[str], context: DecisionContext) -> list[Evaluation]:
-    found = (snapshot.get(EVALUATIONS, eval_id) for eval_id in dict.fromkeys(ids))
-    return [each for each in found if each is not None and not is_evaluation_needed(snapshot, each, context.now_ns)]
+def _select_deletable(snapshot: Replica, ids: Sequence[str], context: DecisionContext) -> list[Evaluation]:
+    """Return those of these evaluations that exist and are no longer needed."""
+    candidates = (snapshot.get(EVALUATIONS, eval_id) for eval_id in dict.fromkeys(ids))
+    return [
+        evaluation
+        for evaluation in candidates
+        if evaluation is not None and not is_evaluation_needed(snapshot, evaluation, context.now_ns)
+    ]
 
 
-def _take_fitting(found: Sequence[Evaluation], max_changes: int) -> list[Evaluation]:
-    """As many as fit in a write with what follows for their jobs."""
-    taken: list[Evaluation] = []
+def _take_fitting(candidates: Sequence[Evaluation], max_changes: int) -> list[Evaluation]:
+    """Return the first evaluations that fit in one write, together with the derived changes of their jobs."""
+    deletable: list[Evaluation] = []
     jobs: dict[tuple[str, str], None] = {}
-    for evaluation in found:
+    for evaluation in candidates:
         jobs[evaluation.namespace, evaluation.job_id] = None
-        # One condition more: the scheduler's configuration.
-        if len(taken) + 2 + CHANGES_PER_JOB * len(jobs) > max_changes:
+        # The write has one more condition: the scheduler configuration.
+        if len(deletable) + 2 + CHANGES_PER_JOB * len(jobs) > max_changes:
             break
-        taken.append(evaluation)
-    return taken
+        deletable.append(evaluation)
+    return deletable

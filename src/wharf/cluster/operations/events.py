@@ -1,6 +1,7 @@
-"""What a batch of the log tells those who listen: which records it touched, under which topic, type and key.
+"""Event stream: which events a committed batch produces, and which of them a subscriber may receive.
 
-Pure, and without a word of how it crosses the wire. One commit gives one type to everything it touched, by its kind.
+Pure functions; encoding and transport are elsewhere. One commit gives all its events the same type, chosen by the
+kind of the write.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -32,10 +33,12 @@ from wharf.contract.model.acl.permissions import Permission
 from wharf.contract.model.refusal import invalid_request
 
 WILDCARD: Final = "*"
-"""Every topic, every key, every namespace."""
+"""Selects every topic, key or namespace."""
 
 
 class EventTopic(StrEnum):
+    """The topics of the event stream, with Nomad's names."""
+
     JOB = "Job"
     EVALUATION = "Evaluation"
     ALLOCATION = "Allocation"
@@ -72,11 +75,11 @@ TOPIC_PERMISSIONS: Final[Mapping[str, Permission]] = MappingProxyType({
     "CSIPlugin": permissions.READ_JOB,
     WILDCARD: permissions.MANAGEMENT_TOKEN,
 })  # fmt: skip
-"""What it takes to listen to a topic. Of topics that nobody knows nothing is ever told, so they need nothing."""
+"""The permission that a subscription to the topic requires. Unknown topics never produce events and require none."""
 
 
 class ChangedRecord(msgspec.Struct, frozen=True, gc=False):
-    """A record as a batch left it; `is_gone`: as it stood when the batch took it away."""
+    """A record after a batch; if `is_deleted`, the record as it was before the batch deleted it."""
 
     table: str
     record: Any
@@ -84,7 +87,7 @@ class ChangedRecord(msgspec.Struct, frozen=True, gc=False):
 
 
 class ClusterEvent(msgspec.Struct, frozen=True, gc=False):
-    """`filter_keys` None: it can be asked for by its key alone."""
+    """One event. If `filter_keys` is None, subscribers can select it by its key only."""
 
     topic: EventTopic
     type: str
@@ -96,23 +99,25 @@ class ClusterEvent(msgspec.Struct, frozen=True, gc=False):
 
 
 class EventMapping(msgspec.Struct, frozen=True, kw_only=True):
-    """How the records of a table are told: the types are those of commits whose kind says nothing better."""
+    """How changes of one table become events. The types apply if the kind of the write has none in `EVENT_TYPES`."""
 
     topic: EventTopic
     stored_type: str
     deleted_type: str = ""
-    """Empty: what is collected goes without a word."""
+    """Empty: the deletion of such a record produces no event."""
     get_key: Callable[[Any], str]
     get_filter_keys: Callable[[Any], tuple[str, ...]] | None = None
     get_namespace: Callable[[Any], str] = lambda _record: ""
 
 
-def _namespace(record: Any) -> str:
+def _get_namespace(record: Any) -> str:
+    """Return the namespace of a record."""
     namespace: str = record.namespace
     return namespace
 
 
-def _upserted(topic: EventTopic, key: Callable[[Any], str], **more: Any) -> EventMapping:
+def _make_upsert_mapping(topic: EventTopic, key: Callable[[Any], str], **more: Any) -> EventMapping:
+    """Return the mapping of a topic whose types are `<topic>Upserted` and `<topic>Deleted`."""
     return EventMapping(
         topic=topic, stored_type=f"{topic}Upserted", deleted_type=f"{topic}Deleted", get_key=key, **more
     )
@@ -120,41 +125,41 @@ def _upserted(topic: EventTopic, key: Callable[[Any], str], **more: Any) -> Even
 
 EVENT_MAPPINGS: Final[Mapping[str, EventMapping]] = MappingProxyType({
     JOBS.name: EventMapping(
-        topic=EventTopic.JOB, stored_type="JobRegistered", deleted_type="JobDeregistered", get_key=lambda job: job.id, get_namespace=_namespace
+        topic=EventTopic.JOB, stored_type="JobRegistered", deleted_type="JobDeregistered", get_key=lambda job: job.id, get_namespace=_get_namespace
     ),
     EVALUATIONS.name: EventMapping(
-        topic=EventTopic.EVALUATION, stored_type="EvaluationUpdated", get_key=lambda each: each.id, get_namespace=_namespace,
-        get_filter_keys=lambda each: (each.job_id, each.deployment_id),
+        topic=EventTopic.EVALUATION, stored_type="EvaluationUpdated", get_key=lambda record: record.id, get_namespace=_get_namespace,
+        get_filter_keys=lambda record: (record.job_id, record.deployment_id),
     ),
     ALLOCATIONS.name: EventMapping(
-        topic=EventTopic.ALLOCATION, stored_type="AllocationUpdated", get_key=lambda each: each.id, get_namespace=_namespace,
-        get_filter_keys=lambda each: (each.job_id, each.deployment_id),
+        topic=EventTopic.ALLOCATION, stored_type="AllocationUpdated", get_key=lambda record: record.id, get_namespace=_get_namespace,
+        get_filter_keys=lambda record: (record.job_id, record.deployment_id),
     ),
     DEPLOYMENTS.name: EventMapping(
-        topic=EventTopic.DEPLOYMENT, stored_type="DeploymentStatusUpdate", get_key=lambda each: each.id, get_namespace=_namespace,
-        get_filter_keys=lambda each: (each.job_id,),
+        topic=EventTopic.DEPLOYMENT, stored_type="DeploymentStatusUpdate", get_key=lambda record: record.id, get_namespace=_get_namespace,
+        get_filter_keys=lambda record: (record.job_id,),
     ),
     NODES.name: EventMapping(
         topic=EventTopic.NODE, stored_type="NodeRegistration", deleted_type="NodeDeregistration", get_key=lambda node: node.id
     ),
-    NODE_POOLS.name: _upserted(EventTopic.NODE_POOL, lambda pool: pool.name),
+    NODE_POOLS.name: _make_upsert_mapping(EventTopic.NODE_POOL, lambda pool: pool.name),
     SERVICES.name: EventMapping(
-        topic=EventTopic.SERVICE, stored_type="ServiceRegistration", deleted_type="ServiceDeregistration", get_key=lambda each: each.id,
-        get_namespace=_namespace, get_filter_keys=lambda each: (each.job_id, each.service_name),
+        topic=EventTopic.SERVICE, stored_type="ServiceRegistration", deleted_type="ServiceDeregistration", get_key=lambda record: record.id,
+        get_namespace=_get_namespace, get_filter_keys=lambda record: (record.job_id, record.service_name),
     ),
     VARIABLES.name: EventMapping(
-        topic=EventTopic.VARIABLE, stored_type="VariableUpdated", deleted_type="VariableUpdated", get_key=lambda each: each.path,
-        get_namespace=_namespace,
+        topic=EventTopic.VARIABLE, stored_type="VariableUpdated", deleted_type="VariableUpdated", get_key=lambda record: record.path,
+        get_namespace=_get_namespace,
     ),
     HOST_VOLUMES.name: EventMapping(
-        topic=EventTopic.HOST_VOLUME, stored_type="HostVolumeRegistered", deleted_type="HostVolumeDeleted", get_key=lambda _each: "",
-        get_namespace=_namespace, get_filter_keys=lambda each: (each.id, each.name, each.plugin_id),
+        topic=EventTopic.HOST_VOLUME, stored_type="HostVolumeRegistered", deleted_type="HostVolumeDeleted", get_key=lambda _volume: "",
+        get_namespace=_get_namespace, get_filter_keys=lambda record: (record.id, record.name, record.plugin_id),
     ),
-    ACL_TOKENS.name: _upserted(EventTopic.TOKEN, lambda token: token.accessor_id),
-    ACL_POLICIES.name: _upserted(EventTopic.POLICY, lambda policy: policy.name),
-    ACL_ROLES.name: _upserted(EventTopic.ROLE, lambda role: role.id, get_filter_keys=lambda role: (role.name,)),
-    ACL_AUTH_METHODS.name: _upserted(EventTopic.AUTH_METHOD, lambda method: method.name),
-    ACL_BINDING_RULES.name: _upserted(
+    ACL_TOKENS.name: _make_upsert_mapping(EventTopic.TOKEN, lambda token: token.accessor_id),
+    ACL_POLICIES.name: _make_upsert_mapping(EventTopic.POLICY, lambda policy: policy.name),
+    ACL_ROLES.name: _make_upsert_mapping(EventTopic.ROLE, lambda role: role.id, get_filter_keys=lambda role: (role.name,)),
+    ACL_AUTH_METHODS.name: _make_upsert_mapping(EventTopic.AUTH_METHOD, lambda method: method.name),
+    ACL_BINDING_RULES.name: _make_upsert_mapping(
         EventTopic.BINDING_RULE, lambda rule: rule.id, get_filter_keys=lambda rule: (rule.auth_method,)
     ),
 })  # fmt: skip
@@ -193,74 +198,80 @@ EVENT_TYPES: Final[Mapping[str, str]] = MappingProxyType({
     "deployment-timed-anew": "DeploymentStatusUpdate",
     "deployment-failed": "DeploymentStatusUpdate",
 })  # fmt: skip
-"""The type of everything that a commit of this kind touched."""
+"""The type of all events of a commit of this kind."""
 
 
 def build_events(kind: str, changes: Iterable[ChangedRecord]) -> list[ClusterEvent]:
-    """What a commit tells, in the order of its changes."""
-    told = []
+    """Return the events of a commit, in the order of its changes."""
+    events = []
     for change in changes:
-        telling = EVENT_MAPPINGS[change.table]
-        if change.is_deleted and not telling.deleted_type:
+        mapping = EVENT_MAPPINGS[change.table]
+        if change.is_deleted and not mapping.deleted_type:
             continue
         record = change.record
-        own = telling.deleted_type if change.is_deleted else telling.stored_type
-        told.append(
+        default_type = mapping.deleted_type if change.is_deleted else mapping.stored_type
+        events.append(
             ClusterEvent(
-                topic=telling.topic,
-                type=EVENT_TYPES.get(kind, own),
-                key=telling.get_key(record),
-                namespace=telling.get_namespace(record),
-                filter_keys=telling.get_filter_keys(record) if telling.get_filter_keys is not None else None,
+                topic=mapping.topic,
+                type=EVENT_TYPES.get(kind, default_type),
+                key=mapping.get_key(record),
+                namespace=mapping.get_namespace(record),
+                filter_keys=mapping.get_filter_keys(record) if mapping.get_filter_keys is not None else None,
                 record=record,
                 is_deleted=change.is_deleted,
             )
         )
-    return told
+    return events
 
 
-# -- who wants to hear what ----------------------------------------------------------------------------------------
+# -- subscriptions ----------------------------------------------------------------------------------------
 
 
 class EventFilter(msgspec.Struct, frozen=True):
-    """Topic to keys, and the namespaces that are asked for. `namespace` is as asked: one, or all."""
+    """The keys that a subscriber selects for each topic, and the namespaces it may read.
+
+    `namespace` is the requested one, or `*` for all.
+    """
 
     topics: Mapping[str, frozenset[str]]
     namespace: str
     namespaces: frozenset[str]
 
     def matches(self, event: ClusterEvent) -> bool:
+        """Return whether the subscriber selected this event."""
         if event.namespace and event.namespace not in self.namespaces:
             return False
-        return any(_fits(self.topics.get(topic, frozenset()), event) for topic in (event.topic, WILDCARD))
+        return any(_matches_keys(self.topics.get(topic, frozenset()), event) for topic in (event.topic, WILDCARD))
 
     def is_allowed_for(self, rights: Rights) -> bool:
-        """Whether all that is asked for may be heard, as far as the question tells."""
-        return all(_may_hear(rights, topic, self.namespace) for topic in self.topics)
+        """Return whether these rights allow the subscription, as far as the request alone can show."""
+        return all(_can_subscribe(rights, topic, self.namespace) for topic in self.topics)
 
 
-def _fits(keys: frozenset[str], event: ClusterEvent) -> bool:
+def _matches_keys(keys: frozenset[str], event: ClusterEvent) -> bool:
+    """Return whether one of the keys selects the event."""
     return WILDCARD in keys or event.key in keys or not keys.isdisjoint(event.filter_keys or ())
 
 
-def _may_hear(rights: Rights, topic: str, namespace: str) -> bool:
-    needed = TOPIC_PERMISSIONS.get(topic)
-    if needed is None:
+def _can_subscribe(rights: Rights, topic: str, namespace: str) -> bool:
+    """Return whether these rights allow a subscription to the topic."""
+    permission = TOPIC_PERMISSIONS.get(topic)
+    if permission is None:
         return True
     if topic == EventTopic.VARIABLE:
-        return rights.satisfies_anywhere(needed)
-    return rights.satisfies(needed, namespace=namespace)
+        return rights.satisfies_anywhere(permission)
+    return rights.satisfies(permission, namespace=namespace)
 
 
 def is_event_visible(rights: Rights, event: ClusterEvent) -> bool:
-    """Whether this very event may be heard."""
+    """Return whether these rights allow this event to be sent."""
     return rights.is_management or rights.satisfies(
         TOPIC_PERMISSIONS[event.topic], namespace=event.namespace, path=event.key
     )
 
 
 def parse_topics(queries: Sequence[str]) -> dict[str, frozenset[str]]:
-    """`Topic` or `Topic:key`, each as often as wanted; none is everything."""
+    """Return the keys to select for each topic, from texts `Topic` or `Topic:key`. No text selects everything."""
     topics: dict[str, set[str]] = {}
     for text in queries:
         topic, colon, key = text.partition(":")

@@ -1,7 +1,8 @@
-"""Writes that are made once however often they are asked for: the records that remember them.
+"""Idempotency keys: records that make a repeated request take effect once.
 
-A key belongs to whoever sent it. It stands for one request (method, path, body) for a day; with another request it is
-refused. What a key remembers is the answer, sealed; one without an answer is claimed by a request under way.
+A key belongs to its sender (`scope`) and stands for one request (method, path, body) for a day; using it for
+another request is refused. A record holds the encrypted response, or none while its request is in progress (a
+claim).
 """
 
 import hashlib
@@ -20,13 +21,15 @@ from wharf.contract.model.secrets import SealedData
 from wharf.contract.model.times import HOUR, DecisionContext
 
 KEY_RETENTION_NS: Final = 24 * HOUR
+"""How long a key is stored, in nanoseconds."""
 MAX_KEY_CHARS: Final = 255
+"""Limits the memory that a key takes in every server."""
 CLAIMED_STATUS: Final = 0
-"""The status of a key whose request has not told its end."""
+"""The status of a key whose request is in progress, or whose outcome was never recorded."""
 
 
 class IdempotentRequest(msgspec.Struct, frozen=True):
-    """One request, and the key that its sender gave it."""
+    """A request and the idempotency key that its sender chose."""
 
     scope: str
     key: str
@@ -36,37 +39,45 @@ class IdempotentRequest(msgspec.Struct, frozen=True):
 
     @property
     def body_digest(self) -> str:
+        """The SHA-256 of the body, in hexadecimal digits."""
         return hashlib.sha256(self.body).hexdigest()
 
 
 def check_idempotency_key(key: str) -> None:
+    """Raise unless the key is 1 to `MAX_KEY_CHARS` printable ASCII characters."""
     if not key or len(key) > MAX_KEY_CHARS or not key.isascii() or not key.isprintable():
         raise invalid_request(f"an Idempotency-Key is 1 to {MAX_KEY_CHARS} printable ASCII characters")
 
 
 def find_recorded_response(snapshot: Replica, request: IdempotentRequest, *, now_ns: int) -> IdempotencyKey | None:
-    """What is known of this request; None: nothing. Raises where the key stands for another request."""
-    kept = snapshot.get(IDEMPOTENCY_KEYS, request.scope, request.key)
-    if kept is None or kept.expires_at <= now_ns:
+    """Return the record of this request, or None if it was not seen before.
+
+    Raises if the key was used for another request, or if the request is still in progress.
+    """
+    record = snapshot.get(IDEMPOTENCY_KEYS, request.scope, request.key)
+    if record is None or record.expires_at <= now_ns:
         return None
-    if (kept.method, kept.path, kept.body_digest) != (request.method, request.path, request.body_digest):
+    if (record.method, record.path, record.body_digest) != (request.method, request.path, request.body_digest):
         raise invalid_request(
-            f"the Idempotency-Key {request.key!r} was sent with another request ({kept.method} {kept.path}) less than a day "
+            f"the Idempotency-Key {request.key!r} was sent with another request ({record.method} {record.path}) less than a day "
             "ago; give each request a key of its own"
         )
-    if kept.status == CLAIMED_STATUS:
+    if record.status == CLAIMED_STATUS:
         raise Refusal(
             RefusalCode.CONFLICT,
-            f"a request with the Idempotency-Key {request.key!r} is under way, or its end was never told; "
-            "read what it was to change before you ask with another key",
+            f"a request with the Idempotency-Key {request.key!r} is in progress, or its outcome was never recorded; "
+            "check whether its change was applied before you retry with another key",
         )
-    return kept
+    return record
 
 
 def record_response(
     snapshot: Replica, request: IdempotentRequest, *, status: int, response: SealedData | None, now_ns: int
 ) -> tuple[PutRecord, Condition]:
-    """The change that keeps an answer (or claims the key, without one), and the condition that nobody else has."""
+    """Return the change that stores a response, and the condition that no one else stored one for this key.
+
+    Without a response, the change claims the key.
+    """
     record = IdempotencyKey(
         scope=request.scope,
         key=request.key,
@@ -85,31 +96,36 @@ def record_response(
 
 
 def attach_response_record(write: Write | None, change: PutRecord, condition: Condition, *, cause: str) -> Write:
-    """The effect and the memory of it, in one write."""
+    """Return the write extended by the response record, so that effect and record are committed together."""
     if write is None:
         return Write("remember", Cause(CauseKind.REQUEST, cause), [change], [condition])
     return msgspec.structs.replace(write, changes=[*write.changes, change], conditions=[*write.conditions, condition])
 
 
 def delete_claim(snapshot: Replica, request: IdempotentRequest, *, cause: str) -> Write:
-    """The claim of a request that was refused: it may be sent again."""
-    seen = snapshot.build_key_condition(IDEMPOTENCY_KEYS, request.scope, request.key)
+    """Return the write that deletes the claim of a refused request, so that the request can be sent again."""
+    condition = snapshot.build_key_condition(IDEMPOTENCY_KEYS, request.scope, request.key)
     return Write(
-        "forget", Cause(CauseKind.REQUEST, cause), [IDEMPOTENCY_KEYS.build_delete(request.scope, request.key)], [seen]
+        "forget",
+        Cause(CauseKind.REQUEST, cause),
+        [IDEMPOTENCY_KEYS.build_delete(request.scope, request.key)],
+        [condition],
     )
 
 
 def collect_expired_keys(snapshot: Replica, context: DecisionContext, *, max_keys: int) -> Decision[int] | None:
-    """Removes keys whose day is over, at most so many; None: there are none."""
-    over = list(
-        islice((kept for kept in snapshot.iter_all(IDEMPOTENCY_KEYS) if kept.expires_at <= context.now_ns), max_keys)
+    """Delete up to `max_keys` expired keys. Return None if there are none."""
+    expired = list(
+        islice(
+            (record for record in snapshot.iter_all(IDEMPOTENCY_KEYS) if record.expires_at <= context.now_ns), max_keys
+        )
     )
-    if not over:
+    if not expired:
         return None
     write = Write(
         "collect-idempotency-keys",
         Cause(CauseKind.TIMER),
-        [IDEMPOTENCY_KEYS.build_delete(kept.scope, kept.key) for kept in over],
-        [snapshot.build_record_condition(IDEMPOTENCY_KEYS, kept) for kept in over],
+        [IDEMPOTENCY_KEYS.build_delete(record.scope, record.key) for record in expired],
+        [snapshot.build_record_condition(IDEMPOTENCY_KEYS, record) for record in expired],
     )
-    return Decision(write, lambda _index: len(over))
+    return Decision(write, lambda _index: len(expired))

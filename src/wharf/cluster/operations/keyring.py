@@ -1,7 +1,8 @@
-"""What becomes of the keys of the ring: rotated, sealed anew with, deleted (reference 4.3).
+"""Encryption keys of the keyring: rotate, activate, delete and collect them, and re-encrypt data (reference 4.3).
 
-New keys come in wrapped and sealed texts come in sealed: nothing here can read either. One key is active at any time;
-whoever seals with it makes its record a condition, so that no key can go while something is being sealed with it.
+New keys arrive wrapped and data arrives encrypted: this module can read neither. One key is active at any time. A
+write that contains data encrypted with it has the key's record as a condition, so that the key cannot be deleted
+meanwhile.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -35,12 +36,14 @@ replace = msgspec.structs.replace
 
 
 class KeyringWriteResult(msgspec.Struct, frozen=True):
+    """The index of the write, and the key that the request is about, if any."""
+
     index: int
     key: KeyringKey | None = None
 
 
 class KeyRotationRequest(msgspec.Struct, frozen=True):
-    """`key`: the new one, wrapped. `only_first`: for a ring that has none yet."""
+    """A new wrapped key. With `full`, all data is re-encrypted; with `only_first`, nothing happens if a key is active."""
 
     key: KeyringKey
     full: bool = False
@@ -49,41 +52,51 @@ class KeyRotationRequest(msgspec.Struct, frozen=True):
 
 
 def rotate_key(snapshot: Replica, request: KeyRotationRequest) -> Decision[KeyringWriteResult]:
-    """The new key takes over, or stands by until its time; with `full`, all that older keys sealed is sealed anew."""
+    """Make the new key active, or store it as prepublished if it has a publish time.
+
+    With `full`, all data encrypted with older keys is re-encrypted.
+    """
     if request.full and request.publish_time_ns:
         raise invalid_request("keyring cannot be prepublished and full rotated at the same time")
     active = snapshot.list_by_index_sorted(KEYRING_KEYS_BY_STATE, KeyState.ACTIVE)
     if request.only_first and active:
         return Decision(None, lambda index: KeyringWriteResult(index, active[0]))
     if request.publish_time_ns:
-        waiting = replace(
+        prepublished = replace(
             request.key, state=KeyState.PREPUBLISHED, publish_time=request.publish_time_ns, create_index=WRITE_INDEX
         )
-        return _written(snapshot, "key-prepublished", [waiting], waiting)
-    fresh = replace(request.key, state=KeyState.ACTIVE, create_index=WRITE_INDEX)
-    return _written(snapshot, "keyring-rotated", [fresh, *_stepping_down(snapshot, full=request.full)], fresh)
+        return _build_key_decision(snapshot, "key-prepublished", [prepublished], prepublished)
+    new_active = replace(request.key, state=KeyState.ACTIVE, create_index=WRITE_INDEX)
+    return _build_key_decision(
+        snapshot, "keyring-rotated", [new_active, *_retire_keys(snapshot, full=request.full)], new_active
+    )
 
 
 def activate_prepublished_key(snapshot: Replica, context: DecisionContext) -> Decision[KeyringWriteResult] | None:
-    """A key that was published before its time takes over when that has come; None: none is due."""
-    waiting = snapshot.list_by_index_sorted(KEYRING_KEYS_BY_STATE, KeyState.PREPUBLISHED)
-    due = [key for key in waiting if key.publish_time <= context.now_ns]
+    """Make the prepublished key whose time has come active. Return None if none is due."""
+    prepublished = snapshot.list_by_index_sorted(KEYRING_KEYS_BY_STATE, KeyState.PREPUBLISHED)
+    due = [key for key in prepublished if key.publish_time <= context.now_ns]
     if not due:
         return None
     chosen = max(due, key=lambda key: (key.publish_time, key.key_id))
-    fresh = replace(chosen, state=KeyState.ACTIVE)
-    late = [replace(key, state=KeyState.INACTIVE) for key in due if key is not chosen]
-    return _written(snapshot, "keyring-rotated", [fresh, *late, *_stepping_down(snapshot, full=False)], fresh)
+    new_active = replace(chosen, state=KeyState.ACTIVE)
+    superseded = [replace(key, state=KeyState.INACTIVE) for key in due if key is not chosen]
+    return _build_key_decision(
+        snapshot, "keyring-rotated", [new_active, *superseded, *_retire_keys(snapshot, full=False)], new_active
+    )
 
 
 def is_rotation_due(snapshot: Replica, context: DecisionContext, *, threshold_ns: int) -> bool:
-    """Whether the active key is older than a key may become."""
+    """Return whether the active key is older than `threshold_ns`."""
     active = snapshot.list_by_index_sorted(KEYRING_KEYS_BY_STATE, KeyState.ACTIVE)
     return any(context.now_ns - max(key.create_time, key.publish_time) > threshold_ns for key in active)
 
 
 def delete_key(snapshot: Replica, key_id: str, *, should_force: bool = False) -> Decision[KeyringWriteResult]:
-    """`force`: though something is sealed with it, which nobody can read after that."""
+    """Delete a key that is not active. Raises if it is in use, unless forced.
+
+    Data encrypted with a key that was deleted by `should_force` can no longer be read.
+    """
     key = snapshot.get(KEYRING, key_id)
     if key is None:
         raise not_found("root key not found")
@@ -103,45 +116,51 @@ def delete_key(snapshot: Replica, key_id: str, *, should_force: bool = False) ->
 def collect_unused_keys(
     snapshot: Replica, context: DecisionContext, *, threshold_ns: int
 ) -> Decision[KeyringWriteResult] | None:
-    """Keys that have not been active for so long and that nothing needs; None: there are none.
+    """Delete keys that were replaced more than `threshold_ns` ago and are not in use. Return None if there are none.
 
-    How long ago a key stepped down is not kept; it was in force until its successor was made. Which identities it signed
-    is not kept either: most hold as long as their allocations, so it stays while one that is older goes on.
+    The time of replacement is not stored: it is the creation time of the next key. Which identities a key signed is not
+    stored either, and most identities live as long as their allocation; so a key stays while an older allocation lives.
     """
     keys = sorted(snapshot.iter_all(KEYRING), key=lambda key: max(key.create_time, key.publish_time))
-    gone = []
+    unused = []
     for key, successor in pairwise(keys):
         until_ns = max(successor.create_time, successor.publish_time)
         if key.state not in (KeyState.INACTIVE, KeyState.DEPRECATED) or context.now_ns - until_ns <= threshold_ns:
             continue
-        if not is_key_in_use(snapshot, key.key_id) and not _may_have_signed(snapshot, until_ns):
-            gone.append(key)
-    if not gone:
+        if not is_key_in_use(snapshot, key.key_id) and not _has_older_allocation(snapshot, until_ns):
+            unused.append(key)
+    if not unused:
         return None
-    conditions = [snapshot.build_record_condition(KEYRING, key) for key in gone]
-    drops: Sequence[DeleteRecord] = [KEYRING.build_delete(key.key_id) for key in gone]
-    return Decision(Write("keys-collected", Cause(CauseKind.TIMER, "keyring"), drops, conditions), KeyringWriteResult)
+    conditions = [snapshot.build_record_condition(KEYRING, key) for key in unused]
+    deletions: Sequence[DeleteRecord] = [KEYRING.build_delete(key.key_id) for key in unused]
+    return Decision(
+        Write("keys-collected", Cause(CauseKind.TIMER, "keyring"), deletions, conditions), KeyringWriteResult
+    )
 
 
 def rewrap_keys(snapshot: Replica, keys: Sequence[KeyringKey]) -> Decision[KeyringWriteResult] | None:
-    """The same keys, wrapped by another wrapping key; None: there are none."""
-    return _written(snapshot, "keys-wrapped-anew", keys) if keys else None
+    """Store the same keys, wrapped with another wrapping key. Return None if there are none."""
+    return _build_key_decision(snapshot, "keys-wrapped-anew", keys) if keys else None
 
 
 def is_key_in_use(snapshot: Replica, key_id: str) -> bool:
-    return any(snapshot.count_by_index(place.key_index, key_id) for place in SEALED_FIELDS)
+    """Return whether any stored data is encrypted with this key."""
+    return any(snapshot.count_by_index(sealed_field.key_index, key_id) for sealed_field in SEALED_FIELDS)
 
 
-def _may_have_signed(snapshot: Replica, until_ns: int) -> bool:
-    """Whether somebody lives who may hold an identity that was signed before. Most often the first ones tell."""
-    return any(each.create_time < until_ns and not each.is_terminal for each in snapshot.iter_all(ALLOCATIONS))
+def _has_older_allocation(snapshot: Replica, until_ns: int) -> bool:
+    """Return whether an allocation lives that may hold an identity signed before this time."""
+    return any(
+        allocation.create_time < until_ns and not allocation.is_terminal
+        for allocation in snapshot.iter_all(ALLOCATIONS)
+    )
 
 
-# -- sealing anew ----------------------------------------------------------------------------------------------------
+# -- re-encryption ----------------------------------------------------------------------------------------------------
 
 
 class SealedField(NamedTuple):
-    """A table that holds sealed texts: how one is read from a record, and how another takes its place."""
+    """An encrypted field of a table: how to read it from a record, and how to replace it."""
 
     table: Table[Any]
     key_index: Index[Any]
@@ -151,18 +170,22 @@ class SealedField(NamedTuple):
 
 
 def make_variable_context(namespace: str, path: str) -> str:
+    """Return the encryption context of a variable. It binds the encrypted data to its record."""
     return f"variable {namespace}\0{path}"
 
 
 def make_token_context(accessor_id: str) -> str:
+    """Return the encryption context of a token's secret."""
     return f"token {accessor_id}"
 
 
 def make_auth_method_context(name: str) -> str:
+    """Return the encryption context of an auth method's secrets."""
     return f"auth method {name}"
 
 
 def make_response_context(scope: str, key: str) -> str:
+    """Return the encryption context of a recorded response."""
     return f"answer {scope}\0{key}"
 
 
@@ -191,44 +214,50 @@ SEALED_FIELDS: Final = (
     SealedField(
         IDEMPOTENCY_KEYS,
         IDEMPOTENCY_KEYS_BY_SEALING_KEY,
-        lambda kept: make_response_context(kept.scope, kept.key),
-        lambda kept: SealedData(kept.answer_sealed, kept.sealed_with),
-        lambda kept, sealed: replace(kept, answer_sealed=sealed.data, sealed_with=sealed.key_id),
+        lambda record: make_response_context(record.scope, record.key),
+        lambda record: SealedData(record.answer_sealed, record.sealed_with),
+        lambda record, sealed: replace(record, answer_sealed=sealed.data, sealed_with=sealed.key_id),
     ),
 )
 
 
 class ReencryptionItem(NamedTuple):
-    """One sealed text that is to be sealed with another key."""
+    """One encrypted field of one record that must be re-encrypted with another key."""
 
     field: SealedField
     record: Any
 
     @property
     def context(self) -> str:
+        """The encryption context of the field."""
         return self.field.make_context(self.record)
 
     @property
     def sealed_data(self) -> SealedData:
+        """The encrypted data as stored."""
         return self.field.get_sealed_data(self.record)
 
 
 def list_records_to_reencrypt(snapshot: Replica, *, max_records: int) -> list[ReencryptionItem]:
-    """What a key under full rotation still seals. Where a step begins is told by the state: it can be done again."""
-    return list(islice(_all_to_seal(snapshot), max_records))
+    """Return up to `max_records` fields still encrypted with a key under full rotation.
+
+    Each step is derived from the state, so it can be repeated after a failure.
+    """
+    return list(islice(_iter_fields_to_reencrypt(snapshot), max_records))
 
 
-def _all_to_seal(snapshot: Replica) -> Iterator[ReencryptionItem]:
+def _iter_fields_to_reencrypt(snapshot: Replica) -> Iterator[ReencryptionItem]:
+    """Yield all fields that are encrypted with a key under full rotation."""
     for key in snapshot.list_by_index_sorted(KEYRING_KEYS_BY_STATE, KeyState.REKEYING):
-        for place in SEALED_FIELDS:
-            for record in snapshot.list_by_index(place.key_index, key.key_id):
-                yield ReencryptionItem(place, record)
+        for sealed_field in SEALED_FIELDS:
+            for record in snapshot.list_by_index(sealed_field.key_index, key.key_id):
+                yield ReencryptionItem(sealed_field, record)
 
 
 def reencrypt_records(
     snapshot: Replica, step: Sequence[tuple[ReencryptionItem, SealedData]]
 ) -> Decision[KeyringWriteResult]:
-    """One step of a full rotation: these records, each if it is still what it was, with their new sealed texts."""
+    """Write one step of a full rotation: the new encrypted data of these records, if they did not change meanwhile."""
     if not step:
         return Decision(None, KeyringWriteResult)
     changes: list[PutRecord] = []
@@ -244,7 +273,7 @@ def reencrypt_records(
 
 
 def finish_reencryption(snapshot: Replica) -> Decision[KeyringWriteResult] | None:
-    """Keys that nothing is sealed with any more are through with their full rotation; None: there are none."""
+    """Mark keys under full rotation as inactive once no data is encrypted with them. Return None if there are none."""
     done = [
         key
         for key in snapshot.list_by_index_sorted(KEYRING_KEYS_BY_STATE, KeyState.REKEYING)
@@ -252,10 +281,11 @@ def finish_reencryption(snapshot: Replica) -> Decision[KeyringWriteResult] | Non
     ]
     if not done:
         return None
-    return _written(snapshot, "sealed-anew", [replace(key, state=KeyState.INACTIVE) for key in done])
+    return _build_key_decision(snapshot, "sealed-anew", [replace(key, state=KeyState.INACTIVE) for key in done])
 
 
-def _stepping_down(snapshot: Replica, *, full: bool) -> list[KeyringKey]:
+def _retire_keys(snapshot: Replica, *, full: bool) -> list[KeyringKey]:
+    """Return the older keys with the state they have after a rotation: inactive, or rekeying if it is a full one."""
     if not full:
         return [
             replace(key, state=KeyState.INACTIVE)
@@ -265,16 +295,17 @@ def _stepping_down(snapshot: Replica, *, full: bool) -> list[KeyringKey]:
     return [replace(key, state=KeyState.REKEYING) for key in snapshot.iter_all(KEYRING) if key.state in old]
 
 
-def _written(
-    snapshot: Replica, kind: str, keys: Sequence[KeyringKey], shown: KeyringKey | None = None
+def _build_key_decision(
+    snapshot: Replica, kind: str, keys: Sequence[KeyringKey], reply_key: KeyringKey | None = None
 ) -> Decision[KeyringWriteResult]:
+    """Build the decision that stores these keys. The reply contains `reply_key`, if given."""
     changes = [KEYRING.build_put(key) for key in keys]
     conditions = [snapshot.build_key_condition(KEYRING, key.key_id) for key in keys]
 
     def reply(index: int) -> KeyringWriteResult:
-        if shown is None:
+        if reply_key is None:
             return KeyringWriteResult(index)
-        created = index if shown.create_index == WRITE_INDEX else shown.create_index
-        return KeyringWriteResult(index, replace(shown, create_index=created, modify_index=index))
+        created = index if reply_key.create_index == WRITE_INDEX else reply_key.create_index
+        return KeyringWriteResult(index, replace(reply_key, create_index=created, modify_index=index))
 
     return Decision(Write(kind, Cause(CauseKind.OPERATOR), changes, conditions), reply)

@@ -1,4 +1,4 @@
-"""What people do to namespaces: write them, and delete those that nothing lives in any more."""
+"""Create, replace and delete namespaces. A namespace is deleted only when nothing is left in it."""
 
 from collections.abc import Iterator
 from typing import Any, Final
@@ -20,13 +20,13 @@ DELETED_WRITE_KIND: Final = "namespace-deleted"
 
 
 def store_namespace(snapshot: Replica, requested: Namespace, *, cause: str = "") -> Decision[int]:
-    """Create the namespace, or replace what is written of it. The same again writes nothing."""
+    """Create the namespace or replace it. If the stored namespace is identical, nothing is written."""
     problems = namespaces.list_namespace_problems(requested)
     if requested.quota and snapshot.get(QUOTAS, requested.quota) is None:
         problems.append(f'quota "{requested.quota}" not found')
     if problems:
-        found = format_problems([ValidationProblem("", problem) for problem in problems])
-        raise invalid_request(f'Invalid namespace "{requested.name}": {found.rstrip()}')
+        problem_text = format_problems([ValidationProblem("", problem) for problem in problems])
+        raise invalid_request(f'Invalid namespace "{requested.name}": {problem_text.rstrip()}')
     stored = snapshot.get(NAMESPACES, requested.name)
     namespace = replace(
         requested,
@@ -44,16 +44,16 @@ def store_namespace(snapshot: Replica, requested: Namespace, *, cause: str = "")
 
 
 def delete_namespace(snapshot: Replica, name: str, *, region: str, cause: str = "") -> Decision[int]:
-    """Take the namespace away. Refused while anything lives in it: that would be in no namespace then."""
+    """Delete the namespace. Refused while it contains jobs, allocations, volumes or variables, or has a quota."""
     if name == namespaces.DEFAULT_NAMESPACE:
         raise invalid_request("can not delete default namespace")
     stored = snapshot.get(NAMESPACES, name)
     if stored is None:
         raise not_found("namespace not found")
-    standing = list(_what_stands_in_the_way(snapshot, stored))
-    if standing:
-        found = "; ".join(f'namespace "{name}" has {what} in regions: [{region}]' for what in standing)
-        raise invalid_request(found)
+    blockers = list(_iter_deletion_blockers(snapshot, stored))
+    if blockers:
+        problem_text = "; ".join(f'namespace "{name}" has {blocker} in regions: [{region}]' for blocker in blockers)
+        raise invalid_request(problem_text)
     write = Write(
         DELETED_WRITE_KIND,
         Cause(CauseKind.REQUEST, cause),
@@ -63,7 +63,8 @@ def delete_namespace(snapshot: Replica, name: str, *, region: str, cause: str = 
     return Decision(write, lambda index: index)
 
 
-def _what_stands_in_the_way(snapshot: Replica, namespace: Namespace) -> Iterator[str]:
+def _iter_deletion_blockers(snapshot: Replica, namespace: Namespace) -> Iterator[str]:
+    """Yield the reasons why the namespace cannot be deleted."""
     jobs = list(snapshot.iter_by_key(JOBS, prefix=namespace.name + KEY_SEPARATOR))
     if any(not job.stop and job.status != "dead" for job in jobs):
         yield "non-terminal jobs"
@@ -73,13 +74,14 @@ def _what_stands_in_the_way(snapshot: Replica, namespace: Namespace) -> Iterator
         for allocation in snapshot.list_by_index(ALLOCATIONS_OF_JOB, job.namespace, job.id)
     ):
         yield "non-terminal allocations"
-    if _holds_any(snapshot, HOST_VOLUMES, namespace):
+    if _has_records(snapshot, HOST_VOLUMES, namespace):
         yield "volumes"
-    if _holds_any(snapshot, VARIABLES, namespace):
+    if _has_records(snapshot, VARIABLES, namespace):
         yield "variables"
     if namespace.quota:
         yield f'the quota "{namespace.quota}"'
 
 
-def _holds_any(snapshot: Replica, table: Table[Any], namespace: Namespace) -> bool:
+def _has_records(snapshot: Replica, table: Table[Any], namespace: Namespace) -> bool:
+    """Return whether the table has a record in this namespace."""
     return next(snapshot.iter_by_key(table, prefix=namespace.name + KEY_SEPARATOR), None) is not None

@@ -1,4 +1,4 @@
-"""What people do to node pools: write them, and delete those that nobody uses."""
+"""Create, replace and delete node pools."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -19,11 +19,11 @@ from wharf.contract.model.refusal import invalid_request, not_found
 STORED_WRITE_KIND: Final = "node-pool-stored"
 DELETED_WRITE_KIND: Final = "node-pool-deleted"
 MAX_NAMED_BLOCKERS: Final = 10
-"""How many of those that stand in the way are named."""
+"""Number of nodes or jobs that an error text names."""
 
 
 def store_node_pool(snapshot: Replica, requested: NodePool, *, cause: str = "") -> Decision[int]:
-    """Create the pool, or replace what is written of it. The same again writes nothing."""
+    """Create the node pool or replace it. If the stored pool is identical, nothing is written."""
     problems = node_pools.list_node_pool_problems(requested)
     if len(problems) == 1:
         raise invalid_request(problems[0])
@@ -48,9 +48,9 @@ def store_node_pool(snapshot: Replica, requested: NodePool, *, cause: str = "") 
 
 
 def ensure_node_pool(snapshot: Replica, node: Node, *, cause: str = "") -> Decision[int]:
-    """A node that registers names a pool that nobody has made: it is there from now on (nodes-allocations.md 1.5).
+    """Create the node pool that a registering node names, if it does not exist (nodes-allocations.md 1.5).
 
-    Nothing is made for a node that will be refused.
+    No pool is created for a node whose registration will be refused because of a wrong secret.
     """
     stored = snapshot.get(NODES, node.id)
     is_refused = stored is not None and stored.secret_digest != node.secret_digest
@@ -60,14 +60,14 @@ def ensure_node_pool(snapshot: Replica, node: Node, *, cause: str = "") -> Decis
 
 
 def delete_node_pool(snapshot: Replica, name: str, *, region: str, cause: str = "") -> Decision[int]:
-    """Take the pool away. Refused while nodes are in it or jobs may still ask for it."""
+    """Delete the node pool. Refused while nodes or jobs that are not terminal use it."""
     if name in node_pools.BUILT_IN_NODE_POOLS:
         raise invalid_request(f'deleting node pool "{name}" is not allowed')
     if snapshot.get(NODE_POOLS, name) is None:
         raise not_found(f"node pool {name} not found")
-    standing = list(_what_stands_in_the_way(snapshot, name, region))
-    if standing:
-        raise invalid_request(format_problems([ValidationProblem("", each) for each in standing]).rstrip())
+    blockers = list(_iter_deletion_blockers(snapshot, name, region))
+    if blockers:
+        raise invalid_request(format_problems([ValidationProblem("", blocker) for blocker in blockers]).rstrip())
     write = Write(
         DELETED_WRITE_KIND,
         Cause(CauseKind.REQUEST, cause),
@@ -77,19 +77,21 @@ def delete_node_pool(snapshot: Replica, name: str, *, region: str, cause: str = 
     return Decision(write, lambda index: index)
 
 
-def _what_stands_in_the_way(snapshot: Replica, name: str, region: str) -> Iterator[str]:
+def _iter_deletion_blockers(snapshot: Replica, name: str, region: str) -> Iterator[str]:
+    """Yield the reasons why the pool cannot be deleted."""
     nodes = sorted(node.id for node in snapshot.list_by_index(NODES_OF_POOL, name))
     if nodes:
-        yield f'node pool "{name}" has nodes in regions: [{region}]: {_some(nodes)}'
+        yield f'node pool "{name}" has nodes in regions: [{region}]: {_join_first_names(nodes)}'
     jobs = sorted(
         f"{job.namespace}/{job.id}"
         for job in snapshot.list_by_index(JOBS_OF_POOL, name)
         if not job.stop and job.status != "dead"
     )
     if jobs:
-        yield f'node pool "{name}" has non-terminal jobs in regions: [{region}]: {_some(jobs)}'
+        yield f'node pool "{name}" has non-terminal jobs in regions: [{region}]: {_join_first_names(jobs)}'
 
 
-def _some(names: list[str]) -> str:
-    more = len(names) - MAX_NAMED_BLOCKERS
-    return ", ".join(names[:MAX_NAMED_BLOCKERS]) + (f" and {more} more" if more > 0 else "")
+def _join_first_names(names: list[str]) -> str:
+    """Return the first names as a comma-separated list, and how many more there are."""
+    more_count = len(names) - MAX_NAMED_BLOCKERS
+    return ", ".join(names[:MAX_NAMED_BLOCKERS]) + (f" and {more_count} more" if more_count > 0 else "")

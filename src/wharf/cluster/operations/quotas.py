@@ -1,4 +1,7 @@
-"""What people do to quotas, and how much of one is used: a sum over allocations, made when it is asked for."""
+"""Create, replace and delete quotas, and compute how much of a quota is used.
+
+Usage is not stored: it is summed over allocations for each request.
+"""
 
 from base64 import b64encode
 from typing import Final
@@ -21,11 +24,11 @@ DELETED_WRITE_KIND: Final = "quota-deleted"
 
 
 def store_quota(snapshot: Replica, requested: Quota, *, cause: str = "") -> Decision[int]:
-    """Create the quota, or replace what is written of it. The same again writes nothing."""
+    """Create the quota or replace it. If the stored quota is identical, nothing is written."""
     problems = quotas.list_quota_problems(requested)
     if problems:
-        found = format_problems([ValidationProblem("", problem) for problem in problems])
-        raise invalid_request(f'Invalid quota "{requested.name}": {found.rstrip()}')
+        problem_text = format_problems([ValidationProblem("", problem) for problem in problems])
+        raise invalid_request(f'Invalid quota "{requested.name}": {problem_text.rstrip()}')
     limits = tuple(replace(limit, hash=hash_content(limit)) for limit in requested.limits or ())
     quota = replace(requested, limits=limits, hash=b"")
     stored = snapshot.get(QUOTAS, requested.name)
@@ -47,12 +50,12 @@ def store_quota(snapshot: Replica, requested: Quota, *, cause: str = "") -> Deci
 
 
 def delete_quota(snapshot: Replica, name: str, *, cause: str = "") -> Decision[int]:
-    """Take the quota away. Refused while a namespace names it: that one would be without bound all at once."""
+    """Delete the quota. Refused while a namespace uses it, because that namespace would suddenly have no limit."""
     if snapshot.get(QUOTAS, name) is None:
         raise not_found(f'quota "{name}" not found')
-    bound = sorted(namespace.name for namespace in snapshot.list_by_index(NAMESPACES_WITH_QUOTA, name))
-    if bound:
-        raise invalid_request(f'quota "{name}" is still attached to namespaces: {", ".join(bound)}')
+    namespaces = sorted(namespace.name for namespace in snapshot.list_by_index(NAMESPACES_WITH_QUOTA, name))
+    if namespaces:
+        raise invalid_request(f'quota "{name}" is still attached to namespaces: {", ".join(namespaces)}')
     write = Write(
         DELETED_WRITE_KIND,
         Cause(CauseKind.REQUEST, cause),
@@ -63,9 +66,12 @@ def delete_quota(snapshot: Replica, name: str, *, cause: str = "") -> Decision[i
 
 
 def compute_quota_usage(snapshot: Replica, quota: Quota) -> QuotaUsage:
-    """What the quota's namespaces use of each limit. Of other regions this one cannot tell: nothing is shown for them."""
-    here = {member.region for member in snapshot.iter_all(MEMBERS)}
-    limits = [limit for limit in quota.limits or () if limit.region in here]
+    """Return the usage of each limit of the quota.
+
+    Limits of other regions are left out, because this region does not know their usage.
+    """
+    local_regions = {member.region for member in snapshot.iter_all(MEMBERS)}
+    limits = [limit for limit in quota.limits or () if limit.region in local_regions]
     total = convert_usage_to_limit(sum_quota_usage(snapshot, quota.name)) if limits else RegionLimit()
     used = {
         b64encode(limit.hash).decode(): QuotaLimit(region=limit.region, region_limit=total, hash=limit.hash)

@@ -1,6 +1,6 @@
-"""What the state still tells of a record, in short sentences: for whoever must understand why a step was refused.
+"""Describe the current state of a record in short sentences, for the log line of a refused state change.
 
-It only reads. It tells what stands there, and never guesses at what is no longer kept.
+Reads the state only; earlier states of a record are not stored.
 """
 
 from collections.abc import Callable, Mapping
@@ -25,13 +25,13 @@ from wharf.contract.model.state_machines.transitions import (
 from wharf.contract.model.times import to_datetime
 
 MAX_EVENTS: Final = 5
-"""Of each task and of a node, the last ones: a story is one line of a log."""
+"""Number of events described for each task and for a node: the history must fit in one log line."""
 
 
 def add_record_history(snapshot: Replica, transition: InvalidTransition) -> InvalidTransition:
-    """The same refusal, with all that the state tells of its record."""
-    tell = HISTORY_BUILDERS.get(transition.machine)
-    if tell is None or transition.history:
+    """Return the refused state change with a description of its record added."""
+    build_history = HISTORY_BUILDERS.get(transition.machine)
+    if build_history is None or transition.history:
         return transition
     return InvalidTransition(
         machine=transition.machine,
@@ -39,103 +39,115 @@ def add_record_history(snapshot: Replica, transition: InvalidTransition) -> Inva
         source=transition.source,
         target=transition.target,
         allowed_targets=transition.allowed_targets,
-        history=tell(snapshot, transition.record_id),
+        history=build_history(snapshot, transition.record_id),
     )
 
 
 def describe_allocation(snapshot: Replica, allocation: Allocation) -> list[str]:
-    told = f"it was to {allocation.desired_status}{_why(allocation.desired_description)}"
-    told += f", its node said {allocation.client_status}{_why(allocation.client_description)}"
-    story = [_indexes(allocation), told]
+    """Return sentences about the allocation: its statuses, its evaluation, its tasks and its node."""
+    status_sentence = f"desired status {allocation.desired_status}{_parenthesize(allocation.desired_description)}"
+    status_sentence += f", client status {allocation.client_status}{_parenthesize(allocation.client_description)}"
+    sentences = [_describe_indexes(allocation), status_sentence]
     if allocation.eval_id:
         evaluation = snapshot.get(EVALUATIONS, allocation.eval_id)
-        came = f" ({evaluation.triggered_by}, {evaluation.status})" if evaluation else ", which is gone"
-        story.append(f"placed by evaluation {allocation.eval_id}{came}")
+        origin = f" ({evaluation.triggered_by}, {evaluation.status})" if evaluation else ", which no longer exists"
+        sentences.append(f"placed by evaluation {allocation.eval_id}{origin}")
     for name, task in sorted((allocation.task_states or {}).items()):
-        story += _story_of_task(name, task)
+        sentences += _describe_task(name, task)
     node = snapshot.get(NODES, allocation.node_id)
-    story.append(f"its node {allocation.node_id} is {node.status if node else 'gone'}")
-    return story
+    sentences.append(f"its node {allocation.node_id} is {node.status if node else 'deleted'}")
+    return sentences
 
 
 def describe_node(node: Node) -> list[str]:
-    standing = f"it is {node.status} and {node.scheduling_eligibility}"
+    """Return sentences about the node: its status, eligibility and last events."""
+    status_sentence = f"it is {node.status} and {node.scheduling_eligibility}"
     if node.last_missed_heartbeat_index:
-        standing += f"; it missed its heartbeat at index {node.last_missed_heartbeat_index}"
+        status_sentence += f"; it missed its heartbeat at index {node.last_missed_heartbeat_index}"
     events = (node.events or ())[-MAX_EVENTS:]
     return [
-        _indexes(node),
-        standing,
+        _describe_indexes(node),
+        status_sentence,
         *(f"{event.message}{f' at {event.timestamp.isoformat()}' if event.timestamp else ''}" for event in events),
     ]
 
 
 def describe_evaluation(evaluation: Evaluation) -> list[str]:
-    story = [
-        _indexes(evaluation),
-        f"of job {evaluation.job_id}, because of {evaluation.triggered_by}",
-        f"it is {evaluation.status}{_why(evaluation.status_description)}",
+    """Return sentences about the evaluation: its job, trigger and status, and the evaluations linked to it."""
+    sentences = [
+        _describe_indexes(evaluation),
+        f"of job {evaluation.job_id}, triggered by {evaluation.triggered_by}",
+        f"it is {evaluation.status}{_parenthesize(evaluation.status_description)}",
     ]
     if evaluation.previous_eval:
-        story.append(f"it follows evaluation {evaluation.previous_eval}")
+        sentences.append(f"it follows evaluation {evaluation.previous_eval}")
     if evaluation.blocked_eval:
-        story.append(f"what found no room waits as evaluation {evaluation.blocked_eval}")
-    return story
+        sentences.append(f"unplaced allocations wait in evaluation {evaluation.blocked_eval}")
+    return sentences
 
 
-def _story_of_task(name: str, task: TaskState) -> list[str]:
-    ended = ", failed" if task.failed else ""
-    restarts = f", after {task.restarts} restart{'s' if task.restarts != 1 else ''}" if task.restarts else ""
-    story = [f"task {name} is {task.state}{ended}{restarts}"]
+def _describe_task(name: str, task: TaskState) -> list[str]:
+    """Return sentences about a task: its state, restarts and last events."""
+    failed_text = ", failed" if task.failed else ""
+    restarts_text = f", after {task.restarts} restart{'s' if task.restarts != 1 else ''}" if task.restarts else ""
+    sentences = [f"task {name} is {task.state}{failed_text}{restarts_text}"]
     for event in (task.events or ())[-MAX_EVENTS:]:
-        when = f" at {to_datetime(event.time).isoformat()}" if event.time else ""
-        story.append(f"task {name}: {event.type}{when}{_why(event.message)}")
-    return story
+        time_text = f" at {to_datetime(event.time).isoformat()}" if event.time else ""
+        sentences.append(f"task {name}: {event.type}{time_text}{_parenthesize(event.message)}")
+    return sentences
 
 
-def _story_of_status(record: Job | Deployment) -> list[str]:
-    return [_indexes(record), f"it is {record.status}{_why(record.status_description)}"]
+def _describe_status(record: Job | Deployment) -> list[str]:
+    """Return sentences about the status of a job or deployment."""
+    return [_describe_indexes(record), f"it is {record.status}{_parenthesize(record.status_description)}"]
 
 
-def _indexes(record: Allocation | Node | Evaluation | Job | Deployment) -> str:
-    return f"made at index {record.create_index}, last changed at index {record.modify_index}"
+def _describe_indexes(record: Allocation | Node | Evaluation | Job | Deployment) -> str:
+    """Return at which index the record was created and last modified."""
+    return f"created at index {record.create_index}, last changed at index {record.modify_index}"
 
 
-def _why(text: str) -> str:
+def _parenthesize(text: str) -> str:
+    """Return the text in parentheses, or an empty text."""
     return f" ({text})" if text else ""
 
 
-def _of_allocation(snapshot: Replica, record_id: str) -> list[str]:
+def _build_allocation_history(snapshot: Replica, record_id: str) -> list[str]:
+    """Return the history of the allocation, empty if it does not exist."""
     allocation = snapshot.get(ALLOCATIONS, record_id)
     return [] if allocation is None else describe_allocation(snapshot, allocation)
 
 
-def _of_node(snapshot: Replica, record_id: str) -> list[str]:
+def _build_node_history(snapshot: Replica, record_id: str) -> list[str]:
+    """Return the history of the node, empty if it does not exist."""
     node = snapshot.get(NODES, record_id)
     return [] if node is None else describe_node(node)
 
 
-def _of_evaluation(snapshot: Replica, record_id: str) -> list[str]:
+def _build_evaluation_history(snapshot: Replica, record_id: str) -> list[str]:
+    """Return the history of the evaluation, empty if it does not exist."""
     evaluation = snapshot.get(EVALUATIONS, record_id)
     return [] if evaluation is None else describe_evaluation(evaluation)
 
 
-def _of_job(snapshot: Replica, record_id: str) -> list[str]:
+def _build_job_history(snapshot: Replica, record_id: str) -> list[str]:
+    """Return the history of the job with the id `<namespace>/<job>`, empty if it does not exist."""
     namespace, _, job_id = record_id.partition("/")
     job = snapshot.get(JOBS, namespace, job_id)
-    return [] if job is None else _story_of_status(job)
+    return [] if job is None else _describe_status(job)
 
 
-def _of_deployment(snapshot: Replica, record_id: str) -> list[str]:
+def _build_deployment_history(snapshot: Replica, record_id: str) -> list[str]:
+    """Return the history of the deployment, empty if it does not exist."""
     deployment = snapshot.get(DEPLOYMENTS, record_id)
-    return [] if deployment is None else _story_of_status(deployment)
+    return [] if deployment is None else _describe_status(deployment)
 
 
 HISTORY_BUILDERS: Final[Mapping[str, Callable[[Replica, str], list[str]]]] = {
-    ALLOCATION_STATES.name: _of_allocation,
-    NODE_STATES.name: _of_node,
-    EVALUATION_STATES.name: _of_evaluation,
-    JOB_STATES.name: _of_job,
-    DEPLOYMENT_STATES.name: _of_deployment,
+    ALLOCATION_STATES.name: _build_allocation_history,
+    NODE_STATES.name: _build_node_history,
+    EVALUATION_STATES.name: _build_evaluation_history,
+    JOB_STATES.name: _build_job_history,
+    DEPLOYMENT_STATES.name: _build_deployment_history,
 }
-"""By the name of the record's table of states."""
+"""Name of a state table to the function that describes its records."""

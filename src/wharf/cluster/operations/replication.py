@@ -1,8 +1,8 @@
-"""What a region copies from the authoritative one: quotas, namespaces, node pools, policies, roles, ways to log in,
-global tokens.
+"""Replication from the authoritative region: quotas, namespaces, node pools, policies, roles, auth methods, binding
+rules and global tokens.
 
-One comparison of what is there with what was there, at one moment each. It is told as steps that each fit in one write and
-may be done again; a step that a newer write has overtaken conflicts, and the next comparison makes up for it.
+Compares this region's records with a complete list from the other region and builds writes that each fit the log. A
+write can be repeated; if a newer write overlaps, it conflicts and the next comparison corrects the difference.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -43,8 +43,10 @@ replace = msgspec.structs.replace
 
 
 class ReplicatedTable(NamedTuple):
-    """One table that is copied. `is_ours`: of a record here, that it is not the other region's to change. `is_needed`:
-    that something here still lives by it, so that it stays although it is gone there."""
+    """A table that is replicated. `is_local` marks records that belong to this region and are never replaced.
+
+    `is_in_use` marks records that are still in use here: they are kept although the source deleted them.
+    """
 
     table: Table[Any]
     is_local: Callable[[Any], bool]
@@ -52,87 +54,94 @@ class ReplicatedTable(NamedTuple):
 
 
 def _is_default(namespace: Namespace) -> bool:
+    """Return whether this is the default namespace."""
     return namespace.name == DEFAULT_NAMESPACE
 
 
-def _is_lived_in(snapshot: Replica, namespace: Namespace) -> bool:
+def _has_jobs(snapshot: Replica, namespace: Namespace) -> bool:
+    """Return whether the namespace contains a job."""
     return next(snapshot.iter_by_key(JOBS, prefix=namespace.name + KEY_SEPARATOR), None) is not None
 
 
 def _is_built_in(pool: NodePool) -> bool:
+    """Return whether every cluster has this node pool."""
     return pool.name in BUILT_IN_NODE_POOLS
 
 
-def _is_used(snapshot: Replica, pool: NodePool) -> bool:
+def _has_nodes_or_jobs(snapshot: Replica, pool: NodePool) -> bool:
+    """Return whether the pool has a node or a job."""
     return any(True for _ in snapshot.list_by_index(NODES_OF_POOL, pool.name)) or any(
         True for _ in snapshot.list_by_index(JOBS_OF_POOL, pool.name)
     )
 
 
-def _is_local(token: Token) -> bool:
+def _is_local_token(token: Token) -> bool:
+    """Return whether the token is valid in its own region only."""
     return not token.global_
 
 
-def _never(_record: object) -> bool:
+def _is_never_local(_record: object) -> bool:
+    """Return False: no record of the table is local."""
     return False
 
 
 REPLICATED_TABLES: Final = (
-    ReplicatedTable(QUOTAS, _never),
-    ReplicatedTable(NAMESPACES, _is_default, _is_lived_in),
-    ReplicatedTable(NODE_POOLS, _is_built_in, _is_used),
-    ReplicatedTable(ACL_POLICIES, _never),
-    ReplicatedTable(ACL_ROLES, _never),
-    ReplicatedTable(ACL_AUTH_METHODS, _never),
-    ReplicatedTable(ACL_BINDING_RULES, _never),
-    ReplicatedTable(ACL_TOKENS, _is_local),
+    ReplicatedTable(QUOTAS, _is_never_local),
+    ReplicatedTable(NAMESPACES, _is_default, _has_jobs),
+    ReplicatedTable(NODE_POOLS, _is_built_in, _has_nodes_or_jobs),
+    ReplicatedTable(ACL_POLICIES, _is_never_local),
+    ReplicatedTable(ACL_ROLES, _is_never_local),
+    ReplicatedTable(ACL_AUTH_METHODS, _is_never_local),
+    ReplicatedTable(ACL_BINDING_RULES, _is_never_local),
+    ReplicatedTable(ACL_TOKENS, _is_local_token),
 )
-"""In the order in which they are written, so that nothing names what is not there yet."""
+"""In this order they are written, so that no record refers to one that does not exist yet."""
 
 
 class ReplicatedChange(NamedTuple):
-    """What a record of the other region becomes here, or the key of one that is gone there."""
+    """One change that replication makes, with its condition."""
 
     change: PutRecord | DeleteRecord
     condition: Condition
 
 
 def is_replicated(replicated: ReplicatedTable, record: Any) -> bool:
-    """Whether the authoritative region gives this record away."""
+    """Return whether the authoritative region sends this record to others."""
     return not replicated.is_local(record)
 
 
 def build_replication_writes(
     snapshot: Replica, replicated: ReplicatedTable, records: Iterable[Any], *, region: str, max_changes: int
 ) -> Iterator[Write]:
-    """The writes that make this table as it is there. `records`: all that the other region gives away.
+    """Yield the writes that make this table equal to that of the other region. `records` are all records it sent.
 
-    Secrets must be sealed by our own ring before they come here: keys are never shared between regions.
+    Secrets must already be encrypted with this region's keys, because regions never share keys.
     """
-    work = _compare_records(snapshot, replicated, list(records))
-    while step := list(islice(work, max_changes)):
+    pending_changes = _compare_records(snapshot, replicated, list(records))
+    while batch := list(islice(pending_changes, max_changes)):
         yield Write(
             "copied-from-region",
             Cause(CauseKind.TIMER, region),
-            [item.change for item in step],
-            [item.condition for item in step],
+            [item.change for item in batch],
+            [item.condition for item in batch],
         )
 
 
 def _compare_records(
     snapshot: Replica, replicated: ReplicatedTable, records: Sequence[Any]
 ) -> Iterator[ReplicatedChange]:
+    """Yield the changes that make the table equal to these records."""
     table = replicated.table
-    theirs = {table.get_key(record): record for record in records if is_replicated(replicated, record)}
-    for key in sorted(theirs):
-        record, stored = theirs[key], snapshot.get_table_records(table).records.get(key)
+    source_records = {table.get_key(record): record for record in records if is_replicated(replicated, record)}
+    for key in sorted(source_records):
+        record, stored = source_records[key], snapshot.get_table_records(table).records.get(key)
         if stored is not None and (replicated.is_local(stored) or stored.hash == record.hash):
             continue
         created = WRITE_INDEX if stored is None else stored.create_index
-        fresh = replace(record, create_index=created, modify_index=0)
+        copy = replace(record, create_index=created, modify_index=0)
         version = 0 if stored is None else stored.modify_index
-        yield ReplicatedChange(table.build_put(fresh), Condition(table.name, key, version))
+        yield ReplicatedChange(table.build_put(copy), Condition(table.name, key, version))
     for stored in list(snapshot.iter_all(table)):
         key = table.get_key(stored)
-        if key not in theirs and not replicated.is_local(stored) and not replicated.is_in_use(snapshot, stored):
+        if key not in source_records and not replicated.is_local(stored) and not replicated.is_in_use(snapshot, stored):
             yield ReplicatedChange(DeleteRecord(table.name, key), snapshot.build_record_condition(table, stored))

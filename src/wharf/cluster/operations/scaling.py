@@ -1,6 +1,7 @@
-"""The table of scaling policies as jobs' groups say it: whoever stores a job stores its policies with it.
+"""Keep the table of scaling policies equal to the scaling blocks of the jobs' groups. Used by every operation that
+stores a job.
 
-A policy keeps its id as long as the job has one of that type for that group.
+A policy keeps its id while the job has a policy with the same target.
 """
 
 from collections.abc import Iterator
@@ -15,16 +16,16 @@ from wharf.contract.model.log import WRITE_INDEX, Condition, DeleteRecord, PutRe
 from wharf.contract.model.scaling import ScalingPolicy
 
 PolicyTarget = tuple[str, str, str]
-"""What a policy is known by within its job: type, group, task."""
+"""Identifies a policy within its job: type, group, task."""
 
 
 def assign_policy_ids(snapshot: Replica, job: Job, context: DecisionContext) -> Job:
-    """The job, each of its policies under the id that it has, or under a new one."""
+    """Return the job with an id for each scaling policy: the stored one, or a new one."""
     if not any(group.scaling is not None for group in job.groups):
         return job
-    # What a purge has not taken away yet is another life's.
-    is_known = snapshot.get(JOBS, job.namespace, job.id) is not None
-    stored = snapshot.list_by_index(SCALING_POLICIES_OF_JOB, job.namespace, job.id) if is_known else []
+    # If the job does not exist, policies that a purge has not deleted yet belong to an earlier job of this name.
+    has_stored_job = snapshot.get(JOBS, job.namespace, job.id) is not None
+    stored = snapshot.list_by_index(SCALING_POLICIES_OF_JOB, job.namespace, job.id) if has_stored_job else []
     ids = {get_policy_target(policy): policy.id for policy in stored}
     groups = [
         group
@@ -40,29 +41,30 @@ def assign_policy_ids(snapshot: Replica, job: Job, context: DecisionContext) -> 
 def sync_policies(
     snapshot: Replica, job: Job, changes: list[PutRecord | DeleteRecord], conditions: list[Condition]
 ) -> None:
-    """Make the table say what the job says. The policies of a stopped job are there, and disabled."""
+    """Add the changes that make the stored policies equal to those of the job. Policies of a stopped job are disabled."""
     stored = {
         policy.id: policy for policy in snapshot.list_by_index_sorted(SCALING_POLICIES_OF_JOB, job.namespace, job.id)
     }
     for policy in iterate_policies(job):
-        was = stored.pop(policy.id, None)
-        if was is None:
+        stored_policy = stored.pop(policy.id, None)
+        if stored_policy is None:
             changes.append(SCALING_POLICIES.build_put(replace(policy, create_index=WRITE_INDEX)))
-        elif replace(was, create_index=0, modify_index=0) != replace(policy, create_index=0, modify_index=0):
-            changes.append(SCALING_POLICIES.build_put(replace(policy, create_index=was.create_index)))
-            conditions.append(snapshot.build_record_condition(SCALING_POLICIES, was))
-    for gone in stored.values():
-        changes.append(SCALING_POLICIES.build_delete(gone.id))
-        conditions.append(snapshot.build_record_condition(SCALING_POLICIES, gone))
+        elif replace(stored_policy, create_index=0, modify_index=0) != replace(policy, create_index=0, modify_index=0):
+            changes.append(SCALING_POLICIES.build_put(replace(policy, create_index=stored_policy.create_index)))
+            conditions.append(snapshot.build_record_condition(SCALING_POLICIES, stored_policy))
+    for obsolete in stored.values():
+        changes.append(SCALING_POLICIES.build_delete(obsolete.id))
+        conditions.append(snapshot.build_record_condition(SCALING_POLICIES, obsolete))
 
 
 def iterate_policies(job: Job) -> Iterator[ScalingPolicy]:
-    """Every policy of the job, as the table lists it."""
+    """Yield the scaling policies of the job as they are stored."""
     for group in job.groups:
         if group.scaling is not None:
             yield replace(group.scaling, enabled=group.scaling.enabled and not job.stop)
 
 
 def get_policy_target(policy: ScalingPolicy) -> PolicyTarget:
+    """Return what identifies a policy within its job."""
     target = policy.target or {}
     return policy.type, target.get("Group", ""), target.get("Task", "")

@@ -1,4 +1,4 @@
-"""Services that are registered: which of their instances a caller is to use, and taking one off the list."""
+"""Service registrations: store what nodes report, delete them, and choose instances for a caller."""
 
 import hashlib
 from collections.abc import Iterable, Sequence
@@ -16,37 +16,40 @@ from wharf.contract.model.services import ServiceRegistration
 
 
 class InstanceChoice(msgspec.Struct, frozen=True):
-    """So many instances, the same for the same key as long as they are there."""
+    """A request for `count` instances. The same key gets the same instances while they exist."""
 
     count: int
     key: str
 
 
 def parse_instance_choice(text: str) -> InstanceChoice:
-    """From `<n>|<key>`."""
-    number, mark, key = text.partition("|")
+    """Parse `<n>|<key>`."""
+    number, separator, key = text.partition("|")
     is_number = number.isascii() and number.isdigit() and len(number) <= 9
-    if not mark or not key or not is_number or not int(number):
+    if not separator or not key or not is_number or not int(number):
         raise invalid_request(f'choose must be "<number>|<key>", such as "2|my-client": got "{text}"')
     return InstanceChoice(int(number), key)
 
 
 def choose_instances(registrations: Iterable[ServiceRegistration], choice: InstanceChoice) -> list[ServiceRegistration]:
-    """The instances that score highest for the key.
+    """Return the instances with the highest scores for the key.
 
-    Each scores by itself, so an instance that comes or goes changes the choice of few.
+    Each instance is scored independently, so adding or removing one changes the choice for few keys.
     """
-    return sorted(registrations, key=lambda each: (_score(each.id, choice.key), each.id), reverse=True)[: choice.count]
+    return sorted(
+        registrations, key=lambda registration: (_score(registration.id, choice.key), registration.id), reverse=True
+    )[: choice.count]
 
 
 def _score(registration_id: str, key: str) -> bytes:
+    """Return a pseudo-random score of an instance for the key. All servers compute the same score."""
     return hashlib.blake2b(f"{key}\0{registration_id}".encode(), digest_size=8).digest()
 
 
 def delete_service(
     snapshot: Replica, namespace: str, service: str, registration_id: str, *, cause: str = ""
 ) -> Decision[int]:
-    """Take one instance off the list; answers the index of that."""
+    """Delete one registration. Raises not-found if it does not exist."""
     registration = snapshot.get(SERVICES, namespace, registration_id)
     if registration is None or registration.service_name != service:
         raise not_found("service registration not found")
@@ -60,20 +63,20 @@ def delete_service(
 
 
 def delete_node_services(snapshot: Replica, node_id: str, *, max_services: int) -> Write | None:
-    """Services that nobody can reach are taken off the list, so many at a time; None where there are none.
+    """Return the write that deletes up to `max_services` registrations on a lost node, or None if there are none.
 
-    A node that comes back tells of those that run.
+    A node that reconnects reports its running services again.
     """
-    gone = list(islice(snapshot.list_by_index(REGISTRATIONS_ON_NODE, node_id), max_services))
-    if not gone:
+    removed = list(islice(snapshot.list_by_index(REGISTRATIONS_ON_NODE, node_id), max_services))
+    if not removed:
         return None
     return Write(
         "services-lost",
         Cause(CauseKind.NODE, node_id),
-        [SERVICES.build_delete(each.namespace, each.id) for each in gone],
+        [SERVICES.build_delete(registration.namespace, registration.id) for registration in removed],
         [
             snapshot.build_key_condition(NODES, node_id),
-            *(snapshot.build_record_condition(SERVICES, each) for each in gone),
+            *(snapshot.build_record_condition(SERVICES, registration) for registration in removed),
         ],
     )
 
@@ -81,36 +84,44 @@ def delete_node_services(snapshot: Replica, node_id: str, *, max_services: int) 
 def build_service_changes(
     snapshot: Replica, allocation: Allocation, reported: Sequence[ServiceRegistration] | None
 ) -> tuple[list[PutRecord | DeleteRecord], list[Condition]]:
-    """What its node says of an allocation's services becomes the list of them. What is over has none.
+    """Return the changes that make the stored registrations of an allocation equal to the reported ones.
 
-    Whose they are is known here, and is not the node's to say.
+    A terminal allocation has none. Namespace, node, job and allocation are taken from the stored allocation, not
+    from the report.
     """
-    stored = {each.id: each for each in snapshot.list_by_index(REGISTRATIONS_OF_ALLOCATION, allocation.id)}
+    stored = {
+        registration.id: registration
+        for registration in snapshot.list_by_index(REGISTRATIONS_OF_ALLOCATION, allocation.id)
+    }
     if allocation.is_client_terminal:
         reported = ()
     if reported is None:
         return [], []
-    wanted: dict[str, ServiceRegistration] = {}
-    for each in reported:
-        known = stored.get(each.id)
-        wanted[each.id] = msgspec.structs.replace(
-            each,
+    current: dict[str, ServiceRegistration] = {}
+    for registration in reported:
+        stored_registration = stored.get(registration.id)
+        current[registration.id] = msgspec.structs.replace(
+            registration,
             namespace=allocation.namespace,
             node_id=allocation.node_id,
             job_id=allocation.job_id,
             alloc_id=allocation.id,
-            create_index=known.create_index if known is not None else WRITE_INDEX,
-            modify_index=known.modify_index if known is not None else WRITE_INDEX,
+            create_index=stored_registration.create_index if stored_registration is not None else WRITE_INDEX,
+            modify_index=stored_registration.modify_index if stored_registration is not None else WRITE_INDEX,
         )
     changes: list[PutRecord | DeleteRecord] = []
     conditions: list[Condition] = []
-    for id, each in wanted.items():
-        known = stored.get(id)
-        if known is None or msgspec.structs.replace(each, modify_index=known.modify_index) != known:
-            changes.append(SERVICES.build_put(msgspec.structs.replace(each, modify_index=WRITE_INDEX)))
+    for id, registration in current.items():
+        stored_registration = stored.get(id)
+        if (
+            stored_registration is None
+            or msgspec.structs.replace(registration, modify_index=stored_registration.modify_index)
+            != stored_registration
+        ):
+            changes.append(SERVICES.build_put(msgspec.structs.replace(registration, modify_index=WRITE_INDEX)))
             conditions.append(snapshot.build_key_condition(SERVICES, allocation.namespace, id))
-    for id, gone in stored.items():
-        if id not in wanted:
-            changes.append(SERVICES.build_delete(gone.namespace, id))
-            conditions.append(snapshot.build_record_condition(SERVICES, gone))
+    for id, removed in stored.items():
+        if id not in current:
+            changes.append(SERVICES.build_delete(removed.namespace, id))
+            conditions.append(snapshot.build_record_condition(SERVICES, removed))
     return changes, conditions

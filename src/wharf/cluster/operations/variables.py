@@ -1,7 +1,7 @@
-"""What people do to variables: write and delete them, with check-and-set, and take and give back their locks.
+"""Write and delete variables with check-and-set, and acquire, release and expire their locks.
 
-Items come in sealed (reference, nodes-allocations 5.2). Who holds a lock is in the record; how long a silent holder is
-believed is the leader's business (`controllers.locks`), as it is with nodes.
+Items arrive encrypted (reference, nodes-allocations 5.2). The record stores who holds a lock; `controllers.locks`
+decides when a lock whose holder stopped renewing expires.
 """
 
 import enum
@@ -27,12 +27,12 @@ LOCKED_ERROR: Final = "attempting to modify locked variable"
 class VariableConflict(enum.Enum):
     """Why a variable was not written."""
 
-    VERSION = "version"  # Check-and-set: it has another ModifyIndex.
-    LOCKED = "locked"  # Somebody else holds its lock, or may not yet take it.
+    VERSION = "version"  # Check-and-set: the variable has a different ModifyIndex.
+    LOCKED = "locked"  # Another holder has the lock, or the lock delay is not over.
 
 
 class VariableWriteResult(msgspec.Struct, frozen=True):
-    """`variable`: as it stands now; None: there is none. With `conflict` nothing was written."""
+    """The variable as stored, or None if it does not exist. If `conflict` is set, nothing was written."""
 
     index: int
     variable: Variable | None = None
@@ -40,12 +40,14 @@ class VariableWriteResult(msgspec.Struct, frozen=True):
 
 
 class VariableKey(msgspec.Struct, frozen=True):
+    """What identifies a variable: its namespace and path."""
+
     namespace: str
     path: str
 
 
 def check_variable_write(key: VariableKey, items: dict[str, str] | None) -> None:
-    """Raises unless a variable may be called so and hold this."""
+    """Raise unless the path is valid and the items are within their limits."""
     _check_key(key)
     problems = variables.list_item_problems(items)
     if problems:
@@ -61,29 +63,33 @@ def put_variable(
     expected_index: int | None = None,
     lock_id: str = "",
 ) -> Decision[VariableWriteResult]:
-    """Write the items. `expected`: only over this ModifyIndex; 0: only where nothing is. `lock_id`: of the holder."""
+    """Write the items of a variable.
+
+    `expected_index` is the ModifyIndex that the variable must have; 0 means that it must not exist. `lock_id` is
+    required if the variable is locked.
+    """
     _check_key(key)
-    stored = _stored(snapshot, key)
+    stored = _get_stored(snapshot, key)
     if expected_index is not None and expected_index != (stored.modify_index if stored is not None else 0):
-        return _conflict(stored, VariableConflict.VERSION)
-    held = stored.lock if stored is not None else None
-    if (held is not None or lock_id) and (held is None or held.id != lock_id):
-        return _conflict(stored, VariableConflict.LOCKED)
-    lock = VariableLock(id=held.id) if held is not None else None
-    return _write(snapshot, "variable-stored", _with_items(stored, key, sealed, context, lock=lock))
+        return _build_conflict_decision(stored, VariableConflict.VERSION)
+    current_lock = stored.lock if stored is not None else None
+    if (current_lock is not None or lock_id) and (current_lock is None or current_lock.id != lock_id):
+        return _build_conflict_decision(stored, VariableConflict.LOCKED)
+    lock = VariableLock(id=current_lock.id) if current_lock is not None else None
+    return _build_write_decision(snapshot, "variable-stored", _set_items(stored, key, sealed, context, lock=lock))
 
 
 def delete_variable(
     snapshot: Replica, key: VariableKey, *, expected_index: int | None = None, lock_id: str = ""
 ) -> Decision[VariableWriteResult]:
-    """Deleting what is not there is no mistake."""
-    stored = _stored(snapshot, key)
+    """Delete the variable; no error if it does not exist. The conditions are those of `put_variable`."""
+    stored = _get_stored(snapshot, key)
     if expected_index is not None and expected_index != (stored.modify_index if stored is not None else 0):
-        return _conflict(stored, VariableConflict.VERSION)
+        return _build_conflict_decision(stored, VariableConflict.VERSION)
     if stored is None:
         return Decision(None, VariableWriteResult)
     if stored.lock is not None and stored.lock.id != lock_id:
-        return _conflict(stored, VariableConflict.LOCKED)
+        return _build_conflict_decision(stored, VariableConflict.LOCKED)
     write = Write(
         "variable-deleted",
         Cause(CauseKind.REQUEST),
@@ -99,48 +105,51 @@ def delete_variable(
 def acquire_lock(
     snapshot: Replica, key: VariableKey, lock: VariableLock, context: DecisionContext, *, sealed: SealedData | None
 ) -> Decision[VariableWriteResult]:
-    """Take the lock, or take it again as its holder. Without `sealed` the items stay; a missing variable has none then.
+    """Acquire the lock, or acquire it again as its holder. Without `sealed` the items stay unchanged.
 
-    A lock whose `id` is empty gets a new one.
+    A new lock gets a new id. Raises if the variable does not exist and no items are given.
     """
     _check_key(key)
     problems = variables.list_lock_problems(lock)
     if problems:
         raise invalid_request("; ".join(problems))
-    stored = _stored(snapshot, key)
+    stored = _get_stored(snapshot, key)
     if stored is None and sealed is None:
-        raise invalid_request("a variable that is to be made with its lock needs items, were they none")
-    held = stored.lock if stored is not None else None
-    if held is not None and held.id != lock.id:
-        return _conflict(stored, VariableConflict.LOCKED)
-    if held is None and stored is not None and stored.lock_refused_until > context.now_ns:
-        return _conflict(stored, VariableConflict.LOCKED)
-    taken = replace(lock, id=held.id if held is not None else context.new_id())
+        raise invalid_request("cannot lock a variable that does not exist without items: send Items, even if empty")
+    current_lock = stored.lock if stored is not None else None
+    if current_lock is not None and current_lock.id != lock.id:
+        return _build_conflict_decision(stored, VariableConflict.LOCKED)
+    if current_lock is None and stored is not None and stored.lock_refused_until > context.now_ns:
+        return _build_conflict_decision(stored, VariableConflict.LOCKED)
+    new_lock = replace(lock, id=current_lock.id if current_lock is not None else context.new_id())
     if sealed is not None:
-        variable = _with_items(stored, key, sealed, context, lock=taken)
+        variable = _set_items(stored, key, sealed, context, lock=new_lock)
     else:
         assert stored is not None, "a missing variable without items was refused above"
-        variable = replace(stored, lock=taken, modify_time=context.now_ns)
-    return _write(snapshot, "variable-locked", replace(variable, lock_refused_until=0))
+        variable = replace(stored, lock=new_lock, modify_time=context.now_ns)
+    return _build_write_decision(snapshot, "variable-locked", replace(variable, lock_refused_until=0))
 
 
 def release_lock(
     snapshot: Replica, key: VariableKey, lock_id: str, context: DecisionContext
 ) -> Decision[VariableWriteResult]:
-    """Give the lock back: the next may take it at once."""
+    """Release the lock. Another caller can acquire it at once."""
     if not lock_id:
-        raise invalid_request("a lock is given back by its ID: Lock.ID is missing")
-    stored = _stored(snapshot, key)
+        raise invalid_request("cannot release the lock: Lock.ID is missing")
+    stored = _get_stored(snapshot, key)
     if stored is None:
         raise not_found("variable doesn't exist")
     if stored.lock is None or stored.lock.id != lock_id:
-        return _conflict(stored, VariableConflict.LOCKED)
-    return _write(snapshot, "variable-unlocked", replace(stored, lock=None, modify_time=context.now_ns))
+        return _build_conflict_decision(stored, VariableConflict.LOCKED)
+    return _build_write_decision(snapshot, "variable-unlocked", replace(stored, lock=None, modify_time=context.now_ns))
 
 
 def get_renewable_variable(snapshot: Replica, key: VariableKey, lock_id: str) -> Variable:
-    """The variable whose holder says that it is alive. Nothing is written for that; raises where it is not held so."""
-    stored = _stored(snapshot, key)
+    """Return the variable whose lock the caller renews. A renewal writes nothing.
+
+    Raises unless the caller holds the lock.
+    """
+    stored = _get_stored(snapshot, key)
     if stored is None:
         raise not_found("variable not found")
     if stored.lock is None or stored.lock.id != lock_id or not lock_id:
@@ -151,30 +160,34 @@ def get_renewable_variable(snapshot: Replica, key: VariableKey, lock_id: str) ->
 def expire_lock(
     snapshot: Replica, key: VariableKey, lock_id: str, context: DecisionContext
 ) -> Decision[VariableWriteResult]:
-    """The holder was silent for too long: its lock goes, and nobody may take another for the lock's delay."""
-    stored = _stored(snapshot, key)
+    """Release a lock that its holder did not renew. No one can acquire a new one during the lock delay."""
+    stored = _get_stored(snapshot, key)
     if stored is None or stored.lock is None or stored.lock.id != lock_id:
-        return Decision(None, VariableWriteResult)  # It was given back, or is another's by now.
-    free = replace(stored, lock=None, lock_refused_until=context.now_ns + stored.lock.lock_delay)
-    return _write(snapshot, "variable-lock-expired", replace(free, modify_time=context.now_ns), by=CauseKind.TIMER)
+        return Decision(None, VariableWriteResult)  # The lock was released, or has a new holder.
+    unlocked = replace(stored, lock=None, lock_refused_until=context.now_ns + stored.lock.lock_delay)
+    return _build_write_decision(
+        snapshot, "variable-lock-expired", replace(unlocked, modify_time=context.now_ns), by=CauseKind.TIMER
+    )
 
 
-# -- parts -----------------------------------------------------------------------------------------------------------
+# -- helpers -----------------------------------------------------------------------------------------------------------
 
 
 def _check_key(key: VariableKey) -> None:
+    """Raise unless the key names one namespace and a valid path."""
     if key.namespace == "*":
-        raise invalid_request("a variable is written in one namespace; * is all of them")
+        raise invalid_request("cannot write a variable in namespace *: name one namespace")
     problems = variables.list_path_problems(key.path)
     if problems:
         raise invalid_request("; ".join(problems))
 
 
-def _stored(snapshot: Replica, key: VariableKey) -> Variable | None:
+def _get_stored(snapshot: Replica, key: VariableKey) -> Variable | None:
+    """Return the stored variable, or None."""
     return snapshot.get(VARIABLES, key.namespace, key.path)
 
 
-def _with_items(
+def _set_items(
     stored: Variable | None,
     key: VariableKey,
     sealed: SealedData,
@@ -182,6 +195,7 @@ def _with_items(
     *,
     lock: VariableLock | None,
 ) -> Variable:
+    """Return the variable with new encrypted items; the creation fields stay those of the stored one."""
     return Variable(
         namespace=key.namespace,
         path=key.path,
@@ -195,13 +209,15 @@ def _with_items(
     )
 
 
-def _conflict(stored: Variable | None, conflict: VariableConflict) -> Decision[VariableWriteResult]:
+def _build_conflict_decision(stored: Variable | None, conflict: VariableConflict) -> Decision[VariableWriteResult]:
+    """Build a decision that writes nothing and reports a conflict."""
     return Decision(None, lambda index: VariableWriteResult(index, stored, conflict))
 
 
-def _write(
+def _build_write_decision(
     snapshot: Replica, kind: str, variable: Variable, *, by: CauseKind = CauseKind.REQUEST
 ) -> Decision[VariableWriteResult]:
+    """Build the decision that stores the variable. Raises if its namespace does not exist."""
     if snapshot.get(NAMESPACES, variable.namespace) is None:
         raise invalid_request(f'nonexistent namespace: "{variable.namespace}"')
     conditions: list[Condition] = [

@@ -1,4 +1,4 @@
-"""What people do to volumes of hosts, and what a node's word about its folders makes of them."""
+"""Host volumes: create, register and delete them, and update their state from what nodes report."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -31,12 +31,14 @@ DELETED_WRITE_KIND: Final = "host-volume-deleted"
 
 
 class VolumeWriteResult(msgspec.Struct, frozen=True):
+    """The index of the write, and the volume as stored by it."""
+
     index: int
     volume: HostVolume
 
 
 def check_volume(snapshot: Replica, requested: HostVolume, *, has_folder: bool) -> None:
-    """Raises with all that is wrong. `is_made`: the folder is there already."""
+    """Raise an error that lists everything wrong with the volume. `has_folder`: its folder exists already."""
     problems = volumes.list_host_volume_problems(requested, has_folder=has_folder)
     if snapshot.get(NAMESPACES, requested.namespace) is None:
         problems.append(f'namespace "{requested.namespace}" not found')
@@ -54,60 +56,67 @@ def check_volume(snapshot: Replica, requested: HostVolume, *, has_folder: bool) 
 def register_volume(
     snapshot: Replica, requested: HostVolume, context: DecisionContext, *, cause: str = ""
 ) -> Decision[VolumeWriteResult]:
-    """Make a folder that is there known, or replace what is known of it. It is ready when its node says that it has it."""
+    """Register a volume whose folder exists, or update one. It becomes ready when its node reports it."""
     check_volume(snapshot, requested, has_folder=True)
     node = snapshot.get(NODES, requested.node_id)
-    assert node is not None, "the check refuses a volume on a node that is none"
+    assert node is not None, "check_volume refuses a node that does not exist"
     volume = replace(requested, node_pool=node.node_pool, modify_time=context.now_ns, modify_index=0)
     if requested.id:
-        volume = _taking_the_place_of(snapshot.get(HOST_VOLUMES, requested.namespace, requested.id), volume)
+        volume = _make_update(snapshot.get(HOST_VOLUMES, requested.namespace, requested.id), volume)
     else:
-        _refuse_name_taken(snapshot, requested)
+        _check_name_free(snapshot, requested)
         volume = replace(volume, id=context.new_id(), create_index=WRITE_INDEX, create_time=context.now_ns)
-    state = HostVolumeState.READY if _is_told_of(volume, node) else HostVolumeState.PENDING
+    state = HostVolumeState.READY if _is_reported_by(volume, node) else HostVolumeState.PENDING
     volume = replace(volume, state=state)
-    return _written(snapshot, volume, node, cause)
+    return _build_volume_decision(snapshot, volume, node, cause)
 
 
 def list_candidate_nodes(snapshot: Replica, requested: HostVolume) -> list[Node]:
-    """The nodes that can make it, those with the fewest volumes first. Raises where there is none, with the reason."""
+    """Return the nodes that can create the volume, those with the fewest volumes first.
+
+    Raises an error with the reasons if there are none.
+    """
     nodes = [snapshot.get(NODES, requested.node_id)] if requested.node_id else list(snapshot.iter_all(NODES))
-    lacks: dict[str, int] = {}
-    found = []
+    obstacle_counts: dict[str, int] = {}
+    candidates = []
     for node in nodes:
-        assert node is not None, "the check refuses a volume on a node that is none"
-        lack = _lack_of(node, requested)
-        if lack:
-            lacks[lack] = lacks.get(lack, 0) + 1
+        assert node is not None, "check_volume refuses a node that does not exist"
+        obstacle = _describe_obstacle(node, requested)
+        if obstacle:
+            obstacle_counts[obstacle] = obstacle_counts.get(obstacle, 0) + 1
         else:
-            found.append(node)
-    if not found:
-        told = ", ".join(f"{lack} ({count})" for lack, count in sorted(lacks.items())) or "there are no nodes"
-        raise invalid_request(f"no node can make the volume: {told}")
-    return sorted(found, key=lambda node: (len(node.host_volumes or {}), node.id))
+            candidates.append(node)
+    if not candidates:
+        reasons = (
+            ", ".join(f"{obstacle} ({count})" for obstacle, count in sorted(obstacle_counts.items()))
+            or "there are no nodes"
+        )
+        raise invalid_request(f"no node can create the volume: {reasons}")
+    return sorted(candidates, key=lambda node: (len(node.host_volumes or {}), node.id))
 
 
-def _lack_of(node: Node, wanted: HostVolume) -> str:
-    plugin = wanted.plugin_id or volumes.DEFAULT_VOLUME_PLUGIN
+def _describe_obstacle(node: Node, requested: HostVolume) -> str:
+    """Return why the node cannot create the volume, or an empty text."""
+    plugin = requested.plugin_id or volumes.DEFAULT_VOLUME_PLUGIN
     if node.status is not NodeStatus.READY:
         return "not ready"
-    if not wanted.node_id and node.scheduling_eligibility is not SchedulingEligibility.ELIGIBLE:
+    if not requested.node_id and node.scheduling_eligibility is not SchedulingEligibility.ELIGIBLE:
         return "not eligible"
-    if wanted.node_pool and node.node_pool != wanted.node_pool:
-        return f'not in node pool "{wanted.node_pool}"'
+    if requested.node_pool and node.node_pool != requested.node_pool:
+        return f'not in node pool "{requested.node_pool}"'
     if volumes.PLUGIN_VERSION_ATTRIBUTE.format(plugin) not in (node.attributes or {}):
         return f'without the plugin "{plugin}"'
-    has = (node.host_volumes or {}).get(wanted.name)
-    if has is not None and has.id != wanted.id:
-        return f'has a volume "{wanted.name}" already'
-    missing = [each for each in wanted.constraints or () if not satisfies_constraint(node, each)]
+    existing = (node.host_volumes or {}).get(requested.name)
+    if existing is not None and existing.id != requested.id:
+        return f'has a volume "{requested.name}" already'
+    missing = [each for each in requested.constraints or () if not satisfies_constraint(node, each)]
     return f"does not meet {missing[0]}" if missing else ""
 
 
 def begin_volume_creation(
     snapshot: Replica, requested: HostVolume, node_id: str, context: DecisionContext, *, cause: str = ""
 ) -> Decision[VolumeWriteResult]:
-    """Make it known before its node is asked for it: whatever happens then, there is a record that tells of it."""
+    """Store the volume before its node is asked to create it, so that a record exists whatever happens."""
     check_volume(snapshot, requested, has_folder=False)
     node = snapshot.get(NODES, node_id)
     if node is None:
@@ -123,69 +132,83 @@ def begin_volume_creation(
             )
             if stored.plugin_id != plugin:
                 raise invalid_request(f'cannot change the plugin of a volume from "{stored.plugin_id}" to "{plugin}"')
-        volume = _taking_the_place_of(stored, volume)
+        volume = _make_update(stored, volume)
     else:
-        _refuse_name_taken(snapshot, volume)
+        _check_name_free(snapshot, volume)
         volume = replace(volume, id=context.new_id(), create_index=WRITE_INDEX, create_time=context.now_ns)
-    return _written(snapshot, volume, node, cause)
+    return _build_volume_decision(snapshot, volume, node, cause)
 
 
 def finish_volume_creation(
     snapshot: Replica, namespace: str, volume_id: str, *, host_path: str, capacity_bytes: int, context: DecisionContext,
     cause: str = "",
 ) -> Decision[VolumeWriteResult]:  # fmt: skip
-    """Its node has it, and says where. It is ready when the node says so with all else that it has."""
+    """Store the path and capacity that the node reported for the new volume.
+
+    The volume becomes ready when the node lists it among its volumes.
+    """
     volume = get_volume(snapshot, namespace, volume_id)
     node = snapshot.get(NODES, volume.node_id)
     if node is None:
         raise not_found(f"Unknown node {volume.node_id}")
-    state = HostVolumeState.READY if _is_told_of(volume, node) else volume.state
+    state = HostVolumeState.READY if _is_reported_by(volume, node) else volume.state
     volume = replace(
         volume, host_path=host_path, capacity_bytes=capacity_bytes, state=state, modify_time=context.now_ns
     )
-    return _written(snapshot, volume, node, cause)
+    return _build_volume_decision(snapshot, volume, node, cause)
 
 
-def _written(snapshot: Replica, volume: HostVolume, node: Node, cause: str) -> Decision[VolumeWriteResult]:
+def _build_volume_decision(
+    snapshot: Replica, volume: HostVolume, node: Node, cause: str
+) -> Decision[VolumeWriteResult]:
+    """Build the decision that stores the volume."""
     conditions = [
         snapshot.build_key_condition(HOST_VOLUMES, volume.namespace, volume.id),
-        # Two volumes of one name on one node would be one folder: whoever is second sees that the node has moved on.
+        # Two volumes with one name on one node would share a folder: the second write conflicts on the node's record.
         snapshot.build_key_condition(NODES, node.id),
         snapshot.build_key_condition(NAMESPACES, volume.namespace),
     ]
     write = Write(REGISTERED_WRITE_KIND, Cause(CauseKind.REQUEST, cause), [HOST_VOLUMES.build_put(volume)], conditions)
-    return Decision(write, lambda index: VolumeWriteResult(index, _as_written(volume, index)))
+    return Decision(write, lambda index: VolumeWriteResult(index, _fill_write_index(volume, index)))
 
 
-def _taking_the_place_of(stored: HostVolume | None, volume: HostVolume) -> HostVolume:
+def _make_update(stored: HostVolume | None, volume: HostVolume) -> HostVolume:
+    """Return the volume as the update of a stored one. Raises if a field differs that cannot change."""
     if stored is None:
         raise invalid_request(
-            f'cannot register volume: no volume has the ID "{volume.id}"; leave it out to make a new one'
+            f'cannot register volume: no volume has the ID "{volume.id}"; leave the ID out to create a new volume'
         )
-    for name, was, now in (
+    for field, old, new in (
         ("name", stored.name, volume.name),
         ("node ID", stored.node_id, volume.node_id),
         ("host path", stored.host_path, volume.host_path),
     ):
-        if was != now:
-            raise invalid_request(f'cannot change the {name} of a volume from "{was}" to "{now}": register another')
+        if old != new:
+            raise invalid_request(
+                f'cannot change the {field} of a volume from "{old}" to "{new}": register another volume'
+            )
     return replace(volume, create_index=stored.create_index, create_time=stored.create_time)
 
 
-def _refuse_name_taken(snapshot: Replica, wanted: HostVolume) -> None:
-    taken = [
-        each for each in snapshot.list_by_index_sorted(HOST_VOLUMES_ON_NODE, wanted.node_id) if each.name == wanted.name
+def _check_name_free(snapshot: Replica, requested: HostVolume) -> None:
+    """Raise if the node already has a volume of this name."""
+    same_name = [
+        each
+        for each in snapshot.list_by_index_sorted(HOST_VOLUMES_ON_NODE, requested.node_id)
+        if each.name == requested.name
     ]
-    if taken:
-        raise invalid_request(f'node "{wanted.node_id}" has a volume "{wanted.name}" already: {taken[0].id}')
+    if same_name:
+        raise invalid_request(f'node "{requested.node_id}" has a volume "{requested.name}" already: {same_name[0].id}')
 
 
-def _as_written(volume: HostVolume, index: int) -> HostVolume:
+def _fill_write_index(volume: HostVolume, index: int) -> HostVolume:
+    """Return the volume with the indexes that the write gives it."""
     create_index = index if volume.create_index == WRITE_INDEX else volume.create_index
     return replace(volume, create_index=create_index, modify_index=index)
 
 
 def get_volume(snapshot: Replica, namespace: str, volume_id: str) -> HostVolume:
+    """Return the volume. Raises not-found if it does not exist."""
     volume = snapshot.get(HOST_VOLUMES, namespace, volume_id)
     if volume is None:
         raise not_found("volume not found")
@@ -193,14 +216,14 @@ def get_volume(snapshot: Replica, namespace: str, volume_id: str) -> HostVolume:
 
 
 def has_folder_on_node(snapshot: Replica, volume: HostVolume) -> bool:
-    """Whether its node must take the folder away before the record may go."""
+    """Return whether the node must delete the folder before the record can be deleted."""
     return volume.state is not HostVolumeState.PENDING and snapshot.get(NODES, volume.node_id) is not None
 
 
 def delete_volume(snapshot: Replica, namespace: str, volume_id: str, *, cause: str = "") -> Decision[int]:
-    """Forget the volume. Refused while work on its node uses it."""
+    """Delete the record of the volume. Refused while allocations on its node use it."""
     volume = get_volume(snapshot, namespace, volume_id)
-    users = sorted(_users_of(snapshot, volume))
+    users = sorted(_iter_users(snapshot, volume))
     if users:
         raise invalid_request(f"volume {volume.id} in use by allocations: {', '.join(users)}")
     conditions = [snapshot.build_record_condition(HOST_VOLUMES, volume)]
@@ -213,41 +236,45 @@ def delete_volume(snapshot: Replica, namespace: str, volume_id: str, *, cause: s
     return Decision(write, lambda index: index)
 
 
-def _users_of(snapshot: Replica, volume: HostVolume) -> Iterator[str]:
+def _iter_users(snapshot: Replica, volume: HostVolume) -> Iterator[str]:
+    """Yield the ids of the live allocations that use the volume."""
     for allocation in snapshot.list_by_index(ALLOCATIONS_ON_NODE, volume.node_id):
         if allocation.is_client_terminal or allocation.namespace != volume.namespace:
             continue
         job = snapshot.get(JOB_VERSIONS, allocation.namespace, allocation.job_id, allocation.job_version)
-        if job is not None and volume.name in _volumes_asked_for(job, allocation.task_group, allocation.name):
+        if job is not None and volume.name in _list_requested_volumes(job, allocation.task_group, allocation.name):
             yield allocation.id
 
 
-def _volumes_asked_for(job: Job, group_name: str, allocation_name: str) -> list[str]:
+def _list_requested_volumes(job: Job, group_name: str, allocation_name: str) -> list[str]:
+    """Return the names of the host volumes that the allocation requests."""
     group = job.find_group(group_name)
-    asked = [each for each in ((group.volumes if group else None) or {}).values() if each.type == VolumeType.HOST]
+    host_volumes = [
+        each for each in ((group.volumes if group else None) or {}).values() if each.type == VolumeType.HOST
+    ]
     slot = allocation_name[allocation_name.rfind("[") :]
-    return [each.source + slot if each.per_alloc else each.source for each in asked]
+    return [each.source + slot if each.per_alloc else each.source for each in host_volumes]
 
 
-def _is_told_of(volume: HostVolume, node: Node) -> bool:
-    """Whether the node says that it has this very volume."""
-    has = (node.host_volumes or {}).get(volume.name)
-    return has is not None and has.id == volume.id
+def _is_reported_by(volume: HostVolume, node: Node) -> bool:
+    """Return whether the node reports exactly this volume."""
+    existing = (node.host_volumes or {}).get(volume.name)
+    return existing is not None and existing.id == volume.id
 
 
 def build_volume_changes(
     snapshot: Replica, node: Node, context: DecisionContext, *, max_volumes: int
 ) -> tuple[list[PutRecord], list[Condition]]:
-    """What the node's word about its folders makes of the volumes on it: the changes, and what they rest on."""
+    """Return the changes of volume states that follow from the volumes a node reports, and their conditions."""
     changes: list[PutRecord] = []
     conditions: list[Condition] = []
     for volume in snapshot.list_by_index_sorted(HOST_VOLUMES_ON_NODE, node.id):
-        is_told_of = _is_told_of(volume, node)
-        if is_told_of is (volume.state is HostVolumeState.READY):
+        is_reported = _is_reported_by(volume, node)
+        if is_reported is (volume.state is HostVolumeState.READY):
             continue
-        if not is_told_of and volume.state is HostVolumeState.PENDING:
+        if not is_reported and volume.state is HostVolumeState.PENDING:
             continue
-        state = HostVolumeState.READY if is_told_of else HostVolumeState.UNAVAILABLE
+        state = HostVolumeState.READY if is_reported else HostVolumeState.UNAVAILABLE
         changes.append(HOST_VOLUMES.build_put(replace(volume, state=state, modify_time=context.now_ns)))
         conditions.append(snapshot.build_record_condition(HOST_VOLUMES, volume))
         if len(changes) == max_volumes:

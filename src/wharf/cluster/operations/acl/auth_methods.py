@@ -1,6 +1,7 @@
-"""What people do to login methods and binding rules (reference 5.2, 5.3).
+"""Create, replace and delete auth methods (reference 5.2, 5.3).
 
-Secrets of a method come in sealed and apart; its configuration holds the word `redacted` where one is.
+The secrets of a method arrive encrypted and separate from it; in its configuration each secret is replaced by the word
+`redacted`.
 """
 
 import hashlib
@@ -24,7 +25,7 @@ replace = msgspec.structs.replace
 
 
 class AuthMethodWriteResult(msgspec.Struct, frozen=True):
-    """The method as it stands now."""
+    """The index of the write, and the auth method as stored by it."""
 
     index: int
     method: AuthMethod
@@ -38,9 +39,10 @@ def store_auth_method(
     sealed_secrets: SealedData | None,
     limits: LifetimeLimits = DEFAULT_LIFETIME_LIMITS,
 ) -> Decision[AuthMethodWriteResult]:
-    """Create the method or replace it. Decided by the leader: one method of a type is the default at most.
+    """Create the auth method or replace it. At most one method of each type is the default.
 
-    `sealed`: its secrets; None keeps those that are stored.
+    Only the leader decides this, so that two requests cannot both create a default. `sealed_secrets` are the encrypted
+    secrets of the method; None keeps the stored ones.
     """
     stored = snapshot.get(ACL_AUTH_METHODS, requested.name)
     requested = replace(requested, token_name_format=requested.token_name_format or DEFAULT_TOKEN_NAME_FORMAT)
@@ -48,9 +50,9 @@ def store_auth_method(
     if problems:
         raise build_invalid_record("auth method", problems)
     if requested.default:
-        for other in snapshot.iter_all(ACL_AUTH_METHODS):
-            if other.default and other.type == requested.type and other.name != requested.name:
-                raise invalid_request(f"default auth method for type {requested.type} already exists: {other.name}")
+        for method in snapshot.iter_all(ACL_AUTH_METHODS):
+            if method.default and method.type == requested.type and method.name != requested.name:
+                raise invalid_request(f"default auth method for type {requested.type} already exists: {method.name}")
     now = to_datetime(context.now_ns)
     stamp = hashlib.sha256(sealed_secrets.data).digest() if sealed_secrets is not None else b""
     if sealed_secrets is None and stored is not None:
@@ -79,15 +81,15 @@ def store_auth_method(
 
 
 def delete_auth_method(snapshot: Replica, name: str, *, max_changes: int) -> Decision[int]:
-    """The method goes with its rules, which mean nothing without it."""
+    """Delete the auth method and its binding rules, which have no effect without it."""
     if snapshot.get(ACL_AUTH_METHODS, name) is None:
         raise not_found("ACL auth method not found")
     rules = snapshot.list_by_index_sorted(BINDING_RULES_OF_METHOD, name)
     if len(rules) >= max_changes:
         raise invalid_request(
-            f"{len(rules)} binding rules hang on this method, too many for one write: delete some first"
+            f"{len(rules)} binding rules belong to this auth method, too many for one write: delete some of them first"
         )
-    drops: list[DeleteRecord] = [
+    deletions: list[DeleteRecord] = [
         ACL_AUTH_METHODS.build_delete(name),
         *(ACL_BINDING_RULES.build_delete(rule.id) for rule in rules),
     ]
@@ -95,4 +97,4 @@ def delete_auth_method(snapshot: Replica, name: str, *, max_changes: int) -> Dec
         snapshot.build_key_condition(ACL_AUTH_METHODS, name),
         *(snapshot.build_record_condition(ACL_BINDING_RULES, rule) for rule in rules),
     ]
-    return Decision(Write("auth-method-deleted", Cause(CauseKind.REQUEST), drops, conditions), lambda index: index)
+    return Decision(Write("auth-method-deleted", Cause(CauseKind.REQUEST), deletions, conditions), lambda index: index)

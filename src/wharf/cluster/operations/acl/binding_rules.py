@@ -1,4 +1,4 @@
-"""."""
+"""Create, replace and delete binding rules, which map the claims of a login to roles and policies."""
 
 from collections.abc import Callable
 
@@ -17,7 +17,7 @@ from wharf.contract.model.times import DecisionContext, to_datetime
 
 
 class BindingRuleWriteResult(msgspec.Struct, frozen=True):
-    """The rule as it stands now."""
+    """The index of the write, and the binding rule as stored by it."""
 
     index: int
     rule: BindingRule
@@ -26,7 +26,7 @@ class BindingRuleWriteResult(msgspec.Struct, frozen=True):
 def store_binding_rule(
     snapshot: Replica, requested: BindingRule, context: DecisionContext, new_id: Callable[[], str]
 ) -> Decision[BindingRuleWriteResult]:
-    """Create the rule where it names no id, else replace it."""
+    """Create the binding rule if the request has no id; otherwise replace the rule with that id."""
     stored = snapshot.get(ACL_BINDING_RULES, requested.id) if requested.id else None
     if requested.id and stored is None:
         raise invalid_request(f"cannot find binding rule {requested.id}")
@@ -64,6 +64,7 @@ def store_binding_rule(
 
 
 def delete_binding_rule(snapshot: Replica, rule_id: str) -> Decision[int]:
+    """Delete the binding rule. Raises not-found if it does not exist."""
     if snapshot.get(ACL_BINDING_RULES, rule_id) is None:
         raise not_found("ACL binding rule not found")
     write = Write(

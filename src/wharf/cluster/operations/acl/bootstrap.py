@@ -1,4 +1,8 @@
-"""The first token: made once, without any right, and again only by whoever can write in the server's data folder."""
+"""ACL bootstrap: create the first management token.
+
+Bootstrap needs no permission and works once. Repeating it requires write access to the server's data folder (the reset
+file).
+"""
 
 import re
 from typing import Final
@@ -19,7 +23,7 @@ _UUID: Final = re.compile("[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
 
 def check_bootstrap_secret(secret_id: str) -> None:
-    """A secret that the caller brings along must have the form of one."""
+    """Raise unless a secret that the caller chose has the format of a UUID."""
     if _UUID.fullmatch(secret_id) is None:
         raise invalid_request("invalid acl token")
 
@@ -27,10 +31,10 @@ def check_bootstrap_secret(secret_id: str) -> None:
 def bootstrap_acl(
     snapshot: Replica, accessor_id: str, secret: NewSecret, context: DecisionContext, *, reset_text: str | None = None
 ) -> Decision[TokenWriteResult]:
-    """`reset`: what the file says that allows a second time; None where there is no such file."""
-    done = snapshot.get(ACL_BOOTSTRAP)
-    if done is not None:
-        _check_reset(done, reset_text)
+    """Create the bootstrap token. `reset_text` is the content of the reset file, or None if there is no such file."""
+    last_bootstrap = snapshot.get(ACL_BOOTSTRAP)
+    if last_bootstrap is not None:
+        _check_reset(last_bootstrap, reset_text)
     if snapshot.list_by_index(TOKENS_BY_SECRET, secret.digest):
         raise invalid_request("invalid acl token")
     token = Token(
@@ -42,7 +46,9 @@ def bootstrap_acl(
         create_index=WRITE_INDEX,
     )
     token = add_token_secret(token, secret, token_hash=hash_content(token))
-    record = AclBootstrap(accessor_id=accessor_id, create_index=WRITE_INDEX if done is None else done.create_index)
+    record = AclBootstrap(
+        accessor_id=accessor_id, create_index=WRITE_INDEX if last_bootstrap is None else last_bootstrap.create_index
+    )
     write = Write(
         "acl-bootstrapped",
         Cause(CauseKind.REQUEST),
@@ -56,10 +62,16 @@ def bootstrap_acl(
     return Decision(write, make_token_reply(token))
 
 
-def _check_reset(done: AclBootstrap, reset: str | None) -> None:
-    index = done.modify_index
-    if reset is None:
+def _check_reset(last_bootstrap: AclBootstrap, reset_text: str | None) -> None:
+    """Raise unless the reset file holds the index of the last bootstrap."""
+    index = last_bootstrap.modify_index
+    if reset_text is None:
         raise invalid_request(f"ACL bootstrap already done (reset index: {index})")
-    given = reset.strip()
-    if not (given.isascii() and given.isdigit() and len(given) < 20) or int(given) != index:
-        raise invalid_request(f"Invalid bootstrap reset index (specified {given or 'nothing'}, reset index: {index})")
+    requested_index = reset_text.strip()
+    if (
+        not (requested_index.isascii() and requested_index.isdigit() and len(requested_index) < 20)
+        or int(requested_index) != index
+    ):
+        raise invalid_request(
+            f"Invalid bootstrap reset index (specified {requested_index or 'nothing'}, reset index: {index})"
+        )

@@ -1,4 +1,4 @@
-"""Logins: from what somebody has proven elsewhere to a token here (reference 5.3, rules 5 and 6)."""
+"""Logins: exchange the verified claims of an identity provider for an ACL token (reference 5.3, rules 5 and 6)."""
 
 from wharf.cluster.access import MappedClaims, bind_claims, build_token_name, find_auth_method
 from wharf.cluster.operations.acl.tokens import TokenWriteResult, add_token_secret, make_token_reply
@@ -15,11 +15,11 @@ from wharf.contract.model.times import DecisionContext, to_datetime
 
 
 def find_login_method(snapshot: Replica, name: str, kind: AuthMethodType) -> AuthMethod:
-    """The method by its name; without one, the default of its type."""
+    """Return the auth method with this name, or the default method of the type if no name is given."""
     if not name:
-        defaults = [one for one in snapshot.iter_all(ACL_AUTH_METHODS) if one.default and one.type == kind]
+        defaults = [method for method in snapshot.iter_all(ACL_AUTH_METHODS) if method.default and method.type == kind]
         if not defaults:
-            raise invalid_request(f"missing auth method name, and no default of type {kind} is there")
+            raise invalid_request(f"missing auth method name, and no default auth method of type {kind} exists")
         return defaults[0]
     method = find_auth_method(snapshot, name)
     if method.type != kind:
@@ -35,19 +35,20 @@ def create_login_token(
     secret: NewSecret,
     context: DecisionContext,
 ) -> Decision[TokenWriteResult]:
-    """A token with what the rules of the method give for these claims, for as long as the method says.
+    """Create a token with the roles and policies that the method's binding rules grant for these claims.
 
-    `method` is the one that the claims were checked by: if it was written since, they must be checked again.
+    The token lives as long as the method says. `method` is the auth method that verified the claims; if it was
+    changed since, the login is refused and the claims must be verified again.
     """
     if snapshot.get_version(ACL_AUTH_METHODS, method.name) != method.modify_index:
         raise invalid_request(f'auth-method "{method.name}" was changed during this login; log in again')
-    bound = bind_claims(snapshot, method, claims)
+    binding = bind_claims(snapshot, method, claims)
     token = Token(
         accessor_id=accessor_id,
         name=build_token_name(method, claims),
-        type=bound.type,
-        policies=bound.policies or None,
-        roles=bound.roles or None,
+        type=binding.type,
+        policies=binding.policies or None,
+        roles=binding.roles or None,
         global_=method.token_locality == TokenLocality.GLOBAL,
         create_time=to_datetime(context.now_ns),
         expiration_time=to_datetime(context.now_ns + method.max_token_ttl),

@@ -1,4 +1,4 @@
-"""What people do to policies and roles (reference 5.2, 5.3)."""
+"""Create, replace and delete ACL policies (reference 5.2, 5.3)."""
 
 import msgspec
 
@@ -14,7 +14,7 @@ replace = msgspec.structs.replace
 
 
 def store_policy(snapshot: Replica, requested: Policy) -> Decision[int]:
-    """Create the policy, or replace it. The same again writes nothing."""
+    """Create the policy or replace it. If the stored policy is identical, nothing is written."""
     problems = find_policy_problems(requested)
     if problems:
         raise build_invalid_record("policy", problems)
@@ -37,7 +37,7 @@ def store_policy(snapshot: Replica, requested: Policy) -> Decision[int]:
 
 
 def delete_policy(snapshot: Replica, name: str) -> Decision[int]:
-    """Deleting what is not there is no mistake. Whoever carries the name has no right by it from now on."""
+    """Delete the policy; no error if it does not exist. Tokens and roles that name it lose the rights that it granted."""
     if snapshot.get(ACL_POLICIES, name) is None:
         return Decision(None, lambda index: index)
     write = Write(

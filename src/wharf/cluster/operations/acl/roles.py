@@ -1,4 +1,4 @@
-"""."""
+"""Create, replace and delete ACL roles."""
 
 from collections.abc import Callable
 
@@ -17,21 +17,24 @@ from wharf.contract.model.refusal import invalid_request, not_found
 
 
 class RoleWriteResult(msgspec.Struct, frozen=True):
-    """The role as it stands now."""
+    """The index of the write, and the role as stored by it."""
 
     index: int
     role: Role
 
 
 def store_role(snapshot: Replica, requested: Role, new_id: Callable[[], str]) -> Decision[RoleWriteResult]:
-    """Create the role where it names no id, else replace it. Decided by the leader: no two roles share a name."""
+    """Create the role if the request has no id; otherwise replace the role with that id.
+
+    Only the leader decides this, so that no two roles get the same name.
+    """
     stored = snapshot.get(ACL_ROLES, requested.id) if requested.id else None
     if requested.id and stored is None:
         raise invalid_request(f"cannot find role {requested.id}")
     problems = roles.list_role_problems(requested)
     if problems:
         raise build_invalid_record("role", problems)
-    if any(other.id != requested.id for other in snapshot.list_by_index(ROLES_BY_NAME, requested.name)):
+    if any(role.id != requested.id for role in snapshot.list_by_index(ROLES_BY_NAME, requested.name)):
         raise invalid_request(f"role with name {requested.name} already exists")
     names = list(dict.fromkeys(link.name for link in requested.policies or ()))
     for name in names:
@@ -62,6 +65,7 @@ def store_role(snapshot: Replica, requested: Role, new_id: Callable[[], str]) ->
 
 
 def delete_role(snapshot: Replica, role_id: str) -> Decision[int]:
+    """Delete the role. Raises not-found if it does not exist."""
     if snapshot.get(ACL_ROLES, role_id) is None:
         raise not_found("ACL role not found")
     write = Write(

@@ -1,6 +1,6 @@
-"""What people do to tokens: make, change and delete them, pass one on for once; and what time does (reference 5.2, 5.3).
+"""Create, update and delete ACL tokens, exchange one-time tokens, and collect expired ones (reference 5.2, 5.3).
 
-Secrets come in as a digest and a sealed text: nothing here ever holds one.
+Secrets arrive as a digest and as encrypted data: no plain-text secret passes through this module.
 """
 
 import datetime
@@ -33,16 +33,19 @@ from wharf.contract.model.times import MINUTE, DecisionContext, to_datetime, to_
 replace = msgspec.structs.replace
 
 ONE_TIME_TOKEN_TTL_NS: Final = 10 * MINUTE
+"""Lifetime of a one-time token in nanoseconds: a leaked one soon becomes useless."""
 
 
 class TokenWriteResult(msgspec.Struct, frozen=True):
-    """The token as it stands now."""
+    """The index of the write, and the token as stored by it."""
 
     index: int
     token: Token
 
 
 class OneTimeTokenWriteResult(msgspec.Struct, frozen=True):
+    """The index of the write, and the one-time token that it stored."""
+
     index: int
     one_time_token: OneTimeToken
 
@@ -55,16 +58,20 @@ def create_token(
     *,
     limits: LifetimeLimits = DEFAULT_LIFETIME_LIMITS,
 ) -> Decision[TokenWriteResult]:
-    """A new token, under the accessor that `wanted` names; one that exists already is refused."""
+    """Create a token under the accessor id of `requested`. Raises if that accessor or the secret is in use."""
     if snapshot.get(ACL_TOKENS, requested.accessor_id) is not None:
         raise invalid_request(f"token {requested.accessor_id} exists already")
     if snapshot.list_by_index(TOKENS_BY_SECRET, secret.digest):
         raise invalid_request("the secret is in use by another token")
     now = to_datetime(context.now_ns)
     linked, conditions = _resolve_roles(snapshot, requested)
-    _refuse(tokens.list_token_problems(linked, stored=None, now=now, limits=limits))
+    _raise_problems(tokens.list_token_problems(linked, stored=None, now=now, limits=limits))
     token = replace(
-        linked, create_time=now, expiration_time=_end_of(linked, now), create_index=WRITE_INDEX, modify_index=0
+        linked,
+        create_time=now,
+        expiration_time=_compute_expiration_time(linked, now),
+        create_index=WRITE_INDEX,
+        modify_index=0,
     )
     token = add_token_secret(token, secret, token_hash=hash_content(token))
     conditions += [
@@ -76,12 +83,12 @@ def create_token(
 
 
 def update_token(snapshot: Replica, requested: Token, context: DecisionContext) -> Decision[TokenWriteResult]:
-    """Name, kind and rights of a token. Its secret, its reach and its end stay as they were made."""
+    """Update the name, type, policies and roles of a token. Its secret, scope and expiration time never change."""
     stored = snapshot.get(ACL_TOKENS, requested.accessor_id)
     if stored is None:
         raise invalid_request(f"cannot find token {requested.accessor_id}")
     linked, conditions = _resolve_roles(snapshot, requested)
-    _refuse(tokens.list_token_problems(linked, stored=stored, now=to_datetime(context.now_ns)))
+    _raise_problems(tokens.list_token_problems(linked, stored=stored, now=to_datetime(context.now_ns)))
     token = replace(stored, name=linked.name, type=linked.type, policies=linked.policies, roles=linked.roles)
     token = replace(token, hash=hash_content(replace(token, hash=b"")))
     conditions.append(snapshot.build_record_condition(ACL_TOKENS, stored))
@@ -90,6 +97,7 @@ def update_token(snapshot: Replica, requested: Token, context: DecisionContext) 
 
 
 def delete_token(snapshot: Replica, accessor_id: str) -> Decision[int]:
+    """Delete the token. Raises if it does not exist."""
     if snapshot.get(ACL_TOKENS, accessor_id) is None:
         raise invalid_request(f"Cannot delete nonexistent tokens: {accessor_id}")
     write = Write(
@@ -101,13 +109,13 @@ def delete_token(snapshot: Replica, accessor_id: str) -> Decision[int]:
     return Decision(write, lambda index: index)
 
 
-# -- once ------------------------------------------------------------------------------------------------------------
+# -- one-time tokens ------------------------------------------------------------------------------------------------------------
 
 
 def create_one_time_token(
     snapshot: Replica, caller: Caller, digest: str, context: DecisionContext
 ) -> Decision[OneTimeTokenWriteResult]:
-    """A secret that stands for the caller's token once, for ten minutes."""
+    """Create a one-time secret that can be exchanged for the caller's token within ten minutes."""
     if caller.token is None or caller.is_refused:
         raise build_denial(caller)
     one_time = OneTimeToken(
@@ -128,7 +136,10 @@ def create_one_time_token(
 
 
 def exchange_one_time_token(snapshot: Replica, digest: str, context: DecisionContext) -> Decision[TokenWriteResult]:
-    """The token that a one-time secret stands for. Unknown, used and too late are one answer."""
+    """Return the token that belongs to a one-time secret, and delete the secret.
+
+    Unknown, used and expired secrets get the same error, so that the reply reveals nothing.
+    """
     one_time = snapshot.get(ONE_TIME_TOKENS, digest)
     if one_time is None or one_time.expires_at <= to_datetime(context.now_ns):
         raise build_denial(UNKNOWN_CALLER)
@@ -147,47 +158,54 @@ def exchange_one_time_token(snapshot: Replica, digest: str, context: DecisionCon
     return Decision(write, lambda index: TokenWriteResult(index, token))
 
 
-# -- time ------------------------------------------------------------------------------------------------------------
+# -- expiration ------------------------------------------------------------------------------------------------------------
 
 
 def collect_expired_tokens(
     snapshot: Replica, context: DecisionContext, *, threshold_ns: int, max_tokens: int
 ) -> Decision[int] | None:
-    """Tokens whose end is longer ago than this, and one-time secrets that are over; None: there are none."""
-    now, over = to_datetime(context.now_ns), to_datetime(context.now_ns - threshold_ns)
-    drops: list[DeleteRecord] = []
+    """Delete up to `max_tokens` tokens that expired more than `threshold_ns` ago, and expired one-time tokens.
+
+    Return None if there are none.
+    """
+    now, expired_before = to_datetime(context.now_ns), to_datetime(context.now_ns - threshold_ns)
+    deletions: list[DeleteRecord] = []
     conditions: list[Condition] = []
-    for token in _expired(snapshot, over):
-        if len(drops) == max_tokens:
+    for token in _iter_expired_tokens(snapshot, expired_before):
+        if len(deletions) == max_tokens:
             break
-        drops.append(ACL_TOKENS.build_delete(token.accessor_id))
+        deletions.append(ACL_TOKENS.build_delete(token.accessor_id))
         conditions.append(snapshot.build_record_condition(ACL_TOKENS, token))
     for one_time in snapshot.iter_all(ONE_TIME_TOKENS):
-        if len(drops) == max_tokens:
+        if len(deletions) == max_tokens:
             break
         if one_time.expires_at <= now:
-            drops.append(ONE_TIME_TOKENS.build_delete(one_time.secret_digest))
+            deletions.append(ONE_TIME_TOKENS.build_delete(one_time.secret_digest))
             conditions.append(snapshot.build_record_condition(ONE_TIME_TOKENS, one_time))
-    if not drops:
+    if not deletions:
         return None
-    return Decision(Write("tokens-collected", Cause(CauseKind.TIMER, "tokens"), drops, conditions), lambda index: index)
+    return Decision(
+        Write("tokens-collected", Cause(CauseKind.TIMER, "tokens"), deletions, conditions), lambda index: index
+    )
 
 
-def _expired(snapshot: Replica, over: datetime.datetime) -> Iterable[Token]:
-    last_hour = int(over.timestamp() // 3_600)
+def _iter_expired_tokens(snapshot: Replica, expired_before: datetime.datetime) -> Iterable[Token]:
+    """Yield the tokens that expired before this time, oldest hour first."""
+    last_hour = int(expired_before.timestamp() // 3_600)
     hours = sorted(
         hour for hour in snapshot.iter_index_values(TOKENS_BY_EXPIRY) if isinstance(hour, int) and hour <= last_hour
     )
     for hour in hours:
         for token in snapshot.list_by_index_sorted(TOKENS_BY_EXPIRY, hour):
-            if token.is_expired(over):
+            if token.is_expired(expired_before):
                 yield token
 
 
-# -- what tokens are made of -------------------------------------------------------------------------------------------
+# -- helpers -------------------------------------------------------------------------------------------
 
 
 def add_token_secret(token: Token, secret: NewSecret, *, token_hash: bytes) -> Token:
+    """Return the token with the digest and the encrypted text of its secret."""
     return replace(
         token,
         secret_digest=secret.digest,
@@ -198,7 +216,7 @@ def add_token_secret(token: Token, secret: NewSecret, *, token_hash: bytes) -> T
 
 
 def make_token_reply(token: Token) -> Callable[[int], TokenWriteResult]:
-    """The reply that shows the token as it was written."""
+    """Return the function that builds the reply for a token from the index of its write."""
 
     def reply(index: int) -> TokenWriteResult:
         created = index if token.create_index == WRITE_INDEX else token.create_index
@@ -208,12 +226,12 @@ def make_token_reply(token: Token) -> Callable[[int], TokenWriteResult]:
 
 
 def _resolve_roles(snapshot: Replica, requested: Token) -> tuple[Token, list[Condition]]:
-    """The token with the roles that it names, each by id and once, and the condition that they are still there."""
+    """Return the token with each of its roles once, by id, and the conditions that these roles still exist."""
     roles: dict[str, RoleLink] = {}
     conditions = []
     for link in requested.roles or ():
-        named = snapshot.list_by_index(ROLES_BY_NAME, link.name) if link.name and not link.id else []
-        role = snapshot.get(ACL_ROLES, link.id) if link.id else next(iter(named), None)
+        roles_with_name = snapshot.list_by_index(ROLES_BY_NAME, link.name) if link.name and not link.id else []
+        role = snapshot.get(ACL_ROLES, link.id) if link.id else next(iter(roles_with_name), None)
         if role is None:
             raise invalid_request(f"cannot find role {link.id or link.name}")
         if role.id not in roles:
@@ -223,13 +241,15 @@ def _resolve_roles(snapshot: Replica, requested: Token) -> tuple[Token, list[Con
     return replace(requested, roles=tuple(roles.values()) or None, policies=policies or None), conditions
 
 
-def _end_of(token: Token, now: datetime.datetime) -> datetime.datetime | None:
+def _compute_expiration_time(token: Token, now: datetime.datetime) -> datetime.datetime | None:
+    """Return the expiration time of a token created now: its own, or now plus its lifetime."""
     if not token.expiration_ttl:
         return token.expiration_time
     return to_datetime(to_ns(now) + token.expiration_ttl)
 
 
-def _refuse(problems: list[str]) -> None:
+def _raise_problems(problems: list[str]) -> None:
+    """Raise an error that lists the problems, if there are any."""
     if problems:
         raise invalid_request(
             f"token 0 invalid: {format_problems([ValidationProblem('', problem) for problem in problems])}"

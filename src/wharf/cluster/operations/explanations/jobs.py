@@ -1,6 +1,7 @@
-"""Why a job's work is where it is, or nowhere: what is waited for, where in the queue, and what would help.
+"""Explain a job: what it waits for, its position in the queue, and what would help.
 
-Told from the state alone, so every server tells the same. What the nodes have to say is found out by `scheduling.explain`.
+The explanation depends on the state only, so every server returns the same one. `scheduling.explanation` examines
+the nodes.
 """
 
 import functools
@@ -46,17 +47,19 @@ from wharf.contract.model.refusal import not_found
 from wharf.contract.model.times import to_datetime
 
 MAX_PLACEMENTS: Final = 50
-"""The newest of those that are not over. The others were placed by the same rules."""
+"""Number of live allocations explained, newest first. Older ones were placed by the same rules."""
 
 MAX_NAMED_NODES: Final = 3
+"""Number of nodes that a text names."""
 
 DELAY_REASONS: Final = {
-    EvaluationTrigger.ALLOC_FAILURE: "what failed is tried again",
-    EvaluationTrigger.ALLOC_RESCHEDULE: "what failed is tried again",
-    EvaluationTrigger.MAX_DISCONNECT_TIMEOUT: "what runs on nodes out of contact is given up",
-    EvaluationTrigger.FAILED_FOLLOW_UP: "its evaluation, which failed before, is tried again",
-    EvaluationTrigger.ROLLING_UPDATE: "the next part of its update is rolled out",
+    EvaluationTrigger.ALLOC_FAILURE: "failed allocations are rescheduled",
+    EvaluationTrigger.ALLOC_RESCHEDULE: "failed allocations are rescheduled",
+    EvaluationTrigger.MAX_DISCONNECT_TIMEOUT: "allocations on disconnected nodes become lost",
+    EvaluationTrigger.FAILED_FOLLOW_UP: "its failed evaluation is repeated",
+    EvaluationTrigger.ROLLING_UPDATE: "the next step of its update starts",
 }
+"""Why an evaluation is delayed, by its trigger."""
 
 RETRY_TRIGGERS: Final = (EvaluationTrigger.ALLOC_FAILURE, EvaluationTrigger.ALLOC_RESCHEDULE)
 FAILED_CLIENT_STATUSES: Final = (ClientStatus.FAILED, ClientStatus.LOST)
@@ -67,18 +70,23 @@ SchedulerCacheFactory = Callable[[], SchedulerCache]
 def explain_job(
     snapshot: Replica, namespace: str, job_id: str, get_cache: SchedulerCacheFactory | None = None
 ) -> JobExplanation:
-    """Everything that can be told of the job now. The fleet is asked for only where something finds no room."""
+    """Return the explanation of a job. Raises not-found if it does not exist.
+
+    The scheduler's cache of nodes is used only if an allocation cannot be placed.
+    """
     job = snapshot.get(JOBS, namespace, job_id)
     if job is None:
         raise not_found("job not found")
-    return JobExplainer(snapshot, job, get_cache or (lambda: SchedulerCache.from_snapshot(snapshot))).tell()
+    return JobExplainer(snapshot, job, get_cache or (lambda: SchedulerCache.from_snapshot(snapshot))).explain()
 
 
 class JobExplainer:
-    def __init__(self, snapshot: Replica, job: Job, ground_of: SchedulerCacheFactory) -> None:
+    """Explains one job at one snapshot. Collects the job's evaluations, allocations and deployments once."""
+
+    def __init__(self, snapshot: Replica, job: Job, get_cache: SchedulerCacheFactory) -> None:
         self._snapshot = snapshot
         self._job = job
-        self._ground_of = ground_of
+        self._get_cache = get_cache
         key = (job.namespace, job.id)
         self._evaluations = sorted(
             snapshot.list_by_index(EVALUATIONS_OF_JOB, *key), key=lambda e: (e.create_index, e.id)
@@ -92,276 +100,318 @@ class JobExplainer:
         self._pending = [e for e in self._evaluations if e.status is EvaluationStatus.PENDING]
         self._blocked = [e for e in self._evaluations if e.status is EvaluationStatus.BLOCKED]
         self._live = [a for a in self._allocations if not a.is_terminal]
-        self._unplaced = self._missing_by_group()
+        self._unplaced = self._count_missing_by_group()
 
-    def tell(self) -> JobExplanation:
-        is_parent = self._job.is_periodic or self._job.is_parameterized  # Its children have what its groups say.
-        groups = () if is_parent else tuple(self._group(group) for group in self._job.groups)
-        waits = tuple(self._waits(groups))
-        place, length = self._queue() if not self._blocked else self._line
+    def explain(self) -> JobExplanation:
+        """Return the explanation."""
+        # Only the children of such a job have allocations.
+        is_parent = self._job.is_periodic or self._job.is_parameterized
+        groups = () if is_parent else tuple(self._explain_group(group) for group in self._job.groups)
+        waits = tuple(self._list_wait_conditions(groups))
+        position, length = self._get_queue_position() if not self._blocked else self._blocked_queue_position
         return JobExplanation(
             job_id=self._job.id,
             namespace=self._job.namespace,
             status=self._job.status.value,
-            text=self._sentence(waits),
+            text=self._make_text(waits),
             waits=waits,
-            queue_place=place,
+            queue_place=position,
             queue_length=length,
             groups=groups,
             placements=tuple(make_placement_explanation(each) for each in reversed(self._live[-MAX_PLACEMENTS:])),
         )
 
-    def _sentence(self, waits: Sequence[WaitCondition]) -> str:
-        """The first thing that is waited for is the most urgent one; the others are counted."""
+    def _make_text(self, waits: Sequence[WaitCondition]) -> str:
+        """Return the summary: the most urgent wait condition, and the number of others."""
         first = waits[0].text
         more = len(waits) - 1
         return f"{self._job.id} {first}" + (f" (and {more} more)" if more else "")
 
-    # -- what is waited for ----------------------------------------------------------------------------------------
+    # -- wait conditions ----------------------------------------------------------------------------------------
 
-    def _waits(self, groups: Sequence[GroupExplanation]) -> list[WaitCondition]:
-        """The most urgent first, never none."""
+    def _list_wait_conditions(self, groups: Sequence[GroupExplanation]) -> list[WaitCondition]:
+        """Return what the job waits for, most urgent first; at least one entry."""
         found = [
-            *self._paused(),
-            *self._queued(),
-            *self._unroomed(groups),
-            *self._rolling_out(),
-            *self._delayed(),
-            *self._leaving(),
-            *self._out_of_contact(),
-            *self._starting(),
+            *self._iter_pause_waits(),
+            *self._iter_queue_waits(),
+            *self._iter_capacity_waits(groups),
+            *self._iter_deployment_waits(),
+            *self._iter_delay_waits(),
+            *self._iter_drain_waits(),
+            *self._iter_node_waits(),
+            *self._iter_task_waits(),
         ]
-        return found or [self._at_rest()]
+        return found or [self._describe_idle_state()]
 
-    def _paused(self) -> Iterator[WaitCondition]:
+    def _iter_pause_waits(self) -> Iterator[WaitCondition]:
+        """Yield a wait condition if the scheduler is paused and evaluations of the job are pending."""
         configuration = self._snapshot.get(SCHEDULER_CONFIGURATION)
         if configuration is not None and configuration.pause_eval_broker and self._pending:
-            text = "waits until the scheduler, which an operator has paused, goes on"
+            text = "waits for the scheduler to be resumed: an operator paused it"
             yield WaitCondition(waits_for=WaitReason.PAUSED_SCHEDULER, text=text)
 
-    def _queued(self) -> Iterator[WaitCondition]:
+    def _iter_queue_waits(self) -> Iterator[WaitCondition]:
+        """Yield the position of the job's first pending evaluation that is due."""
         for evaluation in self._pending:
             if not is_delayed(evaluation):
-                place, length = self._queue()
-                text = f"is about to be looked at ({evaluation.triggered_by.value}): {place} of {length} in the queue"
+                position, length = self._get_queue_position()
+                text = (
+                    f"waits for its evaluation ({evaluation.triggered_by.value}): {position} of {length} in the queue"
+                )
                 yield WaitCondition(waits_for=WaitReason.QUEUE, text=text, eval_id=evaluation.id)
                 return
 
-    def _delayed(self) -> Iterator[WaitCondition]:
+    def _iter_delay_waits(self) -> Iterator[WaitCondition]:
+        """Yield evaluations that are delayed until a later time."""
         for evaluation in self._pending:
             if is_delayed(evaluation):
-                when = f"at {format_time(evaluation.wait_until)}" if evaluation.wait_until is not None else "in a while"
-                what = DELAY_REASONS.get(evaluation.triggered_by, "it is looked at again")
-                if evaluation.triggered_by in RETRY_TRIGGERS and not self._has_failed():
-                    what = "others stand in for what is out of contact"
-                yield WaitCondition(waits_for=WaitReason.DELAY, text=f"waits: {what} {when}", eval_id=evaluation.id)
+                time_text = f"at {format_time(evaluation.wait_until)}" if evaluation.wait_until is not None else "soon"
+                what = DELAY_REASONS.get(evaluation.triggered_by, "it is evaluated again")
+                if evaluation.triggered_by in RETRY_TRIGGERS and not self._is_failure_the_reason():
+                    what = "allocations on disconnected nodes are replaced"
+                yield WaitCondition(
+                    waits_for=WaitReason.DELAY, text=f"waits: {what} {time_text}", eval_id=evaluation.id
+                )
 
-    def _has_failed(self) -> bool:
-        """Whether something failed and nothing has taken its place; else it is for another reason that work is replaced."""
-        away = any(each.client_status is ClientStatus.UNKNOWN for each in self._live)
+    def _is_failure_the_reason(self) -> bool:
+        """Return whether failures, rather than disconnected nodes, are the reason for delayed replacements.
+
+        That is so if no node is disconnected, or if a failed allocation has no replacement yet.
+        """
+        disconnected = any(each.client_status is ClientStatus.UNKNOWN for each in self._live)
         failed = (each for each in self._allocations if each.client_status in FAILED_CLIENT_STATUSES)
-        return not away or any(not each.next_allocation for each in failed)
+        return not disconnected or any(not each.next_allocation for each in failed)
 
-    def _unroomed(self, groups: Sequence[GroupExplanation]) -> Iterator[WaitCondition]:
-        at_once = " for all of it at once (AllAtOnce)" if self._is_all_at_once else ""
+    def _iter_capacity_waits(self, groups: Sequence[GroupExplanation]) -> Iterator[WaitCondition]:
+        """Yield what the blocked evaluations wait for: a slot, quota or resources."""
+        goal = " to place all allocations at once (AllAtOnce)" if self._is_all_at_once else ""
         for evaluation in self._blocked:
             if evaluation.waits_behind:
                 yield WaitCondition(
-                    waits_for=WaitReason.SCHEDULING_SLOT, text=self._turn(evaluation), eval_id=evaluation.id
+                    waits_for=WaitReason.SCHEDULING_SLOT,
+                    text=self._describe_slot_wait(evaluation),
+                    eval_id=evaluation.id,
                 )
                 continue
             if evaluation.quota_limit_reached:
-                text = f'waits for room in the quota "{evaluation.quota_limit_reached}": {describe_quota_shortage(evaluation)}'
+                text = f'waits for capacity in the quota "{evaluation.quota_limit_reached}": {describe_quota_shortage(evaluation)}'
                 yield WaitCondition(waits_for=WaitReason.QUOTA, text=text, eval_id=evaluation.id)
                 continue
-            lacking = [each for each in groups if each.group in (evaluation.failed_tg_allocs or {}) and each.text]
-            if evaluation.triggered_by is EvaluationTrigger.MAX_PLAN_ATTEMPTS and not lacking:
-                text = (
-                    "met too many changes of others while it was placed, and is tried again in a minute at the latest"
-                )
+            unplaced_groups = [
+                each for each in groups if each.group in (evaluation.failed_tg_allocs or {}) and each.text
+            ]
+            if evaluation.triggered_by is EvaluationTrigger.MAX_PLAN_ATTEMPTS and not unplaced_groups:
+                text = "had too many conflicts with other changes during placement, and is retried within a minute"
             else:
-                text = f"waits for room{at_once}: {describe_groups(lacking) or 'none was found when it was tried last'}"
+                text = f"waits for resources{goal}: {describe_groups(unplaced_groups) or 'the last scheduling pass found no node'}"
             yield WaitCondition(
-                waits_for=WaitReason.CAPACITY, text=text + self._standing(evaluation), eval_id=evaluation.id
+                waits_for=WaitReason.CAPACITY,
+                text=text + self._describe_queue_position(evaluation),
+                eval_id=evaluation.id,
             )
 
-    def _standing(self, evaluation: Evaluation) -> str:
-        """Where in the line it is, unless it is alone, and what is kept for it."""
-        place, length = self._line
-        said = ""
+    def _describe_queue_position(self, evaluation: Evaluation) -> str:
+        """Return the position in the blocked queue, unless it is the only entry, and the reserved node."""
+        position, length = self._blocked_queue_position
+        text = ""
         if length > 1:
             since = format_time(to_datetime(evaluation.waiting_since_ns))
-            said = f"; it is {place} of {length} in the line, since {since}"
+            text = f"; it is {position} of {length} in the queue, since {since}"
         if not evaluation.reserved_node_id:
-            return said
+            return text
         node = self._snapshot.get(NODES, evaluation.reserved_node_id)
         name = node.name if node is not None else evaluation.reserved_node_id
-        return f"{said}; what comes free on {name} is kept for it, because it has waited long"
+        return f"{text}; node {name} is reserved for it, because it has waited long"
 
-    def _turn(self, evaluation: Evaluation) -> str:
-        behind = evaluation.waits_behind
-        parent = self._snapshot.get(JOBS, evaluation.namespace, behind)
-        running = count_running_children(self._snapshot, evaluation.namespace, behind)
+    def _describe_slot_wait(self, evaluation: Evaluation) -> str:
+        """Return how many children of the parent run, its limit, and what would let this one start."""
+        parent_id = evaluation.waits_behind
+        parent = self._snapshot.get(JOBS, evaluation.namespace, parent_id)
+        running = count_running_children(self._snapshot, evaluation.namespace, parent_id)
         limit = 0 if parent is None else get_max_running(parent)
-        place, length = self._line
-        needed = running + place
-        helps = (
-            f"raise max_running of {behind} to {needed} to have it begin now"
+        position, length = self._blocked_queue_position
+        needed = running + position
+        remedy = (
+            f"raise max_running of {parent_id} to {needed} to start it now"
             if needed > limit
-            else "it begins when it is looked at next"
+            else "it starts with its next evaluation"
         )
         return (
-            f"waits for its turn: {running} of the children of {behind} run, of {limit} that may at a time; it is {place} "
-            f"of {length} in the line; {helps}"
+            f"waits for a slot of {parent_id}: {running} of at most {limit} children are running; it is {position} "
+            f"of {length} in the queue; {remedy}"
         )
 
     @functools.cached_property
-    def _line(self) -> tuple[int, int]:
-        """The place of the job among those that wait for the same: for room, or for a turn behind one parent."""
-        mine = self._blocked[0]
+    def _blocked_queue_position(self) -> tuple[int, int]:
+        """The job's position in the blocked queue, and the queue's length.
+
+        The queue holds evaluations that wait for resources, or those that wait for a slot of the same parent.
+        """
+        own = self._blocked[0]
         blocked = self._snapshot.list_by_index(EVALUATIONS_BY_STATUS, EvaluationStatus.BLOCKED)
-        key = mine.namespace, mine.waits_behind
-        if mine.waits_behind:
-            behind = [each for each in blocked if (each.namespace, each.waits_behind) == key]
-            line = sorted(behind, key=lambda each: (each.waiting_since_ns, each.create_index, each.id))
+        key = own.namespace, own.waits_behind
+        if own.waits_behind:
+            siblings = [each for each in blocked if (each.namespace, each.waits_behind) == key]
+            queue = sorted(siblings, key=lambda each: (each.waiting_since_ns, each.create_index, each.id))
         else:
             waiting = [each for each in blocked if not each.waits_behind]
-            line = RetryOrder(self._snapshot, self._ground_of()).sort_evaluations(waiting)
-        return next(place for place, each in enumerate(line, start=1) if each.id == mine.id), len(line)
+            queue = RetryOrder(self._snapshot, self._get_cache()).sort_evaluations(waiting)
+        return next(position for position, each in enumerate(queue, start=1) if each.id == own.id), len(queue)
 
-    def _rolling_out(self) -> Iterator[WaitCondition]:
+    def _iter_deployment_waits(self) -> Iterator[WaitCondition]:
+        """Yield what the newest deployment waits for, if it is of the current version."""
         deployment = self._deployments[-1] if self._deployments else None
         if deployment is None or deployment.job_version != self._job.version or self._job.stop:
             return
-        told = describe_deployment(deployment)
-        if told is not None and not (
-            told[0] is WaitReason.HEALTH and self._blocked
-        ):  # What is not placed is not healthy.
-            yield WaitCondition(waits_for=told[0], text=told[1], deployment_id=deployment.id)
+        wait = describe_deployment(deployment)
+        # An allocation that is not placed cannot be healthy: then the missing resources are the reason.
+        if wait is not None and not (wait[0] is WaitReason.HEALTH and self._blocked):
+            yield WaitCondition(waits_for=wait[0], text=wait[1], deployment_id=deployment.id)
 
-    def _leaving(self) -> Iterator[WaitCondition]:
-        leaving = [each for each in self._allocations if each.is_occupying and self._is_drained(each.node_id)]
-        if leaving:
-            text = f"has {format_allocation_count(len(leaving))} on {self._nodes_of(leaving)} (being drained)"
+    def _iter_drain_waits(self) -> Iterator[WaitCondition]:
+        """Yield the allocations on draining nodes."""
+        on_draining_nodes = [
+            each for each in self._allocations if each.is_occupying and self._is_draining(each.node_id)
+        ]
+        if on_draining_nodes:
+            text = f"has {format_allocation_count(len(on_draining_nodes))} on {self._join_node_names(on_draining_nodes)} (being drained)"
             yield WaitCondition(waits_for=WaitReason.DRAIN, text=text)
 
-    def _is_drained(self, node_id: str) -> bool:
+    def _is_draining(self, node_id: str) -> bool:
+        """Return whether the node is being drained."""
         node = self._snapshot.get(NODES, node_id)
         return node is not None and node.drain_strategy is not None
 
-    def _out_of_contact(self) -> Iterator[WaitCondition]:
-        away = [each for each in self._live if not self._is_in_contact(each.node_id)]
-        if away:
-            text = f"has {format_allocation_count(len(away))} on {self._nodes_of(away)} (out of contact)"
+    def _iter_node_waits(self) -> Iterator[WaitCondition]:
+        """Yield the allocations on nodes that are out of contact."""
+        disconnected = [each for each in self._live if not self._is_in_contact(each.node_id)]
+        if disconnected:
+            text = f"has {format_allocation_count(len(disconnected))} on {self._join_node_names(disconnected)} (out of contact)"
             yield WaitCondition(waits_for=WaitReason.NODE, text=text)
 
     def _is_in_contact(self, node_id: str) -> bool:
+        """Return whether the node exists and is ready."""
         node = self._snapshot.get(NODES, node_id)
         return node is not None and node.status is NodeStatus.READY
 
-    def _nodes_of(self, allocations: Sequence[Allocation]) -> str:
+    def _join_node_names(self, allocations: Sequence[Allocation]) -> str:
+        """Return the names of the first nodes of these allocations, and how many more there are."""
         names = sorted({each.node_name or each.node_id for each in allocations})
         more = len(names) - MAX_NAMED_NODES
         return ", ".join(names[:MAX_NAMED_NODES]) + (f" and {more} more nodes" if more > 0 else "")
 
-    def _starting(self) -> Iterator[WaitCondition]:
+    def _iter_task_waits(self) -> Iterator[WaitCondition]:
+        """Yield allocations that are starting, restarting or stopping."""
         starting = [each for each in self._live if each.client_status is ClientStatus.PENDING]
-        again = {each.name: why for each in starting if (why := describe_last_failure(each.task_states))}
-        if again:
-            text = f"has {format_allocation_count(len(again))} that ended and are to be started again ({summarize_reasons(again)})"
+        restart_reasons = {
+            each.name: failure_text for each in starting if (failure_text := describe_last_failure(each.task_states))
+        }
+        if restart_reasons:
+            text = f"has {format_allocation_count(len(restart_reasons))} waiting to be restarted ({summarize_reasons(restart_reasons)})"
             yield WaitCondition(waits_for=WaitReason.TASKS, text=text)
         elif starting:
-            text = f"has {format_allocation_count(len(starting))} placed and not started yet"
+            text = f"has {format_allocation_count(len(starting))} placed but not started yet"
             yield WaitCondition(waits_for=WaitReason.TASKS, text=text)
-        ending = [each for each in self._allocations if each.is_server_terminal and each.is_occupying]
-        if ending:
-            text = (
-                f"has {format_allocation_count(len(ending))} that are to stop and that their nodes have not ended yet"
-            )
+        stopping = [each for each in self._allocations if each.is_server_terminal and each.is_occupying]
+        if stopping:
+            text = f"has {format_allocation_count(len(stopping))} stopping, which their nodes have not ended yet"
             yield WaitCondition(waits_for=WaitReason.TASKS, text=text)
 
-    def _at_rest(self) -> WaitCondition:
-        """Nothing is under way. Then it is as it is wanted, or nothing will change until somebody changes something."""
+    def _describe_idle_state(self) -> WaitCondition:
+        """Return the state of a job that waits for nothing: as requested, or unchanged until a user acts."""
         job = self._job
         if job.stop:
-            children = self._of_children()
-            what = f"starts nothing more{children}" if children else "nothing of it runs"
-            return WaitCondition(waits_for=WaitReason.NOTHING, text=f"is stopped, and {what}")
+            children = self._describe_children()
+            what = f"launches no more children{children}" if children else "has no running allocation"
+            return WaitCondition(waits_for=WaitReason.NOTHING, text=f"is stopped and {what}")
         if job.is_parameterized:
-            return WaitCondition(waits_for=WaitReason.DISPATCH, text=f"waits to be dispatched{self._of_children()}")
+            return WaitCondition(
+                waits_for=WaitReason.DISPATCH, text=f"waits to be dispatched{self._describe_children()}"
+            )
         if job.is_periodic:
-            return self._next_launch()
+            return self._describe_next_launch()
         failed = self._evaluations[-1] if self._evaluations else None
         if failed is not None and failed.status is EvaluationStatus.FAILED:
-            text = f"is left as it is, because its last evaluation failed: {failed.status_description}"
+            text = f"does not change, because its last evaluation failed: {failed.status_description}"
             return WaitCondition(waits_for=WaitReason.CHANGE, text=text, eval_id=failed.id)
         missing = sum(self._unplaced.values())
         if not missing:
-            return WaitCondition(waits_for=WaitReason.NOTHING, text=self._as_wanted())
-        given_up = [each for each in self._allocations if each.client_status in FAILED_CLIENT_STATUSES]
-        reasons = {each.name: why for each in given_up if (why := describe_last_failure(each.task_states))}
-        because = f" ({summarize_reasons(reasons)})" if reasons else ""
+            return WaitCondition(waits_for=WaitReason.NOTHING, text=self._describe_steady_state())
+        failed_allocations = [each for each in self._allocations if each.client_status in FAILED_CLIENT_STATUSES]
+        reasons = {
+            each.name: failure_text
+            for each in failed_allocations
+            if (failure_text := describe_last_failure(each.task_states))
+        }
+        reason_text = f" ({summarize_reasons(reasons)})" if reasons else ""
         if job.status is JobStatus.DEAD:
-            text = f"is over: what failed is not tried again by its policies{because}"
+            text = f"is dead: its policies allow no further attempt after failures{reason_text}"
             return WaitCondition(waits_for=WaitReason.CHANGE, text=text)
-        if given_up:
-            text = (
-                f"has given up {format_allocation_count(missing)} that failed as often as its policies allow{because}"
-            )
+        if failed_allocations:
+            text = f"lacks {format_allocation_count(missing)} that failed as often as its policies allow{reason_text}"
             return WaitCondition(waits_for=WaitReason.CHANGE, text=text)
         if not any(group.count for group in job.groups):
-            return WaitCondition(waits_for=WaitReason.NOTHING, text="asks for no allocation")
+            return WaitCondition(waits_for=WaitReason.NOTHING, text="requests no allocation")
         return WaitCondition(
             waits_for=WaitReason.UNKNOWN,
-            text=f"lacks {format_allocation_count(missing)} and nothing is under way: have it evaluated, and report this",
+            text=f"lacks {format_allocation_count(missing)} and no evaluation is pending: evaluate the job, and report this as a bug",
         )
 
-    def _next_launch(self) -> WaitCondition:
+    def _describe_next_launch(self) -> WaitCondition:
+        """Return when a periodic job is launched next."""
         job = self._job
-        launched = self._snapshot.get(PERIODIC_LAUNCHES, job.namespace, job.id)
+        last_launch = self._snapshot.get(PERIODIC_LAUNCHES, job.namespace, job.id)
         if not job.is_active_periodic:
-            return WaitCondition(waits_for=WaitReason.CHANGE, text="is periodic and not enabled")
-        found = list_next_launches(job, launched.launch, max_launches=1) if launched is not None else []
+            return WaitCondition(waits_for=WaitReason.CHANGE, text="is periodic but not enabled")
+        found = list_next_launches(job, last_launch.launch, max_launches=1) if last_launch is not None else []
         if not found:
-            text = f"is launched by hand only, because its time table has no time left{self._of_children()}"
+            text = (
+                f"is launched on request only, because its schedule has no launch time left{self._describe_children()}"
+            )
             return WaitCondition(waits_for=WaitReason.CHANGE, text=text)
         return WaitCondition(
-            waits_for=WaitReason.LAUNCH, text=f"is launched next at {format_time(found[0])}{self._of_children()}"
+            waits_for=WaitReason.LAUNCH, text=f"is launched next at {format_time(found[0])}{self._describe_children()}"
         )
 
-    def _of_children(self) -> str:
-        """How many of them are not over."""
+    def _describe_children(self) -> str:
+        """Return how many children are running or pending, or an empty text."""
         summary = self._snapshot.get(JOB_SUMMARIES, self._job.namespace, self._job.id)
         children = summary.children if summary is not None else None
         if children is None or not children.running + children.pending:
             return ""
-        counts = ((children.running, "run"), (children.pending, "wait"))
-        told = [f"{count} {verb}{'s' if count == 1 else ''}" for count, verb in counts if count]
-        return f"; of its children {' and '.join(told)}"
+        counts = ((children.running, "running"), (children.pending, "pending"))
+        texts = [f"{count} {status}" for count, status in counts if count]
+        return f"; its children: {', '.join(texts)}"
 
-    def _as_wanted(self) -> str:
+    def _describe_steady_state(self) -> str:
+        """Return how the job runs or has ended, if no allocation is missing."""
         if self._live:
-            return f"runs as wanted: {format_allocation_count(len(self._live))}"
+            return f"runs as requested: {format_allocation_count(len(self._live))}"
         complete = [each for each in self._allocations if each.client_status is ClientStatus.COMPLETE]
-        # By the policies of batch work such a one counts as done: a drain that reached its deadline stopped it, or a person.
+        # A batch allocation that was stopped, by a user or at the deadline of a drain, is not replaced.
         stopped = [each for each in complete if each.is_server_terminal and not each.next_allocation]
         ended = len(complete) - len(stopped)
         if stopped and self._job.type in (JobType.BATCH, JobType.SYSBATCH):
-            before = f"{format_allocation_count(ended)} ended well, and " if ended else ""
-            said = f"{before}{format_allocation_count(len(stopped))} {'was' if len(stopped) == 1 else 'were'} stopped before the end"
-            return f"is over: {said} ({summarize_reasons({each.name: each.desired_description or 'told to stop' for each in stopped})})"
+            completed_text = f"{format_allocation_count(ended)} completed, and " if ended else ""
+            outcome = f"{completed_text}{format_allocation_count(len(stopped))} {'was' if len(stopped) == 1 else 'were'} stopped before completion"
+            return f"is dead: {outcome} ({summarize_reasons({each.name: each.desired_description or 'stopped on request' for each in stopped})})"
         if complete:
-            return f"is done: {format_allocation_count(len(complete))} ended well"
-        return "asks for nothing that could run now"
+            return f"is done: {format_allocation_count(len(complete))} completed"
+        return "requests no allocation that could run now"
 
     # -- groups and the queue --------------------------------------------------------------------------------------
 
     @property
     def _is_all_at_once(self) -> bool:
+        """Whether all allocations of the job must be placed together."""
         return self._job.all_at_once and self._job.type not in EVERY_NODE_TYPES
 
-    def _missing_by_group(self) -> dict[str, int]:
-        """How many each group lacks. Of work for every node only the nodes can tell, and they are asked where it waits."""
+    def _count_missing_by_group(self) -> dict[str, int]:
+        """Return how many allocations each group lacks.
+
+        System jobs are left out: their number depends on the nodes, which are examined only if an evaluation is
+        blocked.
+        """
         job = self._job
         if job.stop or job.is_periodic or job.is_parameterized:
             return {}
@@ -369,19 +419,19 @@ class JobExplainer:
         for group in job.groups:
             if job.type in EVERY_NODE_TYPES:
                 continue
-            there = sum(each.task_group == group.name and self._counts(each) for each in self._allocations)
-            missing[group.name] = max(0, group.count - there)
+            counted = sum(each.task_group == group.name and self._counts_as_placed(each) for each in self._allocations)
+            missing[group.name] = max(0, group.count - counted)
         return missing
 
-    def _counts(self, allocation: Allocation) -> bool:
-        """Whether it stands for one of those that are wanted: it goes on, or it has done what was wanted."""
+    def _counts_as_placed(self, allocation: Allocation) -> bool:
+        """Return whether the allocation counts toward the group's count: it is live, or a completed batch allocation."""
         if allocation.job_create_index != self._job.create_index:
             return False
         is_done = self._job.type == JobType.BATCH and allocation.client_status is ClientStatus.COMPLETE
         return not allocation.is_terminal or is_done
 
-    def _wanted(self, group: TaskGroup) -> int:
-        """Of work for every node: as many as there are or have ended, beside those that wait."""
+    def _count_desired(self, group: TaskGroup) -> int:
+        """Return the desired number of allocations of the group. For system jobs: the number of nodes that have one."""
         if self._job.stop:
             return 0
         if self._job.type not in EVERY_NODE_TYPES:
@@ -389,14 +439,15 @@ class JobExplainer:
         own = (each for each in self._allocations if each.task_group == group.name and is_served_by(self._job, each))
         return len({each.node_id for each in own})
 
-    def _group(self, group: TaskGroup) -> GroupExplanation:
-        mine = [each for each in self._live if each.task_group == group.name]
+    def _explain_group(self, group: TaskGroup) -> GroupExplanation:
+        """Return the counts of the group, and why allocations of it cannot be placed."""
+        own = [each for each in self._live if each.task_group == group.name]
         unplaced = self._unplaced.get(group.name, 0)
-        told = GroupExplanation(
+        base = GroupExplanation(
             group=group.name,
-            wanted=self._wanted(group),
-            running=sum(each.client_status is ClientStatus.RUNNING for each in mine),
-            starting=sum(each.client_status is ClientStatus.PENDING for each in mine),
+            wanted=self._count_desired(group),
+            running=sum(each.client_status is ClientStatus.RUNNING for each in own),
+            starting=sum(each.client_status is ClientStatus.PENDING for each in own),
             unplaced=unplaced,
         )
         waiting = next(
@@ -404,52 +455,53 @@ class JobExplainer:
             None,
         )
         if waiting is None:
-            return told
-        room = report_capacity(self._ground_of(), self._snapshot, self._job, group, self._allocations)
-        wanted = told.wanted
+            return base
+        report = report_capacity(self._get_cache(), self._snapshot, self._job, group, self._allocations)
+        desired = base.wanted
         if self._job.type in EVERY_NODE_TYPES:
-            unplaced = room.unserved_nodes or int(
-                not wanted
-            )  # Where no node can have one, one is missing all the same.
-            wanted += unplaced
+            # If no node can run it, one allocation is missing nevertheless.
+            unplaced = report.unserved_nodes or int(not desired)
+            desired += unplaced
         return GroupExplanation(
-            group=told.group,
-            wanted=wanted,
-            running=told.running,
-            starting=told.starting,
+            group=base.group,
+            wanted=desired,
+            running=base.running,
+            starting=base.starting,
             unplaced=unplaced,
             text=describe_shortage(
                 group,
                 max(1, unplaced),
-                room,
+                report,
                 quota_name=waiting.quota_limit_reached,
                 is_all_or_nothing=self._is_all_at_once,
             ),
-            nodes=room.nodes,
-            fitting=room.fitting,
-            excluded=room.excluded,
-            exhausted=room.exhausted,
-            smallest_change=room.smallest_change,
+            nodes=report.nodes,
+            fitting=report.fitting,
+            excluded=report.excluded,
+            exhausted=report.exhausted,
+            smallest_change=report.smallest_change,
         )
 
-    def _queue(self) -> tuple[int, int]:
-        """The place of the first of the job's evaluations that is to be processed, and how many are; 0: none of it is."""
-        mine = {each.id for each in self._pending if not is_delayed(each)}
-        if not mine:
+    def _get_queue_position(self) -> tuple[int, int]:
+        """Return the position of the job's first due evaluation in the queue, and the queue's length; 0 if there is
+        none.
+        """
+        own = {each.id for each in self._pending if not is_delayed(each)}
+        if not own:
             return 0, 0
         pending = self._snapshot.list_by_index(EVALUATIONS_BY_STATUS, EvaluationStatus.PENDING)
         queue = sorted((-each.priority, each.create_index, each.id) for each in pending if not is_delayed(each))
-        return next(place for place, each in enumerate(queue, start=1) if each[2] in mine), len(queue)
+        return next(position for position, each in enumerate(queue, start=1) if each[2] in own), len(queue)
 
 
 def list_unexplained_jobs(snapshot: Replica) -> list[str]:
-    """Jobs that are pending, or lack something, and nobody can tell why. There must never be one, when all is at rest."""
-    ground: list[SchedulerCache] = []
+    """Return jobs that lack allocations for no known reason. In a settled cluster the list must be empty."""
+    caches: list[SchedulerCache] = []
 
-    def ground_once() -> SchedulerCache:
-        if not ground:
-            ground.append(SchedulerCache.from_snapshot(snapshot))
-        return ground[0]
+    def get_cache() -> SchedulerCache:
+        if not caches:
+            caches.append(SchedulerCache.from_snapshot(snapshot))
+        return caches[0]
 
-    told = (explain_job(snapshot, job.namespace, job.id, ground_once) for job in snapshot.iter_by_key(JOBS))
-    return [f"{each.namespace}/{each.job_id}: {each.text}" for each in told if not each.is_explained]
+    explanations = (explain_job(snapshot, job.namespace, job.id, get_cache) for job in snapshot.iter_by_key(JOBS))
+    return [f"{each.namespace}/{each.job_id}: {each.text}" for each in explanations if not each.is_explained]

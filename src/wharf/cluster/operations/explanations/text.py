@@ -1,4 +1,4 @@
-"""The words of an explanation: what a shortage of room, a deployment, a quota come to in a sentence. Nothing is looked up."""
+"""Texts of explanations: shortages, deployments, quotas and triggers in one sentence each. Reads no state."""
 
 import datetime
 from collections.abc import Mapping, Sequence
@@ -15,42 +15,46 @@ from wharf.contract.model.jobs.groups import TaskGroup
 def describe_shortage(
     group: TaskGroup, unplaced: int, report: CapacityReport, *, quota_name: str, is_all_or_nothing: bool = False
 ) -> str:
-    """`quota`: the one that is used up, if one is: then it is in vain that nodes have room. `all_at_once`: it is in vain as
-    long as there is not room for all.
+    """Return why allocations of a group cannot be placed, and the smallest change that would help.
+
+    `quota_name` is the used-up quota, if any. `is_all_or_nothing`: free resources help only if all allocations fit.
     """
     if report.fitting and quota_name:
-        return f'{group.name} lacks {format_allocation_count(unplaced)}: nodes have room, and the quota "{quota_name}" has none'
+        return f'{group.name} lacks {format_allocation_count(unplaced)}: nodes have free resources, but the quota "{quota_name}" is used up'
     if report.fitting and is_all_or_nothing:
         return (
-            f"{group.name} lacks {format_allocation_count(unplaced)}, of which none begins before there is room for all: "
-            f"without AllAtOnce {report.fitting} of {report.nodes} nodes would take one now"
+            f"{group.name} lacks {format_allocation_count(unplaced)}, none of which starts until all can be placed: "
+            f"without AllAtOnce {report.fitting} of {report.nodes} nodes could run one now"
         )
     if report.fitting:
-        return f"{group.name} lacks {format_allocation_count(unplaced)}, and room has come free for it"
+        return f"{group.name} lacks {format_allocation_count(unplaced)}, and enough resources are free now"
     parts = [f'{each.nodes} by "{each.rule}"' for each in report.excluded]
     parts += [f"{each.nodes} have too {describe_dimension(each.dimension)}" for each in report.exhausted if each.unit]
     parts += [f"{each.nodes}: {each.dimension}" for each in report.exhausted if not each.unit]
-    why = f" ({', '.join(parts)})" if parts else ""
-    help_ = f"; {report.smallest_change}" if report.smallest_change else ""
-    return f"{group.name} lacks {format_allocation_count(unplaced)}: {_no_node_of(report)} take one{why}{help_}"
+    reasons_text = f" ({', '.join(parts)})" if parts else ""
+    remedy_text = f"; {report.smallest_change}" if report.smallest_change else ""
+    return f"{group.name} lacks {format_allocation_count(unplaced)}: {_describe_no_node(report)} run one{reasons_text}{remedy_text}"
 
 
 def describe_dimension(dimension: str) -> str:
-    """As behind "too": cores are counted, the others are amounts."""
+    """Return the dimension with "few" or "little", as it follows "too": cores are counted, other resources are
+    amounts.
+    """
     return f"few {dimension}" if dimension == "cores" else f"little {dimension}"
 
 
-def _no_node_of(room: CapacityReport) -> str:
-    if not room.nodes:
+def _describe_no_node(report: CapacityReport) -> str:
+    """Return the beginning of a sentence that says that no node can run an allocation."""
+    if not report.nodes:
         return "no node can"
-    other = "other " if room.served_nodes else ""
-    if room.nodes == 1:
+    other = "other " if report.served_nodes else ""
+    if report.nodes == 1:
         return f"the {other or 'only '}node cannot"
-    return f"none of {'the ' if other else ''}{other}{room.nodes} nodes can"
+    return f"none of {'the ' if other else ''}{other}{report.nodes} nodes can"
 
 
 def describe_groups(explanations: Sequence[GroupExplanation]) -> str:
-    """What one group lacks, in full; of several each tells it itself. Empty where none lacks anything."""
+    """Return the shortage of one group in full; for several groups, their names and the total. Empty if there is none."""
     if len(explanations) < 2:
         return explanations[0].text if explanations else ""
     *names, last = [each.group for each in explanations]
@@ -58,18 +62,20 @@ def describe_groups(explanations: Sequence[GroupExplanation]) -> str:
 
 
 def describe_deployment(deployment: Deployment) -> tuple[WaitReason, str] | None:
+    """Return what a deployment waits for, or None if nothing."""
     version = f"the deployment of version {deployment.job_version}"
     match deployment.status:
         case DeploymentStatus.PAUSED:
             return WaitReason.RESUMPTION, f"waits until {version} is resumed"
         case DeploymentStatus.FAILED:
-            return WaitReason.CHANGE, f"goes no further: {version} failed ({deployment.status_description})"
+            return WaitReason.CHANGE, f"does not continue: {version} failed ({deployment.status_description})"
         case DeploymentStatus.RUNNING:
             return describe_rollout(deployment, version)
     return None
 
 
 def describe_rollout(deployment: Deployment, version: str) -> tuple[WaitReason, str] | None:
+    """Return whether a running deployment waits for promotion or for health, or None."""
     groups = deployment.task_groups or {}
     unpromoted = {name: each for name, each in groups.items() if each.is_awaiting_promotion}
     if unpromoted and all(each.healthy_allocs >= each.desired_canaries for each in unpromoted.values()):
@@ -77,48 +83,55 @@ def describe_rollout(deployment: Deployment, version: str) -> tuple[WaitReason, 
             WaitReason.PROMOTION,
             f"waits until {version} is promoted: the canaries of {', '.join(unpromoted)} are healthy",
         )
-    late = [each for each in groups.items() if each[1].healthy_allocs < count_awaited_allocations(each[1])]
-    if not late:
+    unfinished = [each for each in groups.items() if each[1].healthy_allocs < count_awaited_allocations(each[1])]
+    if not unfinished:
         return None
-    words = ", ".join(f"{each.healthy_allocs} of {count_awaited_allocations(each)} of {name}" for name, each in late)
-    deadlines = [each.require_progress_by for _, each in late if each.require_progress_by is not None]
-    until = f", until {format_time(min(deadlines))} at the latest" if deadlines else ""
-    return WaitReason.HEALTH, f"waits for the health of {version}: {words} are healthy{until}"
+    progress_text = ", ".join(
+        f"{each.healthy_allocs} of {count_awaited_allocations(each)} of {name}" for name, each in unfinished
+    )
+    deadlines = [each.require_progress_by for _, each in unfinished if each.require_progress_by is not None]
+    deadline_text = f"; deadline {format_time(min(deadlines))}" if deadlines else ""
+    return WaitReason.HEALTH, f"waits until {version} is healthy: {progress_text} are healthy{deadline_text}"
 
 
 def format_time(time: datetime.datetime) -> str:
-    """As `2026-11-21 12:45:03Z`."""
+    """Format a time such as `2026-11-21 12:45:03Z`."""
     return time.astimezone(datetime.UTC).strftime("%Y-%m-%d %H:%M:%SZ")
 
 
 def summarize_reasons(reasons: Mapping[str, str]) -> str:
-    """The first of what is told by name; the others are as a rule the same."""
-    name, why = next(iter(sorted(reasons.items())))
-    return f"{name}, {why}" + (f"; and {len(reasons) - 1} more" if len(reasons) > 1 else "")
+    """Return the first name with its reason, and the number of others, which usually have the same reason."""
+    name, reasons_text = next(iter(sorted(reasons.items())))
+    return f"{name}, {reasons_text}" + (f"; and {len(reasons) - 1} more" if len(reasons) > 1 else "")
 
 
 def count_awaited_allocations(group: DeploymentGroup) -> int:
+    """Return how many healthy allocations the deployment requires of the group now."""
     return group.desired_canaries if group.is_awaiting_promotion else group.desired_total
 
 
 def is_delayed(evaluation: Evaluation) -> bool:
+    """Return whether the evaluation is due at a later time only."""
     return evaluation.wait_until is not None or evaluation.wait > 0
 
 
 def describe_quota_shortage(evaluation: Evaluation) -> str:
-    said = [
+    """Return which dimensions of the quota are used up, for each group."""
+    texts = [
         f"{name}: {', '.join(metric.quota_exhausted)}"
         for name, metric in (evaluation.failed_tg_allocs or {}).items()
         if metric.quota_exhausted
     ]
-    return "; ".join(said) or "it is used up"
+    return "; ".join(texts) or "it is used up"
 
 
 def format_allocation_count(count: int) -> str:
+    """Return the number with the word `allocation` or `allocations`."""
     return "1 allocation" if count == 1 else f"{count} allocations"
 
 
 def make_placement_explanation(allocation: Allocation) -> PlacementExplanation:
+    """Return where the allocation was placed, and the nodes and scores that were considered."""
     metric = allocation.metrics
     return PlacementExplanation(
         alloc_id=allocation.id,
@@ -132,22 +145,22 @@ def make_placement_explanation(allocation: Allocation) -> PlacementExplanation:
 
 
 TRIGGER_REASONS: Final = {
-    EvaluationTrigger.JOB_REGISTER: "it was registered",
-    EvaluationTrigger.JOB_DEREGISTER: "it was stopped",
-    EvaluationTrigger.PERIODIC_JOB: "its time had come",
-    EvaluationTrigger.NODE_DRAIN: "a node of it is drained",
+    EvaluationTrigger.JOB_REGISTER: "the job was registered",
+    EvaluationTrigger.JOB_DEREGISTER: "the job was stopped",
+    EvaluationTrigger.PERIODIC_JOB: "its launch time was reached",
+    EvaluationTrigger.NODE_DRAIN: "one of its nodes is being drained",
     EvaluationTrigger.NODE_UPDATE: "a node changed",
-    EvaluationTrigger.ALLOC_STOP: "an allocation was stopped by hand",
-    EvaluationTrigger.ALLOC_RESCHEDULE: "something of it failed",
-    EvaluationTrigger.ALLOC_FAILURE: "something of it failed",
-    EvaluationTrigger.SCHEDULED: "it was time to look again",
-    EvaluationTrigger.ROLLING_UPDATE: "the next part of its update is due",
-    EvaluationTrigger.DEPLOYMENT_WATCHER: "its deployment went on",
-    EvaluationTrigger.FAILED_FOLLOW_UP: "the evaluation before failed",
-    EvaluationTrigger.MAX_PLAN_ATTEMPTS: "too much changed while it was placed",
-    EvaluationTrigger.QUEUED_ALLOCS: "part of it found no room",
-    EvaluationTrigger.PREEMPTION: "something of it was pushed aside",
+    EvaluationTrigger.ALLOC_STOP: "a user stopped an allocation",
+    EvaluationTrigger.ALLOC_RESCHEDULE: "an allocation failed",
+    EvaluationTrigger.ALLOC_FAILURE: "an allocation failed",
+    EvaluationTrigger.SCHEDULED: "its scheduled evaluation was due",
+    EvaluationTrigger.ROLLING_UPDATE: "the next step of its update is due",
+    EvaluationTrigger.DEPLOYMENT_WATCHER: "its deployment continued",
+    EvaluationTrigger.FAILED_FOLLOW_UP: "the previous evaluation failed",
+    EvaluationTrigger.MAX_PLAN_ATTEMPTS: "its plans met too many conflicts",
+    EvaluationTrigger.QUEUED_ALLOCS: "not all allocations could be placed",
+    EvaluationTrigger.PREEMPTION: "an allocation was preempted",
     EvaluationTrigger.JOB_SCALING: "its count was changed",
     EvaluationTrigger.MAX_DISCONNECT_TIMEOUT: "a node was out of contact for too long",
-    EvaluationTrigger.RECONNECT: "a node came back",
+    EvaluationTrigger.RECONNECT: "a node reconnected",
 }

@@ -1,1 +1,1 @@
-"""."""
+"""Operations on jobs: registration, versions, children, scaling, purge, dry runs and summaries."""

@@ -1,6 +1,6 @@
-"""From a job as it was submitted to the job that would be stored: made canonical, judged by every rule at once.
+"""Admission of a submitted job: bring it into canonical form and check it against all validation rules.
 
-It refuses or answers; what is then written is decided in `jobs`.
+What is written for an admitted job is decided in `registration`.
 """
 
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ from wharf.contract.model.refusal import invalid_request
 
 
 class JobValidation(msgspec.Struct, frozen=True):
-    """The job in its canonical form, whatever is wrong with it."""
+    """The job in canonical form, whether valid or not, with errors and warnings."""
 
     job: Job
     findings: Findings
@@ -39,7 +39,7 @@ class JobValidation(msgspec.Struct, frozen=True):
 
 
 class AdmittedJob(msgspec.Struct, frozen=True):
-    """A job that breaks no rule, and the warnings for whoever submitted it."""
+    """A valid job in canonical form, and the warnings for its submitter."""
 
     job: Job
     warnings: str
@@ -48,23 +48,23 @@ class AdmittedJob(msgspec.Struct, frozen=True):
 def admit_job(
     snapshot: Replica, submitted: Job, settings: JobSettings, *, parser_warnings: Sequence[str] = ()
 ) -> AdmittedJob:
-    """The job as it would be stored. Refused with all that is wrong (jobs.md 6)."""
-    judged = validate_submission(snapshot, submitted, settings, parser_warnings=parser_warnings)
-    if not judged.findings.is_valid:
-        raise invalid_request(judged.findings.text)
-    return AdmittedJob(judged.job, judged.warnings)
+    """Return the job as it would be stored. Raises an error that lists all problems (jobs.md 6)."""
+    validation = validate_submission(snapshot, submitted, settings, parser_warnings=parser_warnings)
+    if not validation.findings.is_valid:
+        raise invalid_request(validation.findings.text)
+    return AdmittedJob(validation.job, validation.warnings)
 
 
 def validate_submission(
     snapshot: Replica, submitted: Job, settings: JobSettings, *, parser_warnings: Sequence[str] = ()
 ) -> JobValidation:
-    """What is right and wrong with the job. Refused only where it is not even a question of rules."""
-    refused = find_scaling_error(submitted)
-    if refused is not None:
-        raise invalid_request(refused)
+    """Validate the job and return everything found. Raises only if its scaling blocks cannot be interpreted."""
+    scaling_error = find_scaling_error(submitted)
+    if scaling_error is not None:
+        raise invalid_request(scaling_error)
     namespace = snapshot.get(NAMESPACES, submitted.namespace)
-    job = add_implied_constraints(canonicalize_job(submitted, _settings_in(namespace, settings)))
-    findings = _judge(snapshot, job, namespace, get_current_settings(snapshot, settings))
+    job = add_implied_constraints(canonicalize_job(submitted, _get_namespace_settings(namespace, settings)))
+    findings = _validate_in_cluster(snapshot, job, namespace, get_current_settings(snapshot, settings))
     warnings = (*parser_warnings, *list_submission_warnings(submitted), *findings.warnings)
     return JobValidation(job, findings, format_warnings(warnings))
 
@@ -72,7 +72,7 @@ def validate_submission(
 def preserve_stored_values(
     job: Job, stored: Job | None, *, should_preserve_counts: bool, should_preserve_resources: bool
 ) -> Job:
-    """The job with the counts and resources that groups and tasks of the same name have now, where asked for."""
+    """Return the job with the counts or resources of the stored groups and tasks of the same name, as requested."""
     if stored is None or not (should_preserve_counts or should_preserve_resources):
         return job
     groups = [
@@ -90,32 +90,34 @@ def preserve_stored_values(
 def _preserve_group_values(
     group: TaskGroup, stored: TaskGroup | None, *, should_preserve_counts: bool, should_preserve_resources: bool
 ) -> TaskGroup:
+    """Return the group with the count or the resources of the stored group, as requested."""
     if stored is None:
         return group
     if should_preserve_counts:
         group = replace(group, count=stored.count)
     if should_preserve_resources:
-        given = {task.name: task.resources for task in stored.tasks or ()}
-        tasks = [replace(task, resources=given.get(task.name, task.resources)) for task in group.tasks or ()]
+        stored_resources = {task.name: task.resources for task in stored.tasks or ()}
+        tasks = [replace(task, resources=stored_resources.get(task.name, task.resources)) for task in group.tasks or ()]
         group = replace(group, tasks=tuple(tasks))
     return group
 
 
 def get_current_settings(snapshot: Replica, settings: JobSettings) -> JobSettings:
-    """What operators have set since the server was started counts too."""
+    """Return the settings with the values that operators changed since the server started."""
     configuration = snapshot.get(SCHEDULER_CONFIGURATION)
     if configuration is None:
         return settings
     return replace(settings, memory_oversubscription=configuration.memory_oversubscription_enabled)
 
 
-def _settings_in(namespace: Namespace | None, settings: JobSettings) -> JobSettings:
-    """A namespace may name the pool of its jobs that name none."""
+def _get_namespace_settings(namespace: Namespace | None, settings: JobSettings) -> JobSettings:
+    """Return the settings with the default node pool of the namespace, if it has one."""
     pools = namespace.node_pool_configuration if namespace is not None else None
     return replace(settings, node_pool=pools.default) if pools is not None and pools.default else settings
 
 
-def _judge(snapshot: Replica, job: Job, namespace: Namespace | None, settings: JobSettings) -> Findings:
+def _validate_in_cluster(snapshot: Replica, job: Job, namespace: Namespace | None, settings: JobSettings) -> Findings:
+    """Return the errors and warnings of the job, including the rules of its namespace and node pool."""
     findings = [
         validate_job(job, settings),
         check_namespace_and_node_pool(

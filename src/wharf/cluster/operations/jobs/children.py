@@ -1,6 +1,7 @@
-"""Children of a job: launched by time, or dispatched by somebody. The leader's brain makes them, since it counts them.
+"""Create child jobs of periodic and parameterized jobs.
 
-When a launch is due is not known here; a child is made from its parent as the parent stands.
+Only the leader's scheduler process creates them, because it counts the children of a job. When to launch one is
+decided elsewhere.
 """
 
 from typing import Final
@@ -24,7 +25,7 @@ SECOND_NS: Final = 1_000_000_000
 
 
 class ChildJobResult(msgspec.Struct, frozen=True):
-    """`index`: of the write, or of the child that was there already."""
+    """The child job. `index` is that of the write, or of the child if it existed already."""
 
     index: int
     job_id: str
@@ -34,6 +35,7 @@ class ChildJobResult(msgspec.Struct, frozen=True):
 
 
 def make_child_job(parent: Job, child_id: str, context: DecisionContext, settings: JobSettings) -> Job:
+    """Return a new child with the specification of its parent."""
     child = replace(
         parent,
         id=child_id,
@@ -47,7 +49,7 @@ def make_child_job(parent: Job, child_id: str, context: DecisionContext, setting
         create_index=WRITE_INDEX,
         job_modify_index=WRITE_INDEX,
     )
-    return canonicalize_job(child, settings)  # What names its job names the child now.
+    return canonicalize_job(child, settings)  # Values that contain the job's id now contain the child's.
 
 
 def store_child_job(
@@ -62,7 +64,10 @@ def store_child_job(
     changes: list[PutRecord | DeleteRecord] | None = None,
     conditions: list[Condition] | None = None,
 ) -> Decision[ChildJobResult]:
-    """Store the child, as its first version, with its summary and its evaluation. The parent must stand as it does."""
+    """Build the decision that stores the child: its first version, its summary and its evaluation.
+
+    The write conflicts if the parent changed meanwhile. `changes` and `conditions` are added to the write.
+    """
     child = assign_policy_ids(snapshot, child, context)
     changes = [
         *(changes or ()),
@@ -88,6 +93,7 @@ def store_child_job(
 
 
 def make_child_result(index: int, child_id: str, create_index: int, evaluation: Evaluation | None) -> ChildJobResult:
+    """Return the reply for a child and its evaluation, if it has one."""
     if evaluation is None:
         return ChildJobResult(index, child_id, create_index)
     return ChildJobResult(index, child_id, create_index, evaluation.id, index)

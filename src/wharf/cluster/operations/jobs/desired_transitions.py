@@ -1,7 +1,6 @@
-"""Marks that people leave on a job's allocations by way of the job: hurry when you stop; try again wherever you failed.
+"""Set the desired transition of a job's allocations: skip the shutdown delay, or reschedule failed ones now.
 
-A job may have more allocations than one write takes, so marks are left in steps. Each step stands alone, and one that is
-repeated marks nothing twice.
+A job may have more allocations than fit in one write, so they are marked in steps. Each step can be repeated.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,7 +16,7 @@ from wharf.contract.model.log import WRITE_INDEX, Cause, CauseKind, Write
 
 
 class MarkingProgress(msgspec.Struct, frozen=True):
-    """How many are still to be marked."""
+    """How many allocations remain to be marked."""
 
     index: int
     remaining_count: int
@@ -29,61 +28,66 @@ MarkingOperation = Callable[[Replica, DecisionContext], Decision[MarkingProgress
 def skip_shutdown_delays(
     snapshot: Replica, namespace: str, job_id: str, context: DecisionContext, *, max_allocations: int, cause: str = ""
 ) -> Decision[MarkingProgress]:
-    """What runs is to be stopped without its shutdown delay."""
-    waiting = [
+    """Mark up to `max_allocations` allocations that occupy a node to stop without their shutdown delay."""
+    unmarked = [
         allocation
         for allocation in snapshot.list_by_index_sorted(ALLOCATIONS_OF_JOB, namespace, job_id)
-        if allocation.is_occupying and not _transition(allocation).no_shutdown_delay
+        if allocation.is_occupying and not _get_desired_transition(allocation).no_shutdown_delay
     ]
     return _mark_allocations(
-        snapshot, waiting, context, max_allocations=max_allocations, cause=cause, no_shutdown_delay=True
+        snapshot, unmarked, context, max_allocations=max_allocations, cause=cause, no_shutdown_delay=True
     )
 
 
 def force_reschedule_allocations(
     snapshot: Replica, namespace: str, job_id: str, context: DecisionContext, *, max_allocations: int, cause: str = ""
 ) -> Decision[MarkingProgress]:
-    """What failed, and was replaced by nothing yet, is to be tried again now, where its group reschedules at all."""
+    """Mark failed allocations without a replacement to be rescheduled now.
+
+    Allocations of groups without rescheduling are left out.
+    """
     job = snapshot.get(JOBS, namespace, job_id)
     groups = {
         group.name: None
         for group in (job.groups if job is not None else ())
         if group.reschedule_policy is not None and group.reschedule_policy.is_enabled
     }
-    waiting = [
+    unmarked = [
         allocation
         for allocation in snapshot.list_by_index_sorted(ALLOCATIONS_OF_JOB, namespace, job_id)
         if allocation.client_status is ClientStatus.FAILED
         and not allocation.next_allocation
-        and not _transition(allocation).force_reschedule
+        and not _get_desired_transition(allocation).force_reschedule
         and allocation.task_group in groups
     ]
     return _mark_allocations(
-        snapshot, waiting, context, max_allocations=max_allocations, cause=cause, force_reschedule=True
+        snapshot, unmarked, context, max_allocations=max_allocations, cause=cause, force_reschedule=True
     )
 
 
-def _transition(allocation: Allocation) -> DesiredTransition:
+def _get_desired_transition(allocation: Allocation) -> DesiredTransition:
+    """Return the desired transition of the allocation, or an empty one."""
     return allocation.desired_transition or DesiredTransition()
 
 
 def _mark_allocations(
     snapshot: Replica,
-    waiting: Sequence[Allocation],
+    unmarked: Sequence[Allocation],
     context: DecisionContext,
     *,
     max_allocations: int,
     cause: str,
-    **mark: bool,
+    **transition_fields: bool,
 ) -> Decision[MarkingProgress]:
-    if not waiting:
+    """Build the decision that sets these fields in the first `max_allocations` allocations."""
+    if not unmarked:
         return Decision(None, lambda index: MarkingProgress(index, 0))
-    marked = waiting[:max_allocations]
+    marked = unmarked[:max_allocations]
     changes = [
         ALLOCATIONS.build_put(
             replace(
                 allocation,
-                desired_transition=replace(_transition(allocation), **mark),
+                desired_transition=replace(_get_desired_transition(allocation), **transition_fields),
                 alloc_modify_index=WRITE_INDEX,
                 modify_time=context.now_ns,
             )
@@ -91,6 +95,6 @@ def _mark_allocations(
         for allocation in marked
     ]
     conditions = [snapshot.build_record_condition(ALLOCATIONS, allocation) for allocation in marked]
-    count = len(waiting) - len(marked)
+    count = len(unmarked) - len(marked)
     write = Write("allocations-marked", Cause(CauseKind.REQUEST, cause), changes, conditions)
     return Decision(write, lambda index: MarkingProgress(index, count))

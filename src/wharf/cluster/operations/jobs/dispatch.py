@@ -1,4 +1,4 @@
-"""."""
+"""Dispatch a parameterized job: create a child with a payload and meta values."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -18,16 +18,19 @@ from wharf.contract.model.jobs.job import Job, Parameterized, PayloadRequirement
 from wharf.contract.model.refusal import invalid_request, not_found
 
 MAX_PAYLOAD_BYTES: Final = 16 * 1024
+"""Limits the size of a job record, which every server keeps in memory."""
 
 
 MAX_ID_PREFIX_BYTES: Final = 256
+"""Limits the length of job ids."""
 
 
 RANDOM_ID_DIGITS: Final = 8
+"""Hexadecimal digits that make the ids of children dispatched in the same second unique."""
 
 
 class DispatchRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What somebody hands to a parameterized job. The same token again makes nothing new."""
+    """A request to dispatch a parameterized job. Repeating an idempotency token returns the existing child."""
 
     namespace: str
     job_id: str
@@ -44,7 +47,7 @@ class DispatchRequest(msgspec.Struct, frozen=True, kw_only=True):
 def dispatch_job(
     snapshot: Replica, request: DispatchRequest, context: DecisionContext, settings: JobSettings
 ) -> Decision[ChildJobResult]:
-    """A child of the parameterized job with this payload and meta."""
+    """Create a child of the parameterized job with this payload and meta."""
     check_registration_enabled(snapshot, is_management=request.is_management)
     parent = snapshot.get(JOBS, request.namespace, request.job_id)
     if parent is None:
@@ -58,9 +61,11 @@ def dispatch_job(
     _check_meta(request.meta, template)
     _check_priority(request.priority, settings)
     _check_prefix(request.id_prefix)
-    already = _already_dispatched(snapshot, parent, request.idempotency_token)
-    if already is not None:
-        return Decision(None, lambda _index: ChildJobResult(already.modify_index, already.id, already.create_index))
+    stored_child = _find_dispatched_child(snapshot, parent, request.idempotency_token)
+    if stored_child is not None:
+        return Decision(
+            None, lambda _index: ChildJobResult(stored_child.modify_index, stored_child.id, stored_child.create_index)
+        )
     prefix = f"{request.id_prefix}-" if request.id_prefix else ""
     digits = context.new_id().replace("-", "")[:RANDOM_ID_DIGITS]
     child = replace(
@@ -80,13 +85,15 @@ def dispatch_job(
     )
 
 
-def _already_dispatched(snapshot: Replica, parent: Job, token: str) -> Job | None:
+def _find_dispatched_child(snapshot: Replica, parent: Job, token: str) -> Job | None:
+    """Return the child that was dispatched with this idempotency token, or None."""
     if not token:
         return None
     return next(iter(snapshot.list_by_index_sorted(DISPATCHES_BY_TOKEN, parent.namespace, parent.id, token)), None)
 
 
 def _check_payload(payload: bytes, template: Parameterized) -> None:
+    """Raise if the payload is too large, is missing although required, or is forbidden."""
     if len(payload) > MAX_PAYLOAD_BYTES:
         raise invalid_request(f"Payload exceeds maximum size; {len(payload)} > {MAX_PAYLOAD_BYTES}")
     if not payload and template.payload == PayloadRequirement.REQUIRED:
@@ -96,6 +103,7 @@ def _check_payload(payload: bytes, template: Parameterized) -> None:
 
 
 def _check_meta(meta: Mapping[str, str], template: Parameterized) -> None:
+    """Raise if a meta key is not allowed or a required one is missing."""
     required, optional = template.meta_required or (), template.meta_optional or ()
     unpermitted = sorted(key for key in meta if key not in required and key not in optional)
     if unpermitted:
@@ -106,13 +114,14 @@ def _check_meta(meta: Mapping[str, str], template: Parameterized) -> None:
 
 
 def _check_priority(priority: int, settings: JobSettings) -> None:
-    most = min(settings.max_priority, MAX_JOB_PRIORITY)
-    if priority and not 1 <= priority <= most:
-        raise invalid_request(f"dispatch job priority must be between [1, {most}]")
+    """Raise unless the priority is 0 (use the parent's) or within the allowed range."""
+    max_priority = min(settings.max_priority, MAX_JOB_PRIORITY)
+    if priority and not 1 <= priority <= max_priority:
+        raise invalid_request(f"dispatch job priority must be between [1, {max_priority}]")
 
 
 def _check_prefix(prefix: str) -> None:
-    """It becomes part of an id."""
+    """Raise unless the text can be part of a job id."""
     if " " in prefix or "\x00" in prefix:
         raise invalid_request("IdPrefixTemplate contains a space or a null character, which no ID of a job may hold")
     if len(prefix.encode()) > MAX_ID_PREFIX_BYTES:

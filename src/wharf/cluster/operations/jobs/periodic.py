@@ -1,4 +1,4 @@
-"""When a periodic job is launched next: read from its time tables, from an instant that is given."""
+"""Periodic jobs: compute their next launch times, and create the child of a launch."""
 
 import datetime
 from collections.abc import Iterator
@@ -32,7 +32,7 @@ DEFAULT_TIME_ZONE: Final = "UTC"
 
 
 def list_next_launches(job: Job, after: datetime.datetime, *, max_launches: int) -> list[datetime.datetime]:
-    """The launches that come next, in the job's own time zone; none of a job that launches nothing."""
+    """Return the next launch times after `after`, in the job's time zone. Empty if the job launches nothing."""
     periodic = job.periodic
     if periodic is None or not job.is_active_periodic:
         return []
@@ -40,6 +40,7 @@ def list_next_launches(job: Job, after: datetime.datetime, *, max_launches: int)
 
 
 def _iterate_launches(periodic: Periodic, after: datetime.datetime) -> Iterator[datetime.datetime]:
+    """Yield the launch times of all cron expressions in order."""
     specs = periodic.specs or ((periodic.spec,) if periodic.spec else ())
     try:
         zone = load_zone(periodic.time_zone or DEFAULT_TIME_ZONE)
@@ -47,22 +48,22 @@ def _iterate_launches(periodic: Periodic, after: datetime.datetime) -> Iterator[
             after = min(found)
             yield after.astimezone(zone)
     except CronError:
-        return  # A time table that cannot be read launches nothing; validation has told why.
+        return  # An invalid cron expression launches nothing; validation reports the error when the job is registered.
 
 
 def force_periodic_launch(
     snapshot: Replica, namespace: str, job_id: str, context: DecisionContext, settings: JobSettings, *, cause: str = ""
 ) -> Decision[ChildJobResult]:
-    """Launch a child now, whatever still runs."""
+    """Launch a child now, even if others still run. Raises if the job is not an active periodic job."""
     parent = snapshot.get(JOBS, namespace, job_id)
     if parent is None:
         raise not_found("job not found")
     if not parent.is_periodic:
         raise invalid_request("can't force launch non-periodic job")
     if not parent.is_active_periodic:
-        why = "it is stopped; start it first" if parent.stop else "its Periodic block is not enabled"
+        reason = "it is stopped; start it first" if parent.stop else "its Periodic block is not enabled"
         raise invalid_request(
-            f'force launch for job "{job_id}" failed: can\'t force run non-tracked job "{job_id}" ({namespace}): {why}'
+            f'force launch for job "{job_id}" failed: can\'t force run non-tracked job "{job_id}" ({namespace}): {reason}'
         )
     return launch_periodic_job(
         snapshot, parent, context, settings, launch_time_s=context.now_ns // SECOND_NS, cause=cause
@@ -78,19 +79,19 @@ def launch_periodic_job(
     launch_time_s: int,
     cause: str = "",
 ) -> Decision[ChildJobResult]:
-    """The child of this launch. Where it is there already (two launches of one second), it is evaluated again."""
+    """Create the child of this launch. If it exists already (two launches in one second), evaluate it again."""
     child_id = f"{parent.id}/periodic-{launch_time_s}"
     stored = snapshot.get(JOBS, parent.namespace, child_id)
     if stored is not None:
         return _reevaluate_child(snapshot, stored, context, cause=cause)
     child = replace(make_child_job(parent, child_id, context, settings), periodic=None)
     child = replace(child, status=get_initial_status(child))
-    launched = snapshot.get(PERIODIC_LAUNCHES, parent.namespace, parent.id)
+    stored_launch = snapshot.get(PERIODIC_LAUNCHES, parent.namespace, parent.id)
     record = PeriodicLaunch(
         namespace=parent.namespace,
         id=parent.id,
         launch=to_datetime(launch_time_s * SECOND_NS),
-        create_index=WRITE_INDEX if launched is None else launched.create_index,
+        create_index=WRITE_INDEX if stored_launch is None else stored_launch.create_index,
     )
     return store_child_job(
         snapshot,
@@ -108,6 +109,7 @@ def launch_periodic_job(
 def _reevaluate_child(
     snapshot: Replica, child: Job, context: DecisionContext, *, cause: str
 ) -> Decision[ChildJobResult]:
+    """Build the decision that evaluates an existing child again."""
     evaluation = make_job_evaluation(child, context, EvaluationTrigger.PERIODIC_JOB)
     changes = [EVALUATIONS.build_put(evaluation)] if evaluation is not None else []
     write = Write(

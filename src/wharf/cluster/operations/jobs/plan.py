@@ -1,6 +1,6 @@
-"""What a job would change if it were registered now: its text, and what the scheduler would do. Nothing is stored.
+"""Dry run of a job (plan): the difference to the stored job, and what the scheduler would do. Nothing is written.
 
-The scheduler is asked on a snapshot in which the job stands as it would; what it cannot tell is left out.
+The scheduler runs on a snapshot in which the job is stored already.
 """
 
 import datetime
@@ -31,7 +31,10 @@ from wharf.contract.model.times import to_datetime
 
 
 class DryRun(msgspec.Struct, frozen=True, kw_only=True):
-    """`job_modify_index` is the stored job's: whoever registers with it knows that nobody was faster."""
+    """The result of a dry run. `job_modify_index` is that of the stored job.
+
+    A registration that enforces this index fails if the job was changed since the dry run.
+    """
 
     job_modify_index: int
     warnings: str = ""
@@ -53,18 +56,21 @@ def dry_run_job(
     max_launches: int = 1,
     cache: SchedulerCache | None = None,
 ) -> DryRun:
-    """Refused with the same words as a registration. `ground`: the fleet as the snapshot has it, where somebody keeps it."""
+    """Return what a registration of the job would change. Raises the same errors as a registration.
+
+    `cache` is the scheduler's view of the nodes at this snapshot; it is built if not given.
+    """
     stored = snapshot.get(JOBS, submitted.namespace, submitted.id)
     admitted = admit_job(snapshot, inherit_server_fields(submitted, stored), settings, parser_warnings=parser_warnings)
     job = assign_policy_ids(snapshot, admitted.job, context)
-    told = compare_jobs(stored, job) if should_include_diff else None
+    diff = compare_jobs(stored, job) if should_include_diff else None
     result = DryRun(
         job_modify_index=stored.job_modify_index if stored is not None else 0,
         warnings=admitted.warnings,
         next_launches=tuple(list_next_launches(job, to_datetime(context.now_ns), max_launches=max_launches)),
     )
-    if job.is_periodic or job.is_parameterized:  # It places nothing itself.
-        return replace(result, diff=annotate_job_diff(told, None) if told is not None else None)
+    if job.is_periodic or job.is_parameterized:  # Only its children have allocations.
+        return replace(result, diff=annotate_job_diff(diff, None) if diff is not None else None)
     plan = _plan_job(snapshot, job, stored, context, cache or SchedulerCache.from_snapshot(snapshot))
     assert plan.completed_evaluation is not None, "a plan that was not checked yet ends its evaluation"
     annotations = plan.completed_evaluation.plan_annotations
@@ -73,12 +79,12 @@ def dry_run_job(
         annotations=annotations,
         failed_groups=plan.completed_evaluation.failed_tg_allocs,
         created_evaluations=_created(plan) or None,
-        diff=annotate_job_diff(told, annotations) if told is not None else None,
+        diff=annotate_job_diff(diff, annotations) if diff is not None else None,
     )
 
 
 def _plan_job(snapshot: Replica, job: Job, stored: Job | None, context: DecisionContext, cache: SchedulerCache) -> Plan:
-    """What the scheduler would do, were this job stored."""
+    """Return the plan that the scheduler would make if the job were stored."""
     next_index = snapshot.index + 1
     if stored is not None and has_same_specification(stored, job):
         job = stored
@@ -90,17 +96,17 @@ def _plan_job(snapshot: Replica, job: Job, stored: Job | None, context: Decision
             job_modify_index=next_index,
             modify_index=next_index,
         )
-    imagined = OverlayReplica(snapshot, [JOBS.build_put(job), JOB_VERSIONS.build_put(job)])
+    overlay = OverlayReplica(snapshot, [JOBS.build_put(job), JOB_VERSIONS.build_put(job)])
     evaluation = replace(
         make_evaluation(job, context, EvaluationTrigger.JOB_REGISTER),
         annotate_plan=True,
         create_index=next_index,
         modify_index=next_index,
     )
-    return plan_evaluation(cache, imagined, evaluation, context)
+    return plan_evaluation(cache, overlay, evaluation, context)
 
 
 def _created(plan: Plan) -> tuple[Evaluation, ...]:
-    """The evaluations that would follow. They have no index, since they are not."""
-    known = [each for each in plan.follow_ups if each.create_index <= 0]
-    return tuple(replace(each, create_index=0, modify_index=0) for each in known)
+    """Return the evaluations that the plan would create. They have no index, because they are not stored."""
+    created = [each for each in plan.follow_ups if each.create_index <= 0]
+    return tuple(replace(each, create_index=0, modify_index=0) for each in created)

@@ -1,8 +1,8 @@
-"""Purging a job: it is gone at once, and what it leaves is taken away in steps until nothing tells of it any more.
+"""Purge a job: delete it at once, and its remaining records in steps.
 
-Resources count as used until a node says that the work has ended. So an allocation that still occupies its node is told
-to stop, and its record goes when the node has said that it did. All else goes without waiting. Every step stands alone
-and may be repeated; the intent lies in the log, so that a new leader goes on.
+An allocation that still occupies its node keeps its resources until the node reports that it ended: it is stopped
+first, and deleted after that report. All other records are deleted at once. Each step can be repeated; the purge is
+stored in the log, so that a new leader continues it.
 """
 
 from collections.abc import Iterator
@@ -45,17 +45,19 @@ from wharf.contract.model.state_machines.transitions import EVALUATION_STATES
 JOB_DELETED_DESCRIPTION: Final = "job deleted"
 JOB_PURGED_DESCRIPTION: Final = "alloc not needed since its job was purged"
 MAX_JOB_CHANGES: Final = 6
-"""The job, its summary, its launches, its scaling events, the evaluation that stops its work, and the intent."""
+"""Changes reserved for the job itself: job, summary, launch, scaling events, evaluation and the purge record."""
 
 
 class PurgeStepResult(msgspec.Struct, frozen=True):
-    """`changed` 0: there is nothing to do but to wait for nodes, or nothing at all."""
+    """How many records a step changed. 0: the purge is finished or waits for nodes."""
 
     index: int
     changed_count: int
 
 
 class _Leftover(NamedTuple):
+    """One change that removes a remaining record, with its condition."""
+
     change: PutRecord | DeleteRecord
     condition: Condition
 
@@ -70,14 +72,14 @@ def purge_job(
     eval_priority: int = 0,
     cause: str = "",
 ) -> Decision[JobWriteResult]:
-    """Take the job away, with as much of what it leaves as one write holds. A job that nobody knows is gone already."""
+    """Delete the job and as many of its records as fit in one write. A job that does not exist changes nothing."""
     if eval_priority > 0:
         check_eval_priority(eval_priority)
     job = snapshot.get(JOBS, namespace, job_id)
     if job is None:
         return Decision(None, lambda _index: JobWriteResult(0, 0))
     evaluation = make_deregister_evaluation(job, context, eval_priority=eval_priority)
-    intent = JobPurge(
+    job_purge = JobPurge(
         namespace=namespace,
         job_id=job_id,
         job_create_index=job.create_index,
@@ -86,12 +88,12 @@ def purge_job(
     )
     changes = _list_job_changes(snapshot, job, evaluation)
     conditions = [snapshot.build_record_condition(JOBS, job)]
-    leftovers = _leftovers(snapshot, intent, context)
+    leftovers = _iter_leftovers(snapshot, job_purge, context)
     for leftover in _take_leftovers(leftovers, max_changes - MAX_JOB_CHANGES):
         changes.append(leftover.change)
         conditions.append(leftover.condition)
-    if next(leftovers, None) is not None or _is_waiting(snapshot, intent):
-        changes.append(JOB_PURGES.build_put(intent))
+    if next(leftovers, None) is not None or _has_occupying_allocations(snapshot, job_purge):
+        changes.append(JOB_PURGES.build_put(job_purge))
     return Decision(
         Write("job-purged", Cause(CauseKind.REQUEST, cause), changes, conditions),
         lambda index: JobWriteResult(index, index, evaluation.id if evaluation else "", index),
@@ -101,14 +103,14 @@ def purge_job(
 def continue_purge(
     snapshot: Replica, job_purge: JobPurge, context: DecisionContext, *, max_changes: int
 ) -> Decision[PurgeStepResult]:
-    """The next step of a purge; with the last one its record goes."""
-    leftovers = _leftovers(snapshot, job_purge, context)
-    taken = list(_take_leftovers(leftovers, max_changes - 1))
-    is_last = next(leftovers, None) is None and not _is_waiting(snapshot, job_purge)
-    if not taken and not is_last:
+    """Build the next step of a purge. The last step deletes the record of the purge."""
+    leftovers = _iter_leftovers(snapshot, job_purge, context)
+    step = list(_take_leftovers(leftovers, max_changes - 1))
+    is_last = next(leftovers, None) is None and not _has_occupying_allocations(snapshot, job_purge)
+    if not step and not is_last:
         return Decision(None, lambda index: PurgeStepResult(index, 0))
-    changes = [leftover.change for leftover in taken]
-    conditions = [leftover.condition for leftover in taken]
+    changes = [leftover.change for leftover in step]
+    conditions = [leftover.condition for leftover in step]
     if is_last:
         changes.append(JOB_PURGES.build_delete(job_purge.namespace, job_purge.job_id, job_purge.job_create_index))
         conditions.append(snapshot.build_record_condition(JOB_PURGES, job_purge))
@@ -117,6 +119,7 @@ def continue_purge(
 
 
 def _list_job_changes(snapshot: Replica, job: Job, evaluation: Evaluation | None) -> list[PutRecord | DeleteRecord]:
+    """Return the changes that delete the job itself and create the evaluation that stops its allocations."""
     key = (job.namespace, job.id)
     changes: list[PutRecord | DeleteRecord] = [JOBS.build_delete(*key), JOB_SUMMARIES.build_delete(*key)]
     if snapshot.get(PERIODIC_LAUNCHES, *key) is not None:
@@ -129,7 +132,8 @@ def _list_job_changes(snapshot: Replica, job: Job, evaluation: Evaluation | None
 
 
 def _take_leftovers(leftovers: Iterator[_Leftover], max_leftovers: int) -> Iterator[_Leftover]:
-    # Not islice: it would take one more than it gives.
+    # Not islice: the caller checks afterwards whether the iterator has more, so no item may be consumed in vain.
+    """Yield the next leftovers, up to `max_leftovers`."""
     for _ in range(max_leftovers):
         leftover = next(leftovers, None)
         if leftover is None:
@@ -137,59 +141,70 @@ def _take_leftovers(leftovers: Iterator[_Leftover], max_leftovers: int) -> Itera
         yield leftover
 
 
-def _is_waiting(snapshot: Replica, intent: JobPurge) -> bool:
-    """For a node's word that the last of the work has ended."""
-    return any(each.is_occupying for each in _allocations(snapshot, intent))
+def _has_occupying_allocations(snapshot: Replica, job_purge: JobPurge) -> bool:
+    """Return whether an allocation still occupies a node, so that the purge must wait for its report."""
+    return any(record.is_occupying for record in _iter_allocations(snapshot, job_purge))
 
 
-def _leftovers(snapshot: Replica, intent: JobPurge, context: DecisionContext) -> Iterator[_Leftover]:
-    """What this life of the job has left and what can be done about it now. A later life's records are not touched."""
-    key = (intent.namespace, intent.job_id)
-    later = _later_life(snapshot, intent)
-    kept = later.version if later is not None else -1  # It began again with 0, and put its own in their places.
-    policies = {policy.id for policy in iterate_policies(later)} if later is not None else set()
+def _iter_leftovers(snapshot: Replica, job_purge: JobPurge, context: DecisionContext) -> Iterator[_Leftover]:
+    """Yield the changes that are possible now for what the purged job left.
+
+    Records of a later job of the same name are not touched.
+    """
+    key = (job_purge.namespace, job_purge.job_id)
+    later_job = _find_later_job(snapshot, job_purge)
+    last_replaced_version = (
+        later_job.version if later_job is not None else -1
+    )  # Its versions start at 0 and replaced older records.
+    policies = {policy.id for policy in iterate_policies(later_job)} if later_job is not None else set()
     yield from chain(
-        _closed_evaluations(snapshot, intent, context),
-        _ended_allocations(snapshot, intent, context),
+        _iter_open_evaluations(snapshot, job_purge, context),
+        _iter_allocation_changes(snapshot, job_purge, context),
         (
-            _Leftover(DEPLOYMENTS.build_delete(each.id), snapshot.build_record_condition(DEPLOYMENTS, each))
-            for each in snapshot.list_by_index_sorted(DEPLOYMENTS_OF_JOB, *key)
-            if each.job_create_index == intent.job_create_index
+            _Leftover(DEPLOYMENTS.build_delete(record.id), snapshot.build_record_condition(DEPLOYMENTS, record))
+            for record in snapshot.list_by_index_sorted(DEPLOYMENTS_OF_JOB, *key)
+            if record.job_create_index == job_purge.job_create_index
         ),
         (
             _Leftover(
-                JOB_VERSIONS.build_delete(*key, each.version), snapshot.build_record_condition(JOB_VERSIONS, each)
+                JOB_VERSIONS.build_delete(*key, record.version), snapshot.build_record_condition(JOB_VERSIONS, record)
             )
-            for each in snapshot.list_by_index_sorted(VERSIONS_OF_JOB, *key)
-            if each.create_index == intent.job_create_index
+            for record in snapshot.list_by_index_sorted(VERSIONS_OF_JOB, *key)
+            if record.create_index == job_purge.job_create_index
         ),
         (
             _Leftover(
-                JOB_SUBMISSIONS.build_delete(*key, each.version), snapshot.build_record_condition(JOB_SUBMISSIONS, each)
+                JOB_SUBMISSIONS.build_delete(*key, record.version),
+                snapshot.build_record_condition(JOB_SUBMISSIONS, record),
             )
-            for each in snapshot.list_by_index_sorted(SUBMISSIONS_OF_JOB, *key)
-            if each.version > kept
+            for record in snapshot.list_by_index_sorted(SUBMISSIONS_OF_JOB, *key)
+            if record.version > last_replaced_version
         ),
         (
-            _Leftover(SCALING_POLICIES.build_delete(each.id), snapshot.build_record_condition(SCALING_POLICIES, each))
-            for each in snapshot.list_by_index_sorted(SCALING_POLICIES_OF_JOB, *key)
-            if each.id not in policies
+            _Leftover(
+                SCALING_POLICIES.build_delete(record.id), snapshot.build_record_condition(SCALING_POLICIES, record)
+            )
+            for record in snapshot.list_by_index_sorted(SCALING_POLICIES_OF_JOB, *key)
+            if record.id not in policies
         ),
     )
 
 
-def _later_life(snapshot: Replica, intent: JobPurge) -> Job | None:
-    """The job of the same name that was registered since."""
-    job = snapshot.get(JOBS, intent.namespace, intent.job_id)
-    return None if job is None or job.create_index == intent.job_create_index else job
+def _find_later_job(snapshot: Replica, job_purge: JobPurge) -> Job | None:
+    """Return the job of the same name that was registered after the purged one, or None."""
+    job = snapshot.get(JOBS, job_purge.namespace, job_purge.job_id)
+    return None if job is None or job.create_index == job_purge.job_create_index else job
 
 
-def _closed_evaluations(snapshot: Replica, intent: JobPurge, context: DecisionContext) -> Iterator[_Leftover]:
-    """While nobody has registered the job again: then they are that life's, or look at it once more."""
-    if _later_life(snapshot, intent) is not None:
+def _iter_open_evaluations(snapshot: Replica, job_purge: JobPurge, context: DecisionContext) -> Iterator[_Leftover]:
+    """Yield changes that end the open evaluations of the purged job.
+
+    None if the job was registered again: its evaluations belong to the new job.
+    """
+    if _find_later_job(snapshot, job_purge) is not None:
         return
-    for evaluation in snapshot.list_by_index_sorted(EVALUATIONS_OF_JOB, intent.namespace, intent.job_id):
-        if evaluation.status.is_terminal or evaluation.id == intent.eval_id:
+    for evaluation in snapshot.list_by_index_sorted(EVALUATIONS_OF_JOB, job_purge.namespace, job_purge.job_id):
+        if evaluation.status.is_terminal or evaluation.id == job_purge.eval_id:
             continue
         is_blocked = evaluation.status is EvaluationStatus.BLOCKED
         status = EvaluationStatus.CANCELED if is_blocked else EvaluationStatus.COMPLETE
@@ -202,8 +217,9 @@ def _closed_evaluations(snapshot: Replica, intent: JobPurge, context: DecisionCo
         yield _Leftover(EVALUATIONS.build_put(closed), snapshot.build_record_condition(EVALUATIONS, evaluation))
 
 
-def _ended_allocations(snapshot: Replica, intent: JobPurge, context: DecisionContext) -> Iterator[_Leftover]:
-    for allocation in _allocations(snapshot, intent):
+def _iter_allocation_changes(snapshot: Replica, job_purge: JobPurge, context: DecisionContext) -> Iterator[_Leftover]:
+    """Yield changes that stop the allocations that occupy a node and delete the others."""
+    for allocation in _iter_allocations(snapshot, job_purge):
         condition = snapshot.build_record_condition(ALLOCATIONS, allocation)
         if not allocation.is_occupying:
             yield _Leftover(ALLOCATIONS.build_delete(allocation.id), condition)
@@ -218,7 +234,8 @@ def _ended_allocations(snapshot: Replica, intent: JobPurge, context: DecisionCon
             yield _Leftover(ALLOCATIONS.build_put(stopped), condition)
 
 
-def _allocations(snapshot: Replica, intent: JobPurge) -> Iterator[Allocation]:
-    for allocation in snapshot.list_by_index_sorted(ALLOCATIONS_OF_JOB, intent.namespace, intent.job_id):
-        if allocation.job_create_index == intent.job_create_index:
+def _iter_allocations(snapshot: Replica, job_purge: JobPurge) -> Iterator[Allocation]:
+    """Yield the allocations of the purged job, without those of a later job of the same name."""
+    for allocation in snapshot.list_by_index_sorted(ALLOCATIONS_OF_JOB, job_purge.namespace, job_purge.job_id):
+        if allocation.job_create_index == job_purge.job_create_index:
             yield allocation

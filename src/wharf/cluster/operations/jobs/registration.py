@@ -1,4 +1,4 @@
-"""What people do to jobs: register, revert and deregister them."""
+"""Register, revert, deregister and evaluate jobs."""
 
 from typing import Final
 
@@ -42,12 +42,12 @@ from wharf.contract.model.times import to_datetime
 DEFAULT_JOB_SETTINGS: Final = JobSettings()
 DEFAULT_DEREGISTER_PRIORITY: Final = 50
 MAX_CHILD_CONDITIONS: Final = 32
-"""Of so many children a parent that comes anew is sure that they still are as they were counted: a write has bounds."""
+"""Children whose records become conditions when a new parent counts them: a write has a limited size."""
 REGISTRATION_DISABLED_ERROR: Final = "Job registration, dispatch, and scale are disabled by the scheduler configuration"
 
 
 class JobRegistration(msgspec.Struct, frozen=True, kw_only=True):
-    """A job to be registered, with the caller's conditions and wishes."""
+    """A job to register, with the options of the request."""
 
     job: Job
     should_enforce_index: bool = False
@@ -58,14 +58,14 @@ class JobRegistration(msgspec.Struct, frozen=True, kw_only=True):
     submission: Submission | None = None
     submission_warnings: tuple[str, ...] = ()
     accessor_id: str = ""
-    """Of the token that submits it."""
+    """The accessor of the token that submits the job."""
     is_management: bool = True
-    """May register also while everybody else may not."""
+    """The caller may register jobs even while registration is disabled."""
     cause: str = ""
 
 
 class JobWriteResult(msgspec.Struct, frozen=True):
-    """`index` is that of the write."""
+    """The result of a job write. `index` is the index of the write."""
 
     index: int
     job_modify_index: int
@@ -77,23 +77,23 @@ class JobWriteResult(msgspec.Struct, frozen=True):
 def register_job(
     snapshot: Replica, request: JobRegistration, context: DecisionContext, settings: JobSettings
 ) -> Decision[JobWriteResult]:
-    """Store the job as a new version, if it differs from what is there, and have it evaluated."""
+    """Store the job as a new version if it differs from the stored one, and evaluate it."""
     check_eval_priority(request.eval_priority)
     check_registration_enabled(snapshot, is_management=request.is_management)
     submitted = replace(request.job, submitter_accessor_id=request.accessor_id)
     stored = snapshot.get(JOBS, submitted.namespace, submitted.id)
-    source, warnings_of_source = check_submission_size(request.submission, settings)
+    source, source_warnings = check_submission_size(request.submission, settings)
     admitted = admit_job(
         snapshot,
         inherit_server_fields(submitted, stored),
         settings,
-        parser_warnings=(*request.submission_warnings, *warnings_of_source),
+        parser_warnings=(*request.submission_warnings, *source_warnings),
     )
     if request.should_enforce_index:
         check_modify_index(request.job_modify_index, stored)
-    refused = find_update_error(stored, admitted.job) if stored is not None else None
-    if refused is not None:
-        raise invalid_request(refused)
+    update_error = find_update_error(stored, admitted.job) if stored is not None else None
+    if update_error is not None:
+        raise invalid_request(update_error)
     job = preserve_stored_values(
         admitted.job,
         stored,
@@ -102,7 +102,7 @@ def register_job(
     )
     job = assign_policy_ids(snapshot, job, context)
     changes: list[PutRecord | DeleteRecord] = []
-    # What it may be and where it may go was judged by these two: one that is deleted meanwhile takes no job in.
+    # The job was validated against these two records: if one of them is deleted meanwhile, the write conflicts.
     conditions = [
         snapshot.build_key_condition(NAMESPACES, job.namespace),
         snapshot.build_key_condition(NODE_POOLS, job.node_pool),
@@ -115,12 +115,14 @@ def register_job(
         if source is not None:
             changes.append(store_submission(source, job))
         if stored is None:
-            # Children outlive a parent that is purged, and are those of the one that takes its name.
+            # Children outlive a purged parent and belong to the next job with its name.
             children = list(snapshot.list_by_index(CHILDREN_OF_JOB, job.namespace, job.id))
             changes.append(JOB_SUMMARIES.build_put(replace(make_job_summary(job), children=count_children(children))))
             conditions.append(snapshot.build_key_condition(JOB_SUMMARIES, job.namespace, job.id))
-            alive = [child for child in children if child.status is not JobStatus.DEAD]
-            conditions += [snapshot.build_record_condition(JOBS, child) for child in alive[:MAX_CHILD_CONDITIONS]]
+            live_children = [child for child in children if child.status is not JobStatus.DEAD]
+            conditions += [
+                snapshot.build_record_condition(JOBS, child) for child in live_children[:MAX_CHILD_CONDITIONS]
+            ]
         add_periodic_launch(snapshot, job, context, changes)
     else:
         job, job_modify_index = stored, stored.modify_index
@@ -155,7 +157,9 @@ def revert_job(
     is_management: bool = True,
     cause: str = "",
 ) -> Decision[JobWriteResult]:
-    """Register a copy of an earlier version, with the source that it came from. It is a new version, not yet stable."""
+    """Register a copy of an earlier version, with its source text. The copy is a new version that is not marked
+    stable.
+    """
     stored = snapshot.get(JOBS, namespace, job_id)
     if stored is None:
         raise not_found(f'job "{job_id}" not found')
@@ -163,11 +167,11 @@ def revert_job(
         raise invalid_request(f"Current job has version {stored.version}; enforcing version {expected_version}")
     if version == stored.version:
         raise invalid_request("can't revert to current version")
-    wanted = find_version(snapshot, namespace, job_id, version) if version >= 0 else None
-    if wanted is None:
+    target = find_version(snapshot, namespace, job_id, version) if version >= 0 else None
+    if target is None:
         raise version_not_found(namespace, job_id, version)
     registration = JobRegistration(
-        job=replace(wanted, version=0, version_tag=None),
+        job=replace(target, version=0, version_tag=None),
         submission=snapshot.get(JOB_SUBMISSIONS, namespace, job_id, version),
         accessor_id=accessor_id,
         is_management=is_management,
@@ -186,13 +190,13 @@ def deregister_job(
     cause: str = "",
     settings: JobSettings = DEFAULT_JOB_SETTINGS,
 ) -> Decision[JobWriteResult]:
-    """Stop the job; it stays readable until it is collected. A job that nobody knows is stopped already."""
+    """Stop the job. It stays readable until it is garbage-collected. A job that does not exist changes nothing."""
     if eval_priority > 0:
         check_eval_priority(eval_priority)
     stored = snapshot.get(JOBS, namespace, job_id)
     if stored is None:
         return Decision(None, lambda _index: JobWriteResult(0, 0))
-    # A tag names one version: it stays with the one that has it.
+    # A tag belongs to one version, so the new version does not inherit it.
     job = make_next_version(replace(stored, stop=True, version_tag=None), stored, context)
     changes: list[PutRecord | DeleteRecord] = []
     conditions: list[Condition] = []
@@ -210,14 +214,14 @@ def deregister_job(
 def make_job_evaluation(
     job: Job, context: DecisionContext, trigger: EvaluationTrigger, *, priority: int = 0
 ) -> Evaluation | None:
-    """The evaluation that follows a job's change; none of one that waits for its time or for a dispatch."""
+    """Return the evaluation of a changed job. None for periodic and parameterized jobs: only their children run."""
     if job.is_periodic or job.is_parameterized:
         return None
     return make_evaluation(job, context, trigger, scheduler=SchedulerType(job.type), priority=priority or job.priority)
 
 
 def make_deregister_evaluation(job: Job, context: DecisionContext, *, eval_priority: int) -> Evaluation | None:
-    """Always of the services' scheduler, whatever the job's type (jobs.md 1.3)."""
+    """Return the evaluation of a stopped job, always of type service, whatever the job's type (jobs.md 1.3)."""
     if job.is_periodic or job.is_parameterized:
         return None
     priority = eval_priority if eval_priority > 0 else job.priority or DEFAULT_DEREGISTER_PRIORITY
@@ -227,7 +231,10 @@ def make_deregister_evaluation(job: Job, context: DecisionContext, *, eval_prior
 
 
 def inherit_server_fields(job: Job, stored: Job | None) -> Job:
-    """A child that is registered over stays the child that it is: what only servers set is not the submitter's to lose."""
+    """Return the job with the fields that only servers set, taken from the stored job.
+
+    A child job that is registered again stays a child; a submitter cannot set these fields.
+    """
     if stored is None or not stored.parent_id:
         return replace(job, parent_id="", dispatched=False, dispatch_idempotency_token="")
     return replace(
@@ -241,7 +248,7 @@ def inherit_server_fields(job: Job, stored: Job | None) -> Job:
 def add_periodic_launch(
     snapshot: Replica, job: Job, context: DecisionContext, changes: list[PutRecord | DeleteRecord]
 ) -> None:
-    """From now on launches are due: a parent's times count from its first registration (scheduling.md 8.1)."""
+    """Store the launch record of a new periodic job: launches count from its first registration (scheduling.md 8.1)."""
     if job.is_periodic and snapshot.get(PERIODIC_LAUNCHES, job.namespace, job.id) is None:
         launch = PeriodicLaunch(
             namespace=job.namespace, id=job.id, launch=to_datetime(context.now_ns), create_index=WRITE_INDEX
@@ -250,32 +257,33 @@ def add_periodic_launch(
 
 
 def check_registration_enabled(snapshot: Replica, *, is_management: bool) -> None:
-    """Operators can keep new work out of the cluster."""
+    """Raise if operators disabled job registration and the caller has no management token."""
     configuration = snapshot.get(SCHEDULER_CONFIGURATION)
     if configuration is not None and configuration.reject_job_registration and not is_management:
         raise Refusal(RefusalCode.FORBIDDEN, REGISTRATION_DISABLED_ERROR)
 
 
 def check_eval_priority(priority: int) -> None:
+    """Raise unless the priority is 0 (use the job's) or 1 to 100."""
     if priority and not 1 <= priority <= 100:
         raise invalid_request("Eval priority must be between 1 and 100 inclusively")
 
 
 def check_modify_index(expected_index: int, stored: Job | None) -> None:
-    """The caller's word on how the job stands (jobs.md 5)."""
-    begins = f"Enforcing job modify index {expected_index}:"
+    """Raise unless the stored job has the modify index that the caller expects; 0: it must not exist (jobs.md 5)."""
+    error_start = f"Enforcing job modify index {expected_index}:"
     if expected_index == 0 and stored is not None:
-        raise invalid_request(f"{begins} job already exists")
+        raise invalid_request(f"{error_start} job already exists")
     if expected_index and stored is None:
-        raise invalid_request(f"{begins} job does not exist")
+        raise invalid_request(f"{error_start} job does not exist")
     if expected_index and stored is not None and expected_index != stored.job_modify_index:
-        raise invalid_request(f"{begins} job exists with conflicting job modify index: {stored.job_modify_index}")
+        raise invalid_request(f"{error_start} job exists with conflicting job modify index: {stored.job_modify_index}")
 
 
 def evaluate_job(
     snapshot: Replica, namespace: str, job_id: str, context: DecisionContext, *, cause: str = ""
 ) -> Decision[JobWriteResult]:
-    """Have the job looked at again."""
+    """Create an evaluation of the job. Raises for periodic and parameterized jobs."""
     job = snapshot.get(JOBS, namespace, job_id)
     if job is None:
         raise not_found("job not found")

@@ -1,7 +1,7 @@
-"""Taking a job back to its newest stable version, because a deployment of the current one failed.
+"""Roll back a job to its newest stable version because a deployment failed.
 
-It decides whether there is something to go back to, and what is written for it. Whether to go back at all is decided
-by whoever fails the deployment.
+Decides which version to restore and what to write. Whether to roll back is decided by the caller that fails the
+deployment.
 """
 
 import msgspec
@@ -24,7 +24,10 @@ from wharf.contract.model.times import DecisionContext
 
 
 class Rollback(msgspec.Struct, frozen=True):
-    """`told` is what the deployment's description says of it. `job` None: the job stays as it is."""
+    """The records that restore a version. `description` is appended to the deployment's status description.
+
+    If `job` is None, the job stays as it is.
+    """
 
     description: str
     version: int | None = None
@@ -39,7 +42,7 @@ NO_STABLE_VERSION = Rollback(" - no stable job version to auto revert to")
 def roll_back_job(
     snapshot: Replica, deployment: Deployment, context: DecisionContext, *, max_versions: int
 ) -> Rollback | None:
-    """None: the job has moved on since, or is gone; what somebody registered after this version stays."""
+    """Return the rollback of the deployment's job, or None if the job was changed or stopped since the deployment."""
     job = snapshot.get(JOBS, deployment.namespace, deployment.job_id)
     if job is None or job.stop:
         return None
@@ -48,12 +51,12 @@ def roll_back_job(
     stable = next((version for version in list_versions(snapshot, job.namespace, job.id) if version.stable), None)
     if stable is None:
         return NO_STABLE_VERSION
-    again = replace(stable, version_tag=None)  # A tag names one version: it stays with the one that has it.
-    if has_same_specification(again, replace(job, version_tag=None)):
+    candidate = replace(stable, version_tag=None)  # A tag belongs to one version.
+    if has_same_specification(candidate, replace(job, version_tag=None)):
         return Rollback(
             f" - not rolling back to stable job version {stable.version} as current job has same specification"
         )
-    restored = make_next_version(assign_policy_ids(snapshot, again, context), job, context)
+    restored = make_next_version(assign_policy_ids(snapshot, candidate, context), job, context)
     changes: list[PutRecord | DeleteRecord] = []
     conditions: list[Condition] = []
     store_version(snapshot, restored, changes, conditions, max_versions=max_versions)
@@ -61,5 +64,5 @@ def roll_back_job(
     source = snapshot.get(JOB_SUBMISSIONS, job.namespace, job.id, stable.version)
     if source is not None:
         changes.append(store_submission(source, restored))
-    told = f" - rolling back to job version {stable.version}"
-    return Rollback(told, stable.version, restored, tuple(changes), tuple(conditions))
+    description = f" - rolling back to job version {stable.version}"
+    return Rollback(description, stable.version, restored, tuple(changes), tuple(conditions))

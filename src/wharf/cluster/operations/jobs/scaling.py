@@ -1,6 +1,6 @@
-"""Scaling a group of a job: its count and the events that tell of it, and how each group stands.
+"""Scale a group of a job: set its count, record scaling events, and report the status of its groups.
 
-What an autoscaler thinks of counts is not known here; it asks like everybody else.
+Autoscalers use the same request as every other client.
 """
 
 from collections.abc import Iterable
@@ -37,11 +37,11 @@ from wharf.contract.model.scaling import (
 
 MAX_MESSAGE_BYTES: Final = 10_000
 MAX_META_BYTES: Final = 10_000
-"""Twenty events of every group lie in one record."""
+"""Limits the size of the record that holds all scaling events of a job: 20 events for each group."""
 
 
 class GroupScaling(msgspec.Struct, frozen=True, kw_only=True):
-    """A new count of a group, or only a message about it (`count` None)."""
+    """A request to set the count of a group, or, if `count` is None, to record a scaling event only."""
 
     namespace: str
     job_id: str
@@ -49,7 +49,7 @@ class GroupScaling(msgspec.Struct, frozen=True, kw_only=True):
     count: int | None = None
     message: str = ""
     is_error: bool = False
-    # Opaque to us: whatever the autoscaler says.
+    # Any JSON object of the autoscaler; it is only stored.
     meta: dict[str, Any] | None = None
     job_modify_index: int = 0
     accessor_id: str = ""
@@ -60,7 +60,7 @@ class GroupScaling(msgspec.Struct, frozen=True, kw_only=True):
 def scale_group(
     snapshot: Replica, request: GroupScaling, context: DecisionContext, settings: JobSettings
 ) -> Decision[JobWriteResult]:
-    """Give the group its new count, as a new version of the job, and note who wanted it."""
+    """Store a new version of the job with the new count, and record the scaling event."""
     check_registration_enabled(snapshot, is_management=request.is_management)
     _check_request(request)
     job = snapshot.get(JOBS, request.namespace, request.job_id)
@@ -88,7 +88,7 @@ def scale_group(
     if evaluation is not None:
         changes.append(EVALUATIONS.build_put(evaluation))
     event = _make_event(request, group, context, eval_id=evaluation.id if evaluation else None)
-    changes.append(SCALING_EVENTS.build_put(_events_with(snapshot, job, group, event)))
+    changes.append(SCALING_EVENTS.build_put(_prepend_event(snapshot, job, group, event)))
     conditions.append(snapshot.build_key_condition(SCALING_EVENTS, job.namespace, job.id))
     return Decision(
         Write("job-scaled", Cause(CauseKind.REQUEST, request.cause), changes, conditions),
@@ -99,8 +99,8 @@ def scale_group(
 def _record_scaling_event(
     snapshot: Replica, job: Job, group: TaskGroup, request: GroupScaling, context: DecisionContext
 ) -> Decision[JobWriteResult]:
-    """A message without a count changes nothing of the job."""
-    events = _events_with(snapshot, job, group, _make_event(request, group, context))
+    """Build the decision that records an event without changing the job."""
+    events = _prepend_event(snapshot, job, group, _make_event(request, group, context))
     conditions = [
         snapshot.build_record_condition(JOBS, job),
         snapshot.build_key_condition(SCALING_EVENTS, job.namespace, job.id),
@@ -112,9 +112,9 @@ def _record_scaling_event(
 
 
 def build_scale_status(snapshot: Replica, job: Job) -> JobScaleStatus:
-    """How every group of the job stands."""
+    """Return the desired, placed, running and healthy counts of every group of the job."""
     events = snapshot.get(SCALING_EVENTS, job.namespace, job.id)
-    told = events.scaling_events if events is not None else {}
+    events_by_group = events.scaling_events if events is not None else {}
     live: dict[str, list[Allocation]] = {}
     for allocation in snapshot.list_by_index(ALLOCATIONS_OF_JOB, job.namespace, job.id):
         is_canary = allocation.deployment_status is not None and allocation.deployment_status.canary
@@ -127,14 +127,16 @@ def build_scale_status(snapshot: Replica, job: Job) -> JobScaleStatus:
         job_modify_index=job.modify_index,
         job_stopped=job.stop,
         task_groups={
-            group.name: _scale_of(group, live.get(group.name, ()), told.get(group.name)) for group in job.groups
+            group.name: _build_group_status(group, live.get(group.name, ()), events_by_group.get(group.name))
+            for group in job.groups
         },
     )
 
 
-def _scale_of(
+def _build_group_status(
     group: TaskGroup, live: Iterable[Allocation], events: tuple[ScalingEvent, ...] | None
 ) -> GroupScaleStatus:
+    """Return the counts of one group."""
     live = list(live)
     health = [each.deployment_status.healthy for each in live if each.deployment_status is not None]
     return GroupScaleStatus(
@@ -148,6 +150,7 @@ def _scale_of(
 
 
 def _check_request(request: GroupScaling) -> None:
+    """Raise if the request has no group, is too large, or has a negative count or a count with an error."""
     if not request.group:
         raise invalid_request("missing task group name for scaling action")
     if len(request.message.encode()) > MAX_MESSAGE_BYTES:
@@ -161,13 +164,14 @@ def _check_request(request: GroupScaling) -> None:
 
 
 def _check_count(count: int, job: Job, group: TaskGroup, settings: JobSettings) -> None:
+    """Raise if the count violates the group's scaling policy or the configured maximum of the job."""
     if job.type == JobType.SYSTEM and count > 1:
         raise invalid_request('jobs of type "system" can only be scaled between 0 and 1')
-    bounds = group.scaling
-    if bounds is not None and count < bounds.min:
-        raise invalid_request(f"group count was less than scaling policy minimum: {count} < {bounds.min}")
-    if bounds is not None and count > bounds.max:
-        raise invalid_request(f"group count was greater than scaling policy maximum: {count} > {bounds.max}")
+    policy = group.scaling
+    if policy is not None and count < policy.min:
+        raise invalid_request(f"group count was less than scaling policy minimum: {count} < {policy.min}")
+    if policy is not None and count > policy.max:
+        raise invalid_request(f"group count was greater than scaling policy maximum: {count} > {policy.max}")
     total = count + sum(each.count for each in job.groups if each.name != group.name)
     if 0 < settings.max_count < total:
         raise invalid_request(f"total count was greater than configured job_max_count: {total} > {settings.max_count}")
@@ -176,6 +180,7 @@ def _check_count(count: int, job: Job, group: TaskGroup, settings: JobSettings) 
 def _make_event(
     request: GroupScaling, group: TaskGroup, context: DecisionContext, *, eval_id: str | None = None
 ) -> ScalingEvent:
+    """Return the scaling event of the request."""
     return ScalingEvent(
         time=context.now_ns,
         count=request.count,
@@ -188,8 +193,8 @@ def _make_event(
     )
 
 
-def _events_with(snapshot: Replica, job: Job, group: TaskGroup, event: ScalingEvent) -> JobScalingEvents:
-    """The job's events with this one in front. Those of groups that are gone go too."""
+def _prepend_event(snapshot: Replica, job: Job, group: TaskGroup, event: ScalingEvent) -> JobScalingEvents:
+    """Return the events of the job with this one first. Events of groups that no longer exist are dropped."""
     stored = snapshot.get(SCALING_EVENTS, job.namespace, job.id)
     events = dict(stored.scaling_events) if stored is not None else {}
     events[group.name] = (event, *events.get(group.name, ()))[:MAX_SCALING_EVENTS]

@@ -1,4 +1,4 @@
-"""The source text of a version: kept beside it while it is not too large, and gone with it."""
+"""The source text of a job version: stored beside the version if it is small enough, and deleted with it."""
 
 from typing import Final
 
@@ -11,7 +11,7 @@ SIZE_UNITS: Final = ((1_000_000_000, "GB"), (1_000_000, "MB"), (1_000, "kB"))
 
 
 def measure_submission(source: Submission) -> int:
-    """All that would be kept, in bytes."""
+    """Return the size of everything that would be stored, in bytes."""
     texts = [source.source, source.variables, source.format]
     texts += [text for pair in (source.variable_flags or {}).items() for text in pair]
     return sum(len(text.encode()) for text in texts)
@@ -20,18 +20,18 @@ def measure_submission(source: Submission) -> int:
 def check_submission_size(
     source: Submission | None, settings: JobSettings
 ) -> tuple[Submission | None, tuple[str, ...]]:
-    """The source as it will be kept, and what to say where it will not be: a warning, never a refusal."""
+    """Return the source to store. If it is too large, return None and a warning."""
     if source is None:
         return None, ()
     size = measure_submission(source)
     if size <= settings.max_source_bytes:
         return source, ()
-    most = format_size(settings.max_source_bytes)
-    return None, (f"job source size of {format_size(size)} exceeds maximum of {most} and will be discarded",)
+    limit_text = format_size(settings.max_source_bytes)
+    return None, (f"job source size of {format_size(size)} exceeds maximum of {limit_text} and will be discarded",)
 
 
 def store_submission(source: Submission, job: Job) -> PutRecord:
-    """The source stored under this version of the job."""
+    """Return the change that stores the source under this version of the job."""
     return JOB_SUBMISSIONS.build_put(
         Submission(
             namespace=job.namespace,
@@ -48,8 +48,8 @@ def store_submission(source: Submission, job: Job) -> PutRecord:
 
 
 def format_size(byte_count: int) -> str:
-    """`1.1 MB`."""
-    for least, unit in SIZE_UNITS:
-        if byte_count >= least:
-            return f"{byte_count / least:.1f} {unit}"
+    """Format a number of bytes, such as `1.1 MB`."""
+    for unit_bytes, unit in SIZE_UNITS:
+        if byte_count >= unit_bytes:
+            return f"{byte_count / unit_bytes:.1f} {unit}"
     return f"{byte_count} B"

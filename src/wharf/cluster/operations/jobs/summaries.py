@@ -1,6 +1,7 @@
-"""Job summaries counted anew from what is there, for whoever thinks that they are wrong.
+"""Create job summaries, and recompute them from the stored records.
 
-What history alone tells is kept where it is more: allocations that are collected have ended all the same.
+Allocations and children that were garbage-collected cannot be counted again, so the larger of both counts is kept
+for ended ones.
 """
 
 from collections.abc import Iterable
@@ -16,7 +17,7 @@ from wharf.contract.model.allocations.allocation import ClientStatus
 from wharf.contract.model.jobs.job import ChildrenSummary, GroupSummary, Job, JobSummary
 from wharf.contract.model.log import KEY_SEPARATOR, WRITE_INDEX, Cause, CauseKind, Condition, PutRecord, Write
 
-# Which counter of a summary an allocation stands in; the last two only ever rise.
+# The counter of a summary for each client status. The last two are never decremented.
 SUMMARY_COUNTERS = {
     ClientStatus.PENDING: "starting",
     ClientStatus.RUNNING: "running",
@@ -28,7 +29,7 @@ SUMMARY_COUNTERS = {
 
 
 def make_job_summary(job: Job) -> JobSummary:
-    """All zeros, with every group of the job."""
+    """Return a summary with all counters 0 for every group of the job."""
     return JobSummary(
         job_id=job.id,
         namespace=job.namespace,
@@ -39,7 +40,7 @@ def make_job_summary(job: Job) -> JobSummary:
 
 
 class SummaryReconciliation(msgspec.Struct, frozen=True):
-    """`written`: how many; `after`: the key to go on from, empty when every job was looked at."""
+    """How many summaries were written, and the key to continue from; empty if all jobs were scanned."""
 
     index: int
     written_count: int = 0
@@ -49,14 +50,14 @@ class SummaryReconciliation(msgspec.Struct, frozen=True):
 def reconcile_summaries(
     snapshot: Replica, *, after_key: str = "", max_summaries: int, max_scanned_jobs: int = 1_000, cause: str = ""
 ) -> Decision[SummaryReconciliation]:
-    """Write the summaries that differ from what is there, of the jobs behind `after`, as many as fit."""
+    """Correct up to `max_summaries` summaries of jobs after this key that differ from the stored records."""
     changes: list[PutRecord] = []
     conditions: list[Condition] = []
-    last = ""
+    last_key = ""
     for job in islice(
         snapshot.iter_by_key(JOBS, start=f"{after_key}{KEY_SEPARATOR}" if after_key else None), max_scanned_jobs
     ):
-        last = JOBS.get_key(job)
+        last_key = JOBS.get_key(job)
         stored = snapshot.get(JOB_SUMMARIES, job.namespace, job.id)
         counted = recompute_summary(snapshot, job, stored)
         if counted == stored:
@@ -69,36 +70,39 @@ def reconcile_summaries(
         if len(changes) == max_summaries:
             break
     if not changes:
-        return Decision(None, lambda index: SummaryReconciliation(index, 0, last))
+        return Decision(None, lambda index: SummaryReconciliation(index, 0, last_key))
     write = Write("summaries-reconciled", Cause(CauseKind.REQUEST, cause), changes, conditions)
-    return Decision(write, lambda index: SummaryReconciliation(index, len(changes), last))
+    return Decision(write, lambda index: SummaryReconciliation(index, len(changes), last_key))
 
 
 def recompute_summary(snapshot: Replica, job: Job, stored: JobSummary | None) -> JobSummary:
+    """Return the summary of the job, counted from its allocations and children."""
     base = stored if stored is not None else make_job_summary(job)
     groups = {group.name: asdict(GroupSummary()) for group in job.groups}
     for allocation in snapshot.list_by_index(ALLOCATIONS_OF_JOB, job.namespace, job.id):
         if allocation.job_create_index == job.create_index:
             counters = groups.setdefault(allocation.task_group, asdict(GroupSummary()))
             counters[SUMMARY_COUNTERS[allocation.client_status]] += 1
-    for name, was in base.summary.items():
+    for name, stored_counts in base.summary.items():
         counters = groups.setdefault(name, asdict(GroupSummary()))
-        # Nobody counts the queue but the scheduler, and what has ended stays so when its record is gone.
-        counters["queued"] = was.queued
-        counters["complete"] = max(counters["complete"], was.complete)
-        counters["failed"] = max(counters["failed"], was.failed)
+        # Only the scheduler knows the queued count; ended allocations stay counted after their records are collected.
+        counters["queued"] = stored_counts.queued
+        counters["complete"] = max(counters["complete"], stored_counts.complete)
+        counters["failed"] = max(counters["failed"], stored_counts.failed)
     summary = {name: GroupSummary(**counters) for name, counters in groups.items()}
-    children = _children(snapshot, job, base) if base.children is not None else None
+    children = _recount_children(snapshot, job, base) if base.children is not None else None
     return replace(base, summary=summary, children=children, create_index=base.create_index or WRITE_INDEX)
 
 
-def _children(snapshot: Replica, job: Job, base: JobSummary) -> ChildrenSummary:
-    standing = count_children(snapshot.list_by_index(CHILDREN_OF_JOB, job.namespace, job.id))
-    was = base.children or ChildrenSummary()
-    return replace(standing, dead=max(standing.dead, was.dead))
+def _recount_children(snapshot: Replica, job: Job, base: JobSummary) -> ChildrenSummary:
+    """Return the counts of the job's children."""
+    current = count_children(snapshot.list_by_index(CHILDREN_OF_JOB, job.namespace, job.id))
+    stored_counts = base.children or ChildrenSummary()
+    return replace(current, dead=max(current.dead, stored_counts.dead))
 
 
 def count_children(children: Iterable[Job]) -> ChildrenSummary:
+    """Return how many children have each status."""
     counters = asdict(ChildrenSummary())
     for child in children:
         counters[child.status.value] += 1

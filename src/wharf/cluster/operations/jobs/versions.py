@@ -1,6 +1,6 @@
-"""Versions of a job: when a change makes a new one, how many are kept, what they are tagged with, which are stable.
+"""Versions of a job: when a change creates one, how many are stored, their tags, and which are stable.
 
-It never registers anything: whoever has a changed job asks here for the records that its new version takes.
+Registers nothing itself: operations that change a job get the records of the new version here.
 """
 
 from collections.abc import Sequence
@@ -19,26 +19,30 @@ from wharf.contract.model.refusal import Refusal, invalid_request, not_found
 MAX_TAG_DESCRIPTION_BYTES: Final = 1_000
 MAX_TAG_NAME_BYTES: Final = 256
 MAX_DROPPED_VERSIONS: Final = 10
-"""So that a write stays small where the server keeps far fewer versions than it did; the rest go with the next ones."""
+"""Limits the size of a write after `versions_kept` was lowered. Later writes delete the rest."""
 
 
 _encode: Final = msgspec.msgpack.Encoder(order="deterministic").encode
-"""Maps in one order, whichever they were given in."""
+"""Maps are encoded in sorted key order, so that equal jobs have equal encodings."""
 
 
 class VersionTagResult(msgspec.Struct, frozen=True):
-    """The tag as it stands now; an empty name: it is gone."""
+    """The tag after the write; an empty name if it was deleted."""
 
     index: int
     tag: VersionTag
 
 
 class VersionStabilityResult(msgspec.Struct, frozen=True):
+    """The index of the write that changed whether the version is stable."""
+
     index: int
 
 
 def clear_server_fields(job: Job) -> Job:
-    """The job without what only servers set: two jobs are the same when these are (jobs.md 1.1)."""
+    """Return the job without the fields that servers set. Jobs that are equal then have the same specification
+    (jobs.md 1.1).
+    """
     return replace(
         job,
         status=JobStatus.PENDING,
@@ -53,13 +57,16 @@ def clear_server_fields(job: Job) -> Job:
 
 
 def has_same_specification(job: Job, other: Job) -> bool:
-    """Whether two jobs differ in nothing that a submitter says. To Python 1 and true are equal; to a driver they are not."""
-    one, two = clear_server_fields(job), clear_server_fields(other)
-    return one == two and _encode(one) == _encode(two)
+    """Return whether two jobs differ only in fields that servers set.
+
+    The encoded jobs are compared too, because Python treats 1 and True as equal and task drivers do not.
+    """
+    left, right = clear_server_fields(job), clear_server_fields(other)
+    return left == right and _encode(left) == _encode(right)
 
 
 def make_next_version(job: Job, stored: Job | None, context: DecisionContext) -> Job:
-    """The job as its next version, or as its first."""
+    """Return the job as its next version, or as its first if there is no stored job."""
     job = replace(
         job,
         version=max(job.version, stored.version + 1) if stored is not None else job.version,
@@ -74,11 +81,14 @@ def make_next_version(job: Job, stored: Job | None, context: DecisionContext) ->
 
 
 def get_initial_status(job: Job, stored: Job | None = None) -> JobStatus:
-    """What is true as soon as the job is stored, with the evaluation that goes with it; the brain takes it from there."""
+    """Return the status of the job when it is stored together with an evaluation.
+
+    The scheduler process updates it from then on.
+    """
     if job.type == JobType.SYSTEM or job.is_periodic or job.is_parameterized:
         return JobStatus.DEAD if job.stop else JobStatus.RUNNING
     if stored is not None and stored.parent_id:
-        return stored.status  # Its parent counts it there: only the brain moves it, and the count with it.
+        return stored.status  # The parent counts the child by this status: only the scheduler process changes both.
     if stored is not None and stored.status is JobStatus.RUNNING:
         return JobStatus.RUNNING
     return JobStatus.PENDING
@@ -92,11 +102,11 @@ def store_version(
     *,
     max_versions: int,
 ) -> None:
-    """Store the job as its newest version, and drop what is beyond the versions kept, each with its source."""
+    """Add the changes that store the job as its newest version and delete versions beyond `max_versions`."""
     changes += [JOBS.build_put(job), JOB_VERSIONS.build_put(job)]
     conditions.append(snapshot.build_key_condition(JOBS, job.namespace, job.id))
     for version in _list_excess_versions(snapshot, job, max_versions)[-MAX_DROPPED_VERSIONS:]:
-        # One that is tagged or found stable meanwhile is in conflict, not gone.
+        # If the version is tagged or marked stable meanwhile, the write conflicts.
         changes.append(JOB_VERSIONS.build_delete(version.namespace, version.id, version.version))
         conditions.append(snapshot.build_record_condition(JOB_VERSIONS, version))
         if snapshot.get(JOB_SUBMISSIONS, version.namespace, version.id, version.version) is not None:
@@ -104,28 +114,33 @@ def store_version(
 
 
 def _list_excess_versions(snapshot: Replica, new: Job, max_versions: int) -> Sequence[Job]:
-    """The oldest untagged versions; the newest stable one is kept, and the next oldest goes in its place (jobs.md 4)."""
+    """Return the oldest untagged versions, which are to be deleted.
+
+    The newest stable version is kept, and the next oldest version is deleted instead (jobs.md 4).
+    """
     stored = snapshot.list_by_index(VERSIONS_OF_JOB, new.namespace, new.id)
     versions = sorted(
         (version for version in stored if version.create_index == new.create_index),
         key=lambda version: -version.version,
     )
     untagged = [version for version in versions if version.version_tag is None and version.version != new.version]
-    room = max_versions - (1 if new.version_tag is None else 0)
-    beyond = untagged[room:]
+    max_untagged = max_versions - (1 if new.version_tag is None else 0)
+    excess = untagged[max_untagged:]
     stable = next((version for version in versions if version.stable), None)
-    if stable not in beyond:
-        return beyond
-    return [version for version in untagged[max(0, room - 1) :] if version is not stable]
+    if stable not in excess:
+        return excess
+    return [version for version in untagged[max(0, max_untagged - 1) :] if version is not stable]
 
 
 def list_versions(snapshot: Replica, namespace: str, job_id: str) -> list[Job]:
-    """Every version that is kept of the job's present life, the newest first; none where there is no job."""
+    """Return the stored versions of the current registration of the job, newest first. Empty if the job does not
+    exist.
+    """
     job = snapshot.get(JOBS, namespace, job_id)
     if job is None:
         return []
     versions = [
-        # The present version lives in the table of jobs: there its status is kept.
+        # The status of the current version is stored in the table of jobs only.
         job if version.version == job.version else version
         for version in snapshot.list_by_index(VERSIONS_OF_JOB, namespace, job_id)
         if version.create_index == job.create_index
@@ -134,7 +149,7 @@ def list_versions(snapshot: Replica, namespace: str, job_id: str) -> list[Job]:
 
 
 def find_version(snapshot: Replica, namespace: str, job_id: str, version: int) -> Job | None:
-    """That version of the job's present life."""
+    """Return this version of the current registration of the job, or None."""
     found = snapshot.get(JOB_VERSIONS, namespace, job_id, version)
     job = snapshot.get(JOBS, namespace, job_id)
     return found if found is not None and job is not None and found.create_index == job.create_index else None
@@ -151,7 +166,7 @@ def set_version_tag(
     is_latest: bool = False,
     cause: str = "",
 ) -> Decision[VersionTagResult]:
-    """Give a version a name. The same name on the same version gets the new description."""
+    """Set the tag of a version. Setting the same name again replaces the description."""
     if not tag.name:
         raise invalid_request("version tag name must not be empty")
     if len(tag.name.encode()) > MAX_TAG_NAME_BYTES:
@@ -165,12 +180,12 @@ def set_version_tag(
     found = find_version(snapshot, namespace, job_id, number) if number >= 0 else None
     if job is None or found is None:
         raise not_found(f'job "{job_id}" version {number} not found')
-    holder = _tagged(snapshot, namespace, job_id, tag.name)
+    holder = _find_tagged_version(snapshot, namespace, job_id, tag.name)
     if holder is not None and holder.version != number:
         raise invalid_request(f'tag "{tag.name}" already exists on a different version of job "{job_id}"')
     tag = replace(tag, tagged_time=context.now_ns)
     return Decision(
-        _changed(snapshot, job, found, kind="job-version-tagged", cause=cause, version_tag=tag),
+        _build_version_write(snapshot, job, found, kind="job-version-tagged", cause=cause, version_tag=tag),
         lambda index: VersionTagResult(index, tag),
     )
 
@@ -178,14 +193,15 @@ def set_version_tag(
 def delete_version_tag(
     snapshot: Replica, namespace: str, job_id: str, name: str, *, cause: str = ""
 ) -> Decision[VersionTagResult]:
+    """Delete the tag with this name."""
     job = snapshot.get(JOBS, namespace, job_id)
     if job is None:
         raise not_found(f'job "{job_id}" not found')
-    found = _tagged(snapshot, namespace, job_id, name)
+    found = _find_tagged_version(snapshot, namespace, job_id, name)
     if found is None:
         raise not_found(f'tag "{name}" not found on job "{job_id}"')
     return Decision(
-        _changed(snapshot, job, found, kind="job-version-untagged", cause=cause, version_tag=None),
+        _build_version_write(snapshot, job, found, kind="job-version-untagged", cause=cause, version_tag=None),
         lambda index: VersionTagResult(index, VersionTag()),
     )
 
@@ -193,7 +209,7 @@ def delete_version_tag(
 def set_version_stability(
     snapshot: Replica, namespace: str, job_id: str, version: int, *, is_stable: bool, cause: str = ""
 ) -> Decision[VersionStabilityResult]:
-    """Whether a version may be gone back to. Only the version that is named changes."""
+    """Mark a version as stable or not stable. Rollbacks restore stable versions only."""
     job = snapshot.get(JOBS, namespace, job_id)
     found = find_version(snapshot, namespace, job_id, version) if version >= 0 else None
     if job is None or found is None:
@@ -201,15 +217,18 @@ def set_version_stability(
     if found.stable == is_stable:
         return Decision(None, VersionStabilityResult)
     return Decision(
-        _changed(snapshot, job, found, kind="job-version-marked", cause=cause, stable=is_stable), VersionStabilityResult
+        _build_version_write(snapshot, job, found, kind="job-version-marked", cause=cause, stable=is_stable),
+        VersionStabilityResult,
     )
 
 
 def version_not_found(namespace: str, job_id: str, version: int) -> Refusal:
+    """Return the error for a version that does not exist."""
     return not_found(f'job "{job_id}" in namespace "{namespace}" at version {version} not found')
 
 
-def _tagged(snapshot: Replica, namespace: str, job_id: str, name: str) -> Job | None:
+def _find_tagged_version(snapshot: Replica, namespace: str, job_id: str, name: str) -> Job | None:
+    """Return the version with this tag, or None."""
     found = (
         each
         for each in list_versions(snapshot, namespace, job_id)
@@ -219,10 +238,12 @@ def _tagged(snapshot: Replica, namespace: str, job_id: str, name: str) -> Job | 
     return None if holder is None else snapshot.get(JOB_VERSIONS, namespace, job_id, holder.version)
 
 
-def _changed(snapshot: Replica, job: Job, version: Job, *, kind: str, cause: str, **fields: object) -> Write:
-    """The version with these fields. The present version stands in two tables, and changes in both.
+def _build_version_write(
+    snapshot: Replica, job: Job, version: Job, *, kind: str, cause: str, **fields: object
+) -> Write:
+    """Build the write that sets these fields of a version. The current version is stored in two tables; both change.
 
-    The job's own record moves in any case: so two who give one name to two versions are in conflict.
+    The job's own record is always written, so that two requests that give one tag name to two versions conflict.
     """
     job = replace(job, **fields) if version.version == job.version else job
     changes = [JOB_VERSIONS.build_put(replace(version, **fields)), JOBS.build_put(job)]

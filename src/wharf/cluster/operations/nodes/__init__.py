@@ -1,1 +1,1 @@
-"""."""
+"""Operations on nodes: registration, status, reports, drains and evaluations of affected jobs."""

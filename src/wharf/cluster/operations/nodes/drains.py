@@ -1,11 +1,6 @@
-"""What people ask of a node's drain: that it begins, goes on by other rules, or is called off.
+"""Drains of nodes: start, change or cancel a drain, mark allocations for migration, and complete a drain.
 
-Only the wish is recorded here, with everything that can be seen of it at once: the node gets nothing new from then on. To
-move what runs there, step by step and within the groups' limits, is the drainer's work.
-
-What a drain does to records: allocations are marked to be moved away, and a node that is empty enough is told so.
-
-Which of them, and when, is decided by `controllers.drainer`. Here is only how it is written.
+`controllers.drainer` decides which allocations migrate and when; this module only builds the records.
 """
 
 import datetime
@@ -44,18 +39,21 @@ from wharf.contract.model.nodes.node import (
 from wharf.contract.model.times import to_datetime
 
 MAX_DRAIN_DEADLINE_NS = 100 * 365 * 24 * 3_600 * 1_000_000_000
-"""Beyond this a calendar has no place for the moment; it is as good as none."""
+"""Longer deadlines exceed the range of calendar dates and are treated as no deadline."""
 
 
 class DrainOptions(msgspec.Struct, frozen=True):
-    """How a node is to be emptied. `deadline_ns`: above 0 a bound, 0 none, below 0 everything moves at once."""
+    """How to drain the node. `deadline_ns`: above 0 a time limit, 0 no limit, below 0 all allocations migrate at once."""
 
     deadline_ns: int = 0
     ignore_system_jobs: bool = False
 
 
 class DrainRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Without an order the drain is called off. `mark_eligible` counts only then."""
+    """A request to start or change a drain, or, if `order` is None, to cancel it.
+
+    `mark_eligible` applies to a cancellation only.
+    """
 
     node_id: str
     order: DrainOptions | None = None
@@ -68,14 +66,15 @@ class DrainRequest(msgspec.Struct, frozen=True, kw_only=True):
 def update_drain(
     snapshot: Replica, request: DrainRequest, context: DecisionContext, *, max_evaluations: int
 ) -> Decision[NodeWriteResult]:
+    """Start, change or cancel the drain of a node, as requested."""
     node = get_node(snapshot, request.node_id)
     evaluations: list[Evaluation] = []
     if request.order is not None:
         changed = _start_drain(node, request, request.order, context)
     else:
         changed = _cancel_drain(node, request, context)
-        is_back = node.scheduling_eligibility is not changed.scheduling_eligibility
-        evaluations = make_node_evaluations(snapshot, changed, context, max_evaluations) if is_back else []
+        is_eligible_again = node.scheduling_eligibility is not changed.scheduling_eligibility
+        evaluations = make_node_evaluations(snapshot, changed, context, max_evaluations) if is_eligible_again else []
     if changed == node:
         return Decision(None, lambda _index: NodeWriteResult(0))
     cause = Cause(CauseKind.REQUEST, request.cause)
@@ -83,62 +82,66 @@ def update_drain(
 
 
 def _start_drain(node: Node, request: DrainRequest, options: DrainOptions, context: DecisionContext) -> Node:
-    """A drain that is under way keeps its beginning; its deadline counts from now."""
+    """Return the node with this drain strategy. A drain in progress keeps its start time; its deadline counts from
+    now.
+    """
     now = to_datetime(context.now_ns)
-    before = node.drain_strategy
+    previous_strategy = node.drain_strategy
     has_bound = 0 < options.deadline_ns <= MAX_DRAIN_DEADLINE_NS
     strategy = DrainStrategy(
         deadline=options.deadline_ns,
         ignore_system_jobs=options.ignore_system_jobs,
         force_deadline=to_datetime(context.now_ns + options.deadline_ns) if has_bound else None,
-        started_at=now if before is None else before.started_at,
+        started_at=now if previous_strategy is None else previous_strategy.started_at,
     )
-    last = node.last_drain if before is not None else None
-    told = DrainMetadata(
-        started_at=_whole_seconds(now) if last is None else last.started_at,
+    last_metadata = node.last_drain if previous_strategy is not None else None
+    metadata = DrainMetadata(
+        started_at=_whole_seconds(now) if last_metadata is None else last_metadata.started_at,
         updated_at=_whole_seconds(now),
         status=DrainStatus.DRAINING,
         accessor_id=request.accessor_id,
-        meta=_merge_meta(request, last),
+        meta=_merge_meta(request, last_metadata),
     )
     drained = replace(
-        set_drain_strategy(node, strategy), scheduling_eligibility=SchedulingEligibility.INELIGIBLE, last_drain=told
+        set_drain_strategy(node, strategy), scheduling_eligibility=SchedulingEligibility.INELIGIBLE, last_drain=metadata
     )
-    message = "Node drain strategy set" if before is None else "Node drain strategy updated"
+    message = "Node drain strategy set" if previous_strategy is None else "Node drain strategy updated"
     return add_node_message(drained, message, context, subsystem=NodeEventSubsystem.DRAIN)
 
 
 def _cancel_drain(node: Node, request: DrainRequest, context: DecisionContext) -> Node:
-    """Without a strategy. The node stays ineligible unless it is told otherwise."""
+    """Return the node without a drain strategy. It stays ineligible unless the request marks it eligible."""
     was_draining = node.drain_strategy is not None
-    left = node
+    updated = node
     if was_draining:
-        last = node.last_drain or DrainMetadata()
-        told = replace(
-            last,
+        last_metadata = node.last_drain or DrainMetadata()
+        metadata = replace(
+            last_metadata,
             status=DrainStatus.CANCELED,
             updated_at=_whole_seconds(to_datetime(context.now_ns)),
             accessor_id=request.accessor_id,
-            meta=_merge_meta(request, last),
+            meta=_merge_meta(request, last_metadata),
         )
-        left = replace(set_drain_strategy(node, None), last_drain=told)
-        left = add_node_message(left, "Node drain disabled", context, subsystem=NodeEventSubsystem.DRAIN)
+        updated = replace(set_drain_strategy(node, None), last_drain=metadata)
+        updated = add_node_message(updated, "Node drain disabled", context, subsystem=NodeEventSubsystem.DRAIN)
     if not request.mark_eligible or node.scheduling_eligibility is SchedulingEligibility.ELIGIBLE:
-        return left
-    left = replace(left, scheduling_eligibility=SchedulingEligibility.ELIGIBLE)
-    return left if was_draining else add_node_message(left, "Node marked as eligible for scheduling", context)
+        return updated
+    updated = replace(updated, scheduling_eligibility=SchedulingEligibility.ELIGIBLE)
+    return updated if was_draining else add_node_message(updated, "Node marked as eligible for scheduling", context)
 
 
-def _merge_meta(request: DrainRequest, last: DrainMetadata | None) -> dict[str, str] | None:
-    """What was told before stays where nothing is told now."""
-    return dict(request.meta) or (last.meta if last is not None else None)
+def _merge_meta(request: DrainRequest, last_metadata: DrainMetadata | None) -> dict[str, str] | None:
+    """Return the metadata of the request, or that of the last drain if the request has none."""
+    return dict(request.meta) or (last_metadata.meta if last_metadata is not None else None)
 
 
 def _whole_seconds(time: datetime.datetime) -> datetime.datetime:
+    """Return the time without fractions of a second."""
     return time.replace(microsecond=0)
 
 
 MIGRATION_WRITE_KIND: Final = "allocations-moved"
+"""The kind of a write that marks allocations for migration."""
 DRAIN_COMPLETE_MESSAGE: Final = "Node drain complete"
 BATCH_JOB_TYPES: Final = (JobType.BATCH, JobType.SYSBATCH)
 
@@ -153,29 +156,39 @@ class MigrationResult(msgspec.Struct, frozen=True):
 def migrate_allocations(
     snapshot: Replica, allocations_by_job: Sequence[tuple[Job, Sequence[Allocation]]], context: DecisionContext
 ) -> Decision[MigrationResult] | None:
-    """Mark these to be moved away, each job with an evaluation. None: there is none."""
-    marked = [_mark_for_migration(each, job, context) for job, those in allocations_by_job for each in those]
+    """Mark these allocations for migration and create an evaluation for each job. Return None if there are none."""
+    marked = [
+        _mark_for_migration(allocation, job, context)
+        for job, allocations in allocations_by_job
+        for allocation in allocations
+    ]
     if not marked:
         return None
-    nodes = {each.node_id: None for each in marked}
+    nodes = {allocation.node_id: None for allocation in marked}
     evaluations = [
-        make_evaluation(job, context, EvaluationTrigger.NODE_DRAIN) for job, those in allocations_by_job if those
+        make_evaluation(job, context, EvaluationTrigger.NODE_DRAIN)
+        for job, allocations in allocations_by_job
+        if allocations
     ]
     write = Write(
         MIGRATION_WRITE_KIND,
         Cause(CauseKind.TIMER, "drain"),
         [*map(ALLOCATIONS.build_put, marked), *map(EVALUATIONS.build_put, evaluations)],
-        # A drain that is called off meanwhile moves nothing more.
+        # If the drain is canceled meanwhile, the write conflicts and moves nothing.
         [
             *(snapshot.build_key_condition(NODES, node_id) for node_id in nodes),
-            *(snapshot.build_record_condition(ALLOCATIONS, each) for _, those in allocations_by_job for each in those),
+            *(
+                snapshot.build_record_condition(ALLOCATIONS, allocation)
+                for _, allocations in allocations_by_job
+                for allocation in allocations
+            ),
         ],
     )
     return Decision(write, lambda index: MigrationResult(index, len(marked)))
 
 
 def _mark_for_migration(allocation: Allocation, job: Job, context: DecisionContext) -> Allocation:
-    """Work that ends is stopped and not begun again elsewhere: it had its time."""
+    """Return the allocation marked for migration. Batch allocations are stopped and not replaced."""
     transition = replace(allocation.desired_transition or DesiredTransition(), migrate=True)
     if job.type in BATCH_JOB_TYPES:
         transition = replace(transition, migrate_disable_placement=True)
@@ -187,20 +200,22 @@ def _mark_for_migration(allocation: Allocation, job: Job, context: DecisionConte
 def complete_drain(
     snapshot: Replica, node: Node, context: DecisionContext, *, is_deadline_reached: bool
 ) -> Decision[NodeWriteResult]:
-    """The drain is over. The node gets nothing new until somebody makes it eligible."""
+    """Record that the drain is complete. The node stays ineligible until an operator changes that."""
     now = to_datetime(context.now_ns)
     details = {"deadline_reached": "true"} if is_deadline_reached else None
     event = NodeEvent(
         message=DRAIN_COMPLETE_MESSAGE, subsystem=NodeEventSubsystem.DRAIN, details=details, timestamp=now
     )
-    last = replace(
+    last_metadata = replace(
         node.last_drain or DrainMetadata(), status=DrainStatus.COMPLETE, updated_at=now.replace(microsecond=0)
     )
-    done = add_node_event(replace(set_drain_strategy(node, None), last_drain=last), event)
+    done = add_node_event(replace(set_drain_strategy(node, None), last_drain=last_metadata), event)
     return build_node_decision("node-drain", snapshot, done, [], (), cause=Cause(CauseKind.TIMER, "drain"))
 
 
 def count_write_items(allocations: Iterable[Allocation], known_nodes: Mapping[str, None]) -> int:
-    """How much of a write these take: each a change, and each node that is new to it a condition."""
-    those = list(allocations)
-    return len(those) + len({each.node_id: None for each in those if each.node_id not in known_nodes})
+    """Return how much of a write's limit these allocations take: one change each, and one condition for each new node."""
+    allocations = list(allocations)
+    return len(allocations) + len(
+        {allocation.node_id: None for allocation in allocations if allocation.node_id not in known_nodes}
+    )

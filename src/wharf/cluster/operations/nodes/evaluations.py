@@ -1,4 +1,4 @@
-"""."""
+"""Evaluate the jobs that a node's change affects: on request, and those that did not fit in the node's own write."""
 
 from collections.abc import Collection
 from itertools import islice
@@ -20,7 +20,7 @@ from wharf.contract.model.nodes.node import Node, NodeStatus
 
 
 class NodeEvaluationResult(msgspec.Struct, frozen=True):
-    """`jobs`: those that this write looks at; `is_all`: no other is left."""
+    """The evaluations created and the keys of their jobs. `is_complete`: no affected job remains."""
 
     index: int
     eval_ids: tuple[str, ...] = ()
@@ -37,13 +37,13 @@ def evaluate_node(
     max_evaluations: int,
     cause: str = "",
 ) -> Decision[NodeEvaluationResult]:
-    """Have every job looked at that has work on the node or could have, but for those that are `done` already."""
+    """Create evaluations of all jobs affected by the node, except `evaluated_jobs`, as many as one write takes."""
     node = get_node(snapshot, node_id)
-    left = (job for job in find_affected_jobs(snapshot, node) if (job.namespace, job.id) not in evaluated_jobs)
-    jobs = list(islice(left, max_evaluations))
+    remaining = (job for job in find_affected_jobs(snapshot, node) if (job.namespace, job.id) not in evaluated_jobs)
+    jobs = list(islice(remaining, max_evaluations))
     if not jobs:
         return Decision(None, lambda _index: NodeEvaluationResult(0))
-    is_all = next(left, None) is None
+    is_complete = next(remaining, None) is None
     evaluations = [make_evaluation(job, context, EvaluationTrigger.NODE_UPDATE, node=node) for job in jobs]
     write = Write(
         "node-evaluated",
@@ -53,20 +53,22 @@ def evaluate_node(
     )
     ids = tuple(evaluation.id for evaluation in evaluations)
     keys = tuple((job.namespace, job.id) for job in jobs)
-    return Decision(write, lambda index: NodeEvaluationResult(index, ids, keys, is_all))
+    return Decision(write, lambda index: NodeEvaluationResult(index, ids, keys, is_complete))
 
 
 def evaluate_remaining_jobs(
     snapshot: Replica, node_id: str, context: DecisionContext, *, max_evaluations: int
 ) -> Decision[NodeWriteResult] | None:
-    """Evaluations of the node's jobs that did not fit in the node's own write, and its services when it is down or gone;
-    None when all are looked at."""
+    """Evaluate affected jobs that did not fit in the node's own write; then delete the services of a lost node.
+
+    Return None if nothing remains to be done.
+    """
     node = snapshot.get(NODES, node_id)
-    if node is None:  # Purged, with so much work on it that it did not fit in one write.
-        overlooked = (job for job in find_jobs_on_node(snapshot, node_id) if not _has_open_evaluation(snapshot, job))
+    if node is None:  # The node was purged, and its jobs did not all fit in the write of the purge.
+        unevaluated = (job for job in find_jobs_on_node(snapshot, node_id) if not _has_open_evaluation(snapshot, job))
     else:
-        overlooked = (job for job in find_affected_jobs(snapshot, node) if _is_overlooked(snapshot, job, node))
-    jobs = list(islice(overlooked, max_evaluations))
+        unevaluated = (job for job in find_affected_jobs(snapshot, node) if _needs_evaluation(snapshot, job, node))
+    jobs = list(islice(unevaluated, max_evaluations))
     if not jobs:
         is_gone = node is None or node.status is NodeStatus.DOWN
         write = services.delete_node_services(snapshot, node_id, max_services=max_evaluations) if is_gone else None
@@ -81,26 +83,27 @@ def evaluate_remaining_jobs(
     return Decision(write, NodeWriteResult)
 
 
-def _is_overlooked(snapshot: Replica, job: Job, node: Node) -> bool:
-    """Whether the node's status asks something of the job that no open evaluation will find."""
+def _needs_evaluation(snapshot: Replica, job: Job, node: Node) -> bool:
+    """Return whether the node's status affects the job and no open evaluation will handle it."""
     if node.status is NodeStatus.READY and job.type != JobType.SYSTEM:
         return False
     if _has_open_evaluation(snapshot, job):
         return False
     key = (job.namespace, job.id)
-    here = [
+    allocations = [
         each for each in snapshot.list_by_index(ALLOCATIONS_ON_NODE, node.id) if (each.namespace, each.job_id) == key
     ]
     if node.status is NodeStatus.DOWN:
-        return any(not allocation.is_client_terminal for allocation in here)
+        return any(not allocation.is_client_terminal for allocation in allocations)
     if node.status is NodeStatus.DISCONNECTED:
-        known = (ClientStatus.PENDING, ClientStatus.RUNNING)
-        return any(each.client_status in known and not each.is_server_terminal for each in here)
-    is_missing = all(allocation.is_terminal for allocation in here)
+        live_statuses = (ClientStatus.PENDING, ClientStatus.RUNNING)
+        return any(each.client_status in live_statuses and not each.is_server_terminal for each in allocations)
+    is_missing = all(allocation.is_terminal for allocation in allocations)
     return node.is_ready_for_placements and job.type == JobType.SYSTEM and is_missing
 
 
 def _has_open_evaluation(snapshot: Replica, job: Job) -> bool:
+    """Return whether an evaluation of the job is not terminal."""
     return any(
         not each.status.is_terminal for each in snapshot.list_by_index(EVALUATIONS_OF_JOB, job.namespace, job.id)
     )

@@ -1,6 +1,6 @@
-"""Which nodes may join while access control is on: those that show an introduction, and those that are known.
+"""Which nodes may join while access control is on: nodes with an introduction token, and nodes that are registered.
 
-Once a node is registered it is known by its own secret, and needs no introduction again (architecture 9).
+A registered node identifies itself by its secret and needs no introduction token again (architecture 9).
 """
 
 from typing import Final
@@ -16,39 +16,43 @@ from wharf.contract.model.times import MINUTE, SECOND, format_duration
 
 DEFAULT_INTRODUCTION_TTL_NS: Final = 5 * MINUTE
 MAX_INTRODUCTION_TTL_NS: Final = 30 * MINUTE
+"""Limits how long a leaked token can admit nodes."""
 
 
 class Introduction(msgspec.Struct, frozen=True):
-    """Whom it lets in: any node of the pool, or the one of this name. Without a pool: of any."""
+    """Which nodes an introduction token admits.
+
+    Only nodes of `node_pool`, or of any pool if it is empty; only the node called `node_name`, if it is set.
+    """
 
     node_name: str = ""
     node_pool: str = DEFAULT_NODE_POOL
 
 
 def resolve_introduction_ttl(ttl_ns: int) -> int:
-    """How long an introduction holds for which so much was asked; 0: as usual."""
+    """Return the lifetime of an introduction token in nanoseconds; 0 selects the default. Raises outside the limits."""
     if not ttl_ns:
         return DEFAULT_INTRODUCTION_TTL_NS
     if not SECOND <= ttl_ns <= MAX_INTRODUCTION_TTL_NS:
         raise invalid_request(
-            f"an introduction holds for {format_duration(SECOND)} to {format_duration(MAX_INTRODUCTION_TTL_NS)}; "
-            f"asked for {format_duration(ttl_ns)}"
+            f"an introduction token is valid for {format_duration(SECOND)} to {format_duration(MAX_INTRODUCTION_TTL_NS)}; "
+            f"{format_duration(ttl_ns)} requested"
         )
     return ttl_ns
 
 
 def check_node_admission(snapshot: Replica, node: Node, introduction: Introduction | None) -> None:
-    """Raises unless the node is known by the secret that it shows, or is introduced."""
-    known = snapshot.get(NODES, node.id)
-    if known is not None:
-        if known.secret_digest and known.secret_digest == node.secret_digest:
+    """Raise unless the node shows the secret that it registered with, or is new and has a matching introduction."""
+    stored = snapshot.get(NODES, node.id)
+    if stored is not None:
+        if stored.secret_digest and stored.secret_digest == node.secret_digest:
             return
         raise Refusal(RefusalCode.FORBIDDEN, "node secret ID does not match")
     if introduction is None:
         raise Refusal(
             RefusalCode.FORBIDDEN,
             "Permission denied: a new node needs an introduction token; make one with `wharf node intro create` "
-            "(/v1/acl/identity/client-introduction-token) and give it as client.intro_token",
+            "(/v1/acl/identity/client-introduction-token) and set it as client.intro_token",
         )
     if introduction.node_pool and introduction.node_pool != (node.node_pool or DEFAULT_NODE_POOL):
         raise Refusal(

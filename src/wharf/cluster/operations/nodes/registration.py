@@ -1,4 +1,4 @@
-"""."""
+"""Register and purge nodes."""
 
 from itertools import islice
 from typing import Any, Final
@@ -45,31 +45,34 @@ SERVER_OWNED_FIELDS: Final = (
     "create_index",
     "modify_index",
 )
-"""What a node cannot say of itself."""
+"""Fields that a node cannot set itself."""
 
 
 FEASIBILITY_FIELDS: Final = ("name", "datacenter", "node_class", "attributes", "meta", "host_volumes", "node_resources")
-"""What jobs may ask for: a change of it has the node's jobs looked at again (scheduling.md 9.2)."""
+"""Fields that jobs can require. If one changes, the jobs of the node are evaluated again (scheduling.md 9.2)."""
 
 
 def register_node(
     snapshot: Replica, reported: Node, context: DecisionContext, *, max_evaluations: int
 ) -> Decision[NodeWriteResult]:
-    """A node says what it is, with events of its own. What servers know of it (drain, eligibility) it cannot change.
+    """Store what a node reports about itself, with its events. Fields that servers own are not changed.
 
-    Where a life of its agent begins it asks, by a `reports_from` above 0, from where on it is to number its reports.
+    If the node's agent has restarted, it sends a `reports_from` above 0 and gets the number of its next report in
+    return.
     """
     if not reported.id or not reported.secret_digest:
-        raise invalid_request("a node registers with an ID and a secret")
+        raise invalid_request("cannot register the node: it must send an ID and a secret")
     check_node_pool_name(reported.node_pool)
     stored = snapshot.get(NODES, reported.id)
     if stored is not None and stored.secret_digest != reported.secret_digest:
         raise Refusal(RefusalCode.FORBIDDEN, f"node {reported.id} is registered with another secret")
-    known = stored if stored is not None else Node(id=reported.id, create_index=WRITE_INDEX)
-    kept: dict[str, Any] = {name: getattr(known, name) for name in SERVER_OWNED_FIELDS}
-    node = add_new_node_events(replace(reported, **kept, computed_class=compute_node_class(reported)), reported.events)
+    previous = stored if stored is not None else Node(id=reported.id, create_index=WRITE_INDEX)
+    server_fields: dict[str, Any] = {name: getattr(previous, name) for name in SERVER_OWNED_FIELDS}
+    node = add_new_node_events(
+        replace(reported, **server_fields, computed_class=compute_node_class(reported)), reported.events
+    )
     if reported.reports_from:
-        node = replace(node, reports_from=reports.compute_first_report_number(snapshot, known))
+        node = replace(node, reports_from=reports.compute_first_report_number(snapshot, previous))
     if stored is None:
         has_pool = snapshot.get(NODE_POOLS, node.node_pool) is not None
         message = "Node registered" if has_pool else "Node registered but waiting for node pool to be created"
@@ -78,28 +81,28 @@ def register_node(
     node = update_contact_status(snapshot, node, context, message_when_down="Node re-registered")
     if node == stored:
         return build_empty_decision(node)
-    is_looked_at = node.status is not stored.status or _fingerprint(node) != _fingerprint(stored)
-    # Volumes beyond these are taken over when the node registers again; jobs beyond theirs by `look_at_the_rest`.
-    volumes, rests_on = host_volumes.build_volume_changes(
+    needs_evaluation = node.status is not stored.status or _make_feasibility_key(node) != _make_feasibility_key(stored)
+    # Volumes beyond this limit are updated when the node registers again; `evaluate_remaining_jobs` handles further jobs.
+    volumes, volume_conditions = host_volumes.build_volume_changes(
         snapshot, node, context, max_volumes=max(1, max_evaluations // 2)
     )
-    most = max(1, max_evaluations - len(volumes))
-    evaluations = make_node_evaluations(snapshot, node, context, most) if is_looked_at else []
-    return build_node_decision("node-registered", snapshot, node, evaluations, volumes, rests_on)
+    evaluation_limit = max(1, max_evaluations - len(volumes))
+    evaluations = make_node_evaluations(snapshot, node, context, evaluation_limit) if needs_evaluation else []
+    return build_node_decision("node-registered", snapshot, node, evaluations, volumes, volume_conditions)
 
 
 def check_node_pool_name(name: str) -> None:
-    """Raises where no node may be in a pool of this name."""
+    """Raise if no node may be in a pool of this name."""
     if name == ALL_NODE_POOL:
         raise invalid_request(
-            f'node is not allowed to register in node pool "{ALL_NODE_POOL}": every node is in it anyway'
+            f'node is not allowed to register in node pool "{ALL_NODE_POOL}": that pool contains every node'
         )
     if not is_valid_node_pool_name(name):
         raise invalid_request(f'invalid node pool name "{name}". Must match regex {NODE_POOL_NAME_REGEX}')
 
 
-def _fingerprint(node: Node) -> tuple[object, ...]:
-    """What jobs may ask for, without the times at which drivers were looked at."""
+def _make_feasibility_key(node: Node) -> tuple[object, ...]:
+    """Return everything that jobs can require of the node, without the times of driver checks."""
     drivers = {name: replace(info, update_time=None) for name, info in (node.drivers or {}).items()}
     return (drivers, *(getattr(node, name) for name in FEASIBILITY_FIELDS))
 
@@ -107,8 +110,9 @@ def _fingerprint(node: Node) -> tuple[object, ...]:
 def purge_node(
     snapshot: Replica, node_id: str, context: DecisionContext, *, max_evaluations: int, cause: str = ""
 ) -> Decision[NodeWriteResult]:
-    """Forget the node. What ran there is lost: its jobs are looked at, as many as fit here, the others by
-    `look_at_the_rest`, which sees them by their work on a node that is none.
+    """Delete the node. Its allocations become lost: their jobs are evaluated, as many as fit in the write.
+
+    `evaluate_remaining_jobs` evaluates the others. It finds them by their allocations on a node that does not exist.
     """
     node = get_node(snapshot, node_id)
     jobs = islice(find_jobs_on_node(snapshot, node_id), max_evaluations)

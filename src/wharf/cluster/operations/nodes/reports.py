@@ -1,7 +1,7 @@
-"""What servers take over of what nodes say of their allocations.
+"""Apply what nodes report about their allocations.
 
-A report is older or newer than another one of its node by its number (ADR 64): one that is older than what is known is
-refused, and what was taken once changes nothing. What a node does not own, or what is over, it cannot change.
+Reports of a node are numbered (ADR 64). An outdated report is refused, and a repeated one changes nothing. A node
+cannot change allocations of other nodes.
 """
 
 from collections.abc import Collection, Sequence
@@ -46,11 +46,11 @@ from wharf.contract.model.times import to_datetime
 
 SECOND_NS: Final = 1_000_000_000
 REPORT_NUMBERS_PER_INDEX: Final = 65_536
-"""Each report that changes something moves the log's index on, and most do: none comes as far as the next beginning."""
+"""Distance between first report numbers of successive log indexes, so that two ranges never overlap."""
 
 
 class AllocationReport(msgspec.Struct, frozen=True):
-    """What a node says of one allocation."""
+    """What a node reports about one allocation."""
 
     id: str
     client_status: ClientStatus
@@ -59,17 +59,17 @@ class AllocationReport(msgspec.Struct, frozen=True):
     deployment_status: AllocDeploymentStatus | None = None
     network_status: NetworkStatus | None = None
     services: tuple[ServiceRegistration, ...] | None = None
-    """Those of it that run now; None: nothing is said of them."""
+    """The services that run now; None: the report does not cover services."""
     log_tails: bytes = b""
 
 
 def compute_first_report_number(snapshot: Replica, node: Node) -> int:
-    """From where on the node is to number its reports: higher than every number that it ever used.
+    """Return the number from which the node must number its reports: higher than any number it ever used.
 
-    Where an older copy of the log was put back and nobody saw it, indexes may repeat: so what is written down counts too.
+    Stored numbers count too, because indexes can repeat after an older copy of the log was restored unnoticed.
     """
-    known = [each.report_number for each in snapshot.list_by_index_sorted(ALLOCATIONS_ON_NODE, node.id)]
-    return max((snapshot.index + 1) * REPORT_NUMBERS_PER_INDEX, node.reports_from + 1, max(known, default=0) + 1)
+    used_numbers = [each.report_number for each in snapshot.list_by_index_sorted(ALLOCATIONS_ON_NODE, node.id)]
+    return max((snapshot.index + 1) * REPORT_NUMBERS_PER_INDEX, node.reports_from + 1, max(used_numbers, default=0) + 1)
 
 
 def apply_reports(
@@ -82,84 +82,91 @@ def apply_reports(
     max_evaluations: int,
     report_number: int = 0,
 ) -> Decision[NodeWriteResult]:
-    """Take over what a node says of its allocations.
+    """Apply a node's report about its allocations and evaluate the affected jobs.
 
-    `is_whole`: with this report the node has told of every allocation that it knows. `number`: 0 where the node gives none.
+    `is_complete`: the node has now reported every allocation that it has. `report_number` is 0 if the node does not
+    number its reports.
     """
-    known = get_node(snapshot, node_id)
-    if known.status in (NodeStatus.DOWN, NodeStatus.DISCONNECTED):
-        raise invalid_request(f"node {node_id} is {known.status}; it must be heard of again before it reports")
-    if report_number and report_number < known.reports_from:
-        raise _outdated(report_number, f"the node's reports count from {known.reports_from} on")
+    stored_node = get_node(snapshot, node_id)
+    if stored_node.status in (NodeStatus.DOWN, NodeStatus.DISCONNECTED):
+        raise invalid_request(f"node {node_id} is {stored_node.status}; it must send a heartbeat before it reports")
+    if report_number and report_number < stored_node.reports_from:
+        raise _make_outdated_error(report_number, f"the node's reports count from {stored_node.reports_from} on")
     changes: list[PutRecord | DeleteRecord] = []
     conditions: list[Condition] = []
-    ended: dict[tuple[str, str], EvaluationTrigger] = {}
-    refused: list[InvalidTransition] = []
-    occupies_again = False
-    for told in {told.id: told for told in reports}.values():
-        stored = snapshot.get(ALLOCATIONS, told.id)
+    triggers: dict[tuple[str, str], EvaluationTrigger] = {}
+    invalid_transitions: list[InvalidTransition] = []
+    is_occupying_again = False
+    for report in {report.id: report for report in reports}.values():
+        stored = snapshot.get(ALLOCATIONS, report.id)
         if stored is None or stored.node_id != node_id:
             continue
         if report_number and report_number < stored.report_number:
-            raise _outdated(report_number, f"allocation {stored.id} is known by number {stored.report_number}")
+            raise _make_outdated_error(report_number, f"allocation {stored.id} has report {stored.report_number}")
         if report_number and report_number == stored.report_number:
-            continue  # It was taken already.
+            continue  # This report was applied already.
         try:
-            new = _reported(stored, told, context)
-        except InvalidTransition as illegal:  # Late, or wrong. The others are true all the same.
-            refused.append(add_record_history(snapshot, illegal))
+            new = _apply_report(stored, report, context)
+        except InvalidTransition as transition:  # A late or wrong report of one allocation; the others still apply.
+            invalid_transitions.append(add_record_history(snapshot, transition))
             continue
-        services_changed, rests_on = services.build_service_changes(snapshot, new or stored, told.services)
+        services_changed, service_conditions = services.build_service_changes(snapshot, new or stored, report.services)
         changes += services_changed
-        conditions += rests_on
+        conditions += service_conditions
         if new is None and not (report_number and services_changed):
             continue
-        # Also where only services changed: what an older copy says of them is to be known as older.
+        # Also if only services changed: an older copy of the report must be recognized as outdated.
         new = replace(new or stored, report_number=report_number or stored.report_number)
         changes.append(ALLOCATIONS.build_put(new))
         conditions.append(snapshot.build_record_condition(ALLOCATIONS, stored))
-        occupies_again = occupies_again or (new.is_occupying and not stored.is_occupying)
-        if new.client_status is not stored.client_status and _leaves_a_gap(snapshot, new):
-            ended[new.namespace, new.job_id] = EvaluationTrigger.ALLOC_FAILURE
+        is_occupying_again = is_occupying_again or (new.is_occupying and not stored.is_occupying)
+        if new.client_status is not stored.client_status and _needs_replacement(snapshot, new):
+            triggers[new.namespace, new.job_id] = EvaluationTrigger.ALLOC_FAILURE
         elif new.is_client_terminal and new.desired_status is DesiredStatus.EVICT:
-            ended.setdefault((new.namespace, new.job_id), EvaluationTrigger.PREEMPTION)
-        elif stored.client_status is ClientStatus.UNKNOWN:  # Whoever took its place meanwhile is weighed against it.
-            ended.setdefault((new.namespace, new.job_id), EvaluationTrigger.RECONNECT)
+            triggers.setdefault((new.namespace, new.job_id), EvaluationTrigger.PREEMPTION)
+        elif stored.client_status is ClientStatus.UNKNOWN:  # The scheduler chooses between it and its replacement.
+            triggers.setdefault((new.namespace, new.job_id), EvaluationTrigger.RECONNECT)
     evaluations = [
         make_evaluation(job, context, trigger)
-        for key, trigger in ended.items()
+        for key, trigger in triggers.items()
         if (job := snapshot.get(JOBS, *key)) is not None and not job.stop
     ]
-    node = _having_told_all(snapshot, known, report_number, context) if is_complete else known
-    if occupies_again and node.status is known.status:
+    node = _complete_full_report(snapshot, stored_node, report_number, context) if is_complete else stored_node
+    if is_occupying_again and node.status is stored_node.status:
         changes.append(capacity_versions.write_node_version(node_id))
         conditions += capacity_versions.expect_both_versions(snapshot, node_id)
-    if node is not known:
-        of_node = (
-            make_node_evaluations(snapshot, node, context, max_evaluations) if node.status is not known.status else []
+    if node is not stored_node:
+        node_evaluations = (
+            make_node_evaluations(snapshot, node, context, max_evaluations)
+            if node.status is not stored_node.status
+            else []
         )
-        evaluations += [each for each in of_node if (each.namespace, each.job_id) not in ended]
-        written = build_node_decision("node-reported", snapshot, node, evaluations, changes, conditions)
-        return replace(written, invalid_transitions=tuple(refused))
+        evaluations += [each for each in node_evaluations if (each.namespace, each.job_id) not in triggers]
+        decision = build_node_decision("node-reported", snapshot, node, evaluations, changes, conditions)
+        return replace(decision, invalid_transitions=tuple(invalid_transitions))
     if not changes:
-        return replace(build_empty_decision(node), invalid_transitions=tuple(refused))
+        return replace(build_empty_decision(node), invalid_transitions=tuple(invalid_transitions))
     changes += [EVALUATIONS.build_put(evaluation) for evaluation in evaluations]
     must_report = is_full_report_due(node)
     return Decision(
         Write("node-reported", Cause(CauseKind.NODE, node_id), changes, conditions),
         lambda index: NodeWriteResult(index, must_report=must_report),
-        tuple(refused),
+        tuple(invalid_transitions),
     )
 
 
-def _outdated(number: int, why: str) -> Refusal:
+def _make_outdated_error(number: int, reason: str) -> Refusal:
+    """Return the error for a report that is older than the stored state."""
     return invalid_request(
-        f"report {number} is older than what is known: {why}; register, and make it anew from where that tells"
+        f"report {number} is outdated: {reason}; register again and number the report as the reply says"
     )
 
 
-def _having_told_all(snapshot: Replica, node: Node, number: int, context: DecisionContext) -> Node:
-    """The node after a whole report; itself where nothing changes. What is numbered lower is older, of whatever it speaks."""
+def _complete_full_report(snapshot: Replica, node: Node, number: int, context: DecisionContext) -> Node:
+    """Return the node after a full report, or the same object if nothing changes.
+
+    Reports with lower numbers are outdated from now on, whichever allocation they are about.
+    """
     if number > node.reports_from:
         node = replace(node, reports_from=number)
     if node.status is NodeStatus.INITIALIZING and snapshot.get(NODE_POOLS, node.node_pool) is not None:
@@ -173,10 +180,10 @@ def _having_told_all(snapshot: Replica, node: Node, number: int, context: Decisi
     return node
 
 
-def _leaves_a_gap(snapshot: Replica, reported: Allocation) -> bool:
-    """Whether what was reported asks for another in its place: it failed, or it ended although it shall go on for ever.
+def _needs_replacement(snapshot: Replica, reported: Allocation) -> bool:
+    """Return whether the allocation failed, or completed although it should run without end.
 
-    The latter is heard after a log was restored that does not know yet that the allocation was stopped.
+    The latter happens after an older log was restored in which the allocation was not stopped yet.
     """
     if reported.client_status is ClientStatus.FAILED:
         return True
@@ -187,9 +194,9 @@ def _leaves_a_gap(snapshot: Replica, reported: Allocation) -> bool:
 
 
 def build_omitted_reports(snapshot: Replica, node_id: str, reported_ids: Collection[str]) -> list[AllocationReport]:
-    """What a node's whole report leaves out of that which was given up as lost: it surely runs no more.
+    """Return reports that complete the lost allocations that are missing from a node's full report.
 
-    Said outright, it is over for good: a report that was under way since before cannot bring it back.
+    They no longer run. Marking them complete ensures that a delayed report cannot revive them.
     """
     return [
         AllocationReport(id=allocation.id, client_status=ClientStatus.COMPLETE)
@@ -198,35 +205,37 @@ def build_omitted_reports(snapshot: Replica, node_id: str, reported_ids: Collect
     ]
 
 
-def _reported(stored: Allocation, told: AllocationReport, context: DecisionContext) -> Allocation | None:
-    """The allocation as reported, or None where that is nothing new. Raises InvalidTransition."""
+def _apply_report(stored: Allocation, report: AllocationReport, context: DecisionContext) -> Allocation | None:
+    """Return the allocation as reported, or None if nothing changed. Raises `InvalidTransition`."""
     new = replace(
         stored,
-        client_status=advance_state(ALLOCATION_STATES, stored.client_status, told.client_status, record_id=stored.id),
-        client_description=told.client_description or stored.client_description,
-        task_states=told.task_states if told.task_states is not None else stored.task_states,
-        network_status=told.network_status or stored.network_status,
-        deployment_status=_health_as_told(stored, told, context),
-        log_tails=_tails_as_told(stored, told),
+        client_status=advance_state(ALLOCATION_STATES, stored.client_status, report.client_status, record_id=stored.id),
+        client_description=report.client_description or stored.client_description,
+        task_states=report.task_states if report.task_states is not None else stored.task_states,
+        network_status=report.network_status or stored.network_status,
+        deployment_status=_merge_health(stored, report, context),
+        log_tails=_choose_log_tails(stored, report),
     )
     if new == stored:
         return None
     return replace(new, modify_time=context.now_ns)
 
 
-def _tails_as_told(stored: Allocation, told: AllocationReport) -> bytes:
-    """What was kept stays, when a node says no more of it: its files may be gone."""
-    is_fit = told.client_status.is_terminal and len(told.log_tails) <= MAX_PACKED_BYTES
-    return told.log_tails if told.log_tails and is_fit else stored.log_tails
+def _choose_log_tails(stored: Allocation, report: AllocationReport) -> bytes:
+    """Return the reported ends of the logs; the stored ones if the report has none, is too large or not final."""
+    is_storable = report.client_status.is_terminal and len(report.log_tails) <= MAX_PACKED_BYTES
+    return report.log_tails if report.log_tails and is_storable else stored.log_tails
 
 
-def _health_as_told(
-    stored: Allocation, told: AllocationReport, context: DecisionContext
+def _merge_health(
+    stored: Allocation, report: AllocationReport, context: DecisionContext
 ) -> AllocDeploymentStatus | None:
-    """Whether it is healthy, its node decides; whether it is a canary, it does not. What is in no deployment is judged
-    too: a drain waits for what took the place of what it moved."""
-    stands, given = stored.deployment_status or AllocDeploymentStatus(), told.deployment_status
-    if given is None or given.healthy is None or given.healthy is stands.healthy:
+    """Return the deployment status with the reported health. A node does not decide whether it is a canary.
+
+    Health counts without a deployment too: a drain waits until replacements are healthy.
+    """
+    current, reported_health = stored.deployment_status or AllocDeploymentStatus(), report.deployment_status
+    if reported_health is None or reported_health.healthy is None or reported_health.healthy is current.healthy:
         return stored.deployment_status
-    timestamp = given.timestamp or to_datetime(context.now_ns)
-    return replace(stands, healthy=given.healthy, timestamp=timestamp, modify_index=WRITE_INDEX)
+    timestamp = reported_health.timestamp or to_datetime(context.now_ns)
+    return replace(current, healthy=reported_health.healthy, timestamp=timestamp, modify_index=WRITE_INDEX)

@@ -1,7 +1,7 @@
-"""What happens to nodes: they register, change their status, go. What they report on their allocations is in `reports`.
+"""Status and eligibility of nodes: contact, missed heartbeats and operator requests.
 
-A node's write carries evaluations of its jobs, as many as fit. The others follow: `look_at_the_rest` tells, from the
-state alone, which job has not been looked at yet, so nothing need be remembered between the two.
+A write includes evaluations of the node's jobs, as many as fit. `evaluate_remaining_jobs` derives the others from
+the state, so nothing is remembered between the writes. Reports about allocations are in `reports`.
 """
 
 from typing import Final
@@ -34,7 +34,7 @@ SECOND_NS: Final = 1_000_000_000
 def mark_node_reachable(
     snapshot: Replica, node_id: str, context: DecisionContext, *, max_evaluations: int
 ) -> Decision[NodeWriteResult]:
-    """A heartbeat of a node that is not ready: it is there, for the first time or again."""
+    """Update the status of a node that is not ready and sent a heartbeat."""
     stored = get_node(snapshot, node_id)
     node = update_contact_status(snapshot, stored, context, message_when_down="Node reregistered by heartbeat")
     if node is stored:
@@ -44,7 +44,7 @@ def mark_node_reachable(
 
 
 def restart_report_numbers(snapshot: Replica, node_id: str) -> Decision[NodeWriteResult]:
-    """What the node has said until now is old, whatever is known of it here. Of one that gives no numbers nothing is."""
+    """Treat all reports that the node has sent so far as outdated. Nodes without report numbers are unchanged."""
     stored = get_node(snapshot, node_id)
     if not stored.reports_from:
         return build_empty_decision(stored)
@@ -53,30 +53,30 @@ def restart_report_numbers(snapshot: Replica, node_id: str) -> Decision[NodeWrit
 
 
 def update_contact_status(snapshot: Replica, node: Node, context: DecisionContext, *, message_when_down: str) -> Node:
-    """The node with the status that it has when it is heard of; itself where that is the same."""
-    status = _status_on_contact(snapshot, node)
+    """Return the node with its status after contact, or the same object if the status does not change."""
+    status = _compute_contact_status(snapshot, node)
     if status is node.status:
         return node
     was_down = node.status is NodeStatus.DOWN
-    was_away = was_down or node.status is NodeStatus.DISCONNECTED
+    was_lost = was_down or node.status is NodeStatus.DISCONNECTED
     node = replace(
         node,
         status=advance_state(NODE_STATES, node.status, status, record_id=node.id),
         status_updated_at=context.now_ns // SECOND_NS,
         last_missed_heartbeat_index=0 if status is NodeStatus.READY else node.last_missed_heartbeat_index,
-        # What it said before it was given up is older than that.
+        # Reports sent before the node was considered lost are outdated.
         reports_from=reports.compute_first_report_number(snapshot, node)
-        if node.reports_from and was_away
+        if node.reports_from and was_lost
         else node.reports_from,
     )
     return add_node_message(node, message_when_down, context) if was_down else node
 
 
-def _status_on_contact(snapshot: Replica, node: Node) -> NodeStatus:
-    """What a node is that is heard of.
+def _compute_contact_status(snapshot: Replica, node: Node) -> NodeStatus:
+    """Return the status of a node after contact.
 
-    One that was out of contact is held at `initializing` until it has told what became of its allocations: until then
-    nobody knows what still runs there, and nothing new is put beside it (scheduling.md 9.2).
+    A node that was disconnected stays `initializing` until it has reported its allocations: until then the servers
+    do not know what runs there, and nothing is placed on it (scheduling.md 9.2).
     """
     if node.status is NodeStatus.READY:
         return NodeStatus.READY
@@ -84,39 +84,40 @@ def _status_on_contact(snapshot: Replica, node: Node) -> NodeStatus:
         return NodeStatus.INITIALIZING
     if not node.last_missed_heartbeat_index or node.last_alloc_update_index > node.last_missed_heartbeat_index:
         return NodeStatus.READY
-    may_run = any(
+    may_have_running = any(
         allocation.client_status not in (ClientStatus.COMPLETE, ClientStatus.FAILED)
         for allocation in snapshot.list_by_index(ALLOCATIONS_ON_NODE, node.id)
     )
-    return NodeStatus.INITIALIZING if may_run else NodeStatus.READY
+    return NodeStatus.INITIALIZING if may_have_running else NodeStatus.READY
 
 
 def mark_heartbeat_missed(
     snapshot: Replica, node_id: str, context: DecisionContext, *, max_evaluations: int
 ) -> Decision[NodeWriteResult]:
-    """The node's time is over: it is down, what it ran is lost, and every job of it is looked at again. Where something
-    there may go on without contact for a while, it is out of contact only, until that while is over too.
+    """Mark the node as down and evaluate its jobs.
+
+    If an allocation tolerates a disconnect, the node is only marked as disconnected, until that time is over too.
     """
     stored = snapshot.get(NODES, node_id)
     if stored is None or stored.status is NodeStatus.DOWN:
         return Decision(None, NodeWriteResult)
     status = NodeStatus.DOWN
-    if stored.status is not NodeStatus.INITIALIZING and _is_waited_for(snapshot, node_id, context):
+    if stored.status is not NodeStatus.INITIALIZING and _tolerates_disconnect(snapshot, node_id, context):
         status = NodeStatus.DISCONNECTED
-    is_moved = status is not stored.status
+    has_changed = status is not stored.status
     node = replace(
         stored,
         status=advance_state(NODE_STATES, stored.status, status, record_id=stored.id),
-        status_updated_at=context.now_ns // SECOND_NS if is_moved else stored.status_updated_at,
+        status_updated_at=context.now_ns // SECOND_NS if has_changed else stored.status_updated_at,
         last_missed_heartbeat_index=WRITE_INDEX,
     )
     node = add_node_message(node, "Node heartbeat missed", context)
-    evaluations = make_node_evaluations(snapshot, node, context, max_evaluations) if is_moved else []
+    evaluations = make_node_evaluations(snapshot, node, context, max_evaluations) if has_changed else []
     return build_node_decision("node-updated", snapshot, node, evaluations, ())
 
 
-def _is_waited_for(snapshot: Replica, node_id: str, context: DecisionContext) -> bool:
-    """Whether something on the node may run without contact, and not for too long yet."""
+def _tolerates_disconnect(snapshot: Replica, node_id: str, context: DecisionContext) -> bool:
+    """Return whether an allocation on the node may still run without contact."""
     for allocation in snapshot.list_by_index(ALLOCATIONS_ON_NODE, node_id):
         if allocation.is_server_terminal or allocation.is_client_terminal:
             continue
@@ -132,15 +133,15 @@ def _is_waited_for(snapshot: Replica, node_id: str, context: DecisionContext) ->
 def set_node_eligibility(
     snapshot: Replica, node_id: str, is_eligible: bool, context: DecisionContext, *, max_evaluations: int
 ) -> Decision[NodeWriteResult]:
-    """Whether the node gets new work."""
+    """Set whether the scheduler may place allocations on the node. Raises if the node is draining."""
     node = get_node(snapshot, node_id)
-    wanted = SchedulingEligibility.ELIGIBLE if is_eligible else SchedulingEligibility.INELIGIBLE
-    if node.scheduling_eligibility is wanted:
+    eligibility = SchedulingEligibility.ELIGIBLE if is_eligible else SchedulingEligibility.INELIGIBLE
+    if node.scheduling_eligibility is eligibility:
         return Decision(None, lambda _index: NodeWriteResult(0))
     if is_eligible and node.drain_strategy is not None:
         raise invalid_request("can not set node's scheduling eligibility to eligible while it is draining")
-    word = "eligible" if is_eligible else "ineligible"
-    node = replace(node, scheduling_eligibility=wanted)
-    node = add_node_message(node, f"Node marked as {word} for scheduling", context)
+    eligibility_text = "eligible" if is_eligible else "ineligible"
+    node = replace(node, scheduling_eligibility=eligibility)
+    node = add_node_message(node, f"Node marked as {eligibility_text} for scheduling", context)
     evaluations = make_node_evaluations(snapshot, node, context, max_evaluations) if is_eligible else []
     return build_node_decision("node-eligibility", snapshot, node, evaluations, ())

@@ -1,6 +1,6 @@
-"""What every write about a node has in common: its room, the evaluations of its jobs, its story of events.
+"""Building blocks of writes about nodes: the node's capacity version, evaluations of its jobs, and its event list.
 
-It only builds parts of decisions; what happens to a node, and when, is decided in `nodes` and `drains`.
+What happens to a node, and when, is decided in `registration`, `status` and `drains`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,12 +22,14 @@ from wharf.contract.model.refusal import not_found
 from wharf.contract.model.times import to_datetime
 
 CAPACITY_FIELDS: Final = ("status", "scheduling_eligibility", "drain_strategy", "node_resources", "reserved_resources")
-"""What decides how much can be put on a node: a change of it disturbs the plans that rest on the node."""
+"""Fields that decide how much fits on a node: plans based on the node conflict if one changes."""
 
 
 class NodeWriteResult(msgspec.Struct, frozen=True):
-    """`must_report`: the node gets nothing new until it has told of every allocation that it knows. `reports_from`: from
-    where on it numbers its reports."""
+    """The result of a node write. `must_report`: nothing is placed on the node until it sends a full report.
+
+    `reports_from`: the number of the node's next report.
+    """
 
     index: int
     eval_ids: tuple[str, ...] = ()
@@ -45,7 +47,10 @@ def build_node_decision(
     *,
     cause: Cause | None = None,
 ) -> Decision[NodeWriteResult]:
-    """Every write that touches what a node can take also moves its mark: plans that rest on the old one conflict."""
+    """Build the decision that stores the node and its evaluations.
+
+    If the node's capacity changes, its capacity version changes too, so that plans based on the old one conflict.
+    """
     changes: list[PutRecord | DeleteRecord] = [NODES.build_put(node), *extra_changes]
     conditions = [snapshot.build_key_condition(NODES, node.id), *conditions]
     stored = snapshot.get(NODES, node.id)
@@ -60,25 +65,27 @@ def build_node_decision(
 
 
 def build_empty_decision(node: Node) -> Decision[NodeWriteResult]:
-    """Nothing is to be written."""
+    """Build the decision for a node that does not change."""
     must_report, reports_from = is_full_report_due(node), node.reports_from
     return Decision(None, lambda index: NodeWriteResult(index, must_report=must_report, reports_from=reports_from))
 
 
 def is_full_report_due(node: Node) -> bool:
+    """Return whether the node must report all its allocations before it can become ready."""
     return node.status is NodeStatus.INITIALIZING and node.last_missed_heartbeat_index != 0
 
 
 def add_node_message(
     node: Node, message: str, context: DecisionContext, *, subsystem: NodeEventSubsystem = NodeEventSubsystem.CLUSTER
 ) -> Node:
+    """Return the node with an event added."""
     return add_node_event(node, NodeEvent(message=message, subsystem=subsystem, timestamp=to_datetime(context.now_ns)))
 
 
 def make_node_evaluations(
     snapshot: Replica, node: Node, context: DecisionContext, max_evaluations: int
 ) -> list[Evaluation]:
-    """One evaluation for each job that has live work on the node, and for each system job that could have."""
+    """Return evaluations of the jobs that the node affects, at most `max_evaluations`."""
     jobs: list[Job] = []
     for job in find_affected_jobs(snapshot, node):
         if len(jobs) == max_evaluations:
@@ -88,29 +95,30 @@ def make_node_evaluations(
 
 
 def find_affected_jobs(snapshot: Replica, node: Node) -> Iterator[Job]:
-    """Those with live work on the node, and the system jobs that could have."""
-    seen: dict[tuple[str, str], None] = {}
+    """Yield the jobs with live allocations on the node, then the system jobs that could run on it."""
+    seen_jobs: dict[tuple[str, str], None] = {}
     for job in find_jobs_on_node(snapshot, node.id):
-        seen[job.namespace, job.id] = None
+        seen_jobs[job.namespace, job.id] = None
         yield job
     for job in snapshot.list_by_index_sorted(JOBS_OF_TYPE, JobType.SYSTEM):
-        if not job.stop and (job.namespace, job.id) not in seen and is_in_pool_and_datacenter(job, node):
+        if not job.stop and (job.namespace, job.id) not in seen_jobs and is_in_pool_and_datacenter(job, node):
             yield job
 
 
 def find_jobs_on_node(snapshot: Replica, node_id: str) -> Iterator[Job]:
-    """Those with live work on the node, whether the node is there or not."""
-    seen: dict[tuple[str, str], None] = {}
+    """Yield the jobs with live allocations on the node, even if the node no longer exists."""
+    seen_jobs: dict[tuple[str, str], None] = {}
     for allocation in snapshot.list_by_index(ALLOCATIONS_ON_NODE, node_id):
         key = (allocation.namespace, allocation.job_id)
-        if not allocation.is_client_terminal and key not in seen:
-            seen[key] = None
+        if not allocation.is_client_terminal and key not in seen_jobs:
+            seen_jobs[key] = None
             job = snapshot.get(JOBS, *key)
             if job is not None:
                 yield job
 
 
 def get_node(snapshot: Replica, node_id: str) -> Node:
+    """Return the node. Raises not-found if it does not exist."""
     node = snapshot.get(NODES, node_id)
     if node is None:
         raise not_found("node not found")

@@ -1,1 +1,1 @@
-"""."""
+"""Operations for operators: garbage collection and cluster configuration."""

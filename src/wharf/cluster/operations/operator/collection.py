@@ -1,7 +1,8 @@
-"""What is over and old enough to go: evaluations with their allocations, jobs, deployments, tokens, nodes.
+"""Garbage collection: delete records that ended long enough ago, such as evaluations with their allocations, jobs and
+nodes.
 
-Each call gives the next write that takes something away, or says that nothing is left. Every write stands alone, so a
-collection that is broken off has done no harm, and the next one goes on where it ended (scheduling.md 1.6).
+Each call returns the next write, or nothing if none is left. Writes are independent, so an interrupted collection
+continues with the next call (scheduling.md 1.6).
 """
 
 import enum
@@ -46,13 +47,13 @@ from wharf.contract.model.times import to_datetime
 
 SECOND_NS: Final = 1_000_000_000
 MAX_EARLY_ALLOCATIONS: Final = 1_000
-"""Allocations of one job that are prepared at once: no log takes more in one write."""
+"""Allocations of one job that are prepared at a time: no log takes more changes in one write."""
 
 BATCH_SCHEDULER_TYPES: Final = (SchedulerType.BATCH, SchedulerType.SYSBATCH)
 
 
 class CollectionKind(enum.StrEnum):
-    """What is collected, in the order in which one makes room for the next."""
+    """What is collected, in collection order: records that others refer to come last."""
 
     EVALUATIONS = "evaluations"
     BATCH_EVALUATIONS = "batch-evaluations"
@@ -64,18 +65,18 @@ class CollectionKind(enum.StrEnum):
 
 
 class CollectionResult(msgspec.Struct, frozen=True):
-    """`taken` records went; none: nothing of this kind is left to take."""
+    """How many records were deleted; 0: nothing of this kind is left to collect."""
 
     index: int
     deleted_count: int
 
 
 class _Bundle(msgspec.Struct, frozen=True):
-    """What goes together. Where that is more than a write takes, `ahead` may go before the rest, piece by piece."""
+    """Records that are deleted together. If they exceed one write, `parts` may be deleted one by one before the rest."""
 
-    drops: tuple[DeleteRecord, ...]
+    deletions: tuple[DeleteRecord, ...]
     conditions: tuple[Condition, ...]
-    ahead: "tuple[_Bundle, ...]" = ()
+    parts: "tuple[_Bundle, ...]" = ()
 
 
 _Bundles: TypeAlias = Iterator[_Bundle]
@@ -90,89 +91,105 @@ def collect_garbage(
     max_changes: int,
     cause: Cause | None = None,
 ) -> Decision[CollectionResult]:
-    """The next write that takes away what is over for longer than this. What fits no write stays."""
+    """Return the next write that deletes records that ended more than `retention_ns` ago.
+
+    A bundle that does not fit in any write and has no parts stays.
+    """
     before_ns = context.now_ns - retention_ns
-    drops: list[DeleteRecord] = []
+    deletions: list[DeleteRecord] = []
     conditions: dict[tuple[str, str], Condition] = {}
     for bundle in _fit_bundles(BUNDLE_FINDERS[kind](snapshot, before_ns), max_changes):
-        if len(drops) + len(bundle.drops) > max_changes or len(conditions) + len(bundle.conditions) > max_changes:
+        if (
+            len(deletions) + len(bundle.deletions) > max_changes
+            or len(conditions) + len(bundle.conditions) > max_changes
+        ):
             break
-        drops += bundle.drops
+        deletions += bundle.deletions
         conditions |= {(condition.table, condition.key): condition for condition in bundle.conditions}
-    if not drops:
+    if not deletions:
         return Decision(None, lambda index: CollectionResult(index, 0))
     write = Write(
-        f"{kind.value}-collected", cause or Cause(CauseKind.TIMER, "collection"), drops, list(conditions.values())
+        f"{kind.value}-collected", cause or Cause(CauseKind.TIMER, "collection"), deletions, list(conditions.values())
     )
-    return Decision(write, lambda index: CollectionResult(index, len(drops)))
+    return Decision(write, lambda index: CollectionResult(index, len(deletions)))
 
 
 def _fit_bundles(bundles: _Bundles, max_changes: int) -> _Bundles:
-    """Bundles that fit in a write, in their order."""
+    """Yield the bundles that fit in a write, in order; the parts of those that do not fit."""
     for bundle in bundles:
-        if max(len(bundle.drops), len(bundle.conditions)) <= max_changes:
+        if max(len(bundle.deletions), len(bundle.conditions)) <= max_changes:
             yield bundle
         else:
-            yield from bundle.ahead
+            yield from bundle.parts
 
 
 # -- evaluations and their allocations -----------------------------------------------------------------------------
 
 
-def _evaluations(snapshot: Replica, before_ns: int) -> _Bundles:
-    return _of_types(snapshot, before_ns, (SchedulerType.SERVICE, SchedulerType.SYSTEM, SchedulerType.CORE))
+def _iter_service_evaluations(snapshot: Replica, before_ns: int) -> _Bundles:
+    """Yield evaluations of all schedulers except batch."""
+    return _iter_evaluations_of_types(
+        snapshot, before_ns, (SchedulerType.SERVICE, SchedulerType.SYSTEM, SchedulerType.CORE)
+    )
 
 
-def _batch_evaluations(snapshot: Replica, before_ns: int) -> _Bundles:
-    """Kept for longer: they tell what was done."""
-    return _of_types(snapshot, before_ns, BATCH_SCHEDULER_TYPES)
+def _iter_batch_evaluations(snapshot: Replica, before_ns: int) -> _Bundles:
+    """Yield evaluations of batch schedulers. They are retained longer, because they record completed work."""
+    return _iter_evaluations_of_types(snapshot, before_ns, BATCH_SCHEDULER_TYPES)
 
 
-def _of_types(snapshot: Replica, before_ns: int, types: Collection[SchedulerType]) -> _Bundles:
+def _iter_evaluations_of_types(snapshot: Replica, before_ns: int, types: Collection[SchedulerType]) -> _Bundles:
+    """Yield terminal evaluations of these schedulers with their allocations."""
     for evaluation in snapshot.iter_all(EVALUATIONS):
         if not evaluation.status.is_terminal or evaluation.modify_time > before_ns or evaluation.type not in types:
             continue
         job = snapshot.get(JOBS, evaluation.namespace, evaluation.job_id)
         allocations = snapshot.list_by_index_sorted(ALLOCATIONS_OF_EVALUATION, evaluation.id)
-        going = [
-            each for each in allocations if _is_collectable(each, job, before_ns) and not _is_claim(snapshot, each, job)
+        collectable = [
+            each
+            for each in allocations
+            if _is_collectable(each, job, before_ns) and not _holds_needed_data(snapshot, each, job)
         ]
-        if _is_kept_for_its_job(evaluation, job):
-            # Only what ran before the job was changed last; the evaluation stays, unless that is all of it.
-            assert job is not None, "only a job that is there keeps its evaluations"
-            going = [each for each in going if each.create_index < job.job_modify_index]
-            if not going:
+        if _is_needed_by_job(evaluation, job):
+            # Only allocations created before the last change of the job. The evaluation stays if others remain.
+            assert job is not None, "an evaluation is kept only for a job that exists"
+            collectable = [each for each in collectable if each.create_index < job.job_modify_index]
+            if not collectable:
                 continue
-        if len(going) == len(allocations):
-            yield _bundle(
-                (EVALUATIONS.build_delete(evaluation.id), *(ALLOCATIONS.build_delete(each.id) for each in going)),
+        if len(collectable) == len(allocations):
+            yield _make_bundle(
+                (EVALUATIONS.build_delete(evaluation.id), *(ALLOCATIONS.build_delete(each.id) for each in collectable)),
                 (
                     snapshot.build_record_condition(EVALUATIONS, evaluation),
-                    *(snapshot.build_record_condition(ALLOCATIONS, each) for each in going),
+                    *(snapshot.build_record_condition(ALLOCATIONS, each) for each in collectable),
                 ),
-                _one_by_one(snapshot, going),
+                _make_single_bundles(snapshot, collectable),
             )
-        elif _is_kept_for_its_job(evaluation, job):
-            yield from _one_by_one(snapshot, going)
+        elif _is_needed_by_job(evaluation, job):
+            yield from _make_single_bundles(snapshot, collectable)
 
 
-def _is_kept_for_its_job(evaluation: Evaluation, job: Job | None) -> bool:
-    """What a batch job has done already is told by its allocations: they stay until the job is over and stopped."""
+def _is_needed_by_job(evaluation: Evaluation, job: Job | None) -> bool:
+    """Return whether a batch job that is not stopped still needs this evaluation's allocations.
+
+    They record which of its allocations have completed.
+    """
     if evaluation.type not in BATCH_SCHEDULER_TYPES or job is None:
         return False
     return not (job.status is JobStatus.DEAD and job.stop)
 
 
-def _is_claim(snapshot: Replica, allocation: Allocation, job: Job | None) -> bool:
-    """Whether it tells where the data of a job that is wanted lies."""
+def _holds_needed_data(snapshot: Replica, allocation: Allocation, job: Job | None) -> bool:
+    """Return whether the allocation records where the data of a job that is not stopped is stored."""
     return job is not None and not job.stop and is_claim_holder(snapshot, allocation, job)
 
 
 def _is_collectable(allocation: Allocation, job: Job | None, before_ns: int) -> bool:
+    """Return whether the allocation ended, and neither the job nor its reschedule policy needs it."""
     if not allocation.is_terminal or allocation.modify_time > before_ns:
         return False
     if not allocation.is_client_terminal:
-        return False  # Wanted gone, and its node has not said yet that it is.
+        return False  # The node has not reported yet that the allocation ended.
     if job is None or job.stop or job.status is JobStatus.DEAD or allocation.desired_status is DesiredStatus.STOP:
         return True
     if allocation.client_status is not ClientStatus.FAILED or allocation.next_allocation:
@@ -185,17 +202,17 @@ def _is_collectable(allocation: Allocation, job: Job | None, before_ns: int) -> 
         return False
     tracker = allocation.reschedule_tracker
     events = (tracker.events if tracker is not None else None) or ()
-    # Its past failures still count against the next attempt.
+    # Recent failures still count against the attempts that the policy allows.
     return bool(events) and events[-1].reschedule_time + policy.interval <= before_ns
 
 
 # -- jobs ----------------------------------------------------------------------------------------------------------
 
 
-def _jobs(snapshot: Replica, before_ns: int) -> _Bundles:
-    """Jobs that are over, whole: with versions, evaluations and allocations."""
+def _iter_dead_jobs(snapshot: Replica, before_ns: int) -> _Bundles:
+    """Yield dead jobs with all their versions, evaluations and allocations."""
     for job in snapshot.iter_all(JOBS):
-        if job.status is not JobStatus.DEAD or job.submit_time > before_ns or not _ends_by_itself(job):
+        if job.status is not JobStatus.DEAD or job.submit_time > before_ns or not _is_finished(job):
             continue
         key = (job.namespace, job.id)
         versions = snapshot.list_by_index_sorted(VERSIONS_OF_JOB, *key)
@@ -209,11 +226,11 @@ def _jobs(snapshot: Replica, before_ns: int) -> _Bundles:
             continue
         if any(deployment.is_active for deployment in snapshot.list_by_index(DEPLOYMENTS_OF_JOB, *key)):
             continue
-        rests_on = (snapshot.build_record_condition(JOBS, job),)
+        job_conditions = (snapshot.build_record_condition(JOBS, job),)
         if len(allocations) > MAX_EARLY_ALLOCATIONS:
-            yield from _one_by_one(snapshot, allocations[:MAX_EARLY_ALLOCATIONS], rests_on=rests_on)
+            yield from _make_single_bundles(snapshot, allocations[:MAX_EARLY_ALLOCATIONS], conditions=job_conditions)
             continue
-        yield _bundle(
+        yield _make_bundle(
             (
                 *(EVALUATIONS.build_delete(each.id) for each in evaluations),
                 *(ALLOCATIONS.build_delete(each.id) for each in allocations),
@@ -236,91 +253,101 @@ def _jobs(snapshot: Replica, before_ns: int) -> _Bundles:
                 *(snapshot.build_record_condition(EVALUATIONS, each) for each in evaluations),
                 *(snapshot.build_record_condition(ALLOCATIONS, each) for each in allocations),
             ),
-            # The job itself goes with what is left. That it is over holds whatever of it is there.
-            _one_by_one(snapshot, allocations, rests_on=rests_on),
+            # The last write deletes the job itself. Its end does not depend on which allocations remain.
+            _make_single_bundles(snapshot, allocations, conditions=job_conditions),
         )
 
 
-def _ends_by_itself(job: Job) -> bool:
-    """Whether it is over for good: stopped, or work that ends. A service without work may be wanted again."""
+def _is_finished(job: Job) -> bool:
+    """Return whether the job will never run again: it is stopped or a batch job. A service without allocations may run
+    again.
+    """
     if job.is_periodic or job.is_parameterized:
         return job.stop
     return job.stop or job.type in (JobType.BATCH, JobType.SYSBATCH)
 
 
-# -- the others ----------------------------------------------------------------------------------------------------
+# -- other tables ----------------------------------------------------------------------------------------------------
 
 
-def _deployments(snapshot: Replica, before_ns: int) -> _Bundles:
+def _iter_deployments(snapshot: Replica, before_ns: int) -> _Bundles:
+    """Yield terminal deployments without live allocations."""
     for deployment in snapshot.iter_all(DEPLOYMENTS):
         if deployment.is_active or deployment.modify_time > before_ns:
             continue
-        of_job = snapshot.list_by_index(ALLOCATIONS_OF_JOB, deployment.namespace, deployment.job_id)
-        if any(each.deployment_id == deployment.id and not each.is_terminal for each in of_job):
+        job_allocations = snapshot.list_by_index(ALLOCATIONS_OF_JOB, deployment.namespace, deployment.job_id)
+        if any(each.deployment_id == deployment.id and not each.is_terminal for each in job_allocations):
             continue
-        yield _bundle(
+        yield _make_bundle(
             (DEPLOYMENTS.build_delete(deployment.id),), (snapshot.build_record_condition(DEPLOYMENTS, deployment),)
         )
 
 
-def _one_time_tokens(snapshot: Replica, before_ns: int) -> _Bundles:
-    at = to_datetime(before_ns)
+def _iter_one_time_tokens(snapshot: Replica, before_ns: int) -> _Bundles:
+    """Yield expired one-time tokens."""
+    expired_before = to_datetime(before_ns)
     for token in snapshot.iter_all(ONE_TIME_TOKENS):
-        if token.expires_at <= at:
-            yield _bundle(
+        if token.expires_at <= expired_before:
+            yield _make_bundle(
                 (ONE_TIME_TOKENS.build_delete(token.secret_digest),),
                 (snapshot.build_record_condition(ONE_TIME_TOKENS, token),),
             )
 
 
-def _tokens(snapshot: Replica, before_ns: int) -> _Bundles:
-    at = to_datetime(before_ns)
+def _iter_tokens(snapshot: Replica, before_ns: int) -> _Bundles:
+    """Yield expired tokens."""
+    expired_before = to_datetime(before_ns)
     for token in snapshot.iter_all(ACL_TOKENS):
-        if token.is_expired(at):
-            yield _bundle(
+        if token.is_expired(expired_before):
+            yield _make_bundle(
                 (ACL_TOKENS.build_delete(token.accessor_id),), (snapshot.build_record_condition(ACL_TOKENS, token),)
             )
 
 
-def _nodes(snapshot: Replica, before_ns: int) -> _Bundles:
-    """Nodes that are down, once nothing that counts as running is on them, nor data that somebody comes back for."""
+def _iter_down_nodes(snapshot: Replica, before_ns: int) -> _Bundles:
+    """Yield nodes that are down and have neither live allocations nor data that a job still needs."""
     for node in snapshot.iter_all(NODES):
         if node.status is not NodeStatus.DOWN or node.status_updated_at * SECOND_NS > before_ns:
             continue
-        here = snapshot.list_by_index(ALLOCATIONS_ON_NODE, node.id)
-        if any(not each.is_terminal or _is_claim(snapshot, each, _job_of(snapshot, each)) for each in here):
+        allocations = snapshot.list_by_index(ALLOCATIONS_ON_NODE, node.id)
+        if any(
+            not each.is_terminal or _holds_needed_data(snapshot, each, _get_job(snapshot, each)) for each in allocations
+        ):
             continue
-        yield _bundle(
+        yield _make_bundle(
             (NODES.build_delete(node.id), capacity_versions.delete_node_version(node.id)),
             (snapshot.build_record_condition(NODES, node), *capacity_versions.expect_both_versions(snapshot, node.id)),
         )
 
 
-def _job_of(snapshot: Replica, allocation: Allocation) -> Job | None:
+def _get_job(snapshot: Replica, allocation: Allocation) -> Job | None:
+    """Return the job of the allocation, or None."""
     return snapshot.get(JOBS, allocation.namespace, allocation.job_id)
 
 
-def _bundle(
-    drops: tuple[DeleteRecord, ...], conditions: tuple[Condition, ...], ahead: tuple[_Bundle, ...] = ()
+def _make_bundle(
+    deletions: tuple[DeleteRecord, ...], conditions: tuple[Condition, ...], parts: tuple[_Bundle, ...] = ()
 ) -> _Bundle:
-    return _Bundle(drops, conditions, ahead)
+    """Return a bundle of these deletions."""
+    return _Bundle(deletions, conditions, parts)
 
 
-def _one_by_one(
-    snapshot: Replica, allocations: Iterable[Allocation], *, rests_on: tuple[Condition, ...] = ()
+def _make_single_bundles(
+    snapshot: Replica, allocations: Iterable[Allocation], *, conditions: tuple[Condition, ...] = ()
 ) -> tuple[_Bundle, ...]:
+    """Return a bundle for each allocation, so that they can be deleted separately."""
     return tuple(
-        _Bundle((ALLOCATIONS.build_delete(each.id),), (snapshot.build_record_condition(ALLOCATIONS, each), *rests_on))
+        _Bundle((ALLOCATIONS.build_delete(each.id),), (snapshot.build_record_condition(ALLOCATIONS, each), *conditions))
         for each in allocations
     )
 
 
 BUNDLE_FINDERS: Final[dict[CollectionKind, Callable[[Replica, int], _Bundles]]] = {
-    CollectionKind.EVALUATIONS: _evaluations,
-    CollectionKind.BATCH_EVALUATIONS: _batch_evaluations,
-    CollectionKind.JOBS: _jobs,
-    CollectionKind.DEPLOYMENTS: _deployments,
-    CollectionKind.ONE_TIME_TOKENS: _one_time_tokens,
-    CollectionKind.TOKENS: _tokens,
-    CollectionKind.NODES: _nodes,
+    CollectionKind.EVALUATIONS: _iter_service_evaluations,
+    CollectionKind.BATCH_EVALUATIONS: _iter_batch_evaluations,
+    CollectionKind.JOBS: _iter_dead_jobs,
+    CollectionKind.DEPLOYMENTS: _iter_deployments,
+    CollectionKind.ONE_TIME_TOKENS: _iter_one_time_tokens,
+    CollectionKind.TOKENS: _iter_tokens,
+    CollectionKind.NODES: _iter_down_nodes,
 }

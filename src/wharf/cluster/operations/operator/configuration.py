@@ -1,6 +1,6 @@
-"""What operators decide about the whole cluster: how it schedules, and when its servers count as healthy.
+"""Cluster-wide configuration that operators set: the scheduler configuration and the autopilot configuration.
 
-Each configuration is one record and a whole document: what a writer leaves out is off.
+Each is one record that is replaced as a whole: a setting that the request leaves out is off.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ C = TypeVar("C", SchedulerConfiguration, AutopilotConfiguration)
 
 
 class ConfigurationWriteResult(msgspec.Struct, frozen=True):
-    """`is_updated` false: the document had another version than the caller expected, and nothing was written."""
+    """`is_updated` is False if the stored version differs from the expected one; then nothing was written."""
 
     index: int
     is_updated: bool
@@ -30,8 +30,8 @@ class ConfigurationWriteResult(msgspec.Struct, frozen=True):
 def set_scheduler_configuration(
     snapshot: Replica, requested: SchedulerConfiguration, *, expected_version: int | None = None, cause: str = ""
 ) -> Decision[ConfigurationWriteResult]:
-    """Replace the whole document. `expected`: only if it is still of this version."""
-    _refuse(scheduler_configuration.list_scheduler_configuration_problems(requested))
+    """Replace the scheduler configuration. With `expected_version`, only if the stored one has this version."""
+    _raise_problems(scheduler_configuration.list_scheduler_configuration_problems(requested))
     write = "scheduler-configured"
     return _set_configuration(
         snapshot, SCHEDULER_CONFIGURATION, requested, write_kind=write, expected_version=expected_version, cause=cause
@@ -41,8 +41,11 @@ def set_scheduler_configuration(
 def set_autopilot_configuration(
     snapshot: Replica, requested: AutopilotConfiguration, *, expected_version: int | None = None, cause: str = ""
 ) -> Decision[ConfigurationWriteResult]:
-    """Replace the whole document. `expected`: only if it is still of this version; 0 while none was ever stored."""
-    _refuse(autopilot.list_autopilot_problems(requested))
+    """Replace the autopilot configuration. With `expected_version`, only if the stored one has this version.
+
+    The version is 0 while none was ever stored.
+    """
+    _raise_problems(autopilot.list_autopilot_problems(requested))
     write = "autopilot-configured"
     return _set_configuration(
         snapshot, AUTOPILOT_CONFIGURATION, requested, write_kind=write, expected_version=expected_version, cause=cause
@@ -50,17 +53,18 @@ def set_autopilot_configuration(
 
 
 def get_autopilot_configuration(snapshot: Replica) -> AutopilotConfiguration:
-    """What is in force, stored or not."""
+    """Return the stored autopilot configuration, or the default one."""
     return snapshot.get(AUTOPILOT_CONFIGURATION) or DEFAULT_AUTOPILOT_CONFIGURATION
 
 
 def _set_configuration(
     snapshot: Replica, table: Table[Any], requested: C, *, write_kind: str, expected_version: int | None, cause: str
 ) -> Decision[ConfigurationWriteResult]:
+    """Build the decision that replaces the configuration record of this table."""
     stored = snapshot.get(table)
     if expected_version is not None and expected_version != snapshot.get_version(table):
         return Decision(None, lambda index: ConfigurationWriteResult(index, False))
-    # Who created it and when is not for the writer to say.
+    # The caller cannot set the creation index.
     record = msgspec.structs.replace(requested, create_index=WRITE_INDEX if stored is None else stored.create_index)
     return Decision(
         Write(
@@ -73,6 +77,7 @@ def _set_configuration(
     )
 
 
-def _refuse(problems: Sequence[str]) -> None:
+def _raise_problems(problems: Sequence[str]) -> None:
+    """Raise an error that lists the problems, if there are any."""
     if problems:
         raise invalid_request("; ".join(problems))

@@ -1,7 +1,7 @@
-"""Finding things by the beginning of their id, or by a part of their name.
+"""Search for records by a prefix of the id (prefix search) or a part of the name (fuzzy search).
 
-It only reads, step by step: each step looks at a bounded number of records and leaves off, so that whoever drives it can
-do something else in between. What a caller may see is asked for each namespace, pool and path.
+Reads only. A search is a generator that pauses after a limited number of records, so that its driver can serve
+other requests. Results contain only what the caller may read.
 """
 
 from wharf.cluster.operations.search.contexts import SearchContext, check_search_context, list_allowed_contexts

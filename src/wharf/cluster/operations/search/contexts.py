@@ -1,4 +1,4 @@
-"""What can be searched: the kinds of things, where they lie, and who may see which of them."""
+"""The searchable kinds of records (search contexts), and who may read which of them."""
 
 from collections.abc import Callable
 from enum import StrEnum
@@ -30,7 +30,7 @@ ALL_NAMESPACES: Final = "*"
 
 
 class SearchContext(StrEnum):
-    """The reference's names, and its order."""
+    """The names of the contexts, in Nomad's order."""
 
     ALLOCATIONS = "allocs"
     JOBS = "jobs"
@@ -51,8 +51,10 @@ ALL_CONTEXTS: Final = "all"
 
 
 class SearchTarget(msgspec.Struct, frozen=True):
-    """One kind of thing. `table` None: there is nothing of the kind. `need`: what a caller needs, in the namespace where
-    it lies in one. `may_see`: where each record decides by itself."""
+    """How to search one kind of record. `table` is None if no such records exist.
+
+    `permission` is checked in the namespace of each record, if it has one; `is_visible` decides for single records.
+    """
 
     table: Table[Any] | None
     permission: Permission
@@ -61,21 +63,23 @@ class SearchTarget(msgspec.Struct, frozen=True):
     is_visible: Callable[[Rights, Any], bool] | None = None
 
 
-def _own_namespace(record: Any) -> str:
+def _get_namespace(record: Any) -> str:
+    """Return the namespace of a record."""
     namespace: str = record.namespace
     return namespace
 
 
-def _target_namespace(policy: Any) -> str:
+def _get_target_namespace(policy: Any) -> str:
+    """Return the namespace of the job that a scaling policy is for."""
     namespace: str = (policy.target or {}).get("Namespace", "")
     return namespace
 
 
 SEARCH_TARGETS: Final[dict[SearchContext, SearchTarget]] = {
     SearchContext.ALLOCATIONS: SearchTarget(
-        ALLOCATIONS, permissions.READ_JOB, has_uuid=True, get_namespace=_own_namespace
+        ALLOCATIONS, permissions.READ_JOB, has_uuid=True, get_namespace=_get_namespace
     ),
-    SearchContext.JOBS: SearchTarget(JOBS, permissions.READ_JOB, get_namespace=_own_namespace),
+    SearchContext.JOBS: SearchTarget(JOBS, permissions.READ_JOB, get_namespace=_get_namespace),
     SearchContext.NODES: SearchTarget(NODES, permissions.READ_NODE, has_uuid=True),
     SearchContext.NODE_POOLS: SearchTarget(
         NODE_POOLS,
@@ -83,20 +87,20 @@ SEARCH_TARGETS: Final[dict[SearchContext, SearchTarget]] = {
         is_visible=lambda rights, pool: rights.allows_node_pool(pool.name, NodePoolCapability.READ),
     ),
     SearchContext.EVALUATIONS: SearchTarget(
-        EVALUATIONS, permissions.READ_JOB, has_uuid=True, get_namespace=_own_namespace
+        EVALUATIONS, permissions.READ_JOB, has_uuid=True, get_namespace=_get_namespace
     ),
     SearchContext.DEPLOYMENTS: SearchTarget(
-        DEPLOYMENTS, permissions.READ_JOB, has_uuid=True, get_namespace=_own_namespace
+        DEPLOYMENTS, permissions.READ_JOB, has_uuid=True, get_namespace=_get_namespace
     ),
     SearchContext.PLUGINS: SearchTarget(None, permissions.LIST_PLUGINS),
     SearchContext.VOLUMES: SearchTarget(None, permissions.LIST_CSI_VOLUMES),
     SearchContext.SCALING_POLICIES: SearchTarget(
-        SCALING_POLICIES, permissions.LIST_SCALING_POLICIES, has_uuid=True, get_namespace=_target_namespace
+        SCALING_POLICIES, permissions.LIST_SCALING_POLICIES, has_uuid=True, get_namespace=_get_target_namespace
     ),
     SearchContext.VARIABLES: SearchTarget(
         VARIABLES,
         permissions.LIST_VARIABLES,
-        get_namespace=_own_namespace,
+        get_namespace=_get_namespace,
         is_visible=lambda rights, variable: rights.allows_variable(
             variable.namespace, variable.path, VariableCapability.LIST
         ),
@@ -107,14 +111,14 @@ SEARCH_TARGETS: Final[dict[SearchContext, SearchTarget]] = {
         is_visible=lambda rights, namespace: rights.allows_any_in(namespace.name),
     ),
     SearchContext.HOST_VOLUMES: SearchTarget(
-        HOST_VOLUMES, permissions.LIST_HOST_VOLUMES, has_uuid=True, get_namespace=_own_namespace
+        HOST_VOLUMES, permissions.LIST_HOST_VOLUMES, has_uuid=True, get_namespace=_get_namespace
     ),
     SearchContext.QUOTAS: SearchTarget(QUOTAS, permissions.READ_QUOTA),
 }
 
 
 def check_search_context(name: str) -> None:
-    """Raises unless there is such a context."""
+    """Raise unless this is the name of a context, or `all`."""
     if name != ALL_CONTEXTS and name not in tuple(SearchContext):
         raise invalid_request(
             f"context must be one of [{' '.join(SearchContext)}] or 'all' for all contexts; got \"{name}\""
@@ -122,38 +126,39 @@ def check_search_context(name: str) -> None:
 
 
 def list_allowed_contexts(name: str, caller: Caller, namespace: str) -> list[SearchContext]:
-    """What is searched: what was named, if the caller may; of all, what the caller may."""
+    """Return the contexts to search: the named one, or all that the caller may read. Raises if that one is forbidden."""
     rights = caller.rights
     if name == ALL_CONTEXTS:
-        return [context for context in SearchContext if _may(rights, context, namespace)]
+        return [context for context in SearchContext if _is_context_allowed(rights, context, namespace)]
     context = SearchContext(name)
-    if not _may(rights, context, namespace):
+    if not _is_context_allowed(rights, context, namespace):
         raise Refusal(RefusalCode.FORBIDDEN, "Permission denied")
     return [context]
 
 
-def _may(rights: Rights, context: SearchContext, namespace: str) -> bool:
-    searched = SEARCH_TARGETS[context]
-    if searched.is_visible is not None:
-        return rights.satisfies_anywhere(searched.permission)
-    return rights.satisfies(searched.permission, namespace=namespace)
+def _is_context_allowed(rights: Rights, context: SearchContext, namespace: str) -> bool:
+    """Return whether these rights allow a search in the context."""
+    target = SEARCH_TARGETS[context]
+    if target.is_visible is not None:
+        return rights.satisfies_anywhere(target.permission)
+    return rights.satisfies(target.permission, namespace=namespace)
 
 
 def make_visibility_filter(rights: Rights, context: SearchContext, namespace: str) -> Callable[[Any], bool]:
-    """Whether a record lies where it is searched, and may be seen."""
-    searched = SEARCH_TARGETS[context]
-    namespace_of, may_see, needed = searched.get_namespace, searched.is_visible, searched.permission
-    known: dict[str, bool] = {}
+    """Return a function that tells whether a record is in the searched namespace and visible to the caller."""
+    target = SEARCH_TARGETS[context]
+    get_namespace, is_visible, permission = target.get_namespace, target.is_visible, target.permission
+    allowed_namespaces: dict[str, bool] = {}
 
-    def is_seen(record: Any) -> bool:
-        if namespace_of is not None:
-            place = namespace_of(record)
-            if namespace not in (ALL_NAMESPACES, place):
+    def is_match(record: Any) -> bool:
+        if get_namespace is not None:
+            record_namespace = get_namespace(record)
+            if namespace not in (ALL_NAMESPACES, record_namespace):
                 return False
-            if may_see is None:
-                if place not in known:
-                    known[place] = rights.satisfies(needed, namespace=place)
-                return known[place]
-        return may_see is None or may_see(rights, record)
+            if is_visible is None:
+                if record_namespace not in allowed_namespaces:
+                    allowed_namespaces[record_namespace] = rights.satisfies(permission, namespace=record_namespace)
+                return allowed_namespaces[record_namespace]
+        return is_visible is None or is_visible(rights, record)
 
-    return is_seen
+    return is_match

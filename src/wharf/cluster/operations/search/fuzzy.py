@@ -1,4 +1,4 @@
-"""Search by a part of a name, wherever in it, capitals or not."""
+"""Fuzzy search: find names that contain a text, ignoring case."""
 
 import heapq
 from collections.abc import Generator, Iterable
@@ -21,18 +21,18 @@ from wharf.cluster.state import ListOrder, Replica
 from wharf.contract.model.log import KEY_SEPARATOR
 
 BUFFERED_RESULTS_RATIO: Final = 2
-"""So many times the results shown are kept before the worst are let go."""
+"""Matches that are buffered, as a multiple of the results, before the worst are dropped."""
 
 
 class NameMatch(msgspec.Struct, frozen=True):
-    """`scope`: its parents from outside in, and its id last where that differs from the name."""
+    """A match. `scope` lists its parents from outer to inner, then its id if that differs from the name."""
 
     id: str
     scope: tuple[str, ...] = ()
 
 
 class FuzzySearchResult(msgspec.Struct, frozen=True):
-    """By context. Absent: nothing of that kind has such a name."""
+    """The matches by context. A context is absent if no name matches."""
 
     matches: dict[str, tuple[NameMatch, ...]]
     truncations: dict[str, bool]
@@ -47,73 +47,86 @@ def search_fuzzy(
     namespace: str,
     limits: SearchLimits,
 ) -> Generator[None, None, FuzzySearchResult]:
-    """The names that hold the text, those that hold it earliest first. What has no name is found by the beginning of its
-    id. Give it time to others whenever it yields."""
+    """Find names that contain the text; names that contain it earlier come first.
+
+    Records without names are searched by id prefix. The generator yields regularly, so that its driver can serve
+    other requests.
+    """
     matches: dict[str, tuple[NameMatch, ...]] = {}
     truncations: dict[str, bool] = {}
     for context in contexts:
         if context in NAME_READERS:
-            best = yield from _named(replica, context, text.lower(), rights, namespace, limits)
-            matches |= {shown: each.names() for shown, each in best.items() if each.found}
-            truncations |= {shown: each.is_truncated for shown, each in best.items()}
+            best_matches = yield from _search_names(replica, context, text.lower(), rights, namespace, limits)
+            matches |= {
+                result_context: each.list_matches() for result_context, each in best_matches.items() if each.found
+            }
+            truncations |= {result_context: each.is_truncated for result_context, each in best_matches.items()}
             continue
-        by_id = yield from search_by_prefix(replica, (context,), text, rights, namespace=namespace, limits=limits)
-        truncations[context] = by_id.truncations[context]
-        ids = by_id.matches.get(context)
+        prefix_result = yield from search_by_prefix(
+            replica, (context,), text, rights, namespace=namespace, limits=limits
+        )
+        truncations[context] = prefix_result.truncations[context]
+        ids = prefix_result.matches.get(context)
         if ids or SEARCH_TARGETS[context].has_uuid:
             matches[context] = tuple(NameMatch(each) for each in ids or ())
     return FuzzySearchResult(matches, truncations)
 
 
-class _Best:
-    """The best so far, by where the text stands in the name; then by name."""
+class _BestMatches:
+    """The best matches of one context so far, ordered by the position of the text in the name, then by name."""
 
-    def __init__(self, shown_max: int) -> None:
+    def __init__(self, max_results: int) -> None:
         self.found: list[tuple[int, str, tuple[str, ...]]] = []
         self.is_truncated = False
-        self._shown_max = shown_max
+        self._max_results = max_results
 
-    def take(self, position: int, name: str, scope: tuple[str, ...]) -> None:
+    def add(self, position: int, name: str, scope: tuple[str, ...]) -> None:
+        """Add a match, and drop the worst ones when the buffer is full."""
         self.found.append((position, name, scope))
-        if len(self.found) > BUFFERED_RESULTS_RATIO * self._shown_max:
-            self._let_go()
+        if len(self.found) > BUFFERED_RESULTS_RATIO * self._max_results:
+            self._drop_worst()
 
-    def _let_go(self) -> None:
-        self.is_truncated = self.is_truncated or len(self.found) > self._shown_max
-        self.found = heapq.nsmallest(self._shown_max, self.found)
+    def _drop_worst(self) -> None:
+        """Keep only the best `max_results` matches."""
+        self.is_truncated = self.is_truncated or len(self.found) > self._max_results
+        self.found = heapq.nsmallest(self._max_results, self.found)
 
-    def names(self) -> tuple[NameMatch, ...]:
-        self._let_go()
+    def list_matches(self) -> tuple[NameMatch, ...]:
+        """Return the best matches, best first."""
+        self._drop_worst()
         return tuple(NameMatch(name, scope) for _, name, scope in self.found)
 
 
-def _named(
+def _search_names(
     replica: Replica, context: SearchContext, text: str, rights: Rights, namespace: str, limits: SearchLimits
-) -> Generator[None, None, dict[str, _Best]]:
+) -> Generator[None, None, dict[str, _BestMatches]]:
+    """Search the names in one table. Return the best matches for each context that its records contribute to."""
     table = SEARCH_TARGETS[context].table
-    best = {shown: _Best(limits.max_results) for shown in RESULT_CONTEXTS.get(context, (context,))}
+    best_matches = {
+        result_context: _BestMatches(limits.max_results) for result_context in RESULT_CONTEXTS.get(context, (context,))
+    }
     assert table is not None, f"{context} has names and no table"
-    is_seen, names_of = make_visibility_filter(rights, context, namespace), NAME_READERS[context]
-    lies_in_namespaces = len(table.key_attributes) > 1
-    beginning = namespace + KEY_SEPARATOR if lies_in_namespaces and namespace != ALL_NAMESPACES else ""
+    is_visible, get_names = make_visibility_filter(rights, context, namespace), NAME_READERS[context]
+    has_namespace = len(table.key_attributes) > 1
+    key_prefix = namespace + KEY_SEPARATOR if has_namespace and namespace != ALL_NAMESPACES else ""
     examined = 0
-    steps = (
-        iterate_by_key(replica, table, beginning)
+    batches = (
+        iterate_by_key(replica, table, key_prefix)
         if table.order is ListOrder.KEY
         else iterate_by_creation(replica, table)
     )
-    for some in steps:
-        for record in some:
+    for records in batches:
+        for record in records:
             if examined == limits.max_examined_records:
-                for each in best.values():
+                for each in best_matches.values():
                     each.is_truncated = True
-                return best
+                return best_matches
             examined += 1
-            if not is_seen(record):
+            if not is_visible(record):
                 continue
-            for shown, name, scope in names_of(record):
+            for result_context, name, scope in get_names(record):
                 position = name.lower().find(text)
                 if position >= 0:
-                    best[shown].take(position, name, scope)
+                    best_matches[result_context].add(position, name, scope)
         yield
-    return best
+    return best_matches

@@ -1,4 +1,4 @@
-"""How far a search goes."""
+"""Limits of a search."""
 
 import msgspec
 
@@ -6,10 +6,10 @@ from wharf.contract.model.refusal import invalid_request
 
 
 class SearchLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """`examined_max`: records of each table that are looked at; `results_max`: what a context of a fuzzy search shows.
+    """Limits of a search: records examined in each table, and results of a fuzzy search in each context.
 
-    A thousand jobs of two groups take a fuzzy search about nine milliseconds of work, a thousand allocations two. So the
-    longest is about a second, in steps of a millisecond or two.
+    They bound the work of one search: 1,000 jobs of two groups take about 9 ms, 1,000 allocations about 2 ms. So the
+    longest search takes about a second, in steps of 1 to 2 ms.
     """
 
     is_fuzzy_enabled: bool = True
@@ -18,7 +18,7 @@ class SearchLimits(msgspec.Struct, frozen=True, kw_only=True):
     min_query_bytes: int = 2
 
     def check_fuzzy_query(self, text: str) -> None:
-        """Raises where a fuzzy search of this text is not made."""
+        """Raise if fuzzy search is disabled or the text is too short."""
         if not self.is_fuzzy_enabled:
             raise invalid_request("fuzzy search is not enabled")
         length = len(text.encode())

@@ -1,4 +1,4 @@
-"""The names that a fuzzy search looks through, and where each of them stands."""
+"""The names that a fuzzy search examines, with the context and scope of each."""
 
 from collections.abc import Callable, Iterator
 from enum import StrEnum
@@ -14,11 +14,11 @@ from wharf.contract.model.nodes.node import Node
 from wharf.contract.model.variables import Variable
 
 SearchName = tuple[str, str, tuple[str, ...]]
-"""Under which context it is shown, the name, and its scope: its parents from outside in, its id last if that differs."""
+"""Result context, name, and scope: the parents from outer to inner, then the id if it differs from the name."""
 
 
 class JobPartContext(StrEnum):
-    """What stands inside jobs, and is shown apart."""
+    """Contexts for the parts of jobs, which results list separately."""
 
     GROUPS = "groups"
     SERVICES = "services"
@@ -29,32 +29,35 @@ class JobPartContext(StrEnum):
 
 
 def iterate_job_names(job: Job) -> Iterator[SearchName]:
+    """Yield the name of the job and of its groups, services, tasks, images and commands."""
     yield SearchContext.JOBS, job.name, (job.namespace, job.id)
-    place = (job.namespace, job.id)
+    scope = (job.namespace, job.id)
     for group in job.groups:
-        yield JobPartContext.GROUPS, group.name, place
-        yield from _names_in_group(group, (*place, group.name))
+        yield JobPartContext.GROUPS, group.name, scope
+        yield from _iterate_group_names(group, (*scope, group.name))
 
 
-def _names_in_group(group: TaskGroup, place: tuple[str, ...]) -> Iterator[SearchName]:
+def _iterate_group_names(group: TaskGroup, scope: tuple[str, ...]) -> Iterator[SearchName]:
+    """Yield the names of the group's services and tasks."""
     for service in group.services or ():
-        yield JobPartContext.SERVICES, service.name, place
+        yield JobPartContext.SERVICES, service.name, scope
     for task in group.tasks or ():
-        yield JobPartContext.TASKS, task.name, place
-        yield from _names_in_task(task, (*place, task.name))
+        yield JobPartContext.TASKS, task.name, scope
+        yield from _iterate_task_names(task, (*scope, task.name))
 
 
-def _names_in_task(task: Task, place: tuple[str, ...]) -> Iterator[SearchName]:
+def _iterate_task_names(task: Task, scope: tuple[str, ...]) -> Iterator[SearchName]:
+    """Yield the names of the task's services and of its image, command or class."""
     for service in task.services or ():
-        yield JobPartContext.SERVICES, service.name, place
+        yield JobPartContext.SERVICES, service.name, scope
     config = task.config or {}
-    for key, context in _TOLD_BY_DRIVER.get(task.driver, ()):
+    for key, context in _SEARCHED_CONFIG_KEYS.get(task.driver, ()):
         value = config.get(key)
         if isinstance(value, str) and value:
-            yield context, value, place
+            yield context, value, scope
 
 
-_TOLD_BY_DRIVER: Final[dict[str, tuple[tuple[str, JobPartContext], ...]]] = {
+_SEARCHED_CONFIG_KEYS: Final[dict[str, tuple[tuple[str, JobPartContext], ...]]] = {
     "docker": (("image", JobPartContext.IMAGES),),
     "podman": (("image", JobPartContext.IMAGES),),
     "exec": (("command", JobPartContext.COMMANDS),),
@@ -62,39 +65,45 @@ _TOLD_BY_DRIVER: Final[dict[str, tuple[tuple[str, JobPartContext], ...]]] = {
     "java": (("class", JobPartContext.CLASSES),),
     "qemu": (("image_path", JobPartContext.IMAGES),),
 }
+"""Keys of a task's configuration that are searched, by driver."""
 
 
-def _of_allocation(allocation: Allocation) -> Iterator[SearchName]:
+def _iterate_allocation_names(allocation: Allocation) -> Iterator[SearchName]:
+    """Yield the name of the allocation."""
     yield SearchContext.ALLOCATIONS, allocation.name, (allocation.namespace, allocation.id)
 
 
-def _of_node(node: Node) -> Iterator[SearchName]:
+def _iterate_node_names(node: Node) -> Iterator[SearchName]:
+    """Yield the name of the node."""
     yield SearchContext.NODES, node.name, (node.id,)
 
 
-def _of_variable(variable: Variable) -> Iterator[SearchName]:
+def _iterate_variable_names(variable: Variable) -> Iterator[SearchName]:
+    """Yield the path of the variable."""
     yield SearchContext.VARIABLES, variable.path, (variable.namespace, variable.path)
 
 
-def _of_namespace(namespace: Namespace) -> Iterator[SearchName]:
+def _iterate_namespace_names(namespace: Namespace) -> Iterator[SearchName]:
+    """Yield the name of the namespace."""
     yield SearchContext.NAMESPACES, namespace.name, ()
 
 
-def _of_pool(pool: NodePool) -> Iterator[SearchName]:
+def _iterate_pool_names(pool: NodePool) -> Iterator[SearchName]:
+    """Yield the name of the node pool."""
     yield SearchContext.NODE_POOLS, pool.name, ()
 
 
 NAME_READERS: Final[dict[SearchContext, Callable[[Any], Iterator[SearchName]]]] = {
     SearchContext.JOBS: iterate_job_names,
-    SearchContext.ALLOCATIONS: _of_allocation,
-    SearchContext.NODES: _of_node,
-    SearchContext.NODE_POOLS: _of_pool,
-    SearchContext.NAMESPACES: _of_namespace,
-    SearchContext.VARIABLES: _of_variable,
+    SearchContext.ALLOCATIONS: _iterate_allocation_names,
+    SearchContext.NODES: _iterate_node_names,
+    SearchContext.NODE_POOLS: _iterate_pool_names,
+    SearchContext.NAMESPACES: _iterate_namespace_names,
+    SearchContext.VARIABLES: _iterate_variable_names,
 }
-"""What has names. The rest is found by the beginning of its id."""
+"""Functions that yield the names of a record. Contexts without one are searched by id prefix."""
 
 RESULT_CONTEXTS: Final[dict[SearchContext, tuple[str, ...]]] = {
     SearchContext.JOBS: (SearchContext.JOBS, *JobPartContext)
 }
-"""Contexts that one kind of record fills; else its own."""
+"""The contexts that records of a context contribute results to, if not only their own."""

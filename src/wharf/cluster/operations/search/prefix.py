@@ -1,4 +1,4 @@
-"""Search by the beginning of an id."""
+"""Prefix search: find records by the first characters of their id."""
 
 from collections.abc import Generator, Iterable
 from typing import Any, Final
@@ -12,11 +12,12 @@ from wharf.cluster.operations.search.table_scan import iterate_by_key, list_key_
 from wharf.cluster.state import Replica
 
 MAX_RESULTS: Final = 20
+"""Number of ids returned for each context, as in Nomad."""
 UUID_CHARACTERS: Final = frozenset("0123456789abcdef-")
 
 
 class PrefixSearchResult(msgspec.Struct, frozen=True):
-    """By context. None: nothing begins so. Absent: nothing can, since it is no beginning of a UUID."""
+    """The ids by context. None: no id matches. Absent: the text cannot be the prefix of a UUID."""
 
     matches: dict[str, tuple[str, ...] | None]
     truncations: dict[str, bool]
@@ -31,44 +32,51 @@ def search_by_prefix(
     namespace: str,
     limits: SearchLimits,
 ) -> Generator[None, None, PrefixSearchResult]:
-    """The first ids of each context, in order. Give it time to others whenever it yields."""
+    """Find the first ids with this prefix in each context, in order.
+
+    The generator yields regularly, so that its driver can serve other requests.
+    """
     matches: dict[str, tuple[str, ...] | None] = {}
     truncations: dict[str, bool] = {}
     for context in contexts:
-        searched = SEARCH_TARGETS[context]
-        # Other kinds' ids and names tell capitals apart.
-        wanted = prefix.lower() if searched.has_uuid else prefix
+        target = SEARCH_TARGETS[context]
+        # UUIDs are lower case; other ids and names are case-sensitive.
+        normalized_prefix = prefix.lower() if target.has_uuid else prefix
         truncations[context] = False
-        if searched.has_uuid and not UUID_CHARACTERS.issuperset(wanted):
+        if target.has_uuid and not UUID_CHARACTERS.issuperset(normalized_prefix):
             continue
-        ids, truncations[context] = yield from _ids(replica, context, wanted, rights, namespace, limits)
+        ids, truncations[context] = yield from _search_ids(
+            replica, context, normalized_prefix, rights, namespace, limits
+        )
         matches[context] = tuple(ids) or None
     return PrefixSearchResult(matches, truncations)
 
 
-def _ids(
+def _search_ids(
     replica: Replica, context: SearchContext, prefix: str, rights: Rights, namespace: str, limits: SearchLimits
 ) -> Generator[None, None, tuple[list[str], bool]]:
+    """Return the matching ids of one context, and whether there may be more."""
     table = SEARCH_TARGETS[context].table
     ids: list[str] = []
     if table is None:
         return ids, False
-    is_seen = make_visibility_filter(rights, context, namespace)
+    is_visible = make_visibility_filter(rights, context, namespace)
     examined = 0
-    for beginning in list_key_prefixes(replica, table, namespace, prefix):
-        for some in iterate_by_key(replica, table, beginning):
-            for record in some:
+    for key_prefix in list_key_prefixes(replica, table, namespace, prefix):
+        for records in iterate_by_key(replica, table, key_prefix):
+            for record in records:
                 if examined == limits.max_examined_records:
                     return ids, True
                 examined += 1
-                if is_seen(record):
+                if is_visible(record):
                     if len(ids) == MAX_RESULTS:
                         return ids, True
-                    ids.append(_id_of(record, table.key_attributes))
+                    ids.append(_get_id(record, table.key_attributes))
             yield
     return ids, False
 
 
-def _id_of(record: Any, key: tuple[str, ...]) -> str:
-    found: str = getattr(record, key[-1])
-    return found
+def _get_id(record: Any, key: tuple[str, ...]) -> str:
+    """Return the id of a record: the last part of its key."""
+    record_id: str = getattr(record, key[-1])
+    return record_id

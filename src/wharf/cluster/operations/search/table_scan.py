@@ -1,4 +1,4 @@
-"""Going through a table step by step, in order of key, while others may write."""
+"""Scan a table in batches, in key order, while other writes may happen between batches."""
 
 from collections.abc import Iterator
 from itertools import islice
@@ -10,38 +10,41 @@ from wharf.cluster.state.tables import NAMESPACES
 from wharf.contract.model.log import KEY_SEPARATOR
 
 RECORDS_PER_STEP: Final = 64
-"""Records in one step: about a millisecond, where jobs are searched through."""
+"""Records in one batch, so that a step takes about 1 ms."""
 
 UNORDERED_RECORDS_PER_STEP: Final = 250
-"""Of tables of work there are more in each step: their names are few."""
+"""Records in one batch of tables not sorted by key: each record has only one name, so more fit in a step."""
 
 
 def iterate_by_key(replica: Replica, table: Table[Any], prefix: str = "") -> Iterator[list[Any]]:
-    """Those whose key begins so, in order of key. None that stands all the while is passed over or told twice."""
-    at_once = RECORDS_PER_STEP if table.order is ListOrder.KEY else UNORDERED_RECORDS_PER_STEP
+    """Yield batches of records whose key has this prefix, in key order.
+
+    A record that exists during the whole scan is returned exactly once.
+    """
+    batch_size = RECORDS_PER_STEP if table.order is ListOrder.KEY else UNORDERED_RECORDS_PER_STEP
     start: str | None = None
     while True:
-        some = list(islice(replica.iter_by_key(table, prefix=prefix, start=start), at_once + 1))
-        yield some[:at_once]
-        if len(some) <= at_once:
+        batch = list(islice(replica.iter_by_key(table, prefix=prefix, start=start), batch_size + 1))
+        yield batch[:batch_size]
+        if len(batch) <= batch_size:
             return
-        start = table.get_key(some[-1])
+        start = table.get_key(batch[-1])
 
 
 def iterate_by_creation(replica: Replica, table: Table[Any]) -> Iterator[list[Any]]:
-    """All records of a table of work, in order of creation: their keys are not kept in order."""
+    """Yield batches of all records in order of creation, for tables that are not sorted by key."""
     start: tuple[int, str] | None = None
     while True:
-        some = list(islice(replica.iter_by_creation(table, start=start), UNORDERED_RECORDS_PER_STEP + 1))
-        yield some[:UNORDERED_RECORDS_PER_STEP]
-        if len(some) <= UNORDERED_RECORDS_PER_STEP:
+        batch = list(islice(replica.iter_by_creation(table, start=start), UNORDERED_RECORDS_PER_STEP + 1))
+        yield batch[:UNORDERED_RECORDS_PER_STEP]
+        if len(batch) <= UNORDERED_RECORDS_PER_STEP:
             return
-        start = (some[-1].create_index, table.get_key(some[-1]))
+        start = (batch[-1].create_index, table.get_key(batch[-1]))
 
 
 def list_key_prefixes(replica: Replica, table: Table[Any], namespace: str, prefix: str) -> list[str]:
-    """Where in the order of keys those lie whose id begins so: at one place, or at one in each namespace."""
+    """Return the key prefixes to scan: one, or one for each namespace."""
     if len(table.key_attributes) < 2:
         return [prefix]
-    everywhere = [each.name for each in replica.iter_all(NAMESPACES)]
-    return [name + KEY_SEPARATOR + prefix for name in (everywhere if namespace == ALL_NAMESPACES else [namespace])]
+    all_namespaces = [each.name for each in replica.iter_all(NAMESPACES)]
+    return [name + KEY_SEPARATOR + prefix for name in (all_namespaces if namespace == ALL_NAMESPACES else [namespace])]
