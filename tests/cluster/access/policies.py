@@ -1,4 +1,4 @@
-"""Policies of any shape, how they are written as text, and small words for rights."""
+"""Generated policies, their text in HCL and JSON, and helper functions for rights."""
 
 import json
 from collections.abc import Iterable, Sequence

@@ -1,4 +1,4 @@
-"""A caller that goes on for long is looked at again."""
+"""The caller of a long request is authenticated again."""
 
 from msgspec.structs import replace
 
@@ -33,7 +33,7 @@ def now(state: AState, caller: Caller) -> Caller:
     return reauthenticate_caller(state.replica, caller, state.moment)
 
 
-def test_whoever_was_not_checked_is_not_checked_again() -> None:
+def test_an_unchecked_caller_is_not_checked_again() -> None:
     assert now(AState(), UNCHECKED_CALLER) is UNCHECKED_CALLER
 
 
@@ -62,7 +62,7 @@ def test_a_token_that_expired_meanwhile_is_refused() -> None:
     assert (caller.is_refused, now(state, caller).is_refused) == (False, True)
 
 
-def test_whoever_came_without_a_token_has_what_anybody_has_now() -> None:
+def test_an_anonymous_caller_gets_the_current_anonymous_rights() -> None:
     state = AState()
     caller = authenticate_caller(state.replica, None, state.moment)
     state.put(ACL_POLICIES.build_put(Policy(name=ANONYMOUS_POLICY, rules=READ, create_index=WRITE_INDEX)))

@@ -87,11 +87,11 @@ def test_rules_of_other_methods_do_not_count(state: AState) -> None:
     assert refusal(state, other) == "no role or policy bindings matched"
 
 
-def test_none_matching_is_refused(state: AState) -> None:
+def test_a_login_without_a_matching_rule_is_refused(state: AState) -> None:
     assert refusal(state, a_rule('value.name == "bob"')) == "no role or policy bindings matched"
 
 
-def test_missing_roles_and_policies_are_passed_over(state: AState) -> None:
+def test_missing_roles_and_policies_are_ignored(state: AState) -> None:
     gone = (a_rule(bind_name="gone", id="1"), a_rule("", "role", "gone", id="2"))
 
     assert refusal(state, *gone) == "no role or policy bindings matched"

@@ -178,10 +178,10 @@ def test_every_capability_of_variables_is_read_and_all_others_are_refused() -> N
         ('job "x" {}', 'Invalid policy: job "x" {}: it has no block of agent, host_volume, namespace, node, node_pool, operator, plugin, quota, sentinel'),
         ("# nothing", "Invalid policy: # nothing: it has no block of agent, host_volume, namespace, node, node_pool, operator, plugin, quota, sentinel"),
         ('agent {}\nnamespaces "x" {}', 'Invalid or duplicate policy keys: namespaces: did you mean "namespace"? (at 2:1)'),
-        ("agent {} agent {} zzz {}", "Invalid or duplicate policy keys: agent, zzz: known are agent, host_volume, namespace, node, node_pool, operator, plugin, quota, sentinel, and each stands once (at 1:10)"),
+        ("agent {} agent {} zzz {}", "Invalid or duplicate policy keys: agent, zzz: known are agent, host_volume, namespace, node, node_pool, operator, plugin, quota, sentinel, and each may occur once (at 1:10)"),
         ('namespace "x" { polcy = "deny" }', 'Invalid or duplicate policy keys: namespace "x" polcy: did you mean "policy"? (at 1:17)'),
-        ('agent { capabilities = ["read"] }', "Invalid or duplicate policy keys: agent capabilities: known are policy, and each stands once (at 1:9)"),
-        ('agent { policy = "read" policy = "deny" }', "Invalid or duplicate policy keys: agent policy: it stands once (at 1:25)"),
+        ('agent { capabilities = ["read"] }', "Invalid or duplicate policy keys: agent capabilities: known are policy, and each may occur once (at 1:9)"),
+        ('agent { policy = "read" policy = "deny" }', "Invalid or duplicate policy keys: agent policy: it may occur only once (at 1:25)"),
         ('namespace "a b" {}', "Invalid namespace name: 'a b': it must match ^[a-zA-Z0-9-*]{1,128}$ (at 1:11)"),
         ('agent { policy = "raed" }', "Invalid agent policy: 'raed': did you mean \"read\"? (at 1:18)"),
         ('namespace "x" {\n capabilities = ["submit-jobs"]\n}', "Invalid namespace capability 'submit-jobs': did you mean \"submit-job\"? (at 2:18)"),
@@ -190,7 +190,7 @@ def test_every_capability_of_variables_is_read_and_all_others_are_refused() -> N
         ('namespace "x" { variables { path "a\\x00b" {} } }', "Invalid variable path 'a\\x00b' in namespace x: it has 1 to 256 printable characters (at 1:34)"),
     ],
 )  # fmt: skip
-def test_what_is_no_policy_is_refused_in_these_words(text: str, error: str) -> None:
+def test_an_invalid_policy_is_refused_with_this_text(text: str, error: str) -> None:
     assert error == refusal(text)
 
 

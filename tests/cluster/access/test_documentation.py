@@ -1,4 +1,4 @@
-"""The page about access control says what is so."""
+"""The page about access control agrees with the program."""
 
 import re
 from pathlib import Path

@@ -89,4 +89,4 @@ def test_only_so_many_answers_are_remembered() -> None:
     for number in range(3 * MAX_CACHED_NAMES):
         assert labels.find_capabilities(f"name-{number}") == READ
 
-    assert len(labels._remembered) <= MAX_CACHED_NAMES
+    assert len(labels._glob_cache) <= MAX_CACHED_NAMES

@@ -1,4 +1,4 @@
-"""What the contract suite needs to know of an engine, and the small words in which its tests are written.
+"""What the contract suite needs to know about an engine, and helper functions for its tests.
 
 An engine joins the suite by a module `tests/cluster/engines/kind_<name>.py` that declares `KIND`.
 """

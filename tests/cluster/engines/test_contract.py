@@ -1,4 +1,4 @@
-"""The promises of `wharf.cluster.engines.port`, one test each, for every engine."""
+"""The guarantees of `wharf.cluster.engines.port`, tested with every engine."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -115,7 +115,7 @@ async def test_what_was_committed_is_still_there_when_the_log_is_opened_again(
 
 
 @EveryKind
-async def test_a_dropped_record_is_gone(kind: EngineKind, opened: Opening) -> None:
+async def test_a_deleted_record_is_not_read(kind: EngineKind, opened: Opening) -> None:
     async with opened(kind) as (_, door):
         await commit(door, put("a"), put("b"))
         await commit(door, drop("a"))
@@ -124,7 +124,7 @@ async def test_a_dropped_record_is_gone(kind: EngineKind, opened: Opening) -> No
 
 
 @EveryKind
-async def test_dropping_what_is_not_there_is_no_error(kind: EngineKind, opened: Opening) -> None:
+async def test_deleting_a_missing_record_is_not_an_error(kind: EngineKind, opened: Opening) -> None:
     async with opened(kind) as (_, door):
         await commit(door, put("a"))
         await commit(door, drop("missing"))
@@ -158,9 +158,7 @@ async def test_a_write_whose_conditions_hold_is_committed(kind: EngineKind, open
 
 
 @EveryKind
-async def test_a_conflict_names_exactly_the_keys_that_moved_on_and_changes_nothing(
-    kind: EngineKind, opened: Opening
-) -> None:
+async def test_a_conflict_names_exactly_the_changed_keys_and_changes_nothing(kind: EngineKind, opened: Opening) -> None:
     async with opened(kind) as (_, door):
         first = await commit(door, put("same"), put("moved"), put("dropped"), put("there"))
         second = await commit(door, put("moved"), drop("dropped"))
@@ -213,7 +211,7 @@ async def test_of_many_writes_on_one_condition_one_wins(kind: EngineKind, opened
 
 
 @EveryKind
-async def test_a_write_as_large_as_the_bounds_is_committed_in_one_batch(kind: EngineKind, opened: Opening) -> None:
+async def test_a_write_as_large_as_the_limits_is_committed_in_one_batch(kind: EngineKind, opened: Opening) -> None:
     async with opened(kind) as (_, door):
         await commit(door, put("first"))
         bounds = door.limits
@@ -228,7 +226,7 @@ async def test_a_write_as_large_as_the_bounds_is_committed_in_one_batch(kind: En
 
 
 @EveryKind
-async def test_the_first_write_may_be_as_large_as_the_bounds(kind: EngineKind, opened: Opening) -> None:
+async def test_the_first_write_may_be_as_large_as_the_limits(kind: EngineKind, opened: Opening) -> None:
     async with opened(kind) as (_, door):
         changes = [put(f"k{n}") for n in range(door.limits.changes)]
         conditions = [unchanged(f"k{n}", 0) for n in range(door.limits.conditions)]
@@ -237,7 +235,7 @@ async def test_the_first_write_may_be_as_large_as_the_bounds(kind: EngineKind, o
 
 
 @EveryKind
-async def test_a_write_beyond_the_bounds_is_refused_and_changes_nothing(kind: EngineKind, opened: Opening) -> None:
+async def test_a_write_beyond_the_limits_is_rejected_and_changes_nothing(kind: EngineKind, opened: Opening) -> None:
     async with opened(kind) as (_, door):
         bounds = door.limits
         index = await commit(door, put("a"))
@@ -280,7 +278,7 @@ async def test_a_follower_of_an_empty_log_gets_the_first_batch(kind: EngineKind,
 
 
 @EveryKind
-async def test_a_batch_of_the_feed_carries_drops_too_even_of_what_was_not_there(
+async def test_a_batch_of_the_feed_contains_deletions_even_of_missing_records(
     kind: EngineKind, opened: Opening
 ) -> None:
     async with opened(kind) as (_, door):
@@ -323,7 +321,7 @@ async def read_batches(door: LogEngine, count: int) -> list[Batch]:
 
 
 @EveryKind
-async def test_the_feed_begins_after_the_index_asked_for(kind: EngineKind, opened: Opening) -> None:
+async def test_the_feed_begins_after_the_requested_index(kind: EngineKind, opened: Opening) -> None:
     async with opened(kind) as (_, door):
         indexes = [await commit(door, put(f"k{number}")) for number in range(6)]
 
@@ -352,7 +350,7 @@ async def test_several_followers_get_the_same(kind: EngineKind, opened: Opening)
 
 
 @EveryKind
-async def test_a_follower_of_a_door_that_closes_is_told_and_spent(kind: EngineKind, opened: Opening) -> None:
+async def test_closing_an_engine_ends_its_feeds_with_log_unavailable(kind: EngineKind, opened: Opening) -> None:
     async with opened(kind) as (_, door):
         index = await commit(door, put("a"))
         feed = door.follow(index)
@@ -365,7 +363,7 @@ async def test_a_follower_of_a_door_that_closes_is_told_and_spent(kind: EngineKi
 
 
 @EveryKind
-async def test_a_closed_door_is_unavailable(kind: EngineKind, opened: Opening) -> None:
+async def test_a_closed_engine_is_unavailable(kind: EngineKind, opened: Opening) -> None:
     async with opened(kind) as (_, door):
         await commit(door, put("a"))
         await door.close()
@@ -428,7 +426,7 @@ async def test_the_last_change_of_a_table_is_that_of_its_last_batch_after_drops_
 
 
 @EveryKind
-async def test_dropping_what_is_not_there_is_a_change_of_its_table(kind: EngineKind, opened: Opening) -> None:
+async def test_deleting_a_missing_record_is_a_change_of_its_table(kind: EngineKind, opened: Opening) -> None:
     async with opened(kind) as (log, door):
         await commit(door, put("a"))
         index = await commit(door, drop("missing"))
@@ -441,9 +439,7 @@ async def test_dropping_what_is_not_there_is_a_change_of_its_table(kind: EngineK
 
 
 @ManyDoors
-async def test_a_barrier_covers_every_write_acknowledged_before_at_another_door(
-    kind: EngineKind, opened: Opening
-) -> None:
+async def test_a_barrier_covers_every_earlier_write_of_another_engine(kind: EngineKind, opened: Opening) -> None:
     async with opened(kind) as (log, door):
         other = await log.door()
         for number in range(20):
@@ -452,7 +448,7 @@ async def test_a_barrier_covers_every_write_acknowledged_before_at_another_door(
 
 
 @EveryKind
-async def test_many_barriers_at_once_are_each_right(kind: EngineKind, opened: Opening) -> None:
+async def test_concurrent_barriers_each_return_a_correct_index(kind: EngineKind, opened: Opening) -> None:
     async with opened(kind) as (_, door):
 
         async def write_and_ask(number: int) -> bool:
@@ -463,7 +459,9 @@ async def test_many_barriers_at_once_are_each_right(kind: EngineKind, opened: Op
 
 
 @EveryKind
-async def test_a_write_is_found_by_its_id_and_one_that_never_was_is_not(kind: EngineKind, opened: Opening) -> None:
+async def test_a_committed_write_is_found_by_its_id_and_an_unknown_one_is_not(
+    kind: EngineKind, opened: Opening
+) -> None:
     async with opened(kind) as (log, door):
         assert await door.find_write("never", since=0) is None
         writes = [a_write(put(f"k{number}")) for number in range(5)]
@@ -476,7 +474,7 @@ async def test_a_write_is_found_by_its_id_and_one_that_never_was_is_not(kind: En
 
 
 @EveryKind
-async def test_a_search_looks_back_as_far_as_it_was_told_and_no_further(kind: EngineKind, opened: Opening) -> None:
+async def test_a_search_looks_back_to_since_and_not_further(kind: EngineKind, opened: Opening) -> None:
     async with opened(kind) as (_, door):
         await commit(door, put("a"))
         write = a_write(put("b"))
@@ -501,7 +499,7 @@ async def test_writes_go_on_after_a_search(kind: EngineKind, opened: Opening) ->
 
 
 @EveryKind
-async def test_after_a_compaction_the_feed_reaches_back_to_where_it_was_told_and_no_further(
+async def test_after_a_compaction_the_feed_reaches_back_to_the_requested_index(
     kind: EngineKind, opened: Opening
 ) -> None:
     async with opened(kind) as (_, door):
@@ -558,7 +556,7 @@ async def test_compacting_twice_or_backwards_or_nothing_is_no_error(kind: Engine
 
 
 @EveryKind
-async def test_a_revoked_lease_takes_its_records_along_in_one_batch(kind: EngineKind, opened: Opening) -> None:
+async def test_revoking_a_lease_deletes_its_records_in_one_batch(kind: EngineKind, opened: Opening) -> None:
     async with opened(kind) as (log, door):
         await commit(door, put("stays"))
         lease = await door.grant_lease(30.0)
@@ -593,7 +591,7 @@ async def test_a_lease_that_ended_shows_in_last_changes_also_when_opened_again(
 
 
 @EveryKind
-async def test_a_later_write_takes_a_record_off_its_lease(kind: EngineKind, opened: Opening) -> None:
+async def test_a_later_write_detaches_a_record_from_its_lease(kind: EngineKind, opened: Opening) -> None:
     async with opened(kind) as (_, door):
         lease = await door.grant_lease(30.0)
         other = await door.grant_lease(30.0)
@@ -629,7 +627,7 @@ async def test_a_lease_without_records_ends_without_a_batch(kind: EngineKind, op
 
 
 @EveryKind
-async def test_a_lease_lives_beyond_its_time_while_its_door_is_open_and_tells_how_long_it_is_valid(
+async def test_a_lease_is_renewed_while_its_engine_is_open_and_returns_until_when_it_is_valid(
     kind: EngineKind, opened: Opening
 ) -> None:
     async with opened(kind) as (_, door):
@@ -643,7 +641,7 @@ async def test_a_lease_lives_beyond_its_time_while_its_door_is_open_and_tells_ho
 
 
 @ManyDoors
-async def test_a_lease_whose_holder_is_gone_runs_out_not_before_its_time_and_followers_hear_of_it(
+async def test_a_lease_of_a_closed_engine_expires_after_its_ttl_and_followers_get_the_batch(
     kind: EngineKind, opened: Opening
 ) -> None:
     async with opened(kind) as (log, door):
@@ -702,9 +700,7 @@ async def what_reopens(log: FreshLog) -> tuple[dict[Place, tuple[int, bytes]], d
 
 
 @EveryKind
-async def test_a_restored_log_takes_writes_on_the_versions_that_it_tells_and_feeds_them(
-    kind: EngineKind, opened: Opening
-) -> None:
+async def test_a_restored_log_accepts_writes_on_its_versions_and_feeds_them(kind: EngineKind, opened: Opening) -> None:
     async with opened(kind) as (_, door):
         old = await commit(door, put("a"))
         index = await door.restore(in_slices([StoredRecord("jobs", "a", 1, b"1")]), LogPosition(1, {"jobs": 1}))
@@ -719,7 +715,7 @@ async def test_a_restored_log_takes_writes_on_the_versions_that_it_tells_and_fee
 
 
 @EveryKind
-async def test_whoever_followed_a_log_that_was_restored_is_behind(kind: EngineKind, opened: Opening) -> None:
+async def test_a_restore_makes_every_follower_behind(kind: EngineKind, opened: Opening) -> None:
     async with opened(kind) as (log, door):
         other = await log.door() if kind.has_many_doors else door
         index = await commit(door, put("a"))
@@ -736,7 +732,7 @@ async def test_whoever_followed_a_log_that_was_restored_is_behind(kind: EngineKi
 
 
 @EveryKind
-async def test_every_load_of_a_restored_log_tells_the_same_index_at_which_its_epoch_began(
+async def test_every_load_of_a_restored_log_returns_the_same_first_index_of_its_epoch(
     kind: EngineKind, opened: Opening
 ) -> None:
     async with opened(kind) as (log, door):
@@ -775,7 +771,7 @@ async def test_an_empty_log_can_be_restored(kind: EngineKind, opened: Opening) -
 
 
 @EveryKind
-async def test_a_restore_whose_rows_fail_leaves_the_old_state_or_says_that_it_was_cut_off(
+async def test_a_restore_whose_records_fail_leaves_the_old_state_or_reports_the_interruption(
     kind: EngineKind, opened: Opening
 ) -> None:
     async def failing() -> AsyncIterator[Sequence[StoredRecord]]:
@@ -799,7 +795,7 @@ async def test_a_restore_whose_rows_fail_leaves_the_old_state_or_says_that_it_wa
 
 
 @EveryKind
-async def test_an_open_door_knows_when_the_log_was_last_there(kind: EngineKind, opened: Opening) -> None:
+async def test_an_open_engine_returns_the_time_of_the_last_contact(kind: EngineKind, opened: Opening) -> None:
     async with opened(kind) as (_, door):
         await commit(door, put("a"))
         first_s = door.get_last_contact_s()
@@ -812,7 +808,7 @@ async def test_an_open_door_knows_when_the_log_was_last_there(kind: EngineKind, 
 
 
 @EveryKind
-async def test_a_healthy_log_is_writable_and_tells_its_size(kind: EngineKind, opened: Opening) -> None:
+async def test_a_healthy_log_is_writable_and_reports_its_size(kind: EngineKind, opened: Opening) -> None:
     async with opened(kind) as (_, door):
         await commit(door, put("a", bytes(10_000)))
         health = await door.read_health()

@@ -210,7 +210,7 @@ def test_a_member_alone_is_elected_and_stays_leader() -> None:
     play(scene)
 
 
-def test_of_two_who_stand_one_leads_and_the_other_waits() -> None:
+def test_of_two_candidates_one_leads_and_the_other_waits() -> None:
     async def scene(stage: Stage) -> None:
         members = await stage.founded("one", "two")
         for member in members:
@@ -244,7 +244,7 @@ def test_when_the_leader_resigns_another_takes_over_at_once() -> None:
     play(scene)
 
 
-def test_a_leader_that_hands_over_is_followed_by_the_one_it_names() -> None:
+def test_a_leader_that_transfers_leadership_is_followed_by_its_successor() -> None:
     async def scene(stage: Stage) -> None:
         one, two, three = await stage.founded("one", "two", "three")
         stage.live(one)
@@ -272,7 +272,7 @@ def test_a_leader_that_hands_over_is_followed_by_the_one_it_names() -> None:
         play(scene, seed=seed)
 
 
-def test_where_the_heir_is_gone_anybody_leads_soon() -> None:
+def test_if_the_successor_is_gone_another_member_leads_soon() -> None:
     async def scene(stage: Stage) -> None:
         one, two = await stage.founded("one", "two")
         stage.live(one)
@@ -292,7 +292,7 @@ def test_where_the_heir_is_gone_anybody_leads_soon() -> None:
     play(scene)
 
 
-def test_where_leader_and_heir_die_after_the_offer_the_lease_makes_way() -> None:
+def test_if_leader_and_successor_die_after_the_offer_the_lease_expires_and_another_leads() -> None:
     async def scene(stage: Stage) -> None:
         one, two = await stage.founded("one", "two")
         stage.live(one)
@@ -313,7 +313,7 @@ def test_where_leader_and_heir_die_after_the_offer_the_lease_makes_way() -> None
     play(scene)
 
 
-def test_a_term_that_is_over_hands_nothing_over() -> None:
+def test_an_ended_term_cannot_transfer_leadership() -> None:
     async def scene(stage: Stage) -> None:
         one, two = await stage.founded("one", "two")
         stage.live(one)
@@ -376,7 +376,7 @@ def test_a_leader_cut_off_stops_by_its_margin_before_another_is_elected() -> Non
     play(scene)
 
 
-def test_a_short_cut_costs_nobody_the_leadership() -> None:
+def test_a_short_disconnection_does_not_end_the_term() -> None:
     async def scene(stage: Stage) -> None:
         one, two = await stage.founded("one", "two")
         stage.live(one)
@@ -440,7 +440,7 @@ def test_a_candidate_whose_reply_is_lost_finds_out_whether_it_leads(fault: Fault
     play(scene)
 
 
-def test_a_single_server_takes_over_at_once_from_its_earlier_self() -> None:
+def test_a_restarted_single_server_leads_at_once() -> None:
     async def scene(stage: Stage) -> None:
         before = await stage.member("one", single_server=True)
         await commit(before.engine, put("founded"))
@@ -460,7 +460,7 @@ def test_a_single_server_takes_over_at_once_from_its_earlier_self() -> None:
     play(scene)
 
 
-def test_a_new_leader_has_seen_all_that_the_one_before_wrote() -> None:
+def test_a_new_leader_has_seen_all_writes_of_the_previous_leader() -> None:
     async def scene(stage: Stage) -> None:
         one, two = await stage.founded("one", "two")
         stage.live(one)
@@ -502,7 +502,7 @@ def test_a_copy_of_a_living_servers_folder_does_not_join_and_leaves_its_record_a
     play(scene)
 
 
-def test_a_copy_that_cannot_hear_of_the_log_is_not_told_that_its_id_is_in_use() -> None:
+def test_a_copy_without_contact_to_the_log_does_not_report_its_id_as_in_use() -> None:
     async def scene(stage: Stage) -> None:
         (one,) = await stage.founded("one")
         stage.live(one)
@@ -523,7 +523,7 @@ def test_a_copy_that_cannot_hear_of_the_log_is_not_told_that_its_id_is_in_use() 
     play(scene)
 
 
-def test_a_server_that_comes_back_at_its_address_waits_for_nothing() -> None:
+def test_a_server_restarted_at_the_same_address_does_not_wait() -> None:
     async def scene(stage: Stage) -> None:
         before, other = await stage.founded("one", "two")
         await before.election.join()
@@ -587,7 +587,7 @@ def test_a_member_whose_record_vanishes_while_it_lives_writes_it_again(is_leader
 
 
 @given(seed=st.integers(0, 2**32), cuts=st.lists(st.tuples(st.integers(0, 2), st.floats(0.1, 15.0)), max_size=12))
-def test_however_lines_are_cut_two_members_never_lead_at_once(seed: int, cuts: list[tuple[int, float]]) -> None:
+def test_two_members_never_lead_at_once_under_any_disconnections(seed: int, cuts: list[tuple[int, float]]) -> None:
     async def scene(stage: Stage) -> None:
         members = await stage.founded("one", "two", "three")
         for member in members:

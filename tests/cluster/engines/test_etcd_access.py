@@ -1,4 +1,4 @@
-"""etcd behind TLS, and etcd that asks for a user and a password."""
+"""etcd with TLS, and etcd that requires a user and a password."""
 
 import datetime
 import ipaddress
@@ -63,7 +63,7 @@ class Authority:
         return cert_file, key_file
 
 
-async def test_an_etcd_that_asks_for_certificates_takes_ours_and_no_stranger(tmp_path: Path) -> None:
+async def test_an_etcd_that_requires_certificates_accepts_only_the_configured_one(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     cert_file, key_file = authority.issue("server")
     ours_cert, ours_key = authority.issue("wharf")
@@ -116,7 +116,7 @@ def demand_passwords(etcd: EtcdCluster) -> None:
     etcd.ctl("auth", "enable")
 
 
-async def test_an_etcd_that_asks_for_a_password_takes_ours_and_its_token_is_renewed(tmp_path: Path) -> None:
+async def test_login_to_an_etcd_with_passwords_and_renewal_of_its_token(tmp_path: Path) -> None:
     options = ["--auth-token-ttl=2"]
     with running_etcd(tmp_path / "etcd", options=options) as etcd:
         demand_passwords(etcd)
@@ -142,11 +142,11 @@ async def test_an_etcd_that_asks_for_a_password_takes_ours_and_its_token_is_rene
         assert (await door.read_health()).writable
         await door.close()
 
-        with pytest.raises(LogMisconfigured, match=r"does not let the user wharf in: .*authentication failed"):
+        with pytest.raises(LogMisconfigured, match=r"rejects the login of user wharf: .*authentication failed"):
             await EtcdEngine(settings("wharf", "bad"), RealWorld()).open()
         for user, password, prefix, told in (
             ("wharf", "good", "/other", "the user wharf needs the right to read and write under /other/"),
-            ("", "", "/wharf", r"it asks for a user, and the configuration names none \(state\.etcd\.user\)"),
+            ("", "", "/wharf", r"etcd requires a user; set state\.etcd\.user"),
         ):
             with pytest.raises(LogMisconfigured, match=told):
                 await EtcdEngine(settings(user, password, prefix), RealWorld()).open()

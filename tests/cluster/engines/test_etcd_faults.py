@@ -90,7 +90,7 @@ async def test_all_three_members_killed_and_started_again_lose_and_double_nothin
         await workload.prove()
 
 
-async def test_a_frozen_member_is_left_for_another(three: EtcdCluster) -> None:
+async def test_requests_move_from_a_frozen_member_to_another(three: EtcdCluster) -> None:
     async with doors(three, 1, prefix="/frozen") as (door,):
         await commit(door, put("a"))
         three.members[0].pause()
@@ -121,7 +121,7 @@ async def test_a_door_without_its_etcd_is_unavailable_within_its_time_and_contac
         await commit(door, put("b"))
 
 
-async def test_opening_a_door_where_no_etcd_is_says_so() -> None:
+async def test_opening_an_engine_without_etcd_reports_that_etcd_cannot_be_reached() -> None:
     door = EtcdEngine(EtcdSettings(endpoints=("127.0.0.1:1",), dial_timeout_s=0.2), RealWorld())
 
     with pytest.raises(LogUnavailable, match=r"etcd at 127\.0\.0\.1:1 cannot be reached"):
@@ -149,7 +149,7 @@ async def test_a_follower_that_was_away_while_the_log_was_compacted_loads_again_
         assert follower.rows == (await load(writer))[0]
 
 
-async def test_many_keys_of_others_on_the_same_etcd_disturb_nothing(etcd: EtcdCluster) -> None:
+async def test_keys_of_other_programs_on_the_same_etcd_do_no_harm(etcd: EtcdCluster) -> None:
     async with (
         doors(etcd, 1, prefix="/wharf") as (ours,),
         doors(etcd, 1, prefix="/wharf2") as (theirs,),

@@ -1,4 +1,4 @@
-"""A write that is still on its way when somebody has been told that it did not happen never happens."""
+"""A write in flight is never committed after `find_write` has returned None for it."""
 
 import pytest
 
@@ -12,7 +12,7 @@ from wharf.world import RealWorld
 pytestmark = pytest.mark.needs_program("etcd")
 
 
-async def test_a_write_that_arrives_after_a_search_for_it_is_turned_away() -> None:
+async def test_a_write_that_arrives_after_a_search_for_it_is_rejected() -> None:
     settings = fresh_settings(shared_server())
     searching, sending = EtcdEngine(settings, RealWorld()), EtcdSession(settings, RealWorld())
     await searching.open()

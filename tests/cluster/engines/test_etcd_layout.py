@@ -1,4 +1,4 @@
-"""What rows in etcd tell of epochs that are over."""
+"""The original index of a record in etcd, after later epochs."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What the memory engine can be told to suffer."""
+"""The faults of the memory engine."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

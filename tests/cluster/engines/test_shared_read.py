@@ -1,4 +1,4 @@
-"""One read serves every caller who asked before it began."""
+"""Concurrent callers share one read that begins after their calls."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -40,7 +40,7 @@ async def gathered(asks: list[Callable[[], Awaitable[int]]]) -> list[int]:
     return list(await asyncio.gather(*(ask() for ask in asks)))
 
 
-async def test_callers_who_ask_at_once_share_one_read() -> None:
+async def test_concurrent_callers_share_one_read() -> None:
     source = Source()
     asking = source.ask(1_000)
     await source.until_begun()
@@ -65,7 +65,7 @@ async def test_callers_who_ask_while_a_read_is_under_way_share_the_next() -> Non
     assert source.reads == 2
 
 
-async def test_a_caller_who_gives_up_takes_the_answer_from_nobody() -> None:
+async def test_a_cancelled_caller_does_not_cancel_the_others() -> None:
     source = Source()
     impatient, patient = source.ask(1), source.ask(1)
     await source.until_begun()
@@ -90,7 +90,7 @@ async def test_a_read_that_fails_fails_for_those_it_served_and_the_next_is_anoth
     assert await second == [2]
 
 
-async def test_stopping_tells_everybody_who_waits() -> None:
+async def test_stopping_fails_all_waiting_callers() -> None:
     source = Source()
     first = source.ask(1)
     await source.until_begun()

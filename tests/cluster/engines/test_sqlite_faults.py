@@ -136,9 +136,7 @@ def test_a_full_disk_refuses_writes_with_a_sentence_and_reads_go_on(store: Sqlit
     assert rows(store) == {("jobs", "a"): b"data"}
 
 
-def test_writes_go_on_by_themselves_when_the_disk_has_space_again(
-    store: SqliteStore, disk: FailingDisk, clock: Clock
-) -> None:
+def test_writes_resume_when_the_disk_has_space_again(store: SqliteStore, disk: FailingDisk, clock: Clock) -> None:
     commit(store, a_write(put("a")))
     disk.fail = lambda operation, _path: apsw.FullError() if operation == "write" else None
     commit(store, a_write(put("b")))
@@ -172,7 +170,7 @@ def test_a_commit_whose_sync_fails_is_unknown_and_what_the_file_says_afterwards_
     assert isinstance(outcome, Committed)
 
 
-def test_an_outcome_that_find_denied_never_comes_true(store: SqliteStore, disk: FailingDisk) -> None:
+def test_a_write_that_find_did_not_find_is_never_committed_later(store: SqliteStore, disk: FailingDisk) -> None:
     failures = iter([apsw.IOError("once")])
     disk.fail = lambda operation, path: next(failures, None) if (operation, path[-4:]) == ("sync", "-wal") else None
     write = a_write(put("b"))
@@ -235,7 +233,7 @@ def filled(folder: Path, clock: Clock) -> Path:
     return folder / "log.db"
 
 
-def test_damage_anywhere_is_told_at_open_or_when_it_is_read_and_never_served(tmp_path: Path, clock: Clock) -> None:
+def test_damage_is_reported_at_open_or_on_read_and_never_returned_as_data(tmp_path: Path, clock: Clock) -> None:
     pristine = filled(tmp_path / "log", clock).read_bytes()
     store = SqliteStore(tmp_path / "log", clock=clock)
     store.open()

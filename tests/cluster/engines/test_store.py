@@ -139,7 +139,9 @@ async def test_a_commit_on_its_way_when_the_store_dies_is_unknown_and_the_next_i
             await engine.commit(a_write(put("c")))
 
 
-async def test_whoever_was_attached_is_told_that_the_log_comes_back_and_of_no_socket(store: StoreProcess) -> None:
+async def test_an_attached_engine_reports_the_restart_of_the_store_without_naming_its_socket(
+    store: StoreProcess,
+) -> None:
     async def why_refused() -> str:
         with pytest.raises(LogUnavailable) as refused:
             await engine.barrier()
@@ -172,7 +174,7 @@ async def test_a_store_that_hangs_leaves_a_commit_unknown_and_refuses_the_rest_w
             )
 
         why = "the store has not answered for 0.5 s: its process or its disk hangs"
-        assert ends[0] == WriteOutcomeUnknown(f"{why}; whether the write happened was not told")
+        assert ends[0] == WriteOutcomeUnknown(f"{why}; it is unknown whether the write happened")
         assert [(LogUnavailable, why)] * 3 == [(type(end), str(end)) for end in ends[1:]]
 
 
@@ -253,7 +255,7 @@ async def test_a_data_folder_with_a_long_path_is_no_obstacle(tmp_path: Path, sta
         assert [index] == [batch.index for batch in await follow_to(engine, after=0, index=index)]
 
 
-async def test_nonsense_on_the_socket_ends_that_connection_and_no_other(store: StoreProcess) -> None:
+async def test_invalid_data_on_the_socket_closes_only_that_connection(store: StoreProcess) -> None:
     async with attached(store) as engine:
         for nonsense in (b"GET / HTTP/1.1\r\n\r\n", b"\0\0\0\3abc", b"\xff\xff\xff\xff"):
             reader, writer = await asyncio.open_unix_connection(str(store.socket_path))
@@ -278,7 +280,7 @@ async def test_an_engine_that_came_back_is_not_answered_by_what_it_sent_before(s
         second.close()
 
 
-async def test_requests_sent_in_one_breath_are_one_group_and_all_are_answered(store: StoreProcess) -> None:
+async def test_requests_sent_together_form_one_group_and_all_get_replies(store: StoreProcess) -> None:
     async with attached(store) as engine:
         reader, writer = await connect(store, StoreHello(PROTOCOL_VERSION, "other", is_main=True))
         writes = [a_write(put("a"), conditions=[unchanged("a", number)]) for number in range(200)]
@@ -338,7 +340,7 @@ async def test_a_follower_that_does_not_read_costs_no_memory_and_gets_everything
             seen = batch.index
 
 
-async def test_a_follower_that_fell_behind_the_tail_is_told_so(tmp_path: Path, start: Start) -> None:
+async def test_a_follower_behind_the_tail_gets_follower_behind(tmp_path: Path, start: Start) -> None:
     store = start(tmp_path / "log", tail_changes=1_000)
     async with attached(store) as engine:
         slow = engine.follow(0)

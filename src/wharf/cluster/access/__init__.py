@@ -1,7 +1,7 @@
-"""Access control: what policies say, who is calling, and what a caller may do.
+"""Access control: what policies grant, who the caller is, and what the caller may do.
 
-Pure: it decides from a snapshot, from what came with a request and from the moment. It opens nothing, checks no signature
-and knows no endpoint; what an operation needs is declared in `model.need`.
+Pure: it decides from a snapshot, the request's credential and the current time. It opens nothing, verifies no signature
+and knows no endpoint. `contract.model.acl.permissions` declares what an operation requires.
 """
 
 from wharf.cluster.access.authentication import (

@@ -1,9 +1,9 @@
-"""From what came with a request to who is calling (reference 5.1, 5.3).
+"""Finds the caller of a request from its credential (reference 5.1, 5.3).
 
-How long it takes tells nothing of secrets: they are never compared character by character. A secret is known by its
-digest, and the digest is looked up by its hash, so one that is almost right is as far from being found as any other.
+The time that this takes reveals nothing about secrets, because they are never compared character by character: a
+secret's digest is looked up by its hash, so an almost correct secret is found no faster than any other.
 
-The caller of a request that goes on for long, looked at again: rights may have gone since it came.
+Long requests authenticate their caller again, because the caller may have lost rights since they began.
 """
 
 from collections.abc import Iterable
@@ -23,100 +23,107 @@ from wharf.contract.model.times import DecisionContext, to_datetime
 
 
 class TokenSecret(msgspec.Struct, frozen=True):
-    """A text in the form of a secret (a UUID), as `model.secret` digests it."""
+    """A text in the format of a secret (a UUID), as the digest that `contract.model` computes."""
 
     digest: str
 
 
 class InvalidCredential(msgspec.Struct, frozen=True):
-    """A text that is neither in the form of a secret nor an identity that its signature proves."""
+    """A text that is neither in the format of a secret nor a workload identity with a valid signature."""
 
     reason: str
 
 
 PresentedCredential: TypeAlias = TokenSecret | WorkloadClaims | InvalidCredential | None
-"""What came with a request. None: nothing did."""
+"""The credential of a request; None if it has none."""
 
 
-def authenticate_caller(snapshot: Replica, credential: PresentedCredential, moment: DecisionContext) -> Caller:
+def authenticate_caller(snapshot: Replica, credential: PresentedCredential, context: DecisionContext) -> Caller:
+    """Return the caller that presented this credential."""
     match credential:
         case None:
-            return _anonymous(snapshot)
+            return _build_anonymous_caller(snapshot)
         case TokenSecret(digest):
-            return _of_token(snapshot, _token_with(snapshot, digest), moment)
+            return _build_token_caller(snapshot, _find_token(snapshot, digest), context)
         case WorkloadClaims():
-            return _workload(snapshot, credential)
+            return _build_workload_caller(snapshot, credential)
         case InvalidCredential(reason):
             return Caller(kind=CallerKind.UNVERIFIED, reason=reason)
 
 
-def find_token_caller(snapshot: Replica, accessor_id: str, moment: DecisionContext) -> Caller:
-    """The caller behind a token that was found before: streams and blocked queries ask again when they are woken."""
-    return _of_token(snapshot, snapshot.get(ACL_TOKENS, accessor_id), moment)
+def find_token_caller(snapshot: Replica, accessor_id: str, context: DecisionContext) -> Caller:
+    """Return the caller of a token that was found before. Streams and blocking queries use it when they wake up."""
+    return _build_token_caller(snapshot, snapshot.get(ACL_TOKENS, accessor_id), context)
 
 
-def _token_with(snapshot: Replica, digest: str) -> Token | None:
-    # The index leaves out tokens without a secret, so no digest finds nobody.
+def _find_token(snapshot: Replica, digest: str) -> Token | None:
+    # The index leaves out tokens without a secret, so an empty digest finds nothing.
     found = snapshot.list_by_index(TOKENS_BY_SECRET, digest)
     return found[0] if found else None
 
 
-def _anonymous(snapshot: Replica) -> Caller:
-    policies = _existing(snapshot, [ANONYMOUS_POLICY])
-    return Caller(kind=CallerKind.ANONYMOUS, rights=_rights(policies), policies=_names(policies))
+def _build_anonymous_caller(snapshot: Replica) -> Caller:
+    policies = _list_policies(snapshot, [ANONYMOUS_POLICY])
+    return Caller(kind=CallerKind.ANONYMOUS, rights=_compile_rights(policies), policies=_list_policy_names(policies))
 
 
-def _of_token(snapshot: Replica, token: Token | None, moment: DecisionContext) -> Caller:
+def _build_token_caller(snapshot: Replica, token: Token | None, context: DecisionContext) -> Caller:
+    """Return the caller of a token: unknown, expired, management, or client with the rights of its policies and roles."""
     if token is None:
         return Caller(kind=CallerKind.UNKNOWN)
-    if token.is_expired(to_datetime(moment.now_ns)):
+    if token.is_expired(to_datetime(context.now_ns)):
         return Caller(kind=CallerKind.EXPIRED, token=token)
     if token.is_management:
         return Caller(kind=CallerKind.MANAGEMENT, rights=ALL_RIGHTS, token=token)
-    roles = _roles_of(snapshot, token)
+    roles = _list_roles(snapshot, token)
     linked = [link.name for role in roles for link in role.policies or ()]
-    policies = _existing(snapshot, [*(token.policies or ()), *linked])
+    policies = _list_policies(snapshot, [*(token.policies or ()), *linked])
     return Caller(
-        kind=CallerKind.CLIENT, rights=_rights(policies), token=token, policies=_names(policies), roles=tuple(roles)
+        kind=CallerKind.CLIENT,
+        rights=_compile_rights(policies),
+        token=token,
+        policies=_list_policy_names(policies),
+        roles=tuple(roles),
     )
 
 
-def _workload(snapshot: Replica, claims: WorkloadClaims) -> Caller:
+def _build_workload_caller(snapshot: Replica, claims: WorkloadClaims) -> Caller:
+    """Return the caller of a workload identity, if its allocation still runs."""
     allocation = find_allocation(snapshot, claims)
     if allocation is None:
         return Caller(kind=CallerKind.UNVERIFIED, claims=claims, reason="allocation is terminal")
     group = allocation.task_group
     policies = list_workload_policies(snapshot, claims, group)
-    rights = _rights(policies).with_implicit_paths(list_implicit_paths(claims, group))
-    return Caller(kind=CallerKind.WORKLOAD, rights=rights, claims=claims, policies=_names(policies))
+    rights = _compile_rights(policies).with_implicit_paths(list_implicit_paths(claims, group))
+    return Caller(kind=CallerKind.WORKLOAD, rights=rights, claims=claims, policies=_list_policy_names(policies))
 
 
-def _roles_of(snapshot: Replica, token: Token) -> list[Role]:
-    """Roles that were deleted since are passed over."""
+def _list_roles(snapshot: Replica, token: Token) -> list[Role]:
+    """Return the roles of a token, without deleted ones."""
     found = (snapshot.get(ACL_ROLES, link.id) for link in token.roles or ())
     return [role for role in found if role is not None]
 
 
-def _existing(snapshot: Replica, names: Iterable[str]) -> list[Policy]:
-    """Policies by name, each once; names of none are passed over."""
+def _list_policies(snapshot: Replica, names: Iterable[str]) -> list[Policy]:
+    """Return the policies with these names, each once, without missing ones."""
     found = (snapshot.get(ACL_POLICIES, name) for name in sorted(set(names)))
     return [policy for policy in found if policy is not None]
 
 
-def _rights(policies: Iterable[Policy]) -> Rights:
+def _compile_rights(policies: Iterable[Policy]) -> Rights:
     return get_rights(policy.rules for policy in policies)
 
 
-def _names(policies: Iterable[Policy]) -> tuple[str, ...]:
+def _list_policy_names(policies: Iterable[Policy]) -> tuple[str, ...]:
     return tuple(policy.name for policy in policies)
 
 
-def reauthenticate_caller(snapshot: Replica, caller: Caller, moment: DecisionContext) -> Caller:
-    """The same caller with the rights of this moment."""
+def reauthenticate_caller(snapshot: Replica, caller: Caller, context: DecisionContext) -> Caller:
+    """Return the same caller with its current rights."""
     if caller.kind is CallerKind.UNCHECKED:
         return caller
     if caller.token is not None:
-        return find_token_caller(snapshot, caller.token.accessor_id, moment)
+        return find_token_caller(snapshot, caller.token.accessor_id, context)
     if caller.claims is not None:
-        return authenticate_caller(snapshot, caller.claims, moment)
-    return authenticate_caller(snapshot, None, moment)
+        return authenticate_caller(snapshot, caller.claims, context)
+    return authenticate_caller(snapshot, None, context)

@@ -1,8 +1,7 @@
-"""`${name}` in the texts that make up a login: which role it binds to, and what its token is called.
+"""Binding rules: the roles and policies of a login's token, from the claims that the login proved (reference 5.3).
 
-Binding rules: what somebody who logs in gets, by the claims that the login proved (reference 5.3).
-
-All rules of the method that match add up. A rule that cannot be understood or filled in for somebody binds nothing.
+All matching rules of the auth method add up. A rule grants nothing if its selector is invalid or a claim for its
+`${name}` placeholders is missing.
 """
 
 import re
@@ -22,18 +21,18 @@ from wharf.contract.model.refusal import invalid_request
 from wharf.languages.filters import FilterError, FilterSubject, compile_filter
 
 _PLACEHOLDER: Final = re.compile(r"\$\{([^{}]*)\}")
-_OPENING: Final = "${"
+_PLACEHOLDER_START: Final = "${"
 
 
 def find_placeholders(text: str) -> list[str] | None:
-    """The names between the braces, in order; None where a brace is not closed."""
-    if text.count(_OPENING) != len(found := _PLACEHOLDER.findall(text)):
+    """Return the names of the `${name}` placeholders, in order; None if a brace is not closed."""
+    if text.count(_PLACEHOLDER_START) != len(found := _PLACEHOLDER.findall(text)):
         return None
     return [name.strip() for name in found]
 
 
 def fill_placeholders(text: str, values: Mapping[str, str]) -> str | None:
-    """The text with every name replaced by its value; None where one has none."""
+    """Replace every placeholder by its value; None if a value is missing."""
     names = find_placeholders(text)
     if names is None or not values.keys() >= set(names):
         return None
@@ -41,11 +40,11 @@ def fill_placeholders(text: str, values: Mapping[str, str]) -> str | None:
 
 
 _SUBJECT: Final = FilterSubject(MappedClaims)
-_VALUE: Final = "value."
+_VALUE_PREFIX: Final = "value."
 
 
 class TokenBindings(msgspec.Struct, frozen=True, kw_only=True):
-    """What the token of a login carries. A management token carries nothing else."""
+    """Roles and policies of a login's token. A management token has neither."""
 
     type: TokenType
     roles: tuple[RoleLink, ...] = ()
@@ -53,6 +52,7 @@ class TokenBindings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find_auth_method(snapshot: Replica, name: str) -> AuthMethod:
+    """Return the auth method with this name. Raises a refusal if it does not exist."""
     method = snapshot.get(ACL_AUTH_METHODS, name)
     if method is None:
         raise invalid_request(f'auth-method "{name}" not found')
@@ -60,7 +60,7 @@ def find_auth_method(snapshot: Replica, name: str) -> AuthMethod:
 
 
 def bind_claims(snapshot: Replica, method: AuthMethod, claims: MappedClaims) -> TokenBindings:
-    """What these claims give by the rules of the method, or a refusal where that is nothing."""
+    """Return what the matching rules of the method grant for these claims. Raises a refusal if that is nothing."""
     rules = [
         rule
         for rule in snapshot.list_by_index_sorted(BINDING_RULES_OF_METHOD, method.name)
@@ -90,7 +90,7 @@ def bind_claims(snapshot: Replica, method: AuthMethod, claims: MappedClaims) -> 
 
 
 def matches_selector(rule: BindingRule, claims: MappedClaims) -> bool:
-    """Whether the rule is about whoever has these claims. One without a selector is about everybody."""
+    """Return whether the rule applies to these claims. A rule without a selector always applies."""
     if not rule.selector.strip():
         return True
     try:
@@ -100,13 +100,13 @@ def matches_selector(rule: BindingRule, claims: MappedClaims) -> bool:
 
 
 def fill_bind_name(rule: BindingRule, claims: MappedClaims) -> str | None:
-    """The role or policy that the rule gives; None where a claim is missing of which its name is made."""
-    return fill_placeholders(rule.bind_name, _values(claims))
+    """Return the name of the role or policy that the rule grants; None if a claim for the name is missing."""
+    return fill_placeholders(rule.bind_name, _build_placeholder_values(claims))
 
 
 def build_token_name(method: AuthMethod, claims: MappedClaims) -> str:
-    """What the token of a login is called."""
-    known = {"auth_method_type": method.type, "auth_method_name": method.name, **_values(claims)}
+    """Return the name of a login's token, from the method's format or the default format."""
+    known = {"auth_method_type": method.type, "auth_method_name": method.name, **_build_placeholder_values(claims)}
     name = (
         fill_placeholders(method.token_name_format, known)
         or fill_placeholders(DEFAULT_TOKEN_NAME_FORMAT, known)
@@ -116,19 +116,22 @@ def build_token_name(method: AuthMethod, claims: MappedClaims) -> str:
 
 
 def find_rule_problems(rule: BindingRule) -> list[str]:
-    """What is wrong with the selector and the bind name of a rule that somebody wants to write."""
-    found = []
+    """Return what is wrong with the selector and the bind name of a rule."""
+    problems = []
     if rule.selector.strip():
         try:
             compile_filter(rule.selector, _SUBJECT)
         except FilterError as error:
-            found.append(f"selector is invalid: {error.text}")
+            problems.append(f"selector is invalid: {error.text}")
     names = find_placeholders(rule.bind_name)
     if names is None:
-        found.append("bind name is invalid: every ${ needs its }")
-    wrong = [name for name in names or () if not name.startswith(_VALUE) or name == _VALUE]
-    return found + [f"bind name is invalid: ${{{name}}} is no claim; write ${{value.NAME}}" for name in wrong]
+        problems.append("bind name is invalid: every ${ needs its }")
+    invalid_names = [name for name in names or () if not name.startswith(_VALUE_PREFIX) or name == _VALUE_PREFIX]
+    return problems + [
+        f"bind name is invalid: ${{{name}}} is no claim; write ${{value.NAME}}" for name in invalid_names
+    ]
 
 
-def _values(claims: MappedClaims) -> dict[str, str]:
-    return {f"{_VALUE}{name}": value for name, value in claims.values.items()}
+def _build_placeholder_values(claims: MappedClaims) -> dict[str, str]:
+    """Return the claims as values for placeholders."""
+    return {f"{_VALUE_PREFIX}{name}": value for name, value in claims.values.items()}

@@ -1,6 +1,6 @@
-"""Who is calling, once it is known: what kind of caller, what it may do, and what it was given that by.
+"""The caller of a request: its kind, its rights and where they come from; and the refusal if a right is missing.
 
-Saying no: the sentence for each kind of caller and each manner of endpoint (reference 5.1). The status is always 403.
+The text of a refusal depends on the kind of caller and on the endpoint (reference 5.1). The status is always 403.
 """
 
 import enum
@@ -17,21 +17,24 @@ from wharf.contract.model.refusal import Refusal, RefusalCode
 
 
 class CallerKind(enum.Enum):
+    """How a caller was identified, or why it was not."""
+
     UNCHECKED = "unchecked"  # Access control is off.
-    ANONYMOUS = "anonymous"  # No token came.
+    ANONYMOUS = "anonymous"  # The request has no token.
     CLIENT = "client"
     MANAGEMENT = "management"
     WORKLOAD = "workload"  # A task, by its signed identity.
-    UNKNOWN = "unknown"  # A secret that no token has.
+    UNKNOWN = "unknown"  # The secret of no existing token.
     EXPIRED = "expired"
-    UNVERIFIED = "unverified"  # No secret and no identity that holds.
+    UNVERIFIED = "unverified"  # Neither a secret nor a valid identity.
 
 
-_REFUSED = frozenset({CallerKind.UNKNOWN, CallerKind.EXPIRED, CallerKind.UNVERIFIED})
+_REFUSED_KINDS = frozenset({CallerKind.UNKNOWN, CallerKind.EXPIRED, CallerKind.UNVERIFIED})
 
 
 class Caller(msgspec.Struct, frozen=True, kw_only=True):
-    """`policies` are the names of those that exist, in order; `reason` says why an identity does not hold."""
+    """A caller with its rights. `policies`: names of its existing policies, in order. `reason`: why its identity is not
+    valid."""
 
     kind: CallerKind
     rights: Rights = NO_RIGHTS
@@ -43,17 +46,17 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_refused(self) -> bool:
-        """Came with something that does not hold: nothing is answered, but what needs no token at all."""
-        return self.kind in _REFUSED
+        """Whether the credential is invalid: the caller may only use endpoints that need no token."""
+        return self.kind in _REFUSED_KINDS
 
     @property
     def accessor_id(self) -> str:
-        """How the audit log names the caller; empty where no token is behind it."""
+        """The token's accessor id, which names the caller in the audit log; empty without a token."""
         return self.token.accessor_id if self.token is not None else ""
 
 
 UNCHECKED_CALLER = Caller(kind=CallerKind.UNCHECKED, rights=ALL_RIGHTS)
-"""Everybody, while access control is off."""
+"""Every caller while access control is off."""
 
 
 PERMISSION_DENIED: Final = "Permission denied"
@@ -61,22 +64,24 @@ TOKEN_NOT_FOUND: Final = "ACL token not found"
 TOKEN_EXPIRED: Final = "ACL token expired"
 
 
-def build_denial(caller: Caller, manner: DenialDetail = DenialDetail.GENERIC) -> Refusal:
-    """Why this caller does not get what it asked for."""
-    return Refusal(RefusalCode.FORBIDDEN, _text(caller, manner))
+def build_denial(caller: Caller, detail: DenialDetail = DenialDetail.GENERIC) -> Refusal:
+    """Build the refusal for a caller without the required rights."""
+    return Refusal(RefusalCode.FORBIDDEN, _build_denial_text(caller, detail))
 
 
 def require_rights(
     caller: Caller, need: Permission, *, manner: DenialDetail = DenialDetail.GENERIC, **about: str
 ) -> None:
-    """Raises unless the caller has what is needed. `about` is told to `Rights.meet`."""
+    """Raise a refusal unless the caller has the required rights. `about`: the namespace, path or label, for
+    `Rights.satisfies`."""
     if isinstance(need, PublicAccess):
         return
     if caller.is_refused or not caller.rights.satisfies(need, **about):
         raise build_denial(caller, manner)
 
 
-def _text(caller: Caller, manner: DenialDetail) -> str:
+def _build_denial_text(caller: Caller, detail: DenialDetail) -> str:
+    """Return the text of a refusal. Clients match these texts."""
     match caller.kind:
         case CallerKind.EXPIRED:
             reason = TOKEN_EXPIRED
@@ -84,7 +89,7 @@ def _text(caller: Caller, manner: DenialDetail) -> str:
             reason = caller.reason
         case _:
             return PERMISSION_DENIED
-    match manner:
+    match detail:
         case DenialDetail.GENERIC:
             return PERMISSION_DENIED
         case DenialDetail.AGENT:

@@ -1,6 +1,6 @@
-"""What a login proves, as its method maps it: texts under `value.` and lists of texts under `list.`.
+"""The claims of a login, as the auth method maps them: texts under `value.` and lists of texts under `list.`.
 
-Claims that are not there, or are nothing that a text can stand for, are left out: a rule that asks for them binds nobody.
+Claims that are missing, or that have no text form, are left out. A rule that needs them grants nothing.
 """
 
 from collections.abc import Mapping
@@ -12,23 +12,25 @@ from wharf.contract.model.acl.auth_methods import AuthMethodConfig
 
 
 class MappedClaims(msgspec.Struct, frozen=True, rename={"values": "value", "lists": "list"}):
+    """Claims under the names that binding rules use."""
+
     values: dict[str, str] = {}
     lists: dict[str, tuple[str, ...]] = {}
 
 
 def map_claims(config: AuthMethodConfig, claims: Mapping[str, object]) -> MappedClaims:
-    """`claims`: those of the identity, as decoded from JSON. A mapping names a claim, or points into one: `/a/b`."""
+    """Map the claims of an identity, decoded from JSON. A mapping names a claim, or points into one, such as `/a/b`."""
     values = {}
     for source, name in (config.claim_mappings or {}).items():
-        value = _text(_find(claims, source))
+        value = _convert_to_text(_find_claim(claims, source))
         if value is not None:
             values[name] = value
     lists = {}
     for source, name in (config.list_claim_mappings or {}).items():
-        found = _find(claims, source)
-        elements = found if isinstance(found, list | tuple) else (found,)
-        texts = tuple(text for element in elements if (text := _text(element)) is not None)
-        if texts or found in ([], ()):
+        claim = _find_claim(claims, source)
+        elements = claim if isinstance(claim, list | tuple) else (claim,)
+        texts = tuple(text for element in elements if (text := _convert_to_text(element)) is not None)
+        if texts or claim in ([], ()):
             lists[name] = texts
     return MappedClaims(values, lists)
 
@@ -36,22 +38,24 @@ def map_claims(config: AuthMethodConfig, claims: Mapping[str, object]) -> Mapped
 _ABSENT: Final = object()
 
 
-def _find(claims: Mapping[str, object], source: str) -> object:
+def _find_claim(claims: Mapping[str, object], source: str) -> object:
+    """Return the claim with this name or path; `_ABSENT` if it does not exist."""
     if not source.startswith("/"):
         return claims.get(source, _ABSENT)
-    found: object = claims
+    claim: object = claims
     for segment in source[1:].split("/"):
         key = segment.replace("~1", "/").replace("~0", "~")
-        if isinstance(found, Mapping):
-            found = found.get(key, _ABSENT)
-        elif isinstance(found, list | tuple) and key.isascii() and key.isdecimal() and len(key) < 10:
-            found = found[int(key)] if int(key) < len(found) else _ABSENT
+        if isinstance(claim, Mapping):
+            claim = claim.get(key, _ABSENT)
+        elif isinstance(claim, list | tuple) and key.isascii() and key.isdecimal() and len(key) < 10:
+            claim = claim[int(key)] if int(key) < len(claim) else _ABSENT
         else:
             return _ABSENT
-    return found
+    return claim
 
 
-def _text(value: object) -> str | None:
+def _convert_to_text(value: object) -> str | None:
+    """Return a scalar claim as text; None for anything else."""
     match value:
         case str():
             return value

@@ -1,6 +1,6 @@
-"""Workload identities: what a task's signed claims say, whether they still hold, and what a task may do by being itself.
+"""Workload identities: whether the signed claims of a task still hold, and which rights they imply.
 
-That the signature is right, and that the claims have not run out, is checked before they come here.
+Signature and expiry are verified before (`server.security`).
 """
 
 from typing import Final
@@ -13,27 +13,28 @@ from wharf.contract.model.acl.policies import JobACL, Policy
 from wharf.contract.model.allocations.allocation import Allocation
 from wharf.contract.model.variables import RESERVED_PATH_PREFIX
 
-_ROOT: Final = f"{RESERVED_PATH_PREFIX}/jobs"
+_VARIABLES_ROOT: Final = f"{RESERVED_PATH_PREFIX}/jobs"
 
 
 class WorkloadClaims(msgspec.Struct, frozen=True, kw_only=True):
-    """What an identity says of its bearer. A service of a group has no task."""
+    """The claims of a workload identity. The identity of a group's service has no task."""
 
     namespace: str
-    job_id: str  # Of a child: its parent's, so that variables and policies can wait for children to come.
+    job_id: str  # For a child job the parent's id, so that policies and variables can be written before children exist.
     alloc_id: str
     task: str = ""
 
 
 def find_allocation(snapshot: Replica, claims: WorkloadClaims) -> Allocation | None:
-    """The allocation that the claims speak of, while it is not terminal; None where they do not hold any more."""
+    """Return the allocation of the claims; None if it is missing or terminal, or does not belong to the claimed job."""
     allocation = snapshot.get(ALLOCATIONS, claims.alloc_id)
     if allocation is None or allocation.is_terminal or allocation.namespace != claims.namespace:
         return None
-    return allocation if _is_of_job(snapshot, allocation, claims.job_id) else None
+    return allocation if _belongs_to_job(snapshot, allocation, claims.job_id) else None
 
 
-def _is_of_job(snapshot: Replica, allocation: Allocation, job_id: str) -> bool:
+def _belongs_to_job(snapshot: Replica, allocation: Allocation, job_id: str) -> bool:
+    """Return whether the allocation is of this job or of a child of it."""
     if allocation.job_id == job_id:
         return True
     job = snapshot.get(JOBS, allocation.namespace, allocation.job_id)
@@ -41,15 +42,15 @@ def _is_of_job(snapshot: Replica, allocation: Allocation, job_id: str) -> bool:
 
 
 def list_implicit_paths(claims: WorkloadClaims, group: str) -> frozenset[tuple[str, str]]:
-    """The (namespace, path) of the variables that a task may list and read without a policy."""
-    paths = [_ROOT, f"{_ROOT}/{claims.job_id}", f"{_ROOT}/{claims.job_id}/{group}"]
+    """Return the (namespace, path) of the variables that a task may list and read without a policy."""
+    paths = [_VARIABLES_ROOT, f"{_VARIABLES_ROOT}/{claims.job_id}", f"{_VARIABLES_ROOT}/{claims.job_id}/{group}"]
     if claims.task:
-        paths.append(f"{_ROOT}/{claims.job_id}/{group}/{claims.task}")
+        paths.append(f"{_VARIABLES_ROOT}/{claims.job_id}/{group}/{claims.task}")
     return frozenset((claims.namespace, path) for path in paths)
 
 
 def list_workload_policies(snapshot: Replica, claims: WorkloadClaims, group: str) -> list[Policy]:
-    """The policies that are attached to the task, its group, its job or its namespace."""
+    """Return the policies attached to the task, its group, its job or its namespace."""
     return [
         policy
         for policy in snapshot.iter_all(ACL_POLICIES)
@@ -57,11 +58,12 @@ def list_workload_policies(snapshot: Replica, claims: WorkloadClaims, group: str
     ]
 
 
-def _is_attached(to: JobACL, claims: WorkloadClaims, group: str) -> bool:
-    """Each level that is set must be the task's. A policy whose namespace is not set is attached to nothing."""
+def _is_attached(job_acl: JobACL, claims: WorkloadClaims, group: str) -> bool:
+    """Return whether a policy is attached to the task: every field that is set must match, and the namespace must be
+    set."""
     return (
-        to.namespace == claims.namespace != ""
-        and to.job_id in ("", claims.job_id)
-        and to.group in ("", group)
-        and to.task in ("", claims.task)
+        job_acl.namespace == claims.namespace != ""
+        and job_acl.job_id in ("", claims.job_id)
+        and job_acl.group in ("", group)
+        and job_acl.task in ("", claims.task)
     )

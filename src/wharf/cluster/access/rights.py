@@ -1,9 +1,7 @@
-"""What somebody may do: asked about one namespace, path, pool or scope at a time, and answered yes or no.
+"""The rights of a caller, compiled from its policies: checks for one namespace, path, pool or scope at a time.
 
-Rights by the policies they come from. Rights hang on nothing but the texts, so the texts are what they are kept by.
-
-So a policy that is written again changes the rights of everybody who has it with the next request, and a server that
-is restored from a snapshot, or runs beside another in one process, can never be answered from the past of another.
+Compiled rights are cached by the texts of the policies. A changed policy therefore takes effect with the next request,
+and a restored server, or a second server in the same process, never gets rights of another state.
 """
 
 from collections import OrderedDict
@@ -26,20 +24,20 @@ from wharf.contract.model.acl.capabilities import (
 )
 
 ALL_NAMESPACES: Final = "*"
-"""In a request: all namespaces that the caller may see."""
+"""The namespace in requests that read all namespaces the caller may see."""
 
-_AT_LEAST: Final = {
+_SUFFICIENT_LEVELS: Final = {
     PolicyLevel.LIST: frozenset({PolicyLevel.LIST, PolicyLevel.READ, PolicyLevel.WRITE}),
     PolicyLevel.READ: frozenset({PolicyLevel.READ, PolicyLevel.WRITE}),
     PolicyLevel.WRITE: frozenset({PolicyLevel.WRITE}),
 }
-_IMPLICIT: Final = frozenset({VariableCapability.READ, VariableCapability.LIST})
+_IMPLICIT_CAPABILITIES: Final = frozenset({VariableCapability.READ, VariableCapability.LIST})
 
 
 class Rights:
-    """Compiled from policies, and never changed. The same policies give the same object, as long as it is kept."""
+    """The rights of some policies. Immutable; cached rights are shared by callers with the same policies."""
 
-    __slots__ = ("_grants", "_host_volumes", "_implicit", "_namespaces", "_node_pools", "_places", "_variables",
+    __slots__ = ("_grants", "_host_volumes", "_implicit_paths", "_namespaces", "_node_pools", "_variable_namespaces", "_variables",
                  "is_management")  # fmt: skip
 
     def __init__(
@@ -47,82 +45,91 @@ class Rights:
     ) -> None:
         self.is_management = is_management
         self._grants = grants
-        self._implicit = implicit
+        self._implicit_paths = implicit
         self._namespaces = LabelCapabilities(grants.namespaces)
         self._variables = LabelCapabilities(grants.variables)
         self._node_pools = LabelCapabilities(grants.node_pools)
         self._host_volumes = LabelCapabilities(grants.host_volumes)
-        places = {
-            label.partition(PATH_SEPARATOR)[0]: found for label, found in grants.variables.items() if _grants_any(found)
+        variable_namespaces = {
+            label.partition(PATH_SEPARATOR)[0]: capabilities
+            for label, capabilities in grants.variables.items()
+            if _grants_any(capabilities)
         }
-        self._places = LabelCapabilities(places)
+        self._variable_namespaces = LabelCapabilities(variable_namespaces)
 
     def with_implicit_paths(self, paths: frozenset[tuple[str, str]]) -> "Rights":
-        """These and what a workload has by being itself: reading the variables at these (namespace, path)."""
+        """Return these rights plus those of a workload: reading the variables at these (namespace, path)."""
         return Rights(self._grants, is_management=self.is_management, implicit=paths)
 
     # -- namespaces ----------------------------------------------------------------------------------------------
 
     def allows_namespace(self, namespace: str, *any_of: Capability) -> bool:
-        """One of these in the namespace; in `*`, one of these in any."""
+        """Return whether one of these capabilities is granted in the namespace; with `*`, in any namespace."""
         if self.is_management:
             return True
         if namespace == ALL_NAMESPACES:
-            return any(not found.isdisjoint(any_of) for found in self._namespaces.list_all())
+            return any(not capabilities.isdisjoint(any_of) for capabilities in self._namespaces.list_all())
         return not self._namespaces.find_capabilities(namespace).isdisjoint(any_of)
 
     def allows_any_in(self, namespace: str) -> bool:
-        """Any right in the namespace, were it one to a single variable."""
+        """Return whether any capability is granted in the namespace, even if only for a single variable."""
         if self.is_management:
             return True
-        found = self._namespaces.find_capabilities(namespace)
-        return _grants_any(found) or (DENY not in found and self._places.has_match(namespace))
+        capabilities = self._namespaces.find_capabilities(namespace)
+        return _grants_any(capabilities) or (
+            DENY not in capabilities and self._variable_namespaces.has_match(namespace)
+        )
 
     def build_namespace_filter(self, *any_of: Capability) -> Callable[[str], bool]:
-        """Which namespaces a list over all of them may show: asked for each record."""
+        """Return a predicate that tells for each namespace whether a list may show its records."""
         return lambda namespace: self.allows_namespace(namespace, *any_of)
 
     # -- variables -----------------------------------------------------------------------------------------------
 
     def allows_variable(self, namespace: str, path: str, capability: VariableCapability) -> bool:
-        """The exact path decides, then what a workload has by being itself, then the closest glob."""
+        """Return whether the capability is granted for a variable. The exact path decides, then the workload's own
+        paths, then the closest glob."""
         if self.is_management:
             return True
         name = f"{namespace}{PATH_SEPARATOR}{path}"
         exact = self._variables.find_exact(name)
         if exact is not None:
             return capability in exact
-        if capability in _IMPLICIT and (namespace, path) in self._implicit:
+        if capability in _IMPLICIT_CAPABILITIES and (namespace, path) in self._implicit_paths:
             return True
         return capability in (self._variables.find_closest_glob(name) or ())
 
     def allows_any_variable(self, capability: VariableCapability) -> bool:
-        """For any path at all: whether a list of variables can hold anything."""
-        if self.is_management or (self._implicit and capability in _IMPLICIT):
+        """Return whether the capability is granted for any path, so that a list of variables may have entries."""
+        if self.is_management or (self._implicit_paths and capability in _IMPLICIT_CAPABILITIES):
             return True
-        return any(capability in found for found in self._variables.list_all())
+        return any(capability in capabilities for capabilities in self._variables.list_all())
 
     # -- pools, volumes, levels ----------------------------------------------------------------------------------
 
     def allows_node_pool(self, pool: str, *any_of: NodePoolCapability) -> bool:
+        """Return whether one of these capabilities is granted for the node pool."""
         return self.is_management or not self._node_pools.find_capabilities(pool).isdisjoint(any_of)
 
     def allows_host_volume(self, volume: str, *any_of: HostVolumeMountCapability) -> bool:
-        """What a job may do with a volume of a host; the label is the volume's name in the job."""
+        """Return whether a job may use a host volume in one of these ways. The label is the name of the volume in the
+        job."""
         return self.is_management or not self._host_volumes.find_capabilities(volume).isdisjoint(any_of)
 
     def allows_level(self, scope: PolicyScope, level: PolicyLevel) -> bool:
-        """This level or a higher one: agent, node, operator, quota, plugin."""
-        return self.is_management or self._grants.levels.get(scope) in _AT_LEAST[level]
+        """Return whether this level or a higher one is granted for the scope."""
+        return self.is_management or self._grants.levels.get(scope) in _SUFFICIENT_LEVELS[level]
 
     def allows_operator(self, capability: OperatorCapability) -> bool:
+        """Return whether the operator capability is granted."""
         return self.is_management or capability in self._grants.operator
 
     # -- needs ---------------------------------------------------------------------------------------------------
 
-    def satisfies(self, need: needs.Permission, *, namespace: str = "", path: str = "", label: str = "") -> bool:
-        """Whether these are what an operation needs, of what it is about. `label`: a node pool or a host volume."""
-        match need:
+    def satisfies(self, permission: needs.Permission, *, namespace: str = "", path: str = "", label: str = "") -> bool:
+        """Return whether these rights satisfy the permission for the given object. `label`: a node pool or a host
+        volume."""
+        match permission:
             case needs.PublicAccess() | needs.AnyToken():
                 return True
             case needs.ManagementToken():
@@ -146,33 +153,33 @@ class Rights:
             case needs.AnyPermission(parts):
                 return any(self.satisfies(part, namespace=namespace, path=path, label=label) for part in parts)
 
-    def satisfies_anywhere(self, need: needs.Permission) -> bool:
-        """Whether there is any namespace, path, pool or volume of which these are what is needed.
+    def satisfies_anywhere(self, permission: needs.Permission) -> bool:
+        """Return whether these rights satisfy the permission on at least one namespace, path, pool or volume.
 
-        For a request whose object decides: without a right anywhere it is refused before the object is looked for.
+        Used before the object of a request is known: a caller without the right anywhere is refused before the lookup.
         """
         if self.is_management:
             return True
-        match need:
+        match permission:
             case needs.AnyNamespacePermission():
-                anywhere = (*self._namespaces.list_all(), *self._places.list_all())
-                return any(_grants_any(found) for found in anywhere)
+                capability_sets = (*self._namespaces.list_all(), *self._variable_namespaces.list_all())
+                return any(_grants_any(capabilities) for capabilities in capability_sets)
             case needs.VariablePermission(capability):
                 return self.allows_any_variable(capability)
             case needs.NodePoolPermission(capability):
-                return any(capability in found for found in self._node_pools.list_all())
+                return any(capability in capabilities for capabilities in self._node_pools.list_all())
             case needs.HostVolumePermission(any_of):
-                return any(not found.isdisjoint(any_of) for found in self._host_volumes.list_all())
+                return any(not capabilities.isdisjoint(any_of) for capabilities in self._host_volumes.list_all())
             case needs.AllPermissions(parts):
                 return all(self.satisfies_anywhere(part) for part in parts)
             case needs.AnyPermission(parts):
                 return any(self.satisfies_anywhere(part) for part in parts)
             case _:
-                return self.satisfies(need, namespace=ALL_NAMESPACES)
+                return self.satisfies(permission, namespace=ALL_NAMESPACES)
 
 
-def _grants_any(found: Iterable[StrEnum]) -> bool:
-    return any(capability != DENY for capability in found)
+def _grants_any(capabilities: Iterable[StrEnum]) -> bool:
+    return any(capability != DENY for capability in capabilities)
 
 
 NO_RIGHTS: Final = Rights(PolicyGrants())
@@ -181,47 +188,50 @@ ALL_RIGHTS: Final = Rights(PolicyGrants(), is_management=True)
 
 MAX_CACHED_RIGHTS: Final = 1_000
 MAX_CACHED_CHARACTERS: Final = 4_000_000
-"""What is kept weighs a few times its texts."""
+"""Limits the memory of the cache: compiled rights take a few times the size of their texts."""
 
 
 class RightsCache:
-    """The rights that were asked for last, up to a number and a weight."""
+    """The most recently used rights, limited in number and total size."""
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[frozenset[str], Rights] = OrderedDict()
-        self._weight = 0
+        self._cached: OrderedDict[frozenset[str], Rights] = OrderedDict()
+        self._count_characters = 0
 
     def get(self, texts: Iterable[str]) -> Rights:
-        """The rights that these policies give together."""
+        """Return the rights that these policies grant together."""
         key = frozenset(texts)
-        kept = self._kept.get(key)
-        if kept is not None:
-            self._kept.move_to_end(key)
-            return kept
-        made = compile_rights(key)
-        self._kept[key] = made
-        self._weight += _weight(key)
-        while len(self._kept) > 1 and (len(self._kept) > MAX_CACHED_RIGHTS or self._weight > MAX_CACHED_CHARACTERS):
-            oldest, _ = self._kept.popitem(last=False)
-            self._weight -= _weight(oldest)
-        return made
+        cached = self._cached.get(key)
+        if cached is not None:
+            self._cached.move_to_end(key)
+            return cached
+        rights = compile_rights(key)
+        self._cached[key] = rights
+        self._count_characters += _count_characters(key)
+        while len(self._cached) > 1 and (
+            len(self._cached) > MAX_CACHED_RIGHTS or self._count_characters > MAX_CACHED_CHARACTERS
+        ):
+            oldest, _ = self._cached.popitem(last=False)
+            self._count_characters -= _count_characters(oldest)
+        return rights
 
 
 def compile_rights(texts: Iterable[str]) -> Rights:
-    """The same, made anew. One text that cannot be read leaves no rights at all: nobody knows what it would deny."""
+    """Compile the rights of these policies. An invalid text leaves no rights at all, because it is unknown what it
+    would deny."""
     try:
         return Rights(merge_policies([parse_policy(text) for text in texts]))
     except InvalidPolicy:
         return NO_RIGHTS
 
 
-def _weight(texts: frozenset[str]) -> int:
+def _count_characters(texts: frozenset[str]) -> int:
     return sum(map(len, texts))
 
 
-_COMPILED: Final = RightsCache()
+_RIGHTS_CACHE: Final = RightsCache()
 
 
 def get_rights(texts: Iterable[str]) -> Rights:
-    """The rights that these policies give together, kept for the next who has the same."""
-    return _COMPILED.get(texts)
+    """Return the cached rights that these policies grant together."""
+    return _RIGHTS_CACHE.get(texts)

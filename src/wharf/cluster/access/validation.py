@@ -1,6 +1,6 @@
-"""What is wrong with records of access control that somebody wants to write, in the words that clients know.
+"""Problems of access control records that a caller wants to write, in Nomad's words.
 
-The fields themselves are `model`'s to judge; here their texts are added: rules, selectors, names to be filled in.
+`contract.model` checks the fields; this module adds the texts: rules, selectors and names with placeholders.
 """
 
 from collections.abc import Sequence
@@ -15,21 +15,24 @@ from wharf.contract.model.jobs.validation.findings import ValidationProblem, for
 from wharf.contract.model.refusal import Refusal, invalid_request
 
 
-def find_policy_problems(written: Policy) -> list[str]:
-    found = policies.list_policy_problems(written)
+def find_policy_problems(policy: Policy) -> list[str]:
+    """Return the problems of a policy."""
+    problems = policies.list_policy_problems(policy)
     try:
-        parse_policy_strict(written.rules)
+        parse_policy_strict(policy.rules)
     except InvalidPolicy as error:
-        found.append(f"failed to parse rules: {error.text}")
-    return found
+        problems.append(f"failed to parse rules: {error.text}")
+    return problems
 
 
-def find_binding_rule_problems(written: BindingRule) -> list[str]:
-    return binding_rule.list_binding_rule_problems(written) + find_rule_problems(written)
+def find_binding_rule_problems(rule: BindingRule) -> list[str]:
+    """Return the problems of a binding rule."""
+    return binding_rule.list_binding_rule_problems(rule) + find_rule_problems(rule)
 
 
 def build_invalid_record(noun: str, problems: Sequence[str]) -> Refusal:
-    """`policy 0 invalid: 1 error occurred:` and a line for each. The number is from a form of request that takes several."""
+    """Build a refusal: `policy 0 invalid: 1 error occurred:` and a line for each problem. Nomad's request format allows
+    several records, hence the number."""
     return invalid_request(
         f"{noun} 0 invalid: {format_problems([ValidationProblem('', problem) for problem in problems])}"
     )

@@ -1,15 +1,16 @@
-"""Who leads: an election on top of the log, by leases.
+"""Leader election on top of the log, with leases.
 
-The leader is whoever wrote the record ("leader", "leader"); the record hangs on its lease and vanishes with it. Safety
-rests on nothing but the version of that record: every write that only a leader may make carries
-`Leadership.condition()`. The clock only makes leaders stop early, so that two never believe to lead for long.
+The leader is the member that wrote the record ("leader", "leader"). The record belongs to the member's lease and is
+deleted with it. Safety depends only on the version of that record: every write that only a leader may make carries
+`Leadership.build_condition()`. The clock only makes a leader stop early, so that two members never believe for long
+that they lead.
 
-A member's record stands under its id, and one living process at a time may use an id: a data folder that was copied brings
-its id along, and two under one id would take each other's record away. Whoever finds another's record under its id waits
-as long as a process that is gone could still be seen, and then does not join.
+A member's record has the member's id as its key. Only one running process may use an id: with a copied data folder, two
+processes would use the same id and replace each other's record. A process that finds another process's record under its
+id waits until the record of a dead process would have expired. If the record is still there, the process does not join.
 
-Knows nothing of records' contents, nor of the replica: a `View` tells what the replica knows. The log must be
-founded before anybody stands.
+This module does not know the contents of records nor the replica; `ElectionRecords` gives access to what the replica
+knows. The log must have been written once before a member can campaign.
 """
 
 import asyncio
@@ -34,109 +35,121 @@ LEADER_KEY: Final = "leader"
 MEMBERS_TABLE: Final = "members"
 
 SUCCESSOR_TIMEOUT_S: Final = 3.0
-"""How long an heir may take to take over, before anybody may."""
+"""How long only the successor may take over an offered leadership; afterwards every member may."""
 
-_PAUSE_S: Final = 0.2
-_WRITE_AGAIN_S: Final = 1.0
+_RETRY_DELAY_S: Final = 0.2
+"""Pause before an attempt is repeated, unless the replica changes earlier."""
+_REWRITE_DELAY_S: Final = 1.0
+"""How long to wait until a rewritten member record appears in the replica, before it is written again."""
 
 
 class MemberIdInUse(Exception):
-    """Another process that lives is a member under our id. A sentence that says which, and what to do."""
+    """Another running process is a member under the same id. The message names it and says what to do."""
 
 
 class ElectionRecords(Protocol):
-    """What the replica knows of the leader's record, and of the one under this member's id."""
+    """What the replica knows of the leader record and of this member's record."""
 
     def get_leader_version(self) -> int:
-        """The record's version; 0: there is none."""
+        """Return the version of the leader record; 0 if it does not exist."""
         ...
 
     async def wait_leader_changed(self, version: int) -> None:
-        """Until the record has another version than this."""
+        """Wait until the leader record has a version other than `version`."""
         ...
 
     def is_successor(self) -> bool:
-        """Whether the leader's record offers the leadership to this member."""
+        """Return whether the leader record offers the leadership to this member."""
         ...
 
     def get_member_version(self) -> int:
-        """The version of the member's record; 0: there is none."""
+        """Return the version of this member's record; 0 if it does not exist."""
         ...
 
     async def wait_member_changed(self, version: int) -> None:
-        """Until the member's record has another version than this."""
+        """Wait until this member's record has a version other than `version`."""
         ...
 
     def describe_other_holder(self) -> str:
-        """Which process the member's record is of, as `name at address`; empty when it is this one's own, written in this
-        life or an earlier one, or there is none."""
+        """Return the process that wrote this member's record, as `name at address`.
+
+        Empty when this process wrote it, before or after a restart, or when the record does not exist.
+        """
         ...
 
 
 class ElectionCandidate(Protocol):
-    """A member that stands. The records are asked for when they are written: they may tell when that was."""
+    """A member that takes part in the election. Its records are built at the time of each write, because they may
+    contain that time."""
 
     member_id: str
 
     def build_member_record(self) -> bytes: ...
 
     def build_leader_record(self, *, successor: str = "") -> bytes:
-        """`heir`: the member that the leadership is offered to."""
+        """Build the leader record. `successor`: the member that the leadership is offered to."""
         ...
 
 
 class Leadership:
-    """One term of this member. Ends once and for all."""
+    """One term of this member as leader. A term that has ended stays ended."""
 
     def __init__(self, election: "Election", lease: Lease, version: int) -> None:
         self.version = version
         self._election = election
         self._lease = lease
-        self._ended = ""
-        self._handing_over = asyncio.Lock()
-        self._is_handed_over = False
+        self._end_reason = ""
+        self._transfer_lock = asyncio.Lock()
+        self._is_transferred = False
 
     def build_condition(self) -> Condition:
-        """What every write of a leader carries: the record is still the one that this term created."""
+        """Return the condition that every write of the leader carries: the leader record is still the one this term
+        created."""
         return Condition(LEADER_TABLE, LEADER_KEY, self.version)
 
     def is_held(self) -> bool:
-        """Whether this member may act as leader at this instant; false in good time before anybody else can be elected."""
+        """Return whether this member may act as leader now. Becomes false before another member can be elected."""
         return not self.get_end_reason()
 
     def get_end_reason(self) -> str:
-        """A sentence; empty while the term lasts."""
-        if not self._ended:
-            self._ended = self._election.find_loss_reason(self._lease, self.version)
-        return self._ended
+        """Return why the term ended; empty while it lasts."""
+        if not self._end_reason:
+            self._end_reason = self._election.find_loss_reason(self._lease, self.version)
+        return self._end_reason
 
     async def wait_lost(self) -> None:
-        """Until the term has ended. The lease is given up then, so that others need not wait for it."""
+        """Wait until the term has ended, then release the lease, so that other members need not wait until it expires."""
         while not self.get_end_reason():
             await self._election.wait_leader_changed(self.version, self._lease)
-        async with self._handing_over:  # The replica may hear of an offer before whoever makes it.
-            if not self._is_handed_over:
+        async with self._transfer_lock:  # The replica may show the offer before `transfer` returns.
+            if not self._is_transferred:
                 await self._election.release_lease(self._lease)
 
     async def transfer(self, successor: str) -> bool:
-        """End the term and offer the leadership to the member `heir`, who takes over at once. Where it does not within
-        `HEIR_WITHIN_S`, anybody may. False when the offer could not be written; the term then goes on, if it still can.
-        Raises `Unavailable` or `Behind`: nobody can tell, and the term ends.
+        """End the term and offer the leadership to the member `successor`, which takes over at once.
+
+        If it has not taken over after `SUCCESSOR_TIMEOUT_S`, every member may. Returns False when the offer could not
+        be written; the term then continues if its lease is still valid. Raises `LogUnavailable` or `FollowerBehind`
+        when it is unknown whether the offer was written; the term then ends.
         """
-        async with self._handing_over:
-            self._is_handed_over = await self._election.offer_leadership(self._lease, self.version, successor)
-            if self._is_handed_over:
-                self._ended = f"the leadership was handed over to {successor}"
-            return self._is_handed_over
+        async with self._transfer_lock:
+            self._is_transferred = await self._election.offer_leadership(self._lease, self.version, successor)
+            if self._is_transferred:
+                self._end_reason = f"the leadership was handed over to {successor}"
+            return self._is_transferred
 
     async def resign(self) -> None:
-        """End the term now."""
-        self._ended = self._ended or "the leader resigned"
+        """End the term now and release its lease."""
+        self._end_reason = self._end_reason or "the leader resigned"
         await self._election.release_lease(self._lease)
 
 
 class Election:
-    """`ttl_s` is how long a silent leader is waited for; `margin_s` before that it stops by itself."""
+    """This member's part in the election: its lease, its member record and its campaigns.
+
+    `ttl_s`: how long other members wait for a leader that is silent. `margin_s`: how long before that the leader stops
+    by itself.
+    """
 
     def __init__(
         self,
@@ -152,69 +165,73 @@ class Election:
         self._world = world
         self._engine = engine
         self._candidate = candidate
-        self._view = records
+        self._records = records
         self._ttl_s = ttl_s
         self._margin_s = margin_s
         self._lease: Lease | None = None
-        self._led_on: Lease | None = None
-        """The lease of the newest term. It serves no other: renewing it would keep that term's record, too."""
+        self._term_lease: Lease | None = None
+        """The lease of the newest term. No later term may use it, because renewing it would also keep that term's
+        leader record."""
         self._offer: tuple[int, float] | None = None
-        """The version of the record by which this member offered its leadership to another, and how long that may take."""
+        """Version of the record by which this member offered the leadership to another, and when the offer expires."""
 
     async def campaign(self) -> Leadership:
-        """Join the members and wait to be leader. Raises `IdInUse`.
+        """Join the members and wait until this member is elected. Raises `MemberIdInUse`.
 
-        Returns after the replica has passed the election: whoever acts on it sees all that earlier leaders wrote.
+        Returns after the replica has applied the election, so the new leader sees everything that earlier leaders
+        wrote.
         """
         while True:
             try:
                 lease = await self.join()
-                version = await self._run_for_it(lease)
+                version = await self._try_become_leader(lease)
             except (LogUnavailable, FollowerBehind):
-                await asyncio.sleep(_PAUSE_S)
+                await asyncio.sleep(_RETRY_DELAY_S)
                 continue
             if version is None:
                 continue
             leadership = Leadership(self, lease, version)
-            while self._is_safe(lease) and self._view.get_leader_version() < version:
-                await self.wait_leader_changed(self._view.get_leader_version(), lease)
+            while self._is_safe(lease) and self._records.get_leader_version() < version:
+                await self.wait_leader_changed(self._records.get_leader_version(), lease)
             if leadership.is_held():
                 return leadership
             await self.release_lease(lease)
 
     async def join(self) -> Lease:
-        """Have a lease, with this member's record on it. Raises `IdInUse`, or `Unavailable`."""
+        """Return a valid lease with this member's record on it. Raises `MemberIdInUse` or `LogUnavailable`."""
         if self._lease is not None and self._is_safe(self._lease):
             return self._lease
         if self._lease is not None:
             await self.release_lease(self._lease)
         if not self._engine.is_single_server:
-            await self._until_id_is_free()
+            await self._wait_until_id_is_free()
         lease = await self._engine.grant_lease(self._ttl_s)
         while not await self._write_member(lease):
-            # Our replica has yet to hear what stands under our id, or the log takes no writes just now.
-            await self._member_moved(self._view.get_member_version(), within_s=_PAUSE_S)
-            if not self._is_safe(lease) or self._is_taken():
+            # Either the replica is behind and has an older version of the record, or the log rejects writes at the
+            # moment.
+            await self._wait_member_changed(self._records.get_member_version(), within_s=_RETRY_DELAY_S)
+            if not self._is_safe(lease) or self._is_id_in_use():
                 await self._revoke(lease)
                 raise LogUnavailable("the member's record could not be written")
         self._lease = lease
         return lease
 
     async def maintain_membership(self) -> None:
-        """Until cancelled: write this member's record again where it vanished although its lease lives. Without it nobody
-        finds the way to this member, be it the leader or not.
+        """Write this member's record again if it is deleted while its lease is valid. Runs until cancelled.
+
+        Without the record no other server finds the address of this member, leader or not.
         """
         while True:
-            seen = self._view.get_member_version()
+            version = self._records.get_member_version()
             lease = self._lease
-            if seen or lease is None or not self._is_safe(lease):
-                # Looked at now and then too: what came and went at once moved nothing.
-                await self._member_moved(seen, within_s=self._ttl_s)
+            if version or lease is None or not self._is_safe(lease):
+                # The timeout is needed: a record that appears and disappears at once leaves the version unchanged.
+                await self._wait_member_changed(version, within_s=self._ttl_s)
                 continue
             with contextlib.suppress(LogUnavailable, FollowerBehind):
                 await self._write_member(lease)
-            # Written, or not: our replica hears of it, or it is tried again.
-            await self._member_moved(seen, within_s=_WRITE_AGAIN_S)
+            # Wait until the replica shows the record. If the write failed, the timeout leads to the next attempt.
+            await self._wait_member_changed(version, within_s=_REWRITE_DELAY_S)
 
     async def leave(self) -> None:
         """Give up membership and leadership at once."""
@@ -224,79 +241,89 @@ class Election:
     # --- membership ---
 
     async def _write_member(self, lease: Lease) -> bool:
-        """False when something else stands under our id than our replica knows, or the log refused."""
-        # The only server there can be asks nobody, its earlier self least of all.
-        seen = () if self._engine.is_single_server else (self._as_seen(),)
+        """Write this member's record. Returns False when the record changed since the replica's version, or the log
+        rejected the write."""
+        # On a single-server log the only other writer is an earlier run of this server, so no condition is needed.
+        conditions = () if self._engine.is_single_server else (self._build_member_condition(),)
         record = EncodedChange(MEMBERS_TABLE, self._candidate.member_id, self._candidate.build_member_record())
-        return await self._write("member-joined", record, seen, lease) is not None
+        return await self._write("member-joined", record, conditions, lease) is not None
 
-    def _as_seen(self) -> Condition:
-        return Condition(MEMBERS_TABLE, self._candidate.member_id, self._view.get_member_version())
+    def _build_member_condition(self) -> Condition:
+        return Condition(MEMBERS_TABLE, self._candidate.member_id, self._records.get_member_version())
 
-    def _is_taken(self) -> bool:
-        return not self._engine.is_single_server and bool(self._view.describe_other_holder())
+    def _is_id_in_use(self) -> bool:
+        return not self._engine.is_single_server and bool(self._records.describe_other_holder())
 
-    async def _until_id_is_free(self) -> None:
-        """The record of a process that is gone vanishes within the time to live; one that stays is of one that lives."""
-        if not self._is_taken():
+    async def _wait_until_id_is_free(self) -> None:
+        """Wait until a dead process's record under this id has expired. Raises `MemberIdInUse` if the record stays."""
+        if not self._is_id_in_use():
             return
-        await self._free_within(self._ttl_s)
-        # Only who has contact with the log can tell a record that stays from one that it did not hear the end of.
+        await self._wait_id_free(self._ttl_s)
+        # A replica without contact to the log does not show that a record was deleted. The barrier ensures contact.
         await self._engine.barrier()
-        await self._free_within(self._ttl_s / 2)
-        if self._is_taken():
+        await self._wait_id_free(self._ttl_s / 2)
+        if self._is_id_in_use():
             raise MemberIdInUse(
-                f"the server-id {self._candidate.member_id} is in use by {self._view.describe_other_holder()}; if this data folder "
+                f"the server-id {self._candidate.member_id} is in use by {self._records.describe_other_holder()}; if this data folder "
                 f"is a copy of that server's, remove `server-id` from this data folder"
             )
 
-    async def _free_within(self, seconds: float) -> None:
-        until_s = self._world.monotonic_s() + seconds
-        while self._is_taken() and (remaining_s := until_s - self._world.monotonic_s()) > 0:
-            await self._member_moved(self._view.get_member_version(), within_s=remaining_s)
+    async def _wait_id_free(self, seconds: float) -> None:
+        """Wait until no other process uses this member's id, for at most `seconds`."""
+        deadline_s = self._world.monotonic_s() + seconds
+        while self._is_id_in_use() and (remaining_s := deadline_s - self._world.monotonic_s()) > 0:
+            await self._wait_member_changed(self._records.get_member_version(), within_s=remaining_s)
 
-    async def _member_moved(self, version: int, *, within_s: float) -> None:
+    async def _wait_member_changed(self, version: int, *, within_s: float) -> None:
+        """Wait until this member's record has another version than `version`, for at most `within_s`."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(within_s):
-                await self._view.wait_member_changed(version)
+                await self._records.wait_member_changed(version)
 
     # --- the campaign ---
 
-    async def _run_for_it(self, lease: Lease) -> int | None:
-        """The version of the record that makes us leader; None: the lease has become too old to try."""
+    async def _try_become_leader(self, lease: Lease) -> int | None:
+        """Try to write the leader record. Return its version, or None if the lease is too old to try."""
         while self._is_safe(lease):
-            seen = self._view.get_leader_version()
-            if seen and not self._engine.is_single_server and not self._view.is_successor():
-                remaining_s = self._remaining_of_offer_s(seen)
-                if (remaining_s is None and self._led_on is lease) or (remaining_s is not None and remaining_s <= 0):
-                    # What we wrote as leader hangs on this lease and may be what stands there: an offer that nobody took,
-                    # or the record of an older term that came back with a restored log. Make way for everybody.
+            version_seen = self._records.get_leader_version()
+            if version_seen and not self._engine.is_single_server and not self._records.is_successor():
+                remaining_s = self._compute_offer_remaining_s(version_seen)
+                if (remaining_s is None and self._term_lease is lease) or (
+                    remaining_s is not None and remaining_s <= 0
+                ):
+                    # The leader record may be one that this member wrote on this lease: an offer that the successor
+                    # did not accept, or the record of an older term from a restored log. Release the lease, so that
+                    # any member can be elected.
                     self._offer = None
                     await self.release_lease(lease)
                     return None
-                await self.wait_leader_changed(seen, lease, timeout_s=remaining_s)
+                await self.wait_leader_changed(version_seen, lease, timeout_s=remaining_s)
                 continue
             record = EncodedChange(LEADER_TABLE, LEADER_KEY, self._candidate.build_leader_record())
-            condition = Condition(LEADER_TABLE, LEADER_KEY, seen)
+            condition = Condition(LEADER_TABLE, LEADER_KEY, version_seen)
             version = await self._write("leader-elected", record, (condition,), lease)
             if version is not None:
-                self._led_on = lease
+                self._term_lease = lease
                 return version
-            # Somebody was quicker and our replica has yet to hear of it, or the log takes no writes just now.
-            await self.wait_leader_changed(seen, lease, timeout_s=_PAUSE_S)
+            # Another member was elected and the replica does not show it yet, or the log rejects writes at the
+            # moment.
+            await self.wait_leader_changed(version_seen, lease, timeout_s=_RETRY_DELAY_S)
         return None
 
     async def offer_leadership(self, lease: Lease, version: int, successor: str) -> bool:
-        """Write that the leader offers its leadership to the heir. From then on no write of this term is taken."""
+        """Write an offer of the leadership to `successor`. Afterwards the conditions of this term's writes no longer
+        hold."""
         record = EncodedChange(LEADER_TABLE, LEADER_KEY, self._candidate.build_leader_record(successor=successor))
-        offered = await self._write("leader-hands-over", record, (Condition(LEADER_TABLE, LEADER_KEY, version),), lease)
-        if offered is not None:
-            self._offer = (offered, self._world.monotonic_s() + SUCCESSOR_TIMEOUT_S)
-        return offered is not None
+        offer_version = await self._write(
+            "leader-hands-over", record, (Condition(LEADER_TABLE, LEADER_KEY, version),), lease
+        )
+        if offer_version is not None:
+            self._offer = (offer_version, self._world.monotonic_s() + SUCCESSOR_TIMEOUT_S)
+        return offer_version is not None
 
-    def _remaining_of_offer_s(self, seen: int) -> float | None:
-        """How long this member's heir may still take; None: it has none, or the heir was quicker."""
-        if self._offer is None or seen > self._offer[0]:
+    def _compute_offer_remaining_s(self, leader_version: int) -> float | None:
+        """Return how long the successor may still take to accept; None without an offer, or when it has accepted."""
+        if self._offer is None or leader_version > self._offer[0]:
             self._offer = None
             return None
         return self._offer[1] - self._world.monotonic_s()
@@ -304,7 +331,7 @@ class Election:
     async def _write(
         self, kind: str, change: EncodedChange, conditions: tuple[Condition, ...], lease: Lease
     ) -> int | None:
-        """The index at which it was committed; None: it was not."""
+        """Write one record on the lease and return the index of the commit; None if it was not committed."""
         since = await self._engine.barrier()
         cause = Cause(CauseKind.LEASE, self._candidate.member_id)
         write = EncodedWrite(self._world.new_id(), kind, cause, conditions, (change,), lease.id)
@@ -317,40 +344,44 @@ class Election:
             await self._engine.barrier()
             return await self._engine.find_write(write.id, since=since)
         except (LogUnavailable, FollowerBehind):
-            # Nobody can tell whether the record is there. Without its lease it is not.
+            # It is unknown whether the record was written. Without its lease it is deleted.
             await self.release_lease(lease)
             raise
 
     # --- time and change ---
 
     def _is_safe(self, lease: Lease) -> bool:
+        """Return whether the lease is valid for longer than the margin."""
         return self._world.monotonic_s() < lease.get_valid_until_s() - self._margin_s
 
     def find_loss_reason(self, lease: Lease, version: int) -> str:
+        """Return why the term with this leader record has ended; empty while it lasts."""
         if not self._is_safe(lease):
             return "the leader's lease could not be renewed in time"
-        if self._view.get_leader_version() != version:
-            return "another leader's record stands in place of ours"
+        if self._records.get_leader_version() != version:
+            return "another leader's record replaced ours"
         return ""
 
     async def wait_leader_changed(self, version: int, lease: Lease, *, timeout_s: float | None = None) -> None:
-        """Until the leader's record is no longer of this version, or the lease has to be looked at again."""
+        """Wait until the leader record has a version other than `version`, the lease's margin begins, or the timeout
+        passes."""
         remaining_s = lease.get_valid_until_s() - self._margin_s - self._world.monotonic_s()
         if timeout_s is not None:
             remaining_s = min(remaining_s, timeout_s)
         try:
             async with asyncio.timeout(max(remaining_s, 0.0)):
-                await self._view.wait_leader_changed(version)
+                await self._records.wait_leader_changed(version)
         except TimeoutError:
             return
 
     async def release_lease(self, lease: Lease) -> None:
-        """Let go of a lease; if it cannot be revoked now, it runs out by itself."""
+        """Stop using a lease and revoke it. A lease that cannot be revoked now expires by itself."""
         if self._lease is lease:
             self._lease = None
         await self._revoke(lease)
 
     async def _revoke(self, lease: Lease) -> None:
+        """Revoke a lease; ignore a log that cannot be reached."""
         try:
             await lease.revoke()
         except LogUnavailable:

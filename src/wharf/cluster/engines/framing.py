@@ -1,6 +1,6 @@
-"""Frames on a Unix socket: four bytes of length and one message of msgpack. And the socket's address, however deep it lies.
+"""Frames on a Unix socket: four bytes of length, then one msgpack message.
 
-It knows no message.
+Also opens sockets whose path is longer than a socket address. The message types are in `store.messages`.
 """
 
 import os
@@ -12,29 +12,30 @@ from typing import Final
 import msgspec
 
 MAX_FRAME_BYTES: Final = 256_000_000
-"""A longer frame is none of ours."""
+"""Protects the process's memory: the decoder rejects a longer frame as not of this protocol."""
 
 _ADDRESS_BYTES: Final = 100  # Unix socket addresses hold 104 to 108, depending on the system.
 _encode = msgspec.msgpack.Encoder().encode
 
 
 class FramingError(Exception):
-    """The other end does not speak this protocol."""
+    """The peer does not speak this protocol."""
 
 
 def encode_frame(message: msgspec.Struct) -> bytes:
+    """Encode a message as one frame."""
     body = _encode(message)
     return len(body).to_bytes(4, "big") + body
 
 
 class SocketFrameDecoder:
-    """Cuts what arrives into the bodies of frames."""
+    """Splits the received bytes into the bodies of frames."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> list[bytes]:
-        """The bodies that are whole with this. Raises `NotOurs`."""
+        """Add received bytes and return the bodies that are now complete. Raises `FramingError`."""
         buffer = self._buffer
         source: bytes | bytearray = data
         if buffer:
@@ -59,7 +60,7 @@ class SocketFrameDecoder:
 
 @contextmanager
 def open_socket_address(path: Path) -> Iterator[str]:
-    """An address of the socket at `path` that is short enough for the system, as long as the context lasts."""
+    """Yield an address of the socket at `path` that fits into a socket address. It is valid inside the `with` block."""
     if len(os.fsencode(path)) <= _ADDRESS_BYTES:
         yield str(path)
         return

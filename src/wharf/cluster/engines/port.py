@@ -1,24 +1,34 @@
-"""The port to the log: what an engine is asked, what it answers, and what every engine promises.
+"""The port to the log: what callers may request, what engines return, and what every engine guarantees.
 
-Promises, held by one contract suite for all engines:
+The contract test suite checks these guarantees for every engine:
 
-1. A write that was answered `Committed` is durable; it is in the log once, whole, at the index told.
-2. A write with a condition that does not hold changes nothing and is answered `Conflict` with the keys that moved on.
-3. A write that does not fit the bounds, or reaches a log that takes no writes, changes nothing: `Refused`.
-4. Whenever the engine cannot tell, it says `Unknown`: the write happened once or not at all, and `find` tells later;
-   once `find` has said "it was not", it never will be. `Unavailable` from `commit` says that surely nothing happened.
-5. The feed gives every batch once, whole, in order of index, beginning after the index asked for; if it cannot (the
-   log was compacted, began a new epoch, or never came as far as that index), it raises `Behind` and the follower
-   loads again. A batch carries exactly the changes of its write, in whatever order, drops of what was not there too.
-6. `barrier` answers an index not smaller than that of any write acknowledged before the call, by whatever member.
-7. Indexes grow and may skip; the first batch of an empty log has index 1. The last-change index of a table is the
-   index of the last batch that put or dropped anything in it, read from a load as from the feed.
-8. A lease that ends takes the records put with it along, in one batch of kind `LEASE_ENDED` with cause LEASE and
-   without an id. A later write of a key takes the key off its lease. A write on an ended lease is `Refused`.
-9. A load tells of every row the index at which it was written, as it was told then (`Row.written_at`), also where an older
-   copy of the log was put back beneath us since and every version was raised. A `restore` writes its rows anew.
+1. A write with the outcome `Committed` is durable. It is in the log once and complete, at the returned index.
 
-Records are bytes here: what they mean is no concern of an engine.
+2. A write with a condition that does not hold changes nothing. The outcome `WriteConflict` names the changed keys.
+
+3. A write that exceeds the limits, or reaches a log that accepts no writes, changes nothing: `WriteRejected`.
+
+4. When the engine cannot tell whether a write happened, the outcome is `WriteOutcomeUnknown`: it happened once or not
+at all, and `find_write` reports which. Once `find_write` has returned None, the write will never happen.
+`LogUnavailable` from `commit` means that nothing happened.
+
+5. The feed returns every batch once, complete, in index order, starting after the requested index. If it cannot (the
+log was compacted, began a new epoch, or never reached that index), it raises `FollowerBehind` and the follower loads
+again. A batch carries exactly the changes of its write, in any order, including deletions of missing records.
+
+6. `barrier` returns an index not smaller than that of any write that was acknowledged, to any member, before the call.
+
+7. Indexes grow and may have gaps. The first batch of an empty log has index 1. The last-change index of a table is the
+index of the last batch that put or deleted a record of it; a load and the feed agree on it.
+
+8. When a lease ends, the records written with it are deleted in one batch of kind `LEASE_ENDED_KIND` with cause LEASE
+and without an id. A later write of a key removes the key from its lease. A write on an ended lease is `WriteRejected`.
+
+9. A load returns with every record the index at which it was written, as it was reported then
+(`StoredRecord.write_index`), even if the log was replaced by an older copy since and every version was raised. `restore`
+counts as a new write of its records.
+
+Records are bytes here: engines do not know their meaning.
 """
 
 from collections.abc import AsyncIterator, Sequence
@@ -52,27 +62,29 @@ __all__ = [
 ]
 
 LEASE_ENDED_KIND: Final = "lease-ended"
-"""The kind of a batch that no one wrote: a lease ended and took its records along."""
+"""The kind of the batch that deletes the records of an ended lease. No caller wrote it."""
 
 
 class Committed(msgspec.Struct, frozen=True, gc=False, tag="Committed"):
+    """The write is durable at this index."""
+
     index: int
 
 
 class WriteConflict(msgspec.Struct, frozen=True, gc=False, tag="Conflict"):
-    """Conditions that did not hold, as (table, key)."""
+    """The conditions that did not hold, as (table, key)."""
 
     keys: Sequence[tuple[str, str]]
 
 
 class WriteRejected(msgspec.Struct, frozen=True, gc=False, tag="Refused"):
-    """The log cannot take this write, whole or in part, and says why in a sentence."""
+    """The log cannot accept this write. `why` is a sentence for the caller."""
 
     why: str
 
 
 class WriteOutcomeUnknown(msgspec.Struct, frozen=True, gc=False, tag="Unknown"):
-    """The reply was lost: the write may have happened. Pass a barrier, then ask `find`."""
+    """The reply was lost: the write may have happened. Call `barrier`, then `find_write`."""
 
     why: str
 
@@ -81,7 +93,7 @@ WriteOutcome = Committed | WriteConflict | WriteRejected | WriteOutcomeUnknown
 
 
 class WriteLimits(msgspec.Struct, frozen=True, gc=False):
-    """What fits in one write, after the engine's own keys are taken off."""
+    """Limits of one write, without the keys that the engine adds itself."""
 
     changes: int = 1_000
     conditions: int = 1_000
@@ -89,19 +101,19 @@ class WriteLimits(msgspec.Struct, frozen=True, gc=False):
 
 
 class FollowerBehind(Exception):
-    """The feed cannot go on from where the follower stands; it must load the state again."""
+    """The feed cannot continue from the follower's index; the follower must load the state again."""
 
 
 class LogUnavailable(Exception):
-    """The log cannot be reached just now. The message says which log and why."""
+    """The log cannot be reached at the moment. The message names the log and the reason."""
 
 
 class LogMisconfigured(LogUnavailable):
-    """Trying again cannot mend it: a person must. The message says what."""
+    """Retrying cannot help: an operator must change the configuration. The message says what."""
 
 
 class LogHealth(msgspec.Struct, frozen=True, gc=False):
-    """How the log is doing, for people and for `agent/health`."""
+    """The health of the log, for operators and for `agent/health`."""
 
     writable: bool
     why: str = ""
@@ -110,44 +122,45 @@ class LogHealth(msgspec.Struct, frozen=True, gc=False):
 
 
 class Load(Protocol):
-    """A full read at one index: first every row, in slices, then the standing."""
+    """A full read at one index: first all records, in slices, then the position."""
 
     def iter_slices(self) -> AsyncIterator[Sequence[StoredRecord]]:
-        """Raises `Behind` when a compaction or a restore overtook the read: throw the rows away and begin another."""
+        """Yield all records. Raises `FollowerBehind` when a compaction or restore interrupted the read: discard the
+        records and load again."""
         ...
 
     async def get_position(self) -> LogPosition:
-        """Valid after the last slice."""
+        """Return the position of the load. Valid after the last slice."""
         ...
 
 
 class Lease(Protocol):
-    """A promise to be alive. What was written with `id` vanishes when the promise is broken.
+    """A time-limited claim in the log. Records that were written with its `id` are deleted when it ends.
 
-    Writes on it go through the door that granted it. The door keeps the promise while it is open; a door that closes
-    leaves its leases to run out.
+    Writes on a lease must use the engine that granted it. The engine renews the lease while the engine is open; after
+    `close` the lease expires.
     """
 
     id: int
 
     def get_valid_until_s(self) -> float:
-        """On this world's monotonic clock: before this instant the lease has surely not run out."""
+        """Return the monotonic time until which the lease is certainly valid, in seconds."""
         ...
 
     async def revoke(self) -> None:
-        """Give it up now; what hangs on it vanishes at once."""
+        """End the lease now; its records are deleted at once."""
         ...
 
 
 class LogEngine(Protocol):
-    """One process's door to the log."""
+    """One process's connection to the log."""
 
     limits: WriteLimits
     is_single_server: bool
-    """True when only one server can ever use this log: it is leader as soon as it says so."""
+    """True if only one server can ever use this log. It then becomes leader without waiting for others."""
 
     async def open(self) -> None:
-        """Reach the log, or raise `Unavailable` with a sentence. An empty log is founded by its first write."""
+        """Connect to the log, or raise `LogUnavailable` with a sentence. The first write initializes an empty log."""
         ...
 
     async def close(self) -> None: ...
@@ -155,60 +168,67 @@ class LogEngine(Protocol):
     def load(self) -> Load: ...
 
     def follow(self, after: int) -> AsyncIterator[Batch]:
-        """Every batch with a greater index, for ever. Raises `Behind`, or `Unavailable` when contact is lost.
+        """Yield every batch with a greater index, without end. Raises `FollowerBehind`, or `LogUnavailable` when
+        contact is lost.
 
-        After either the iterator is spent; call again with the last index that was applied.
+        After an exception the iterator is finished; call again with the last applied index.
         """
         ...
 
     async def commit(self, write: EncodedWrite) -> WriteOutcome:
-        """Raises `Unavailable` when the write was never sent: it did not happen and may be tried again."""
+        """Commit a write. Raises `LogUnavailable` when the write was never sent: it did not happen and may be retried."""
         ...
 
     async def find_write(self, write_id: str, *, since: int) -> int | None:
-        """The index at which the write was committed, looking back as far as `since` and no further; None: it was not.
+        """Return the index at which the write was committed, or None. Searches back to the index `since`.
 
-        Raises `Behind` when the log no longer reaches back to `since`.
+        Raises `FollowerBehind` when the log no longer reaches back to `since`.
         """
         ...
 
     async def barrier(self) -> int:
-        """0 when nothing was ever written. Raises `Unavailable`."""
+        """Return the newest index of the log; 0 when it was never written. Raises `LogUnavailable`."""
         ...
 
     async def grant_lease(self, ttl_s: float) -> Lease: ...
 
     async def compact(self, before: int) -> None:
-        """The feed need no longer reach back before this index: `follow(before - 1)` goes on working."""
+        """Allow the log to discard batches before this index. `follow(before - 1)` must still work."""
         ...
 
     async def restore(self, records: AsyncIterator[Sequence[StoredRecord]], position: LogPosition) -> int:
-        """Replace everything by `rows`, which stood at `standing` in some log; answer the index where this log stands then.
+        """Replace everything by `records`, which were read at `position` in any log. Return the index of this log
+        afterwards.
 
-        - Markers in the rows would stand for this writing: whoever restores has settled them (`wharf.cluster.state.codec`).
-        - The answer exceeds every earlier index of this log and `standing.index`. So does the version of every row: it
-          is an index that the restore used, at most the one answered. The last-change index of every table that holds
-          anything, or held anything before, becomes the one answered.
-        - A new epoch begins, its number greater than the log's and than `standing.epoch`. Whoever followed gets
-          `Behind`, from whatever index, and loads again. `find` cannot reach back before it. All leases have ended.
-        - Nobody is served half of it. While it lasts, a `commit` is `Refused` and a `load` raises `Unavailable`, or both
-          still answer for the old state and nothing they answered is contradicted before the new one takes its place
-          in one step. What needs several transactions is a recorded intent followed by idempotent steps; one that was
-          cut off is finished, or undone, or refused with a sentence, by the next `open`.
-        - When `rows` raises, the error passes through; the old state stays, or the log says that it was being restored
-          and takes nothing but another restore.
+        - The records must not contain `WRITE_INDEX` markers: they would resolve to the index of this restore. Callers
+        resolve them first (`wharf.cluster.state.codec`).
+
+        - The returned index exceeds every earlier index of this log and `position.index`. So does the version of every
+        record: it is an index that the restore used, at most the returned one. The last-change index of every table
+        that holds or held records becomes the returned index.
+
+        - A new epoch begins, with a number greater than the log's and `position.epoch`. Every follower gets
+        `FollowerBehind` and loads again. `find_write` cannot reach back before it. All leases have ended.
+
+        - No caller sees half a restore. While it runs, either `commit` returns `WriteRejected` and `load` raises
+        `LogUnavailable`, or both still use the old state, which the new state replaces in one step. An engine that
+        needs several transactions records the intent first and then makes idempotent steps; the next `open` completes
+        or undoes an interrupted restore, or fails with a sentence.
+
+        - When `records` raises, the error is passed on. The old state stays, or the log reports an unfinished restore
+        and accepts only another restore.
         """
         ...
 
     async def read_health(self) -> LogHealth: ...
 
     def get_last_contact_s(self) -> float | None:
-        """When, on the monotonic clock, the log last proved that it is there; None: never yet."""
+        """Return the monotonic time in seconds at which the log last replied; None if it never did."""
         ...
 
 
 def check_write_limits(write: EncodedWrite, limits: WriteLimits) -> str | None:
-    """Why this write fits no log with these bounds, in a sentence; None when it fits."""
+    """Return why this write exceeds these limits, in a sentence; None when it fits."""
     if not write.changes:
         return "a write without changes: there is nothing to commit"
     if len(write.changes) > limits.changes:
@@ -218,7 +238,7 @@ def check_write_limits(write: EncodedWrite, limits: WriteLimits) -> str | None:
     size = sum(len(change.data) for change in write.changes if change.data is not None)
     if size > limits.bytes:
         return f"the write has {size} bytes; this log takes {limits.bytes} in one batch"
-    places = {(change.table, change.key) for change in write.changes}
-    if len(places) < len(write.changes):
+    record_keys = {(change.table, change.key) for change in write.changes}
+    if len(record_keys) < len(write.changes):
         return "the write changes one key twice"
     return None

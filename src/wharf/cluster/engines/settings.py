@@ -1,4 +1,4 @@
-"""The settings of where the log is kept."""
+"""Settings that say where the log is stored and how to reach it."""
 
 import enum
 from typing import Annotated
@@ -10,25 +10,33 @@ from wharf.contract.model.times import SECOND
 
 
 class EngineKind(enum.StrEnum):
+    """Where the cluster state is stored."""
+
     SQLITE = "sqlite"
     ETCD = "etcd"
     MEMORY = "memory"
 
 
 class EtcdTlsSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """TLS files for connections to etcd."""
+
     ca_file: Annotated[
         str, SettingInfo("Certificates of the authorities that etcd's certificate is checked against.")
     ] = ""
-    cert_file: Annotated[str, SettingInfo("Our certificate, where etcd asks clients for one.")] = ""
-    key_file: Annotated[str, SettingInfo("The key of that certificate.")] = ""
+    cert_file: Annotated[str, SettingInfo("The client certificate, if etcd requires one.")] = ""
+    key_file: Annotated[str, SettingInfo("The private key of the client certificate.")] = ""
 
 
 class EtcdStateSettings(msgspec.Struct, frozen=True, kw_only=True):
-    endpoints: Annotated[tuple[str, ...], SettingInfo("etcd's members, each as `host:port`.")] = ("127.0.0.1:2379",)
+    """How to reach etcd, and the limits that etcd was configured with."""
+
+    endpoints: Annotated[tuple[str, ...], SettingInfo("Addresses of the etcd members, each as `host:port`.")] = (
+        "127.0.0.1:2379",
+    )
     prefix: Annotated[str, SettingInfo("All keys begin with this, so that several clusters can share one etcd.")] = (
         "/wharf"
     )
-    user: Annotated[str, SettingInfo("The etcd user to log in as, where etcd's own access control is on.")] = ""
+    user: Annotated[str, SettingInfo("The etcd user to log in as, if etcd's own access control is on.")] = ""
     password: Annotated[SecretText, SettingInfo("The password of that user.")] = SecretText()
     max_txn_ops: Annotated[
         int,
@@ -40,9 +48,9 @@ class EtcdStateSettings(msgspec.Struct, frozen=True, kw_only=True):
         Size, SettingInfo("How large one transaction may be: etcd's `--max-request-bytes`, which must be as large.")
     ] = Size(1_572_864)
     quota: Annotated[
-        Size, SettingInfo("How large etcd may grow: its `--quota-backend-bytes`, which it does not tell.")
+        Size, SettingInfo("Maximum size of the etcd database: its `--quota-backend-bytes`, which etcd does not report.")
     ] = Size(2 * 1024**3)
-    dial_timeout: Annotated[Duration, SettingInfo("How long reaching a member may take.")] = Duration(2 * SECOND)
+    dial_timeout: Annotated[Duration, SettingInfo("Timeout for connecting to an etcd member.")] = Duration(2 * SECOND)
     request_timeout: Annotated[
         Duration, SettingInfo("How long one call to etcd may take before its outcome counts as unknown.")
     ] = Duration(5 * SECOND)
@@ -50,10 +58,12 @@ class EtcdStateSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StateSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings of the `state` section."""
+
     engine: Annotated[
         EngineKind,
         SettingInfo(
-            "Where the cluster's state is kept: `sqlite`, one machine and no other service; `etcd`, several servers; "
+            "Where the cluster's state is stored: `sqlite`, one machine and no other service; `etcd`, several servers; "
             "`memory`, nothing outlives the agent."
         ),
     ] = EngineKind.SQLITE

@@ -1,11 +1,11 @@
-"""A snapshot: the whole state of a cluster in one file, saved from and restored into any engine.
+"""The snapshot file: saves the whole state of a cluster and restores it into any engine.
 
-The file: a magic word, the format's number, then frames (four bytes of length, one of kind, the content), then the SHA-256
-of all that precedes. The first frame is the header, the last the trailer, between them rows in compressed slices. Nothing
-is believed before the checksum of the whole file has been found right; so a damaged, cut off or newer file changes
-nothing. The state is never whole in memory.
+Format: magic bytes, the format number, frames (four bytes of length, one byte of kind, content), and the SHA-256 of
+everything before it. The first frame is the header, the last the trailer; the frames between hold compressed slices of
+records. A restore starts only after the checksum of the whole file is verified, so a damaged, truncated or newer file
+changes nothing. Records are read in slices; the whole state is never in memory.
 
-Rows are bytes here. What a record means, and whether a program can read it, is the concern of whoever restores.
+Records are bytes here. Callers check whether a program can read them.
 """
 
 import asyncio
@@ -28,15 +28,16 @@ SNAPSHOT_FORMAT: Final = 1
 _KIND_HEADER: Final = 1
 _KIND_SLICE: Final = 2
 _KIND_TRAILER: Final = 3
-_FRAME_BYTES: Final = 300_000_000
-_SLICE_BYTES: Final = 1_000_000_000
+_MAX_FRAME_BYTES: Final = 300_000_000
+_MAX_SLICE_BYTES: Final = 1_000_000_000
 _DIGEST_BYTES: Final = 32
-# Records compress well at the lowest level already, and a snapshot must not take the cores for long.
-_LEVEL: Final = 1
+_COMPRESSION_LEVEL: Final = 1
+"""The lowest level: records compress well with it, and a snapshot should use little CPU time."""
 
 
 class SnapshotHeader(msgspec.Struct, frozen=True):
-    """Who saved it, and when. `needs`: what must be at hand beside the file, in sentences (such as a keyring)."""
+    """Which program saved the snapshot, and when. `needs`: what a restore needs besides the file, in sentences (such as
+    a keyring)."""
 
     created_ns: int
     program: str
@@ -44,13 +45,15 @@ class SnapshotHeader(msgspec.Struct, frozen=True):
 
 
 class SnapshotTrailer(msgspec.Struct, frozen=True):
+    """The log position of the snapshot and the number of records."""
+
     standing: LogPosition
     rows: dict[str, int]
-    """How many of each table."""
+    """Number of records by table."""
 
 
 class SnapshotInfo(msgspec.Struct, frozen=True):
-    """What a file holds, after its checksum was found right."""
+    """What a snapshot file contains, according to its verified header and trailer."""
 
     header: SnapshotHeader
     trailer: SnapshotTrailer
@@ -63,7 +66,7 @@ class SnapshotUnusable(Exception):
 
 
 class SnapshotSource(Protocol):
-    """What a snapshot is saved from: an engine, or a view of one that leaves something out."""
+    """What a snapshot is saved from: an engine, or a view of an engine that leaves out some records."""
 
     def load(self) -> Load: ...
 
@@ -77,70 +80,71 @@ class SnapshotTarget(Protocol):
 async def save_snapshot(
     engine: SnapshotSource, path: Path, *, world: World, program: str, needs: Sequence[str] = ()
 ) -> SnapshotInfo:
-    """Write the state as of now to `path`, which appears whole or not at all, readable by its owner only.
+    """Write the current state to `path`. The file appears complete or not at all, readable by its owner only.
 
-    Raises `Unavailable` as a load does, and `SnapshotRefused` when the file cannot be written.
+    Raises `LogUnavailable` as a load does, and `SnapshotUnusable` when the file cannot be written.
     """
     partial = path.with_name(f".{path.name}.{world.new_id()}.partial")
     header = SnapshotHeader(world.now_ns(), program, tuple(needs))
     try:
-        # Files are written on a thread: the disk may be slow, and compressing takes its time.
-        writing = await asyncio.to_thread(_Writing, partial, header)
+        # Files are written on a thread, because disk writes and compression would block the event loop.
+        writer = await asyncio.to_thread(_SnapshotWriter, partial, header)
         try:
-            loading = engine.load()
-            async for rows in loading.iter_slices():
-                await asyncio.to_thread(writing.add, rows)
-            facts = await asyncio.to_thread(writing.finish, header, await loading.get_position())
-            await asyncio.to_thread(_rename, partial, path)
+            load = engine.load()
+            async for rows in load.iter_slices():
+                await asyncio.to_thread(writer.add, rows)
+            info = await asyncio.to_thread(writer.finish, header, await load.get_position())
+            await asyncio.to_thread(_rename_durably, partial, path)
         finally:
-            writing.close()
+            writer.close()
     except OSError as error:
         raise SnapshotUnusable(f"the snapshot {path} cannot be written: {error.strerror or error}") from error
     finally:
         with suppress(OSError):
             partial.unlink()
-    return facts
+    return info
 
 
 def inspect_snapshot(path: Path) -> SnapshotInfo:
-    """Read the whole file and check it. Raises `SnapshotRefused`."""
+    """Read the whole file and verify it. Raises `SnapshotUnusable`."""
     try:
         with path.open("rb") as file:
-            return _check(file, path)
+            return _verify_file(file, path)
     except OSError as error:
         raise SnapshotUnusable(f"the snapshot {path} cannot be read: {error.strerror or error}") from error
 
 
 async def restore_snapshot(engine: SnapshotTarget, path: Path) -> int:
-    """Replace all that the engine's log holds; the answer is the index where it stands then.
+    """Replace everything in the engine's log and return the index of the log afterwards.
 
-    Raises `SnapshotRefused`, with the log untouched, and what `Engine.restore` raises.
+    Raises `SnapshotUnusable`, with the log unchanged, and whatever `LogEngine.restore` raises.
     """
-    facts = await asyncio.to_thread(inspect_snapshot, path)
-    return await engine.restore(_rows_of(path, facts), facts.trailer.standing)
+    info = await asyncio.to_thread(inspect_snapshot, path)
+    return await engine.restore(_iter_records(path, info), info.trailer.standing)
 
 
-class _Writing:
-    """The file that a snapshot is being written to."""
+class _SnapshotWriter:
+    """Writes one snapshot file."""
 
     def __init__(self, path: Path, header: SnapshotHeader) -> None:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         self._file = os.fdopen(descriptor, "wb")
         self._digest = hashlib.sha256()
         self._size = 0
-        self._rows: dict[str, int] = {}
+        self._record_counts: dict[str, int] = {}
         self._encode = msgspec.msgpack.Encoder().encode
         self._write(SNAPSHOT_MAGIC + SNAPSHOT_FORMAT.to_bytes(2, "big"))
         self._write_frame(_KIND_HEADER, self._encode(header))
 
     def add(self, rows: Sequence[StoredRecord]) -> None:
+        """Append a slice of records."""
         for row in rows:
-            self._rows[row.table] = self._rows.get(row.table, 0) + 1
-        self._write_frame(_KIND_SLICE, zlib.compress(self._encode(rows), _LEVEL))
+            self._record_counts[row.table] = self._record_counts.get(row.table, 0) + 1
+        self._write_frame(_KIND_SLICE, zlib.compress(self._encode(rows), _COMPRESSION_LEVEL))
 
     def finish(self, header: SnapshotHeader, standing: LogPosition) -> SnapshotInfo:
-        """All of it is on disk when this returns."""
-        trailer = SnapshotTrailer(standing, self._rows)
+        """Write the trailer and the checksum, and sync the file to disk."""
+        trailer = SnapshotTrailer(standing, self._record_counts)
         self._write_frame(_KIND_TRAILER, self._encode(trailer))
         digest = self._digest.digest()
         self._file.write(digest)
@@ -162,39 +166,40 @@ class _Writing:
         self._size += len(data)
 
 
-def _check(file: BinaryIO, path: Path) -> SnapshotInfo:
-    """One pass over the file: format, checksum, and that every slice and row can be read."""
+def _verify_file(file: BinaryIO, path: Path) -> SnapshotInfo:
+    """Verify a file in one pass: format, checksum, and that every slice and record can be decoded."""
     digest = hashlib.sha256()
-    counted: dict[str, int] = {}
+    record_counts: dict[str, int] = {}
     header: SnapshotHeader | None = None
     trailer: SnapshotTrailer | None = None
     try:
-        for kind, content in _frames(file, path, digest):
+        for kind, content in _read_frames(file, path, digest):
             if kind == _KIND_HEADER and header is None:
                 header = msgspec.msgpack.decode(content, type=SnapshotHeader)
             elif kind == _KIND_SLICE and header is not None:
-                for row in _rows_in(content, path):
-                    counted[row.table] = counted.get(row.table, 0) + 1
+                for row in _decode_slice(content, path):
+                    record_counts[row.table] = record_counts.get(row.table, 0) + 1
             elif kind == _KIND_TRAILER and header is not None:
                 trailer = msgspec.msgpack.decode(content, type=SnapshotTrailer)
                 break
             else:
-                raise _damaged(path, "its parts are out of order")
+                raise _build_damaged_error(path, "its parts are out of order")
     except msgspec.DecodeError as error:
-        raise _damaged(path, str(error)) from error
+        raise _build_damaged_error(path, str(error)) from error
     if header is None or trailer is None:
-        raise _damaged(path, "it ends too early")
+        raise _build_damaged_error(path, "it ends too early")
     expected = file.read(_DIGEST_BYTES)
     if digest.digest() != expected:
-        raise _damaged(path, "its checksum does not add up")
+        raise _build_damaged_error(path, "its checksum does not match")
     if file.read(1):
-        raise _damaged(path, "something follows its end")
-    if counted != trailer.rows:
-        raise _damaged(path, "rows are missing")
+        raise _build_damaged_error(path, "something follows its end")
+    if record_counts != trailer.rows:
+        raise _build_damaged_error(path, "rows are missing")
     return SnapshotInfo(header, trailer, file.tell(), expected.hex())
 
 
-def _frames(file: BinaryIO, path: Path, digest: "hashlib._Hash") -> Iterator[tuple[int, bytes]]:
+def _read_frames(file: BinaryIO, path: Path, digest: "hashlib._Hash") -> Iterator[tuple[int, bytes]]:
+    """Yield the kind and content of each frame, and add the bytes read to `digest`."""
     start = file.read(len(SNAPSHOT_MAGIC) + 2)
     if start[: len(SNAPSHOT_MAGIC)] != SNAPSHOT_MAGIC:
         raise SnapshotUnusable(f"{path} is not a snapshot; nothing was changed")
@@ -208,45 +213,47 @@ def _frames(file: BinaryIO, path: Path, digest: "hashlib._Hash") -> Iterator[tup
     while True:
         head = file.read(5)
         if len(head) < 5:
-            raise _damaged(path, "it ends too early")
+            raise _build_damaged_error(path, "it ends too early")
         length = int.from_bytes(head[:4], "big")
-        if length > _FRAME_BYTES:
-            raise _damaged(path, "a part is longer than any can be")
+        if length > _MAX_FRAME_BYTES:
+            raise _build_damaged_error(path, "a part is longer than any can be")
         content = file.read(length)
         if len(content) < length:
-            raise _damaged(path, "it ends too early")
+            raise _build_damaged_error(path, "it ends too early")
         digest.update(head)
         digest.update(content)
         yield head[4], content
 
 
-def _rows_in(content: bytes, path: Path) -> list[StoredRecord]:
-    unpacking = zlib.decompressobj()
+def _decode_slice(content: bytes, path: Path) -> list[StoredRecord]:
+    """Decompress and decode a slice of records. Raises `SnapshotUnusable` when it is incomplete or too large."""
+    decompressor = zlib.decompressobj()
     try:
-        plain = unpacking.decompress(content, _SLICE_BYTES)
+        plain = decompressor.decompress(content, _MAX_SLICE_BYTES)
     except zlib.error as error:
-        raise _damaged(path, str(error)) from error
-    if not unpacking.eof or unpacking.unconsumed_tail or unpacking.unused_data:
-        raise _damaged(path, "a slice of rows is not whole")
+        raise _build_damaged_error(path, str(error)) from error
+    if not decompressor.eof or decompressor.unconsumed_tail or decompressor.unused_data:
+        raise _build_damaged_error(path, "a slice of rows is not whole")
     return msgspec.msgpack.decode(plain, type=list[StoredRecord])
 
 
-async def _rows_of(path: Path, facts: SnapshotInfo) -> AsyncGenerator[Sequence[StoredRecord], None]:
-    """The rows of a file that was checked; should it have changed since, `SnapshotRefused`."""
+async def _iter_records(path: Path, info: SnapshotInfo) -> AsyncGenerator[Sequence[StoredRecord], None]:
+    """Yield the records of a verified file. Raises `SnapshotUnusable` when the file has changed since the verification."""
     with path.open("rb") as file:
         digest = hashlib.sha256()
-        frames = _frames(file, path, digest)
+        frames = _read_frames(file, path, digest)
         while True:
             kind, content = await asyncio.to_thread(next, frames)
             if kind == _KIND_TRAILER:
                 break
             if kind == _KIND_SLICE:
-                yield await asyncio.to_thread(_rows_in, content, path)
-    if digest.hexdigest() != facts.sha256:
+                yield await asyncio.to_thread(_decode_slice, content, path)
+    if digest.hexdigest() != info.sha256:
         raise SnapshotUnusable(f"the snapshot {path} changed while it was read: nothing was restored; try again")
 
 
-def _rename(partial: Path, path: Path) -> None:
+def _rename_durably(partial: Path, path: Path) -> None:
+    """Rename the file and sync its folder, so that the new name survives a power failure."""
     os.replace(partial, path)
     folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
@@ -255,5 +262,5 @@ def _rename(partial: Path, path: Path) -> None:
         os.close(folder)
 
 
-def _damaged(path: Path, how: str) -> SnapshotUnusable:
-    return SnapshotUnusable(f"the snapshot {path} is damaged ({how}): use another one; nothing was changed")
+def _build_damaged_error(path: Path, reason: str) -> SnapshotUnusable:
+    return SnapshotUnusable(f"the snapshot {path} is damaged ({reason}): use another one; nothing was changed")

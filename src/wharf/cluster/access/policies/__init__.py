@@ -1,1 +1,1 @@
-"""."""
+"""Policy documents: parsing, and what several policies grant together."""

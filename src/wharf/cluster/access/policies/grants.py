@@ -1,6 +1,6 @@
-"""Several policies as one: what each label and scope has when all of them are put together (reference 5.4, rule 2).
+"""Merges several policies: what they grant together for each label and scope (reference 5.4, rule 2).
 
-Capabilities of one label are united, and a deny leaves nothing else. No order of the policies makes a difference.
+Capabilities of one label are united; a deny overrides all others. The order of the policies makes no difference.
 """
 
 from collections.abc import Iterable, Mapping
@@ -32,14 +32,14 @@ from wharf.contract.model.acl.capabilities import (
 K = TypeVar("K", bound=StrEnum)
 
 PATH_SEPARATOR: Final = "\0"
-"""Stands between namespace and path. Neither may hold it, so a glob over both never runs over the border."""
-# What comes first counts; `scale` is none of them, as it grants nothing.
-_STRENGTH: Final = (PolicyLevel.DENY, PolicyLevel.WRITE, PolicyLevel.READ, PolicyLevel.LIST)
+"""Separates namespace and path. Neither may contain it, so a glob never matches across it."""
+# The first level that is granted wins. `scale` is missing because it grants nothing.
+_LEVELS_BY_STRENGTH: Final = (PolicyLevel.DENY, PolicyLevel.WRITE, PolicyLevel.READ, PolicyLevel.LIST)
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyGrants:
-    """What is granted, by label and scope. A denied label has deny and nothing else."""
+    """What is granted, by label and scope. A denied label has only `deny`."""
 
     namespaces: Mapping[str, frozenset[Capability]] = field(default_factory=dict)
     variables: Mapping[str, frozenset[VariableCapability]] = field(default_factory=dict)
@@ -50,72 +50,87 @@ class PolicyGrants:
 
 
 def merge_policies(policies: Iterable[PolicyRules]) -> PolicyGrants:
+    """Merge policies to what they grant together."""
     policies = list(policies)
-    levels = {scope: level for scope in _LEVELLED if (level := _strongest(policies, scope)) is not None}
+    levels = {
+        scope: level for scope in _SCOPES_WITH_LEVEL if (level := _find_strongest_level(policies, scope)) is not None
+    }
     return PolicyGrants(
-        namespaces=_by_label(
+        namespaces=_unite_by_label(
             (
                 rule.name,
-                expand_capabilities((*rule.capabilities, *_of_level(rule.policy, NAMESPACE_LEVELS)), NAMESPACE_COVERS),
+                expand_capabilities(
+                    (*rule.capabilities, *_expand_level(rule.policy, NAMESPACE_LEVELS)), NAMESPACE_COVERS
+                ),
             )
             for rules in policies
             for rule in rules.namespaces
         ),
-        variables=_by_label(
+        variables=_unite_by_label(
             (f"{rule.name}{PATH_SEPARATOR}{path.path}", expand_capabilities(path.capabilities, VARIABLE_COVERS))
             for rules in policies
             for rule in rules.namespaces
             for path in (rule.variables.paths if rule.variables else ())
         ),
-        node_pools=_by_label(
-            (rule.name, frozenset((*rule.capabilities, *_of_level(rule.policy, POOL_LEVELS))))
+        node_pools=_unite_by_label(
+            (rule.name, frozenset((*rule.capabilities, *_expand_level(rule.policy, POOL_LEVELS))))
             for rules in policies
             for rule in rules.node_pools
         ),
-        host_volumes=_by_label(
-            (rule.name, frozenset((*rule.capabilities, *_of_level(rule.policy, HOST_VOLUME_LEVELS))))
+        host_volumes=_unite_by_label(
+            (rule.name, frozenset((*rule.capabilities, *_expand_level(rule.policy, HOST_VOLUME_LEVELS))))
             for rules in policies
             for rule in rules.host_volumes
         ),
-        operator=unite_capabilities(_of_operator(rule) for rules in policies for rule in rules.operator),
+        operator=unite_capabilities(_expand_operator_rule(rule) for rules in policies for rule in rules.operator),
         levels=levels,
     )
 
 
-_LEVELLED: Final = (PolicyScope.AGENT, PolicyScope.NODE, PolicyScope.OPERATOR, PolicyScope.QUOTA, PolicyScope.PLUGIN)
+_SCOPES_WITH_LEVEL: Final = (
+    PolicyScope.AGENT,
+    PolicyScope.NODE,
+    PolicyScope.OPERATOR,
+    PolicyScope.QUOTA,
+    PolicyScope.PLUGIN,
+)
 
 
-def _levels(rules: PolicyRules, scope: PolicyScope) -> Iterable[PolicyLevel | None]:
+def _list_levels(rules: PolicyRules, scope: PolicyScope) -> Iterable[PolicyLevel | None]:
+    """Return the levels that one policy gives for a scope."""
     match scope:
         case PolicyScope.AGENT:
-            found = rules.agent
+            level_rules = rules.agent
         case PolicyScope.NODE:
-            found = rules.node
+            level_rules = rules.node
         case PolicyScope.QUOTA:
-            found = rules.quota
+            level_rules = rules.quota
         case PolicyScope.PLUGIN:
-            found = rules.plugin
+            level_rules = rules.plugin
         case _:
-            # A deny of operators denies all that operators may, however it is written.
+            # A denied operator capability denies the whole scope, like the level `deny`.
             denied = (PolicyLevel.DENY for rule in rules.operator if OperatorCapability.DENY in rule.capabilities)
             return (*denied, *(rule.policy for rule in rules.operator))
-    return tuple(rule.policy for rule in found)
+    return tuple(rule.policy for rule in level_rules)
 
 
-def _strongest(policies: Iterable[PolicyRules], scope: PolicyScope) -> PolicyLevel | None:
-    given = {level for rules in policies for level in _levels(rules, scope)}
-    return next((level for level in _STRENGTH if level in given), None)
+def _find_strongest_level(policies: Iterable[PolicyRules], scope: PolicyScope) -> PolicyLevel | None:
+    """Return the strongest level of a scope in any of the policies; None if no policy has one."""
+    levels = {level for rules in policies for level in _list_levels(rules, scope)}
+    return next((level for level in _LEVELS_BY_STRENGTH if level in levels), None)
 
 
-def _of_operator(rule: OperatorRule) -> frozenset[OperatorCapability]:
-    return frozenset((*rule.capabilities, *_of_level(rule.policy, OPERATOR_LEVELS)))
+def _expand_operator_rule(rule: OperatorRule) -> frozenset[OperatorCapability]:
+    return frozenset((*rule.capabilities, *_expand_level(rule.policy, OPERATOR_LEVELS)))
 
 
-def _of_level(level: PolicyLevel | None, levels: Mapping[PolicyLevel, tuple[K, ...]]) -> tuple[K, ...]:
+def _expand_level(level: PolicyLevel | None, levels: Mapping[PolicyLevel, tuple[K, ...]]) -> tuple[K, ...]:
+    """Return the capabilities that a level stands for."""
     return levels[level] if level is not None else ()
 
 
-def _by_label(granted: Iterable[tuple[str, frozenset[K]]]) -> dict[str, frozenset[K]]:
+def _unite_by_label(granted: Iterable[tuple[str, frozenset[K]]]) -> dict[str, frozenset[K]]:
+    """Unite the capabilities of each label."""
     by_label: dict[str, list[frozenset[K]]] = {}
     for label, capabilities in granted:
         by_label.setdefault(label, []).append(capabilities)

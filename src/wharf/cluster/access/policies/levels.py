@@ -1,4 +1,4 @@
-"""What a level comes down to, and which capability covers which (reference 5.4). Data, and one function to apply it."""
+"""Which capabilities a policy level stands for, and which capabilities include others (reference 5.4)."""
 
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
@@ -50,7 +50,7 @@ HOST_VOLUME_LEVELS: Final[Mapping[PolicyLevel, tuple[HostVolumeMountCapability, 
 
 _OPERATOR_READ: Final = (OperatorCapability.LICENSE_READ, OperatorCapability.KEYRING_READ)
 
-# `scale` is a level that every scope without labels but `plugin` reads, and that grants nothing there.
+# Scopes without labels, except `plugin`, accept the level `scale`, which grants nothing there.
 OPERATOR_LEVELS: Final[Mapping[PolicyLevel, tuple[OperatorCapability, ...]]] = MappingProxyType({
     PolicyLevel.DENY: (OperatorCapability.DENY,),
     PolicyLevel.READ: _OPERATOR_READ,
@@ -84,6 +84,6 @@ VARIABLE_COVERS: Final[Mapping[VariableCapability, tuple[VariableCapability, ...
 
 
 def expand_capabilities(capabilities: Iterable[K], covers: Mapping[K, tuple[K, ...]]) -> frozenset[K]:
-    """The capabilities and all that they cover."""
-    found = set(capabilities)
-    return frozenset(found.union(*(covers[capability] for capability in found if capability in covers)))
+    """Return the capabilities and all that they include."""
+    expanded = set(capabilities)
+    return frozenset(expanded.union(*(covers[capability] for capability in expanded if capability in covers)))

@@ -1,6 +1,6 @@
-"""What a policy says, once its text is read: each scope with its label, level and capabilities, as they were written.
+"""The rules of a parsed policy: each scope with its label, level and capabilities, as written.
 
-These are also what `RulesJSON` shows. What a level comes down to is told in `expansion`.
+`RulesJSON` shows these records, so their field names are part of the API. `levels` says what a level stands for.
 """
 
 import msgspec
@@ -17,17 +17,21 @@ from wharf.contract.model.record import Record
 
 
 class PathRule(Record):
-    """What may be done with the variables under a path of a namespace."""
+    """The capabilities for the variables under a path of a namespace."""
 
     path: str
     capabilities: tuple[VariableCapability, ...] = ()
 
 
 class VariablesRule(Record):
+    """The `variables` block of a namespace."""
+
     paths: tuple[PathRule, ...] = ()
 
 
 class NamespaceRule(Record):
+    """A `namespace` block."""
+
     name: str
     policy: PolicyLevel | None = None
     capabilities: tuple[Capability, ...] = ()
@@ -35,37 +39,44 @@ class NamespaceRule(Record):
 
 
 class NodePoolRule(Record):
+    """A `node_pool` block."""
+
     name: str
     policy: PolicyLevel | None = None
     capabilities: tuple[NodePoolCapability, ...] = ()
 
 
 class HostVolumeRule(Record):
+    """A `host_volume` block."""
+
     name: str
     policy: PolicyLevel | None = None
     capabilities: tuple[HostVolumeMountCapability, ...] = ()
 
 
 class LevelRule(Record):
-    """A scope that has a level only."""
+    """A block of a scope that has only a level."""
 
     policy: PolicyLevel | None = None
 
 
 class OperatorRule(Record):
+    """The `operator` block."""
+
     policy: PolicyLevel | None = None
     capabilities: tuple[OperatorCapability, ...] = ()
 
 
 class SentinelRule(Record):
-    """Read, shown and without effect: there is nothing here that it could be about."""
+    """The `sentinel` block. It is parsed and shown but has no effect, because there are no Sentinel policies."""
 
     policy: PolicyLevel | None = None
     capabilities: tuple[str, ...] = ()
 
 
 class PolicyRules(Record):
-    """A policy. In each of the last six a document speaks once; where an older one repeats itself, all of it counts."""
+    """A policy. Each of the last six scopes may have one block; in older stored policies that repeat a block, all
+    count."""
 
     namespaces: tuple[NamespaceRule, ...] = ()
     node_pools: tuple[NodePoolRule, ...] = ()
@@ -79,7 +90,7 @@ class PolicyRules(Record):
 
 
 class PolicyRulesView(Record):
-    """The form of `RulesJSON`: what is not in the policy is null."""
+    """The format of `RulesJSON`: a scope that is not in the policy is null."""
 
     agent: LevelRule | None
     host_volumes: tuple[HostVolumeRule, ...] | None
@@ -93,22 +104,24 @@ class PolicyRulesView(Record):
 
 
 def build_rules_view(rules: PolicyRules) -> PolicyRulesView:
+    """Build the `RulesJSON` view of a policy."""
     return PolicyRulesView(
-        agent=_only(rules.agent),
+        agent=_get_first(rules.agent),
         host_volumes=rules.host_volumes or None,
         namespaces=rules.namespaces or None,
-        node=_only(rules.node),
+        node=_get_first(rules.node),
         node_pools=rules.node_pools or None,
         operator=rules.operator[0] if rules.operator else None,
-        plugin=_only(rules.plugin),
-        quota=_only(rules.quota),
+        plugin=_get_first(rules.plugin),
+        quota=_get_first(rules.quota),
         sentinel=rules.sentinel[0] if rules.sentinel else None,
     )
 
 
 def encode_rules(rules: PolicyRules) -> bytes:
+    """Encode a policy as `RulesJSON`."""
     return msgspec.json.encode(build_rules_view(rules))
 
 
-def _only(rules: tuple[LevelRule, ...]) -> LevelRule | None:
+def _get_first(rules: tuple[LevelRule, ...]) -> LevelRule | None:
     return rules[0] if rules else None

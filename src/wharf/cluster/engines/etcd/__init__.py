@@ -1,1 +1,1 @@
-"""."""
+"""The etcd engine: several servers share one log in etcd."""

@@ -1,7 +1,7 @@
-"""Calls to etcd: channels to its members, failover between them, tokens, and what its errors mean.
+"""Calls to etcd: channels to its members, failover, authentication tokens, and the meaning of its errors.
 
-No exception of gRPC leaves this module. A call ends in one of four ways: a reply; `EtcdRefusal`, a definite no;
-`Unavailable`, when the request was surely not carried out; `ReplyLost`, when nobody can tell.
+No gRPC exception leaves this module. A call has one of four results: a reply; `EtcdRefusal`, etcd refused and changed
+nothing; `LogUnavailable`, the request was certainly not executed; `ReplyLost`, it is unknown whether it was executed.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from wharf.world import World
 
 
 class EtcdRefusalReason(enum.StrEnum):
-    """Why etcd says no."""
+    """Why etcd refused a request."""
 
     NO_SPACE = "no space"
     TOO_LARGE = "too large"
@@ -33,7 +33,7 @@ class EtcdRefusalReason(enum.StrEnum):
 
 
 class EtcdRefusal(Exception):
-    """A definite no: nothing happened."""
+    """etcd refused the request and changed nothing."""
 
     def __init__(self, reason: EtcdRefusalReason, text: str) -> None:
         super().__init__(text)
@@ -41,23 +41,23 @@ class EtcdRefusal(Exception):
 
 
 class ReplyLost(Exception):
-    """The request was sent, and whether it was carried out nobody can tell."""
+    """The request was sent, but it is unknown whether it was executed."""
 
 
 class WatchBroken(Exception):
-    """The stream of events ended; another may be opened."""
+    """The stream of events ended; a new watch may be opened."""
 
 
 class WatchCompacted(Exception):
-    """The events asked for are compacted away up to this revision."""
+    """The requested events are compacted up to this revision."""
 
     def __init__(self, revision: int) -> None:
         super().__init__(f"compacted up to revision {revision}")
         self.revision = revision
 
 
-# etcd tells its errors as a status and a text; the texts are part of its API (`api/v3rpc/rpctypes/error.go`).
-_REFUSALS: Final = (
+# etcd reports errors as a status and a text; the texts are part of its API (`api/v3rpc/rpctypes/error.go`).
+_REFUSAL_TEXTS: Final = (
     ("database space exceeded", EtcdRefusalReason.NO_SPACE),
     ("request is too large", EtcdRefusalReason.TOO_LARGE),
     ("message larger than max", EtcdRefusalReason.TOO_LARGE),
@@ -70,9 +70,13 @@ _REFUSALS: Final = (
     ("authentication failed", EtcdRefusalReason.DENIED),
 )
 STALE_TOKEN_TEXTS: Final = ("invalid auth token", "revision in header is old")
-# The member knows that it could not even begin: it has no leader, or too much to do.
-_NOT_BEGUN: Final = ("etcdserver: no leader", "etcdserver: too many requests", "failed to connect to all addresses")
-_DEFINITE: Final = (
+# The member could not start the request: it has no leader, or too many requests.
+_NOT_STARTED_TEXTS: Final = (
+    "etcdserver: no leader",
+    "etcdserver: too many requests",
+    "failed to connect to all addresses",
+)
+_REFUSED_STATUSES: Final = (
     grpc.StatusCode.INVALID_ARGUMENT,
     grpc.StatusCode.FAILED_PRECONDITION,
     grpc.StatusCode.PERMISSION_DENIED,
@@ -83,16 +87,16 @@ _DEFINITE: Final = (
     grpc.StatusCode.UNIMPLEMENTED,
 )
 
-_NOT_LET_IN: Final = (
+_LOGIN_REFUSED_STATUSES: Final = (
     grpc.StatusCode.INVALID_ARGUMENT,
     grpc.StatusCode.FAILED_PRECONDITION,
     grpc.StatusCode.PERMISSION_DENIED,
     grpc.StatusCode.UNAUTHENTICATED,
 )
-"""What etcd answers to a user or a password that is wrong, or where it knows none."""
+"""How etcd refuses a wrong user or password, or a login while its access control is off."""
 
-# etcd bears one ping in five seconds; a dead line is found within ten. Loads and batches are larger than gRPC's default
-# of 4 MB. A pool of their own keeps channels of two event loops apart.
+# etcd accepts one ping in five seconds; a dead connection is found within ten. Loads and batches exceed gRPC's
+# default limit of 4 MB. A local subchannel pool separates the channels of two event loops.
 CHANNEL_OPTIONS: Final = (
     ("grpc.keepalive_time_ms", 6_000),
     ("grpc.keepalive_timeout_ms", 3_000),
@@ -105,15 +109,16 @@ CHANNEL_OPTIONS: Final = (
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.enable_retries", 0),
 )
-_PAUSE_S: Final = 0.05
+_RETRY_DELAY_S: Final = 0.05
 REQUIRE_LEADER_METADATA: Final = ("hasleader", "true")
 
 
 def load_credentials(settings: EtcdSettings) -> ProtobufMessage | None:
+    """Read the TLS files and return the channel credentials; None without TLS. Raises `LogMisconfigured`."""
     if settings.tls is None:
         return None
 
-    def content(file: Path | None) -> bytes | None:
+    def read_file(file: Path | None) -> bytes | None:
         if file is None:
             return None
         try:
@@ -122,12 +127,12 @@ def load_credentials(settings: EtcdSettings) -> ProtobufMessage | None:
             raise LogMisconfigured(f"the TLS file {file} for etcd cannot be read: {error.strerror}") from error
 
     return grpc.ssl_channel_credentials(
-        content(settings.tls.ca_file), content(settings.tls.key_file), content(settings.tls.cert_file)
+        read_file(settings.tls.ca_file), read_file(settings.tls.key_file), read_file(settings.tls.cert_file)
     )
 
 
 class EtcdChannel:
-    """One member of etcd."""
+    """The connection to one etcd member, with the calls that this package uses."""
 
     def __init__(self, endpoint: str, credentials: ProtobufMessage | None) -> None:
         self.endpoint = endpoint
@@ -154,6 +159,8 @@ class EtcdChannel:
 
 
 class EtcdClient:
+    """Calls to etcd with failover between its members."""
+
     def __init__(self, settings: EtcdSettings, world: World) -> None:
         self._settings = settings
         self._world = world
@@ -173,6 +180,7 @@ class EtcdClient:
         self.is_closed = False
 
     async def close(self) -> None:
+        """Stop all watches and close the channels."""
         self.is_closed = True
         if self._closing is not None and not self._closing.done():
             self._closing.set_result(None)
@@ -185,7 +193,7 @@ class EtcdClient:
     # --- which member ---
 
     async def get_connected_channel(self) -> EtcdChannel:
-        """A member that is there, beginning with the one that served last."""
+        """Return a connected member, starting with the one that served last. Raises `LogUnavailable`."""
         for _ in range(len(self._channels)):
             if self.is_closed:
                 break
@@ -194,16 +202,17 @@ class EtcdClient:
                 if self._settings.user and not self._has_token:
                     await self._authenticate(channel)
                 return channel
-            self._turn_from(channel)
+            self._prefer_next_member(channel)
         if self.is_closed:
-            raise LogUnavailable(f"the door to {self._settings.describe()} is closed")
+            raise LogUnavailable(f"the connection to {self._settings.describe()} is closed")
         if self._settings.tls is not None:
-            trouble = await find_tls_problem(self._settings.endpoints[0], self._settings.tls)
-            if trouble:
-                raise LogMisconfigured(f"{self._settings.describe()} cannot be spoken to: {trouble}")
+            tls_problem = await find_tls_problem(self._settings.endpoints[0], self._settings.tls)
+            if tls_problem:
+                raise LogMisconfigured(f"{self._settings.describe()} cannot be used: {tls_problem}")
         raise LogUnavailable(f"{self._settings.describe()} cannot be reached; is it running, and is the address right?")
 
     async def _dial(self, channel: EtcdChannel) -> bool:
+        """Connect to a member. Returns False when it does not connect within the dial timeout."""
         deadline = self._world.monotonic_s() + self._settings.dial_timeout_s
         state = channel.channel.get_state(try_to_connect=True)
         while state is not grpc.ChannelConnectivity.READY:
@@ -211,7 +220,7 @@ class EtcdClient:
             if self.is_closed or remaining_s <= 0 or state is grpc.ChannelConnectivity.SHUTDOWN:
                 return False
             if state is grpc.ChannelConnectivity.TRANSIENT_FAILURE and len(self._channels) > 1:
-                return False  # Another member may be there at once; this one is dialled again in the background.
+                return False  # Try another member; gRPC keeps dialling this one.
             try:
                 async with asyncio.timeout(remaining_s):
                     await channel.channel.wait_for_state_change(state)
@@ -220,95 +229,102 @@ class EtcdClient:
             state = channel.channel.get_state(try_to_connect=True)
         return True
 
-    def _turn_from(self, channel: EtcdChannel) -> None:
-        """Prefer another member from now on, unless somebody turned already."""
+    def _prefer_next_member(self, channel: EtcdChannel) -> None:
+        """Use another member from now on, unless another call has switched already."""
         if self._channels and self._channels[self._current % len(self._channels)] is channel:
             self._current += 1
 
     async def _authenticate(self, channel: EtcdChannel) -> None:
+        """Log in and store the token. Raises `LogMisconfigured` if etcd rejects the login."""
         request = messages.build_authentication(self._settings.user, self._settings.password)
         try:
             reply = await channel.authenticate(request, timeout=self._settings.request_timeout_s)
         except grpc.aio.AioRpcError as error:
             text = error.details() or error.code().name
-            is_lasting = error.code() in _NOT_LET_IN and not any(mark in text for mark in STALE_TOKEN_TEXTS)
+            is_lasting = error.code() in _LOGIN_REFUSED_STATUSES and not any(mark in text for mark in STALE_TOKEN_TEXTS)
             kind = LogMisconfigured if is_lasting else LogUnavailable
-            raise kind(f"{self._settings.describe()} does not let the user {self._settings.user} in: {text}") from error
+            raise kind(
+                f"{self._settings.describe()} rejects the login of user {self._settings.user}: {text}"
+            ) from error
         self._metadata = (REQUIRE_LEADER_METADATA, ("token", reply.token))
         self._has_token = True
 
     # --- calls ---
 
     async def commit_transaction(self, transaction: ProtobufMessage) -> ProtobufMessage:
-        """Send a transaction that writes: at most once."""
-        return await self._call("txn", transaction, again=False)
+        """Send a transaction that writes, at most once."""
+        return await self._call("txn", transaction, is_repeatable=False)
 
     async def send_request(self, method: str, request: ProtobufMessage) -> ProtobufMessage:
-        """A request that may be carried out twice without harm: it goes to the next member when one fails."""
+        """Send a request that is safe to repeat: if a member fails, it goes to the next one."""
         try:
-            return await self._call(method, request, again=True)
+            return await self._call(method, request, is_repeatable=True)
         except ReplyLost as error:
             raise LogUnavailable(str(error)) from error
 
-    async def _call(self, method: str, request: ProtobufMessage, *, again: bool) -> ProtobufMessage:
+    async def _call(self, method: str, request: ProtobufMessage, *, is_repeatable: bool) -> ProtobufMessage:
+        """Send a request until it has a result or the request timeout has passed."""
         deadline = self._world.monotonic_s() + self._settings.request_timeout_s
         while True:
             channel = await self.get_connected_channel()
             remaining_s = deadline - self._world.monotonic_s()
-            # A request that may go to another member must not spend all of its time on one that hangs.
-            attempt_s = remaining_s / 2 if again and len(self._channels) > 1 else remaining_s
+            # Leave time for another member if this one hangs.
+            attempt_s = remaining_s / 2 if is_repeatable and len(self._channels) > 1 else remaining_s
             try:
                 return await getattr(channel, method)(request, timeout=max(attempt_s, 0.01), metadata=self._metadata)
             except grpc.aio.AioRpcError as error:
-                failure = self._meaning_of(error)
+                failure = self._translate_error(error)
                 if isinstance(failure, EtcdRefusal):
                     raise failure from error
                 if self._has_token and any(text in (error.details() or "") for text in STALE_TOKEN_TEXTS):
                     self._has_token = False
                 else:
-                    self._turn_from(channel)
-                may_repeat = again or isinstance(failure, LogUnavailable)
-                if not may_repeat or self._world.monotonic_s() + _PAUSE_S >= deadline:
+                    self._prefer_next_member(channel)
+                may_repeat = is_repeatable or isinstance(failure, LogUnavailable)
+                if not may_repeat or self._world.monotonic_s() + _RETRY_DELAY_S >= deadline:
                     raise failure from error
             except grpc.aio.UsageError as error:
-                # The channel was closed under us, before or after the request left.
-                raise ReplyLost(f"the door to {self._settings.describe()} is closed") from error
+                # The channel was closed during the call, before or after the request was sent.
+                raise ReplyLost(f"the connection to {self._settings.describe()} is closed") from error
             except asyncio.CancelledError:
                 self._raise_if_closed()
                 raise
-            await asyncio.sleep(_PAUSE_S)
+            await asyncio.sleep(_RETRY_DELAY_S)
 
     def _raise_if_closed(self) -> None:
-        """Closing a channel cancels its calls: that must not look as if the caller's task were cancelled."""
+        """Raise `ReplyLost` if the client was closed: closing a channel cancels its calls, which must not look like a
+        cancellation of the caller's task."""
         task = asyncio.current_task()
         if self.is_closed and (task is None or not task.cancelling()):
-            raise ReplyLost(f"the door to {self._settings.describe()} is closed") from None
+            raise ReplyLost(f"the connection to {self._settings.describe()} is closed") from None
 
-    def _meaning_of(self, error: ProtobufMessage) -> EtcdRefusal | LogUnavailable | ReplyLost:
+    def _translate_error(self, error: ProtobufMessage) -> EtcdRefusal | LogUnavailable | ReplyLost:
+        """Return what a gRPC error means for the request."""
         text = error.details() or error.code().name
-        sentence = f"{self._settings.describe()} did not answer as hoped: {text}"
-        if any(mark in text for mark in (*_NOT_BEGUN, *STALE_TOKEN_TEXTS)):
+        sentence = f"{self._settings.describe()} failed: {text}"
+        if any(mark in text for mark in (*_NOT_STARTED_TEXTS, *STALE_TOKEN_TEXTS)):
             return LogUnavailable(sentence)
-        for mark, reason in _REFUSALS:
+        for mark, reason in _REFUSAL_TEXTS:
             if mark in text:
                 return EtcdRefusal(reason, f"{self._settings.describe()} refused: {text}")
-        if error.code() in _DEFINITE:
+        if error.code() in _REFUSED_STATUSES:
             return EtcdRefusal(EtcdRefusalReason.OTHER, f"{self._settings.describe()} refused: {text}")
         return ReplyLost(sentence)
 
     # --- watches ---
 
     async def open_watch(self, request: ProtobufMessage) -> "EtcdWatch":
+        """Open a watch. Raises `LogUnavailable` or `WatchBroken`."""
         channel = await self.get_connected_channel()
         assert self._closing is not None, "a connected client was opened"
         watch = EtcdWatch(self, channel, channel.watch(metadata=self._metadata))
         self._watches[id(watch)] = watch
         opening = self._world.start_task(watch.start(request), name="opening of a watch on etcd")
         try:
-            # gRPC never wakes a write that waits while its channel is closed: so the closing is waited for as well.
+            # gRPC never wakes a write that waits on a closed channel, so wait for the closing as well.
             await asyncio.wait((opening, self._closing), return_when=asyncio.FIRST_COMPLETED)
             if not opening.done():
-                raise LogUnavailable(f"the door to {self._settings.describe()} is closed")
+                raise LogUnavailable(f"the connection to {self._settings.describe()} is closed")
             opening.result()
         except BaseException:
             opening.cancel()
@@ -320,13 +336,15 @@ class EtcdClient:
         self._watches.pop(id(watch), None)
 
     def on_watch_broken(self, channel: EtcdChannel, error: ProtobufMessage) -> str:
+        """Switch to another member after a watch failed, and return the reason as a sentence."""
         details = error.details() if isinstance(error, grpc.aio.AioRpcError) else str(error)
         if any(text in (details or "") for text in STALE_TOKEN_TEXTS):
             self._has_token = False
-        self._turn_from(channel)
-        return f"the watch on {self._settings.describe()} broke off: {details}"
+        self._prefer_next_member(channel)
+        return f"the watch on {self._settings.describe()} ended: {details}"
 
     def raise_if_closed(self) -> None:
+        """Raise `LogUnavailable` if the client was closed."""
         try:
             self._raise_if_closed()
         except ReplyLost as error:
@@ -334,7 +352,7 @@ class EtcdClient:
 
 
 class EtcdWatch:
-    """One stream of events."""
+    """One stream of events from etcd."""
 
     def __init__(self, client: EtcdClient, channel: EtcdChannel, stream: ProtobufMessage) -> None:
         self._client = client
@@ -342,6 +360,7 @@ class EtcdWatch:
         self._stream = stream
 
     async def start(self, request: ProtobufMessage) -> None:
+        """Send the request that creates the watch."""
         try:
             await self._stream.write(request)
         except (grpc.aio.AioRpcError, grpc.aio.UsageError, asyncio.InvalidStateError) as error:
@@ -351,7 +370,7 @@ class EtcdWatch:
             raise
 
     async def read_response(self) -> ProtobufMessage:
-        """The next response with events, or the first one, which has none."""
+        """Return the next response with events. The first response has none."""
         try:
             response = await self._stream.read()
         except (grpc.aio.AioRpcError, grpc.aio.UsageError) as error:
@@ -360,7 +379,7 @@ class EtcdWatch:
             self._client.raise_if_closed()
             raise
         if response is grpc.aio.EOF:
-            raise WatchBroken(self._client.on_watch_broken(self._channel, "the member ended it"))
+            raise WatchBroken(self._client.on_watch_broken(self._channel, "the member ended the stream"))
         if response.canceled:
             self.stop()
             if response.compact_revision:

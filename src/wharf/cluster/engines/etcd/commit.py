@@ -1,8 +1,8 @@
-"""Committing to etcd: one write, one transaction.
+"""Commits to etcd: one write is one transaction.
 
-The transaction compares the revision of every conditioned record and of the epoch's key, which fences writes that were
-sent before an epoch or a search ended them. When it fails, its other branch reads what was compared, so that a conflict
-names what moved on.
+The transaction compares the revision of every record with a condition, and of the epoch key. The epoch key is the
+fence: it rejects writes that were sent before a new epoch or a `find_write`. If a comparison fails, the transaction
+reads the compared keys, so that a conflict can name the records that changed.
 """
 
 from typing import Final
@@ -32,15 +32,16 @@ from wharf.cluster.engines.port import (
     check_write_limits,
 )
 
-# A transaction's own operations: the head, the epoch at the founding, and one mark for each table that only loses records.
+# Operations of the transaction besides the changes: the head, the first epoch, and one mark for each table that only
+# loses records.
 _OWN_OPS: Final = 16
-# For keys, conditions and marks beside the records' bytes.
+# Space for keys, conditions and marks besides the records' bytes.
 _OWN_BYTES: Final = 172_864
-_ATTEMPTS: Final = 10
+_MAX_ATTEMPTS: Final = 10
 
 
 def compute_write_limits(settings: EtcdSettings) -> WriteLimits:
-    """What is left of etcd's bounds for a write."""
+    """Return etcd's limits, less what the engine itself adds to a transaction."""
     return WriteLimits(
         changes=settings.max_txn_ops - _OWN_OPS,
         conditions=settings.max_txn_ops - 1,
@@ -49,52 +50,54 @@ def compute_write_limits(settings: EtcdSettings) -> WriteLimits:
 
 
 async def commit_write(session: EtcdSession, write: EncodedWrite, limits: WriteLimits) -> WriteOutcome:
-    why = check_write_limits(write, limits)
-    if why is not None:
-        return WriteRejected(why)
-    for _ in range(_ATTEMPTS):
-        outcome = await _attempt(session, write)
+    """Commit a write; repeat it while only the fence has moved."""
+    rejection_reason = check_write_limits(write, limits)
+    if rejection_reason is not None:
+        return WriteRejected(rejection_reason)
+    for _ in range(_MAX_ATTEMPTS):
+        outcome = await _try_commit(session, write)
         if outcome is not None:
             return outcome
-    raise LogUnavailable(f"{session.settings.describe()} was fenced again and again while a write was tried")
+    raise LogUnavailable(f"{session.settings.describe()} moved its fence during every attempt to write")
 
 
-async def _attempt(door: EtcdSession, write: EncodedWrite) -> WriteOutcome | None:
-    """None: the epoch or its fence had moved and nothing else; now it is known, and the write may be tried again."""
-    sent = door.begin_request()
-    epoch, rows = door.epoch, door.generation_keys
-    request = build_write_transaction(door, write, epoch, rows)
-    why = _too_large(request, door.settings)
-    if why is not None:
-        return WriteRejected(why)
+async def _try_commit(session: EtcdSession, write: EncodedWrite) -> WriteOutcome | None:
+    """Try the transaction once. Returns None if only the epoch or its fence had moved; it is known now, so the write
+    may be repeated."""
+    sent = session.begin_request()
+    epoch, generation_keys = session.epoch, session.generation_keys
+    request = build_write_transaction(session, write, epoch, generation_keys)
+    rejection_reason = _find_size_problem(request, session.settings)
+    if rejection_reason is not None:
+        return WriteRejected(rejection_reason)
     try:
-        reply = await door.client.commit_transaction(request)
+        reply = await session.client.commit_transaction(request)
     except ReplyLost as error:
         return WriteOutcomeUnknown(str(error))
     except EtcdRefusal as error:
-        return WriteRejected(_sentence(error, door.settings))
+        return WriteRejected(_describe_refusal(error, session.settings))
     revision = int(reply.header.revision)
     if not reply.succeeded:
-        return await _on_failure(door, write, epoch, reply)
-    if not door.is_current(sent) or revision <= sent.seen_revision:
-        # The write is in a log that was replaced by an older copy; the index would be wrong.
-        if door.is_current(sent):
-            await door.begin_epoch()
+        return await _find_conflict(session, write, epoch, reply)
+    if not session.is_current(sent) or revision <= sent.seen_revision:
+        # The log was replaced by an older copy, so the index would be wrong.
+        if session.is_current(sent):
+            await session.begin_epoch()
         return WriteOutcomeUnknown(
-            f"{door.settings.describe()} was replaced by an older copy of itself while the write was on its way"
+            f"{session.settings.describe()} was replaced by an older copy of itself while the write was in flight"
         )
-    door.record_revision(revision, sent)
-    door.record_write(revision, write.id)
+    session.record_revision(revision, sent)
+    session.record_write(revision, write.id)
     if epoch.fence:
         return Committed(epoch.to_index(revision))
-    door.adopt_epoch(door.make_first_epoch(revision))
-    return Committed(door.epoch.to_index(revision))
+    session.adopt_epoch(session.make_first_epoch(revision))
+    return Committed(session.epoch.to_index(revision))
 
 
 def build_write_transaction(
     session: EtcdSession, write: EncodedWrite, epoch: Epoch, generation_keys: GenerationKeys
 ) -> ProtobufMessage:
-    """The write as etcd takes it, fenced by the epoch as it is known."""
+    """Build the transaction of a write, fenced by the epoch that this process knows."""
     keys = session.keys
     compare = [messages.compare_revision(keys.epoch, epoch.fence)]
     otherwise = [messages.build_read(keys.epoch)]
@@ -102,40 +105,44 @@ def build_write_transaction(
         key = generation_keys.build_record_key(condition.table, condition.key)
         compare.append(messages.compare_revision(key, epoch.version_to_revision(condition.version)))
         otherwise.append(messages.build_revision_read(key))
-    puts = drops = 0
-    dropped: list[tuple[str, str]] = []
+    puts = deletes = 0
+    deleted_records: list[tuple[str, str]] = []
     operations: list[ProtobufMessage] = []
-    filled: dict[str, None] = {}
-    emptied: dict[str, None] = {}
+    written_tables: dict[str, None] = {}
+    tables_with_deletes: dict[str, None] = {}
     for change in write.changes:
         key = generation_keys.build_record_key(change.table, change.key)
         if change.data is None:
-            drops += 1
-            dropped.append((change.table, change.key))
-            emptied[change.table] = None
+            deletes += 1
+            deleted_records.append((change.table, change.key))
+            tables_with_deletes[change.table] = None
             operations.append(messages.build_delete(key))
         else:
             puts += 1
-            filled[change.table] = None
+            written_tables[change.table] = None
             operations.append(messages.build_put(key, change.data, write.lease))
             if write.lease:
                 operations.append(messages.build_put(generation_keys.build_held_key(key), b""))
-    head = HeadValue(LAYOUT_FORMAT, write.id, write.kind, write.cause, puts, dropped)
+    head = HeadValue(LAYOUT_FORMAT, write.id, write.kind, write.cause, puts, deleted_records)
     operations.append(messages.build_put(keys.head, encode_value(head)))
-    # A record put in the same batch carries the revision of the batch: only a table that loses records needs a mark.
+    # A record written in the batch has the revision of the batch: only a table that merely loses records needs a
+    # mark.
     operations.extend(
-        messages.build_put(generation_keys.build_last_key(table), b"") for table in emptied if table not in filled
+        messages.build_put(generation_keys.build_last_key(table), b"")
+        for table in tables_with_deletes
+        if table not in written_tables
     )
     if not epoch.fence:
         operations.append(messages.build_put(keys.epoch, encode_value(make_first_epoch_value())))
     return messages.build_transaction(compare, operations, otherwise)
 
 
-def _too_large(request: ProtobufMessage, settings: EtcdSettings) -> str | None:
+def _find_size_problem(request: ProtobufMessage, settings: EtcdSettings) -> str | None:
+    """Return why the transaction exceeds etcd's limits; None if it fits."""
     if len(request.success) > settings.max_txn_ops:
         return (
             f"the write needs {len(request.success)} operations of etcd, which takes {settings.max_txn_ops}: "
-            "it drops records from very many tables, or puts very many on a lease"
+            "it deletes records from very many tables, or writes very many with a lease"
         )
     size = request.ByteSize()
     if size > settings.max_request_bytes:
@@ -143,11 +150,12 @@ def _too_large(request: ProtobufMessage, settings: EtcdSettings) -> str | None:
     return None
 
 
-def _sentence(error: EtcdRefusal, settings: EtcdSettings) -> str:
+def _describe_refusal(error: EtcdRefusal, settings: EtcdSettings) -> str:
+    """Return the refusal as a sentence for operators."""
     match error.reason:
         case EtcdRefusalReason.NO_SPACE:
             return (
-                f"{settings.describe()} has used up its quota and takes no writes (alarm NOSPACE); reads go on. "
+                f"{settings.describe()} has used up its quota and accepts no writes (alarm NOSPACE); reads still work. "
                 "Compact and defragment it or raise --quota-backend-bytes, then disarm the alarm: etcdctl alarm disarm"
             )
         case EtcdRefusalReason.LEASE_ENDED:
@@ -156,23 +164,28 @@ def _sentence(error: EtcdRefusal, settings: EtcdSettings) -> str:
             return str(error)
 
 
-async def _on_failure(
-    door: EtcdSession, write: EncodedWrite, epoch: Epoch, reply: ProtobufMessage
+async def _find_conflict(
+    session: EtcdSession, write: EncodedWrite, epoch: Epoch, reply: ProtobufMessage
 ) -> WriteConflict | None:
-    found = door.decode_epoch_pair(messages.get_only_pair(reply.responses[0]))
-    counts_alike = (found.number, found.generation, found.base) == (epoch.number, epoch.generation, epoch.base)
-    if not counts_alike or found.fence < epoch.fence:
-        await door.read_status()  # Adopts the epoch, and notices if it is that of an older copy.
+    """Adopt the epoch in a failed transaction's reply, and return the conflict; None if only the epoch moved."""
+    epoch_found = session.decode_epoch_pair(messages.get_only_pair(reply.responses[0]))
+    has_same_numbering = (epoch_found.number, epoch_found.generation, epoch_found.base) == (
+        epoch.number,
+        epoch.generation,
+        epoch.base,
+    )
+    if not has_same_numbering or epoch_found.fence < epoch.fence:
+        await session.read_status()  # Adopts the epoch, or detects an older copy.
         return None
-    door.adopt_epoch(found)
-    moved = [
+    session.adopt_epoch(epoch_found)
+    conflicts = [
         (condition.table, condition.key)
         for condition, response in zip(write.conditions, reply.responses[1:], strict=True)
-        if _revision(response) != epoch.version_to_revision(condition.version)
+        if _get_revision(response) != epoch.version_to_revision(condition.version)
     ]
-    return WriteConflict(moved) if moved else None
+    return WriteConflict(conflicts) if conflicts else None
 
 
-def _revision(response: ProtobufMessage) -> int:
+def _get_revision(response: ProtobufMessage) -> int:
     pair = messages.get_only_pair(response)
     return 0 if pair is None else int(pair.mod_revision)

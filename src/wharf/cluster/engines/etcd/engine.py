@@ -1,7 +1,7 @@
-"""The engine `etcd`: several servers on one log that etcd keeps.
+"""The engine `etcd`: several servers share one log in etcd.
 
-This module puts the parts together; what they do stands in theirs: `etcd_layout` (keys, indexes), `etcd_client` (calls),
-`etcd_door` (epochs), `etcd_commit`, `etcd_feed`, `etcd_load`, `etcd_history`, `etcd_keepalive`, `etcd_restore`.
+This module connects the parts: `layout` (keys, indexes), `client` (calls), `session` (epochs), `commit`, `feed`,
+`load`, `history`, `keepalive`, `restore`.
 """
 
 import asyncio
@@ -33,80 +33,86 @@ from wharf.cluster.engines.port import (
 )
 from wharf.world import World
 
-_PULSE_S: Final = 1.0
-"""An idle door asks this often whether the log is still there."""
+_CONTACT_INTERVAL_S: Final = 1.0
+"""How often an idle engine checks that the log can be reached."""
 
 
 class EtcdEngine:
+    """The port to a log in etcd."""
+
     is_single_server = False
 
     def __init__(self, settings: EtcdSettings, world: World) -> None:
         self.limits = compute_write_limits(settings)
         self._settings = settings
         self._world = world
-        self._door = EtcdSession(settings, world)
-        self._door.on_new_epoch = self._end_leases
-        self._heads = SharedRead(world, self._read_head, name="barrier of etcd")
+        self._session = EtcdSession(settings, world)
+        self._session.on_new_epoch = self._end_leases
+        self._barriers = SharedRead(world, self._read_head, name="barrier of etcd")
         self._keepalive = LeaseKeepalive(settings, world)
         self._leases: dict[int, KeepaliveLease] = {}
-        self._pulse: asyncio.Task[None] | None = None
+        self._contact_task: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
+        """Connect, check that the log is still the one known here, and start to maintain contact."""
         await self.close()
         self._keepalive = LeaseKeepalive(self._settings, self._world)
-        self._door.client.open()
+        self._session.client.open()
         try:
-            await self._door.verify_log()
-            await self._door.read_status()
+            await self._session.verify_log()
+            await self._session.read_status()
         except LogUnavailable:
-            await self._door.client.close()
+            await self._session.client.close()
             raise
-        self._pulse = self._world.start_task(self._beat(), name="pulse of etcd")
+        self._contact_task = self._world.start_task(self._maintain_contact(), name="contact with etcd")
 
     async def close(self) -> None:
-        pulse, self._pulse = self._pulse, None
-        if pulse is not None:
-            pulse.cancel()
-            await asyncio.gather(pulse, return_exceptions=True)
-        await self._heads.stop()
-        await self._door.client.close()
+        """Disconnect. Leases expire afterwards."""
+        contact_task, self._contact_task = self._contact_task, None
+        if contact_task is not None:
+            contact_task.cancel()
+            await asyncio.gather(contact_task, return_exceptions=True)
+        await self._barriers.stop()
+        await self._session.client.close()
         self._leases.clear()
-        # A renewal under way may take a moment; the loop goes on meanwhile.
+        # A renewal in progress may take a moment; the loop must not block on it.
         await asyncio.to_thread(self._keepalive.stop)
 
-    async def _beat(self) -> None:
+    async def _maintain_contact(self) -> None:
+        """Send a barrier whenever the log has not replied for a while. Runs until cancelled."""
         while True:
-            await asyncio.sleep(_PULSE_S)
-            contact_s = self._door.last_contact_s
-            if contact_s is not None and self._world.monotonic_s() - contact_s < _PULSE_S:
+            await asyncio.sleep(_CONTACT_INTERVAL_S)
+            contact_s = self._session.last_contact_s
+            if contact_s is not None and self._world.monotonic_s() - contact_s < _CONTACT_INTERVAL_S:
                 continue
             try:
                 await self.barrier()
             except LogUnavailable:
-                continue  # `last_contact_s` stands still and tells everybody.
+                continue  # `last_contact_s` keeps its old value, which shows the failure.
 
     # --- reading ---
 
     def load(self) -> EtcdLoad:
-        return EtcdLoad(self._door)
+        return EtcdLoad(self._session)
 
     def follow(self, after: int) -> AsyncIterator[Batch]:
-        return EtcdFeed(self._door, after)
+        return EtcdFeed(self._session, after)
 
     async def find_write(self, write_id: str, *, since: int) -> int | None:
-        return await find_write(self._door, write_id, since)
+        return await find_write(self._session, write_id, since)
 
     async def barrier(self) -> int:
-        if self._door.client.is_closed:
-            raise LogUnavailable(f"the door to {self._settings.describe()} is closed")
-        return await self._heads.read()
+        if self._session.client.is_closed:
+            raise LogUnavailable(f"the connection to {self._settings.describe()} is closed")
+        return await self._barriers.read()
 
     async def _read_head(self) -> int:
-        look = await self._door.read_status()
-        return look.epoch.to_index(look.head_revision) if look.epoch.fence else 0
+        """Return the index of the newest write."""
+        status = await self._session.read_status()
+        return status.epoch.to_index(status.head_revision) if status.epoch.fence else 0
 
     def get_last_contact_s(self) -> float | None:
-        return self._door.last_contact_s
+        return self._session.last_contact_s
 
     # --- writing ---
 
@@ -114,81 +120,90 @@ class EtcdEngine:
         lease = self._leases.get(write.lease)
         if write.lease and (lease is None or lease.has_ended):
             return WriteRejected("the lease of this write has ended")
-        return await commit_write(self._door, write, self.limits)
+        return await commit_write(self._session, write, self.limits)
 
     async def restore(self, records: AsyncIterator[Sequence[StoredRecord]], position: LogPosition) -> int:
-        return await restore_log(self._door, records, position)
+        return await restore_log(self._session, records, position)
 
     # --- leases ---
 
     async def grant_lease(self, ttl_s: float) -> "EtcdLease":
+        """Grant a lease and start to renew it. Raises `LogUnavailable`."""
         sent_s = self._world.monotonic_s()
         try:
-            reply = await self._door.client.send_request("grant", messages.build_lease_grant(max(math.ceil(ttl_s), 1)))
+            reply = await self._session.client.send_request(
+                "grant", messages.build_lease_grant(max(math.ceil(ttl_s), 1))
+            )
         except EtcdRefusal as error:
             raise LogUnavailable(str(error)) from error
-        held = KeepaliveLease(reply.ID, float(reply.TTL), sent_s)
-        self._leases[held.id] = held
-        self._keepalive.add(held)
-        return EtcdLease(self, held)
+        lease = KeepaliveLease(reply.ID, float(reply.TTL), sent_s)
+        self._leases[lease.id] = lease
+        self._keepalive.add(lease)
+        return EtcdLease(self, lease)
 
-    async def revoke_lease(self, held: KeepaliveLease) -> None:
-        held.has_ended = True
-        self._leases.pop(held.id, None)
-        self._keepalive.remove(held.id)
+    async def revoke_lease(self, lease: KeepaliveLease) -> None:
+        """Stop to renew a lease and revoke it. Raises `LogUnavailable`."""
+        lease.has_ended = True
+        self._leases.pop(lease.id, None)
+        self._keepalive.remove(lease.id)
         try:
-            await self._door.client.send_request("revoke", messages.build_lease_revocation(held.id))
+            await self._session.client.send_request("revoke", messages.build_lease_revocation(lease.id))
         except EtcdRefusal as error:
             if error.reason is not EtcdRefusalReason.LEASE_ENDED:
                 raise LogUnavailable(str(error)) from error
 
     def _end_leases(self) -> None:
-        """A new epoch: what hung on a lease is gone."""
-        for held in self._leases.values():
-            held.has_ended = True
-            self._keepalive.remove(held.id)
+        """Mark all leases as ended after a new epoch began: their records are deleted."""
+        for lease in self._leases.values():
+            lease.has_ended = True
+            self._keepalive.remove(lease.id)
         self._leases.clear()
 
     # --- upkeep ---
 
     async def compact(self, before: int) -> None:
-        door = self._door
-        look = await door.read_status()
-        epoch = look.epoch
-        revision = min(epoch.to_revision(before) - 1, look.revision)
+        """Compact etcd up to the revision before `before`, after storing the ends of leases."""
+        session = self._session
+        status = await session.read_status()
+        epoch = status.epoch
+        revision = min(epoch.to_revision(before) - 1, status.revision)
         if not epoch.fence or revision < epoch.since:
             return
         try:
-            await self._note_lease_endings(epoch, revision)
-            await door.client.send_request("compact", messages.build_compaction(revision))
+            await self._store_lease_endings(epoch, revision)
+            await session.client.send_request("compact", messages.build_compaction(revision))
         except EtcdRefusal as error:
             if error.reason is not EtcdRefusalReason.COMPACTED:
                 raise LogUnavailable(str(error)) from error
 
-    async def _note_lease_endings(self, epoch: Epoch, revision: int) -> None:
-        """What a compaction takes from history must stand in the state before."""
-        door, rows = self._door, self._door.get_generation_keys(epoch)
-        endings = await list_lease_endings(door, epoch, last_revision=revision)
+    async def _store_lease_endings(self, epoch: Epoch, revision: int) -> None:
+        """Store in the state at which revision leases ended, because the compaction deletes that from etcd's history."""
+        session, keys = self._session, self._session.get_generation_keys(epoch)
+        endings = await list_lease_endings(session, epoch, last_revision=revision)
         if not endings:
             return
-        noted = await door.send_request("range", messages.build_range(rows.ended, rows.ended_end))
-        marks = {rows.read_mark_table(pair.key): int(pair.value) for pair in noted.kvs}
+        stored = await session.send_request("range", messages.build_range(keys.ended, keys.ended_end))
+        marks = {keys.read_mark_table(pair.key): int(pair.value) for pair in stored.kvs}
         for ending in endings:
             raise_marks(marks, {ending.table: ending.revision})
-            note = messages.build_put(rows.build_ended_key(ending.table), str(marks[ending.table]).encode())
-            # If the record was put on a lease again meanwhile, its key is still needed.
+            put_mark = messages.build_put(keys.build_ended_key(ending.table), str(marks[ending.table]).encode())
+            # If a newer record uses a lease, its key is still needed.
             is_same = messages.compare_revision(ending.held_key, ending.held_revision)
             try:
-                await door.send_request(
-                    "txn", messages.build_transaction([is_same], [note, messages.build_delete(ending.held_key)], [note])
+                await session.send_request(
+                    "txn",
+                    messages.build_transaction(
+                        [is_same], [put_mark, messages.build_delete(ending.held_key)], [put_mark]
+                    ),
                 )
             except EtcdRefusal as error:
                 if error.reason is EtcdRefusalReason.NO_SPACE:
-                    return  # Compacting is what gives etcd its space back.
+                    return  # Let the compaction continue: it frees space.
                 raise
 
     async def read_health(self) -> LogHealth:
-        client = self._door.client
+        """Return size and quota, and whether etcd reports that its quota is used up."""
+        client = self._session.client
         try:
             status = await client.send_request("status", messages.build_status())
             alarms = (await client.send_request("alarm", messages.build_alarm_list())).alarms
@@ -196,7 +211,9 @@ class EtcdEngine:
             return LogHealth(writable=False, why=str(error))
         is_full = any(messages.is_out_of_space(alarm) for alarm in alarms)
         why = (
-            f"{self._settings.describe()} has used up its quota and takes no writes (alarm NOSPACE)" if is_full else ""
+            f"{self._settings.describe()} has used up its quota and accepts no writes (alarm NOSPACE)"
+            if is_full
+            else ""
         )
         return LogHealth(
             writable=not is_full, why=why, size_bytes=int(status.dbSize), quota_bytes=self._settings.quota_bytes
@@ -204,13 +221,15 @@ class EtcdEngine:
 
 
 class EtcdLease:
-    def __init__(self, engine: EtcdEngine, held: KeepaliveLease) -> None:
-        self.id = held.id
+    """A lease of an etcd engine."""
+
+    def __init__(self, engine: EtcdEngine, lease: KeepaliveLease) -> None:
+        self.id = lease.id
         self._engine = engine
-        self._held = held
+        self._lease = lease
 
     def get_valid_until_s(self) -> float:
-        return self._held.get_valid_until_s()
+        return self._lease.get_valid_until_s()
 
     async def revoke(self) -> None:
-        await self._engine.revoke_lease(self._held)
+        await self._engine.revoke_lease(self._lease)

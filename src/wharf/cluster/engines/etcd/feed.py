@@ -1,7 +1,7 @@
-"""The feed out of etcd: events grouped by revision into whole batches, resumed after a break.
+"""The feed from etcd: events grouped by revision into batches, resumed after a disconnection.
 
-One response of a watch carries whole revisions. Where a lost line is found again, the watch begins at the last revision
-that was handed on; asking for one more than is needed lets etcd say when anything in between is compacted away.
+One response of a watch contains whole revisions. After a disconnection, the watch starts at the last revision that was
+returned: requesting one revision too many lets etcd report that later ones are compacted.
 """
 
 import asyncio
@@ -18,18 +18,20 @@ from wharf.cluster.engines.etcd.session import EtcdSession
 from wharf.cluster.engines.port import LEASE_ENDED_KIND, Batch, EncodedChange, FollowerBehind, LogUnavailable
 from wharf.contract.model.log import Cause, CauseKind
 
-_PAUSE_S: Final = 0.1
+_RETRY_DELAY_S: Final = 0.1
 
 
 class EtcdFeed:
+    """The batches after an index, for one follower."""
+
     def __init__(self, session: EtcdSession, after: int) -> None:
-        self._door = session
+        self._session = session
         self._after = after
         self._watch: EtcdWatch | None = None
         self._ready: deque[Batch] = deque()
         self._epoch: Epoch | None = None
-        self._rows: GenerationKeys = session.generation_keys
-        self._at = 0  # The revision up to which everything was handed on.
+        self._generation_keys: GenerationKeys = session.generation_keys
+        self._revision = 0  # All batches up to this revision were returned.
         self._broken_since_s: float | None = None
 
     def __aiter__(self) -> "EtcdFeed":
@@ -40,10 +42,10 @@ class EtcdFeed:
             try:
                 response = await self._read()
             except BaseException:
-                # Also when the caller gives up waiting: gRPC ends a stream whose read is cancelled.
+                # Also when the caller cancels: gRPC ends a stream whose read is cancelled.
                 self._stop()
                 raise
-            self._take(response)
+            self._add_events(response)
         return self._ready.popleft()
 
     def _stop(self) -> None:
@@ -54,6 +56,7 @@ class EtcdFeed:
     # --- the stream ---
 
     async def _read(self) -> ProtobufMessage:
+        """Return the next response of the watch; reopen the watch when it breaks."""
         while True:
             try:
                 if self._watch is None:
@@ -61,111 +64,118 @@ class EtcdFeed:
                 response = await self._watch.read_response()
             except WatchCompacted as error:
                 raise FollowerBehind(
-                    f"{self._door.settings.describe()} is {error}; the feed does not reach back"
+                    f"{self._session.settings.describe()} is {error}; the feed does not reach back"
                 ) from error
             except (WatchBroken, LogUnavailable) as error:
                 self._stop()
-                await self._bear(error)
+                await self._wait_before_retry(error)
                 continue
             self._broken_since_s = None
             return response
 
-    async def _bear(self, error: Exception) -> None:
-        """A short break is nobody's business; a long one is."""
-        door = self._door
-        now_s = door.world.monotonic_s()
+    async def _wait_before_retry(self, error: Exception) -> None:
+        """Pause before the watch is reopened. Raises `LogUnavailable` if it has been broken for the request timeout."""
+        session = self._session
+        now_s = session.world.monotonic_s()
         if self._broken_since_s is None:
             self._broken_since_s = now_s
-        if door.client.is_closed or now_s - self._broken_since_s >= door.settings.request_timeout_s:
+        if session.client.is_closed or now_s - self._broken_since_s >= session.settings.request_timeout_s:
             raise LogUnavailable(str(error)) from error
-        await asyncio.sleep(_PAUSE_S)
+        await asyncio.sleep(_RETRY_DELAY_S)
 
     async def _open(self) -> EtcdWatch:
-        door = self._door
-        await door.verify_log()
-        look = await door.read_status()
+        """Open a watch where the feed stopped. Raises `FollowerBehind` if the log began another epoch."""
+        session = self._session
+        await session.verify_log()
+        status = await session.read_status()
         if self._epoch is None:
-            self._begin(look.epoch, look.revision)
-        elif look.epoch.number != self._epoch.number:
-            raise FollowerBehind(f"the log began epoch {look.epoch.number}; load it again")
+            self._set_start(status.epoch, status.revision)
+        elif status.epoch.number != self._epoch.number:
+            raise FollowerBehind(f"the log began epoch {status.epoch.number}; load it again")
         elif not self._epoch.fence:
-            self._count_by(look.epoch)  # Founded while we were away; the founding is still to come in the feed.
-        return await door.client.open_watch(
-            messages.build_watch(door.keys.prefix, door.keys.prefix_end, revision=self._at)
+            self._use_epoch(
+                status.epoch
+            )  # The log was first written while we were disconnected; the feed still returns that write.
+        return await session.client.open_watch(
+            messages.build_watch(session.keys.prefix, session.keys.prefix_end, revision=self._revision)
         )
 
-    def _begin(self, epoch: Epoch, revision: int) -> None:
-        at = epoch.to_revision(self._after) if epoch.fence else revision
-        if at > revision or (not epoch.fence and self._after > 0):
-            raise FollowerBehind(f"the log never came as far as index {self._after}")
-        if at < epoch.since - 1 or (epoch.number and at < epoch.since):
+    def _set_start(self, epoch: Epoch, revision: int) -> None:
+        """Set the revision after which the feed starts. Raises `FollowerBehind` if the log cannot serve it."""
+        start_revision = epoch.to_revision(self._after) if epoch.fence else revision
+        if start_revision > revision or (not epoch.fence and self._after > 0):
+            raise FollowerBehind(f"the log never reached index {self._after}")
+        if start_revision < epoch.since - 1 or (epoch.number and start_revision < epoch.since):
             raise FollowerBehind(f"index {self._after} is of an earlier epoch of the log")
-        self._at = at
-        self._count_by(epoch)
+        self._revision = start_revision
+        self._use_epoch(epoch)
 
-    def _count_by(self, epoch: Epoch) -> None:
+    def _use_epoch(self, epoch: Epoch) -> None:
+        """Number batches by this epoch from now on."""
         self._epoch = epoch
-        self._rows = self._door.get_generation_keys(epoch)
+        self._generation_keys = self._session.get_generation_keys(epoch)
 
     # --- the events ---
 
-    def _take(self, response: ProtobufMessage) -> None:
-        self._door.record_revision(response.header.revision)
-        for revision, group in groupby(response.events, key=_revision_of):
-            if revision <= self._at:
+    def _add_events(self, response: ProtobufMessage) -> None:
+        """Add the batches of a response to the queue."""
+        self._session.record_revision(response.header.revision)
+        for revision, group in groupby(response.events, key=_get_revision):
+            if revision <= self._revision:
                 continue
-            batch = self._batch_of(revision, group)
-            self._at = revision
+            batch = self._build_batch(revision, group)
+            self._revision = revision
             if batch is not None:
                 self._ready.append(batch)
 
-    def _batch_of(self, revision: int, events: Iterable[ProtobufMessage]) -> Batch | None:
-        keys, rows = self._door.keys, self._rows
+    def _build_batch(self, revision: int, events: Iterable[ProtobufMessage]) -> Batch | None:
+        """Build the batch of one revision; None if it contains no change of a record."""
+        keys, generation_keys = self._session.keys, self._generation_keys
         head: HeadValue | None = None
         puts: list[EncodedChange] = []
-        dropped: list[tuple[str, str]] = []
+        deleted: list[tuple[str, str]] = []
         for event in events:
             key = event.kv.key
-            if key.startswith(rows.records):
-                table, name = rows.split_record_key(key)
+            if key.startswith(generation_keys.records):
+                table, name = generation_keys.split_record_key(key)
                 if messages.is_delete(event):
-                    dropped.append((table, name))
+                    deleted.append((table, name))
                 else:
                     puts.append(EncodedChange(table, name, event.kv.value))
             elif key == keys.head:
-                head = self._head_of(event)
+                head = self._decode_head(event)
             elif key == keys.epoch:
                 self._on_epoch(event)
-        assert self._epoch is not None, "a watch is opened by an epoch"
+        assert self._epoch is not None, "opening a watch sets the epoch"
         index = self._epoch.to_index(revision)
         if head is not None:
             if len(puts) != head.puts:
                 raise FollowerBehind(f"the batch at index {index} came with {len(puts)} of its {head.puts} records")
-            self._door.record_write(revision, head.id)
+            self._session.record_write(revision, head.id)
             puts.extend(EncodedChange(table, name, None) for table, name in head.drops)
             return Batch(index, head.id, head.kind, head.cause, puts)
-        if dropped:
-            changes = [EncodedChange(table, name, None) for table, name in dropped]
+        if deleted:
+            changes = [EncodedChange(table, name, None) for table, name in deleted]
             return Batch(index, "", LEASE_ENDED_KIND, Cause(CauseKind.LEASE), changes)
         return None
 
-    def _head_of(self, event: ProtobufMessage) -> HeadValue:
+    def _decode_head(self, event: ProtobufMessage) -> HeadValue:
         if messages.is_delete(event):
             raise FollowerBehind("the keys of the log were deleted in etcd")
         return decode_head(event.kv.value)
 
     def _on_epoch(self, event: ProtobufMessage) -> None:
-        """Mostly a fence, which is nothing to followers; else the founding, or a new epoch."""
+        """Adopt an epoch. Mostly it is only a new fence; a new epoch number raises `FollowerBehind`."""
         if messages.is_delete(event):
             raise FollowerBehind("the keys of the log were deleted in etcd")
         epoch = decode_epoch(event.kv.value, event.kv.mod_revision)
-        assert self._epoch is not None, "a watch is opened by an epoch"
-        self._door.adopt_epoch(epoch)
+        assert self._epoch is not None, "opening a watch sets the epoch"
+        self._session.adopt_epoch(epoch)
         if epoch.number != self._epoch.number:
             raise FollowerBehind(f"the log began epoch {epoch.number}; load it again")
         if not self._epoch.fence:
-            self._count_by(epoch)
+            self._use_epoch(epoch)
 
 
-def _revision_of(event: ProtobufMessage) -> int:
+def _get_revision(event: ProtobufMessage) -> int:
     return int(event.kv.mod_revision)

@@ -1,7 +1,7 @@
-"""Reading what happened in etcd's past: the writes since an index, the ends of leases.
+"""Reads of etcd's history: the writes since an index, and the ends of leases.
 
-etcd tells history by a watch that begins in the past, and by reads at a past revision. Such a watch never says that it
-has caught up, so a read through it ends at an event known to come last.
+etcd serves history by a watch that starts in the past, and by reads at a past revision. Such a watch does not report
+that it has caught up, so a read must end at an event that is known to be the last.
 """
 
 from collections.abc import AsyncIterator
@@ -15,12 +15,13 @@ from wharf.cluster.engines.etcd.messages import ProtobufMessage
 from wharf.cluster.engines.etcd.session import EtcdSession
 from wharf.cluster.engines.port import FollowerBehind, LogUnavailable
 
-_STEPS: Final = 64
-"""A write whose reply was lost is mostly a few writes back: so many single steps are quicker than a watch."""
+_MAX_SINGLE_READS: Final = 64
+"""A write whose reply was lost is usually among the newest: up to this number, single reads are faster than a watch."""
 
 
 class LeaseEnding(NamedTuple):
-    """A record that went with its lease, or was dropped later; `held` is the key that remembers the lease."""
+    """A record that was deleted, by the end of its lease or later by a write. `held_key` is the key that marks it as a
+    lease's record."""
 
     table: str
     revision: int
@@ -30,6 +31,7 @@ class LeaseEnding(NamedTuple):
 
 @asynccontextmanager
 async def open_history_watch(session: EtcdSession, request: ProtobufMessage) -> AsyncIterator[EtcdWatch]:
+    """Open a watch for the duration of the `with` block. Raises `LogUnavailable` when it breaks."""
     try:
         watch = await session.client.open_watch(request)
         try:
@@ -41,11 +43,11 @@ async def open_history_watch(session: EtcdSession, request: ProtobufMessage) -> 
 
 
 async def find_write(session: EtcdSession, write_id: str, since: int) -> int | None:
-    """The index of the write with this id, from `since` on."""
-    # A write that is still on its way must not happen after we said that it did not.
+    """Return the index of the write with this id, searching from `since`; None if it was not committed."""
+    # Fence first: a write that is still in flight must not be committed after this returned None.
     await session.fence_writes()
-    look = await session.read_status()
-    epoch = look.epoch
+    status = await session.read_status()
+    epoch = status.epoch
     if not epoch.fence:
         return None
     first = epoch.to_revision(since)
@@ -53,35 +55,35 @@ async def find_write(session: EtcdSession, write_id: str, since: int) -> int | N
         if epoch.number:
             raise FollowerBehind(f"the log began epoch {epoch.number} after index {since}")
         first = epoch.since
-    head, head_id = look.head_revision, look.head_write_id
-    for _ in range(_STEPS):
+    head, head_id = status.head_revision, status.head_write_id
+    for _ in range(_MAX_SINGLE_READS):
         if head < first:
             return None
         if head_id == write_id:
             return epoch.to_index(head)
-        head, head_id = await _head_before(session, head, since)
-    return await _find_from(session, write_id, since, first=first, last=head, epoch=epoch)
+        head, head_id = await _read_head_before(session, head, since)
+    return await _search_heads(session, write_id, since, first=first, last=head, epoch=epoch)
 
 
-async def _head_before(door: EtcdSession, revision: int, since: int) -> tuple[int, str]:
-    """The revision and id of the newest write before this revision; 0 when there is none."""
+async def _read_head_before(session: EtcdSession, revision: int, since: int) -> tuple[int, str]:
+    """Return the revision and id of the newest write before this revision; 0 and an empty id if there is none."""
     try:
-        reply = await door.send_request("range", messages.build_range(door.keys.head, b"", revision=revision - 1))
+        reply = await session.send_request("range", messages.build_range(session.keys.head, b"", revision=revision - 1))
     except EtcdRefusal as error:
-        raise _behind(door, since) from error
+        raise _build_behind_error(session, since) from error
     for pair in reply.kvs:
         return int(pair.mod_revision), decode_head(pair.value).id
     return 0, ""
 
 
-async def _find_from(
-    door: EtcdSession, write_id: str, since: int, *, first: int, last: int, epoch: Epoch
+async def _search_heads(
+    session: EtcdSession, write_id: str, since: int, *, first: int, last: int, epoch: Epoch
 ) -> int | None:
-    """Read all heads between two revisions."""
+    """Search all heads between two revisions with a watch."""
     if last < first:
         return None
     try:
-        async with open_history_watch(door, messages.build_watch(door.keys.head, b"", revision=first)) as watch:
+        async with open_history_watch(session, messages.build_watch(session.keys.head, b"", revision=first)) as watch:
             while True:
                 for event in (await watch.read_response()).events:
                     if decode_head(event.kv.value).id == write_id:
@@ -89,45 +91,49 @@ async def _find_from(
                     if event.kv.mod_revision >= last:
                         return None
     except WatchCompacted as error:
-        raise _behind(door, since) from error
+        raise _build_behind_error(session, since) from error
 
 
-def _behind(door: EtcdSession, since: int) -> FollowerBehind:
-    return FollowerBehind(f"{door.settings.describe()} is compacted; it no longer reaches back to index {since}")
+def _build_behind_error(session: EtcdSession, since: int) -> FollowerBehind:
+    return FollowerBehind(f"{session.settings.describe()} is compacted; it no longer reaches back to index {since}")
 
 
 async def list_lease_endings(session: EtcdSession, epoch: Epoch, *, last_revision: int) -> list[LeaseEnding]:
-    """The records that hung on a lease and are gone at this revision, with the revision at which they went.
+    """Return the deleted records of leases as of this revision, each with the revision at which it was deleted.
 
-    A lease that ends leaves no mark in the state, so the moment is looked up in history, by halving: a watch through
-    history would be slower by far, as etcd serves ten thousand revisions of it a second. What was compacted away counts
-    as the latest that it can have been; `compact` notes endings before, so that only others' compactions do that.
+    The end of a lease leaves no mark in the state, so a binary search in history finds its revision. (A watch would be
+    much slower: etcd serves about ten thousand revisions of history a second.) If the revision is compacted, the latest
+    possible one is returned. The engine's own `compact` stores endings first, so this only happens after foreign
+    compactions.
 
-    Raises `EtcdRefusal` when this revision is compacted itself.
+    Raises `EtcdRefusal` when `last_revision` itself is compacted.
     """
-    rows = session.get_generation_keys(epoch)
+    generation_keys = session.get_generation_keys(epoch)
     reply = await session.send_request(
-        "range", messages.build_range(rows.held, rows.held_end, revision=last_revision, keys_only=True)
+        "range",
+        messages.build_range(generation_keys.held, generation_keys.held_end, revision=last_revision, keys_only=True),
     )
     endings = []
     for pair in reply.kvs:
-        row = rows.convert_held_key(pair.key)
-        if await _is_there(session, row, last_revision):
+        record_key = generation_keys.convert_held_key(pair.key)
+        if await _record_exists(session, record_key, last_revision):
             continue
-        there, gone = int(pair.mod_revision), last_revision
-        while gone - there > 1:
-            between = (there + gone) // 2
+        present_revision, absent_revision = int(pair.mod_revision), last_revision
+        while absent_revision - present_revision > 1:
+            middle = (present_revision + absent_revision) // 2
             try:
-                is_there = await _is_there(session, row, between)
+                is_present = await _record_exists(session, record_key, middle)
             except EtcdRefusal as error:
                 if error.reason is not EtcdRefusalReason.COMPACTED:
                     raise
-                is_there = True
-            there, gone = (between, gone) if is_there else (there, between)
-        endings.append(LeaseEnding(rows.split_record_key(row)[0], gone, pair.key, pair.mod_revision))
+                is_present = True
+            present_revision, absent_revision = (middle, absent_revision) if is_present else (present_revision, middle)
+        endings.append(
+            LeaseEnding(generation_keys.split_record_key(record_key)[0], absent_revision, pair.key, pair.mod_revision)
+        )
     return endings
 
 
-async def _is_there(door: EtcdSession, key: bytes, revision: int) -> bool:
-    reply = await door.send_request("range", messages.build_range(key, b"", revision=revision, keys_only=True))
+async def _record_exists(session: EtcdSession, key: bytes, revision: int) -> bool:
+    reply = await session.send_request("range", messages.build_range(key, b"", revision=revision, keys_only=True))
     return bool(reply.kvs)

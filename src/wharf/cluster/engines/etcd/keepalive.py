@@ -1,7 +1,7 @@
-"""Keeping leases alive, on a thread with a channel of its own.
+"""Renewal of leases, on a thread with its own channel.
 
-No computation on the event loop, however long, may let a lease lapse: so nothing here waits for the loop. The thread
-knows leases and clocks only; it never reads or writes records.
+The thread never waits for the event loop, because a long computation on the loop must not let a lease expire. The
+thread knows leases and clocks only; it never reads or writes records.
 """
 
 import threading
@@ -22,10 +22,11 @@ from wharf.cluster.engines.etcd.settings import EtcdSettings
 from wharf.world import World
 
 NEVER_VALID_S: Final = float("-inf")
+"""A time before every other: the lease is not valid any more."""
 
 
 class KeepaliveLease:
-    """What the thread and the loop share of a lease. Each field is written whole, so no lock is needed."""
+    """What the thread and the event loop share of a lease. Each field is assigned atomically, so no lock is needed."""
 
     def __init__(self, lease_id: int, ttl_s: float, sent_s: float) -> None:
         self.id = lease_id
@@ -38,13 +39,14 @@ class KeepaliveLease:
         return NEVER_VALID_S if self.has_ended else self._valid_until_s
 
     def record_renewal(self, *, sent_s: float, ttl_s: float) -> None:
-        """etcd counts from the moment when it heard of the renewal, we from the moment before it was sent."""
+        """Record a renewal. etcd counts from the receipt of the renewal; we count from before it was sent, which is
+        earlier."""
         self._valid_until_s = max(self._valid_until_s, sent_s + ttl_s)
         self.due_s = sent_s + ttl_s / 3
 
 
 class LeaseKeepalive:
-    """Renews every lease given to it at a third of its time, and more often while that fails."""
+    """Renews every lease after a third of its time to live, and more often while renewals fail."""
 
     def __init__(self, settings: EtcdSettings, world: World) -> None:
         self._settings = settings
@@ -58,6 +60,7 @@ class LeaseKeepalive:
         self._thread: threading.Thread | None = None
 
     def add(self, lease: KeepaliveLease) -> None:
+        """Start to renew a lease; starts the thread for the first one."""
         self._leases[lease.id] = lease
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="etcd lease keepalive", daemon=True)
@@ -68,13 +71,14 @@ class LeaseKeepalive:
         self._leases.pop(lease_id, None)
 
     def stop(self) -> None:
-        """End the thread; the leases run out by themselves. Waits for a renewal that is under way."""
+        """End the thread; the leases then expire. Waits for a renewal in progress."""
         self._stopped = True
         self._changed.set()
         if self._thread is not None:
             self._thread.join()
 
     def _run(self) -> None:
+        """Renew leases when they are due, until stopped."""
         while not self._stopped:
             now_s = self._world.monotonic_s()
             leases = [lease for lease in tuple(self._leases.values()) if not lease.has_ended]
@@ -88,12 +92,13 @@ class LeaseKeepalive:
         self._disconnect()
 
     def _renew(self, lease: KeepaliveLease) -> None:
+        """Renew one lease, or schedule an earlier retry."""
         sent_s = self._world.monotonic_s()
-        within_s = min(lease.ttl_s / 4, self._settings.request_timeout_s)
+        timeout_s = min(lease.ttl_s / 4, self._settings.request_timeout_s)
         try:
-            channel = self._connect(within_s)
+            channel = self._connect(timeout_s)
             call = stubs.LeaseStub(channel).LeaseKeepAlive(
-                iter((messages.build_lease_renewal(lease.id),)), timeout=within_s, metadata=self._metadata
+                iter((messages.build_lease_renewal(lease.id),)), timeout=timeout_s, metadata=self._metadata
             )
             reply = next(call)
             call.cancel()
@@ -106,7 +111,8 @@ class LeaseKeepalive:
         else:
             lease.has_ended = True
 
-    def _connect(self, within_s: float) -> ProtobufMessage:
+    def _connect(self, timeout_s: float) -> ProtobufMessage:
+        """Return a channel to the current member, logged in if a user is configured."""
         if self._channel is None:
             endpoint = self._settings.endpoints[self._current % len(self._settings.endpoints)]
             credentials = load_credentials(self._settings)
@@ -119,12 +125,12 @@ class LeaseKeepalive:
             self._metadata = (REQUIRE_LEADER_METADATA,)
             if self._settings.user:
                 request = messages.build_authentication(self._settings.user, self._settings.password)
-                reply = stubs.AuthStub(self._channel).Authenticate(request, timeout=within_s)
+                reply = stubs.AuthStub(self._channel).Authenticate(request, timeout=timeout_s)
                 self._metadata = (REQUIRE_LEADER_METADATA, ("token", reply.token))
         return self._channel
 
     def _on_failure(self, error: Exception) -> None:
-        """Try the next member; and if the token was the trouble, get another."""
+        """Switch to the next member; drop the token if it may have caused the failure."""
         details = error.details() if isinstance(error, grpc.RpcError) else ""
         if self._metadata == (REQUIRE_LEADER_METADATA,) or any(text in (details or "") for text in STALE_TOKEN_TEXTS):
             self._metadata = None

@@ -1,16 +1,16 @@
-"""How the log lies in etcd: keys, the values of the engine's own keys, indexes out of revisions. Pure.
+"""The keys of the log in etcd, the values of the engine's own keys, and the conversion of revisions to indexes.
 
-    <prefix>/epoch                       Epoch: how revisions become indexes, and which generation of rows is in force
-    <prefix>/head                        Head: the write of the newest batch; put in every transaction
+    <prefix>/epoch                       EpochValue: how revisions become indexes, and the active generation of records
+    <prefix>/head                        HeadValue: the write of the newest batch; put in every transaction
     <prefix>/restoring                   the generation that a restore is filling
     <prefix>/g/<generation>/r/<table>/<key>     one record
-    <prefix>/g/<generation>/last/<table>        put by a batch that drops from a table and puts nothing there
-    <prefix>/g/<generation>/held/<table>/<key>  put with every record that hangs on a lease, and stays when it vanishes
-    <prefix>/g/<generation>/ended/<table>       the revision at which a lease last took records of the table along
-    <prefix>/g/<generation>/past/<number>       PastEpoch: how revisions became indexes in an epoch that is over
+    <prefix>/g/<generation>/last/<table>        put by a batch that only deletes records of a table
+    <prefix>/g/<generation>/held/<table>/<key>  put with every record of a lease; not deleted with it
+    <prefix>/g/<generation>/ended/<table>       the revision at which a lease last deleted records of the table
+    <prefix>/g/<generation>/past/<number>       PastEpoch: how revisions became indexes in an earlier epoch
 
-The epoch's key is also the fence: every write compares its revision, so that putting it again ends all that is still
-on its way. A restore fills a generation of its own and puts it in force by one put of the epoch.
+The epoch key is also the fence: every write compares its revision, so a new put rejects all writes in flight.
+A restore fills its own generation and activates it by one put of the epoch key.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,14 +24,17 @@ from wharf.cluster.engines.port import LogUnavailable
 from wharf.contract.model.log import Cause
 
 LAYOUT_FORMAT: Final = 1
-"""The format of the keys and values told above. A door refuses a greater one."""
+"""The format of the keys and values described above. An engine rejects a greater one."""
 
 FIRST_GENERATION: Final = "0"
 
 
 class EpochValue(msgspec.Struct, frozen=True, array_like=True):
-    """`base` and `since` are left out where they follow from the revision of the key itself: at the founding, so that
-    the first index is 1, and at the beginning of an epoch. A put that only fences repeats them in full."""
+    """The value of the epoch key.
+
+    `base` and `since` are None if they follow from the revision of the key: in the first epoch, where the first index
+    is 1, and at the beginning of an epoch. A put that only moves the fence repeats them in full.
+    """
 
     format: int
     number: int
@@ -41,7 +44,8 @@ class EpochValue(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Epoch(msgspec.Struct, frozen=True):
-    """How this log counts. index = revision + base; `since` is the revision at which the epoch began."""
+    """How the log numbers its batches: index = revision + base. `since` is the revision at which the epoch began,
+    `fence` that of the epoch key."""
 
     number: int
     generation: str
@@ -53,11 +57,11 @@ class Epoch(msgspec.Struct, frozen=True):
         return revision + self.base
 
     def to_revision(self, index: int) -> int:
-        """May be below every revision: then the index is of an earlier epoch."""
+        """Return the revision of an index. May be below every revision: the index is then of an earlier epoch."""
         return index - self.base
 
     def version_to_revision(self, version: int) -> int:
-        """The revision that a record must have to be of this version; 0: it must not be there."""
+        """Return the revision that a record of this version has; 0: the record must not exist."""
         if version == 0:
             return 0
         revision = version - self.base
@@ -65,36 +69,37 @@ class Epoch(msgspec.Struct, frozen=True):
 
 
 EMPTY_LOG_EPOCH: Final = Epoch(number=0, generation=FIRST_GENERATION, base=0, since=0, fence=0)
-"""How a log counts in which nothing was ever written."""
+"""The epoch of a log that was never written."""
 
 
 class PastEpoch(msgspec.Struct, frozen=True, array_like=True):
-    """How the log counted from the revision `since` on, until the next epoch began."""
+    """How the log numbered its batches from the revision `since` until the next epoch began."""
 
     since: int
     base: int
 
 
 class EpochHistory:
-    """At which indexes rows were written, as they were told then, whatever epochs began since."""
+    """Finds the index at which a record was written, as it was reported then, even if later epochs renumbered the log."""
 
     def __init__(self, epoch: Epoch, past_epochs: Sequence[PastEpoch]) -> None:
         self._epoch = epoch
-        self._over = sorted(
-            (each for each in past_epochs if each.since < epoch.since), key=attrgetter("since"), reverse=True
+        self._past_epochs = sorted(
+            (past for past in past_epochs if past.since < epoch.since), key=attrgetter("since"), reverse=True
         )
 
     def find_write_index(self, revision: int) -> int:
-        """0: as the epoch in force says. So it is of what was written before anybody kept account of epochs, too."""
-        if revision >= self._epoch.since or not self._over:
+        """Return the index at that time; 0 if the current epoch gives it, or if the record predates the storing of past
+        epochs."""
+        if revision >= self._epoch.since or not self._past_epochs:
             return 0
-        # What is older than all that are known was told by the first of them since.
-        told_by = next((each for each in self._over if each.since <= revision), self._over[-1])
-        return revision + told_by.base
+        # A revision older than all known epochs was numbered by the oldest of them.
+        epoch = next((past for past in self._past_epochs if past.since <= revision), self._past_epochs[-1])
+        return revision + epoch.base
 
 
 class HeadValue(msgspec.Struct, frozen=True, array_like=True):
-    """The newest write. Its drops stand here, because etcd tells no event when nothing was there to drop."""
+    """The newest write. It lists the deletions, because etcd sends no event for the deletion of a missing key."""
 
     format: int
     id: str
@@ -111,7 +116,7 @@ _encoder: Final = msgspec.msgpack.Encoder()
 
 
 class UnknownLogFormat(LogUnavailable):
-    """The log was written by a newer program, or the keys are not ours."""
+    """The log was written by a newer program, or the keys belong to another program."""
 
 
 def encode_value(value: EpochValue | HeadValue | PastEpoch) -> bytes:
@@ -126,6 +131,7 @@ def decode_head(data: bytes) -> HeadValue:
 
 
 def decode_epoch(data: bytes, revision: int) -> Epoch:
+    """Decode the value of the epoch key, which has this revision. Raises `UnknownLogFormat`."""
     try:
         value = _epochs.decode(data)
     except msgspec.MsgspecError as error:
@@ -151,7 +157,7 @@ def make_first_epoch_value() -> EpochValue:
 
 
 def make_fence_value(epoch: Epoch) -> EpochValue:
-    """The same epoch again, by a put of its own."""
+    """Build the value that repeats an epoch, to move the fence."""
     return EpochValue(LAYOUT_FORMAT, epoch.number, epoch.generation, epoch.base, epoch.since)
 
 
@@ -160,7 +166,7 @@ def make_next_epoch_value(*, number: int, generation: str, base: int) -> EpochVa
 
 
 class LogKeys:
-    """The keys beneath one prefix."""
+    """The keys under one prefix."""
 
     def __init__(self, prefix: str) -> None:
         root = prefix.rstrip("/").encode() + b"/"
@@ -176,7 +182,7 @@ class LogKeys:
 
 
 class GenerationKeys:
-    """The keys of one generation of rows."""
+    """The keys of one generation of records."""
 
     def __init__(self, root: bytes) -> None:
         self.prefix = root
@@ -191,24 +197,26 @@ class GenerationKeys:
         self.ended_end = find_prefix_end(self.ended)
         self.past = root + b"past/"
         self.past_end = find_prefix_end(self.past)
-        self._row_at = len(self.records)
+        self._record_key_start = len(self.records)
 
     def build_record_key(self, table: str, key: str) -> bytes:
         return self.records + table.encode() + b"/" + key.encode()
 
-    def split_record_key(self, row: bytes) -> tuple[str, str]:
-        """Table and key of a row's key. Tables have no slash, keys may."""
-        table, _, key = row[self._row_at :].partition(b"/")
+    def split_record_key(self, record_key: bytes) -> tuple[str, str]:
+        """Return table and key of a record's etcd key. Table names contain no slash; keys may."""
+        table, _, key = record_key[self._record_key_start :].partition(b"/")
         return table.decode(), key.decode()
 
-    def build_held_key(self, row: bytes) -> bytes:
-        return self.held + row[self._row_at :]
+    def build_held_key(self, record_key: bytes) -> bytes:
+        """Build the key that marks a record as belonging to a lease."""
+        return self.held + record_key[self._record_key_start :]
 
     def convert_held_key(self, held: bytes) -> bytes:
+        """Return the etcd key of the record that a held key marks."""
         return self.records + held[len(self.held) :]
 
     def find_table_end(self, table: str) -> bytes:
-        """Where the rows of the next table begin."""
+        """Return the first key after the records of a table."""
         return find_prefix_end(self.records + table.encode() + b"/")
 
     def build_last_key(self, table: str) -> bytes:
@@ -221,12 +229,12 @@ class GenerationKeys:
         return self.past + b"%d" % number
 
     def read_mark_table(self, key: bytes) -> str:
-        """The table of a key under `last` or `ended`."""
+        """Return the table of a key under `last` or `ended`."""
         return key.rpartition(b"/")[2].decode()
 
 
 def raise_marks(marks: dict[str, int], found: Mapping[str, int]) -> None:
-    """Every mark becomes the greater of what it was and what was found."""
+    """Raise every mark to the value found, if that is greater."""
     for table, revision in found.items():
         if revision > marks.get(table, 0):
             marks[table] = revision

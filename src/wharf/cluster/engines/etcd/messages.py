@@ -1,6 +1,6 @@
-"""The messages that cross to etcd, built from our words.
+"""Builds the protobuf messages for etcd. Sends nothing.
 
-The only module that knows etcd's generated messages, which carry no types: `Message` is any of them. Never talks.
+Only this module uses etcd's generated classes. They have no types: `ProtobufMessage` stands for any of them.
 """
 
 from collections.abc import Sequence
@@ -10,22 +10,22 @@ from typing import Any, Final
 from aetcd.rpc import rpc_pb2 as rpc  # type: ignore[import-untyped]
 
 ProtobufMessage = Any
-"""A protobuf message. Its fields are those of etcd's own description (`rpc.proto`)."""
+"""A protobuf message with the fields of etcd's `rpc.proto`."""
 
 IMPOSSIBLE_REVISION: Final = -1
-"""A revision that no key has: a comparison with it never holds."""
+"""A revision that no key has, so a comparison with it never holds."""
 
 _EQUAL = rpc.Compare.EQUAL
 _MOD = rpc.Compare.MOD
 
 
 def find_prefix_end(prefix: bytes) -> bytes:
-    """The end of the range of all keys that begin so."""
+    """Return the end of the range of all keys with this prefix."""
     return prefix[:-1] + bytes([prefix[-1] + 1])
 
 
 def compare_revision(key: bytes, revision: int) -> ProtobufMessage:
-    """The comparison: the key was last changed at this revision; 0: it is not there."""
+    """Build the comparison "the key was last changed at this revision"; 0: the key does not exist."""
     return rpc.Compare(result=_EQUAL, target=_MOD, key=key, mod_revision=revision)
 
 
@@ -46,7 +46,7 @@ def build_read(key: bytes) -> ProtobufMessage:
 
 
 def build_revision_read(key: bytes) -> ProtobufMessage:
-    """Read when a key was last changed, without its value."""
+    """Build a read of the revision of a key, without its value."""
     return rpc.RequestOp(request_range=rpc.RangeRequest(key=key, keys_only=True))
 
 
@@ -65,7 +65,7 @@ def build_range(
 
 
 def build_watch(start: bytes, end: bytes, *, revision: int, drops_only: bool = False) -> ProtobufMessage:
-    """Without `fragment`: so one response carries whole revisions, as etcd promises."""
+    """Build a watch of a range from a revision on. Without `fragment`, one response contains whole revisions."""
     filters = [rpc.WatchCreateRequest.NOPUT] if drops_only else []
     create = rpc.WatchCreateRequest(key=start, range_end=end, start_revision=revision, filters=filters)
     return rpc.WatchRequest(create_request=create)
@@ -104,7 +104,7 @@ def build_authentication(user: str, password: str) -> ProtobufMessage:
 
 
 def get_only_pair(response: ProtobufMessage) -> ProtobufMessage | None:
-    """The pair of a transaction's read of one key, if the key is there."""
+    """Return the key-value pair of a transaction's read of one key; None if the key does not exist."""
     pairs = response.response_range.kvs
     return pairs[0] if pairs else None
 

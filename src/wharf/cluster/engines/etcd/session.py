@@ -1,8 +1,8 @@
-"""One process's standing with the log in etcd: its epoch, how far it has seen, when it was last there.
+"""One process's view of the log in etcd: its epoch, the greatest revision seen, and the time of the last contact.
 
-Guards against a log that was replaced beneath us by an older copy of itself (etcd restored from a snapshot). A reply
-must never fall behind what was known when its question was sent; one that does proves the replacement, and the door
-then begins the next epoch, in which every index exceeds all that were told before.
+Detects a log that was replaced by an older copy (etcd restored from a snapshot). A reply must never be older than what
+was known when its request was sent. A reply that is older proves the replacement; the session then begins the next
+epoch, in which every index exceeds all that were returned before.
 """
 
 import asyncio
@@ -33,14 +33,15 @@ from wharf.contract.model.log import Cause, CauseKind
 from wharf.world import World
 
 EPOCH_BEGINS_KIND: Final = "epoch-begins"
-"""The kind of the head that a new epoch puts. No follower sees it as a batch: it is Behind by then."""
+"""The kind of the head that begins a new epoch. No follower gets it as a batch, because `FollowerBehind` comes first.
+"""
 
 EPOCH_INDEX_HEADROOM: Final = 1_000_000
-"""How far a new epoch stays above the greatest index known here: another member may have been told greater ones."""
+"""How far a new epoch starts above the greatest index known here: other members may have seen greater ones."""
 
 
 class EtcdLogStatus(NamedTuple):
-    """A linearizable look at the log. `head` is the revision of the newest write, 0 when there is none."""
+    """The state of the log by a linearizable read. `head_revision` is that of the newest write, 0 if there is none."""
 
     epoch: Epoch
     revision: int
@@ -49,7 +50,7 @@ class EtcdLogStatus(NamedTuple):
 
 
 class RequestContext(NamedTuple):
-    """What was known when a question was sent."""
+    """What the session knew when a request was sent."""
 
     sent_s: float
     replacement_count: int
@@ -58,6 +59,8 @@ class RequestContext(NamedTuple):
 
 
 class EtcdSession:
+    """Epoch and progress of one process, and the requests that change epochs."""
+
     def __init__(self, settings: EtcdSettings, world: World) -> None:
         self.settings = settings
         self.world = world
@@ -66,29 +69,29 @@ class EtcdSession:
         self.epoch = EMPTY_LOG_EPOCH
         self.generation_keys = self.keys.build_generation_keys(EMPTY_LOG_EPOCH.generation)
         self.last_contact_s: float | None = None
-        self.replacement_count = (
-            0  # Counts the replacements noticed here; what was asked before one proves nothing after it.
-        )
+        self.replacement_count = 0
+        """Counts the replacements noticed here. A reply to a request from before a replacement proves nothing afterwards."""
         self.on_new_epoch: Callable[[], None] = lambda: None
-        self._seen = 0  # The greatest revision that the log has proved.
-        self._told = 0  # The greatest index of earlier epochs that anybody may have been told by this door.
+        self._seen_revision = 0  # The greatest revision that etcd has reported.
+        self._max_returned_index = 0  # The greatest index of earlier epochs that this session may have returned.
         self._head: tuple[int, str] | None = None  # The newest write seen: its revision and id.
-        self._succession = asyncio.Lock()
-        self._look = messages.build_transaction(
+        self._epoch_lock = asyncio.Lock()
+        self._status_request = messages.build_transaction(
             success=[messages.build_read(self.keys.epoch), messages.build_read(self.keys.head)],
         )
 
     # --- what is known ---
 
     def begin_request(self) -> RequestContext:
-        return RequestContext(self.world.monotonic_s(), self.replacement_count, self._seen, self.epoch)
+        return RequestContext(self.world.monotonic_s(), self.replacement_count, self._seen_revision, self.epoch)
 
     def is_current(self, sent: RequestContext) -> bool:
         return sent.replacement_count == self.replacement_count
 
     def record_revision(self, revision: int, sent: RequestContext | None = None) -> None:
-        """The log has come as far as this; if it answered a question of ours, it was there when that was sent."""
-        self._seen = max(self._seen, revision)
+        """Record that the log has reached this revision. If it is a reply to a request, the log was reachable when that
+        was sent."""
+        self._seen_revision = max(self._seen_revision, revision)
         if sent is not None and (self.last_contact_s is None or sent.sent_s > self.last_contact_s):
             self.last_contact_s = sent.sent_s
 
@@ -97,13 +100,15 @@ class EtcdSession:
             self._head = (revision, write_id)
 
     def adopt_epoch(self, epoch: Epoch) -> None:
-        """Count by this epoch from now on, if it is newer than the one that is known."""
+        """Use this epoch from now on, if it is newer than the known one."""
         known = self.epoch
         if (epoch.number, epoch.fence) <= (known.number, known.fence):
             return
         if epoch.number > known.number:
             if known.fence:
-                self._told = max(self._told, known.to_index(min(self._seen, epoch.since)))
+                self._max_returned_index = max(
+                    self._max_returned_index, known.to_index(min(self._seen_revision, epoch.since))
+                )
             self._head = None
             self.on_new_epoch()
         self.epoch = epoch
@@ -114,26 +119,26 @@ class EtcdSession:
         return EMPTY_LOG_EPOCH if pair is None else decode_epoch(pair.value, pair.mod_revision)
 
     def make_first_epoch(self, revision: int) -> Epoch:
-        """The epoch of a log that a write of ours has just founded."""
+        """Return the epoch of a log that was first written at this revision."""
         return decode_epoch(encode_value(make_first_epoch_value()), revision)
 
-    # --- looking ---
+    # --- status ---
 
     async def read_status(self) -> EtcdLogStatus:
-        """Read epoch and head, linearizable. Raises `Unavailable`."""
+        """Read epoch and head, linearizable; begin a new epoch if the log was replaced. Raises `LogUnavailable`."""
         while True:
             sent = self.begin_request()
-            reply = await self.send_request("txn", self._look)
+            reply = await self.send_request("txn", self._status_request)
             if not self.is_current(sent):
                 continue
             pair, head = messages.get_only_pair(reply.responses[0]), messages.get_only_pair(reply.responses[1])
             epoch = self.decode_epoch_pair(pair)
-            if self._contradicts(sent, reply.header.revision, epoch):
+            if self._is_older_copy(sent, reply.header.revision, epoch):
                 await self.begin_epoch()
                 continue
             self.adopt_epoch(epoch)
-            if epoch.number and epoch.to_index(1) <= self._told:
-                # Another member began this epoch and had been told less than we.
+            if epoch.number and epoch.to_index(1) <= self._max_returned_index:
+                # Another member began this epoch and had seen smaller indexes than this session has returned.
                 await self.begin_epoch()
                 continue
             self.record_revision(reply.header.revision, sent)
@@ -142,24 +147,26 @@ class EtcdSession:
                 self.record_write(head.mod_revision, write_id)
             return EtcdLogStatus(epoch, reply.header.revision, head.mod_revision if head is not None else 0, write_id)
 
-    def _contradicts(self, sent: RequestContext, revision: int, epoch: Epoch) -> bool:
+    def _is_older_copy(self, sent: RequestContext, revision: int, epoch: Epoch) -> bool:
+        """Return whether a reply is older than what was known when the request was sent."""
         return revision < sent.seen_revision or (epoch.number, epoch.fence) < (sent.epoch.number, sent.epoch.fence)
 
     async def verify_log(self) -> None:
-        """Make sure that this is still the log that we knew, though we were away for a while.
+        """Check after a disconnection that the log was not replaced; begin a new epoch if it was.
 
-        A copy may have been restored and have moved past what we had seen; but then our newest write is not in it.
+        A restored copy may have advanced beyond the revision seen here, but it does not contain the newest write seen
+        here.
         """
         known = self._head
         if known is None:
             return
         revision, write_id = known
-        lineage = self.replacement_count
+        replacement_count = self.replacement_count
         try:
             reply = await self.send_request("range", messages.build_range(self.keys.head, b"", revision=revision))
         except EtcdRefusal as error:
             if error.reason is EtcdRefusalReason.COMPACTED:
-                return  # Too long ago to be proved; whoever follows from there is Behind anyway.
+                return  # Too old to check; a feed from there raises `FollowerBehind` anyway.
             if error.reason is not EtcdRefusalReason.FUTURE:
                 raise LogUnavailable(str(error)) from error
             is_same = False
@@ -167,24 +174,26 @@ class EtcdSession:
             is_same = any(
                 pair.mod_revision == revision and decode_head(pair.value).id == write_id for pair in reply.kvs
             )
-        if not is_same and lineage == self.replacement_count and known == self._head:
+        if not is_same and replacement_count == self.replacement_count and known == self._head:
             await self.begin_epoch()
 
     async def send_request(self, method: str, request: ProtobufMessage) -> ProtobufMessage:
-        """A request that may be repeated. A compacted or future revision is `EtcdRefusal`; all else `Unavailable`."""
+        """Send a request that is safe to repeat. Raises `EtcdRefusal` for a compacted or future revision or a full
+        etcd, else `LogUnavailable`."""
         try:
             return await self.client.send_request(method, request)
         except EtcdRefusal as error:
             if error.reason in (EtcdRefusalReason.COMPACTED, EtcdRefusalReason.FUTURE, EtcdRefusalReason.NO_SPACE):
                 raise
             if error.reason is EtcdRefusalReason.DENIED:
-                raise self._denied(error) from error
+                raise self._build_denied_error(error) from error
             raise LogUnavailable(str(error)) from error
 
-    def _denied(self, error: EtcdRefusal) -> LogMisconfigured:
+    def _build_denied_error(self, error: EtcdRefusal) -> LogMisconfigured:
+        """Return the error for a request that etcd denied, with the setting or right that is missing."""
         settings = self.settings
         if not settings.user:
-            return LogMisconfigured(f"{error}: it asks for a user, and the configuration names none (state.etcd.user)")
+            return LogMisconfigured(f"{error}: etcd requires a user; set state.etcd.user")
         return LogMisconfigured(
             f"{error}: the user {settings.user} needs the right to read and write under {settings.prefix}/"
         )
@@ -192,29 +201,32 @@ class EtcdSession:
     # --- epochs ---
 
     async def begin_epoch(self) -> None:
-        """The log was replaced by an older copy: put its indexes above all that were told."""
-        lineage = self.replacement_count
-        async with self._succession:
-            if lineage != self.replacement_count:
+        """Begin a new epoch, because the log was replaced by an older copy. Its indexes exceed all that were returned
+        before."""
+        replacement_count = self.replacement_count
+        async with self._epoch_lock:
+            if replacement_count != self.replacement_count:
                 return
-            told = max(self._told, self.epoch.to_index(self._seen) if self.epoch.fence else 0)
-            reply = await self.send_request("txn", self._look)
-            found = self.decode_epoch_pair(messages.get_only_pair(reply.responses[0]))
-            if found.number <= self.epoch.number or found.to_index(1) <= told:
-                number = max(found.number, self.epoch.number) + 1
+            max_index = max(
+                self._max_returned_index, self.epoch.to_index(self._seen_revision) if self.epoch.fence else 0
+            )
+            reply = await self.send_request("txn", self._status_request)
+            epoch_found = self.decode_epoch_pair(messages.get_only_pair(reply.responses[0]))
+            if epoch_found.number <= self.epoch.number or epoch_found.to_index(1) <= max_index:
+                number = max(epoch_found.number, self.epoch.number) + 1
                 value = make_next_epoch_value(
-                    number=number, generation=found.generation, base=told + EPOCH_INDEX_HEADROOM
+                    number=number, generation=epoch_found.generation, base=max_index + EPOCH_INDEX_HEADROOM
                 )
-                over = encode_value(PastEpoch(found.since, found.base))
+                over = encode_value(PastEpoch(epoch_found.since, epoch_found.base))
                 past = (
-                    [messages.build_put(self.get_generation_keys(found).build_past_key(found.number), over)]
-                    if found.fence
+                    [messages.build_put(self.get_generation_keys(epoch_found).build_past_key(epoch_found.number), over)]
+                    if epoch_found.fence
                     else []
                 )
-                await self.put_epoch(found, encode_value(value), past)
+                await self.put_epoch(epoch_found, encode_value(value), past)
             self.replacement_count += 1
-            self._told = told
-            self._seen = 0
+            self._max_returned_index = max_index
+            self._seen_revision = 0
             self._head = None
             self.epoch = EMPTY_LOG_EPOCH
             self.generation_keys = self.keys.build_generation_keys(EMPTY_LOG_EPOCH.generation)
@@ -228,7 +240,8 @@ class EtcdSession:
         *,
         compare: Sequence[ProtobufMessage] = (),
     ) -> int | None:
-        """Put the epoch's key, with a head, unless somebody else did; answer the revision."""
+        """Put the epoch key, with a head, unless another process changed it first. Return the revision; None if it was
+        changed."""
         head = HeadValue(LAYOUT_FORMAT, self.world.new_id(), EPOCH_BEGINS_KIND, Cause(CauseKind.OPERATOR), 0, [])
         request = messages.build_transaction(
             [messages.compare_revision(self.keys.epoch, known.fence), *compare],
@@ -241,7 +254,7 @@ class EtcdSession:
         return int(reply.header.revision) if reply.succeeded else None
 
     async def fence_writes(self) -> None:
-        """End every write that is still on its way: none that was sent before can happen after."""
+        """Prevent every write that is still in flight from being committed later, by moving the fence."""
         while True:
             epoch = (await self.read_status()).epoch
             value = make_fence_value(epoch) if epoch.fence else make_first_epoch_value()
@@ -250,12 +263,12 @@ class EtcdSession:
                 [messages.build_put(self.keys.epoch, encode_value(value))],
             )
             if not epoch.fence:
-                return  # Nothing was ever written. A founding write must carry conditions: no fence stops it, they do.
+                return  # Nothing was ever written. The first write is protected by its conditions, not by a fence.
             try:
                 reply = await self.client.commit_transaction(request)
             except EtcdRefusal as error:
                 if error.reason is EtcdRefusalReason.NO_SPACE:
-                    return  # Then no write can happen at all.
+                    return  # A full etcd commits no writes anyway.
                 raise LogUnavailable(str(error)) from error
             except ReplyLost as error:
                 raise LogUnavailable(str(error)) from error

@@ -1,4 +1,4 @@
-"""How to reach an etcd and what may be asked of it, as configuration tells it (`[state.etcd]`)."""
+"""How to reach etcd, and the limits that etcd was configured with (`[state.etcd]`)."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ import msgspec
 
 
 class EtcdTls(msgspec.Struct, frozen=True):
-    """`ca_file` proves etcd to us; `cert_file` and `key_file` prove us to an etcd that asks for it."""
+    """TLS files. `ca_file` verifies etcd's certificate; `cert_file` and `key_file` identify us, if etcd requires it."""
 
     ca_file: Path
     cert_file: Path | None = None
@@ -14,8 +14,11 @@ class EtcdTls(msgspec.Struct, frozen=True):
 
 
 class EtcdSettings(msgspec.Struct, frozen=True):
-    """`max_txn_ops` and `max_request_bytes` follow the server's `--max-txn-ops` and `--max-request-bytes`, `quota_bytes`
-    its `--quota-backend-bytes`: etcd does not tell them, so raise them together."""
+    """Addresses, limits and timeouts for one etcd.
+
+    `max_txn_ops`, `max_request_bytes` and `quota_bytes` must equal etcd's `--max-txn-ops`, `--max-request-bytes` and
+    `--quota-backend-bytes`: etcd does not report them.
+    """
 
     endpoints: tuple[str, ...]
     prefix: str = "/wharf"
@@ -35,8 +38,10 @@ class EtcdSettings(msgspec.Struct, frozen=True):
         if self.max_txn_ops < 32:
             raise ValueError(f"state.etcd.max_txn_ops is {self.max_txn_ops}; the smallest that works is 32")
         if not self.prefix.strip("/"):
-            raise ValueError('state.etcd.prefix is empty; other keys on the same etcd need to be told apart ("/wharf")')
+            raise ValueError(
+                'state.etcd.prefix is empty; set one that no other program on the same etcd uses, such as "/wharf"'
+            )
 
     def describe(self) -> str:
-        """For sentences: which etcd."""
+        """Return which etcd it is, for use in sentences."""
         return "etcd at " + ", ".join(self.endpoints)

@@ -1,7 +1,7 @@
-"""One read for many callers.
+"""One read that serves many callers.
 
-A read serves every caller who asked before it began, and none who asked later: so its answer is never older than the
-question. Callers who ask while one is under way share the next.
+A read serves every caller that asked before it began, so its result is never older than the call. Callers that ask
+during a read share the next one.
 """
 
 import asyncio
@@ -15,46 +15,50 @@ T = TypeVar("T")
 
 
 class SharedRead(Generic[T]):
+    """Merges concurrent reads of one value."""
+
     def __init__(self, world: World, read: Callable[[], Awaitable[T]], *, name: str) -> None:
         self._world = world
         self._read = read
         self._name = name
-        # A future for each caller: one who gives up takes the answer from nobody, and nothing is cheaper to wake.
-        self._asking: list[asyncio.Future[T]] = []
-        self._reading: asyncio.Task[None] | None = None
+        # One future for each caller, so that a cancelled caller does not cancel the others.
+        self._waiters: list[asyncio.Future[T]] = []
+        self._read_task: asyncio.Task[None] | None = None
 
     async def read(self) -> T:
-        answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        self._asking.append(answer)
-        if self._reading is None or self._reading.done():
-            self._reading = self._world.start_task(self._read_while_asked(), name=self._name)
-        return await answer
+        """Return the value of a read that began after this call. Raises `LogUnavailable`."""
+        waiter: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
+        if self._read_task is None or self._read_task.done():
+            self._read_task = self._world.start_task(self._read_until_idle(), name=self._name)
+        return await waiter
 
-    async def _read_while_asked(self) -> None:
+    async def _read_until_idle(self) -> None:
+        """Read until no caller waits."""
         served: list[asyncio.Future[T]] = []
         try:
-            while self._asking:
-                served, self._asking = self._asking, []
+            while self._waiters:
+                served, self._waiters = self._waiters, []
                 try:
-                    found = await self._read()
+                    value = await self._read()
                 except LogUnavailable as error:
                     _fail(served, error)
                 else:
-                    for answer in served:
-                        if not answer.done():
-                            answer.set_result(found)
+                    for waiter in served:
+                        if not waiter.done():
+                            waiter.set_result(value)
         finally:
-            # Ended from outside: whoever still waits is told.
-            left, self._asking = [*served, *self._asking], []
-            _fail(left, LogUnavailable(f"{self._name} was stopped"))
+            # The task was cancelled: fail the callers that still wait.
+            remaining, self._waiters = [*served, *self._waiters], []
+            _fail(remaining, LogUnavailable(f"{self._name} was stopped"))
 
     async def stop(self) -> None:
-        if self._reading is not None:
-            self._reading.cancel()
-            await asyncio.gather(self._reading, return_exceptions=True)
+        if self._read_task is not None:
+            self._read_task.cancel()
+            await asyncio.gather(self._read_task, return_exceptions=True)
 
 
-def _fail(asking: list[asyncio.Future[T]], error: LogUnavailable) -> None:
-    for answer in asking:
-        if not answer.done():
-            answer.set_exception(LogUnavailable(*error.args))
+def _fail(waiters: list[asyncio.Future[T]], error: LogUnavailable) -> None:
+    for waiter in waiters:
+        if not waiter.done():
+            waiter.set_exception(LogUnavailable(*error.args))

@@ -1,1 +1,1 @@
-"""."""
+"""The memory engine: a simulated log for tests and simulations, with faults."""

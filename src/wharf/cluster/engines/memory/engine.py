@@ -1,9 +1,8 @@
-"""The engine `memory`: a member's door to a `MemoryLog`, and the roads between them.
+"""The engine `memory`: one member's session with a `MemoryLog`, and the simulated connection between them.
 
-For tests and simulation. Everything that can go wrong on the way goes wrong here, as the door's `Faults` say: slow,
-lost and refused requests, lost replies, late and cancelled feeds, cut lines, crashes. Time comes from the world,
-waiting is done on futures and timers of the running loop, and tasks start through the world only, so that a whole
-cluster replays from one seed.
+For tests and simulations. The session's `FaultInjector` decides which faults occur: slow, lost and refused requests,
+lost replies, delayed and cancelled feeds, disconnections and crashes. Time comes from the world, waiting uses only
+futures and timers of the running loop, and tasks start through the world, so that one seed replays a whole cluster.
 """
 
 import asyncio
@@ -40,15 +39,19 @@ T = TypeVar("T")
 
 
 class MemoryReplyLost(Exception):
-    """The request was sent and no reply came: nobody can tell here whether the log did what was asked."""
+    """A request was sent and no reply arrived: it is unknown whether the log executed it."""
 
 
 class MemoryLogRefusal(Exception):
-    """The log refused and did nothing."""
+    """The log refused a request and changed nothing."""
 
 
 class MemoryEngine:
-    """`timeout_s` is how long the door waits for a reply that does not come, `slice_rows` the rows a load gives at once."""
+    """One member's session with a log in memory.
+
+    `timeout_s`: how long the engine waits for a missing reply. `slice_rows`: the number of records in each slice of a
+    load.
+    """
 
     def __init__(
         self,
@@ -66,10 +69,9 @@ class MemoryEngine:
         self.world = world
         self.log = log
         self.slice_rows = slice_rows
-        self.session_number = (
-            0  # Counts the times that the door was opened or died, so that what was begun before ends.
-        )
-        self._why_shut = "the log in memory was not opened"
+        self.session_number = 0
+        """Counts openings, closings and crashes, so that operations of an earlier session fail."""
+        self._closed_reason = "the log in memory was not opened"
         self._timeout_s = timeout_s
         self._contact_s: float | None = None
         self._keepalives: dict[int, asyncio.Task[None]] = {}
@@ -77,45 +79,48 @@ class MemoryEngine:
     # --- opening and dying ---
 
     async def open(self) -> None:
-        self._why_shut = ""
+        """Begin a session. Raises `LogUnavailable` if the log cannot be reached."""
+        self._closed_reason = ""
         self.session_number += 1
         try:
             await self.call_log(EngineOperation.OPEN, lambda: None)
         except LogUnavailable as error:
-            self._shut(str(error))
+            self._end_session(str(error))
             raise
 
     async def close(self) -> None:
         keepalives = list(self._keepalives.values())
-        self._shut("the log in memory was closed")
+        self._end_session("the log in memory was closed")
         await asyncio.gather(*keepalives, return_exceptions=True)
 
     def crash(self) -> None:
-        """The door dies here and now. What it had begun fails; its leases run out."""
-        self._shut("the door to the log in memory crashed")
+        """Simulate a crash of this process: its operations fail and its leases expire."""
+        self._end_session("the connection to the log in memory crashed")
 
-    def _shut(self, why: str) -> None:
-        self._why_shut = why
+    def _end_session(self, reason: str) -> None:
+        """End the session: fail its operations and stop renewing its leases."""
+        self._closed_reason = reason
         self.session_number += 1
         for keepalive in self._keepalives.values():
             keepalive.cancel()
         self._keepalives.clear()
         self.log.wake_waiters()
 
-    # --- the road to the log and back ---
+    # --- the simulated connection ---
 
     def is_disconnected(self) -> bool:
         return self.faults.is_disconnected(now_s=self.world.monotonic_s())
 
-    def require_session(self, life: int) -> None:
-        """Raise unless the door has been open all the time since `life`."""
-        if self._why_shut or life != self.session_number:
-            raise LogUnavailable(self._why_shut or "the door to the log in memory was opened anew")
+    def require_session(self, session_number: int) -> None:
+        """Raise `LogUnavailable` unless the session with this number is still open."""
+        if self._closed_reason or session_number != self.session_number:
+            raise LogUnavailable(self._closed_reason or "the log in memory was opened again")
 
     async def simulate_delay(self, for_s: float = 0.0) -> None:
         await asyncio.sleep(for_s)
 
     def draw_fault(self, operation: EngineOperation) -> Fault | None:
+        """Choose the fault for an operation, and apply it if it happens before the operation."""
         fault = self.faults.draw_fault(operation, now_s=self.world.monotonic_s())
         if isinstance(fault, CompactFault):
             self.log.compact(self.log.index + 1)
@@ -124,42 +129,44 @@ class MemoryEngine:
         return fault
 
     async def send_request(self, operation: EngineOperation, perform: Callable[[], T]) -> T:
-        """One request and its reply, with what befalls them on the way.
+        """Send one request and return its reply, with the faults that occur on the way.
 
-        Raises `Unavailable` when the request was never sent, `ReplyLost` when it was sent in vain, `LogSaysNo`.
+        Raises `LogUnavailable` when the request was never sent, `MemoryReplyLost` when no reply arrived, and
+        `MemoryLogRefusal` when the log refused it.
         """
-        life = self.session_number
-        self.require_session(life)
+        session_number = self.session_number
+        self.require_session(session_number)
         fault = self.draw_fault(operation)
-        self.require_session(life)
+        self.require_session(session_number)
         if self.is_disconnected():
             await self.simulate_delay(self._timeout_s)
-            raise LogUnavailable("the log in memory cannot be reached: the line to it is cut")
+            raise LogUnavailable("the log in memory cannot be reached: disconnected")
         sent_s = self.world.monotonic_s()
         delay = fault if isinstance(fault, DelayFault) else DelayFault()
         await self.simulate_delay(delay.request_s)
-        if isinstance(fault, LoseRequestFault) or self.is_disconnected() or life != self.session_number:
-            await self._lose(life)
+        if isinstance(fault, LoseRequestFault) or self.is_disconnected() or session_number != self.session_number:
+            await self._fail_without_reply(session_number)
         if isinstance(fault, RefuseFault):
             raise MemoryLogRefusal(fault.why)
         reply = perform()
         if isinstance(fault, CrashFault):
             self.crash()
         if isinstance(fault, LoseReplyFault):
-            await self._lose(life)
+            await self._fail_without_reply(session_number)
         await self.simulate_delay(delay.reply_s)
-        if self.is_disconnected() or life != self.session_number:
-            await self._lose(life)
+        if self.is_disconnected() or session_number != self.session_number:
+            await self._fail_without_reply(session_number)
         self._contact_s = sent_s
         return reply
 
-    async def _lose(self, life: int) -> None:
-        if life == self.session_number:
+    async def _fail_without_reply(self, session_number: int) -> None:
+        """Wait for the timeout, unless the session has ended, then raise `MemoryReplyLost`."""
+        if session_number == self.session_number:
             await self.simulate_delay(self._timeout_s)
-        raise MemoryReplyLost(self._why_shut or "no reply came from the log in memory")
+        raise MemoryReplyLost(self._closed_reason or "no reply came from the log in memory")
 
     async def call_log(self, operation: EngineOperation, perform: Callable[[], T]) -> T:
-        """As `send`, for requests that may be asked again: whatever goes wrong is `Unavailable`."""
+        """Send a request that may be repeated: every failure raises `LogUnavailable`."""
         try:
             return await self.send_request(operation, perform)
         except (MemoryReplyLost, MemoryLogRefusal) as error:
@@ -174,6 +181,7 @@ class MemoryEngine:
         return MemoryFeed(self, after)
 
     async def commit(self, write: EncodedWrite) -> WriteOutcome:
+        """Commit a write; a lost reply gives `WriteOutcomeUnknown`."""
         try:
             return await self.send_request(EngineOperation.COMMIT, lambda: self.log.commit(write))
         except MemoryLogRefusal as error:
@@ -203,7 +211,7 @@ class MemoryEngine:
         await self.call_log(EngineOperation.COMPACT, lambda: self.log.compact(before))
 
     async def restore(self, records: AsyncIterator[Sequence[StoredRecord]], position: LogPosition) -> int:
-        everything = [row async for some in records for row in some]
+        everything = [record async for records_slice in records for record in records_slice]
         return await self.call_log(EngineOperation.RESTORE, lambda: self.log.replace_records(everything, position))
 
     async def read_health(self) -> LogHealth:
@@ -214,77 +222,79 @@ class MemoryEngine:
         )
 
     def get_last_contact_s(self) -> float | None:
-        if self._contact_s is not None and not self._why_shut and not self.is_disconnected():
+        if self._contact_s is not None and not self._closed_reason and not self.is_disconnected():
             self._contact_s = self.world.monotonic_s()
         return self._contact_s
 
 
 class MemoryLoad:
-    """A full read: the rows are taken at one moment and handed out in slices."""
+    """A full read: all records are read at one moment and returned in slices."""
 
     def __init__(self, engine: MemoryEngine) -> None:
-        self._door = engine
-        self._standing: LogPosition | None = None
+        self._engine = engine
+        self._position: LogPosition | None = None
 
     async def iter_slices(self) -> AsyncIterator[Sequence[StoredRecord]]:
-        door = self._door
-        rows, standing = await door.call_log(
-            EngineOperation.LOAD, lambda: (door.log.list_records(), door.log.get_position())
+        """Read all records and the position at one moment, and yield the records in slices."""
+        engine = self._engine
+        records, position = await engine.call_log(
+            EngineOperation.LOAD, lambda: (engine.log.list_records(), engine.log.get_position())
         )
-        for start in range(0, len(rows), door.slice_rows):
-            yield rows[start : start + door.slice_rows]
-            await door.simulate_delay()
-        self._standing = standing
+        for start in range(0, len(records), engine.slice_rows):
+            yield records[start : start + engine.slice_rows]
+            await engine.simulate_delay()
+        self._position = position
 
     async def get_position(self) -> LogPosition:
-        assert self._standing is not None, "the standing of a load is known after its last slice"
-        return self._standing
+        assert self._position is not None, "the position of a load is known after its last slice"
+        return self._position
 
 
 class MemoryFeed:
-    """Batches as they come, to one follower."""
+    """Batches for one follower, in log order."""
 
     def __init__(self, engine: MemoryEngine, after: int) -> None:
-        self._door = engine
+        self._engine = engine
         self._after = after
-        self._life = engine.session_number
+        self._session_number = engine.session_number
         self._epoch = engine.log.epoch
 
     def __aiter__(self) -> "MemoryFeed":
         return self
 
     async def __anext__(self) -> Batch:
-        door = self._door
-        await door.simulate_delay()
+        engine = self._engine
+        await engine.simulate_delay()
         while True:
-            await self._require_line()
-            batch = door.log.find_next_batch(self._after, self._epoch)
+            await self._require_connection()
+            batch = engine.log.find_next_batch(self._after, self._epoch)
             if batch is not None:
                 break
-            await door.log.wait_changed()
-        fault = door.draw_fault(EngineOperation.FEED)
+            await engine.log.wait_changed()
+        fault = engine.draw_fault(EngineOperation.FEED)
         if isinstance(fault, CancelWatchFault):
             raise LogUnavailable("the log in memory ended the feed")
         if isinstance(fault, DelayFault):
-            await door.simulate_delay(fault.request_s + fault.reply_s)
-        await self._require_line()
+            await engine.simulate_delay(fault.request_s + fault.reply_s)
+        await self._require_connection()
         self._after = batch.index
         return batch
 
-    async def _require_line(self) -> None:
-        door = self._door
-        door.require_session(self._life)
-        if door.is_disconnected():
-            await door.simulate_delay(0.0)
-            raise LogUnavailable("the feed of the log in memory broke off: the line is cut")
+    async def _require_connection(self) -> None:
+        """Raise `LogUnavailable` when the session has ended or is disconnected."""
+        engine = self._engine
+        engine.require_session(self._session_number)
+        if engine.is_disconnected():
+            await engine.simulate_delay(0.0)
+            raise LogUnavailable("the feed of the log in memory ended: disconnected")
 
 
 class MemoryLease:
-    """Kept alive by a task of its own for as long as the door lives and the log agrees."""
+    """A lease that a task renews while the session is open and the log accepts renewals."""
 
     def __init__(self, engine: MemoryEngine, lease_id: int, ttl_s: float, valid_until_s: float) -> None:
         self.id = lease_id
-        self._door = engine
+        self._engine = engine
         self._ttl_s = ttl_s
         self._valid_until_s = valid_until_s
 
@@ -293,22 +303,23 @@ class MemoryLease:
 
     async def revoke(self) -> None:
         self._valid_until_s = float("-inf")
-        self._door.stop_keepalive(self.id)
-        await self._door.call_log(EngineOperation.REVOKE, lambda: self._door.log.revoke_lease(self.id))
+        self._engine.stop_keepalive(self.id)
+        await self._engine.call_log(EngineOperation.REVOKE, lambda: self._engine.log.revoke_lease(self.id))
 
     async def keep_alive(self) -> None:
-        door = self._door
+        """Renew the lease three times in its time to live, until the log reports that it has ended."""
+        engine = self._engine
         pause_s = self._ttl_s / 3
         while True:
-            await door.simulate_delay(pause_s)
-            sent_s = door.world.monotonic_s()
+            await engine.simulate_delay(pause_s)
+            sent_s = engine.world.monotonic_s()
             try:
-                held = await door.call_log(EngineOperation.KEEPALIVE, lambda: door.log.renew_lease(self.id))
+                is_renewed = await engine.call_log(EngineOperation.KEEPALIVE, lambda: engine.log.renew_lease(self.id))
             except LogUnavailable:
-                # The lease may still live; a renewal that comes through in time saves it.
+                # The lease may still be valid. A later renewal can still arrive in time.
                 pause_s = self._ttl_s / 10
                 continue
-            if not held:
+            if not is_renewed:
                 return
             self._valid_until_s = max(self._valid_until_s, sent_s + self._ttl_s)
             pause_s = self._ttl_s / 3

@@ -1,8 +1,8 @@
-"""A log in memory, shared by the doors of `wharf.cluster.engines.memory.engine`: rows, the order of batches, leases.
+"""A log in memory that several `MemoryEngine`s share: records, batches and leases.
 
-It plays etcd exactly where that shows through the port: indexes with gaps (other people's keys move them), bounds,
-compaction, leases that end by time, a quota, a restore of an older copy beneath everybody. It does everything at once
-and never waits; how requests and replies travel is the doors' business. Time comes from its world only.
+It behaves like etcd where the port shows it: indexes with gaps (keys of other programs advance them), write limits,
+compaction, leases with a time to live, a quota, and replacement by an older copy. Every call is executed at once; the
+engines simulate the connection. Time comes from the world only.
 """
 
 import asyncio
@@ -31,14 +31,14 @@ from wharf.contract.model.log import Cause, CauseKind, Condition
 from wharf.world import World
 
 RecordKey = tuple[str, str]
-"""Where a record stands: table and key."""
+"""Table and key of a record."""
 
 ETCD_WRITE_LIMITS: Final = WriteLimits(changes=112, conditions=127, bytes=1_400_000)
-"""What the etcd engine tells under etcd's own settings."""
+"""The limits that the etcd engine reports under etcd's default settings."""
 
 
 class MemoryLogLease(msgspec.Struct):
-    """A lease as the log sees it. The places are a dict for its order."""
+    """A lease as the log stores it. `record_keys` is a dict because it keeps the order of insertion."""
 
     id: int
     ttl_s: float
@@ -47,7 +47,7 @@ class MemoryLogLease(msgspec.Struct):
 
 
 class SavedLease(msgspec.Struct, frozen=True):
-    """A lease as a copy keeps it: how long it lives from whenever the copy is put back."""
+    """A lease in a copy. Its time to live starts again when the copy is restored."""
 
     id: int
     ttl_s: float
@@ -55,7 +55,7 @@ class SavedLease(msgspec.Struct, frozen=True):
 
 
 class MemoryLogCopy(msgspec.Struct, frozen=True):
-    """The log as it stood at one moment, to be put back later."""
+    """The log at one moment, which can be restored later."""
 
     index: int
     last_write_index: int
@@ -65,54 +65,57 @@ class MemoryLogCopy(msgspec.Struct, frozen=True):
 
 
 class MemoryLog:
+    """Records, batches and leases of one log, with the write checks that every engine makes."""
+
     def __init__(self, world: World, *, limits: WriteLimits | None = None) -> None:
         self._world = world
         self.limits = limits if limits is not None else WriteLimits()
-        self.index = 0  # Where the log stands, other people's keys included.
-        self.last_write_index = 0  # The index of the last write.
+        self.index = 0  # Index of the log, including keys of other programs.
+        self.last_write_index = 0  # Index of the last write.
         self.epoch = 0
         self.epoch_since = 0
-        self.compacted_index = 0  # Batches up to here are compacted away.
-        self.full_reason = ""  # Why the log takes no writes; empty when it does.
-        self._rows: dict[RecordKey, StoredRecord] = {}
+        self.compacted_index = 0  # Batches up to this index are compacted.
+        self.full_reason = ""  # Why the log rejects writes; empty when it accepts them.
+        self._records: dict[RecordKey, StoredRecord] = {}
         self._last_changes: dict[str, int] = {}
         self._batches: list[Batch] = []
         self._leases: dict[int, MemoryLogLease] = {}
-        self._lease_of: dict[RecordKey, int] = {}
-        self._lease_last = 0
-        self._waiting: list[asyncio.Future[None]] = []
+        self._lease_ids: dict[RecordKey, int] = {}
+        self._last_lease_id = 0
+        self._waiters: list[asyncio.Future[None]] = []
 
     # --- writes ---
 
     def commit(self, write: EncodedWrite) -> WriteOutcome:
+        """Check and apply a write."""
         self.end_expired_leases()
-        why = check_write_limits(write, self.limits) or self.full_reason
-        if why:
-            return WriteRejected(why)
+        rejection_reason = check_write_limits(write, self.limits) or self.full_reason
+        if rejection_reason:
+            return WriteRejected(rejection_reason)
         if write.lease and write.lease not in self._leases:
             return WriteRejected("the lease of this write has ended")
-        moved = [(condition.table, condition.key) for condition in write.conditions if not self._holds(condition)]
-        if moved:
-            return WriteConflict(moved)
+        conflicts = [(condition.table, condition.key) for condition in write.conditions if not self._is_met(condition)]
+        if conflicts:
+            return WriteConflict(conflicts)
         index = max(self.index + 1, FIRST_INDEX)
         for change in write.changes:
-            place = (change.table, change.key)
+            record_key = (change.table, change.key)
             self._last_changes[change.table] = index
-            self._let_go(place)
+            self._detach_from_lease(record_key)
             if change.data is None:
-                self._rows.pop(place, None)
+                self._records.pop(record_key, None)
                 continue
-            self._rows[place] = StoredRecord(change.table, change.key, index, change.data)
+            self._records[record_key] = StoredRecord(change.table, change.key, index, change.data)
             if write.lease:
-                self._leases[write.lease].record_keys[place] = None
-                self._lease_of[place] = write.lease
+                self._leases[write.lease].record_keys[record_key] = None
+                self._lease_ids[record_key] = write.lease
         self.last_write_index = index
         self._append(Batch(index, write.id, write.kind, write.cause, tuple(write.changes)))
         return Committed(index)
 
-    def _holds(self, condition: Condition) -> bool:
-        row = self._rows.get((condition.table, condition.key))
-        return condition.version == (row.version if row is not None else 0)
+    def _is_met(self, condition: Condition) -> bool:
+        record = self._records.get((condition.table, condition.key))
+        return condition.version == (record.version if record is not None else 0)
 
     def _append(self, batch: Batch) -> None:
         self.index = batch.index
@@ -120,20 +123,20 @@ class MemoryLog:
         self.wake_waiters()
 
     def advance_index(self, count: int = 1) -> None:
-        """Somebody writes keys that are not ours: the index moves on and no batch appears."""
+        """Simulate writes to keys of other programs: the index advances without a batch."""
         if self.index:
             self.index += count
 
     # --- reads ---
 
     def list_records(self) -> list[StoredRecord]:
-        return list(self._rows.values())
+        return list(self._records.values())
 
     def get_position(self) -> LogPosition:
         return LogPosition(self.index, dict(self._last_changes), self.epoch, self.epoch_since)
 
     def find_next_batch(self, index: int, epoch: int) -> Batch | None:
-        """The first batch with a greater index; None: there is none yet."""
+        """Return the first batch with a greater index, or None. Raises `FollowerBehind`."""
         if epoch != self.epoch:
             raise FollowerBehind(f"the log began epoch {self.epoch}; load it again")
         if index < self.compacted_index:
@@ -141,11 +144,12 @@ class MemoryLog:
                 f"the log is compacted up to index {self.compacted_index}; its feed no longer reaches back to {index}"
             )
         if index > self.index:
-            raise FollowerBehind(f"the log stands at index {self.index} and never came as far as {index}")
+            raise FollowerBehind(f"the log is at index {self.index} and never reached {index}")
         position = self._position_after(index)
         return self._batches[position] if position < len(self._batches) else None
 
     def find_write(self, write_id: str, since: int) -> int | None:
+        """Return the index at which the write was committed, or None. Raises `FollowerBehind` if `since` is compacted."""
         for batch in reversed(self._batches):
             if batch.index < since:
                 return None
@@ -158,7 +162,10 @@ class MemoryLog:
         return None
 
     def _position_after(self, index: int) -> int:
-        """By bisection: followers mostly ask for the end, but one that comes back may ask for any place."""
+        """Return the position of the first batch with a greater index.
+
+        Checks the end first, because most followers have applied every batch; otherwise bisects.
+        """
         low, high = 0, len(self._batches)
         if high and self._batches[-1].index <= index:
             return high
@@ -171,18 +178,19 @@ class MemoryLog:
         return low
 
     async def wait_changed(self) -> None:
-        """Until anything happens here. Ask again afterwards: a waker may have woken for somebody else."""
+        """Wait until the log or an engine changes. Callers must check again afterwards, because every change wakes all
+        waiters."""
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.append(waiter)
+        self._waiters.append(waiter)
         await waiter
 
     def wake_waiters(self) -> None:
-        waiting, self._waiting = self._waiting, []
-        for waiter in waiting:
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(None)
 
-    # --- what happens to a log ---
+    # --- compaction, copies and restores ---
 
     def compact(self, before: int) -> None:
         self.compacted_index = max(self.compacted_index, min(before - 1, self.index))
@@ -190,62 +198,66 @@ class MemoryLog:
 
     def make_copy(self) -> MemoryLogCopy:
         leases = tuple(SavedLease(lease.id, lease.ttl_s, tuple(lease.record_keys)) for lease in self._leases.values())
-        return MemoryLogCopy(self.index, self.last_write_index, dict(self._rows), dict(self._last_changes), leases)
+        return MemoryLogCopy(self.index, self.last_write_index, dict(self._records), dict(self._last_changes), leases)
 
     def restore_copy(self, copy: MemoryLogCopy) -> None:
-        """An older copy takes the log's place. Every index of it is raised above all that were ever told. The leases of
-        the copy live again, for their whole time: whoever renews one still has it, all others run out.
+        """Replace the log by an older copy, with every index raised above all that were ever returned.
+
+        The leases of the copy start again with their whole time to live. Leases that nobody renews expire.
         """
         shift = self.index + 1
         self.epoch += 1
-        self._rows = {
-            place: StoredRecord(row.table, row.key, row.version + shift, row.data, row.write_index)
-            for place, row in copy.records.items()
+        self._records = {
+            record_key: StoredRecord(record.table, record.key, record.version + shift, record.data, record.write_index)
+            for record_key, record in copy.records.items()
         }
         self._last_changes = {table: index + shift for table, index in copy.last_changes.items()}
         self.epoch_since = shift
         self._begin_epoch(copy.index + shift)
         self.last_write_index = copy.last_write_index + shift
-        for kept in copy.leases:
+        for saved in copy.leases:
             lease = MemoryLogLease(
-                kept.id, kept.ttl_s, self._world.monotonic_s() + kept.ttl_s, dict.fromkeys(kept.record_keys)
+                saved.id, saved.ttl_s, self._world.monotonic_s() + saved.ttl_s, dict.fromkeys(saved.record_keys)
             )
             self._leases[lease.id] = lease
-            self._lease_of |= dict.fromkeys(kept.record_keys, lease.id)
-            self._watch_over(lease)
+            self._lease_ids |= dict.fromkeys(saved.record_keys, lease.id)
+            self._schedule_expiry(lease)
 
     def replace_records(self, records: Sequence[StoredRecord], position: LogPosition) -> int:
-        """Other records take the place of all, at an index above every one that was told before."""
+        """Replace all records, at an index above every earlier one, and return that index."""
         index = max(self.index, position.index) + 1
         self.epoch = max(self.epoch, position.epoch) + 1
-        self._rows = {(row.table, row.key): StoredRecord(row.table, row.key, index, row.data) for row in records}
-        tables = [*self._last_changes, *position.last_changes, *(row.table for row in records)]
+        self._records = {
+            (record.table, record.key): StoredRecord(record.table, record.key, index, record.data) for record in records
+        }
+        tables = [*self._last_changes, *position.last_changes, *(record.table for record in records)]
         self._last_changes = dict.fromkeys(tables, index)
         self.epoch_since = index
         self._begin_epoch(index)
         return index
 
     def _begin_epoch(self, index: int) -> None:
+        """Discard batches and leases, and start the new epoch at `index`."""
         self.index = self.last_write_index = self.compacted_index = index
         self._batches.clear()
         self._leases.clear()
-        self._lease_of.clear()
+        self._lease_ids.clear()
         self.wake_waiters()
 
     def compute_size_bytes(self) -> int:
-        return sum(len(row.data) for row in self._rows.values())
+        return sum(len(record.data) for record in self._records.values())
 
     # --- leases ---
 
     def grant_lease(self, ttl_s: float) -> int:
-        self._lease_last += 1
-        lease = MemoryLogLease(self._lease_last, ttl_s, self._world.monotonic_s() + ttl_s, {})
+        self._last_lease_id += 1
+        lease = MemoryLogLease(self._last_lease_id, ttl_s, self._world.monotonic_s() + ttl_s, {})
         self._leases[lease.id] = lease
-        self._watch_over(lease)
+        self._schedule_expiry(lease)
         return lease.id
 
     def renew_lease(self, lease_id: int) -> bool:
-        """False: the lease has ended."""
+        """Renew a lease. Returns False if the lease has ended."""
         self.end_expired_leases()
         lease = self._leases.get(lease_id)
         if lease is None:
@@ -256,41 +268,43 @@ class MemoryLog:
     def revoke_lease(self, lease_id: int) -> None:
         lease = self._leases.pop(lease_id, None)
         if lease is not None:
-            self._take_along(lease)
+            self._delete_lease_records(lease)
 
     def end_expired_leases(self) -> None:
-        """End the leases whose time is over, the one that ran out first first."""
+        """End the leases whose time to live has passed, oldest expiry first."""
         now_s = self._world.monotonic_s()
-        over = sorted((lease.expires_s, lease.id) for lease in self._leases.values() if lease.expires_s <= now_s)
-        for _, lease_id in over:
+        expired = sorted((lease.expires_s, lease.id) for lease in self._leases.values() if lease.expires_s <= now_s)
+        for _, lease_id in expired:
             self.revoke_lease(lease_id)
 
-    def _watch_over(self, lease: MemoryLogLease) -> None:
-        """A lease ends by itself: followers must hear of it although nobody asks anything."""
+    def _schedule_expiry(self, lease: MemoryLogLease) -> None:
+        """Set a timer for the end of a lease, so that followers receive the deletions without another call."""
         remaining_s = lease.expires_s - self._world.monotonic_s()
         asyncio.get_running_loop().call_later(max(remaining_s, 0.0), self._on_lease_due, lease)
 
     def _on_lease_due(self, lease: MemoryLogLease) -> None:
+        """End the lease if it has expired; set another timer if it was renewed."""
         if self._leases.get(lease.id) is not lease:
-            return  # Revoked, or gone with an older epoch.
+            return  # The lease was revoked, or belongs to an earlier epoch.
         self.end_expired_leases()
         if lease.id in self._leases:
-            self._watch_over(lease)
+            self._schedule_expiry(lease)
 
-    def _take_along(self, lease: MemoryLogLease) -> None:
+    def _delete_lease_records(self, lease: MemoryLogLease) -> None:
+        """Delete the records of an ended lease in one batch."""
         if not lease.record_keys:
             return
         index = self.index + 1
-        places = sorted(lease.record_keys)
-        for place in places:
-            del self._rows[place]
-            del self._lease_of[place]
-            self._last_changes[place[0]] = index
-        changes = tuple(EncodedChange(table, key, None) for table, key in places)
+        record_keys = sorted(lease.record_keys)
+        for record_key in record_keys:
+            del self._records[record_key]
+            del self._lease_ids[record_key]
+            self._last_changes[record_key[0]] = index
+        changes = tuple(EncodedChange(table, key, None) for table, key in record_keys)
         self._append(Batch(index, "", LEASE_ENDED_KIND, Cause(CauseKind.LEASE), changes))
 
-    def _let_go(self, place: RecordKey) -> None:
-        """A write of a key takes it off the lease that it hung on."""
-        lease_id = self._lease_of.pop(place, None)
+    def _detach_from_lease(self, record_key: RecordKey) -> None:
+        """Remove a written key from the lease that it belonged to."""
+        lease_id = self._lease_ids.pop(record_key, None)
         if lease_id is not None:
-            del self._leases[lease_id].record_keys[place]
+            del self._leases[lease_id].record_keys[record_key]

@@ -1,1 +1,1 @@
-"""."""
+"""The SQLite engine: the log of one server in one file."""

@@ -1,7 +1,8 @@
-"""Many callers, one file: gathers what has arrived into groups, answers it, and hands committed batches to followers.
+"""The asyncio front of `SqliteStore`: gathers writes into groups, calls back with outcomes, and feeds committed batches
+to followers.
 
-Whatever touches the store happens in one line of work, in the order of arrival: a group of writes or a single job at a
-time. Nothing is published and nothing answered before it is durable. It knows no socket; it lives on one event loop.
+The store does one piece of work at a time, in the order of arrival: a group of writes, or a single job. No outcome and
+no batch is reported before it is durable. It knows no socket and belongs to one event loop.
 """
 
 import asyncio
@@ -28,19 +29,21 @@ from wharf.cluster.engines.sqlite.store import SqliteStore, WriteGroupResult
 
 MAX_GROUP_WRITES: Final = 1_000
 MAX_GROUP_CHANGES: Final = 4_000
-"""A group takes writes until it has so many: its last write waits for the first one's bytes."""
+"""Limits of a group: the first write of a group waits until the last one is on disk."""
 
 MAX_PENDING_BYTES: Final = 64_000_000
-"""When so much waits to be committed, the hub is full: who brings more must wait."""
+"""Protects memory: when more bytes wait to be committed, `is_full` is true and callers must wait."""
 
 MAX_INLINE_CHANGES: Final = 200
-"""A group with more goes to the writer's thread, where one is given: while it is written, barriers are answered."""
+"""A group with more changes goes to the writer thread, if there is one, so that barriers are answered while it is
+written."""
 
 MAX_RECENT_BYTES: Final = 16_000_000
 MAX_RECENT_BATCHES: Final = 4_096
-"""The newest batches, encoded, for followers that keep up; others read from disk."""
+"""Limits of the cache of newest batches, encoded, for followers that keep up. Others read from disk."""
 
 MAX_FEED_BATCHES: Final = 512
+"""Batches that a feed yields at once, at most."""
 
 T = TypeVar("T")
 BatchEncoder = Callable[[Batch], bytes]
@@ -48,19 +51,25 @@ BatchEncoder = Callable[[Batch], bytes]
 _log = logging.getLogger(__name__)
 
 
-class _Job(msgspec.Struct):
+class _StoreJob(msgspec.Struct):
+    """A function that the store must run, and the future for its result."""
+
     work: Callable[[], Any]
     future: asyncio.Future[Any]
 
 
-class _Waiting(msgspec.Struct):
+class _PendingWrite(msgspec.Struct):
+    """A write that waits to be committed, with its callback and size."""
+
     write: EncodedWrite
-    answer: Callable[[WriteOutcome], None]
-    changes: int
-    bytes: int
+    on_outcome: Callable[[WriteOutcome], None]
+    change_count: int
+    size_bytes: int
 
 
 class AsyncSqliteStore:
+    """Group commit, feed and reads of one log."""
+
     def __init__(
         self,
         sync_store: SqliteStore,
@@ -69,72 +78,74 @@ class AsyncSqliteStore:
         writer: Executor | None = None,
         is_writer_for_large_only: bool = False,
     ) -> None:
-        """`encode` makes of a batch what followers get. `writer`: where the store works; None: on the loop itself, and so
-        does what is small, if the writer is for what is large only.
-        """
+        """`encode`: encodes a batch for followers. `writer`: the executor on which the store works; None: the event
+        loop itself. With `is_writer_for_large_only`, small groups run on the loop and only large ones on the writer."""
         self.sync_store = sync_store
         self._encode = encode
         self._writer = writer
         self._is_for_large_only = is_writer_for_large_only
         self._readers = ThreadPoolExecutor(1, thread_name_prefix="log-reads")
         self._loop = asyncio.get_running_loop()
-        self._pending: deque[_Waiting | _Job] = deque()
+        self._pending: deque[_PendingWrite | _StoreJob] = deque()
         self._pending_bytes = 0
-        self._at_work = False
+        self._is_working = False
         self._is_writing_large = False
-        self._tidied = False
-        self._published = 0
+        self._has_maintained = False
+        self._published_index = 0
         self._recent: dict[int, bytes] = {}
         self._recent_bytes = 0
         self._followers = 0
-        self._news = asyncio.Event()
-        self._when_drained: list[Callable[[], None]] = []
-        self._in_hand: Sequence[_Waiting] = ()
+        self._published_event = asyncio.Event()
+        self._drain_callbacks: list[Callable[[], None]] = []
+        self._current_group: Sequence[_PendingWrite] = ()
         self.stopped = asyncio.Event()
         self.stop_reason = ""
 
     async def open(self) -> None:
-        """Raises `Unavailable`."""
+        """Open the file. Raises `LogUnavailable`."""
         await self.run_on_store(self.sync_store.open)
-        self._published = self.sync_store.index
+        self._published_index = self.sync_store.index
 
     async def close(self) -> None:
-        """Finishes what has arrived, then closes the file. Whoever comes later gets `Unavailable`."""
+        """Finish everything that was submitted, then close the file. Later calls raise `LogUnavailable`."""
         if not self.stopped.is_set():
-            done = self.run_on_store(self.sync_store.close)
-            self._end("the log is being closed")
-            await done
+            closing = self.run_on_store(self.sync_store.close)
+            self._stop("the log is being closed")
+            await closing
         self._readers.shutdown()
 
-    # -- asking
+    # -- requests
 
     def submit_write(self, write: EncodedWrite, on_outcome: Callable[[WriteOutcome], None]) -> None:
-        """`answer` is called once, on the loop, when the outcome is known. Raises `Unavailable`."""
+        """Queue a write. `on_outcome` is called once, on the loop, with the outcome. Raises `LogUnavailable`."""
         self._require_open()
         size = sum(len(change.data) for change in write.changes if change.data is not None)
         self._pending_bytes += size
-        self._pending.append(_Waiting(write, on_outcome, len(write.changes), size))
-        self._go_on()
+        self._pending.append(_PendingWrite(write, on_outcome, len(write.changes), size))
+        self._schedule_work()
 
     def run_on_store(self, work: Callable[[], T]) -> asyncio.Future[T]:
-        """Something for the store to do after all that has arrived. Raises `Unavailable`."""
+        """Run a function on the store after everything that was submitted before. Raises `LogUnavailable`."""
         self._require_open()
         future: asyncio.Future[T] = self._loop.create_future()
-        self._pending.append(_Job(work, future))
-        self._go_on()
+        self._pending.append(_StoreJob(work, future))
+        self._schedule_work()
         return future
 
     def barrier(self) -> "asyncio.Future[int] | int":
-        """The index of the log once everything that arrived before has its outcome, but for a large group that is being
-        written beside the loop: it is acknowledged to nobody yet, and whoever asks need not wait for it.
+        """Return the newest index after all earlier submissions, or a future of it.
+
+        A large group that is being written on the writer thread is ignored: it is not acknowledged to any caller yet.
         """
         self._require_open()
-        if not self._pending and (self._is_writing_large or not self._at_work):
-            return self._published
+        if not self._pending and (self._is_writing_large or not self._is_working):
+            return self._published_index
         return self.run_on_store(lambda: self.sync_store.index)
 
     async def find_write(self, write_id: str, *, since: int) -> int | None:
-        # After all that has arrived: once this says "no", no write in hand may turn it into a "yes".
+        """Return the index at which the write was committed, or None. Raises `FollowerBehind`."""
+        # Read the tail's start after everything submitted before: a write must not be committed after this returned
+        # None.
         tail_from = await self.run_on_store(lambda: self.sync_store.tail_from)
         if tail_from > 0 and since <= tail_from:
             raise FollowerBehind(f"the log reaches back to {tail_from + 1}, not to {since}")
@@ -144,10 +155,11 @@ class AsyncSqliteStore:
         return self._pending_bytes > MAX_PENDING_BYTES
 
     def call_when_drained(self, resume: Callable[[], None]) -> None:
-        self._when_drained.append(resume)
+        """Call `resume` once, when the pending writes are below the limit again."""
+        self._drain_callbacks.append(resume)
 
     async def compact(self, before: int) -> None:
-        """Returns when the tail begins at `before`, or as near to it as the promised tail allows."""
+        """Discard batches before `before`, as far as the guaranteed tail allows. Returns when that is done."""
         await self.run_on_store(partial(self.sync_store.compact, before))
         while await self.run_on_store(self.sync_store.should_trim):
             await self.run_on_store(self.sync_store.run_maintenance_step)
@@ -155,8 +167,9 @@ class AsyncSqliteStore:
     # -- streams
 
     async def iter_feed(self, after: int) -> AsyncGenerator[Sequence[bytes], None]:
-        """Encoded batches after this index, several at a time, for ever. Raises `Behind` and `Unavailable`."""
-        await self._require_reach(after)
+        """Yield encoded batches after this index, several at a time, without end. Raises `FollowerBehind` and
+        `LogUnavailable`."""
+        await self._require_feed_reaches(after)
         generation = self.sync_store.replacement_count
         self._followers += 1
         try:
@@ -165,10 +178,10 @@ class AsyncSqliteStore:
                     raise LogUnavailable(self.stop_reason)
                 if self.sync_store.replacement_count != generation:
                     raise FollowerBehind("the log was replaced: a new epoch began")
-                if after >= self._published:
-                    await self._news.wait()
+                if after >= self._published_index:
+                    await self._published_event.wait()
                     continue
-                last = min(self._published, after + MAX_FEED_BATCHES)
+                last = min(self._published_index, after + MAX_FEED_BATCHES)
                 frames: Sequence[bytes]
                 if after + 1 in self._recent:
                     frames = [self._recent[index] for index in range(after + 1, last + 1)]
@@ -182,117 +195,131 @@ class AsyncSqliteStore:
             self._followers -= 1
 
     async def begin_load(self) -> "AsyncSqliteLoad":
-        """A full read as of now; whoever asks for it closes it."""
-        standing, dead = await self.run_on_store(self.sync_store.begin_load)
-        return AsyncSqliteLoad(self, standing, dead)
+        """Begin a full read of the current state. The caller must close it."""
+        position, dead_lines = await self.run_on_store(self.sync_store.begin_load)
+        return AsyncSqliteLoad(self, position, dead_lines)
 
     # -- inside
 
-    async def _require_reach(self, after: int) -> None:
+    async def _require_feed_reaches(self, after: int) -> None:
+        """Raise `FollowerBehind` unless the feed can start after this index.
+
+        A follower ahead of the log proves that the log is an older copy; then a new epoch begins.
+        """
         index, tail_from = await self.run_on_store(lambda: (self.sync_store.index, self.sync_store.tail_from))
         if after > index:
             await self.run_on_store(partial(self._begin_epoch, after))
-            raise FollowerBehind(f"the log stands at {index} and never came as far as {after}: a new epoch began")
+            raise FollowerBehind(f"the log is at index {index} and never reached {after}: a new epoch began")
         if after < tail_from:
             raise FollowerBehind(f"the log reaches back to {tail_from}, not to {after}")
 
     def _begin_epoch(self, above: int) -> WriteGroupResult:
-        if above > self.sync_store.index:  # Another follower may have been first.
+        """Begin a new epoch whose indexes exceed `above`."""
+        if above > self.sync_store.index:  # Another follower may have caused it already.
             self.sync_store.begin_epoch(above=above)
         return WriteGroupResult((), ())
 
     async def _read_frames(self, after: int, last: int) -> tuple[Sequence[bytes], int]:
+        """Read batches from disk and encode them; return them with the index of the last one."""
         batches = await self.run_read(partial(self.sync_store.reader.read_batches, after, last_index=last))
         if not batches:
             raise FollowerBehind(f"the log no longer reaches back to {after}")
         return [self._encode(batch) for batch in batches], batches[-1].index
 
     async def run_read(self, work: Callable[[], T]) -> T:
+        """Run a read on the reader thread. A damaged line also stops writes."""
         try:
             return await self._loop.run_in_executor(self._readers, work)
-        except DamagedLog as damage:
-            await self.run_on_store(partial(self.sync_store.suspend_writes, damage))
+        except DamagedLog as error:
+            await self.run_on_store(partial(self.sync_store.suspend_writes, error))
             raise
 
     def _require_open(self) -> None:
         if self.stopped.is_set():
             raise LogUnavailable(self.stop_reason)
 
-    def _go_on(self) -> None:
-        """Once everything has been read that is there to be read: that is what makes groups."""
-        if not self._at_work:
-            self._at_work = True
+    def _schedule_work(self) -> None:
+        """Start to work in the next iteration of the loop, after all received requests were read. This forms larger
+        groups."""
+        if not self._is_working:
+            self._is_working = True
             self._loop.call_soon(self._work)
 
     def _work(self) -> None:
-        if self.sync_store.should_maintain() and not self._tidied:
-            # Between any two groups, so that a steady stream of them cannot put it off.
-            self._tidied = True
-            self._perform(self.sync_store.run_maintenance_step, self._finish)
+        """Do the next piece of work: maintenance, one job, or one group of writes."""
+        if self.sync_store.should_maintain() and not self._has_maintained:
+            # Maintenance alternates with other work, so that a steady stream of writes cannot postpone it.
+            self._has_maintained = True
+            self._run_work(self.sync_store.run_maintenance_step, self._finish)
             return
-        self._tidied = False
+        self._has_maintained = False
         if not self._pending:
-            self._at_work = False
-        elif isinstance(job := self._pending[0], _Job):
+            self._is_working = False
+        elif isinstance(job := self._pending[0], _StoreJob):
             self._pending.popleft()
-            self._perform(partial(_attempt, job.work), partial(self._finish_job, job))
+            self._run_work(partial(_catch_port_errors, job.work), partial(self._finish_job, job))
         else:
-            self._in_hand = group = self._next_group()
-            work = partial(self.sync_store.commit_group, [waiting.write for waiting in group])
-            is_large = sum(waiting.changes for waiting in group) > MAX_INLINE_CHANGES
-            self._perform(work, partial(self._finish_group, group), is_large=is_large)
+            self._current_group = group = self._take_next_group()
+            work = partial(self.sync_store.commit_group, [pending.write for pending in group])
+            is_large = sum(pending.change_count for pending in group) > MAX_INLINE_CHANGES
+            self._run_work(work, partial(self._finish_group, group), is_large=is_large)
 
-    def _next_group(self) -> list[_Waiting]:
-        group: list[_Waiting] = []
+    def _take_next_group(self) -> list[_PendingWrite]:
+        """Remove the next writes from the queue, up to the limits of a group."""
+        group: list[_PendingWrite] = []
         changes = 0
         while self._pending and len(group) < MAX_GROUP_WRITES and changes < MAX_GROUP_CHANGES:
-            waiting = self._pending[0]
-            if isinstance(waiting, _Job):
+            pending = self._pending[0]
+            if isinstance(pending, _StoreJob):
                 break
             self._pending.popleft()
-            group.append(waiting)
-            changes += waiting.changes
-            self._pending_bytes -= waiting.bytes
+            group.append(pending)
+            changes += pending.change_count
+            self._pending_bytes -= pending.size_bytes
         return group
 
-    def _perform(self, work: Callable[[], T], finish: Callable[[T], None], *, is_large: bool = False) -> None:
+    def _run_work(self, work: Callable[[], T], finish: Callable[[T], None], *, is_large: bool = False) -> None:
+        """Run work on the writer or on the loop, then call `finish` with its result."""
         if self._writer is not None and (is_large or not self._is_for_large_only):
             self._is_writing_large = is_large
             done = self._loop.run_in_executor(self._writer, work)
-            done.add_done_callback(partial(self._performed, finish=finish))
+            done.add_done_callback(partial(self._on_writer_done, finish=finish))
             return
         try:
-            answer = work()
+            result = work()
         except Exception as error:
-            self._break(error)
+            self._stop_after_error(error)
             raise
-        finish(answer)
+        finish(result)
 
-    def _performed(self, done: asyncio.Future[T], *, finish: Callable[[T], None]) -> None:
+    def _on_writer_done(self, done: asyncio.Future[T], *, finish: Callable[[T], None]) -> None:
+        """Finish work of the writer thread; stop the log if the work failed unexpectedly."""
         self._is_writing_large = False
         if (error := done.exception()) is not None:
-            self._break(error)
+            self._stop_after_error(error)
             raise error
         finish(done.result())
 
-    def _finish_job(self, job: _Job, attempt: "tuple[Any, BaseException | None]") -> None:
-        answer, error = attempt
-        self._publish(answer.batches if isinstance(answer, WriteGroupResult) else ())
+    def _finish_job(self, job: _StoreJob, attempt: "tuple[Any, BaseException | None]") -> None:
+        """Publish a job's batches and resolve its future."""
+        result, error = attempt
+        self._publish(result.batches if isinstance(result, WriteGroupResult) else ())
         if not job.future.done():
             if error is None:
-                job.future.set_result(answer)
+                job.future.set_result(result)
             else:
                 job.future.set_exception(error)
         self._finish(None)
 
-    def _finish_group(self, waiting: Sequence[_Waiting], group: WriteGroupResult) -> None:
-        self._in_hand = ()
+    def _finish_group(self, writes: Sequence[_PendingWrite], group: WriteGroupResult) -> None:
+        """Publish the batches of a group, then report its outcomes."""
+        self._current_group = ()
         self._publish(group.batches)
-        for each, outcome in zip(waiting, group.outcomes, strict=True):
-            each.answer(outcome)
-        if self._when_drained and not self.is_full():
-            drained, self._when_drained = self._when_drained, []
-            for resume in drained:
+        for pending, outcome in zip(writes, group.outcomes, strict=True):
+            pending.on_outcome(outcome)
+        if self._drain_callbacks and not self.is_full():
+            callbacks, self._drain_callbacks = self._drain_callbacks, []
+            for resume in callbacks:
                 resume()
         self._finish(None)
 
@@ -300,11 +327,12 @@ class AsyncSqliteStore:
         self._loop.call_soon(self._work)
 
     def _publish(self, batches: Sequence[Batch]) -> None:
-        if self.sync_store.index == self._published:
+        """Make new batches visible to followers, and cache them while there are followers."""
+        if self.sync_store.index == self._published_index:
             return
         if self._followers and batches and batches[-1].index == self.sync_store.index:
             if batches[0].index - 1 not in self._recent:
-                self._forget_recent()
+                self._clear_recent()
             for batch in batches:
                 frame = self._encode(batch)
                 self._recent[batch.index] = frame
@@ -313,67 +341,68 @@ class AsyncSqliteStore:
                 oldest = next(iter(self._recent))
                 self._recent_bytes -= len(self._recent.pop(oldest))
         else:
-            self._forget_recent()
-        self._published = self.sync_store.index
-        self._tell()
+            self._clear_recent()
+        self._published_index = self.sync_store.index
+        self._wake_followers()
 
-    def _forget_recent(self) -> None:
+    def _clear_recent(self) -> None:
         self._recent.clear()
         self._recent_bytes = 0
 
-    def _tell(self) -> None:
-        news, self._news = self._news, asyncio.Event()
-        news.set()
+    def _wake_followers(self) -> None:
+        event, self._published_event = self._published_event, asyncio.Event()
+        event.set()
 
-    def _break(self, error: BaseException) -> None:
-        """A broken assumption: nobody knows what the store would do next, so it does nothing any more."""
-        _log.critical("the log stopped: %r", error, exc_info=error)
-        self._end(f"the log stopped after an error of its own: {error!r}")
-        for entry in (*self._in_hand, *self._pending):
-            if isinstance(entry, _Waiting):
-                entry.answer(WriteOutcomeUnknown(self.stop_reason))
+    def _stop_after_error(self, error: BaseException) -> None:
+        """Stop the log after an unexpected error: the state of the store is unknown, so it must not be used further."""
+        _log.critical("log stopped error=%r", error, exc_info=error)
+        self._stop(f"the log stopped after an error of its own: {error!r}")
+        for entry in (*self._current_group, *self._pending):
+            if isinstance(entry, _PendingWrite):
+                entry.on_outcome(WriteOutcomeUnknown(self.stop_reason))
             elif not entry.future.done():
                 entry.future.set_exception(LogUnavailable(self.stop_reason))
         self._pending.clear()
 
-    def _end(self, why: str) -> None:
-        self.stop_reason = why
+    def _stop(self, reason: str) -> None:
+        self.stop_reason = reason
         self.stopped.set()
-        self._tell()
+        self._wake_followers()
 
 
 class AsyncSqliteLoad:
-    """Slices of rows, read on another thread while commits go on."""
+    """A full read in slices on the reader thread, while commits continue."""
 
-    def __init__(self, store: AsyncSqliteStore, position: LogPosition, dead: frozenset[int]) -> None:
+    def __init__(self, store: AsyncSqliteStore, position: LogPosition, dead_lines: frozenset[int]) -> None:
         self.position = position
-        self._hub = store
-        self._dead = dead
+        self._store = store
+        self._dead_lines = dead_lines
         self._generation = store.sync_store.replacement_count
         self._closed = False
 
     async def iter_slices(self) -> AsyncGenerator[Sequence[RecordTuple], None]:
-        """Raises `Unavailable`."""
+        """Yield the records in slices. Raises `LogUnavailable`."""
         read_rows = partial(
-            self._hub.sync_store.reader.read_records, last_index=self.position.index, dead_lines=self._dead
+            self._store.sync_store.reader.read_records, last_index=self.position.index, dead_lines=self._dead_lines
         )
-        place: int | None = 0
-        while place is not None:
-            rows, place = await self._hub.run_read(partial(read_rows, place))
-            if self._hub.sync_store.replacement_count != self._generation:
+        next_place: int | None = 0
+        while next_place is not None:
+            rows, next_place = await self._store.run_read(partial(read_rows, next_place))
+            if self._store.sync_store.replacement_count != self._generation:
                 raise LogUnavailable("the log was replaced while it was being read: load again")
             if rows:
                 yield rows
 
     def close(self) -> None:
-        """Trimming may go on. The rows that were read stay right."""
-        if not self._closed and not self._hub.stopped.is_set():
+        """Allow trimming again. The records that were read stay correct."""
+        if not self._closed and not self._store.stopped.is_set():
             self._closed = True
-            self._hub.run_on_store(self._hub.sync_store.end_load)
+            self._store.run_on_store(self._store.sync_store.end_load)
 
 
-def _attempt(work: Callable[[], T]) -> "tuple[T | None, BaseException | None]":
-    """What a job makes of it: the port's errors are answers, anything else is a bug and passes through."""
+def _catch_port_errors(work: Callable[[], T]) -> "tuple[T | None, BaseException | None]":
+    """Run work and return its result or its error. Errors of the port are results; any other exception is a bug and
+    passes through."""
     try:
         return work(), None
     except (LogUnavailable, FollowerBehind) as error:

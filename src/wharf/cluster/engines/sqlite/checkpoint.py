@@ -1,8 +1,9 @@
-"""Moves what is in the write-ahead log into the file, on a thread and a connection of its own, while commits go on.
+"""Checkpoints: copies the write-ahead log into the database file, on its own thread and connection, while commits
+continue.
 
-Commits only append to the write-ahead log. It begins anew from its start when everything in it has been moved at the
-moment of a commit; under a steady stream of commits that moment never comes by itself. So when the thread has moved all
-but a little, it says that the log may be `nearly_moved`, and whoever commits moves the last little between two groups.
+Commits only append to the write-ahead log. SQLite restarts it when a commit finds everything copied, which never
+happens under a steady stream of commits. So when the thread has copied all but a few pages, it sets `is_nearly_done`,
+and the store copies the last pages between two groups.
 """
 
 import logging
@@ -14,38 +15,41 @@ import apsw
 from wharf.cluster.engines.sqlite.database import LogDatabase
 
 MIN_CHECKPOINT_PAGES: Final = 1_000
-"""A shorter write-ahead log is left alone."""
+"""A shorter write-ahead log is not copied."""
 
 MAX_FINAL_PAGES: Final = 400
-"""So few pages may be moved between two groups."""
+"""Limits the pause between two groups: the store copies at most this many pages there."""
 
 _log = logging.getLogger(__name__)
 
 
 class Checkpointer:
+    """The thread that copies the write-ahead log."""
+
     def __init__(self, file: LogDatabase, *, min_pages: int = MIN_CHECKPOINT_PAGES) -> None:
-        self.is_nearly_done = False  # Set here, cleared by whoever moves the rest.
+        self.is_nearly_done = False  # Set by the thread, cleared by the store when it copies the rest.
         self.failure_reason = ""
         self._file = file
-        self._begin_pages = min_pages
-        self._wanted = threading.Event()
-        self._ended = False
+        self._min_pages = min_pages
+        self._requested = threading.Event()
+        self._is_stopping = False
         self._thread = threading.Thread(target=self._run, name="log-checkpoints", daemon=True)
 
     def start(self) -> None:
         self._thread.start()
 
     def request_checkpoint(self) -> None:
-        self._wanted.set()
+        self._requested.set()
 
     def stop(self) -> None:
-        """Returns when the thread has ended and its connection is closed."""
-        self._ended = True
-        self._wanted.set()
+        """End the thread; returns when its connection is closed."""
+        self._is_stopping = True
+        self._requested.set()
         if self._thread.is_alive():
             self._thread.join()
 
     def _run(self) -> None:
+        """Wait for requests and copy pages, until stopped."""
         try:
             connection = self._file.open_checkpointer()
         except apsw.Error as error:
@@ -53,25 +57,26 @@ class Checkpointer:
             return
         try:
             while True:
-                self._wanted.wait()
-                self._wanted.clear()
-                if self._ended:
+                self._requested.wait()
+                self._requested.clear()
+                if self._is_stopping:
                     return
-                self._move(connection)
+                self._copy_pages(connection)
         finally:
             connection.close()
 
-    def _move(self, connection: apsw.Connection) -> None:
+    def _copy_pages(self, connection: apsw.Connection) -> None:
+        """Copy pages into the database file, and set `is_nearly_done` when few are left."""
         try:
-            pages, moved = connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
+            pages, copied = connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
         except apsw.BusyError:
-            return  # Whoever commits is moving the rest just now.
+            return  # The store is copying the last pages.
         except apsw.Error as error:
-            # Nothing is lost: all of it still is in the write-ahead log. The next want tries again.
+            # Nothing is lost: the data is still in the write-ahead log. The next request tries again.
             if not self.failure_reason:
-                _log.error("checkpoint: %s", self._file.describe_error(error))
+                _log.error("checkpoint failed error=%s", self._file.describe_error(error))
             self.failure_reason = self._file.describe_error(error)
             return
         self.failure_reason = ""
-        if pages >= self._begin_pages and pages - moved <= MAX_FINAL_PAGES:
+        if pages >= self._min_pages and pages - copied <= MAX_FINAL_PAGES:
             self.is_nearly_done = True

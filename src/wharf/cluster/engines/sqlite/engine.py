@@ -1,6 +1,7 @@
-"""The log of one folder, opened in this process: for tests and tools. A server's processes share one through `remote`.
+"""The engine that opens the log of a folder in this process, for tests and tools.
 
-The store works on a thread of its own, so that the loop goes on while the disk is waited for.
+The processes of a server share a log through the store process instead (`engines.store`). The store works on a thread,
+so that the event loop does not wait for the disk.
 """
 
 import asyncio
@@ -35,7 +36,8 @@ _decode = msgspec.msgpack.Decoder(Batch).decode
 
 
 class SqliteEngine:
-    """An engine over the file in `folder`. `tail_changes`: how far the feed reaches back at least, whatever is compacted."""
+    """The port to the log in `folder`. `min_tail_changes`: how many changes the feed always reaches back, whatever is
+    compacted."""
 
     is_single_server = True
 
@@ -51,47 +53,48 @@ class SqliteEngine:
         self.limits = limits or WriteLimits()
         self._world = world
         self._folder = folder
-        self._tail_changes = min_tail_changes
+        self._min_tail_changes = min_tail_changes
         self._vfs = vfs
-        self._hub: AsyncSqliteStore | None = None
+        self._store: AsyncSqliteStore | None = None
         self._leases: LeaseTracker | None = None
         self._thread: ThreadPoolExecutor | None = None
 
     async def open(self) -> None:
-        store = SqliteStore(
+        """Open the file and end the leases of earlier openings."""
+        sync_store = SqliteStore(
             self._folder,
             clock=self._world.monotonic_s,
             limits=self.limits,
-            min_tail_changes=self._tail_changes,
+            min_tail_changes=self._min_tail_changes,
             vfs=self._vfs,
         )
         thread = ThreadPoolExecutor(1, thread_name_prefix="log")
-        hub = AsyncSqliteStore(store, encode=_encode, writer=thread)
+        store = AsyncSqliteStore(sync_store, encode=_encode, writer=thread)
         try:
-            await hub.open()
+            await store.open()
         except LogUnavailable:
             thread.shutdown()
             raise
-        leases = LeaseTracker(hub)
+        leases = LeaseTracker(store)
         leases.attach(_OWNER)
-        # Nobody is left to come back for the leases of an earlier opening.
-        for lease in tuple(store.leases):
+        # No process can return to the leases of an earlier opening.
+        for lease in tuple(sync_store.leases):
             await leases.revoke_lease(lease)
-        self._hub, self._leases, self._thread = hub, leases, thread
+        self._store, self._leases, self._thread = store, leases, thread
 
     async def close(self) -> None:
-        """Its leases end with it."""
-        if self._hub is None or self._leases is None or self._thread is None:
+        """Close the file. The leases of this engine end."""
+        if self._store is None or self._leases is None or self._thread is None:
             return
-        hub, leases, thread = self._hub, self._leases, self._thread
-        self._hub = self._leases = self._thread = None
-        for lease in tuple(hub.sync_store.leases):
+        store, leases, thread = self._store, self._leases, self._thread
+        self._store = self._leases = self._thread = None
+        for lease in tuple(store.sync_store.leases):
             try:
                 await leases.revoke_lease(lease)
             except LogUnavailable:
-                break  # The log takes no writes: they end when it is opened next.
+                break  # The log accepts no writes: the leases end at the next opening.
         leases.close()
-        await hub.close()
+        await store.close()
         thread.shutdown()
 
     def load(self) -> "SqliteLoad":
@@ -105,20 +108,20 @@ class SqliteEngine:
 
     async def commit(self, write: EncodedWrite) -> WriteOutcome:
         outcome: asyncio.Future[WriteOutcome] = asyncio.get_running_loop().create_future()
-        self.get_store().submit_write(write, partial(_answer, outcome))
+        self.get_store().submit_write(write, partial(_set_outcome, outcome))
         return await outcome
 
     async def find_write(self, write_id: str, *, since: int) -> int | None:
         return await self.get_store().find_write(write_id, since=since)
 
     async def barrier(self) -> int:
-        answer = self.get_store().barrier()
-        return answer if isinstance(answer, int) else await answer
+        index = self.get_store().barrier()
+        return index if isinstance(index, int) else await index
 
     async def grant_lease(self, ttl_s: float) -> "SqliteLease":
-        hub = self.get_store()
+        store = self.get_store()
         assert self._leases is not None
-        return SqliteLease(self, hub, await self._leases.grant_lease(owner=_OWNER, ttl_s=ttl_s), ttl_s)
+        return SqliteLease(self, store, await self._leases.grant_lease(owner=_OWNER, ttl_s=ttl_s), ttl_s)
 
     async def revoke_lease(self, lease: int) -> None:
         self.get_store()
@@ -129,65 +132,69 @@ class SqliteEngine:
         await self.get_store().compact(before)
 
     async def restore(self, records: AsyncIterator[Sequence[StoredRecord]], position: LogPosition) -> int:
-        hub = self.get_store()
-        restore = SqliteRestore(hub.sync_store)
-        await hub.run_on_store(partial(restore.begin, position))
+        """Build the new log beside the old one and activate it; abandon it if an error occurs."""
+        store = self.get_store()
+        restore = SqliteRestore(store.sync_store)
+        await store.run_on_store(partial(restore.begin, position))
         try:
-            async for some in records:
-                await hub.run_read(partial(restore.add_records, some))
-            return await hub.run_on_store(restore.finish)
+            async for records_slice in records:
+                await store.run_read(partial(restore.add_records, records_slice))
+            return await store.run_on_store(restore.finish)
         finally:
-            if not hub.stopped.is_set():
-                await hub.run_on_store(restore.abandon)
+            if not store.stopped.is_set():
+                await store.run_on_store(restore.abandon)
 
     async def read_health(self) -> LogHealth:
         return await self.get_store().run_on_store(self.get_store().sync_store.read_health)
 
     def get_last_contact_s(self) -> float | None:
-        """The log is in this very process: it is there as long as it is open."""
-        return None if self._hub is None else self._world.monotonic_s()
+        """Return the current time: the log is in this process, so it is reachable while it is open."""
+        return None if self._store is None else self._world.monotonic_s()
 
     def read_clock_s(self) -> float:
         return self._world.monotonic_s()
 
     def get_store(self) -> AsyncSqliteStore:
-        if self._hub is None:
+        if self._store is None:
             raise LogUnavailable(f"the log in {self._folder} is not open")
-        return self._hub
+        return self._store
 
 
 class SqliteLoad:
+    """A full read of the log."""
+
     def __init__(self, engine: SqliteEngine) -> None:
         self._engine = engine
-        self._standing: LogPosition | None = None
+        self._position: LogPosition | None = None
 
     async def iter_slices(self) -> AsyncIterator[Sequence[StoredRecord]]:
-        loading = await self._engine.get_store().begin_load()
+        """Yield all records. Raises `LogUnavailable`."""
+        load = await self._engine.get_store().begin_load()
         try:
-            async with aclosing(loading.iter_slices()) as slices:
+            async with aclosing(load.iter_slices()) as slices:
                 async for rows in slices:
                     yield [StoredRecord(*row) for row in rows]
         finally:
-            loading.close()
-        self._standing = loading.position
+            load.close()
+        self._position = load.position
 
     async def get_position(self) -> LogPosition:
-        assert self._standing is not None, "the standing of a load is known after its last slice"
-        return self._standing
+        assert self._position is not None, "the position of a load is known after its last slice"
+        return self._position
 
 
 class SqliteLease:
-    """It cannot run out: its owner is the process that keeps the log."""
+    """A lease that cannot expire while the engine is open, because its owner is the process that owns the log."""
 
     def __init__(self, engine: SqliteEngine, store: AsyncSqliteStore, lease: int, ttl_s: float) -> None:
         self.id = lease
         self._engine = engine
-        self._hub = store
+        self._store = store
         self._ttl_s = ttl_s
         self._valid_until_s = engine.read_clock_s() + ttl_s
 
     def get_valid_until_s(self) -> float:
-        if not self._hub.stopped.is_set() and self.id in self._hub.sync_store.leases:
+        if not self._store.stopped.is_set() and self.id in self._store.sync_store.leases:
             self._valid_until_s = self._engine.read_clock_s() + self._ttl_s
         return self._valid_until_s
 
@@ -196,6 +203,7 @@ class SqliteLease:
         self._valid_until_s = float("-inf")
 
 
-def _answer(future: "asyncio.Future[WriteOutcome]", outcome: WriteOutcome) -> None:
-    if not future.done():  # The caller may have gone meanwhile.
+def _set_outcome(future: "asyncio.Future[WriteOutcome]", outcome: WriteOutcome) -> None:
+    """Give the outcome to the caller of `commit`."""
+    if not future.done():  # The caller may have been cancelled.
         future.set_result(outcome)

@@ -1,7 +1,7 @@
-"""How a batch lies on disk as lines, and what a line must add up to.
+"""The lines of a batch on disk, and their checksums.
 
-Lines are what `sqlite_file` describes. Each carries a checksum over its place, table, key and bytes, so that a bit that
-flips inside a page, which SQLite cannot see, is found when the line is read. Nothing here opens or reads a file.
+`database` describes lines. Each has a checksum over its place, table, key and bytes, so that a flipped bit within a
+page, which SQLite does not notice, is found when the line is read. This module does not access files.
 """
 
 from collections.abc import Iterator
@@ -17,13 +17,14 @@ from wharf.contract.model.log import Cause
 INSERT_LINE: Final = "INSERT INTO log VALUES (?, ?, ?, ?, ?, ?)"
 
 Line = tuple[int, str | None, bytes, int, int | None, bytes | None]
-"""place, table (None in a head line), key (a head's: the write's id), checksum, lease, bytes (None: a drop)."""
+"""place, table (None in a head line), key (in a head line the write's id), checksum, lease, bytes (None for a
+deletion)."""
 
 _table_checksums: dict[str, int] = {}
 
 
 class HeadLine(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """What the head line says of its batch."""
+    """The content of a head line: what its batch is."""
 
     kind: str
     cause: Cause
@@ -35,7 +36,7 @@ _decode = msgspec.msgpack.Decoder(HeadLine).decode
 
 
 def build_lines(batch: Batch, lease: int) -> Iterator[Line]:
-    """The batch's lines in the order of their places. Only puts hang on the lease."""
+    """Yield the lines of a batch in the order of their places. Deletions get no lease."""
     place = batch.index * MAX_BATCH_LINES
     head = _encode(HeadLine(batch.kind, batch.cause, len(batch.changes)))
     write_id = batch.id.encode()
@@ -43,8 +44,8 @@ def build_lines(batch: Batch, lease: int) -> Iterator[Line]:
     for change in batch.changes:
         place += 1
         key, data = change.key.encode(), change.data
-        held_by = lease if lease and data is not None else None
-        yield place, change.table, key, compute_checksum(place, change.table, key, data), held_by, data
+        line_lease = lease if lease and data is not None else None
+        yield place, change.table, key, compute_checksum(place, change.table, key, data), line_lease, data
 
 
 def decode_head_line(data: bytes) -> HeadLine:
@@ -52,11 +53,12 @@ def decode_head_line(data: bytes) -> HeadLine:
 
 
 def get_batch_index(place: int) -> int:
-    """The index of the batch that a line belongs to."""
+    """Return the index of the batch that a line belongs to."""
     return place // MAX_BATCH_LINES
 
 
 def compute_checksum(place: int, table: str | None, key: bytes, data: bytes | None) -> int:
+    """Return the CRC-32 over table, place, key and data."""
     name = table or ""
     seed = _table_checksums.get(name)
     if seed is None:

@@ -1,10 +1,10 @@
-"""Reads rows and batches back from the file, on a connection of its own, while commits go on.
+"""Reads records and batches from the file, on its own connection, while commits continue. Never writes.
 
-Lines never change once they are committed, so a read at an index needs no long transaction: it takes the lines up to
-that index in slices, skips those that were dead then, and stays right as long as nothing is trimmed meanwhile. It
-checks every line against its checksum and says so when one does not add up. It never writes.
+Committed lines never change, so a read at an index needs no long transaction. It reads the lines up to that index in
+slices and skips those that were dead at the start. That is correct as long as nothing is trimmed meanwhile. It verifies
+the checksum of every line.
 
-May be used from any one thread at a time; a lock sees to it.
+A lock serializes calls from several threads.
 """
 
 import threading
@@ -25,14 +25,16 @@ _LINES: Final = "SELECT place, table_name, key, checksum, data FROM log WHERE pl
 _HEAD: Final = "SELECT place FROM log WHERE place >= ? AND table_name IS NULL AND key = ?"
 
 RecordTuple = tuple[str, str, int, bytes]
-"""A `Row` as the encoder takes it, without the cost of making one."""
+"""The fields of a `StoredRecord`. The encoder accepts a tuple too, which costs less to build."""
 
 
 class DamagedLog(LogUnavailable):
-    """A line does not add up, or the file's structure is broken."""
+    """A line has a wrong checksum, or the structure of the file is broken."""
 
 
 class LineReader:
+    """Reads lines of the log."""
+
     def __init__(self, file: LogDatabase) -> None:
         self._file = file
         self._lock = threading.Lock()
@@ -47,29 +49,31 @@ class LineReader:
         max_lines: int = 1_000,
         max_bytes: int = 1_000_000,
     ) -> tuple[list[RecordTuple], int | None]:
-        """Rows on lines with a place after `after` and an index up to `upto`; and the place to go on from, if any."""
+        """Return the records on lines after the place `after`, up to `last_index`, and the place to continue from; None
+        at the end."""
         rows: list[RecordTuple] = []
-        place, size, seen = after, 0, 0
+        place, size, line_count = after, 0, 0
         with self._lock:
             try:
-                lines = self._open().execute(_ROWS, (after, (last_index + 1) * MAX_BATCH_LINES, max_lines))
+                lines = self._get_connection().execute(_ROWS, (after, (last_index + 1) * MAX_BATCH_LINES, max_lines))
                 for place, table, key, checksum, data in lines:
-                    seen += 1
+                    line_count += 1
                     if place in dead_lines:
                         continue
                     if checksum != compute_checksum(place, table, key, data):
-                        raise self._damage(place)
+                        raise self._build_damage_error(place)
                     rows.append((table, key.decode(), get_batch_index(place), data))
                     size += len(data)
                     if size >= max_bytes:
                         lines.close()
                         return rows, place
             except apsw.Error as error:
-                raise self._translate(error) from error
-        return rows, place if seen == max_lines else None
+                raise self._translate_error(error) from error
+        return rows, place if line_count == max_lines else None
 
     def read_batches(self, after: int, *, last_index: int, max_bytes: int = 1_000_000) -> list[Batch]:
-        """Whole batches with an index after `after`, up to `upto`, as many as fit; none if the next is not there."""
+        """Return complete batches after the index `after`, up to `last_index` or the size limit. Empty if the next one
+        is trimmed."""
         batches: list[Batch] = []
         size = 0
         with self._lock:
@@ -77,21 +81,22 @@ class LineReader:
                 for index in range(after + 1, last_index + 1):
                     batch, batch_size = self._read_batch(index)
                     if batch is None:
-                        break  # Trimmed since the caller looked.
+                        break  # Trimmed after the caller's check.
                     batches.append(batch)
                     size += batch_size
                     if size >= max_bytes:
                         break
             except apsw.Error as error:
-                raise self._translate(error) from error
+                raise self._translate_error(error) from error
         return batches
 
     def find_write(self, write_id: str, *, since: int) -> int | None:
+        """Return the index of the batch of this write, searching from `since`; None if it is not there."""
         with self._lock:
             try:
-                head = self._open().execute(_HEAD, (since * MAX_BATCH_LINES, write_id.encode())).fetchone()
+                head = self._get_connection().execute(_HEAD, (since * MAX_BATCH_LINES, write_id.encode())).fetchone()
             except apsw.Error as error:
-                raise self._translate(error) from error
+                raise self._translate_error(error) from error
         return None if head is None else get_batch_index(head[0])
 
     def close(self) -> None:
@@ -101,11 +106,14 @@ class LineReader:
                 self._connection = None
 
     def _read_batch(self, index: int) -> tuple[Batch | None, int]:
+        """Read one batch and its size; None if it is not there. Raises `DamagedLog`."""
         first, size = index * MAX_BATCH_LINES, 0
         head, write_id, changes = None, "", list[EncodedChange]()
-        for place, table, key, checksum, data in self._open().execute(_LINES, (first, first + MAX_BATCH_LINES)):
+        for place, table, key, checksum, data in self._get_connection().execute(
+            _LINES, (first, first + MAX_BATCH_LINES)
+        ):
             if checksum != compute_checksum(place, table, key, data):
-                raise self._damage(place)
+                raise self._build_damage_error(place)
             if table is None:
                 head, write_id = decode_head_line(data), key.decode()
             else:
@@ -114,19 +122,22 @@ class LineReader:
         if head is None:
             return None, 0
         if head.changes != len(changes):
-            raise self._damage(first)
+            raise self._build_damage_error(first)
         return Batch(index, write_id, head.kind, head.cause, changes), size + 100
 
-    def _open(self) -> apsw.Connection:
+    def _get_connection(self) -> apsw.Connection:
         if self._connection is None:
             self._connection = self._file.open_reader()
         return self._connection
 
-    def _damage(self, place: int) -> DamagedLog:
-        error = apsw.CorruptError(f"the line at {get_batch_index(place)}/{place % MAX_BATCH_LINES} does not add up")
+    def _build_damage_error(self, place: int) -> DamagedLog:
+        error = apsw.CorruptError(
+            f"the line at {get_batch_index(place)}/{place % MAX_BATCH_LINES} has a wrong checksum"
+        )
         return DamagedLog(self._file.describe_error(error))
 
-    def _translate(self, error: apsw.Error) -> LogUnavailable:
+    def _translate_error(self, error: apsw.Error) -> LogUnavailable:
+        """Return the port's error for an error of SQLite."""
         sentence = self._file.describe_error(error)
         return (
             DamagedLog(sentence)

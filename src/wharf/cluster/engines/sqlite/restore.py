@@ -1,7 +1,7 @@
-"""Builds a whole log out of rows, in a file beside the one in force, and puts it in that one's place in one step.
+"""Builds a new log from records, in a file beside the active one, and replaces the active one in a single step.
 
-Until the step nothing of it is visible; cut off before it, the leftover is removed at the next open. Writes are refused
-meanwhile: the indexes of the new log begin after those of the old one.
+Before that step nothing of it is visible; after a crash, the next opening deletes the unfinished file. Writes are
+rejected meanwhile, because the indexes of the new log continue after those of the old one.
 """
 
 from collections.abc import Sequence
@@ -17,10 +17,12 @@ from wharf.cluster.engines.sqlite.store import SqliteStore
 from wharf.cluster.engines.sqlite.trim import write_facts, write_last_changes
 
 MAX_RECORDS_PER_INDEX: Final = 1_000
+"""Fewer than the places of an index, so that a batch of the restored log never needs more lines than it has."""
 
 
 class SqliteRestore:
-    """`begin`, `add` slices, `finish`; or `abandon`. `begin`, `finish` and `abandon` belong to the store's thread."""
+    """One restore: `begin`, `add_records` for each slice, then `finish` or `abandon`. All but `add_records` run on the
+    store's thread."""
 
     def __init__(self, store: SqliteStore) -> None:
         self._store = store
@@ -30,14 +32,14 @@ class SqliteRestore:
         self._epoch = 0
 
     def begin(self, position: LogPosition) -> None:
-        """Raises `Unavailable`, also when another restore is on its way."""
+        """Create the new file. Raises `LogUnavailable`, also when another restore is running."""
         store = self._store
         if store.is_restoring:
             raise LogUnavailable("the log is being restored already: wait for that restore to end")
-        now = store.get_position()
-        self._epoch = max(now.epoch, position.epoch) + 1
-        self._place = (max(now.index, position.index) + 1) * MAX_BATCH_LINES
-        self._tables = set(now.last_changes)
+        current = store.get_position()
+        self._epoch = max(current.epoch, position.epoch) + 1
+        self._place = (max(current.index, position.index) + 1) * MAX_BATCH_LINES
+        self._tables = set(current.last_changes)
         try:
             store.database.remove_leftovers()
             self._connection = store.database.open_or_create(store.database.restoring_path)
@@ -47,26 +49,28 @@ class SqliteRestore:
         store.is_restoring = True
 
     def add_records(self, records: Sequence[StoredRecord]) -> None:
-        """Raises `Unavailable`."""
+        """Add a slice of records to the new file. Raises `LogUnavailable`."""
         lines = []
         place = self._place
-        for row in records:
+        for record in records:
             place += 1
             if place % MAX_BATCH_LINES > MAX_RECORDS_PER_INDEX:
                 place = (place // MAX_BATCH_LINES + 1) * MAX_BATCH_LINES + 1
-            key = row.key.encode()
-            self._tables.add(row.table)
-            lines.append((place, row.table, key, compute_checksum(place, row.table, key, row.data), None, row.data))
+            key = record.key.encode()
+            self._tables.add(record.table)
+            lines.append(
+                (place, record.table, key, compute_checksum(place, record.table, key, record.data), None, record.data)
+            )
         self._place = place
         try:
-            self._building().executemany(INSERT_LINE, lines)
+            self._require_connection().executemany(INSERT_LINE, lines)
         except (apsw.Error, OSError) as error:
             raise LogUnavailable(self._store.database.describe_error(error)) from error
 
     def finish(self) -> int:
-        """The new log is in force; the answer is its index. Raises `Unavailable`: the old one still is."""
+        """Activate the new log and return its index. Raises `LogUnavailable`; the old log then stays active."""
         index = self._place // MAX_BATCH_LINES
-        connection = self._building()
+        connection = self._require_connection()
         try:
             write_last_changes(connection, dict.fromkeys(sorted(self._tables), index))
             write_facts(
@@ -76,7 +80,7 @@ class SqliteRestore:
                 tail_from=index,
                 next_lease=self._store.read_next_lease_id(),
             )
-            connection.execute("COMMIT")  # With synchronous = FULL: the file is whole on disk before it is renamed.
+            connection.execute("COMMIT")  # With synchronous = FULL, the file is complete on disk before it is renamed.
             connection.close()
         except (apsw.Error, OSError) as error:
             self.abandon()
@@ -87,7 +91,7 @@ class SqliteRestore:
         return index
 
     def abandon(self) -> None:
-        """The old log stays in force."""
+        """Delete the new file; the old log stays active. Does nothing after `finish`."""
         if self._connection is None:
             return
         with suppress(apsw.Error):
@@ -97,7 +101,7 @@ class SqliteRestore:
         with suppress(OSError):
             self._store.database.remove_leftovers()
 
-    def _building(self) -> apsw.Connection:
+    def _require_connection(self) -> apsw.Connection:
         if self._connection is None:
-            raise LogUnavailable("the restore was given up")
+            raise LogUnavailable("the restore was abandoned")
         return self._connection

@@ -1,6 +1,7 @@
-"""Shortens the log's tail: which lines go next, and the statements that take them away.
+"""Trimming of the log's tail: which lines are deleted next, and the statements that delete them.
 
-Lines that still count stay where they are, as records; only heads and dead lines go. It opens no transaction.
+Current lines stay, because they are the records; only heads and dead lines are deleted. This module opens no
+transaction.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,7 +18,8 @@ _TAIL: Final = "SELECT place, table_name FROM log WHERE place >= ? ORDER BY plac
 
 
 class TrimPlan(msgspec.Struct, frozen=True):
-    """`tail_from`: the feed reaches back to the batches after it. `stale`: how many of the ledger's stale lines go."""
+    """One step. `tail_from`: the feed reaches back to the batches after it. `stale_count`: how many of the index's
+    stale lines are deleted."""
 
     tail_from: int
     change_count: int
@@ -29,9 +31,9 @@ class TrimPlan(msgspec.Struct, frozen=True):
 def plan_trim(
     connection: apsw.Connection, line_index: LineIndex, *, surplus: int, last_index: int, max_lines: int
 ) -> TrimPlan:
-    """The next step: stale lines first, then whole batches up to an index, with `surplus` changes at most.
+    """Plan the next step: stale lines first, then whole batches up to `last_index`, with at most `surplus` changes.
 
-    As long as stale lines are left over, no batch leaves the tail: its drops may be what makes them dead.
+    While stale lines are left, no batch leaves the tail, because its deletions may be what makes those lines dead.
     """
     stale = line_index.stale_lines[:max_lines]
     if len(stale) < len(line_index.stale_lines):
@@ -40,7 +42,7 @@ def plan_trim(
     deleted = list(stale)
     batch: list[tuple[int, str | None]] = []
     first = (tail_from + 1) * MAX_BATCH_LINES
-    # The last batch may be cut off by the limit: a batch is whole once the head of the next is seen.
+    # The limit may truncate the last batch: a batch is complete only if the head of the next one was read.
     lines: list[tuple[int, str | None]] = list(connection.execute(_TAIL, (first, max_lines + MAX_BATCH_LINES)))
     for place, table in lines:
         if table is None and batch:
@@ -62,8 +64,10 @@ def write_trim(connection: apsw.Connection, plan: TrimPlan) -> None:
 
 
 def write_last_changes(connection: apsw.Connection, last_changes: Mapping[str, int]) -> None:
+    """Store the index of the last change of each table."""
     connection.executemany("INSERT OR REPLACE INTO last_changes VALUES (?, ?)", list(last_changes.items()))
 
 
 def write_facts(connection: apsw.Connection, **facts: int) -> None:
+    """Store facts of the log. The names of the arguments are the names in the file."""
     connection.executemany("INSERT OR REPLACE INTO facts VALUES (?, ?)", list(facts.items()))

@@ -1,7 +1,7 @@
-"""The engine of a process beside the store process: the port over its Unix socket.
+"""The engine of a process that uses the store process: the port over a Unix socket.
 
-It keeps one main connection for requests, made again whenever it is lost, and one more for every stream. While the store
-is away everything raises `Unavailable`; commits that were on their way are `Unknown`.
+It has one main connection for requests, which it reopens whenever it is lost, and one more connection for every stream.
+While the store is down, every call raises `LogUnavailable`; commits that were in flight return `WriteOutcomeUnknown`.
 """
 
 import asyncio
@@ -48,22 +48,25 @@ from wharf.cluster.engines.store.stream_connection import StreamConnection
 from wharf.world import World
 
 CONTACT_INTERVAL_S: Final = 1.0
-"""How often the store is asked for a sign of life."""
+"""How often the engine sends a request to an idle store, to notice that it is down."""
 
 REQUEST_TIMEOUT_S: Final = 10.0
-"""Far more than a commit takes on a slow disk."""
+"""A store that takes longer hangs: far more than a commit takes on a slow disk."""
 
 STORE_RESTARTING_TEXT: Final = (
     "the process that keeps the log has ended and is being started again; ask again in a moment"
 )
-"""Said by those who were attached before: whoever runs the server has started it, and callers know no sockets."""
+"""The error text after the store ended: the agent restarts it, and callers need not know of its socket."""
 
-_RETRY_S: Final = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+_RETRY_DELAYS_S: Final = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+"""Delays between attempts to attach; the last one repeats."""
 
 
 class RemoteEngine:
-    """`patience_s`: how long `open` waits for a store that is still starting. `answer_within_s`: how long a request
-    waits for a store that hangs.
+    """The port over the store's socket.
+
+    `open_timeout_s`: how long `open` waits for a store that is starting. `request_timeout_s`: how long a request waits
+    for a store that hangs.
     """
 
     is_single_server = True
@@ -76,50 +79,50 @@ class RemoteEngine:
         open_timeout_s: float = 5.0,
         request_timeout_s: float = REQUEST_TIMEOUT_S,
     ) -> None:
-        self.limits = WriteLimits()  # The store's own, once attached.
+        self.limits = WriteLimits()  # Replaced by the store's own limits after attaching.
         self._world = world
         self._path = socket_path
-        self._patience_s = open_timeout_s
-        self._answer_within_s = request_timeout_s
+        self._open_timeout_s = open_timeout_s
+        self._request_timeout_s = request_timeout_s
         self._owner = ""
-        self._attached: StoreAttachment | None = None
-        self._why_away = f"the log at {socket_path} is not open"
+        self._attachment: StoreAttachment | None = None
+        self._unavailable_reason = f"the log at {socket_path} is not open"
         self._contact_s: float | None = None
         self._main_contact_s = 0.0
         self._leases: dict[int, RemoteLease] = {}
         self._streams: set[StreamConnection] = set()
-        self._life: list[asyncio.Task[None]] = []
-        self._hurry = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._contact_due = asyncio.Event()
         self._changed = asyncio.Event()
 
     # -- opening
 
     async def open(self) -> None:
-        """Returns once attached. Opening what is open waits until it is attached again."""
-        if not self._life:
+        """Start to attach and return once attached. If the engine is open already, wait until it is attached again."""
+        if not self._tasks:
             self._owner = self._world.new_id()
-            self._life = [
-                self._world.start_task(self._stay_attached(), name="attaching to the store"),
-                self._world.start_task(self._stay_in_contact(), name="signs of life of the store"),
+            self._tasks = [
+                self._world.start_task(self._keep_attached(), name="attaching to the store"),
+                self._world.start_task(self._poll_store(), name="signs of life of the store"),
             ]
         try:
-            async with asyncio.timeout(self._patience_s):
-                while self._attached is None or self._attached.connection.lost_reason.done():
+            async with asyncio.timeout(self._open_timeout_s):
+                while self._attachment is None or self._attachment.connection.lost_reason.done():
                     await self._changed.wait()
         except TimeoutError:
-            why = self._why_away
+            reason = self._unavailable_reason
             await self.close()
-            raise LogUnavailable(why) from None
+            raise LogUnavailable(reason) from None
 
     async def close(self) -> None:
-        """The store ends the leases of this engine when their time is over."""
-        life, self._life = self._life, []
-        for task in life:
+        """Stop using the store. The store ends this engine's leases when their time to live has passed."""
+        tasks, self._tasks = self._tasks, []
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*life, return_exceptions=True)
-        self._away(f"the log at {self._path} was closed")
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._mark_unavailable(f"the log at {self._path} was closed")
         for stream in tuple(self._streams):
-            stream.close(self._why_away)
+            stream.close(self._unavailable_reason)
 
     # -- the port
 
@@ -127,6 +130,7 @@ class RemoteEngine:
         return RemoteLoad(self)
 
     async def follow(self, after: int) -> AsyncIterator[Batch]:
+        """Yield batches from a stream of the store."""
         stream = await self.open_stream(FollowRequest(after))
         try:
             async with aclosing(stream.iter_replies()) as replies:
@@ -137,50 +141,52 @@ class RemoteEngine:
             self.close_stream(stream)
 
     async def commit(self, write: EncodedWrite) -> WriteOutcome:
-        return await self._link().commit_write(lambda number: CommitRequest(number, write))
+        return await self._require_connection().commit_write(lambda number: CommitRequest(number, write))
 
     async def find_write(self, write_id: str, *, since: int) -> int | None:
-        return await self._ask_value(lambda number: FindWriteRequest(number, write_id, since))
+        return await self._request_value(lambda number: FindWriteRequest(number, write_id, since))
 
     async def barrier(self) -> int:
-        index = await self._ask_value(BarrierRequest)
+        index = await self._request_value(BarrierRequest)
         assert index is not None
         return index
 
     async def grant_lease(self, ttl_s: float) -> "RemoteLease":
-        lease_id = await self._ask_value(lambda number: GrantLeaseRequest(number, ttl_s))
+        lease_id = await self._request_value(lambda number: GrantLeaseRequest(number, ttl_s))
         assert lease_id is not None
         lease = self._leases[lease_id] = RemoteLease(self, lease_id, ttl_s)
-        self._hurry.set()
+        self._contact_due.set()
         return lease
 
     async def revoke_lease(self, lease: int) -> None:
         self._leases.pop(lease, None)
-        await self._ask_value(lambda number: RevokeLeaseRequest(number, lease))
+        await self._request_value(lambda number: RevokeLeaseRequest(number, lease))
 
     async def compact(self, before: int) -> None:
-        # Step by step, between the commits: a long tail takes its time.
-        await self._link().send_request(lambda number: CompactRequest(number, before), has_timeout=False)
+        # No timeout: the store compacts in small steps between commits, which takes long for a long tail.
+        await self._require_connection().send_request(lambda number: CompactRequest(number, before), has_timeout=False)
 
     async def restore(self, records: AsyncIterator[Sequence[StoredRecord]], position: LogPosition) -> int:
+        """Send the records as a stream; the store activates them when all have arrived."""
         stream = await self.open_stream(RestoreBegin(position))
         is_whole = False
         try:
-            async for some in records:
-                await stream.send(RestoreRecords(some))
+            async for records_slice in records:
+                await stream.send(RestoreRecords(records_slice))
             is_whole = True
             index = await self._end_restore(stream, RestoreEnd(is_whole=True))
         finally:
             if not is_whole:
-                # Told and answered, so that the next restore does not meet this one.
+                # Abandon the restore and wait for the reply, so that the next restore does not find this one active.
                 with suppress(LogUnavailable):
                     await self._end_restore(stream, RestoreEnd(is_whole=False))
             self.close_stream(stream)
         if index is None:
-            raise LogUnavailable("the store gave the restore up")
+            raise LogUnavailable("the store abandoned the restore")
         return index
 
     async def _end_restore(self, stream: StreamConnection, end: RestoreEnd) -> int | None:
+        """End the stream of a restore and return the index from the store's reply; None if it abandoned the restore."""
         await stream.send(end)
         async with aclosing(stream.iter_replies()) as replies:
             reply = await anext(replies)
@@ -188,29 +194,29 @@ class RemoteEngine:
         return reply.value
 
     async def read_health(self) -> LogHealth:
-        reply = await self._link().send_request(LogHealthRequest)
+        reply = await self._require_connection().send_request(LogHealthRequest)
         assert isinstance(reply, LogHealthReply)
         return reply.health
 
     def get_last_contact_s(self) -> float | None:
         return self._contact_s
 
-    # -- for its streams and leases
+    # -- for streams and leases of this engine
 
     def get_main_contact_s(self) -> float:
-        """When the latest request was sent on the main connection that was answered."""
+        """Return when the latest answered request was sent on the main connection."""
         return self._main_contact_s
 
     async def open_stream(self, request: StoreMessage) -> StreamConnection:
-        """Raises `Unavailable`."""
-        self._link()
-        stream = StreamConnection(self._heard)
+        """Open a connection for one stream. Raises `LogUnavailable`."""
+        self._require_connection()
+        stream = StreamConnection(self._record_stream_contact)
         self._streams.add(stream)
         try:
             await stream.open(self._path, StoreHello(PROTOCOL_VERSION, self._owner, is_main=False), request)
         except OSError as error:
             self.close_stream(stream)
-            raise LogUnavailable(_cannot_reach(self._path, error)) from error
+            raise LogUnavailable(_describe_connect_error(self._path, error)) from error
         return stream
 
     def close_stream(self, stream: StreamConnection) -> None:
@@ -219,111 +225,121 @@ class RemoteEngine:
 
     # -- inside
 
-    def _link(self) -> MainConnection:
-        if self._attached is None or self._attached.connection.lost_reason.done():
-            raise LogUnavailable(self._why_away)
-        return self._attached.connection
+    def _require_connection(self) -> MainConnection:
+        """Return the main connection. Raises `LogUnavailable` while it is lost."""
+        if self._attachment is None or self._attachment.connection.lost_reason.done():
+            raise LogUnavailable(self._unavailable_reason)
+        return self._attachment.connection
 
-    async def _ask_value(self, build: Callable[[int], StoreMessage]) -> int | None:
-        reply = await self._link().send_request(build)
+    async def _request_value(self, build: Callable[[int], StoreMessage]) -> int | None:
+        """Send a request whose reply is a number, and return that number."""
+        reply = await self._require_connection().send_request(build)
         assert isinstance(reply, ValueReply)
         return reply.value
 
-    async def _stay_attached(self) -> None:
+    async def _keep_attached(self) -> None:
+        """Attach to the store, and attach again whenever the main connection is lost. Runs until cancelled."""
         failures = 0
         was_attached = False
         while True:
             try:
-                attached = await self._attach()
+                attachment = await self._attach()
             except (OSError, LogUnavailable) as error:
                 if was_attached and isinstance(error, FileNotFoundError | ConnectionRefusedError):
-                    self._away(STORE_RESTARTING_TEXT)
+                    self._mark_unavailable(STORE_RESTARTING_TEXT)
                 else:
-                    self._away(_cannot_reach(self._path, error) if isinstance(error, OSError) else str(error))
-                await asyncio.sleep(_RETRY_S[min(failures, len(_RETRY_S) - 1)])
+                    self._mark_unavailable(
+                        _describe_connect_error(self._path, error) if isinstance(error, OSError) else str(error)
+                    )
+                await asyncio.sleep(_RETRY_DELAYS_S[min(failures, len(_RETRY_DELAYS_S) - 1)])
                 failures += 1
                 continue
             failures = 0
             was_attached = True
-            self.limits = attached.limits
-            self._attached = attached
-            for lost in self._leases.keys() - set(attached.leases):
+            self.limits = attachment.limits
+            self._attachment = attachment
+            for lost in self._leases.keys() - set(attachment.leases):
                 self._leases.pop(lost).mark_ended()
-            self._tell()
+            self._signal_change()
             try:
-                self._away(await attached.connection.lost_reason)
+                self._mark_unavailable(await attachment.connection.lost_reason)
             except asyncio.CancelledError:
-                attached.connection.close()
+                attachment.connection.close()
                 raise
 
     async def _attach(self) -> StoreAttachment:
+        """Connect to the store and wait for its welcome. Raises `OSError` or `LogUnavailable`."""
         with open_socket_address(self._path) as address:
             loop = asyncio.get_running_loop()
-            _, link = await loop.create_unix_connection(
+            _, connection = await loop.create_unix_connection(
                 lambda: MainConnection(
                     owner=self._owner,
                     clock=self._world.monotonic_s,
                     on_contact=self._on_contact,
-                    request_timeout_s=self._answer_within_s,
+                    request_timeout_s=self._request_timeout_s,
                 ),
                 address,
             )
         sent_s = self._world.monotonic_s()
         try:
             async with asyncio.timeout(WELCOME_TIMEOUT_S):
-                await link.wait_welcomed()
+                await connection.wait_welcomed()
         except TimeoutError:
-            link.close()
+            connection.close()
             raise LogUnavailable(
-                "the store takes connections and says nothing: its process or its disk hangs"
+                "the store accepts connections but does not reply: its process or its disk hangs"
             ) from None
         except asyncio.CancelledError:
-            link.close()
+            connection.close()
             raise
-        if link.lost_reason.done():
-            raise LogUnavailable(link.lost_reason.result())
-        welcome = link.welcome.result()
+        if connection.lost_reason.done():
+            raise LogUnavailable(connection.lost_reason.result())
+        welcome = connection.welcome.result()
         self._on_contact(sent_s)
-        return StoreAttachment(link, welcome.limits, welcome.leases)
+        return StoreAttachment(connection, welcome.limits, welcome.leases)
 
-    async def _stay_in_contact(self) -> None:
+    async def _poll_store(self) -> None:
+        """Send a barrier often enough to renew every lease and to notice a store that is down."""
         while True:
-            least_s = min((lease.ttl_s / 3 for lease in self._leases.values()), default=CONTACT_INTERVAL_S)
+            interval_s = min((lease.ttl_s / 3 for lease in self._leases.values()), default=CONTACT_INTERVAL_S)
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._hurry.wait(), min(least_s, CONTACT_INTERVAL_S))
-            self._hurry.clear()
+                await asyncio.wait_for(self._contact_due.wait(), min(interval_s, CONTACT_INTERVAL_S))
+            self._contact_due.clear()
             with suppress(LogUnavailable):
                 await self.barrier()
 
-    def _heard(self) -> None:
+    def _record_stream_contact(self) -> None:
         self._contact_s = self._world.monotonic_s()
 
     def _on_contact(self, sent_s: float) -> None:
         self._main_contact_s = max(self._main_contact_s, sent_s)
         self._contact_s = sent_s if self._contact_s is None else max(self._contact_s, sent_s)
 
-    def _away(self, why: str) -> None:
-        self._attached = None
-        self._why_away = why
-        self._tell()
+    def _mark_unavailable(self, reason: str) -> None:
+        self._attachment = None
+        self._unavailable_reason = reason
+        self._signal_change()
 
-    def _tell(self) -> None:
+    def _signal_change(self) -> None:
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
 
 
 class RemoteLoad:
+    """A full read of the log as a stream from the store."""
+
     def __init__(self, engine: RemoteEngine) -> None:
         self._engine = engine
-        self._standing: LogPosition | None = None
+        self._position: LogPosition | None = None
 
     async def iter_slices(self) -> AsyncIterator[Sequence[StoredRecord]]:
+        """Yield all records from a stream of the store."""
         stream = await self._engine.open_stream(LoadRequest())
         try:
             async with aclosing(stream.iter_replies()) as replies:
                 async for reply in replies:
                     if isinstance(reply, LoadEndReply):
-                        self._standing = reply.position
+                        self._position = reply.position
                         return
                     assert isinstance(reply, RecordsReply)
                     yield reply.records
@@ -331,31 +347,32 @@ class RemoteLoad:
             self._engine.close_stream(stream)
 
     async def get_position(self) -> LogPosition:
-        assert self._standing is not None, "the standing of a load is known after its last slice"
-        return self._standing
+        assert self._position is not None, "the position of a load is known after its last slice"
+        return self._position
 
 
 class RemoteLease:
-    """It lives while the engine's main connection does, and its time longer: the store counts from when it is lost."""
+    """A lease of this engine. The store counts its time to live from the loss of the main connection."""
 
     def __init__(self, engine: RemoteEngine, lease: int, ttl_s: float) -> None:
         self.id = lease
         self.ttl_s = ttl_s
         self._engine = engine
-        self._ended = False
+        self._has_ended = False
 
     def get_valid_until_s(self) -> float:
-        return float("-inf") if self._ended else self._engine.get_main_contact_s() + self.ttl_s
+        return float("-inf") if self._has_ended else self._engine.get_main_contact_s() + self.ttl_s
 
     async def revoke(self) -> None:
-        self._ended = True
+        self._has_ended = True
         await self._engine.revoke_lease(self.id)
 
     def mark_ended(self) -> None:
-        self._ended = True
+        self._has_ended = True
 
 
-def _cannot_reach(path: Path, error: OSError) -> str:
+def _describe_connect_error(path: Path, error: OSError) -> str:
+    """Return what failed when connecting to the socket, and what to do, as a sentence."""
     match error:
         case FileNotFoundError():
             return f"no store listens at {path}: is the server running with this data folder?"

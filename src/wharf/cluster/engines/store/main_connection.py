@@ -1,6 +1,6 @@
-"""The main connection of an engine to its store: many requests on their way at once, each answered by its number.
+"""The main connection of an engine to the store: many requests in flight, each with a number that its reply repeats.
 
-It does not reconnect; when it is lost, every request on its way is told so.
+It does not reconnect. When it is lost, every request in flight fails.
 """
 
 import asyncio
@@ -26,13 +26,14 @@ from wharf.cluster.engines.store.messages import (
 )
 
 WELCOME_TIMEOUT_S: Final = 5.0
+"""How long a new connection waits for the store's welcome."""
 
 
 class MainConnection(asyncio.Protocol):
-    """`on_contact` is told when the request was sent that has just been answered.
+    """The engine's end of the main connection.
 
-    A request that has no answer after `answer_within_s` ends the connection: a store that hangs must not hang its
-    callers.
+    `on_contact` is called with the time at which the answered request was sent. A request without a reply after
+    `request_timeout_s` closes the connection, so that a store that hangs does not block its callers.
     """
 
     def __init__(
@@ -48,156 +49,168 @@ class MainConnection(asyncio.Protocol):
         self._clock = clock
         self._on_contact = on_contact
         self._frames = SocketFrameDecoder()
-        self._out: list[bytes] = []
-        self._number = 0
+        self._unsent_frames: list[bytes] = []
+        self._last_number = 0
         self._waiting: dict[int, tuple[asyncio.Future[StoreReply], float]] = {}
-        self._unbounded: set[int] = set()
-        self._answer_within_s = request_timeout_s
-        self._watch: asyncio.TimerHandle | None = None
+        self._without_timeout: set[int] = set()
+        self._request_timeout_s = request_timeout_s
+        self._timeout_timer: asyncio.TimerHandle | None = None
         self._loop = loop
         self.welcome: asyncio.Future[StoreWelcome] = loop.create_future()
         self.lost_reason: asyncio.Future[str] = loop.create_future()
-        """Why, once it is lost."""
+        """Why the connection was lost; done once it is lost."""
 
     async def wait_welcomed(self) -> None:
-        """Returns once it is welcomed or lost."""
+        """Return once the welcome has arrived or the connection is lost."""
         ends: tuple[asyncio.Future[Any], ...] = (self.welcome, self.lost_reason)
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
 
-    # -- asking
+    # -- requests
 
     async def commit_write(self, build_request: Callable[[int], CommitRequest]) -> WriteOutcome:
-        """`Unknown` when the connection is lost before the outcome is told."""
+        """Send a write and return its outcome: `WriteOutcomeUnknown` if the connection is lost before the reply
+        arrives."""
         try:
-            reply = await self._ask(build_request)
-        except _Lost as error:
-            return WriteOutcomeUnknown(f"{error}; whether the write happened was not told")
+            reply = await self._send_and_wait(build_request)
+        except _ConnectionLost as error:
+            return WriteOutcomeUnknown(f"{error}; it is unknown whether the write happened")
         assert isinstance(reply, CommitReply)
         return reply.outcome
 
     async def send_request(
         self, build_request: Callable[[int], StoreMessage], *, has_timeout: bool = True
     ) -> ValueReply | LogHealthReply:
-        """Raises `Unavailable` and `Behind`. What may take long by its nature is not bounded; it ends with the link."""
+        """Send a request and return its reply. Raises `LogUnavailable` and `FollowerBehind`.
+
+        A request that may take long has no timeout; it ends with its reply or with the connection.
+        """
         try:
-            reply = await self._ask(build_request, is_bounded=has_timeout)
-        except _Lost as error:
+            reply = await self._send_and_wait(build_request, has_timeout=has_timeout)
+        except _ConnectionLost as error:
             raise LogUnavailable(str(error)) from error
         assert isinstance(reply, (ValueReply, LogHealthReply))
         return reply
 
-    async def _ask(self, build: Callable[[int], StoreMessage], *, is_bounded: bool = True) -> StoreReply:
+    async def _send_and_wait(self, build: Callable[[int], StoreMessage], *, has_timeout: bool = True) -> StoreReply:
+        """Send a request with a new number and wait for its reply. Raises `_ConnectionLost` when the connection is
+        lost."""
         if self.lost_reason.done():
             raise LogUnavailable(self.lost_reason.result())
-        self._number += 1
-        number = self._number
+        self._last_number += 1
+        number = self._last_number
         future: asyncio.Future[StoreReply] = self._loop.create_future()
-        self._say(build(number))
+        self._queue_message(build(number))
         self._waiting[number] = (future, self._clock())
-        if not is_bounded:
-            self._unbounded.add(number)
-        elif self._watch is None:
-            self._watch = self._loop.call_later(self._answer_within_s, self._end_if_it_hangs)
+        if not has_timeout:
+            self._without_timeout.add(number)
+        elif self._timeout_timer is None:
+            self._timeout_timer = self._loop.call_later(self._request_timeout_s, self._check_timeout)
         try:
             reply = await future
         finally:
             self._waiting.pop(number, None)
-            self._unbounded.discard(number)
+            self._without_timeout.discard(number)
         if isinstance(reply, FailureReply):
             raise FollowerBehind(reply.why) if reply.is_behind else LogUnavailable(reply.why)
         return reply
 
-    def _end_if_it_hangs(self) -> None:
-        """One timer for all requests: it looks at the oldest, and comes back when that one is due."""
-        self._watch = None
+    def _check_timeout(self) -> None:
+        """Close the connection if the oldest request has timed out. One timer serves all requests."""
+        self._timeout_timer = None
         oldest_s = next(
-            (sent_s for number, (_, sent_s) in self._waiting.items() if number not in self._unbounded), None
+            (sent_s for number, (_, sent_s) in self._waiting.items() if number not in self._without_timeout), None
         )
         if oldest_s is None:
             return
-        left_s = oldest_s + self._answer_within_s - self._clock()
-        if left_s > 0:
-            self._watch = self._loop.call_later(left_s, self._end_if_it_hangs)
+        remaining_s = oldest_s + self._request_timeout_s - self._clock()
+        if remaining_s > 0:
+            self._timeout_timer = self._loop.call_later(remaining_s, self._check_timeout)
             return
-        self._lose(f"the store has not answered for {self._answer_within_s:g} s: its process or its disk hangs")
+        self._mark_lost(f"the store has not answered for {self._request_timeout_s:g} s: its process or its disk hangs")
         self._transport.abort()
 
     def close(self) -> None:
-        self._lose("the engine was closed")
+        self._mark_lost("the engine was closed")
         self._transport.abort()
 
-    def _say(self, message: StoreMessage) -> None:
-        """At the end of this turn of the loop, together with what else is said in it."""
-        if not self._out:
+    def _queue_message(self, message: StoreMessage) -> None:
+        """Queue a message. All messages queued in one iteration of the event loop are sent together."""
+        if not self._unsent_frames:
             self._loop.call_soon(self._flush)
-        self._out.append(encode_frame(message))
+        self._unsent_frames.append(encode_frame(message))
 
     def _flush(self) -> None:
-        if self._out and not self._transport.is_closing():
-            self._transport.write(b"".join(self._out) if len(self._out) > 1 else self._out[0])
-        self._out.clear()
+        if self._unsent_frames and not self._transport.is_closing():
+            self._transport.write(
+                b"".join(self._unsent_frames) if len(self._unsent_frames) > 1 else self._unsent_frames[0]
+            )
+        self._unsent_frames.clear()
 
     # -- the connection
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's transports are no subclasses of asyncio's, but do the same.
+        # uvloop's transports are not subclasses of asyncio's, but have the same methods.
         self._transport = cast(asyncio.Transport, transport)
-        self._say(StoreHello(PROTOCOL_VERSION, self._owner, is_main=True))
+        self._queue_message(StoreHello(PROTOCOL_VERSION, self._owner, is_main=True))
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._lose(f"the store went away ({exc})" if exc else "the store went away")
+        self._mark_lost(f"the store went away ({exc})" if exc else "the store went away")
 
     def data_received(self, data: bytes) -> None:
+        """Handle all complete replies; close the connection if one is invalid."""
         try:
             for body in self._frames.feed(data):
                 self._on_reply(decode_reply(body))
         except (FramingError, msgspec.DecodeError) as error:
-            self._lose(f"what came from the store makes no sense: {error}")
+            self._mark_lost(f"the store sent an invalid message: {error}")
             self._transport.abort()
 
     def _on_reply(self, reply: StoreReply) -> None:
+        """Resolve the request of a reply. A failure with number 0 ends the connection."""
         match reply:
             case CommitReply() | ValueReply() | LogHealthReply():
-                self._answer(reply.number, reply)
+                self._resolve_request(reply.number, reply)
             case FailureReply(number=0):
-                self._lose(reply.why)
+                self._mark_lost(reply.why)
                 self._transport.abort()
             case FailureReply():
-                self._answer(reply.number, reply)
+                self._resolve_request(reply.number, reply)
             case StoreWelcome():
                 if not self.welcome.done():
                     self.welcome.set_result(reply)
 
-    def _answer(self, number: int, reply: StoreReply) -> None:
-        waiting = self._waiting.pop(number, None)
-        if waiting is None:
-            return  # Whoever asked has gone.
-        future, sent_s = waiting
+    def _resolve_request(self, number: int, reply: StoreReply) -> None:
+        """Give the reply to the request with this number."""
+        request = self._waiting.pop(number, None)
+        if request is None:
+            return  # The caller was cancelled.
+        future, sent_s = request
         self._on_contact(sent_s)
         if not future.done():
             future.set_result(reply)
 
-    def _lose(self, why: str) -> None:
+    def _mark_lost(self, reason: str) -> None:
+        """Record why the connection was lost and fail all requests in flight."""
         if self.lost_reason.done():
             return
-        self.lost_reason.set_result(why)
-        if self._watch is not None:
-            self._watch.cancel()
-            self._watch = None
+        self.lost_reason.set_result(reason)
+        if self._timeout_timer is not None:
+            self._timeout_timer.cancel()
+            self._timeout_timer = None
         if not self.welcome.done():
             self.welcome.cancel()
         waiting, self._waiting = self._waiting, {}
         for future, _ in waiting.values():
             if not future.done():
-                future.set_exception(_Lost(why))
+                future.set_exception(_ConnectionLost(reason))
 
 
-class _Lost(Exception):
-    """The connection was lost with the request on its way."""
+class _ConnectionLost(Exception):
+    """The connection was lost while the request was in flight."""
 
 
 class StoreAttachment(msgspec.Struct, frozen=True):
-    """A link that was welcomed."""
+    """A main connection that the store welcomed, with the store's limits and the engine's live leases."""
 
     connection: MainConnection
     limits: WriteLimits

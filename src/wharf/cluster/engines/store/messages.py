@@ -1,8 +1,9 @@
-"""What a store process and the engines attached to it say to each other, in frames (`engines.framing`) over a Unix socket.
+"""The messages between the store process and its engines, in frames (`engines.framing`) over a Unix socket.
 
-Every connection begins with `Hello` and is answered `Welcome`, or `Failed`
-with number 0. On the main connection of an engine requests carry a number and are answered in any order. A connection
-that asks for a stream (`Follow`, `LoadAll`, `RestoreBegin`) carries that stream and nothing else.
+Every connection begins with `StoreHello`; the store replies with `StoreWelcome`, or with `FailureReply` with number 0.
+On an engine's main connection, requests carry a number and are answered in any order. A connection for a stream
+(`FollowRequest`, `LoadRequest`, `RestoreBegin`) carries only that stream. The order of fields and the tags are the
+protocol.
 """
 
 from collections.abc import Sequence
@@ -24,14 +25,15 @@ PROTOCOL_VERSION: Final = 1
 
 
 class StoreMessage(msgspec.Struct, frozen=True, gc=False, array_like=True):
-    """A frame's content: an array that begins with its tag."""
+    """A frame's content: an array whose first element is the tag."""
 
 
 # -- requests
 
 
 class StoreHello(StoreMessage, frozen=True, gc=False, tag="hello"):
-    """`owner` is the engine; its main connection keeps its leases, and ends an earlier main connection of it."""
+    """First message of a connection. `owner` identifies the engine. Its main connection holds its leases; a new one
+    replaces the earlier."""
 
     version: int
     owner: str
@@ -39,57 +41,77 @@ class StoreHello(StoreMessage, frozen=True, gc=False, tag="hello"):
 
 
 class CommitRequest(StoreMessage, frozen=True, gc=False, tag="commit"):
+    """Commit a write; answered by `CommitReply`."""
+
     number: int
     write: EncodedWrite
 
 
 class BarrierRequest(StoreMessage, frozen=True, gc=False, tag="barrier"):
+    """Request the newest index; answered by `ValueReply`."""
+
     number: int
 
 
 class FindWriteRequest(StoreMessage, frozen=True, gc=False, tag="find"):
+    """Find the index of a write; answered by `ValueReply`."""
+
     number: int
     write_id: str
     since: int
 
 
 class GrantLeaseRequest(StoreMessage, frozen=True, gc=False, tag="grant"):
+    """Grant a lease; answered by `ValueReply` with its id."""
+
     number: int
     ttl_s: float
 
 
 class RevokeLeaseRequest(StoreMessage, frozen=True, gc=False, tag="revoke"):
+    """End a lease; answered by `ValueReply`."""
+
     number: int
     lease: int
 
 
 class CompactRequest(StoreMessage, frozen=True, gc=False, tag="compact"):
+    """Discard batches before an index; answered by `ValueReply`."""
+
     number: int
     before: int
 
 
 class LogHealthRequest(StoreMessage, frozen=True, gc=False, tag="health"):
+    """Request the health of the log; answered by `LogHealthReply`."""
+
     number: int
 
 
 class FollowRequest(StoreMessage, frozen=True, gc=False, tag="follow"):
+    """Start a feed: a stream of `BatchReply`."""
+
     after: int
 
 
 class LoadRequest(StoreMessage, frozen=True, gc=False, tag="load"):
-    pass
+    """Start a full read: a stream of `RecordsReply`, then `LoadEndReply`."""
 
 
 class RestoreBegin(StoreMessage, frozen=True, gc=False, tag="restore"):
+    """Start a restore; `RestoreRecords` and `RestoreEnd` follow on the same connection."""
+
     position: LogPosition
 
 
 class RestoreRecords(StoreMessage, frozen=True, gc=False, tag="rows"):
+    """Some of the records of a restore."""
+
     records: Sequence[StoredRecord]
 
 
 class RestoreEnd(StoreMessage, frozen=True, gc=False, tag="end"):
-    """`is_whole`: all rows came, the new state is to be put in force; else the restore is given up. `Told` answers both."""
+    """End of a restore: activate it if `is_whole` (all records were sent), else abandon it. Answered by `ValueReply`."""
 
     is_whole: bool
 
@@ -124,7 +146,7 @@ StoreRequest = (
 
 
 class StoreWelcome(StoreMessage, frozen=True, gc=False, tag="welcome"):
-    """`leases`: those of the engine that still live."""
+    """The store accepts the connection. `leases`: the live leases of this engine."""
 
     limits: WriteLimits
     leases: Sequence[int]
@@ -138,19 +160,21 @@ class CommitReply(StoreMessage, frozen=True, gc=False, tag="decided"):
 
 
 class ValueReply(StoreMessage, frozen=True, gc=False, tag="told"):
-    """An index or a lease, as asked; None: there is none."""
+    """An index or a lease id, depending on the request; None if there is no such value."""
 
     number: int
     value: int | None
 
 
 class LogHealthReply(StoreMessage, frozen=True, gc=False, tag="healthy"):
+    """The health of the log."""
+
     number: int
     health: LogHealth
 
 
 class FailureReply(StoreMessage, frozen=True, gc=False, tag="failed"):
-    """The port's `Behind` or `Unavailable`. Number 0: the connection or its stream ends with it."""
+    """`FollowerBehind` or `LogUnavailable` of the port. With number 0, the connection or its stream ends."""
 
     number: int
     is_behind: bool
@@ -158,14 +182,20 @@ class FailureReply(StoreMessage, frozen=True, gc=False, tag="failed"):
 
 
 class BatchReply(StoreMessage, frozen=True, gc=False, tag="fed"):
+    """One batch of a feed."""
+
     batch: Batch
 
 
 class RecordsReply(StoreMessage, frozen=True, gc=False, tag="slice"):
+    """Some of the records of a load."""
+
     records: Sequence[StoredRecord]
 
 
 class LoadEndReply(StoreMessage, frozen=True, gc=False, tag="loaded"):
+    """End of a load, with its position."""
+
     position: LogPosition
 
 

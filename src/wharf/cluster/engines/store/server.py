@@ -1,7 +1,7 @@
-"""The store process: owns the file of one folder and the order of batches; engines attach over a Unix socket.
+"""The store process: owns the SQLite file of one folder and the order of batches. Engines attach over a Unix socket.
 
-It knows neither records nor HTTP. It ends within a second when it is told to, with the group in hand committed and
-answered; what had not arrived by then was never taken.
+It knows neither the meaning of records nor HTTP. After a signal it ends within a second: the current group of writes is
+committed and answered; requests that arrive later are not executed.
 """
 
 import asyncio
@@ -29,15 +29,20 @@ from wharf.world import RealWorld, World
 
 STORE_SOCKET_NAME: Final = "store.sock"
 CLOSE_TIMEOUT_S: Final = 0.5
-"""How long the last replies may take to leave."""
+"""How long closing waits until the last replies are sent."""
 
 _SWITCH_INTERVAL_S: Final = 0.001
+"""A commit waits at most this long for a thread that reads a load, instead of Python's default of 5 ms."""
 
 _log = logging.getLogger(__name__)
 
 
 class StoreProcessSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """`parent`: a descriptor, usually the reading end of a pipe; when it closes, whoever started the store is gone."""
+    """Settings of the store process.
+
+    `parent_descriptor`: usually the reading end of a pipe from the process that started the store. When it closes, that
+    process has ended, and the store ends too.
+    """
 
     folder: str
     min_tail_changes: int = MIN_TAIL_CHANGES
@@ -50,7 +55,7 @@ class StoreProcessSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StoreServer:
-    """The store of a folder with its connections, on the running loop."""
+    """The store of one folder and its connections, on the running event loop."""
 
     def __init__(self, settings: StoreProcessSettings, world: World) -> None:
         self.world = world
@@ -64,26 +69,27 @@ class StoreServer:
             min_tail_changes=settings.min_tail_changes,
             vfs=settings.vfs,
         )
-        # Small commits run on the loop itself: a thread would cost each two changes of thread (docs/adr/0014). What is
-        # large takes longer than those who only ask how far the log is should wait.
+        # Small commits run on the loop itself, because a thread would add two thread switches to each
+        # (docs/adr/0014). Large ones run on the writer thread, so that barrier requests need not wait for them.
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="log-writes")
         self.store = AsyncSqliteStore(store, encode=_encode_batch, writer=self._writer, is_writer_for_large_only=True)
         self._server: asyncio.Server | None = None
 
     async def start(self) -> None:
-        """Open the file and listen. Raises `Unavailable` with a sentence."""
+        """Open the file and listen. Raises `LogUnavailable` with a sentence."""
         await self.store.open()
         self.leases = LeaseTracker(self.store)
         try:
-            listening = self._listen()
+            listener = self._listen()
         except OSError as error:
             await self.store.close()
             raise LogUnavailable(f"cannot listen at {self._path}: {error.strerror or error}") from error
         self._server = await asyncio.get_running_loop().create_unix_server(
-            lambda: StoreServerConnection(self), sock=listening
+            lambda: StoreServerConnection(self), sock=listener
         )
 
     async def close(self) -> None:
+        """Stop listening, close the store, and close the connections once their last replies are sent."""
         if self._server is not None:
             self._server.close()
             with suppress(OSError):
@@ -92,42 +98,48 @@ class StoreServer:
             self.leases.close()
         await self.store.close()
         self._writer.shutdown()
-        leaving = [caller.closed for caller in self.connections]
-        for caller in tuple(self.connections):
-            caller.close()
-        if leaving:
-            await asyncio.wait(leaving, timeout=CLOSE_TIMEOUT_S)
-        for caller in tuple(self.connections):
-            caller.abort()
+        closing = [connection.closed for connection in self.connections]
+        for connection in tuple(self.connections):
+            connection.close()
+        if closing:
+            await asyncio.wait(closing, timeout=CLOSE_TIMEOUT_S)
+        for connection in tuple(self.connections):
+            connection.abort()
 
     def _listen(self) -> socket.socket:
-        self._path.unlink(missing_ok=True)  # Left by a process that was killed: the folder's lock is ours.
-        listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        """Bind and listen on the socket, readable and writable by its owner only."""
+        self._path.unlink(
+            missing_ok=True
+        )  # A socket that a killed process left. No other store runs, because this process holds the folder's lock.
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             with open_socket_address(self._path) as address:
-                listening.bind(address)
+                listener.bind(address)
             self._path.chmod(0o600)  # Before anybody can connect.
-            listening.listen(128)
-            listening.setblocking(False)
+            listener.listen(128)
+            listener.setblocking(False)
         except BaseException:
-            listening.close()
+            listener.close()
             raise
-        return listening
+        return listener
 
 
 async def serve_store(settings: StoreProcessSettings, world: World) -> None:
-    """Serve until SIGTERM or SIGINT, the end of the parent, or an error of the store's own. Raises `Unavailable`."""
+    """Serve until SIGTERM, SIGINT, the end of the parent process or an error of the store. Raises `LogUnavailable`."""
     server = StoreServer(settings, world)
-    told = asyncio.Event()
+    stop_requested = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, told.set)
+        loop.add_signal_handler(number, stop_requested.set)
     if settings.parent_descriptor is not None:
         os.set_blocking(settings.parent_descriptor, False)
-        loop.add_reader(settings.parent_descriptor, _on_parent, settings.parent_descriptor, told)
+        loop.add_reader(settings.parent_descriptor, _on_parent_readable, settings.parent_descriptor, stop_requested)
     try:
         await server.start()
-        ends = [world.start_task(event.wait(), name="the end of the store") for event in (told, server.store.stopped)]
+        ends = [
+            world.start_task(event.wait(), name="the end of the store")
+            for event in (stop_requested, server.store.stopped)
+        ]
         await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         for end in ends:
             end.cancel()
@@ -135,13 +147,13 @@ async def serve_store(settings: StoreProcessSettings, world: World) -> None:
         if settings.parent_descriptor is not None:
             loop.remove_reader(settings.parent_descriptor)
         await server.close()
-    if not told.is_set():
+    if not stop_requested.is_set():
         raise LogUnavailable(server.store.stop_reason)
 
 
 def run_store(settings: StoreProcessSettings) -> None:
-    """The whole life of the process. Raises `Unavailable` with a sentence when it cannot serve."""
-    # A load is read on a thread of its own; a commit must not wait the usual 5 ms for its turn.
+    """Run the store process. Raises `LogUnavailable` with a sentence when it cannot serve."""
+    # A load is read on a thread of its own; a commit must not wait the default 5 ms for the interpreter lock.
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     uvloop.run(serve_store(settings, RealWorld()))
 
@@ -150,7 +162,8 @@ def _encode_batch(batch: Batch) -> bytes:
     return encode_frame(BatchReply(batch))
 
 
-def _on_parent(parent: int, told: asyncio.Event) -> None:
+def _on_parent_readable(parent: int, stop_requested: asyncio.Event) -> None:
+    """Request the stop when the parent's pipe is closed."""
     try:
         if os.read(parent, 4_096):
             return
@@ -158,4 +171,4 @@ def _on_parent(parent: int, told: asyncio.Event) -> None:
         return
     except OSError:
         pass
-    told.set()
+    stop_requested.set()

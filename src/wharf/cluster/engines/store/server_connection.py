@@ -1,7 +1,7 @@
-"""One connection to the store process: its requests in, replies and streams out, with bounds on both.
+"""One connection to the store process: requests in, replies and streams out, with limits on both.
 
-It translates between messages and the hub, and holds no more of either than it must: who does not read is not read from,
-and a stream goes on only when the last piece has left.
+It translates between messages and `AsyncSqliteStore`. It stops reading from a peer that does not read replies, and
+sends the next piece of a stream only after the previous one was sent.
 """
 
 import asyncio
@@ -46,10 +46,10 @@ from wharf.cluster.engines.store.messages import (
 from wharf.world import World
 
 LOAD_STALL_TIMEOUT_S: Final = 60.0
-"""A load holds back trimming: whoever takes nothing of it for so long loses it."""
+"""A load holds back trimming of the log: a client that reads nothing of it for this long is disconnected."""
 
 MAX_RESTORE_SLICES: Final = 4
-"""So many slices of a restore may wait to be written."""
+"""Limits memory: how many received slices of a restore may wait to be written before the connection stops reading."""
 
 T = TypeVar("T")
 
@@ -57,49 +57,52 @@ _log = logging.getLogger(__name__)
 
 
 class StoreContext(Protocol):
-    """What all connections share."""
+    """What the connections of a store share."""
 
     store: AsyncSqliteStore
     leases: LeaseTracker
     world: World
     connections: "set[StoreServerConnection]"
     main_connections: "dict[str, StoreServerConnection]"
-    """The main connection of each engine."""
+    """The main connection of each engine, by owner."""
 
 
 class StoreServerConnection(asyncio.Protocol):
+    """The store's end of one connection."""
+
     def __init__(self, context: StoreContext) -> None:
-        self._house = context
-        self._hub = context.store
+        self._context = context
+        self._store = context.store
         self._frames = SocketFrameDecoder()
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._owner = ""
         self._is_main = False
-        self._out: list[bytes] = []
+        self._unsent_frames: list[bytes] = []
         self._writable = asyncio.Event()
         self._writable.set()
-        self._paused: set[str] = set()
-        self._work: set[asyncio.Task[None]] = set()
+        self._pause_reasons: set[str] = set()
+        self._request_tasks: set[asyncio.Task[None]] = set()
         self._restore_slices: asyncio.Queue[RestoreRecords | RestoreEnd] | None = None
 
     # -- the connection
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's transports are no subclasses of asyncio's, but do the same.
+        # uvloop's transports are not subclasses of asyncio's, but have the same methods.
         self._transport = cast(asyncio.Transport, transport)
-        self._house.connections.add(self)
+        self._context.connections.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 (how it ended makes no difference)
-        self._house.connections.discard(self)
+        """Cancel the tasks of this connection and detach the engine."""
+        self._context.connections.discard(self)
         if not self.closed.done():
             self.closed.set_result(None)
         self._writable.set()
-        for work in self._work:
-            work.cancel()
+        for task in self._request_tasks:
+            task.cancel()
         if self._is_main:
-            if self._house.main_connections.get(self._owner) is self:
-                del self._house.main_connections[self._owner]
-            self._house.leases.detach(self._owner)
+            if self._context.main_connections.get(self._owner) is self:
+                del self._context.main_connections[self._owner]
+            self._context.leases.detach(self._owner)
 
     def pause_writing(self) -> None:
         self._writable.clear()
@@ -110,191 +113,209 @@ class StoreServerConnection(asyncio.Protocol):
         self._resume("replies")
 
     def data_received(self, data: bytes) -> None:
+        """Execute all complete requests, and stop reading while the store is full."""
         if self._transport.is_closing():
-            return  # An engine that has come back on another connection must not be answered by what it sent on this.
+            return  # Ignore requests of an engine that has already reconnected on another connection.
         try:
             for body in self._frames.feed(data):
                 self._on_request(decode_request(body))
         except (FramingError, msgspec.DecodeError) as error:
-            _log.error("a connection to the log was closed: %s", error)
+            _log.error("closed connection to the log: invalid message error=%s", error)
             self._transport.abort()
-        if self._hub.is_full():
+        if self._store.is_full():
             self._pause("hub")
-            self._hub.call_when_drained(partial(self._resume, "hub"))
+            self._store.call_when_drained(partial(self._resume, "hub"))
 
     def close(self) -> None:
-        """Once what was said has left."""
+        """Close the connection after the queued replies are sent."""
         self._flush()
         self._transport.close()
 
     def abort(self) -> None:
         self._transport.abort()
 
-    def _pause(self, why: str) -> None:
-        if not self._paused and not self._transport.is_closing():
+    def _pause(self, reason: str) -> None:
+        if not self._pause_reasons and not self._transport.is_closing():
             self._transport.pause_reading()
-        self._paused.add(why)
+        self._pause_reasons.add(reason)
 
-    def _resume(self, why: str) -> None:
-        self._paused.discard(why)
-        if not self._paused and not self._transport.is_closing():
+    def _resume(self, reason: str) -> None:
+        self._pause_reasons.discard(reason)
+        if not self._pause_reasons and not self._transport.is_closing():
             self._transport.resume_reading()
 
-    # -- saying
+    # -- replies
 
-    def _say(self, message: StoreMessage) -> None:
-        """At the end of this turn of the loop, together with what else is said in it."""
-        if not self._out:
+    def _queue_message(self, message: StoreMessage) -> None:
+        """Queue a message. All messages queued in one iteration of the event loop are sent together."""
+        if not self._unsent_frames:
             asyncio.get_running_loop().call_soon(self._flush)
-        self._out.append(encode_frame(message))
+        self._unsent_frames.append(encode_frame(message))
 
     def _flush(self) -> None:
-        if self._out and not self._transport.is_closing():
-            self._transport.write(b"".join(self._out) if len(self._out) > 1 else self._out[0])
-        self._out.clear()
+        if self._unsent_frames and not self._transport.is_closing():
+            self._transport.write(
+                b"".join(self._unsent_frames) if len(self._unsent_frames) > 1 else self._unsent_frames[0]
+            )
+        self._unsent_frames.clear()
 
     def _fail(self, number: int, error: BaseException) -> None:
+        """Reply with an error; log errors that are not part of the port."""
         if not isinstance(error, (FollowerBehind, LogUnavailable)):
-            _log.error("a request to the log failed: %r", error, exc_info=error)
-        self._say(FailureReply(number, isinstance(error, FollowerBehind), str(error) or repr(error)))
+            _log.error("request to the log failed error=%r", error, exc_info=error)
+        self._queue_message(FailureReply(number, isinstance(error, FollowerBehind), str(error) or repr(error)))
 
     # -- requests
 
     def _on_request(self, request: StoreRequest) -> None:
+        """Execute a request: commits and barriers at once, all others as tasks."""
         number = 0
         try:
             match request:
                 case CommitRequest():
                     number = request.number
-                    self._hub.submit_write(request.write, partial(self._decided, number))
+                    self._store.submit_write(request.write, partial(self._on_decided, number))
                 case BarrierRequest():
                     number = request.number
-                    index = self._hub.barrier()
+                    index = self._store.barrier()
                     if isinstance(index, int):
-                        self._say(ValueReply(number, index))
+                        self._queue_message(ValueReply(number, index))
                     else:
-                        index.add_done_callback(partial(self._told, number))
+                        index.add_done_callback(partial(self._on_barrier_result, number))
                 case StoreHello():
                     self._on_hello(request)
                 case RestoreRecords() | RestoreEnd():
-                    self._on_restore(request)
+                    self._queue_restore_request(request)
                 case RestoreBegin():
                     self._restore_slices = asyncio.Queue()
-                    self._start(request)
+                    self._start_task(request)
                 case _:
-                    self._start(request)
+                    self._start_task(request)
         except LogUnavailable as error:
             self._fail(number, error)
 
-    def _decided(self, number: int, outcome: WriteOutcome) -> None:
-        self._say(CommitReply(number, outcome))
+    def _on_decided(self, number: int, outcome: WriteOutcome) -> None:
+        self._queue_message(CommitReply(number, outcome))
 
-    def _told(self, number: int, index: asyncio.Future[int]) -> None:
+    def _on_barrier_result(self, number: int, index: asyncio.Future[int]) -> None:
+        """Reply to a barrier once its index is known."""
         if index.cancelled():
             return
         if (error := index.exception()) is not None:
             self._fail(number, error)
         else:
-            self._say(ValueReply(number, index.result()))
+            self._queue_message(ValueReply(number, index.result()))
 
     def _on_hello(self, hello: StoreHello) -> None:
+        """Check the protocol version, attach the engine, and reply with the limits and its leases."""
         if hello.version != PROTOCOL_VERSION:
             raise LogUnavailable(
-                f"the store speaks version {PROTOCOL_VERSION}, the engine {hello.version}: start both anew"
+                f"the store speaks version {PROTOCOL_VERSION}, the engine {hello.version}: restart both"
             )
         self._owner, self._is_main = hello.owner, hello.is_main
         if hello.is_main:
-            earlier = self._house.main_connections.get(hello.owner)
-            if earlier is not None:
-                earlier.abort()
-            self._house.main_connections[hello.owner] = self
-            self._house.leases.attach(hello.owner)
-        store = self._hub.sync_store
+            earlier_connection = self._context.main_connections.get(hello.owner)
+            if earlier_connection is not None:
+                earlier_connection.abort()
+            self._context.main_connections[hello.owner] = self
+            self._context.leases.attach(hello.owner)
+        store = self._store.sync_store
         leases = [lease.id for lease in store.leases.values() if lease.owner == hello.owner]
-        self._say(StoreWelcome(store.limits, leases))
+        self._queue_message(StoreWelcome(store.limits, leases))
 
-    def _start(self, request: StoreRequest) -> None:
-        work = self._house.world.start_task(
+    def _start_task(self, request: StoreRequest) -> None:
+        task = self._context.world.start_task(
             self._perform(request), name=f"the store's answer to {type(request).__name__}"
         )
-        self._work.add(work)
-        work.add_done_callback(self._work.discard)
+        self._request_tasks.add(task)
+        task.add_done_callback(self._request_tasks.discard)
 
     async def _perform(self, request: StoreRequest) -> None:
+        """Execute a request that takes time, or serve a stream."""
         number = getattr(request, "number", 0)
         try:
             match request:
                 case FindWriteRequest():
-                    self._say(ValueReply(number, await self._hub.find_write(request.write_id, since=request.since)))
+                    self._queue_message(
+                        ValueReply(number, await self._store.find_write(request.write_id, since=request.since))
+                    )
                 case GrantLeaseRequest():
-                    self._say(
-                        ValueReply(number, await self._house.leases.grant_lease(owner=self._owner, ttl_s=request.ttl_s))
+                    self._queue_message(
+                        ValueReply(
+                            number, await self._context.leases.grant_lease(owner=self._owner, ttl_s=request.ttl_s)
+                        )
                     )
                 case RevokeLeaseRequest():
-                    await self._house.leases.revoke_lease(request.lease)
-                    self._say(ValueReply(number, None))
+                    await self._context.leases.revoke_lease(request.lease)
+                    self._queue_message(ValueReply(number, None))
                 case CompactRequest():
-                    await self._hub.compact(request.before)
-                    self._say(ValueReply(number, None))
+                    await self._store.compact(request.before)
+                    self._queue_message(ValueReply(number, None))
                 case LogHealthRequest():
-                    self._say(LogHealthReply(number, await self._hub.run_on_store(self._hub.sync_store.read_health)))
+                    self._queue_message(
+                        LogHealthReply(number, await self._store.run_on_store(self._store.sync_store.read_health))
+                    )
                 case FollowRequest():
-                    await self._feed(request.after)
+                    await self._stream_feed(request.after)
                 case LoadRequest():
-                    await self._load()
+                    await self._stream_load()
                 case RestoreBegin():
-                    await self._restore(request)
+                    await self._receive_restore(request)
         except (FollowerBehind, LogUnavailable) as error:
             self._fail(number, error)
 
     # -- streams
 
-    async def _feed(self, after: int) -> None:
-        async with aclosing(self._hub.iter_feed(after)) as feed:
+    async def _stream_feed(self, after: int) -> None:
+        """Send the batches after an index, without end."""
+        async with aclosing(self._store.iter_feed(after)) as feed:
             async for frames in feed:
                 self._flush()
                 self._transport.write(b"".join(frames) if len(frames) > 1 else frames[0])
                 if not self._writable.is_set():
                     await self._writable.wait()
 
-    async def _load(self) -> None:
-        loading = await self._hub.begin_load()
+    async def _stream_load(self) -> None:
+        """Send all records, then the position."""
+        loading = await self._store.begin_load()
         try:
             async with aclosing(loading.iter_slices()) as slices:
                 async for rows in slices:
-                    # Rows as tuples encode like rows: a `Row` is an array too.
+                    # The rows are plain tuples; they encode like `StoredRecord`, which is an array too.
                     self._transport.write(encode_frame(RecordsReply(rows)))  # type: ignore[arg-type]
                     if not self._writable.is_set():
                         async with asyncio.timeout(LOAD_STALL_TIMEOUT_S):
                             await self._writable.wait()
         except TimeoutError:
-            _log.warning("a load of the log was given up: nothing of it was taken for %d s", LOAD_STALL_TIMEOUT_S)
+            _log.warning("closed connection of a stalled load stalled_s=%d", LOAD_STALL_TIMEOUT_S)
             self._transport.abort()
             return
         finally:
             loading.close()
-        self._say(LoadEndReply(loading.position))
+        self._queue_message(LoadEndReply(loading.position))
 
-    def _on_restore(self, request: RestoreRecords | RestoreEnd) -> None:
+    def _queue_restore_request(self, request: RestoreRecords | RestoreEnd) -> None:
+        """Queue a slice or the end of a restore; stop reading while too many slices wait."""
         if self._restore_slices is None:
-            raise LogUnavailable("rows of a restore came before its beginning")
+            raise LogUnavailable("records of a restore arrived before its beginning")
         self._restore_slices.put_nowait(request)
         if self._restore_slices.qsize() >= MAX_RESTORE_SLICES:
             self._pause("restore")
 
-    async def _restore(self, begin: RestoreBegin) -> None:
+    async def _receive_restore(self, begin: RestoreBegin) -> None:
+        """Write the received records, then activate or abandon the restore."""
         slices = self._restore_slices
         assert slices is not None, "made when the request arrived"
-        restore = SqliteRestore(self._hub.sync_store)
-        await self._hub.run_on_store(partial(restore.begin, begin.position))
+        restore = SqliteRestore(self._store.sync_store)
+        await self._store.run_on_store(partial(restore.begin, begin.position))
         try:
             while isinstance(request := await slices.get(), RestoreRecords):
-                await self._hub.run_read(partial(restore.add_records, request.records))
+                await self._store.run_read(partial(restore.add_records, request.records))
                 if slices.qsize() < MAX_RESTORE_SLICES:
                     self._resume("restore")
-            ending = restore.finish if request.is_whole else restore.abandon
-            self._say(ValueReply(0, await self._hub.run_on_store(ending)))
+            end_restore = restore.finish if request.is_whole else restore.abandon
+            self._queue_message(ValueReply(0, await self._store.run_on_store(end_restore)))
         finally:
-            # Also when the connection is lost and this task cancelled: the old log goes on.
-            if not self._hub.stopped.is_set():
-                self._hub.run_on_store(restore.abandon)
+            # Also when the connection is lost and this task is cancelled: abandoning keeps the old log active.
+            if not self._store.stopped.is_set():
+                self._store.run_on_store(restore.abandon)

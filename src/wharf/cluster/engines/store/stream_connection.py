@@ -1,6 +1,7 @@
 """A connection to the store that carries one stream: a feed, a load or a restore.
 
-Whoever does not read from it is not sent more: the socket holds the store back. It knows nothing of the main connection.
+A client that does not read slows the store down, because the socket's buffer is full. Requests with numbered replies
+use `main_connection`.
 """
 
 import asyncio
@@ -22,77 +23,81 @@ from wharf.cluster.engines.store.messages import (
 )
 
 _STREAM_BYTES: Final = 1_000_000
+"""Size of one read, and of the buffer of unread data."""
 
 
 class StreamConnection:
     """A connection that carries one stream."""
 
     def __init__(self, on_contact: Callable[[], None]) -> None:
-        """`on_heard` is called whenever something comes from the store."""
-        self._on_heard = on_contact
+        """`on_contact` is called whenever data arrives from the store."""
+        self._on_contact = on_contact
         self._frames = SocketFrameDecoder()
         self._reader: asyncio.StreamReader | None = None
         self._writer: asyncio.StreamWriter | None = None
-        self._why_closed = ""
+        self._close_reason = ""
 
     async def open(self, path: Path, hello: StoreHello, request: StoreMessage) -> None:
+        """Connect, and send the hello and the request for the stream."""
         with open_socket_address(path) as address:
             self._reader, self._writer = await asyncio.open_unix_connection(address, limit=_STREAM_BYTES)
         self._writer.write(encode_frame(hello) + encode_frame(request))
 
     async def send(self, message: StoreMessage) -> None:
-        """Raises `Unavailable`."""
+        """Send a message and wait until the socket accepts more. Raises `LogUnavailable`."""
         assert self._writer is not None
         self._writer.write(encode_frame(message))
         try:
             await self._writer.drain()
         except OSError as error:
-            await self._hear_why()
-            raise LogUnavailable(self._why_closed or f"the store went away: {error}") from error
+            await self._read_close_reason()
+            raise LogUnavailable(self._close_reason or f"the store went away: {error}") from error
 
     async def iter_replies(self) -> AsyncGenerator[StoreReply, None]:
-        """All after the welcome. Raises `Behind` and `Unavailable`, as the store says or when it is lost."""
+        """Yield all replies after the welcome. Raises `FollowerBehind` and `LogUnavailable`, as reported by the store
+        or when the connection is lost."""
         assert self._reader is not None
         while True:
             try:
                 data = await self._reader.read(_STREAM_BYTES)
             except OSError as error:
-                raise LogUnavailable(self._why_closed or f"the store went away: {error}") from error
-            if self._why_closed or not data:
-                raise LogUnavailable(self._why_closed or "the store went away")
-            self._on_heard()
-            for body in self._cut(data):
+                raise LogUnavailable(self._close_reason or f"the store went away: {error}") from error
+            if self._close_reason or not data:
+                raise LogUnavailable(self._close_reason or "the store went away")
+            self._on_contact()
+            for body in self._split_frames(data):
                 reply = _decode(body)
                 if isinstance(reply, FailureReply):
                     raise FollowerBehind(reply.why) if reply.is_behind else LogUnavailable(reply.why)
                 if not isinstance(reply, StoreWelcome):
                     yield reply
-            # What arrives fast must not keep the loop from everybody else.
+            # Give other tasks of the loop a chance when data arrives quickly.
             await asyncio.sleep(0)
 
-    def _cut(self, data: bytes) -> list[bytes]:
+    def _split_frames(self, data: bytes) -> list[bytes]:
+        """Return the complete frames in the received data. Raises `LogUnavailable`."""
         try:
             return self._frames.feed(data)
         except FramingError as error:
-            raise LogUnavailable(f"what came from the store makes no sense: {error}") from error
+            raise LogUnavailable(f"the store sent an invalid message: {error}") from error
 
-    def close(self, why: str = "") -> None:
-        self._why_closed = self._why_closed or why
+    def close(self, reason: str = "") -> None:
+        self._close_reason = self._close_reason or reason
         if self._writer is not None:
             self._writer.transport.abort()
 
-    async def _hear_why(self) -> None:
-        """The store may have said why it closes before it did."""
+    async def _read_close_reason(self) -> None:
+        """Read the reason that the store may have sent before it closed the connection."""
         try:
             async for _ in self.iter_replies():
                 pass
         except (LogUnavailable, FollowerBehind) as error:
-            self._why_closed = str(error)
+            self._close_reason = str(error)
 
 
 def _decode(body: bytes) -> StoreReply:
     try:
         reply: StoreReply = decode_reply(body)
     except msgspec.DecodeError as error:
-        raise LogUnavailable(f"what came from the store makes no sense: {error}") from error
+        raise LogUnavailable(f"the store sent an invalid message: {error}") from error
     return reply
