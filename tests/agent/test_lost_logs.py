@@ -22,7 +22,7 @@ def test_a_server_whose_store_forgot_everything_takes_jobs_again(tmp_path: Path)
 
         os.kill(store, signal.SIGKILL)
 
-        founded = "a new cluster was founded"
+        founded = "bootstrapped cluster"
         wait_until(lambda: agent.err.count(founded) == 2, what="it is founded again")
         agent.put("/v1/jobs", A_JOB)
         wait_until(lambda: agent.get("/v1/job/hello/allocations"), what="the job is placed")

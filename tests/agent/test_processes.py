@@ -104,7 +104,7 @@ def test_after_a_parent_was_killed_the_next_start_finds_the_data_again(tmp_path:
     with running(tmp_path / "a", *DEV) as agent:
         agent.wait_ready()
 
-        assert "a new cluster was founded" not in agent.err
+        assert "bootstrapped cluster" not in agent.err
 
 
 @pytest.mark.parametrize("role", ["store", "brain", "api", "node"])
@@ -175,7 +175,7 @@ def test_data_stays_over_a_restart_and_goes_with_fresh(tmp_path: Path) -> None:
     for arguments in ((), (), ("--fresh",)):
         with running(tmp_path / "a", *DEV, *arguments) as agent:
             agent.wait_ready()
-            founded.append("a new cluster was founded" in agent.err)
+            founded.append("bootstrapped cluster" in agent.err)
             agent.signal(signal.SIGINT)
             agent.wait_end()
 
@@ -340,7 +340,7 @@ def test_a_state_in_memory_is_gone_with_the_agent(tmp_path: Path) -> None:
             agent.wait_ready()
             agent.signal(signal.SIGTERM)
             assert agent.wait_end() == 0
-            assert "a new cluster was founded" in agent.err
+            assert "bootstrapped cluster" in agent.err
             assert not (tmp_path / "a" / "data" / "volatile").exists()
 
 
@@ -384,8 +384,8 @@ def test_a_debug_archive_holds_sizes_logs_and_stacks_of_every_process_and_no_sec
         assert "MainThread" in texts[f"stacks/{role}.txt"]
     assert "log.db" in texts["state.json"]
     assert "log index" in texts["processes.json"]
-    assert "a new cluster was founded" in texts["logs/brain.jsonl"]
-    assert "a new cluster was founded" in texts["logs/wharf.log"]
+    assert "bootstrapped cluster" in texts["logs/brain.jsonl"]
+    assert "bootstrapped cluster" in texts["logs/wharf.log"]
     assert "<redacted>" in texts["configuration.json"]
     everything = "".join(texts.values())
     assert secret not in everything

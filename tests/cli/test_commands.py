@@ -210,7 +210,7 @@ def test_a_snapshot_is_saved_beside_a_running_agent_and_restored_without_one(tmp
     with running(folder, "dev", "--port", "0", "--data-dir", "other") as agent:
         agent.wait_ready()
 
-        assert "a new cluster was founded" not in agent.err
+        assert "bootstrapped cluster" not in agent.err
 
 
 def test_a_snapshot_of_the_servers_is_fetched_whole_and_brings_back_what_was(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ def configure(**given: object) -> Configuration:
         ({"data_dir": "here"}, 'data_dir: expected an absolute path, given "here"'),
         (
             {"telemetry__prefix_filter": ["wharf.raft"]},
-            "telemetry.prefix_filter: expected prefixes of names after + or -",
+            "telemetry.prefix_filter: expected a metric name prefix after + or -",
         ),
         ({"log_file": "log"}, 'log_file: expected an absolute path, given "log"'),
         ({"bind_addr": "example"}, 'bind_addr: expected an IP address or "localhost", given "example"'),

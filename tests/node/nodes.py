@@ -20,7 +20,7 @@ from wharf.node.supervisor.process_tracker import RUN_MARK_VARIABLE
 from wharf.node.supervisor.processes import is_session_leader, list_pids
 
 ROOT: Final = Path(__file__).parents[2]
-BROKE_OFF: Final = "the node's connection broke off: ask again"
+BROKE_OFF: Final = "the node's connection was closed; retry"
 """The text for a request that was in flight when the node agent's channel broke."""
 AWAY: Final = ("No path to node", BROKE_OFF)
 SERVER_ALONE: Final = """\

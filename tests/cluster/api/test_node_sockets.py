@@ -340,7 +340,7 @@ async def test_a_node_that_goes_away_ends_the_command_with_a_sentence() -> None:
         await node.close()
 
         end = await caller.heard_of("websocket.close")
-        assert (1011, "the node's connection broke off: ask again") == (end["code"], end["reason"])
+        assert (1011, "the node's connection was closed; retry") == (end["code"], end["reason"])
         await caller.is_over()
 
 

@@ -208,7 +208,7 @@ async def test_between_members_of_a_region_a_socket_makes_one_hop() -> None:
         async with passing.open_socket_to_member(address, outgoing, subprotocols=["frames"]) as socket:
             assert await socket.receive() == f"{EXEC} a-token"
         again = msgspec.structs.replace(outgoing, headers=[*outgoing.headers, (HOPS_HEADER, b"member")])
-        with pytest.raises(Refusal, match="passed on once already") as refused:
+        with pytest.raises(Refusal, match="already forwarded once") as refused:
             await passing.open_socket_to_member(address, again).__aenter__()
 
         assert refused.value.code is RefusalCode.UNAVAILABLE

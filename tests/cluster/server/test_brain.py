@@ -351,10 +351,11 @@ async def test_an_illegal_step_in_the_leaders_mind_is_refused_with_its_story_and
             await until(lambda: running(server) == 1, what="the job runs")
 
         assert [line for line in caplog.messages if "a1" in line] == [
-            "a step was refused: allocation a1 cannot go from complete to running; allowed from complete: none; "
+            "state transition rejected: allocation a1 cannot go from complete to running; allowed from complete: none; "
             "history: placed"
         ]
-        assert "an error of our own" not in caplog.text
+        assert "leader loop failed" not in caplog.text
+        assert "leader duty failed" not in caplog.text
 
 
 @in_virtual_time
@@ -373,7 +374,7 @@ async def test_an_evaluation_that_asks_for_an_illegal_step_fails_with_the_story(
         (evaluation,) = server.replica.iter_all(EVALUATIONS)
         why = "allocation a1 cannot go from complete to lost; allowed from complete: none; history: placed"
         assert (evaluation.status, evaluation.status_description) == ("failed", why)
-        assert [line for line in caplog.messages if "a1" in line] == [f"a step was refused: {why}"]
+        assert [line for line in caplog.messages if "a1" in line] == [f"state transition rejected: {why}"]
 
 
 @in_virtual_time
@@ -392,7 +393,7 @@ async def test_an_illegal_report_changes_nothing_and_is_logged_with_the_allocati
                 "node-1", [AllocationReport(id=allocation.id, client_status=status)]
             )
 
-        (line,) = [line for line in caplog.messages if "a step was refused" in line]
+        (line,) = [line for line in caplog.messages if "state transition rejected" in line]
         assert client_status(server, allocation.id) == "complete"
         assert f"allocation {allocation.id} cannot go from complete to running" in line
         assert f"placed by evaluation {allocation.eval_id}" in line
@@ -604,8 +605,11 @@ async def test_silent_nodes_are_named_by_name_and_once(caplog: pytest.LogCapture
             await node.has_status("down")
         await pass_time(120.0)
 
-        lines = [record.getMessage() for record in caplog.records if "silent for longer" in record.getMessage()]
-        assert sorted(name for line in lines for name in line.partition(": ")[2].split(", ")) == ["node-1", "node-2"]
+        lines = [record.getMessage() for record in caplog.records if "nodes missed heartbeats" in record.getMessage()]
+        assert sorted(name for line in lines for name in line.partition(" nodes=")[2].split(", ")) == [
+            "node-1",
+            "node-2",
+        ]
 
 
 @in_virtual_time

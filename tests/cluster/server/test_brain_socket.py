@@ -70,7 +70,10 @@ async def test_a_brain_that_does_not_answer_leaves_a_question_undecided_within_t
         refusal = await refusal_of(link, "slow")
 
         assert refusal.code is RefusalCode.OUTCOME_UNKNOWN
-        assert refusal.text == "this server's scheduler has not answered for 0.05 s; read before you ask again"
+        assert (
+            refusal.text
+            == "this server's scheduler has not answered for 0.05 s; check the current state before you retry"
+        )
 
 
 @on_a_real_loop

@@ -97,8 +97,8 @@ async def test_a_log_that_is_out_of_reach_is_told_once_and_so_is_its_return(capl
             await pass_time(5.0)
 
         records = [record for record in caplog.records if record.name == "wharf.cluster.server.log.follower"]
-        told = [record.getMessage().partition(":")[0] for record in records]
-        assert told == ["the log is out of reach", "the log is reached again"] * 2
+        told = [record.getMessage().partition(" reason=")[0] for record in records]
+        assert told == ["log unavailable, will retry", "log is available again"] * 2
 
 
 @in_virtual_time

@@ -38,7 +38,7 @@ async def test_a_letter_for_somebody_else_about_something_else_or_changed_cannot
     ]
 
     for opener, tried, about in tries:
-        with pytest.raises(Refusal, match="cannot be opened"):
+        with pytest.raises(Refusal, match="cannot open the sealed message"):
             opener.open(tried, context=about)
 
 

@@ -267,6 +267,6 @@ async def test_all_who_wait_hear_that_the_connection_broke() -> None:
     await wire.end.close()
 
     for waiting in (slow, whole(answer), wire.ask("echo")):
-        with pytest.raises(Refusal, match="the node's connection broke off: ask again"):
+        with pytest.raises(Refusal, match="the node's connection was closed; retry"):
             await waiting
     assert 0 == wire.node.open_streams

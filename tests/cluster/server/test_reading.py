@@ -273,7 +273,7 @@ async def test_a_replica_that_stays_behind_says_so_and_shows_nothing_older() -> 
         slow_feed(second, 50.0)
         index = await put(first, "a")
 
-        with pytest.raises(Refusal, match=f"behind the {index} that you have seen") as refused:
+        with pytest.raises(Refusal, match=f"behind requested index {index}") as refused:
             await blocking(second, name_of("a"), index, wait_s=5.0)
 
         assert refused.value.code is RefusalCode.UNAVAILABLE

@@ -165,7 +165,7 @@ def test_a_write_that_this_server_does_not_hear_of_in_time_is_told_as_undecided(
                 await server.server.writer.execute(count_up)
 
             assert refused.value.code is RefusalCode.OUTCOME_UNKNOWN
-            assert "has heard of nothing newer for 15 s" in refused.value.text
+            assert "has received no newer batch for 15 s" in refused.value.text
             assert now_s() - began_s < APPLY_TIMEOUT_S + 5.0
 
     story()
@@ -269,4 +269,4 @@ async def test_an_illegal_step_is_a_conflict_for_the_caller_and_one_line_in_the_
             "allocation a1 cannot go from complete to running; allowed from complete: none; history: placed; ended"
         )
         assert (refused.value.code, refused.value.text) == (RefusalCode.CONFLICT, sentence)
-        assert [line for line in caplog.messages if "a1" in line] == [f"a step was refused: {sentence}"]
+        assert [line for line in caplog.messages if "a1" in line] == [f"state transition rejected: {sentence}"]

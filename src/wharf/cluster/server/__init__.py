@@ -1,4 +1,4 @@
-"""The shell: follows the log, passes decisions to it, runs what the brain decides, talks to other servers and nodes.
+"""The running server: follows the log, commits decisions, runs the leader's duties and talks to servers and nodes.
 
-It holds no rules of the domain; those are in `operations`, `controllers` and `scheduling`, which never wait.
+The rules of the domain are in `operations`, `controllers` and `scheduling`, which do no I/O.
 """

@@ -1,4 +1,7 @@
-"""The port to the agent around a server: what belongs to its processes and its machine, not to the cluster."""
+"""The port to the agent that runs a server: configuration, processes, machine, log lines and snapshots.
+
+Nothing here concerns the cluster.
+"""
 
 import asyncio
 import sys
@@ -15,7 +18,7 @@ from wharf.contract.model.refusal import Refusal, RefusalCode
 
 
 class ProcessInfo(msgspec.Struct, frozen=True):
-    """One process of this server, and where all of its tasks and threads stand."""
+    """One process of this server. `stacks`: the stacks of all of its threads and tasks, as text."""
 
     name: str
     pid: int
@@ -25,7 +28,7 @@ class ProcessInfo(msgspec.Struct, frozen=True):
 
 
 class AgentInfo(msgspec.Struct, frozen=True):
-    """What does not change while the agent runs. `configuration` holds nothing secret."""
+    """Facts that do not change while the agent runs. `configuration` contains no secrets."""
 
     configuration: Mapping[str, Any] = {}
     version: str = ""
@@ -34,13 +37,13 @@ class AgentInfo(msgspec.Struct, frozen=True):
     has_node: bool = False
     node_servers: Sequence[str] = ()
     node_id: str = ""
-    """Of the agent's own node; empty where it has none, or none yet."""
+    """The id of the agent's own node; empty if it has none or the id is not known yet."""
     enabled_schedulers: Sequence[str] = ()
     metric_filter: MetricFilter = MetricFilter()
 
 
 class HostInfo(msgspec.Struct, frozen=True):
-    """The machine. `disks`: bytes by what they are, by mount point."""
+    """The machine. `disks`: byte counts by kind, for each mount point."""
 
     os: str = ""
     networks: Sequence[Mapping[str, str]] = ()
@@ -51,7 +54,7 @@ class HostInfo(msgspec.Struct, frozen=True):
 
 
 class SavedSnapshot(msgspec.Struct, frozen=True):
-    """An archive of the whole state. `parts` must be read to their end or closed: it lies in a file until then."""
+    """An archive of the whole state. Read `parts` to the end or close it: only then its file is removed."""
 
     index: int
     sha256: bytes
@@ -59,100 +62,111 @@ class SavedSnapshot(msgspec.Struct, frozen=True):
 
 
 class AgentInterface(Protocol):
+    """What a server can request from its agent."""
+
     @property
     def info(self) -> AgentInfo: ...
 
     async def reload(self) -> None:
-        """Read the configuration again. Raises `Refusal` with what is wrong with it."""
+        """Read the configuration again. Raises `Refusal` if it is invalid."""
         ...
 
     def follow_log(self, level: str, *, as_json: bool) -> AsyncIterator[str]:
-        """Lines of all processes of this server as they are written, of this level (`debug` ...) and above, until closed.
-        What a slow reader misses is told as a line of its own.
+        """Yield log lines of all processes of this server with at least this level (such as `debug`), until closed.
+
+        If the reader is too slow, a line reports how many were dropped.
         """
         ...
 
-    async def list_processes(self) -> Sequence[ProcessInfo]: ...
-
-    async def profile_process(self, seconds: float) -> str:
-        """Where the time goes in this process: a line for each stack that was seen, with how often."""
+    async def list_processes(self) -> Sequence[ProcessInfo]:
+        """Return the processes of this server."""
         ...
 
-    async def read_host(self) -> HostInfo: ...
+    async def profile_process(self, seconds: float) -> str:
+        """Sample this process for some seconds. Return one line for each stack with its sample count."""
+        ...
+
+    async def read_host(self) -> HostInfo:
+        """Return facts about the machine."""
+        ...
 
     async def read_command_line(self) -> bytes:
-        """The arguments, each ended by a zero byte."""
+        """Return the arguments of this process, each followed by a zero byte."""
         ...
 
     def read_log_file(self) -> AsyncGenerator[bytes, None]:
-        """What the log file holds, part by part. Raises `Refusal` where there is none."""
+        """Yield the content of the log file. Raises `Refusal` if there is none."""
         ...
 
     async def save_snapshot(self, engine: LogEngine) -> SavedSnapshot:
-        """Raises `Refusal`."""
+        """Save the state of the log to an archive. Raises `Refusal`."""
         ...
 
     async def restore_snapshot(self, engine: LogEngine, parts: AsyncIterator[bytes]) -> int:
-        """Take the archive in, check it whole, and only then replace what the log holds; the index where it stands then.
-        Raises `Refusal`, and what `parts` raise.
+        """Store the archive, verify it completely, then replace the content of the log. Return the new log index.
+
+        Raises `Refusal`, and any error that `parts` raises.
         """
         ...
 
 
 class NoAgentInterface:
-    """For a server that no agent runs: it tells of its own tasks, and refuses the rest."""
+    """Stands in for the agent if a server runs without one: lists its own tasks and refuses everything else."""
 
     def __init__(self, info: AgentInfo | None = None) -> None:
         self.info = info or AgentInfo()
 
     async def reload(self) -> None:
-        raise _not_here("no configuration to read again")
+        raise _refuse("no configuration to reload")
 
     def follow_log(self, level: str, *, as_json: bool) -> AsyncIterator[str]:
-        raise _not_here(f"no log to read lines of level {level} from{', as JSON' if as_json else ''}")
+        raise _refuse(f"no log to follow at level {level}{', as JSON' if as_json else ''}")
 
     async def list_processes(self) -> Sequence[ProcessInfo]:
         return [ProcessInfo("server", 0, "ready", 0, format_stacks(asyncio.get_running_loop()))]
 
     async def profile_process(self, seconds: float) -> str:
-        raise _not_here(f"nobody who could look on for {seconds:g} s")
+        raise _refuse(f"no profiler that could sample for {seconds:g} s")
 
     async def read_host(self) -> HostInfo:
-        raise _not_here("no host to tell of")
+        raise _refuse("no host information")
 
     async def read_command_line(self) -> bytes:
-        raise _not_here("no process of its own")
+        raise _refuse("no command line")
 
     def read_log_file(self) -> AsyncGenerator[bytes, None]:
-        raise _not_here("no log file")
+        raise _refuse("no log file")
 
     async def save_snapshot(self, engine: LogEngine) -> SavedSnapshot:
-        raise _not_here(f"no disk to save a snapshot to ({type(engine).__name__})")
+        raise _refuse(f"no disk to save a snapshot to ({type(engine).__name__})")
 
     async def restore_snapshot(self, engine: LogEngine, parts: AsyncIterator[bytes]) -> int:
-        raise _not_here(f"no disk to restore {'a snapshot' if parts else 'nothing'} from ({type(engine).__name__})")
+        raise _refuse(f"no disk to restore {'a snapshot' if parts else 'nothing'} from ({type(engine).__name__})")
 
 
-def _not_here(what: str) -> Refusal:
-    return Refusal(RefusalCode.NOT_IMPLEMENTED, f"no agent runs this server: there is {what}")
+def _refuse(problem: str) -> Refusal:
+    return Refusal(RefusalCode.NOT_IMPLEMENTED, f"this server runs without an agent: there is {problem}")
 
 
 def format_stacks(loop: asyncio.AbstractEventLoop | None) -> str:
-    """Where every thread and every task stands: files, lines and names of functions, never values."""
+    """Return the stacks of all threads and tasks: files, lines and function names, never values."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     parts: list[str] = []
     for ident, frame in sys._current_frames().items():
         parts.append(f"thread {names.get(ident, ident)}\n{''.join(traceback.format_stack(frame))}")
     tasks = sorted(asyncio.all_tasks(loop), key=lambda task: task.get_name()) if loop is not None else []
-    parts.extend(f"task {task.get_name()}\n{''.join(_say_task(task))}" for task in tasks)
+    parts.extend(f"task {task.get_name()}\n{''.join(_format_task(task))}" for task in tasks)
     return "\n".join(parts)
 
 
-def _say_task(task: asyncio.Task[Any]) -> Iterator[str]:
-    """What it waits in, outermost first: a suspended task's own stack shows only where it begins."""
-    waiting: Any = task.get_coro()  # Coroutines and generators tell this by attributes that have no common type.
-    while waiting is not None:
-        frame = getattr(waiting, "cr_frame", None) or getattr(waiting, "gi_frame", None)
+def _format_task(task: asyncio.Task[Any]) -> Iterator[str]:
+    """Yield the stack of a suspended task, outermost frame first.
+
+    The task's own stack contains only its outermost frame, so this follows the chain of awaited coroutines.
+    """
+    awaited: Any = task.get_coro()  # Coroutines and generators have these attributes but no common type.
+    while awaited is not None:
+        frame = getattr(awaited, "cr_frame", None) or getattr(awaited, "gi_frame", None)
         if frame is not None:
             yield from traceback.format_stack(frame, limit=1)
-        waiting = getattr(waiting, "cr_await", None) or getattr(waiting, "gi_yieldfrom", None)
+        awaited = getattr(awaited, "cr_await", None) or getattr(awaited, "gi_yieldfrom", None)

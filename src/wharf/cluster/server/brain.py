@@ -1,7 +1,7 @@
-"""The leader's mind, wired: it is elected, leads, and loses; what it does while it leads is in `server.leading`.
+"""The brain: gets elected, leads until leadership is lost, and starts over.
 
-Every server has a brain; only the leader's acts. It decides with the pure packages, commits, and sees what it did come
-back through the log like everybody else.
+Every server has a brain; only the leader's brain schedules. What the leader does is in `server.leader` and
+`server.duties`. The brain sees its own commits in the replica, like every other follower.
 """
 
 import asyncio
@@ -34,12 +34,17 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 RETRY_DELAY_S: Final = 0.5
+"""How long to wait before a failed election, bootstrap or duty is tried again."""
 CONTACT_TIMEOUT_S: Final = 2.0
+"""How long the log may take to answer before the server counts as out of contact."""
 
 
 class BrainMetrics(msgspec.Struct, frozen=True):
-    """What the leader's mind has before it: evaluations in the queue, behind another of their job, and being processed;
-    jobs whose status is to be made true; nodes to be given up; nodes whose next heartbeat is waited for.
+    """Queue lengths of the leader.
+
+    `ready`: evaluations that can be processed now; `behind`: evaluations behind another one of the same job; `busy`:
+    evaluations in process; `unsettled_jobs`: jobs whose derived state must be recomputed; `silent_nodes`: nodes to
+    mark down; `nodes_expected`: nodes whose next heartbeat is expected.
     """
 
     is_leading: bool
@@ -52,6 +57,8 @@ class BrainMetrics(msgspec.Struct, frozen=True):
 
 
 class Brain:
+    """Runs a server's leader work and gives RPC handlers and duties one place to write as leader."""
+
     def __init__(
         self,
         world: World,
@@ -67,7 +74,7 @@ class Brain:
         self.follower = follower
         self._writer = writer
         self._election = election
-        self._founder = bootstrap or ClusterBootstrap(follower, writer)
+        self._bootstrap = bootstrap or ClusterBootstrap(follower, writer)
         self.term = LeaderTerm(engine.limits, follower, writer)
         self.node_monitor = NodeMonitor(
             world,
@@ -75,58 +82,61 @@ class Brain:
             writer,
             self.term,
             heartbeats or HeartbeatSettings(),
-            on_heartbeat=lambda: self._agenda.wake_event.set(),
+            on_heartbeat=lambda: self._queues.wake_event.set(),
         )
-        self._agenda = LeaderQueues(follower, self.term, self.node_monitor)
-        self._applier = EvaluationProcessor(world, follower, writer, self.term, self._agenda)
-        self._thinking = LeaderLoop(
+        self._queues = LeaderQueues(follower, self.term, self.node_monitor)
+        self._processor = EvaluationProcessor(world, follower, writer, self.term, self._queues)
+        self._leader_loop = LeaderLoop(
             world,
             follower,
             writer,
             term=self.term,
-            queues=self._agenda,
+            queues=self._queues,
             node_monitor=self.node_monitor,
-            processor=self._applier,
+            processor=self._processor,
         )
         self.duties: list[Callable[[], Awaitable[None]]] = [self.node_monitor.report_batcher.run]
-        """What else a leader does, each in a task of its own for as long as it leads."""
+        """Background tasks of the leader. Each runs in its own task while this server leads."""
 
     @property
     def is_leading(self) -> bool:
+        """Whether this server leads now."""
         return self.term.is_leading
 
     @property
-    def ground(self) -> SchedulerCache:
-        """The fleet as the replica has it, whenever nobody waits."""
-        return self._agenda.fleet_updater.ground
+    def cache(self) -> SchedulerCache:
+        """Return the scheduler's cache of the fleet. It matches the replica except during a batch."""
+        return self._queues.fleet_updater.cache
 
     @property
     def max_changes(self) -> int:
+        """Return how many changes one write may have, without derived changes."""
         return self.term.max_changes
 
     @property
     def max_evaluations(self) -> int:
+        """Return how many evaluations fit in one write."""
         return self.term.max_evaluations
 
     async def execute(self, operation: Callable[[Replica, DecisionContext], Decision[T]]) -> T:
-        """As `Term.decide`: for those who answer what is asked of the leader (`server.answering`), and for its duties."""
+        """Run an operation as leader and commit its decision, as `LeaderTerm.execute` does."""
         return await self.term.execute(operation)
 
     async def execute_if_due(self, operation: Callable[[Replica, DecisionContext], Decision[T] | None]) -> T | None:
-        """As `Term.act`: for duties, which mostly find nothing to do."""
+        """Run an operation that usually has nothing to do, as `LeaderTerm.execute_if_due` does."""
         return await self.term.execute_if_due(operation)
 
     # -- leading ---------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Until cancelled: be elected, lead, lose, and again."""
+        """Get elected, lead, lose leadership and start over, until cancelled."""
         await self.follower.loaded_event.wait()
         while True:
-            leadership = await self._be_elected()
+            leadership = await self._wait_until_elected()
             log.info("elected leader")
-            # What was committed before the election must be known before anything is decided.
-            await self._reach(leadership)
-            await self._found(leadership)
+            # The replica must contain everything committed before the election before the leader decides anything.
+            await self._wait_for_election_record(leadership)
+            await self._bootstrap_cluster(leadership)
             self.term.leadership = leadership
             self.node_monitor.start_term()
             try:
@@ -136,87 +146,98 @@ class Brain:
                 self.term.leadership = None
             log.warning("no longer leader")
 
-    async def _reach(self, leadership: Leadership) -> None:
+    async def _wait_for_election_record(self, leadership: Leadership) -> None:
+        """Wait until the replica contains this election's leader record."""
         while leadership.is_held():
             try:
                 await self.follower.wait_until_applied(leadership.build_condition().version)
                 return
             except Refusal as refusal:
-                log.warning("the leader cannot begin yet: %s", refusal.text)
+                log.warning("leader waits for its replica reason=%s", refusal.text)
 
-    async def _found(self, leadership: Leadership) -> None:
-        """The log may have come back empty. A log that is replaced takes the leader's record along and so ends the term:
-        looking once a term is looking once after every such loss.
+    async def _bootstrap_cluster(self, leadership: Leadership) -> None:
+        """Write the first records of the cluster if the log has none.
+
+        The log can become empty while the cluster runs. A replaced log has no leader record, so it ends the term. One
+        check at the start of each term is therefore enough.
         """
         while leadership.is_held():
             try:
-                await self._founder.bootstrap()
+                await self._bootstrap.bootstrap()
                 break
             except Refusal as refusal:
-                log.warning("the cluster could not be founded, trying again: %s", refusal.text)
+                log.warning("cluster bootstrap failed, will retry reason=%s", refusal.text)
                 await asyncio.sleep(RETRY_DELAY_S)
 
     async def _lead(self, leadership: Leadership) -> None:
-        """Think until the leadership is lost. An error of our own ends the thinking; then it begins again from the state."""
-        self._agenda.rebuild()
-        self._applier.reset()
-        thinking = self.world.start_task(self._thinking.run(), name="brain")
-        losing = self.world.start_task(leadership.wait_lost(), name="leadership")
-        duties = [self.world.start_task(self._do(duty), name="duty") for duty in self.duties]
+        """Run the leader loop and the duties until leadership is lost.
+
+        An unexpected error stops all of them. The caller then starts them again, with queues rebuilt from the
+        replica.
+        """
+        self._queues.rebuild()
+        self._processor.reset()
+        loop_task = self.world.start_task(self._leader_loop.run(), name="brain")
+        lost_task = self.world.start_task(leadership.wait_lost(), name="leadership")
+        duties = [self.world.start_task(self._run_duty(duty), name="duty") for duty in self.duties]
         try:
-            await asyncio.wait([thinking, losing], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([loop_task, lost_task], return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for task in (thinking, losing, *duties):
+            for task in (loop_task, lost_task, *duties):
                 task.cancel()
-            ends = await asyncio.gather(thinking, losing, *duties, return_exceptions=True)
-        for end in ends:
-            if isinstance(end, Exception):
-                log.error("the leader's mind stopped by an error of our own", exc_info=end)
-                await asyncio.sleep(RETRY_DELAY_S)  # So that an error which comes again at once is no storm.
+            results = await asyncio.gather(loop_task, lost_task, *duties, return_exceptions=True)
+        for result in results:
+            if isinstance(result, Exception):
+                log.error("leader loop failed", exc_info=result)
+                await asyncio.sleep(RETRY_DELAY_S)  # Limits the rate of an error that repeats at once.
                 return
-        if losing.done() and not losing.cancelled():
+        if lost_task.done() and not lost_task.cancelled():
             self.term.leadership = None
 
-    async def _do(self, duty: Callable[[], Awaitable[None]]) -> None:
-        """Again and again while we lead: whatever ends a duty, the next turn begins from the state."""
+    async def _run_duty(self, duty: Callable[[], Awaitable[None]]) -> None:
+        """Run a duty again and again while this server leads. It starts from the replica each time."""
         while self.is_leading:
             try:
                 await duty()
             except (Refusal, LogUnavailable) as refusal:
-                log.warning("a duty of the leader has to wait: %s", refusal)
-            except Exception:  # The top of a task: the others must go on.
-                log.exception("a duty of the leader stopped by an error of our own")
+                log.warning("leader duty will be retried reason=%s", refusal)
+            except Exception:  # One failed duty must not stop the others.
+                log.exception("leader duty failed")
             await asyncio.sleep(RETRY_DELAY_S)
 
-    async def _be_elected(self) -> Leadership:
+    async def _wait_until_elected(self) -> Leadership:
+        """Campaign until this server is elected and return the leadership."""
         while True:
             try:
                 return await self._election.campaign()
-            except (Refusal, LogUnavailable) as away:
-                log.warning("no election just now: %s", away)
+            except (Refusal, LogUnavailable) as error:
+                log.warning("election failed, will retry reason=%s", error)
                 await asyncio.sleep(RETRY_DELAY_S)
 
     # -- leadership by request -------------------------------------------------------------------------------------
 
     async def transfer_leadership(self, heir: str) -> None:
-        """End this leadership in favour of another member. What is being written is written first."""
+        """End this leadership in favor of the member `heir`. Writes in progress finish first.
+
+        Raises `Refusal` if this server does not lead or the outcome is unknown.
+        """
         async with self.term.write_lock:
             leadership = self.term.leadership
             if leadership is None or not self.is_leading:
                 raise no_leader()
             try:
                 is_offered = await leadership.transfer(heir)
-            except (FollowerBehind, LogUnavailable) as away:
+            except (FollowerBehind, LogUnavailable) as error:
                 raise Refusal(
-                    RefusalCode.OUTCOME_UNKNOWN, f"nobody can tell whether {heir} was made leader: {away}"
-                ) from away
-        self._agenda.wake_event.set()
+                    RefusalCode.OUTCOME_UNKNOWN, f"it is unknown whether leadership was transferred to {heir}: {error}"
+                ) from error
+        self._queues.wake_event.set()
         if not is_offered:
             raise no_leader()
-        log.info("the leadership was handed over", extra={"to": heir})
+        log.info("transferred leadership", extra={"to": heir})
 
     async def measure_status(self) -> ServerLogStatus:
-        """Where this server stands in the log, and how long the log takes to prove that it is there."""
+        """Return this server's log position and how long the log took to answer, in nanoseconds (`None`: no answer)."""
         replica, began_s = self.follower.replica, self.world.monotonic_s()
         try:
             async with asyncio.timeout(CONTACT_TIMEOUT_S):
@@ -227,16 +248,16 @@ class Brain:
         return ServerLogStatus(replica.index, replica.epoch, round(took_s * SECOND))
 
     def collect_metrics(self) -> BrainMetrics:
-        """How much there is to do. Of who does not lead nothing is expected."""
+        """Return the leader's queue lengths; all zero if this server does not lead."""
         if not self.is_leading:
             return BrainMetrics(is_leading=False)
-        ready, behind, busy = self._agenda.broker.count_queues()
+        ready, behind, busy = self._queues.broker.count_queues()
         return BrainMetrics(
             is_leading=True,
             ready=ready,
             behind=behind,
             busy=busy,
-            unsettled_jobs=len(self._agenda.unsettled_jobs),
+            unsettled_jobs=len(self._queues.unsettled_jobs),
             silent_nodes=len(self.node_monitor.silent_nodes),
             nodes_expected=self.node_monitor.heartbeats.expected_count,
         )

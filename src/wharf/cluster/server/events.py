@@ -1,8 +1,8 @@
-"""The last commits of the log, kept for those who listen to events: a bounded buffer to look back on, and a place in it
-for each listener.
+"""The event feed: a limited buffer of the last commits, and a position in it for each subscription.
 
-A listener holds a place and no queue of its own, so one that is slow costs nothing: when what it has not heard yet falls
-out of the buffer, it is cut off and has to begin again. What a commit tells is worked out when the first listener asks.
+A subscription has a position but no queue, so a slow reader costs no memory. If the buffer drops commits that it has
+not read, the subscription is lost and the client must subscribe again. Events are built when the first subscription
+reads a commit.
 """
 
 import asyncio
@@ -18,20 +18,22 @@ from wharf.cluster.server.log.follower import Follower
 from wharf.cluster.state.replica import AppliedChange
 
 MAX_BUFFERED_COMMITS: Final = 100
+"""How many commits a new subscription can look back."""
 MAX_BUFFERED_CHANGES: Final = 10_000
-"""Of large commits fewer are kept: records of old versions take room that nothing else needs."""
+"""Limits the memory for old records: with large commits, fewer of them are buffered."""
 
 MAX_LAG_COMMITS: Final = 5_000
+"""How many commits a subscription may lag behind before it is lost."""
 MAX_LAG_CHANGES: Final = 50_000
-"""How far a listener may lag behind while others listen."""
+"""The same in changed records."""
 
 
 class SubscriptionLost(Exception):
-    """What comes next for this listener is no longer there, or never will be."""
+    """The next commits of this subscription have been dropped, or the feed is closed."""
 
 
 class EventCommit:
-    """One batch, with the records that it touched."""
+    """One batch with the records that it changed."""
 
     def __init__(self, index: int, kind: str, changes: Sequence[ChangedRecord]) -> None:
         self.index = index
@@ -40,10 +42,13 @@ class EventCommit:
 
     @cached_property
     def events(self) -> list[ClusterEvent]:
+        """Return the events of this commit; built once."""
         return build_events(self.kind, self.changes)
 
 
 class EventFeed:
+    """The buffer of the last commits, filled by the follower."""
+
     def __init__(
         self,
         follower: Follower,
@@ -52,130 +57,144 @@ class EventFeed:
         max_changes: int = MAX_BUFFERED_CHANGES,
         max_lag_commits: int = MAX_LAG_COMMITS,
     ) -> None:
-        self._commits_kept = max_commits
-        self._changes_kept = max_changes
-        self._commits_behind_max = max_lag_commits
+        self._max_commits = max_commits
+        self._max_changes = max_changes
+        self._max_lag_commits = max_lag_commits
         self._commits: deque[EventCommit] = deque()
-        self._first = 0
-        """The number of the oldest commit that is kept: they are counted from the start of this process."""
-        self._changes = 0
-        self._listeners: dict[EventSubscription, None] = {}
-        self._news: asyncio.Future[None] | None = None
+        self._first_position = 0
+        """The position of the oldest buffered commit. Positions count commits since this process started."""
+        self._change_count = 0
+        self._subscriptions: dict[EventSubscription, None] = {}
+        self._news_future: asyncio.Future[None] | None = None
         self._is_closed = False
-        follower.change_listeners.append(self._take)
+        follower.change_listeners.append(self._on_batch)
         follower.load_listeners.append(self.restart)
 
     @property
     def next_position(self) -> int:
-        return self._first + len(self._commits)
+        """Return the position of the next commit."""
+        return self._first_position + len(self._commits)
 
     @property
     def subscription_count(self) -> int:
-        """How many listen."""
-        return len(self._listeners)
+        """Return how many subscriptions are open."""
+        return len(self._subscriptions)
 
     @property
     def commit_count(self) -> int:
-        """How many commits are kept, also for those who lag behind."""
+        """Return how many commits are buffered, including those for subscriptions that lag behind."""
         return len(self._commits)
 
-    # -- hearing -----------------------------------------------------------------------------------------------------
+    # -- filling -----------------------------------------------------------------------------------------------------
 
-    def _take(self, batch: Batch, taken: Sequence[AppliedChange]) -> None:
-        """Of what goes, the record that it was; of everything else the one that it is now."""
+    def _on_batch(self, batch: Batch, changed_records: Sequence[AppliedChange]) -> None:
+        """Buffer the changed records of a batch; for a deleted record, the version before the deletion."""
         changes = [
             ChangedRecord(table, old if record is None else record, record is None)
-            for table, _key, old, record in taken
+            for table, _key, old, record in changed_records
             if table in EVENT_MAPPINGS and (record is not None or old is not None)
         ]
         if changes:
-            self._keep(EventCommit(batch.index, batch.kind, changes))
+            self._append(EventCommit(batch.index, batch.kind, changes))
 
-    def _keep(self, commit: EventCommit) -> None:
+    def _append(self, commit: EventCommit) -> None:
+        """Buffer a commit and drop the oldest ones beyond the limits. The limits are higher while anyone subscribes."""
         self._commits.append(commit)
-        self._changes += len(commit.changes)
-        commits_max, changes_max = self._commits_kept, self._changes_kept
-        if self._listeners:
-            commits_max, changes_max = max(commits_max, self._commits_behind_max), MAX_LAG_CHANGES
-        while len(self._commits) > 1 and (len(self._commits) > commits_max or self._changes > changes_max):
-            self._changes -= len(self._commits.popleft().changes)
-            self._first += 1
+        self._change_count += len(commit.changes)
+        max_commits, max_changes = self._max_commits, self._max_changes
+        if self._subscriptions:
+            max_commits, max_changes = max(max_commits, self._max_lag_commits), MAX_LAG_CHANGES
+        while len(self._commits) > 1 and (len(self._commits) > max_commits or self._change_count > max_changes):
+            self._change_count -= len(self._commits.popleft().changes)
+            self._first_position += 1
         self._wake()
 
     def _wake(self) -> None:
-        if self._news is not None and not self._news.done():
-            self._news.set_result(None)
-        self._news = None
+        """Wake every subscription that waits for a commit."""
+        if self._news_future is not None and not self._news_future.done():
+            self._news_future.set_result(None)
+        self._news_future = None
 
-    # -- listening ---------------------------------------------------------------------------------------------------
+    # -- reading -----------------------------------------------------------------------------------------------------
 
     def subscribe(self, *, since_index: int = 0) -> "EventSubscription":
-        """From the commit at this index on, or the next later one that is still kept; 0: from the oldest."""
-        place = self._first + self._replayed_from()
-        while place < self.next_position and self._commits[place - self._first].index < since_index:
-            place += 1
-        listener = EventSubscription(self, place, since_index)
-        self._listeners[listener] = None
-        return listener
+        """Return a subscription that starts at the first buffered commit with an index of at least `since_index`.
+
+        0 starts at the oldest commit that new subscriptions may read.
+        """
+        position = self._first_position + self._replayed_from()
+        while position < self.next_position and self._commits[position - self._first_position].index < since_index:
+            position += 1
+        subscription = EventSubscription(self, position, since_index)
+        self._subscriptions[subscription] = None
+        return subscription
 
     def _replayed_from(self) -> int:
-        """How many of those that are kept for the slow are no part of what a new listener hears."""
-        passed_over, changes = max(0, len(self._commits) - self._commits_kept), self._changes
+        """Return how many buffered commits are only for subscriptions that lag behind. New subscriptions skip them."""
+        skipped, changes = max(0, len(self._commits) - self._max_commits), self._change_count
         for position, commit in enumerate(self._commits):
-            if position >= passed_over and changes <= self._changes_kept:
+            if position >= skipped and changes <= self._max_changes:
                 return position
             changes -= len(commit.changes)
         return max(0, len(self._commits) - 1)
 
-    def unsubscribe(self, listener: "EventSubscription") -> None:
-        self._listeners.pop(listener, None)
+    def unsubscribe(self, subscription: "EventSubscription") -> None:
+        """Remove a subscription."""
+        self._subscriptions.pop(subscription, None)
 
-    def read_commits(self, place: int, most: int) -> list[EventCommit]:
-        """The commits from this place on, so many at most. Raises `CutOff` where the first of them is gone."""
-        if self._is_closed or place < self._first:
+    def read_commits(self, position: int, limit: int) -> list[EventCommit]:
+        """Return up to `limit` commits from this position on.
+
+        Raises `SubscriptionLost` if the first of them has been dropped or the feed is closed.
+        """
+        if self._is_closed or position < self._first_position:
             raise SubscriptionLost
-        begin = place - self._first
-        return list(islice(self._commits, begin, begin + most))
+        begin = position - self._first_position
+        return list(islice(self._commits, begin, begin + limit))
 
-    def has_news(self, place: int) -> bool:
-        """Whether whoever stands there has something to hear, be it that it is cut off."""
-        return self._is_closed or self.next_position > place
+    def has_news(self, position: int) -> bool:
+        """Whether a subscription at this position has commits to read or is lost."""
+        return self._is_closed or self.next_position > position
 
     async def wait_for_news(self) -> None:
-        """Until there is something new, or the feed begins again."""
-        if self._news is None:
-            self._news = asyncio.get_running_loop().create_future()
-        await asyncio.shield(self._news)
+        """Wait for the next commit, restart or close."""
+        if self._news_future is None:
+            self._news_future = asyncio.get_running_loop().create_future()
+        await asyncio.shield(self._news_future)
 
     def restart(self) -> None:
-        """The state was loaded anew: what happened in between nobody knows, so everybody begins again."""
-        self._first = self.next_position + 1
+        """Drop everything after the replica was loaded again: the changes in between are unknown.
+
+        Every open subscription is lost.
+        """
+        self._first_position = self.next_position + 1
         self._commits.clear()
-        self._changes = 0
+        self._change_count = 0
         self._wake()
 
     def close(self) -> None:
+        """End all subscriptions."""
         self._is_closed = True
         self._wake()
 
 
 class EventSubscription:
-    """One who listens, and how far it has come."""
+    """A reader of the feed and its position."""
 
-    def __init__(self, feed: EventFeed, place: int, since_index: int) -> None:
+    def __init__(self, feed: EventFeed, position: int, since_index: int) -> None:
         self._feed = feed
-        self._place = place
+        self._position = position
         self._since_index = since_index
 
-    def take(self, most: int) -> list[EventCommit]:
-        """The next commits, if any, so many at most. Raises `CutOff`."""
-        commits = self._feed.read_commits(self._place, most)
-        self._place += len(commits)
+    def take(self, limit: int) -> list[EventCommit]:
+        """Return up to `limit` unread commits; may be empty. Raises `SubscriptionLost`."""
+        commits = self._feed.read_commits(self._position, limit)
+        self._position += len(commits)
         return [commit for commit in commits if commit.index >= self._since_index]
 
     async def wait(self, timeout_s: float) -> None:
-        """Until there may be more, or the time is over."""
-        if self._feed.has_news(self._place):
+        """Wait until there may be more commits, or until the timeout."""
+        if self._feed.has_news(self._position):
             return
         try:
             async with asyncio.timeout(timeout_s):
@@ -184,4 +203,5 @@ class EventSubscription:
             pass
 
     def end(self) -> None:
+        """Remove this subscription from the feed."""
         self._feed.unsubscribe(self)

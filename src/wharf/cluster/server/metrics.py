@@ -1,12 +1,7 @@
-"""Counts what was answered and how long it took, by class of endpoint: sums since the start, and over intervals.
+"""Request metrics by endpoint class, the filter for published metrics, and resource usage of this process.
 
-Classes and statuses come from the endpoint table, so there are never more series than it has nouns.
-
-Which figures are published, and under which labels: what the configuration says of it.
-
-Nothing is measured less for it; it is only not told.
-
-What this process costs: memory, processor time, open files. Read from the kernel when asked, and at no other time.
+The label values come from the endpoint table, so the number of series is limited. The filter affects what is
+published, not what is measured.
 """
 
 import math
@@ -24,11 +19,11 @@ from wharf.contract.model.times import SECOND
 from wharf.world import World
 
 BUCKET_LIMITS_MS: Final = (1.0, 2.5, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1_000.0, 2_500.0, 5_000.0)
-"""Upper bounds of the buckets of a histogram; a last one takes all that is longer."""
+"""Upper limits of the histogram buckets in milliseconds. One more bucket holds longer durations."""
 
 
 class RequestSeries(msgspec.Struct, frozen=True, order=True):
-    """Which answers are counted together. `kind`: read, local, write, ask; `status`: `2xx` and so on."""
+    """The labels of one series. `kind`: read, local, write or ask; `status`: `2xx` and so on."""
 
     noun: str
     kind: str
@@ -36,7 +31,7 @@ class RequestSeries(msgspec.Struct, frozen=True, order=True):
 
 
 class DurationHistogram:
-    """Durations since the start."""
+    """A histogram of durations since the process started."""
 
     __slots__ = ("buckets", "count", "sum_ms")
 
@@ -55,7 +50,7 @@ class DurationHistogram:
 
 
 class DurationSummary:
-    """Durations of one interval."""
+    """Count, sum, minimum, maximum and sum of squares of the durations in one interval."""
 
     __slots__ = ("count", "max_ms", "min_ms", "sum_ms", "sum_squares_ms2")
 
@@ -79,21 +74,25 @@ class DurationSummary:
 
     @property
     def deviation_ms(self) -> float:
-        """Of the sample, as clients know it."""
+        """Return the standard deviation of the sample; 0 for fewer than two values."""
         if self.count < 2:
             return 0.0
         return math.sqrt(max(0.0, self.sum_squares_ms2 - self.count * self.mean_ms**2) / (self.count - 1))
 
 
 class MeterInterval:
+    """The summaries of one interval."""
+
     def __init__(self, began_ns: int) -> None:
         self.began_ns = began_ns
         self.summaries: dict[RequestSeries, DurationSummary] = {}
 
 
 class RequestMeter:
+    """Counts requests and their durations, in total and per interval."""
+
     def __init__(self, world: World, *, interval_s: float = 10.0, retention_s: float = 60.0) -> None:
-        """`kept_s`: for how long a finished interval can be told; the last one always can."""
+        """`retention_s`: how long finished intervals are retained. The last finished one is always retained."""
         self._world = world
         self.interval_s = interval_s
         self.histograms: dict[RequestSeries, DurationHistogram] = {}
@@ -102,51 +101,59 @@ class RequestMeter:
         self._finished: deque[MeterInterval] = deque(maxlen=max(1, int(retention_s // interval_s)))
 
     def now_s(self) -> float:
-        """For `answered`."""
+        """Return the time to pass to `record_request` as `began_s`."""
         return self._world.monotonic_s()
 
     def record_request(self, series: RequestSeries, *, began_s: float) -> None:
+        """Record one finished request that started at `began_s`."""
         now_s = self._world.monotonic_s()
         if now_s >= self._ends_s:
-            self._turn(now_s)
+            self._finish_intervals(now_s)
         took_ms = (now_s - began_s) * 1_000
         histogram = self.histograms.get(series)
         if histogram is None:
             histogram = self.histograms[series] = DurationHistogram()
         histogram.add(took_ms)
-        summed = self._current.summaries.get(series)
-        if summed is None:
-            summed = self._current.summaries[series] = DurationSummary()
-        summed.add(took_ms)
+        summary = self._current.summaries.get(series)
+        if summary is None:
+            summary = self._current.summaries[series] = DurationSummary()
+        summary.add(took_ms)
 
     def last_interval(self) -> MeterInterval:
-        """The last finished one; the one that runs, as long as none is."""
+        """Return the last finished interval, or the current one if none has finished."""
         return self.find_interval(0.0) or self._current
 
     def find_interval(self, ago_s: float) -> MeterInterval | None:
-        """The last one that had finished so long ago; None: none had, or it is not kept any more."""
+        """Return the last interval that had finished `ago_s` seconds ago.
+
+        `None` if no interval had finished then or it is no longer retained.
+        """
         now_s = self._world.monotonic_s()
         if now_s >= self._ends_s:
-            self._turn(now_s)
-        since_the_last_s = now_s - (self._ends_s - self.interval_s)
-        turns = max(0, math.ceil((ago_s - since_the_last_s) / self.interval_s))
-        return self._finished[-1 - turns] if turns < len(self._finished) else None
+            self._finish_intervals(now_s)
+        elapsed_s = now_s - (self._ends_s - self.interval_s)
+        intervals_back = max(0, math.ceil((ago_s - elapsed_s) / self.interval_s))
+        return self._finished[-1 - intervals_back] if intervals_back < len(self._finished) else None
 
     def list_totals(self) -> Sequence[tuple[RequestSeries, DurationHistogram]]:
+        """Return the histograms since the start, sorted by series."""
         return sorted(self.histograms.items(), key=lambda item: item[0])
 
-    def _turn(self, now_s: float) -> None:
-        """The interval that ran is over; after a silence, so are some in which nothing was answered."""
-        missed = int((now_s - self._ends_s) // self.interval_s)
-        self._finished.append(self._current)
-        kept = min(missed, self._finished.maxlen or missed)
-        for turn in range(missed - kept, missed):
-            self._finished.append(self._beginning(self._ends_s + turn * self.interval_s, now_s))
-        self._current = self._beginning(self._ends_s + missed * self.interval_s, now_s)
-        self._ends_s += (missed + 1) * self.interval_s
+    def _finish_intervals(self, now_s: float) -> None:
+        """Finish the current interval and start a new one.
 
-    def _beginning(self, at_s: float, now_s: float) -> MeterInterval:
-        return MeterInterval(self._world.now_ns() - round((now_s - at_s) * SECOND))
+        Adds an empty interval for each one that passed without a request.
+        """
+        empty_count = int((now_s - self._ends_s) // self.interval_s)
+        self._finished.append(self._current)
+        kept_count = min(empty_count, self._finished.maxlen or empty_count)
+        for number in range(empty_count - kept_count, empty_count):
+            self._finished.append(self._start_interval(self._ends_s + number * self.interval_s, now_s))
+        self._current = self._start_interval(self._ends_s + empty_count * self.interval_s, now_s)
+        self._ends_s += (empty_count + 1) * self.interval_s
+
+    def _start_interval(self, started_s: float, now_s: float) -> MeterInterval:
+        return MeterInterval(self._world.now_ns() - round((now_s - started_s) * SECOND))
 
 
 PUBLISH_SIGN: Final = "+"
@@ -154,32 +161,38 @@ WITHHOLD_SIGN: Final = "-"
 
 
 class MetricFilter(msgspec.Struct, frozen=True):
-    """`prefixes`: each after `+` or `-`. `host`: a label of every gauge, where it is not empty."""
+    """Which metrics are published.
+
+    `prefixes`: metric name prefixes, each after `+` (publish) or `-` (withhold). `host`: a label added to every
+    gauge, unless empty.
+    """
 
     prefixes: Sequence[str] = ()
     is_published_by_default: bool = True
     host: str = ""
 
     def is_published(self, name: str) -> bool:
-        """The longest prefix of the name decides; of two that say both, the one that withholds."""
-        said = [prefix for prefix in self.prefixes if name.startswith(prefix[1:])]
-        if not said:
+        """Whether to publish this metric. The longest matching prefix decides; at equal length, `-` wins."""
+        matching = [prefix for prefix in self.prefixes if name.startswith(prefix[1:])]
+        if not matching:
             return self.is_published_by_default
-        longest = max(len(prefix) for prefix in said)
-        return not any(prefix[:1] == WITHHOLD_SIGN for prefix in said if len(prefix) == longest)
+        longest = max(len(prefix) for prefix in matching)
+        return not any(prefix[:1] == WITHHOLD_SIGN for prefix in matching if len(prefix) == longest)
 
     def add_host_label(self, labels: dict[str, str]) -> dict[str, str]:
         return {**labels, "host": self.host} if self.host else labels
 
 
 def find_prefix_problem(prefix: str) -> str:
-    """What is wrong with a prefix as people write it; empty where nothing is."""
+    """Return what is wrong with a configured prefix; an empty string if it is valid."""
     if prefix[:1] in (PUBLISH_SIGN, WITHHOLD_SIGN) and prefix[1:].strip():
         return ""
-    return f'expected prefixes of names after + or -, such as "-wharf.http", given "{prefix}"'
+    return f'expected a metric name prefix after + or -, such as "-wharf.http", got "{prefix}"'
 
 
 class ProcessMetrics(msgspec.Struct, frozen=True):
+    """Memory, processor time and open files of this process."""
+
     resident_bytes: int = 0
     peak_bytes: int = 0
     cpu_s: float = 0.0
@@ -187,9 +200,10 @@ class ProcessMetrics(msgspec.Struct, frozen=True):
 
 
 def measure_process() -> ProcessMetrics:
+    """Read the resource usage of this process from the kernel."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
     resident, open_files = 0, 0
-    with suppress(OSError, ValueError, IndexError):  # Only Linux tells these two.
+    with suppress(OSError, ValueError, IndexError):  # Only Linux has these two.
         resident = int(Path("/proc/self/statm").read_text("ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
         open_files = len(os.listdir("/proc/self/fd"))
     return ProcessMetrics(

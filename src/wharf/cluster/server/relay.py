@@ -1,7 +1,7 @@
-"""Ways to other servers for whole requests: to those of other regions, and to members of our own.
+"""Forwards whole requests and websockets to other regions, other members and other processes.
 
-A request makes one hop between regions and one within a region, and says so in a header: two servers whose
-configurations name each other pass nothing back and forth.
+A request makes at most one hop between regions and one within a region. A header records the hops, so that two
+servers that name each other in their configuration cannot forward a request in a loop.
 """
 
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
@@ -23,13 +23,13 @@ SAFE_METHODS: Final = frozenset(("GET", "HEAD"))
 
 
 class RelayedReply:
-    """A reply whose first bytes are here. Read its parts, and close it, also where it was not read to its end."""
+    """A reply whose headers have arrived. Iterate over its parts; always close it, even if not read to its end."""
 
-    def __init__(self, incoming: RelayReply, held: AsyncExitStack) -> None:
+    def __init__(self, incoming: RelayReply, exit_stack: AsyncExitStack) -> None:
         self.status = incoming.status
         self.headers = incoming.headers
         self._parts = incoming.parts
-        self._held = held
+        self._exit_stack = exit_stack
 
     def __aiter__(self) -> "RelayedReply":
         return self
@@ -38,11 +38,11 @@ class RelayedReply:
         return await anext(self._parts)
 
     async def aclose(self) -> None:
-        await self._held.aclose()
+        await self._exit_stack.aclose()
 
 
 class RequestRelay:
-    """`regions`: the addresses of the servers of other regions, by the region's name."""
+    """Forwards requests. `regions`: the server addresses of each other region."""
 
     def __init__(
         self,
@@ -51,127 +51,141 @@ class RequestRelay:
         regions: Mapping[str, Sequence[str]] | None = None,
         sockets_to: Callable[[str], SocketRelay] | None = None,
     ) -> None:
-        """`sockets_to`: the way for websockets; without it none is passed on."""
-        self._passage_to = transport_to
+        """`sockets_to`: opens websockets to an address; without it, websockets are refused."""
+        self._transport_to = transport_to
         self._sockets_to = sockets_to
         self._regions = {name: list(addresses) for name, addresses in (regions or {}).items()}
-        self._passages: dict[str, Relay] = {}
+        self._relays: dict[str, Relay] = {}
 
     @property
     def region_names(self) -> Iterable[str]:
-        """Those that a request may be passed on to."""
+        """Return the regions that requests can be forwarded to."""
         return self._regions.keys()
 
     async def send_to_region(self, region: str, outgoing: RelayRequest) -> RelayedReply:
-        """Raises `Refusal`: UNKNOWN for a region that is not listed, UNAVAILABLE when none of its servers answers."""
+        """Forward a request to the first server of the region that answers.
+
+        Raises `Refusal`: NOT_FOUND for an unknown region, UNAVAILABLE if no server answers, OUTCOME_UNKNOWN if a
+        write was sent and its reply was lost.
+        """
         if region not in self._regions:
             raise build_no_region_path()
         outgoing = add_hop(outgoing, REGION_HOP, loop_error=build_no_region_path())
         addresses = self._regions[region]
-        silent: list[str] = []
+        failures: list[str] = []
         for address in list(addresses):
             try:
-                return await self._begin(address, outgoing)
+                return await self._open_reply(address, outgoing)
             except Unreachable as error:
                 if error.is_sent and outgoing.method not in SAFE_METHODS:
-                    raise _undecided(error) from error
-                silent.append(str(error))
-                # The next request begins with another; this one would be waited for each time.
+                    raise _build_unknown_outcome(error) from error
+                failures.append(str(error))
+                # Try this address last from now on: otherwise every request waits for its timeout.
                 addresses.remove(address)
                 addresses.append(address)
         raise Refusal(
-            RefusalCode.UNAVAILABLE, f"no server of region {region} answers: {'; '.join(silent) or 'none is listed'}"
+            RefusalCode.UNAVAILABLE, f"no server of region {region} answers: {'; '.join(failures) or 'none is listed'}"
         )
 
     async def send_to_member(self, address: str, outgoing: RelayRequest, *, hop: bytes = MEMBER_HOP) -> RelayedReply:
-        """To a server of our own region, or (the hop says so) to another process of this one. Raises `Refusal`."""
-        outgoing = add_hop(outgoing, hop, loop_error=_looping())
+        """Forward a request to a server of this region or, depending on `hop`, to another process of this server.
+
+        Raises `Refusal`.
+        """
+        outgoing = add_hop(outgoing, hop, loop_error=_build_loop_refusal())
         try:
-            return await self._begin(address, outgoing)
+            return await self._open_reply(address, outgoing)
         except Unreachable as error:
             if error.is_sent and outgoing.method not in SAFE_METHODS:
-                raise _undecided(error) from error
+                raise _build_unknown_outcome(error) from error
             raise Refusal(RefusalCode.UNAVAILABLE, str(error)) from error
 
     @asynccontextmanager
     async def open_socket_to_region(
         self, region: str, outgoing: RelayRequest, *, subprotocols: Sequence[str] = ()
     ) -> AsyncIterator[WebSocket]:
-        """An open websocket to the first server of the region that answers. Raises `Refusal` as `to_region` does, and
-        SocketRefused.
+        """Open a websocket to the first server of the region that answers.
+
+        Raises `Refusal` as `send_to_region` does, and `SocketRefused`.
         """
         if region not in self._regions:
             raise build_no_region_path()
         outgoing = add_hop(outgoing, REGION_HOP, loop_error=build_no_region_path())
-        async with AsyncExitStack() as held:
-            yield await self._first_socket(region, outgoing, subprotocols, held)
+        async with AsyncExitStack() as exit_stack:
+            yield await self._open_first_socket(region, outgoing, subprotocols, exit_stack)
 
-    async def _first_socket(
-        self, region: str, outgoing: RelayRequest, subprotocols: Sequence[str], held: AsyncExitStack
+    async def _open_first_socket(
+        self, region: str, outgoing: RelayRequest, subprotocols: Sequence[str], exit_stack: AsyncExitStack
     ) -> WebSocket:
+        """Try the addresses of the region in order; a failed one moves to the end."""
         addresses = self._regions[region]
-        silent: list[str] = []
+        failures: list[str] = []
         for address in list(addresses):
             try:
-                return await held.enter_async_context(self._socket(address, outgoing, subprotocols))
+                return await exit_stack.enter_async_context(self._open_socket(address, outgoing, subprotocols))
             except Unreachable as error:
-                silent.append(str(error))
+                failures.append(str(error))
                 addresses.remove(address)
                 addresses.append(address)
         raise Refusal(
-            RefusalCode.UNAVAILABLE, f"no server of region {region} answers: {'; '.join(silent) or 'none is listed'}"
+            RefusalCode.UNAVAILABLE, f"no server of region {region} answers: {'; '.join(failures) or 'none is listed'}"
         )
 
     @asynccontextmanager
     async def open_socket_to_member(
         self, address: str, outgoing: RelayRequest, *, subprotocols: Sequence[str] = (), hop: bytes = MEMBER_HOP
     ) -> AsyncIterator[WebSocket]:
-        """An open websocket to a server of our own region, or to another process. Raises `Refusal` and SocketRefused."""
-        outgoing = add_hop(outgoing, hop, loop_error=_looping())
-        async with AsyncExitStack() as held:
+        """Open a websocket to a server of this region or to another process of this server.
+
+        Raises `Refusal` and `SocketRefused`.
+        """
+        outgoing = add_hop(outgoing, hop, loop_error=_build_loop_refusal())
+        async with AsyncExitStack() as exit_stack:
             try:
-                socket = await held.enter_async_context(self._socket(address, outgoing, subprotocols))
+                socket = await exit_stack.enter_async_context(self._open_socket(address, outgoing, subprotocols))
             except Unreachable as error:
                 raise Refusal(RefusalCode.UNAVAILABLE, str(error)) from error
             yield socket
 
-    def _socket(
+    def _open_socket(
         self, address: str, outgoing: RelayRequest, subprotocols: Sequence[str]
     ) -> AbstractAsyncContextManager[WebSocket]:
         if self._sockets_to is None:
-            raise Refusal(RefusalCode.UNAVAILABLE, "this server passes no websockets on")
+            raise Refusal(RefusalCode.UNAVAILABLE, "this server does not forward websockets")
         return self._sockets_to(address).open_socket(outgoing, subprotocols=subprotocols)
 
-    async def _begin(self, address: str, outgoing: RelayRequest) -> RelayedReply:
-        passage = self._passages.get(address)
-        if passage is None:
-            passage = self._passages[address] = self._passage_to(address)
+    async def _open_reply(self, address: str, outgoing: RelayRequest) -> RelayedReply:
+        """Send the request and return the reply once its headers have arrived."""
+        relay = self._relays.get(address)
+        if relay is None:
+            relay = self._relays[address] = self._transport_to(address)
         stack = AsyncExitStack()
-        return RelayedReply(await stack.enter_async_context(passage.open(outgoing)), stack)
+        return RelayedReply(await stack.enter_async_context(relay.open(outgoing)), stack)
 
     async def close(self) -> None:
-        for passage in self._passages.values():
-            await passage.close()
+        """Close all connections."""
+        for relay in self._relays.values():
+            await relay.close()
 
 
 def add_hop(outgoing: RelayRequest, hop: bytes, *, loop_error: Refusal) -> RelayRequest:
-    """The request with this hop among those that it made. Raises `otherwise` when it made it before."""
-    made = [
+    """Return the request with `hop` added to its hop header. Raises `loop_error` if the header already has it."""
+    hops = [
         value.strip() for name, line in outgoing.headers if name.lower() == HOPS_HEADER for value in line.split(b",")
     ]
-    if hop in made:
+    if hop in hops:
         raise loop_error
-    others = [(name, value) for name, value in outgoing.headers if name.lower() != HOPS_HEADER]
-    return msgspec.structs.replace(outgoing, headers=[*others, (HOPS_HEADER, b", ".join([*made, hop]))])
+    other_headers = [(name, value) for name, value in outgoing.headers if name.lower() != HOPS_HEADER]
+    return msgspec.structs.replace(outgoing, headers=[*other_headers, (HOPS_HEADER, b", ".join([*hops, hop]))])
 
 
 def build_no_region_path() -> Refusal:
     return not_found("No path to region")
 
 
-def _looping() -> Refusal:
-    return Refusal(RefusalCode.UNAVAILABLE, "the request was passed on once already, to a server that it was not for")
+def _build_loop_refusal() -> Refusal:
+    return Refusal(RefusalCode.UNAVAILABLE, "the request was already forwarded once and reached the wrong server")
 
 
-def _undecided(error: Unreachable) -> Refusal:
-    return Refusal(RefusalCode.OUTCOME_UNKNOWN, f"{error}; read before you ask again")
+def _build_unknown_outcome(error: Unreachable) -> Refusal:
+    return Refusal(RefusalCode.OUTCOME_UNKNOWN, f"{error}; check the current state before you retry")

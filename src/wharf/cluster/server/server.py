@@ -1,4 +1,4 @@
-"""One serving process: its replica of the state, and its ways to read, to write and to ask the leader."""
+"""One serving process: its replica, reader, writer, event feed and clients of the leader and other servers."""
 
 import msgspec
 
@@ -26,7 +26,7 @@ from wharf.world import World
 
 
 class ServerIdentity(msgspec.Struct, frozen=True):
-    """Who this server is."""
+    """The identity and address of this server."""
 
     member_id: str
     name: str
@@ -37,13 +37,16 @@ class ServerIdentity(msgspec.Struct, frozen=True):
 
 
 class Server:
-    """What handlers work with. Made once a process; `brain` and `leader` are set by the wiring, which knows the links."""
+    """The services that request handlers use; one per process.
+
+    The wiring in `agent.roles` sets `brain_transport` and `leader`, because it knows the transports.
+    """
 
     brain_transport: RpcTransport
-    """The way to this server's own brain."""
+    """Calls this server's own brain."""
 
     leader: LeaderClient
-    """The way to whoever leads."""
+    """Calls the leader's brain."""
 
     def __init__(
         self,
@@ -54,7 +57,7 @@ class Server:
         job_settings: JobSettings | None = None,
         scheduler: SchedulerConfiguration | None = None,
     ) -> None:
-        """`scheduler`: what scheduling begins with, where this server founds the cluster."""
+        """`scheduler`: the first scheduler configuration, used if this server bootstraps the cluster."""
         self.world = world
         self.engine = engine
         self.identity = identity
@@ -65,29 +68,30 @@ class Server:
         self.writer = Writer(world, engine, self.follower)
         self.bootstrap = ClusterBootstrap(self.follower, self.writer, scheduler=scheduler)
         self.events: EventFeed | None = None
-        """What streams of events are fed from; set by the wiring where this process serves any."""
+        """The source of event streams; `None` if this process serves none. Set by the wiring."""
         self.local_channels = LocalNodeChannels()
-        """The connections of nodes to this process."""
+        """Node connections held by this process."""
         self.node_channels: NodeChannels = self.local_channels
-        """The ways to nodes, wherever their connections are."""
+        """Channels to nodes, whichever process holds their connections."""
         self.access = AccessServices(world)
         self.search_limits = SearchLimits()
-        """How far searches go; set by the wiring from the configuration."""
+        """Limits of searches; set by the wiring from the configuration."""
         self.meter = RequestMeter(world)
-        self.relay = RequestRelay(_no_passage)
-        """The ways to other regions and members, for whole requests; set by the wiring where there are any."""
+        self.relay = RequestRelay(_refuse_relay)
+        """Forwards whole requests to other regions and members. Set by the wiring if there are any."""
         self.agent: AgentInterface = NoAgentInterface()
-        """The agent around this server; set by the wiring where there is one."""
+        """The agent that runs this server. Set by the wiring if there is one."""
 
     def enable_events(self, *, max_commits: int = MAX_BUFFERED_COMMITS) -> None:
-        """Keep the last commits for those who listen to events. A process that serves none need not."""
+        """Keep the last commits for event streams. Processes that serve no event streams skip this."""
         self.events = EventFeed(self.follower, max_commits=max_commits)
         self.reader.close_listeners.append(self.events.close)
 
     async def bootstrap_cluster(self) -> None:
-        """Write the records that a new cluster begins with, where nobody has yet."""
+        """Write the first records of a new cluster, unless it already has them."""
         await self.bootstrap.bootstrap()
 
 
-def _no_passage(address: str) -> Relay:
-    raise Unreachable(f"this server has no way to {address}", is_sent=False)
+def _refuse_relay(address: str) -> Relay:
+    """Stand in for the relay in servers that have none: every address is unreachable."""
+    raise Unreachable(f"this server has no relay to {address}", is_sent=False)

@@ -1,4 +1,4 @@
-"""The settings of a server: what it allows, how long it keeps what is over, how it watches nodes, who may do what."""
+"""The settings of a server: limits, retention times, heartbeats, access control, keyring and regions."""
 
 import enum
 from typing import Annotated
@@ -15,12 +15,16 @@ from wharf.contract.model.times import HOUR, MINUTE, SECOND
 
 
 class PlanRejectionTrackerSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """When to mark nodes ineligible that reject plans again and again."""
+
     enabled: Annotated[bool, SettingInfo("Whether a node that keeps refusing plans is made ineligible.")] = False
     node_threshold: Annotated[int, SettingInfo("How many refusals within the window it takes.", min_value=1)] = 100
     node_window: Annotated[Duration, SettingInfo("The window in which refusals are counted.")] = Duration(5 * MINUTE)
 
 
 class SearchSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Limits of the search endpoints."""
+
     fuzzy_enabled: Annotated[bool, SettingInfo("Whether fuzzy search is answered.")] = True
     limit_query: Annotated[int, SettingInfo("How many objects of each table a search looks at.", min_value=1)] = 100_000
     limit_results: Annotated[
@@ -30,6 +34,8 @@ class SearchSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PreemptionSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """For which job types preemption is enabled."""
+
     system_scheduler_enabled: Annotated[bool, SettingInfo("For system jobs.")] = True
     sysbatch_scheduler_enabled: Annotated[bool, SettingInfo("For sysbatch jobs.")] = False
     batch_scheduler_enabled: Annotated[bool, SettingInfo("For batch jobs.")] = False
@@ -37,6 +43,8 @@ class PreemptionSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DefaultSchedulerSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The scheduler configuration that a new cluster starts with."""
+
     scheduler_algorithm: Annotated[
         SchedulerAlgorithm, SettingInfo("`binpack` fills nodes one after another, `spread` evens them out.")
     ] = SchedulerAlgorithm.BINPACK
@@ -53,10 +61,10 @@ class DefaultSchedulerSettings(msgspec.Struct, frozen=True, kw_only=True):
     ] = PreemptionSettings()
 
     def configuration(self) -> SchedulerConfiguration:
-        """The record that a new cluster begins with."""
+        """Return the record that a new cluster starts with."""
         preemption = self.preemption_config
         return SchedulerConfiguration(
-            # Empty is "as the cluster says", which only a node pool can say.
+            # An empty algorithm means "use the cluster's", which is valid for node pools only.
             scheduler_algorithm=self.scheduler_algorithm or SchedulerAlgorithm.BINPACK,
             memory_oversubscription_enabled=self.memory_oversubscription_enabled,
             reject_job_registration=self.reject_job_registration,
@@ -72,6 +80,8 @@ class DefaultSchedulerSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings of the `server` block."""
+
     enabled: Annotated[bool, SettingInfo("Whether this agent is a server: HTTP, state and scheduling.")] = False
     authoritative_region: Annotated[
         str, SettingInfo("The region that tokens and policies are copied from.", default_text="the agent's own region")
@@ -147,6 +157,8 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AclSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings of the `acl` block."""
+
     enabled: Annotated[bool, SettingInfo("Whether requests need tokens.")] = False
     token_ttl: Annotated[Duration, SettingInfo("How long a node remembers a token's rights.")] = Duration(30 * SECOND)
     policy_ttl: Annotated[Duration, SettingInfo("How long a node remembers a policy.")] = Duration(30 * SECOND)
@@ -167,11 +179,15 @@ class AclSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SigningAlgorithm(enum.StrEnum):
+    """The algorithm of keys that sign identities."""
+
     RS256 = "RS256"
     ED25519 = "Ed25519"
 
 
 class KeyringSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings of the `keyring` block."""
+
     file: Annotated[
         str,
         SettingInfo(
@@ -187,4 +203,6 @@ class KeyringSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RegionSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """How to reach the servers of another region."""
+
     servers: Annotated[tuple[str, ...], SettingInfo("The HTTP addresses of that region's servers.")] = ()

@@ -1,13 +1,11 @@
-"""Saving and restoring the whole state: what of it goes into a snapshot, and what a restored one must not bring along.
+"""Saves and restores the whole state, and packs snapshots into archives.
 
-Who is a member and who leads is of the moment: those records live on leases, and a restored copy would never end. They
-carry secrets of the running servers too. So they are left out both ways. And a restored row must not say another index
-than it did where it was saved, so it is settled first.
+The leader and member records are left out: they belong to leases of running servers, contain their secrets and would
+never expire in a restored log. Records whose index is their own write are resolved first, so that a restore does not
+change it.
 
-The archive that a snapshot travels in over HTTP: a gzipped tar of `meta.json`, `state.bin` and `SHA256SUMS`.
-
-`state.bin` is a snapshot file (`engines.snapshot`), which carries a checksum of its own. What comes in may also be such a
-file by itself, as the commands save it.
+An archive is a gzipped tar of `meta.json`, `state.bin` and `SHA256SUMS`. `state.bin` is a snapshot file
+(`engines.snapshot_file`) with its own checksum; such a file alone is accepted too.
 """
 
 import asyncio
@@ -39,9 +37,10 @@ from wharf.contract.model.times import SECOND
 from wharf.world import World
 
 LEASED_TABLES: Final = frozenset((LEADER_TABLE, MEMBERS_TABLE))
+"""Tables that are not part of a snapshot."""
 
 ROWS_PER_STEP: Final = 250
-"""Rows in one step of the loop: about three milliseconds."""
+"""Rows processed before other tasks of the loop may run: about three milliseconds."""
 
 KEYRING_REQUIREMENT: Final = (
     "the key of its cluster's keyring (keyring.key) to read what is sealed: tokens, variables, logins"
@@ -49,85 +48,96 @@ KEYRING_REQUIREMENT: Final = (
 
 
 class SnapshotFailed(Exception):
-    """A sentence: what is wrong with the file, or where it was to go."""
+    """A snapshot cannot be saved or restored. The message says why."""
 
 
 async def save_state(engine: LogEngine, path: Path, *, world: World) -> SnapshotInfo:
-    """Write the state as of now to a new file. Raises `SavingRefused`, or `Unavailable` of the engine."""
+    """Write the current state to a new file. Raises `SnapshotFailed`, or `LogUnavailable` of the engine."""
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         program = f"wharf {__version__}"
-        return await save_snapshot(_Lasting(engine), path, world=world, program=program, needs=[KEYRING_REQUIREMENT])
+        return await save_snapshot(
+            _SnapshotEngine(engine), path, world=world, program=program, needs=[KEYRING_REQUIREMENT]
+        )
     except OSError as error:
-        raise SnapshotFailed(f"the folder {path.parent} cannot be made: {error.strerror}") from error
+        raise SnapshotFailed(f"cannot create folder {path.parent}: {error.strerror}") from error
     except SnapshotUnusable as error:
         raise SnapshotFailed(str(error)) from error
 
 
 async def restore_state(engine: LogEngine, path: Path) -> int:
-    """Replace all that the engine's log holds, and answer the index where it stands then.
+    """Replace the content of the log by a snapshot and return the new log index.
 
-    Every record is read before anything is replaced. Raises `SavingRefused`, or `Unavailable` of the engine.
+    Every record is decoded before anything is replaced. Raises `SnapshotFailed`, or `LogUnavailable` of the engine.
     """
     try:
-        await restore_snapshot(_Proof(), path)
-        return await restore_snapshot(_Lasting(engine), path)
+        await restore_snapshot(_RestoreCheck(), path)
+        return await restore_snapshot(_SnapshotEngine(engine), path)
     except SnapshotUnusable as error:
         raise SnapshotFailed(str(error)) from error
     except (DamagedRecord, NewerFormat) as error:
         raise SnapshotFailed(f"the snapshot {path} cannot be restored by this program: {error}") from error
 
 
-class _Lasting:
-    """An engine without what is of the moment."""
+class _SnapshotEngine:
+    """An engine as the snapshot functions see it: without the leased tables."""
 
     def __init__(self, engine: LogEngine) -> None:
         self._engine = engine
 
-    def load(self) -> "_LastingLoad":
-        return _LastingLoad(self._engine.load())
+    def load(self) -> "_SnapshotLoad":
+        return _SnapshotLoad(self._engine.load())
 
     async def restore(self, records: AsyncIterator[Sequence[StoredRecord]], position: LogPosition) -> int:
-        return await self._engine.restore(_settled(_lasting(records)), position)
+        return await self._engine.restore(_resolve_indexes(_without_leased(records)), position)
 
 
-class _LastingLoad:
+class _SnapshotLoad:
+    """A load without the leased tables."""
+
     def __init__(self, load: Load) -> None:
         self._load = load
 
     def iter_slices(self) -> AsyncIterator[Sequence[StoredRecord]]:
-        return _lasting(self._load.iter_slices())
+        return _without_leased(self._load.iter_slices())
 
     async def get_position(self) -> LogPosition:
         return await self._load.get_position()
 
 
-async def _lasting(slices: AsyncIterator[Sequence[StoredRecord]]) -> AsyncGenerator[Sequence[StoredRecord], None]:
+async def _without_leased(
+    slices: AsyncIterator[Sequence[StoredRecord]],
+) -> AsyncGenerator[Sequence[StoredRecord], None]:
+    """Yield the records without those of leased tables."""
     async for rows in slices:
         yield [row for row in rows if row.table not in LEASED_TABLES]
 
 
-async def _settled(slices: AsyncIterator[Sequence[StoredRecord]]) -> AsyncGenerator[Sequence[StoredRecord], None]:
-    settling = WriteIndexResolver(ALL_TABLES)
+async def _resolve_indexes(
+    slices: AsyncIterator[Sequence[StoredRecord]],
+) -> AsyncGenerator[Sequence[StoredRecord], None]:
+    """Yield the records with their own write index filled in."""
+    resolver = WriteIndexResolver(ALL_TABLES)
     async for rows in slices:
         for start in range(0, len(rows), ROWS_PER_STEP):
-            yield [settling.resolve_record(row) for row in rows[start : start + ROWS_PER_STEP]]
+            yield [resolver.resolve_record(row) for row in rows[start : start + ROWS_PER_STEP]]
             await asyncio.sleep(0)
 
 
-class _Proof:
-    """Takes a restore and keeps nothing: it reads every record as a replica would."""
+class _RestoreCheck:
+    """Stands in for an engine: decodes every record of a snapshot and stores nothing."""
 
     def __init__(self) -> None:
         self._decoders = {table.name: RecordDecoder(table, should_open_packed=True) for table in ALL_TABLES}
 
     async def restore(self, records: AsyncIterator[Sequence[StoredRecord]], position: LogPosition) -> int:
-        async for some in records:
-            for row in some:
-                self._read(row)
+        async for rows_slice in records:
+            for row in rows_slice:
+                self._check_record(row)
         return position.index
 
-    def _read(self, row: StoredRecord) -> None:
+    def _check_record(self, row: StoredRecord) -> None:
+        """Decode a record. Raises `NewerFormat` or `DamagedRecord`."""
         decoder = self._decoders.get(row.table)
         if decoder is None:
             raise NewerFormat(f"it has a table {row.table} that this program does not know")
@@ -142,15 +152,17 @@ CHECKSUMS_FILE: Final = "SHA256SUMS"
 GZIP_MAGIC: Final = b"\x1f\x8b"
 READ_CHUNK_BYTES: Final = 1024 * 1024
 MAX_ARCHIVE_FILES: Final = 16
+"""Limits the work on an archive that is not a snapshot."""
 MAX_META_BYTES: Final = 1_000_000
+"""Limits the memory for `meta.json` and `SHA256SUMS`."""
 
 
 class InvalidArchive(Exception):
-    """A sentence about an archive that cannot be used."""
+    """The archive cannot be used. The message says why."""
 
 
 def is_archive(path: Path) -> bool:
-    """Whether it begins as an archive does; what cannot be read does not."""
+    """Whether the file starts like a gzip archive. False if it cannot be read."""
     try:
         with path.open("rb") as file:
             return file.read(2) == GZIP_MAGIC
@@ -158,34 +170,34 @@ def is_archive(path: Path) -> bool:
         return False
 
 
-def pack_archive(state: Path, archive: Path, facts: SnapshotInfo) -> bytes:
-    """Write the archive; the SHA-256 of its bytes."""
-    standing = facts.trailer.standing
+def pack_archive(state: Path, archive: Path, snapshot_info: SnapshotInfo) -> bytes:
+    """Write the archive and return its SHA-256 digest."""
+    position = snapshot_info.trailer.standing
     meta = msgspec.json.format(
         msgspec.json.encode(
             {
                 "Version": 1,
-                "ID": f"{standing.epoch}-{standing.index}-{facts.header.created_ns // 1_000_000}",
-                "Index": standing.index,
-                "Term": standing.epoch,
-                "Size": facts.size_bytes,
+                "ID": f"{position.epoch}-{position.index}-{snapshot_info.header.created_ns // 1_000_000}",
+                "Index": position.index,
+                "Term": position.epoch,
+                "Size": snapshot_info.size_bytes,
             }
         )
     )
     with state.open("rb") as file:
         state_digest = hashlib.file_digest(file, "sha256").hexdigest()
-    sums = f"{hashlib.sha256(meta).hexdigest()}  {META_FILE}\n{state_digest}  {STATE_FILE}\n".encode()
+    checksum_text = f"{hashlib.sha256(meta).hexdigest()}  {META_FILE}\n{state_digest}  {STATE_FILE}\n".encode()
     with tarfile.open(archive, "w:gz", compresslevel=1) as tar:
-        _add(tar, META_FILE, io.BytesIO(meta), len(meta), facts)
+        _add_member(tar, META_FILE, io.BytesIO(meta), len(meta), snapshot_info)
         with state.open("rb") as file:
-            _add(tar, STATE_FILE, file, facts.size_bytes, facts)
-        _add(tar, CHECKSUMS_FILE, io.BytesIO(sums), len(sums), facts)
+            _add_member(tar, STATE_FILE, file, snapshot_info.size_bytes, snapshot_info)
+        _add_member(tar, CHECKSUMS_FILE, io.BytesIO(checksum_text), len(checksum_text), snapshot_info)
     with archive.open("rb") as file:
         return hashlib.file_digest(file, "sha256").digest()
 
 
 def unpack_archive(archive: Path, state: Path) -> None:
-    """Take the snapshot file out of an archive. Raises `ArchiveRefused`; `state` means nothing then."""
+    """Extract the snapshot file from an archive. Raises `InvalidArchive`; the file `state` is then incomplete."""
     with archive.open("rb") as file:
         start = file.read(len(SNAPSHOT_MAGIC))
     if start == SNAPSHOT_MAGIC:
@@ -194,14 +206,15 @@ def unpack_archive(archive: Path, state: Path) -> None:
     if not start:
         raise InvalidArchive("failed to decompress snapshot: it is empty")
     try:
-        _take_out(archive, state)
+        _extract(archive, state)
     except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
         raise InvalidArchive(f"failed to decompress snapshot: {error}") from error
 
 
-def _take_out(archive: Path, state: Path) -> None:
+def _extract(archive: Path, state: Path) -> None:
+    """Extract the snapshot file and verify the checksums."""
     digests: dict[str, str] = {}
-    sums = ""
+    checksum_text = ""
     with tarfile.open(archive, "r:gz") as tar:
         for count, member in enumerate(tar):
             if count >= MAX_ARCHIVE_FILES:
@@ -210,27 +223,28 @@ def _take_out(archive: Path, state: Path) -> None:
             if inner is None or member.name not in (META_FILE, STATE_FILE, CHECKSUMS_FILE):
                 continue
             if member.name == STATE_FILE:
-                digests[STATE_FILE] = _copy(inner, state)
+                digests[STATE_FILE] = _copy_and_hash(inner, state)
                 continue
             if member.size > MAX_META_BYTES:
                 raise InvalidArchive(f"{member.name} of the archive is larger than it can be")
             text = inner.read()
             digests[member.name] = hashlib.sha256(text).hexdigest()
             if member.name == CHECKSUMS_FILE:
-                sums = text.decode("utf-8", "replace")
+                checksum_text = text.decode("utf-8", "replace")
         while tar.fileobj is not None and tar.fileobj.read(READ_CHUNK_BYTES):
-            pass  # To its end, so that one that was cut off is noticed.
+            pass  # Read to the end to detect a truncated archive.
     if STATE_FILE not in digests:
         raise InvalidArchive(f"the archive holds no {STATE_FILE}: it is no snapshot")
-    told = dict(_read_sums(sums))
+    checksums = dict(_parse_checksums(checksum_text))
     for name in (META_FILE, STATE_FILE):
-        if told.get(name) != digests.get(name):
+        if checksums.get(name) != digests.get(name):
             raise InvalidArchive(
                 f"{name} of the archive is damaged: its checksum is another than {CHECKSUMS_FILE} says"
             )
 
 
-def _copy(inner: IO[bytes], state: Path) -> str:
+def _copy_and_hash(inner: IO[bytes], state: Path) -> str:
+    """Copy to the file and return the SHA-256 digest."""
     digest = hashlib.sha256()
     with state.open("wb") as out:
         while part := inner.read(READ_CHUNK_BYTES):
@@ -239,13 +253,15 @@ def _copy(inner: IO[bytes], state: Path) -> str:
     return digest.hexdigest()
 
 
-def _read_sums(text: str) -> Iterator[tuple[str, str]]:
+def _parse_checksums(text: str) -> Iterator[tuple[str, str]]:
+    """Yield file name and digest of each line of `SHA256SUMS`."""
     for line in text.splitlines():
         digest, _, name = line.partition("  ")
         yield name, digest
 
 
-def _add(tar: tarfile.TarFile, name: str, content: IO[bytes], size: int, facts: SnapshotInfo) -> None:
+def _add_member(tar: tarfile.TarFile, name: str, content: IO[bytes], size: int, snapshot_info: SnapshotInfo) -> None:
+    """Add a file to the tar."""
     info = tarfile.TarInfo(name)
-    info.size, info.mode, info.mtime = size, 0o600, facts.header.created_ns // SECOND
+    info.size, info.mode, info.mtime = size, 0o600, snapshot_info.header.created_ns // SECOND
     tar.addfile(info, content)

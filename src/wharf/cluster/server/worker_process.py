@@ -1,27 +1,29 @@
-"""Where long questions are thought about, so that the brain's loop goes on: a port, and the way without any processes.
+"""The port for long computations that must not block the brain's loop, and an implementation without processes.
 
-What is run there sees the state of one moment, changes nothing, and gives back bytes.
+A computation reads the state as of its start, changes nothing and returns bytes.
 """
 
 from collections.abc import Callable
 from typing import Protocol
 
 WorkerFunction = Callable[[], bytes]
-"""Reads the replica and the fleet as they stand. What it changes in memory may be lost."""
+"""Reads the replica and the fleet. Changes that it makes in memory may be lost."""
 
 
 class WorkerFailed(Exception):
-    """Work ended by an error of its own, told as text: its traceback is of another process."""
+    """The computation raised an error. The message is text, because the traceback belongs to another process."""
 
 
 class WorkerProcess(Protocol):
+    """Runs computations in another process."""
+
     async def run(self, work: WorkerFunction) -> bytes:
-        """Raises `Refusal` where nobody came to an end with it in time, WorkFailed where it failed."""
+        """Return the result of `work`. Raises `Refusal` if no worker finished in time, `WorkerFailed` if it failed."""
         ...
 
 
 class InlineWorker:
-    """For one loop that has no processes around it: tests and the simulation."""
+    """Runs computations in the caller's loop, for tests and the simulation."""
 
     async def run(self, work: WorkerFunction) -> bytes:
         return work()

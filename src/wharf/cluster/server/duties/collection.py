@@ -1,7 +1,7 @@
-"""Takes away what is over and old enough, now and then.
+"""A duty of the leader: garbage collection at intervals.
 
-One of the leader's duties. How old is told by `controllers.ages`, what may go by `operations.collection`. It goes in many
-small writes, so that the leader does other things in between.
+`controllers.collection` has the retention times; `operations.operator.collection` decides what may be deleted. It
+uses many small writes, so that the leader can do other work in between.
 """
 
 import asyncio
@@ -17,6 +17,8 @@ log = logging.getLogger(__name__)
 
 
 class CollectionDuty:
+    """Deletes finished jobs, evaluations, deployments and nodes after their retention time."""
+
     def __init__(self, world: World, brain: Brain, settings: CollectionSettings | None = None) -> None:
         self._world = world
         self._brain = brain
@@ -24,24 +26,25 @@ class CollectionDuty:
         brain.duties.append(self.run)
 
     async def run(self) -> None:
-        """As long as the brain leads. A new leader begins by waiting: it has more urgent things to do."""
+        """Collect at every interval while the brain leads. Waits first, because a new leader has more urgent work."""
         while self._brain.is_leading:
             await asyncio.sleep(self._settings.interval_s)
-            for age in list_collection_passes(self._settings):
-                await self._collect(age)
+            for collection_pass in list_collection_passes(self._settings):
+                await self._collect(collection_pass)
 
-    async def _collect(self, age: CollectionPass) -> None:
-        # Each record may take the status and the summary of a job with it.
-        most = max(1, self._brain.max_changes // CHANGES_PER_JOB)
-        gone = 0
+    async def _collect(self, collection_pass: CollectionPass) -> None:
+        # Each deleted record may change the status and the summary of a job.
+        """Delete the expired records of one kind."""
+        limit = max(1, self._brain.max_changes // CHANGES_PER_JOB)
+        deleted_count = 0
         while step := await self._brain.execute_if_due(
-            lambda snapshot, moment: collect_garbage(
-                snapshot, age.kind, moment, retention_ns=age.retention_ns, max_changes=most
+            lambda snapshot, context: collect_garbage(
+                snapshot, collection_pass.kind, context, retention_ns=collection_pass.retention_ns, max_changes=limit
             )
         ):
             if not step.deleted_count:
                 break
-            gone += step.deleted_count
+            deleted_count += step.deleted_count
             await asyncio.sleep(0)
-        if gone:
-            log.info("collected %s: %d records", age.kind.value, gone)
+        if deleted_count:
+            log.info("collected garbage kind=%s records=%d", collection_pass.kind.value, deleted_count)

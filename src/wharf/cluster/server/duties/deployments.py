@@ -1,6 +1,6 @@
-"""Watches over running deployments: whenever one changes, or its time is over, it gets what it needs next.
+"""A duty of the leader: moves running deployments forward when they change or a deadline passes.
 
-One of the leader's duties. What a deployment needs is decided by `controllers.rollouts`.
+`controllers.deployments` decides the next step.
 """
 
 from typing import Final
@@ -16,38 +16,45 @@ SECOND_NS: Final = 1_000_000_000
 
 
 class DeploymentDuty:
+    """Takes the next steps of running deployments."""
+
     def __init__(self, world: World, brain: Brain) -> None:
         self._world = world
         self._brain = brain
         brain.duties.append(self.run)
 
     async def run(self) -> None:
-        """As long as the brain leads."""
+        """Check deployments while the brain leads."""
         await run_watch_loop(
-            self._brain, list_watched=lambda: [watch_table(DEPLOYMENTS)], run_pass=self._look, wait_s=self._wait_s
+            self._brain,
+            list_watched=lambda: [watch_table(DEPLOYMENTS)],
+            run_pass=self._check_deployments,
+            wait_s=self._wait_s,
         )
 
-    async def _look(self) -> None:
+    async def _check_deployments(self) -> None:
+        """Take all due steps of every running deployment."""
         replica = self._brain.follower.replica
         running = [deployment.id for deployment in replica.iter_all(DEPLOYMENTS) if deployment.is_active]
         for deployment_id in running:
-            while await self._step(deployment_id):
+            while await self._take_step(deployment_id):
                 pass
 
-    async def _step(self, deployment_id: str) -> bool:
-        """Whether something was done."""
-        most = self._brain.max_changes
-        done = await self._brain.execute_if_due(
-            lambda snapshot, moment: deployments.decide_next_step(snapshot, deployment_id, moment, max_changes=most)
+    async def _take_step(self, deployment_id: str) -> bool:
+        """Take the next step of the deployment. Return whether there was one."""
+        limit = self._brain.max_changes
+        result = await self._brain.execute_if_due(
+            lambda snapshot, context: deployments.decide_next_step(snapshot, deployment_id, context, max_changes=limit)
         )
-        return done is not None
+        return result is not None
 
     def _wait_s(self) -> float:
+        """Return the seconds until the next deadline of a deployment."""
         replica, now_ns = self._brain.follower.replica, self._world.now_ns()
         deadlines = [
             deadline
             for deployment in replica.iter_all(DEPLOYMENTS)
             if (deadline := deployments.next_deadline_ns(deployment)) is not None
         ]
-        until_s = (min(deadlines) - now_ns) / SECOND_NS if deadlines else MAX_WAIT_S
-        return max(0.1, until_s)
+        wait_s = (min(deadlines) - now_ns) / SECOND_NS if deadlines else MAX_WAIT_S
+        return max(0.1, wait_s)

@@ -1,14 +1,13 @@
-"""Watches over nodes that are drained: whatever may leave is told to, and a node that is empty is told so.
+"""A duty of the leader: moves allocations off draining nodes and completes the drain once a node is empty.
 
-One of the leader's duties. What may leave is decided by `controllers.drainer`, what is to be looked at told by
-`controllers.leaving`.
+`controllers.drains` decides what may move; `controllers.drain_tracker` knows what to check.
 """
 
 import asyncio
 from collections.abc import Sequence
 from typing import Final
 
-from wharf.cluster.controllers import drains as drainer
+from wharf.cluster.controllers import drains as drain_controller
 from wharf.cluster.controllers.drain_tracker import DrainTracker, JobKey
 from wharf.cluster.controllers.drains import DrainStep, NodeDrains
 from wharf.cluster.engines.port import Batch
@@ -25,78 +24,93 @@ from wharf.world import World
 
 SECOND_NS: Final = 1_000_000_000
 MAX_JOBS_PER_WRITE: Final = 10
-"""So that no look holds the leader's loop for long."""
+"""Limits how long one decision blocks the leader's loop."""
 
 
 class DrainDuty:
+    """Carries out node drains."""
+
     def __init__(self, world: World, brain: Brain) -> None:
         self._world = world
         self._brain = brain
-        self._leaving = DrainTracker()
-        brain.follower.change_listeners.append(self._hear)
-        brain.follower.load_listeners.append(self._begin_anew)
+        self._tracker = DrainTracker()
+        brain.follower.change_listeners.append(self._on_batch)
+        brain.follower.load_listeners.append(self._reset_tracker)
         brain.duties.append(self.run)
 
     async def run(self) -> None:
-        """As long as the brain leads."""
-        self._begin_anew()  # What was looked at in a watch that failed is looked at again.
-        await run_watch_loop(self._brain, list_watched=self._watched, run_pass=self._look, wait_s=self._wait_s)
+        """Check drains while the brain leads."""
+        self._reset_tracker()  # An earlier run may have failed before it finished its checks.
+        await run_watch_loop(
+            self._brain, list_watched=self._list_watched, run_pass=self._check_drains, wait_s=self._wait_s
+        )
 
-    def _begin_anew(self) -> None:
-        self._leaving = DrainTracker.from_snapshot(self._brain.follower.replica)
+    def _reset_tracker(self) -> None:
+        """Build the tracker again from the replica."""
+        self._tracker = DrainTracker.from_snapshot(self._brain.follower.replica)
 
-    def _hear(self, batch: Batch, taken: Sequence[AppliedChange]) -> None:
-        del batch  # What it did is told beside it.
-        self._leaving.update(self._brain.follower.replica, taken)
+    def _on_batch(self, batch: Batch, changed_records: Sequence[AppliedChange]) -> None:
+        """Record in the tracker what a batch changed."""
+        del batch  # The changed records have all that is needed.
+        self._tracker.update(self._brain.follower.replica, changed_records)
 
-    def _watched(self) -> list[WatchTarget]:
-        """Jobs and their work are of interest only while something is drained."""
+    def _list_watched(self) -> list[WatchTarget]:
+        """Return the watched tables. Jobs and allocations matter only while a node drains."""
         return (
             [watch_table(NODES), watch_table(JOBS), watch_table(ALLOCATIONS)]
-            if self._leaving.draining_nodes
+            if self._tracker.draining_nodes
             else [watch_table(NODES)]
         )
 
-    async def _look(self) -> None:
-        """Whatever changes meanwhile is for the next look, which it wakes."""
+    async def _check_drains(self) -> None:
+        """Move allocations of changed jobs and finish empty drains. Later changes wake the next pass."""
         replica = self._brain.follower.replica
-        drains = self._drains(replica, self._world.now_ns())
-        self._leaving.mark_forced([node_id for node_id, drain in drains.items() if drain.is_forced])
-        jobs = self._leaving.take_changed_jobs(replica)
-        for first in range(0, len(jobs), MAX_JOBS_PER_WRITE):
-            await self._move(jobs[first : first + MAX_JOBS_PER_WRITE])
+        drains = self._find_drains(replica, self._world.now_ns())
+        self._tracker.mark_forced([node_id for node_id, drain in drains.items() if drain.is_forced])
+        jobs = self._tracker.take_changed_jobs(replica)
+        for start in range(0, len(jobs), MAX_JOBS_PER_WRITE):
+            await self._move_allocations(jobs[start : start + MAX_JOBS_PER_WRITE])
             await asyncio.sleep(0)
-        # As they are now: of a node that is taken here and was not drained above nobody would think again.
-        drains = self._drains(replica, self._world.now_ns())
-        for node_id in self._leaving.take_changed_nodes():
-            if node_id in drains and drainer.is_finished(replica, drains[node_id], self._leaving):
-                await self._finish(node_id)
+        # Read the drains again: a node whose drain began meanwhile would otherwise be taken and not checked.
+        drains = self._find_drains(replica, self._world.now_ns())
+        for node_id in self._tracker.take_changed_nodes():
+            if node_id in drains and drain_controller.is_finished(replica, drains[node_id], self._tracker):
+                await self._finish_drain(node_id)
             await asyncio.sleep(0)
 
-    def _drains(self, snapshot: Replica, now_ns: int) -> NodeDrains:
-        return drainer.find_drains(snapshot, self._leaving.draining_nodes, now_ns)
+    def _find_drains(self, snapshot: Replica, now_ns: int) -> NodeDrains:
+        """Return the drains of all draining nodes as of now."""
+        return drain_controller.find_drains(snapshot, self._tracker.draining_nodes, now_ns)
 
-    async def _move(self, jobs: list[JobKey]) -> None:
-        left: tuple[JobKey, ...] = tuple(jobs)
+    async def _move_allocations(self, jobs: list[JobKey]) -> None:
+        """Move allocations of these jobs off draining nodes, in as many writes as needed."""
+        remaining_jobs: tuple[JobKey, ...] = tuple(jobs)
 
-        def decide(snapshot: Replica, moment: DecisionContext) -> Decision[DrainStep] | None:
-            drains, most = self._drains(snapshot, moment.now_ns), self._brain.max_changes
-            return drainer.move_allocations(snapshot, drains, left, moment, tracker=self._leaving, max_changes=most)
+        def decide(snapshot: Replica, context: DecisionContext) -> Decision[DrainStep] | None:
+            drains, limit = self._find_drains(snapshot, context.now_ns), self._brain.max_changes
+            return drain_controller.move_allocations(
+                snapshot, drains, remaining_jobs, context, tracker=self._tracker, max_changes=limit
+            )
 
-        while left:
+        while remaining_jobs:
             step = await self._brain.execute_if_due(decide)
-            left = () if step is None else step.remaining_jobs  # None: nothing of these may leave any more.
+            remaining_jobs = () if step is None else step.remaining_jobs  # None: nothing left to move now.
 
-    async def _finish(self, node_id: str) -> None:
-        def decide(snapshot: Replica, moment: DecisionContext) -> Decision[NodeWriteResult] | None:
-            drains = self._drains(snapshot, moment.now_ns)
-            return drainer.finish_drain(snapshot, drains, node_id, moment, tracker=self._leaving)
+    async def _finish_drain(self, node_id: str) -> None:
+        """Complete the drain of a node."""
+
+        def decide(snapshot: Replica, context: DecisionContext) -> Decision[NodeWriteResult] | None:
+            drains = self._find_drains(snapshot, context.now_ns)
+            return drain_controller.finish_drain(snapshot, drains, node_id, context, tracker=self._tracker)
 
         await self._brain.execute_if_due(decide)
 
     def _wait_s(self) -> float:
+        """Return the seconds until the next drain deadline."""
         now_ns = self._world.now_ns()
-        deadline_ns = drainer.next_deadline_ns(self._brain.follower.replica, self._leaving.draining_nodes, now_ns)
+        deadline_ns = drain_controller.next_deadline_ns(
+            self._brain.follower.replica, self._tracker.draining_nodes, now_ns
+        )
         if deadline_ns is None:
             return MAX_WAIT_S
         return max(0.01, (deadline_ns - now_ns) / SECOND_NS)

@@ -1,6 +1,6 @@
-"""Launches periodic jobs when their time has come.
+"""A duty of the leader: launches periodic jobs at their times.
 
-One of the leader's duties. When that is, is kept by `controllers.launches`; a child is made by `operations.children`.
+`controllers.periodic` keeps the schedule and decides each launch.
 """
 
 import asyncio
@@ -21,41 +21,43 @@ log = logging.getLogger(__name__)
 
 SECOND_NS: Final = 1_000_000_000
 MAX_WAIT_S: Final = 60.0
-"""The wall clock may be stepped while we wait by the other one."""
+"""Limits how late a launch is after the wall clock was changed, because the wait uses the monotonic clock."""
 
 RESTORED_JOBS_PER_STEP: Final = 20
-"""So that no computation holds the leader's loop for long: each of them may take a millisecond."""
+"""Limits how long restoring the schedule blocks the leader's loop: each job takes about a millisecond."""
 
 
 class PeriodicLaunchDuty:
+    """Launches periodic jobs."""
+
     def __init__(self, world: World, brain: Brain, settings: JobSettings) -> None:
         self._world = world
         self._brain = brain
         self._settings = settings
         self._launches = LaunchSchedule()
-        self._heard: dict[JobKey, None] = {}
+        self._changed_jobs: dict[JobKey, None] = {}
         self._must_restore = True
-        self._wake = asyncio.Event()
-        brain.follower.batch_listeners.append(self._hear)
+        self._wake_event = asyncio.Event()
+        brain.follower.batch_listeners.append(self._on_batch)
         brain.follower.load_listeners.append(self._on_load)
         brain.duties.append(self.run)
 
     async def run(self) -> None:
-        """As long as the brain leads."""
+        """Launch due jobs while the brain leads."""
         self._must_restore = True
         while self._brain.is_leading:
-            self._wake.clear()
+            self._wake_event.clear()
             if self._must_restore:
                 await self._restore()
-            self._take_heard()
+            self._update_schedule()
             for due in self._launches.take_due(self._world.now_ns()):
                 await self._launch(due)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._wait_s()):
-                    await self._wake.wait()
+                    await self._wake_event.wait()
 
-    def _hear(self, batch: Batch) -> None:
-        """Called for every batch, so it only looks and remembers."""
+    def _on_batch(self, batch: Batch) -> None:
+        """Record changed periodic jobs. Called for every batch, so it does nothing more."""
         if not self._brain.is_leading:
             return
         for change in batch.changes:
@@ -63,17 +65,18 @@ class PeriodicLaunchDuty:
                 namespace, _, job_id = change.key.partition(KEY_SEPARATOR)
                 key = (namespace, job_id)
                 if self._launches.should_track(key, self._brain.follower.replica.get(JOBS, *key)):
-                    self._heard[key] = None
-                    self._wake.set()
+                    self._changed_jobs[key] = None
+                    self._wake_event.set()
 
     def _on_load(self) -> None:
+        """Restore the schedule after the replica was reloaded."""
         self._must_restore = True
-        self._wake.set()
+        self._wake_event.set()
 
     async def _restore(self) -> None:
-        """From the state: a new leader knows nothing else."""
+        """Build the schedule from the replica."""
         self._must_restore = False
-        self._heard.clear()
+        self._changed_jobs.clear()
         self._launches = launches = LaunchSchedule()
         replica = self._brain.follower.replica
         keys = [(job.namespace, job.id) for job in replica.iter_all(JOBS) if job.is_active_periodic]
@@ -82,25 +85,28 @@ class PeriodicLaunchDuty:
             if position % RESTORED_JOBS_PER_STEP == RESTORED_JOBS_PER_STEP - 1:
                 await asyncio.sleep(0)
 
-    def _take_heard(self) -> None:
-        heard, self._heard = self._heard, {}
-        for key in heard:
+    def _update_schedule(self) -> None:
+        """Update the schedule with the jobs that changed."""
+        changed_jobs, self._changed_jobs = self._changed_jobs, {}
+        for key in changed_jobs:
             self._launches.update_job(key, self._brain.follower.replica.get(JOBS, *key), self._world.now_ns())
 
     async def _launch(self, due: DueLaunch) -> None:
+        """Launch a due job. A launch that can never succeed is logged and skipped."""
         try:
-            made = await self._brain.execute(
-                lambda snapshot, moment: launch_if_due(snapshot, due, moment, self._settings)
+            child = await self._brain.execute(
+                lambda snapshot, context: launch_if_due(snapshot, due, context, self._settings)
             )
         except Refusal as refusal:
             if refusal.code in (RefusalCode.INVALID, RefusalCode.TOO_LARGE):
-                log.warning("job %s cannot be launched: %s", due.job_key[1], refusal.text)
-                return  # The others are due all the same.
-            raise  # The next turn finds from the state what was launched and what was not.
-        if made is not None:
-            log.info("launched %s", made.job_id)
+                log.warning("periodic launch refused job=%s reason=%s", due.job_key[1], refusal.text)
+                return  # Other jobs must still be launched.
+            raise  # The next run finds out from the replica what was launched.
+        if child is not None:
+            log.info("launched periodic job child=%s", child.job_id)
 
     def _wait_s(self) -> float:
+        """Return the seconds until the next launch, at most `MAX_WAIT_S`."""
         due_ns = self._launches.next_deadline_ns()
         if due_ns is None:
             return MAX_WAIT_S

@@ -1,6 +1,6 @@
-"""Watches over quotas that are used up: when there is room again, what waits for it is tried.
+"""A duty of the leader: retries evaluations that are blocked by a quota once the quota has capacity again.
 
-One of the leader's duties. Whether there is room is told by `controllers.quotas`.
+`controllers.quotas` decides which evaluations to retry.
 """
 
 from wharf.cluster.controllers import quotas
@@ -15,20 +15,23 @@ from wharf.contract.model.times import DecisionContext
 
 
 class QuotaDuty:
+    """Retries evaluations that a quota blocked."""
+
     def __init__(self, brain: Brain) -> None:
         self._brain = brain
         brain.duties.append(self.run)
 
     async def run(self) -> None:
-        """As long as the brain leads."""
-        await run_watch_loop(self._brain, list_watched=self._watched, run_pass=self._try_all)
+        """Check quotas while the brain leads."""
+        await run_watch_loop(self._brain, list_watched=self._list_watched, run_pass=self._retry_all)
 
-    async def _try_all(self) -> None:
-        while await self._brain.execute_if_due(self._try):
+    async def _retry_all(self) -> None:
+        """Retry evaluations until none can be retried."""
+        while await self._brain.execute_if_due(self._retry_evaluations):
             pass
 
-    def _watched(self) -> list[WatchTarget]:
-        """Work that ends is of interest only while something waits for it."""
+    def _list_watched(self) -> list[WatchTarget]:
+        """Return what to watch. Allocations matter only while an evaluation waits for a quota."""
         watched = [
             watches.watch_table(QUOTAS),
             watches.watch_table(NAMESPACES),
@@ -40,6 +43,9 @@ class QuotaDuty:
             else watched
         )
 
-    def _try(self, snapshot: Replica, moment: DecisionContext) -> Decision[bool] | None:
-        found = quotas.select_retries(snapshot, self._brain.max_evaluations)
-        return Decision(unblock_evaluations(snapshot, found, moment), lambda _index: True) if found else None
+    def _retry_evaluations(self, snapshot: Replica, context: DecisionContext) -> Decision[bool] | None:
+        """Decide which evaluations to unblock; `None` if there are none."""
+        evaluations = quotas.select_retries(snapshot, self._brain.max_evaluations)
+        return (
+            Decision(unblock_evaluations(snapshot, evaluations, context), lambda _index: True) if evaluations else None
+        )

@@ -1,6 +1,7 @@
-"""What time does to secrets: keys are rotated and collected, sealed texts sealed anew, expired tokens and keys of writes removed.
+"""A duty of the leader: rotates and collects keyring keys, re-encrypts secrets, deletes expired tokens and
+idempotency keys.
 
-One of the leader's duties. What is due is told by the state (`operations`); here it is looked for, sealed and written.
+`operations` decides what is due; this module encrypts and commits.
 """
 
 import asyncio
@@ -25,14 +26,14 @@ log = logging.getLogger(__name__)
 
 HOUR_NS: Final = 3_600_000_000_000
 MAX_SEALED_PER_WRITE: Final = 32
-"""Sealed texts of one step: as many as an engine with small writes takes, and a few milliseconds of work."""
+"""Re-encrypted secrets per write: fits the smallest write limit of an engine and takes a few milliseconds."""
 
 
 class SecretsSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The reference's defaults (conventions 4.3, 5.3)."""
+    """Check interval and retention times. The defaults are those of Nomad (conventions 4.3, 5.3)."""
 
     should_create_first_key: bool = False
-    """Whether the first key is made before it is needed: so other servers see at their start which file wraps it."""
+    """Whether to create the first key at once, so that other servers see at start which file wraps it."""
     check_interval_s: float = 300.0
     max_active_key_age_ns: int = 720 * HOUR_NS
     unused_key_retention_ns: int = HOUR_NS
@@ -40,106 +41,122 @@ class SecretsSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SecretsDuty:
+    """Maintains keyring keys, encrypted records, tokens and idempotency keys."""
+
     def __init__(self, brain: Brain, keyring: Keyring, settings: SecretsSettings | None = None) -> None:
         self._brain = brain
-        self._ring = keyring
+        self._keyring = keyring
         self._settings = settings or SecretsSettings()
         brain.duties.append(self.run)
 
     async def run(self) -> None:
-        """Look now and then, and at once when the ring changes."""
+        """Run a pass at intervals, and at once when the keyring changes."""
         replica = self._brain.follower.replica
         changed = asyncio.Event()
         watched: list[WatchTarget] = [watch_table(KEYRING)]
         subscription = replica.watches.subscribe(watched, changed.set)
-        self._ring.change_listeners.append(changed.set)
+        self._keyring.change_listeners.append(changed.set)
         try:
             while self._brain.is_leading:
                 changed.clear()
                 subscription.rearm()
-                await self._look()
+                await self._run_pass()
                 try:
                     async with asyncio.timeout(self._settings.check_interval_s):
                         await changed.wait()
                 except TimeoutError:
                     continue
         finally:
-            self._ring.change_listeners.remove(changed.set)
+            self._keyring.change_listeners.remove(changed.set)
             subscription.close()
 
-    async def _look(self) -> None:
-        """All that is due, one write after the other."""
+    async def _run_pass(self) -> None:
+        """Do everything that is due, one write at a time."""
         settings = self._settings
-        await self._rotate_where_due()
-        await self._wrap_anew()
-        await self._seal_anew()
-        most = self._brain.max_changes
+        await self._rotate_key_if_due()
+        await self._rewrap_keys()
+        await self._reencrypt_records()
+        limit = self._brain.max_changes
         while await self._brain.execute(
-            lambda snapshot, moment: _or_nothing(
+            lambda snapshot, context: _report_if_due(
                 tokens.collect_expired_tokens(
-                    snapshot, moment, threshold_ns=settings.expired_token_retention_ns, max_tokens=most
+                    snapshot, context, threshold_ns=settings.expired_token_retention_ns, max_tokens=limit
                 )
             )
         ):
             pass
         while await self._brain.execute(
-            lambda snapshot, moment: _or_nothing(idempotency.collect_expired_keys(snapshot, moment, max_keys=most))
+            lambda snapshot, context: _report_if_due(
+                idempotency.collect_expired_keys(snapshot, context, max_keys=limit)
+            )
         ):
             pass
         await self._brain.execute(
-            lambda snapshot, moment: _or_nothing(
-                keyring.collect_unused_keys(snapshot, moment, threshold_ns=settings.unused_key_retention_ns)
+            lambda snapshot, context: _report_if_due(
+                keyring.collect_unused_keys(snapshot, context, threshold_ns=settings.unused_key_retention_ns)
             )
         )
 
-    async def _rotate_where_due(self) -> None:
+    async def _rotate_key_if_due(self) -> None:
+        """Activate a prepublished key, create the first key, or rotate an active key that is too old."""
         await self._brain.execute(
-            lambda snapshot, moment: _or_nothing(keyring.activate_prepublished_key(snapshot, moment))
+            lambda snapshot, context: _report_if_due(keyring.activate_prepublished_key(snapshot, context))
         )
-        if self._settings.should_create_first_key and self._ring.find_active_key(self._brain.follower.replica) is None:
-            first = KeyRotationRequest(await self._ring.make_key(), only_first=True)
-            await self._brain.execute(lambda snapshot, _moment: keyring.rotate_key(snapshot, first))
+        if (
+            self._settings.should_create_first_key
+            and self._keyring.find_active_key(self._brain.follower.replica) is None
+        ):
+            request = KeyRotationRequest(await self._keyring.make_key(), only_first=True)
+            await self._brain.execute(lambda snapshot, _moment: keyring.rotate_key(snapshot, request))
         threshold_ns = self._settings.max_active_key_age_ns
-        moment = DecisionContext(self._brain.world.now_ns(), self._brain.world.new_id)
-        if keyring.is_rotation_due(self._brain.follower.replica, moment, threshold_ns=threshold_ns):
-            asked = KeyRotationRequest(await self._ring.make_key())
-            await self._brain.execute(lambda snapshot, _moment: keyring.rotate_key(snapshot, asked))
+        context = DecisionContext(self._brain.world.now_ns(), self._brain.world.new_id)
+        if keyring.is_rotation_due(self._brain.follower.replica, context, threshold_ns=threshold_ns):
+            request = KeyRotationRequest(await self._keyring.make_key())
+            await self._brain.execute(lambda snapshot, _moment: keyring.rotate_key(snapshot, request))
 
-    async def _wrap_anew(self) -> None:
-        """The wrapping key was changed: what another one wraps is wrapped by that of today."""
-        ring = self._ring
-        if not ring.list_foreign_keys(self._brain.follower.replica):
+    async def _rewrap_keys(self) -> None:
+        """Wrap keys again that another wrapping key than the current one wraps."""
+        own_keyring = self._keyring
+        if not own_keyring.list_foreign_keys(self._brain.follower.replica):
             return
-        most = self._brain.max_changes
+        limit = self._brain.max_changes
         while await self._brain.execute(
-            lambda snapshot, _moment: _or_nothing(
-                keyring.rewrap_keys(snapshot, [ring.rewrap_key(key) for key in ring.list_foreign_keys(snapshot)[:most]])
+            lambda snapshot, _moment: _report_if_due(
+                keyring.rewrap_keys(
+                    snapshot, [own_keyring.rewrap_key(key) for key in own_keyring.list_foreign_keys(snapshot)[:limit]]
+                )
             )
         ):
-            log.info("keys of the keyring were wrapped by the new wrapping key")
+            log.info("rewrapped keyring keys")
 
-    async def _seal_anew(self) -> None:
-        """Step after step; where the next one begins is told by the state, so that any leader can go on."""
-        most = max(1, min(MAX_SEALED_PER_WRITE, self._brain.max_changes // 2))
+    async def _reencrypt_records(self) -> None:
+        """Re-encrypt records with the active key, some per write.
+
+        The replica shows where to continue, so a new leader can.
+        """
+        limit = max(1, min(MAX_SEALED_PER_WRITE, self._brain.max_changes // 2))
         while self._brain.is_leading and keyring.list_records_to_reencrypt(self._brain.follower.replica, max_records=1):
             await self._brain.execute(
-                lambda snapshot, _moment: keyring.reencrypt_records(snapshot, self._sealed_again(snapshot, most))
+                lambda snapshot, _moment: keyring.reencrypt_records(snapshot, self._reencrypt(snapshot, limit))
             )
-        await self._brain.execute(lambda snapshot, _moment: _or_nothing(keyring.finish_reencryption(snapshot)))
+        await self._brain.execute(lambda snapshot, _moment: _report_if_due(keyring.finish_reencryption(snapshot)))
 
-    def _sealed_again(self, snapshot: Replica, most: int) -> list[tuple[ReencryptionItem, SealedData]]:
-        ring = self._ring
+    def _reencrypt(self, snapshot: Replica, limit: int) -> list[tuple[ReencryptionItem, SealedData]]:
+        """Decrypt up to `limit` outdated records and encrypt them with the active key."""
+        own_keyring = self._keyring
         return [
             (
                 item,
-                ring.seal(snapshot, ring.open(snapshot, item.sealed_data, context=item.context), context=item.context),
+                own_keyring.seal(
+                    snapshot, own_keyring.open(snapshot, item.sealed_data, context=item.context), context=item.context
+                ),
             )
-            for item in keyring.list_records_to_reencrypt(snapshot, max_records=most)
+            for item in keyring.list_records_to_reencrypt(snapshot, max_records=limit)
         ]
 
 
-def _or_nothing(decision: Decision[Any] | None) -> Decision[bool]:
-    """Whether something was due, as a decision."""
+def _report_if_due(decision: Decision[Any] | None) -> Decision[bool]:
+    """Return the decision with a reply that says whether there was one."""
     if decision is None:
         return Decision(None, lambda _index: False)
     return Decision(decision.write, lambda _index: True)

@@ -1,7 +1,6 @@
-"""The loop of a leader's watch: look, then wait until something that matters changes or the next deadline comes.
+"""The loop of duties that watch tables: run a pass, then wait for a change or the next deadline.
 
-What is looked for and what matters is each watch's own. Nothing that changes while it looks is missed: it is subscribed
-before.
+The subscription is rearmed before each pass, so changes during the pass are not missed.
 """
 
 import asyncio
@@ -14,10 +13,13 @@ from wharf.cluster.state import WatchTarget
 from wharf.cluster.state.watches import Subscription
 
 MAX_WAIT_S: Final = 60.0
+"""The longest wait between two passes."""
 MIN_BATCH_DELAY_S: Final = 0.2
 MAX_BATCH_DELAY_S: Final = 2.0
-"""What changes close together is looked at together. A look that took longer is rested from for as long as it took: while
-thousands of allocations move, the leader has more to do than to look at them move."""
+"""After a change, wait at least `MIN_BATCH_DELAY_S`, or as long as the last pass took up to this.
+
+Changes that come close together are handled in one pass.
+"""
 
 
 async def run_watch_loop(
@@ -27,19 +29,22 @@ async def run_watch_loop(
     run_pass: Callable[[], Awaitable[None]],
     wait_s: Callable[[], float] = lambda: MAX_WAIT_S,
 ) -> None:
-    """As long as the brain leads. What is `watched` may depend on what there is: it is asked before every look."""
+    """Run `run_pass` whenever a watched target changes or `wait_s()` has passed, while the brain leads.
+
+    `list_watched` is called before every pass, because the targets may depend on the state.
+    """
     replica = brain.follower.replica
     changed = asyncio.Event()
-    watching: tuple[WatchTarget, ...] = ()
+    current_targets: tuple[WatchTarget, ...] = ()
     subscription: Subscription | None = None
     try:
         while brain.is_leading:
             changed.clear()
-            wanted = tuple(list_watched())
-            if subscription is None or wanted != watching:
+            targets = tuple(list_watched())
+            if subscription is None or targets != current_targets:
                 if subscription is not None:
                     subscription.close()
-                subscription, watching = replica.watches.subscribe(wanted, changed.set), wanted
+                subscription, current_targets = replica.watches.subscribe(targets, changed.set), targets
             subscription.rearm()
             began_s = brain.world.monotonic_s()
             await run_pass()

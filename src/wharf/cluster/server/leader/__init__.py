@@ -1,6 +1,6 @@
-"""What a leader does, by room: `term` writes as leader, `agenda` knows what is to be done, `thinking` does it one after
-the other, `applier` makes plans true, `node_care` hears nodes and gives up silent ones, `watching` looks after what
-changes on its own.
+"""The leader's work.
 
-`server.brain` wires them, is elected, leads and loses. What people ask of the leader is in `server.answering`.
+`term` writes as leader, `queues` holds what is to be done, `loop` does it in order of urgency, `evaluation_processor`
+commits plans, `pre_planning` plans ahead, `node_monitor` handles heartbeats and reports. `server.brain` wires them;
+RPC handlers are in `server.rpc`.
 """

@@ -1,6 +1,6 @@
-"""Makes of an evaluation a plan, and of a plan what stands in the log: checked against the newest state, part by part.
+"""Processes evaluations: plan, check the plan against the newest state, commit it in parts.
 
-It alone adds to what nodes hold. What a plan says is decided by `scheduling`; whether it still holds, by its `check`.
+Only this module writes new allocations. `scheduling` makes the plan and checks it.
 """
 
 import logging
@@ -28,38 +28,44 @@ from wharf.world import World
 log = logging.getLogger(__name__)
 
 MIN_PART_CHANGES: Final = 4
+"""The smallest part that a plan is split into after a write was too large."""
 MAX_PART_CHANGES: Final = 500
-"""A part of a plan has no more, unless the plan is all or nothing: a read waits for the part that is being taken in, and
-the brain plans the next while the first of two is on its way, whichever its size."""
+"""The largest part of a plan, unless it is all or nothing.
+
+Limits how long a read waits while a part is applied, and lets the brain plan the next evaluation during a commit.
+"""
 
 FOLLOW_UP_DELAY_NS: Final = 60 * SECOND
 MAX_FOLLOW_UP_JITTER_NS: Final = 300 * SECOND
-"""When something that could not be processed is tried anew: after this, and by chance up to so much later."""
+"""A failed evaluation is retried after `FOLLOW_UP_DELAY_NS` plus a random time up to this."""
 
 
 class EvaluationProcessor:
+    """Processes the evaluations of the broker, one at a time."""
+
     def __init__(
-        self, world: World, follower: Follower, writer: Writer, term: LeaderTerm, agenda: LeaderQueues
+        self, world: World, follower: Follower, writer: Writer, term: LeaderTerm, queues: LeaderQueues
     ) -> None:
         self._world = world
         self._follower = follower
         self._writer = writer
         self._term = term
-        self._agenda = agenda
+        self._queues = queues
         self._attempts: dict[str, int] = {}
-        """How often plans of an evaluation came to nothing, one after the other."""
-        self._foresight = PrePlanner(follower, writer, agenda)
+        """Consecutive plans without progress, by evaluation id."""
+        self._pre_planner = PrePlanner(follower, writer, queues)
         follower.load_listeners.append(self.reset)
 
     def reset(self) -> None:
+        """Forget attempts and the plan made ahead, for a new term or a reloaded replica."""
         self._attempts.clear()
-        self._foresight.reset()
+        self._pre_planner.reset()
 
     async def process_next(self) -> bool:
-        """The evaluation whose turn it is. False: there is none."""
-        self._agenda.broker.enqueue_due(self._world.now_ns())
-        foreseen = self._foresight.take()
-        evaluation, plan = foreseen if foreseen is not None else (self._agenda.broker.take_next(), None)
+        """Process the next evaluation of the broker. Return False if none is ready."""
+        self._queues.broker.enqueue_due(self._world.now_ns())
+        planned_ahead = self._pre_planner.take()
+        evaluation, plan = planned_ahead if planned_ahead is not None else (self._queues.broker.take_next(), None)
         if evaluation is None:
             return False
         is_done = True
@@ -67,42 +73,49 @@ class EvaluationProcessor:
             is_done = await self._process(evaluation, plan)
         finally:
             if is_done:
-                self._agenda.broker.finish(evaluation)
+                self._queues.broker.finish(evaluation)
         return True
 
     async def _process(self, evaluation: Evaluation, plan: Plan | None) -> bool:
-        """One evaluation, with its plan if that was foreseen. An error of our own has it tried again later, and stops nobody else. False: it is not done."""
+        """Process one evaluation, with the plan made ahead if there is one.
+
+        After an unexpected error the evaluation is retried later and other evaluations continue. Return False if it
+        is not finished.
+        """
         try:
             await self._plan_and_commit(evaluation, plan)
         except Refusal:
             raise
-        except InvalidTransition as illegal:
-            await self._fail(evaluation, self._writer.refuse_transition(illegal).text)
-        except Exception as error:  # The top of a task: what one evaluation does must not stop all others.
+        except InvalidTransition as error:
+            await self._fail(evaluation, self._writer.refuse_transition(error).text)
+        except Exception as error:  # One failed evaluation must not stop all others.
             log.exception("evaluation %s of job %s failed", evaluation.id, evaluation.job_id)
-            if self._agenda.broker.redeliver_later(evaluation, self._world.now_ns()):
+            if self._queues.broker.redeliver_later(evaluation, self._world.now_ns()):
                 return False
-            why = f"the scheduler failed: {type(error).__name__}; the leader's log tells of it"
-            wait_ns = FOLLOW_UP_DELAY_NS + self._world.random.randrange(MAX_FOLLOW_UP_JITTER_NS)
+            reason = f"the scheduler failed: {type(error).__name__}; see the leader's log"
+            delay_ns = FOLLOW_UP_DELAY_NS + self._world.random.randrange(MAX_FOLLOW_UP_JITTER_NS)
             await self._end_as_failed(
-                evaluation, partial(evaluations.fail_at_delivery_limit, reason=why, delay_ns=wait_ns)
+                evaluation, partial(evaluations.fail_at_delivery_limit, reason=reason, delay_ns=delay_ns)
             )
         return True
 
-    async def _fail(self, evaluation: Evaluation, why: str) -> None:
-        await self._end_as_failed(evaluation, partial(evaluations.fail_evaluation, reason=why))
+    async def _fail(self, evaluation: Evaluation, reason: str) -> None:
+        """Mark the evaluation failed, with this reason."""
+        await self._end_as_failed(evaluation, partial(evaluations.fail_evaluation, reason=reason))
 
-    async def _end_as_failed(self, evaluation: Evaluation, ending: Callable[..., Write]) -> None:
-        """`ending` makes the write of the state, the evaluation as it stands, and the moment."""
+    async def _end_as_failed(self, evaluation: Evaluation, build_write: Callable[..., Write]) -> None:
+        """Commit the write that `build_write` makes, if the evaluation is still pending."""
         async with self._term.write_lock:
             replica = self._follower.replica
             current = replica.get(EVALUATIONS, evaluation.id)
             if current is not None and current.status is EvaluationStatus.PENDING:
-                await self._term.commit(ending(replica, current, context=self._writer.read_clock()))
+                await self._term.commit(build_write(replica, current, context=self._writer.read_clock()))
 
     async def _plan_and_commit(self, evaluation: Evaluation, plan: Plan | None) -> None:
-        """Plan, check, commit part by part. Where it does not come to its end it stays pending, and runs again; but not
-        for ever, if none of its plans changes anything.
+        """Plan the evaluation, check the plan and commit it in parts.
+
+        An evaluation that is not complete stays pending and is processed again. After too many plans without progress
+        it becomes blocked.
         """
         replica = self._follower.replica
         current = replica.get(EVALUATIONS, evaluation.id)
@@ -110,11 +123,11 @@ class EvaluationProcessor:
             self._attempts.pop(evaluation.id, None)
             return
         if plan is None:
-            plan = plan_evaluation(self._agenda.fleet_updater.ground, replica, current, self._writer.read_clock())
-        has_come_on = await self._carry_out(plan)
-        attempts = 0 if has_come_on else self._attempts.get(evaluation.id, 0) + 1
-        stands = replica.get(EVALUATIONS, evaluation.id)
-        if stands is None or stands.status is not EvaluationStatus.PENDING:
+            plan = plan_evaluation(self._queues.fleet_updater.cache, replica, current, self._writer.read_clock())
+        has_progress = await self._commit_plan(plan)
+        attempts = 0 if has_progress else self._attempts.get(evaluation.id, 0) + 1
+        latest = replica.get(EVALUATIONS, evaluation.id)
+        if latest is None or latest.status is not EvaluationStatus.PENDING:
             self._attempts.pop(evaluation.id, None)
         elif attempts >= get_max_plan_attempts(evaluation):
             self._attempts.pop(evaluation.id, None)
@@ -122,47 +135,52 @@ class EvaluationProcessor:
         else:
             self._attempts[evaluation.id] = attempts
 
-    async def _carry_out(self, plan: Plan) -> bool:
-        """Whether anything of the plan was committed. What was planned ahead meanwhile counts on all of it."""
-        is_as_planned = False
+    async def _commit_plan(self, plan: Plan) -> bool:
+        """Commit the plan and return whether any part of it was committed.
+
+        Unless all of it was committed, the plan made ahead is discarded, because it relies on this one.
+        """
+        is_fully_committed = False
         try:
-            has_come_on, is_as_planned = await self._commit_in_parts(plan)
+            has_progress, is_fully_committed = await self._commit_in_parts(plan)
         finally:
-            if not is_as_planned:
-                self._foresight.discard_plan()
-        return has_come_on
+            if not is_fully_committed:
+                self._pre_planner.discard_plan()
+        return has_progress
 
     async def _commit_in_parts(self, plan: Plan) -> tuple[bool, bool]:
-        """Whether anything was committed, and whether everything was as planned."""
-        rest: Plan | None = plan
-        changes_max, conflicts, has_come_on, is_as_planned = self._term.max_changes, 0, False, True
-        refused = ""
+        """Commit the plan in parts. Return whether anything was committed, and whether everything was."""
+        remaining: Plan | None = plan
+        max_changes, conflicts, has_progress, is_fully_committed = self._term.max_changes, 0, False, True
+        rejection = ""
         if not plan.all_at_once:
-            changes_max = min(changes_max, MAX_PART_CHANGES)
-        while rest is not None and conflicts < MAX_ATTEMPTS:
+            max_changes = min(max_changes, MAX_PART_CHANGES)
+        while remaining is not None and conflicts < MAX_ATTEMPTS:
             try:
                 async with self._term.write_lock:
-                    ground = self._agenda.fleet_updater.ground
-                    checked = check_plan(rest, self._follower.replica, max_changes=changes_max, cache=ground)
+                    cache = self._queues.fleet_updater.cache
+                    checked = check_plan(remaining, self._follower.replica, max_changes=max_changes, cache=cache)
                     if checked.write is None:
-                        refused = checked.rejection
-                        is_as_planned = False
+                        rejection = checked.rejection
+                        is_fully_committed = False
                         break
-                    is_as_planned = is_as_planned and not checked.dropped_nodes
-                    meanwhile = partial(self._foresight.plan_next, rest)
+                    is_fully_committed = is_fully_committed and not checked.dropped_nodes
+                    meanwhile = partial(self._pre_planner.plan_next, remaining)
                     outcome = await self._term.commit(checked.write, meanwhile=meanwhile)
             except Refusal as refusal:
-                if refusal.code is not RefusalCode.TOO_LARGE or changes_max <= MIN_PART_CHANGES:
+                if refusal.code is not RefusalCode.TOO_LARGE or max_changes <= MIN_PART_CHANGES:
                     raise
                 if plan.all_at_once:
-                    refused = f"AllAtOnce asks for more in one write than the log takes: {refusal.text}"
+                    rejection = f"the plan does not fit in one write, as AllAtOnce requires: {refusal.text}"
                     break
-                changes_max = max(MIN_PART_CHANGES, changes_max // 2)  # Few, but large.
+                max_changes = max(
+                    MIN_PART_CHANGES, max_changes // 2
+                )  # Few changes, but large records: try smaller parts.
                 continue
             if isinstance(outcome, WriteConflict):
-                conflicts, is_as_planned = conflicts + 1, False
+                conflicts, is_fully_committed = conflicts + 1, False
             else:
-                rest, has_come_on = checked.remaining_plan, True
-        if refused:
-            await self._fail(plan.evaluation, refused)
-        return has_come_on, is_as_planned and rest is None
+                remaining, has_progress = checked.remaining_plan, True
+        if rejection:
+            await self._fail(plan.evaluation, rejection)
+        return has_progress, is_fully_committed and remaining is None

@@ -1,6 +1,6 @@
-"""A leader's work: one thing after the other, the most urgent first, for as long as it leads.
+"""The leader loop: does the most urgent piece of work, then the next, while this server leads.
 
-What there is to do is on the `agenda`. An error of the log's has the same tried again; whatever is not done stays there.
+The work is in `queues`. Work that fails stays there and is retried.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from wharf.cluster.engines.port import WriteConflict
 from wharf.cluster.operations import evaluations
 from wharf.cluster.operations.agents import upgrade_record_format
 from wharf.cluster.operations.derived_state import build_derived_write
-from wharf.cluster.operations.nodes import evaluations as nodes_to_cluster_operations_nodes_evaluations
+from wharf.cluster.operations.nodes import evaluations as node_evaluations
 from wharf.cluster.scheduling.blocked.reservation_policy import (
     find_node_to_reserve,
     is_reservation_useful,
@@ -35,14 +35,18 @@ from wharf.world import World
 log = logging.getLogger(__name__)
 
 MAX_UNBLOCKED_PER_PASS: Final = 50
+"""How many blocked evaluations are retried in one write."""
 MAX_CONSECUTIVE_RETRIES: Final = 500
-"""After so many that waited, and were tried again, as many new ones get their turn as are tried at once."""
+"""After this many retries of blocked evaluations, new evaluations are processed first."""
 
 RETRY_DELAY_S: Final = 0.5
+"""How long to wait after a write that the log did not accept."""
 SECOND_NS: Final = 1_000_000_000
 
 
 class LeaderLoop:
+    """Does the leader's work, one piece at a time."""
+
     def __init__(
         self,
         world: World,
@@ -58,173 +62,184 @@ class LeaderLoop:
         self._follower = follower
         self._writer = writer
         self._term = term
-        self._agenda = queues
-        self._nodes = node_monitor
-        self._applier = processor
-        self._retried = 0
-        """How many of those that waited were tried in a row: each new one that had its turn takes some off."""
+        self._queues = queues
+        self._node_monitor = node_monitor
+        self._processor = processor
+        self._consecutive_retries = 0
+        """How many blocked evaluations were retried in a row. Each new evaluation that is processed lowers it."""
 
     async def run(self) -> None:
-        """As long as this server leads."""
+        """Do work, or wait for some, while this server leads."""
         while self._term.is_leading:
-            self._agenda.wake_event.clear()
+            self._queues.wake_event.clear()
             try:
-                busy = await self._think_once()
+                did_work = await self._do_next()
             except (Refusal, InvalidTransition) as refusal:
                 if isinstance(refusal, InvalidTransition):
                     self._writer.refuse_transition(refusal)
                 else:
-                    log.warning("the log took no write: %s", refusal.text)
-                busy = False
-                asyncio.get_running_loop().call_later(RETRY_DELAY_S, self._agenda.wake_event.set)
-            if not busy:
+                    log.warning("leader write failed, will retry reason=%s", refusal.text)
+                did_work = False
+                asyncio.get_running_loop().call_later(RETRY_DELAY_S, self._queues.wake_event.set)
+            if not did_work:
                 await self._wait()
 
-    async def _think_once(self) -> bool:
-        """One thing that is to be done, the most urgent first; False when there is nothing."""
-        agenda = self._agenda
-        self._nodes.record_silent_nodes()
-        if self._nodes.silent_nodes:
-            await self._nodes.mark_next_silent_down()
-        elif agenda.unsettled_jobs:
-            await self._settle()
-        elif agenda.have_members_changed:
-            await self._raise_format()
-        elif agenda.changed_nodes:
-            await self._look_at_node(next(iter(agenda.changed_nodes)))
+    async def _do_next(self) -> bool:
+        """Do the most urgent piece of work. Return False if there is none."""
+        queues = self._queues
+        self._node_monitor.record_silent_nodes()
+        if self._node_monitor.silent_nodes:
+            await self._node_monitor.mark_next_silent_down()
+        elif queues.unsettled_jobs:
+            await self._write_derived_state()
+        elif queues.have_members_changed:
+            await self._upgrade_record_format()
+        elif queues.changed_nodes:
+            await self._evaluate_node(next(iter(queues.changed_nodes)))
         elif self._is_paused():
             return False
-        elif self._is_anything_to_unblock():
-            await self._unblock()
-        elif agenda.blocked.start_reservation_check(self._world.now_ns()) and await self._reserve():
+        elif self._can_retry_blocked():
+            await self._retry_blocked()
+        elif queues.blocked.start_reservation_check(self._world.now_ns()) and await self._update_reservations():
             return True
         else:
-            turns = agenda.broker.remaining_slots
-            was_any = await self._applier.process_next()
-            if agenda.broker.remaining_slots == turns:  # Nobody's who waited for room before.
-                self._retried = max(0, self._retried - MAX_CONSECUTIVE_RETRIES // MAX_UNBLOCKED_PER_PASS)
-            return was_any
+            slots = queues.broker.remaining_slots
+            was_processed = await self._processor.process_next()
+            if queues.broker.remaining_slots == slots:  # It was not a retry of a blocked evaluation.
+                self._consecutive_retries = max(
+                    0, self._consecutive_retries - MAX_CONSECUTIVE_RETRIES // MAX_UNBLOCKED_PER_PASS
+                )
+            return was_processed
         return True
 
-    def _is_anything_to_unblock(self) -> bool:
-        """Those that are tried together come to their end first, so that the next are tried in an order that knows of it;
-        and they leave new work a turn.
+    def _can_retry_blocked(self) -> bool:
+        """Whether to retry blocked evaluations now.
+
+        The previous batch must be finished, because its result affects the retry order. New evaluations come first
+        after `MAX_CONSECUTIVE_RETRIES`.
         """
-        broker, blocked = self._agenda.broker, self._agenda.blocked
+        broker, blocked = self._queues.broker, self._queues.blocked
         blocked.retry_conflicted(self._world.now_ns())
         if not blocked.has_retries or broker.remaining_slots:
             return False
-        return self._retried < MAX_CONSECUTIVE_RETRIES or not broker.count_queues()[0]
+        return self._consecutive_retries < MAX_CONSECUTIVE_RETRIES or not broker.count_queues()[0]
 
     def _is_paused(self) -> bool:
-        """An operator has the scheduler rest: evaluations are kept, and nothing is made of them."""
+        """Whether an operator has paused the evaluation broker. Evaluations then stay in the queue."""
         configuration = self._follower.replica.get(SCHEDULER_CONFIGURATION)
         return configuration is not None and configuration.pause_eval_broker
 
-    async def _settle(self) -> None:
-        """Make statuses and summaries true where somebody else's write left them behind."""
-        unsettled = self._agenda.unsettled_jobs
+    async def _write_derived_state(self) -> None:
+        """Write job statuses and summaries that no longer match, after writes of other processes."""
+        unsettled = self._queues.unsettled_jobs
         jobs = list(islice(unsettled, max(1, self._term.max_changes // CHANGES_PER_JOB)))
         for job in jobs:
             del unsettled[job]
-        is_settled = False
+        is_done = False
         try:
             async with self._term.write_lock:
                 write = build_derived_write(self._follower.replica, jobs, Cause(CauseKind.TIMER, "settle"))
-                is_settled = write is None or not isinstance(await self._term.commit(write), WriteConflict)
+                is_done = write is None or not isinstance(await self._term.commit(write), WriteConflict)
         finally:
-            if not is_settled:
-                self._agenda.unsettled_jobs |= dict.fromkeys(jobs)
+            if not is_done:
+                self._queues.unsettled_jobs |= dict.fromkeys(jobs)
 
-    async def _raise_format(self) -> None:
-        """Write newer forms of records as soon as every member reads them."""
-        agenda = self._agenda
-        agenda.have_members_changed = False
+    async def _upgrade_record_format(self) -> None:
+        """Write the newest record format that every member can read."""
+        queues = self._queues
+        queues.have_members_changed = False
         is_done = False
         try:
             async with self._term.write_lock:
                 write = upgrade_record_format(self._follower.replica)
                 is_done = write is None or not isinstance(await self._term.commit(write), WriteConflict)
         finally:
-            agenda.have_members_changed = agenda.have_members_changed or not is_done
+            queues.have_members_changed = queues.have_members_changed or not is_done
 
-    async def _look_at_node(self, node_id: str) -> None:
-        """Evaluations that did not fit in the node's own write."""
-        del self._agenda.changed_nodes[node_id]
+    async def _evaluate_node(self, node_id: str) -> None:
+        """Create the evaluations that did not fit in the write that changed the node."""
+        del self._queues.changed_nodes[node_id]
         is_done = False
         try:
             async with self._term.write_lock:
-                most = self._term.max_evaluations
-                moment = self._writer.read_clock()
-                decision = nodes_to_cluster_operations_nodes_evaluations.evaluate_remaining_jobs(
-                    self._follower.replica, node_id, moment, max_evaluations=most
+                limit = self._term.max_evaluations
+                context = self._writer.read_clock()
+                decision = node_evaluations.evaluate_remaining_jobs(
+                    self._follower.replica, node_id, context, max_evaluations=limit
                 )
                 is_done = decision is None
                 if decision is not None and decision.write is not None:
                     await self._term.commit(decision.write)
         finally:
             if not is_done:
-                self._agenda.changed_nodes[node_id] = None
+                self._queues.changed_nodes[node_id] = None
 
-    async def _unblock(self) -> None:
-        """Room came free: what waits for such room is tried again."""
+    async def _retry_blocked(self) -> None:
+        """Unblock evaluations that can use the freed capacity, in retry order."""
         async with self._term.write_lock:
-            replica, blocked, broker = self._follower.replica, self._agenda.blocked, self._agenda.broker
-            line = RetryOrder(replica, self._agenda.fleet_updater.ground)
-            waiting = blocked.select_retries(
-                min(MAX_UNBLOCKED_PER_PASS, self._term.max_evaluations), line.sort_evaluations
+            replica, blocked, broker = self._follower.replica, self._queues.blocked, self._queues.broker
+            retry_order = RetryOrder(replica, self._queues.fleet_updater.cache)
+            selected = blocked.select_retries(
+                min(MAX_UNBLOCKED_PER_PASS, self._term.max_evaluations), retry_order.sort_evaluations
             )
-            standing = [
-                stands
-                for each in waiting
-                if (stands := replica.get(EVALUATIONS, each.id)) is not None
-                and stands.status is EvaluationStatus.BLOCKED
+            still_blocked = [
+                latest
+                for entry in selected
+                if (latest := replica.get(EVALUATIONS, entry.id)) is not None
+                and latest.status is EvaluationStatus.BLOCKED
             ]
-            for evaluation in waiting:
-                if evaluation not in standing:
+            for evaluation in selected:
+                if evaluation not in still_blocked:
                     blocked.remove(evaluation.id)
-            if not standing:
+            if not still_blocked:
                 return
-            self._retried += len(standing)
-            broker.assign_slots(standing)
+            self._consecutive_retries += len(still_blocked)
+            broker.assign_slots(still_blocked)
             is_done = False
             try:
-                write = evaluations.unblock_evaluations(replica, standing, self._writer.read_clock())
+                write = evaluations.unblock_evaluations(replica, still_blocked, self._writer.read_clock())
                 is_done = not isinstance(await self._term.commit(write), WriteConflict)
             finally:
                 if not is_done:
-                    broker.release_slots(standing)
+                    broker.release_slots(still_blocked)
 
-    async def _reserve(self) -> bool:
-        """Who has waited too long is given a node; one that is of no use any more is given back. Whether anything was done."""
+    async def _update_reservations(self) -> bool:
+        """Release reservations that are no longer useful; reserve nodes for evaluations that have waited too long.
+
+        Return whether anything was written.
+        """
         async with self._term.write_lock:
-            replica, ground = self._follower.replica, self._agenda.fleet_updater.ground
+            replica, cache = self._follower.replica, self._queues.fleet_updater.cache
             is_done = False
-            for reservation in list(ground.reservations.values()):
-                waits = replica.get(EVALUATIONS, reservation.evaluation_id)
-                is_waiting = waits is not None and waits.status is EvaluationStatus.BLOCKED
-                if waits is not None and is_waiting and not is_reservation_useful(replica, ground, reservation):
-                    await self._term.commit(evaluations.reserve_node(replica, waits, ""))
+            for reservation in list(cache.reservations.values()):
+                evaluation_waiting = replica.get(EVALUATIONS, reservation.evaluation_id)
+                is_waiting = evaluation_waiting is not None and evaluation_waiting.status is EvaluationStatus.BLOCKED
+                if (
+                    evaluation_waiting is not None
+                    and is_waiting
+                    and not is_reservation_useful(replica, cache, reservation)
+                ):
+                    await self._term.commit(evaluations.reserve_node(replica, evaluation_waiting, ""))
                     is_done = True
-            those, standing = self._agenda.blocked.list_waiting(), ground.reservations
+            waiting_evaluations, still_blocked = self._queues.blocked.list_waiting(), cache.reservations
             for evaluation in select_evaluations_to_reserve(
-                replica, ground, those, standing.values(), self._world.now_ns()
+                replica, cache, waiting_evaluations, still_blocked.values(), self._world.now_ns()
             ):
-                node_id = find_node_to_reserve(replica, ground, evaluation, standing.values())
+                node_id = find_node_to_reserve(replica, cache, evaluation, still_blocked.values())
                 if node_id:
                     await self._term.commit(evaluations.reserve_node(replica, evaluation, node_id))
                     is_done = True
             return is_done
 
     async def _wait(self) -> None:
-        """Until something happens or the next node may be late."""
-        agenda = self._agenda
-        until_s = self._nodes.heartbeats.next_deadline_s() - self._world.monotonic_s()
-        due = [] if self._is_paused() else [agenda.broker.next_wake_ns(), agenda.blocked.next_wake_ns()]
-        for due_ns in filter(None, due):
-            until_s = min(until_s, max(0.0, (due_ns - self._world.now_ns()) / SECOND_NS))
+        """Wait for new work, the next deadline of a queue or the next heartbeat deadline."""
+        queues = self._queues
+        timeout_s = self._node_monitor.heartbeats.next_deadline_s() - self._world.monotonic_s()
+        wake_times_ns = [] if self._is_paused() else [queues.broker.next_wake_ns(), queues.blocked.next_wake_ns()]
+        for wake_ns in filter(None, wake_times_ns):
+            timeout_s = min(timeout_s, max(0.0, (wake_ns - self._world.now_ns()) / SECOND_NS))
         try:
-            async with asyncio.timeout(until_s if until_s < float("inf") else None):
-                await agenda.wake_event.wait()
+            async with asyncio.timeout(timeout_s if timeout_s < float("inf") else None):
+                await queues.wake_event.wait()
         except TimeoutError:
             pass

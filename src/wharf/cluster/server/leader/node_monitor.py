@@ -1,6 +1,6 @@
-"""Hears what nodes say of themselves and of their work, and gives up those that fall silent.
+"""Tracks heartbeats and reports of nodes, and marks silent nodes down.
 
-Heartbeats and the reports that were answered last are known to the leader only; they are not in the log.
+Heartbeats and the results of recent reports are in the leader's memory only, not in the log.
 """
 
 import asyncio
@@ -32,33 +32,37 @@ from wharf.world import World
 log = logging.getLogger(__name__)
 
 MAX_CACHED_REPORTS: Final = 8
+"""How many report results are cached per node, to answer a repeated report."""
 MAX_LOGGED_NAMES: Final = 10
-"""In one line of the log. A whole rack that falls silent is one line too."""
+"""How many node names one log line contains, for example if a whole rack becomes silent."""
 
 
-class _Told(msgspec.Struct, frozen=True):
+class _NodeReport(msgspec.Struct, frozen=True):
     """One report of a node."""
 
     node_id: str
     reports: tuple[AllocationReport, ...]
-    is_whole: bool
+    is_complete: bool
     number: int
 
     def decide(
-        self, evaluations_max: int, snapshot: Replica, moment: DecisionContext
+        self, max_evaluations: int, snapshot: Replica, context: DecisionContext
     ) -> Decision[status.NodeWriteResult]:
+        """Decide what this report changes."""
         return reports.apply_reports(
             snapshot,
             self.node_id,
             self.reports,
-            moment,
-            is_complete=self.is_whole,
-            max_evaluations=evaluations_max,
+            context,
+            is_complete=self.is_complete,
+            max_evaluations=max_evaluations,
             report_number=self.number,
         )
 
 
 class NodeMonitor:
+    """The leader's view of which nodes are alive."""
+
     def __init__(
         self,
         world: World,
@@ -69,132 +73,145 @@ class NodeMonitor:
         *,
         on_heartbeat: Callable[[], None],
     ) -> None:
-        """`on_heard` is called when the next deadline may be sooner than the one that is waited for."""
+        """`on_heartbeat` is called when the next deadline may have changed."""
         self._world = world
         self._follower = follower
         self._term = term
         self._settings = settings
-        self._on_heard = on_heartbeat
+        self._on_heartbeat = on_heartbeat
         self.report_batcher = ReportBatcher(follower, writer, term)
         self.heartbeats = HeartbeatDeadlines(settings, world.random)
         self.silent_nodes: dict[str, None] = {}
-        """Nodes that are to be given up."""
-        self._reporting: dict[str, asyncio.Lock] = {}
-        self._reports_taken: dict[str, OrderedDict[str, status.NodeWriteResult]] = {}
+        """Nodes whose heartbeat is late and that must be marked down."""
+        self._report_locks: dict[str, asyncio.Lock] = {}
+        self._report_results: dict[str, OrderedDict[str, status.NodeWriteResult]] = {}
         self._epoch = 0
-        """The epoch of the log that reports were taken in."""
-        self._told_all: dict[str, None] = {}
-        """Nodes that told of all their work in this term and epoch."""
-        self._begun_anew: dict[str, None] = {}
-        """Nodes whose reports are numbered from a beginning of this term and epoch: a copy from before is known as old."""
+        """The log epoch of the cached reports."""
+        self._fully_reported: dict[str, None] = {}
+        """Nodes that sent a complete report in this term and epoch."""
+        self._renumbered: dict[str, None] = {}
+        """Nodes whose report numbers restarted in this term and epoch, so that older reports are recognized."""
 
-    # -- what is kept ----------------------------------------------------------------------------------------------
+    # -- terms -----------------------------------------------------------------------------------------------------
 
     def start_term(self) -> None:
+        """Forget the deadlines and reports of an earlier term."""
         self.heartbeats = HeartbeatDeadlines(self._settings, self._world.random)
         self.silent_nodes.clear()
-        self._told_all.clear()
-        self._begun_anew.clear()
+        self._fully_reported.clear()
+        self._renumbered.clear()
 
     def expect_all(self) -> None:
-        """Every node that the state believes alive; of those that were heard of already, nothing new."""
+        """Expect a heartbeat of every node that is not down.
+
+        Keep the deadlines of nodes that were heard from already.
+        """
         replica, now_s = self._follower.replica, self._world.monotonic_s()
         if self._epoch != replica.epoch:
             self._epoch = replica.epoch
-            self._reports_taken.clear()
-            self._told_all.clear()
-            self._begun_anew.clear()
+            self._report_results.clear()
+            self._fully_reported.clear()
+            self._renumbered.clear()
         for node in replica.iter_all(NODES):
             if node.status is not NodeStatus.DOWN and not self.heartbeats.is_expected(node.id):
                 self.heartbeats.grant_failover_ttl(node.id, now_s)
 
     def remove(self, node_id: str) -> None:
-        """The node is gone."""
+        """Stop expecting heartbeats of a deleted node."""
         self.heartbeats.remove(node_id)
 
-    # -- silence ---------------------------------------------------------------------------------------------------
+    # -- silent nodes ----------------------------------------------------------------------------------------------
 
     def record_silent_nodes(self) -> None:
-        """Who is late from now on is to be given up."""
-        late = self.heartbeats.take_late(self._world.monotonic_s())
-        if late:
-            self.silent_nodes |= dict.fromkeys(late)
-            log.warning("silent for longer than their heartbeats may take: %s", self._names_of(late))
+        """Add nodes whose deadline has passed to `silent_nodes`."""
+        late_nodes = self.heartbeats.take_late(self._world.monotonic_s())
+        if late_nodes:
+            self.silent_nodes |= dict.fromkeys(late_nodes)
+            log.warning("nodes missed heartbeats nodes=%s", self._format_node_names(late_nodes))
 
     async def mark_next_silent_down(self) -> None:
-        """Mark a silent node down, unless it is heard of in the last moment. Whatever fails, it is tried again."""
-        # To the end of the row, so that one that cannot be marked does not stand before all others.
+        """Mark the first silent node down, unless it sends a heartbeat first. A failure is retried later."""
+        # Move it to the end, so that a node that cannot be marked does not block the others.
         node_id = next(iter(self.silent_nodes))
         del self.silent_nodes[node_id]
         self.silent_nodes[node_id] = None
 
-        def miss(snapshot: Replica, moment: DecisionContext) -> Decision[status.NodeWriteResult]:
+        def mark_missed(snapshot: Replica, context: DecisionContext) -> Decision[status.NodeWriteResult]:
             if self.heartbeats.is_expected(node_id):
                 return Decision(None, status.NodeWriteResult)
-            return status.mark_heartbeat_missed(snapshot, node_id, moment, max_evaluations=self._term.max_evaluations)
+            return status.mark_heartbeat_missed(snapshot, node_id, context, max_evaluations=self._term.max_evaluations)
 
-        await self._term.execute(miss)
+        await self._term.execute(mark_missed)
         self.silent_nodes.pop(node_id, None)
-        if self.heartbeats.is_expected(node_id):  # It was heard of while that was on its way.
-            await self._term.execute(partial(_come_back, node_id, self._term.max_evaluations))
+        if self.heartbeats.is_expected(node_id):  # A heartbeat arrived during the write.
+            await self._term.execute(partial(_mark_reachable, node_id, self._term.max_evaluations))
             return
         node = self._follower.replica.get(NODES, node_id)
         if node is not None and node.status is NodeStatus.DISCONNECTED:
-            # What it runs may go on for a while only: when its time is over once more, that is decided again.
-            self._heard(node_id)
+            # A disconnected node has a limited time: after another missed deadline it is marked down.
+            self._renew_heartbeat(node_id)
 
-    def _names_of(self, node_ids: Sequence[str]) -> str:
-        """For people: names, and ids where there is no name."""
+    def _format_node_names(self, node_ids: Sequence[str]) -> str:
+        """Return the names of the nodes for a log line, with ids for nodes without a name."""
         nodes = [self._follower.replica.get(NODES, node_id) for node_id in node_ids[:MAX_LOGGED_NAMES]]
-        names = [node.name if node is not None and node.name else i for node, i in zip(nodes, node_ids, strict=False)]
-        more = len(node_ids) - len(names)
-        return ", ".join(names) + (f" and {more} more nodes" if more else "")
+        names = [
+            node.name if node is not None and node.name else fallback
+            for node, fallback in zip(nodes, node_ids, strict=False)
+        ]
+        remaining_count = len(node_ids) - len(names)
+        return ", ".join(names) + (f" and {remaining_count} more nodes" if remaining_count else "")
 
-    # -- what nodes say --------------------------------------------------------------------------------------------
+    # -- messages of nodes -----------------------------------------------------------------------------------------
 
     async def register_node(self, node: Node) -> tuple[status.NodeWriteResult, float]:
-        """A node says what it is; answers for how many seconds it is believed to be alive."""
-        most = self._term.max_evaluations
+        """Register a node. Return the result and the heartbeat TTL in seconds."""
+        limit = self._term.max_evaluations
         written = await self._term.execute(
-            lambda snapshot, moment: registration.register_node(snapshot, node, moment, max_evaluations=most)
+            lambda snapshot, context: registration.register_node(snapshot, node, context, max_evaluations=limit)
         )
         if node.reports_from:
-            self._begun_anew[node.id] = None
-        return await self._asked_for_all(node.id, written), self._heard(node.id)
+            self._renumbered[node.id] = None
+        return await self._request_full_report(node.id, written), self._renew_heartbeat(node.id)
 
     async def record_heartbeat(self, node_id: str) -> tuple[status.NodeWriteResult, float]:
-        """A node is alive; answers for how many seconds it is believed so."""
+        """Record a heartbeat. Return the result and the next heartbeat TTL in seconds."""
         if not self._term.is_leading:
             raise no_leader()
         node = self._follower.replica.get(NODES, node_id)
         written = status.NodeWriteResult(0, reports_from=node.reports_from if node is not None else 0)
         if node is None or node.status is not NodeStatus.READY:
-            written = await self._term.execute(partial(_come_back, node_id, self._term.max_evaluations))
-        return await self._asked_for_all(node_id, written), self._heard(node_id)
+            written = await self._term.execute(partial(_mark_reachable, node_id, self._term.max_evaluations))
+        return await self._request_full_report(node_id, written), self._renew_heartbeat(node_id)
 
-    async def _asked_for_all(self, node_id: str, written: status.NodeWriteResult) -> status.NodeWriteResult:
-        """A log that was replaced by an older copy has lost reports that were answered, and nodes say nothing twice by
-        themselves: in a later epoch each is asked once a term for all that it knows. It has lost their numbers too: so
-        what is told is numbered from a new beginning, and a copy of a report from before it is not taken for the answer.
+    async def _request_full_report(self, node_id: str, written: status.NodeWriteResult) -> status.NodeWriteResult:
+        """Ask the node for a complete report if the log was replaced by an older copy.
+
+        Such a log has lost acknowledged reports, and nodes do not repeat those. Each node is asked once per term in a
+        later epoch. Report numbers are lost too, so they restart, and copies of earlier reports are ignored.
         """
-        if not self._has_more_to_tell(node_id):
+        if not self._must_report_all(node_id):
             return written
-        reports_from = await self._begin_anew(node_id)
+        reports_from = await self._restart_numbers(node_id)
         return replace(written, must_report=True, reports_from=reports_from or written.reports_from)
 
-    async def _begin_anew(self, node_id: str) -> int:
-        """0 where that was done. A report from before it may speak of work that the node was told of anew since."""
-        if node_id in self._begun_anew:
+    async def _restart_numbers(self, node_id: str) -> int:
+        """Restart the node's report numbers and return the first one; 0 if already done in this term.
+
+        An earlier report may describe allocations that were assigned again since.
+        """
+        if node_id in self._renumbered:
             return 0
-        begun = await self._term.execute(lambda snapshot, _moment: status.restart_report_numbers(snapshot, node_id))
-        self._begun_anew[node_id] = None
-        return begun.reports_from
+        restarted = await self._term.execute(lambda snapshot, _moment: status.restart_report_numbers(snapshot, node_id))
+        self._renumbered[node_id] = None
+        return restarted.reports_from
 
-    def _has_more_to_tell(self, node_id: str) -> bool:
-        return bool(self._epoch) and node_id not in self._told_all
+    def _must_report_all(self, node_id: str) -> bool:
+        """Whether the log was replaced and this node has not sent a complete report since."""
+        return bool(self._epoch) and node_id not in self._fully_reported
 
-    def _heard(self, node_id: str) -> float:
-        self._on_heard()
+    def _renew_heartbeat(self, node_id: str) -> float:
+        """Start a new heartbeat deadline for the node and return its TTL in seconds."""
+        self._on_heartbeat()
         return self.heartbeats.record_heartbeat(node_id, self._world.monotonic_s())
 
     async def record_reports(
@@ -206,61 +223,64 @@ class NodeMonitor:
         is_complete: bool = False,
         number: int = 0,
     ) -> status.NodeWriteResult:
-        """A node says what its allocations do; answers when that is committed. The same report again changes nothing."""
-        # One after the other: of one that was said twice, the second could otherwise be taken after what was said next.
-        async with self._reporting.setdefault(node_id, asyncio.Lock()):
-            taken = self._reports_taken.setdefault(node_id, OrderedDict())
-            if report_id in taken:
-                return taken[report_id]
-            written = await self._take_report(_Told(node_id, tuple(reports), is_complete, number))
+        """Apply a report and return once it is committed. A repeated report changes nothing."""
+        # One report of a node at a time: otherwise a repeated report could be applied after a newer one.
+        async with self._report_locks.setdefault(node_id, asyncio.Lock()):
+            results = self._report_results.setdefault(node_id, OrderedDict())
+            if report_id in results:
+                return results[report_id]
+            written = await self._take_report(_NodeReport(node_id, tuple(reports), is_complete, number))
             if report_id:
-                taken[report_id] = written
-                if len(taken) > MAX_CACHED_REPORTS:
-                    taken.popitem(last=False)
+                results[report_id] = written
+                if len(results) > MAX_CACHED_REPORTS:
+                    results.popitem(last=False)
             return written
 
-    async def _take_report(self, told: "_Told") -> status.NodeWriteResult:
-        if told.number and self._has_more_to_tell(told.node_id):
-            await self._begin_anew(told.node_id)
-        if told.is_whole:
-            named = {each.id: None for each in told.reports}
-            forgotten = reports.build_omitted_reports(self._follower.replica, told.node_id, named)
-            told = replace(told, reports=(*told.reports, *forgotten))
-        written = await self._report_at_once(told)
-        if told.is_whole:
-            self._told_all[told.node_id] = None
-        return replace(written, must_report=True) if self._has_more_to_tell(told.node_id) else written
+    async def _take_report(self, report: _NodeReport) -> status.NodeWriteResult:
+        """Apply a report. A complete report also covers allocations that it does not mention."""
+        if report.number and self._must_report_all(report.node_id):
+            await self._restart_numbers(report.node_id)
+        if report.is_complete:
+            reported_ids = {entry.id: None for entry in report.reports}
+            omitted = reports.build_omitted_reports(self._follower.replica, report.node_id, reported_ids)
+            report = replace(report, reports=(*report.reports, *omitted))
+        written = await self._apply_report(report)
+        if report.is_complete:
+            self._fully_reported[report.node_id] = None
+        return replace(written, must_report=True) if self._must_report_all(report.node_id) else written
 
-    async def _report_at_once(self, told: "_Told") -> status.NodeWriteResult:
-        """With those of other nodes where that can be."""
+    async def _apply_report(self, report: _NodeReport) -> status.NodeWriteResult:
+        """Apply a report, batched with those of other nodes if possible."""
         written = None
         if not get_current_preview():
             written = await self.report_batcher.add_report(
-                told.node_id, partial(told.decide, self._term.max_evaluations)
+                report.node_id, partial(report.decide, self._term.max_evaluations)
             )
-        return written if written is not None else await self._report_in_parts(told)
+        return written if written is not None else await self._report_in_parts(report)
 
-    async def _report_in_parts(self, told: "_Told") -> status.NodeWriteResult:
-        """Each allocation's report stands alone, so what does not fit in one write goes in several."""
+    async def _report_in_parts(self, report: _NodeReport) -> status.NodeWriteResult:
+        """Apply a report alone, in several writes if it is too large for one."""
         try:
-            return await self._term.execute(partial(told.decide, self._term.max_evaluations))
+            return await self._term.execute(partial(report.decide, self._term.max_evaluations))
         except Refusal as refusal:
-            if refusal.code is not RefusalCode.TOO_LARGE or len(told.reports) < 2:
+            if refusal.code is not RefusalCode.TOO_LARGE or len(report.reports) < 2:
                 raise
-        half = len(told.reports) // 2
-        await self._report_in_parts(replace(told, reports=told.reports[:half], is_whole=False))
-        return await self._report_in_parts(replace(told, reports=told.reports[half:]))
+        middle = len(report.reports) // 2
+        await self._report_in_parts(replace(report, reports=report.reports[:middle], is_complete=False))
+        return await self._report_in_parts(replace(report, reports=report.reports[middle:]))
 
     async def set_eligibility(self, node_id: str, eligible: bool) -> status.NodeWriteResult:
-        most = self._term.max_evaluations
+        """Set the scheduling eligibility of a node."""
+        limit = self._term.max_evaluations
         return await self._term.execute(
-            lambda snapshot, moment: status.set_node_eligibility(
-                snapshot, node_id, eligible, moment, max_evaluations=most
+            lambda snapshot, context: status.set_node_eligibility(
+                snapshot, node_id, eligible, context, max_evaluations=limit
             )
         )
 
 
-def _come_back(
-    node_id: str, evaluations_max: int, snapshot: Replica, moment: DecisionContext
+def _mark_reachable(
+    node_id: str, max_evaluations: int, snapshot: Replica, context: DecisionContext
 ) -> Decision[status.NodeWriteResult]:
-    return status.mark_node_reachable(snapshot, node_id, moment, max_evaluations=evaluations_max)
+    """Decide how to mark a node that sent a heartbeat as ready again."""
+    return status.mark_node_reachable(snapshot, node_id, context, max_evaluations=max_evaluations)

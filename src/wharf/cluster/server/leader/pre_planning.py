@@ -1,8 +1,8 @@
-"""The plan of the evaluation whose turn is next, made while the plan before it is on its way to the log.
+"""Plans the next evaluation while the log commits the plan before it.
 
-Such a plan counts what is on its way as if it stood. It is a proposal like every plan: it is checked against the state
-before anything of it is committed. Where the plan before it did not come true, or what it rests on has moved on, it is
-made again. Only what rests on nothing of other jobs but the room they leave is planned ahead.
+Such a plan assumes that the plan before it is committed completely. Like every plan it is checked before it is
+committed. It is discarded if the earlier plan fails or a record that it relies on has changed. Only evaluations that
+depend on other jobs through free capacity alone are planned ahead.
 """
 
 import logging
@@ -20,76 +20,78 @@ log = logging.getLogger(__name__)
 
 
 class PrePlanner:
-    """Holds at most one evaluation, which the broker counts as being processed."""
+    """Holds at most one evaluation and its plan. The broker counts the evaluation as in process."""
 
-    def __init__(self, follower: Follower, writer: Writer, agenda: LeaderQueues) -> None:
+    def __init__(self, follower: Follower, writer: Writer, queues: LeaderQueues) -> None:
         self._follower = follower
         self._writer = writer
-        self._agenda = agenda
-        self._next: Evaluation | None = None
+        self._queues = queues
+        self._evaluation: Evaluation | None = None
         self._plan: Plan | None = None
 
     def reset(self) -> None:
-        """The queue was filled anew: it holds the evaluation again."""
-        self._next = self._plan = None
+        """Forget the evaluation, because the rebuilt broker contains it again."""
+        self._evaluation = self._plan = None
 
     def discard_plan(self) -> None:
-        """What it counted on did not come true."""
+        """Discard the plan, because the plan before it was not committed as assumed. The evaluation stays."""
         self._plan = None
 
     def take(self) -> tuple[Evaluation, Plan | None] | None:
-        """The evaluation that was foreseen, with its plan if that still rests on what stands."""
-        evaluation, plan = self._next, self._plan
-        self._next = self._plan = None
+        """Return and clear the held evaluation, with its plan if that is still valid."""
+        evaluation, plan = self._evaluation, self._plan
+        self._evaluation = self._plan = None
         if evaluation is None:
             return None
-        return evaluation, plan if plan is not None and self._still_rests(plan) else None
+        return evaluation, plan if plan is not None and self._is_still_valid(plan) else None
 
-    def plan_next(self, on_its_way: Plan) -> None:
-        """Plan what is next, on the room that is left when this plan has come true."""
-        broker = self._agenda.broker
-        # Those that waited for room are tried in an order that follows from how the one before ended.
-        if self._next is not None or broker.remaining_slots:
+    def plan_next(self, current_plan: Plan) -> None:
+        """Plan the next evaluation on the capacity that remains after `current_plan`."""
+        broker = self._queues.broker
+        # The order of retried evaluations depends on the result of the one before, so they are not planned ahead.
+        if self._evaluation is not None or broker.remaining_slots:
             return
-        self._next = evaluation = broker.take_next()
+        self._evaluation = evaluation = broker.take_next()
         replica = self._follower.replica
-        if evaluation is None or not self._may_be_planned(evaluation, on_its_way):
+        if evaluation is None or not self._can_plan(evaluation, current_plan):
             return
         current = replica.get(EVALUATIONS, evaluation.id)
         if current is None or current.modify_index != evaluation.modify_index:
             return
-        ground = self._agenda.fleet_updater.ground
+        cache = self._queues.fleet_updater.cache
         try:
-            with ground.fleet.expect_placements(self._still_to_come(on_its_way)):
-                self._plan = plan_evaluation(ground, replica, current, self._writer.read_clock())
-        except Exception:  # It is for the evaluation's own turn to fail; the plan on its way has nothing to do with it.
-            log.debug("evaluation %s could not be planned ahead", evaluation.id, exc_info=True)
+            with cache.fleet.expect_placements(self._uncommitted_placements(current_plan)):
+                self._plan = plan_evaluation(cache, replica, current, self._writer.read_clock())
+        except Exception:  # The evaluation fails when it is processed; the plan being committed must not.
+            log.debug("pre-planning failed evaluation=%s", evaluation.id, exc_info=True)
 
-    def _still_to_come(self, on_its_way: Plan) -> dict[str, tuple[Allocation, ...]]:
-        """A part of it may be here already."""
+    def _uncommitted_placements(self, current_plan: Plan) -> dict[str, tuple[Allocation, ...]]:
+        """Return the placements of the plan that the replica does not contain yet, by node id."""
         replica = self._follower.replica
         return {
             node_id: placed
-            for node_id, placed in on_its_way.placements.items()
+            for node_id, placed in current_plan.placements.items()
             if replica.get(ALLOCATIONS, placed[0].id) is None
         }
 
-    def _may_be_planned(self, evaluation: Evaluation, on_its_way: Plan) -> bool:
-        of = (on_its_way.evaluation.namespace, on_its_way.evaluation.job_id)
-        if any((each.allocation.namespace, each.allocation.job_id) != of for each in on_its_way.changes):
-            return False  # It pushes others aside.
+    def _can_plan(self, evaluation: Evaluation, current_plan: Plan) -> bool:
+        """Whether this evaluation can be planned before `current_plan` is committed."""
+        job_key = (current_plan.evaluation.namespace, current_plan.evaluation.job_id)
+        if any((record.allocation.namespace, record.allocation.job_id) != job_key for record in current_plan.changes):
+            return False  # The plan preempts allocations of other jobs.
         return can_plan_ahead(self._follower.replica, evaluation)
 
-    def _still_rests(self, plan: Plan) -> bool:
+    def _is_still_valid(self, plan: Plan) -> bool:
+        """Whether no record that the plan relies on has changed."""
         replica, evaluation = self._follower.replica, plan.evaluation
         job = replica.get(JOBS, evaluation.namespace, evaluation.job_id)
         if job is None or plan.job is None:
             return job is plan.job
-        seen = [(replica.get_version(EVALUATIONS, evaluation.id), evaluation.modify_index)]
-        seen += [(replica.get_version(DEPLOYMENTS, each.id), each.modify_index) for each in plan.deployments]
-        seen += [
-            (replica.get_version(ALLOCATIONS, each.allocation.id), each.allocation.modify_index)
-            for each in plan.changes
+        versions = [(replica.get_version(EVALUATIONS, evaluation.id), evaluation.modify_index)]
+        versions += [(replica.get_version(DEPLOYMENTS, record.id), record.modify_index) for record in plan.deployments]
+        versions += [
+            (replica.get_version(ALLOCATIONS, record.allocation.id), record.allocation.modify_index)
+            for record in plan.changes
         ]
         is_same_job = (job.create_index, job.job_modify_index) == (plan.job.create_index, plan.job.job_modify_index)
-        return is_same_job and all(stands == was for stands, was in seen)
+        return is_same_job and all(stored_version == planned_version for stored_version, planned_version in versions)

@@ -1,8 +1,7 @@
-"""Keeps the scheduler's ground at the head of the log: what each batch does to nodes and allocations, in its order.
+"""The leader's queues, and the update of the scheduler's cache from each batch.
 
-What a leader has before it: queues and marks, filled from the state by a new leader and from every batch after that.
-
-It only looks and remembers. What is done about it, and in which order, is decided by `thinking`.
+A new leader fills the queues from the replica; later batches update them. This module only records work.
+`leader.loop` decides what to do and in which order.
 """
 
 import asyncio
@@ -45,51 +44,53 @@ from wharf.contract.model.quotas import Quota
 
 
 class FleetUpdater:
-    """`ground` is the fleet as the replica has it, whenever nobody waits."""
+    """Keeps the scheduler's cache in step with the replica and records on which node classes capacity was freed."""
 
     def __init__(self, follower: Follower) -> None:
-        self.ground = SchedulerCache()
+        self.cache = SchedulerCache()
         self._follower = follower
-        self._freed: dict[str, None] = {}
-        # Before others that listen: what they decide, they decide on the ground as it is now.
-        follower.change_listeners.insert(0, self._hear)
-        follower.load_listeners.insert(0, self._begin_anew)
+        self._freed_classes: dict[str, None] = {}
+        # Must run before other listeners, because they use the cache.
+        follower.change_listeners.insert(0, self._on_batch)
+        follower.load_listeners.insert(0, self._reload)
 
-    def _begin_anew(self) -> None:
-        self.ground = SchedulerCache.from_snapshot(self._follower.replica)
+    def _reload(self) -> None:
+        """Build the cache again from a reloaded replica."""
+        self.cache = SchedulerCache.from_snapshot(self._follower.replica)
 
-    def _hear(self, batch: Batch, taken: Sequence[AppliedChange]) -> None:
-        del batch  # What it did is told beside it.
+    def _on_batch(self, batch: Batch, changed_records: Sequence[AppliedChange]) -> None:
+        """Apply the node and allocation changes of a batch to the cache."""
+        del batch  # The changed records have all that is needed.
         replica = self._follower.replica
         nodes: list[RecordChange[Node]] = []
         allocations: list[RecordChange[Allocation]] = []
-        for table, key, before, after in taken:
+        for table, key, before, after in changed_records:
             if table == ALLOCATIONS.name:
                 allocations.append((key, before, after))
             elif table == NODES.name:
                 nodes.append((key, before, after))
         if not nodes and not allocations:
             return
-        self.ground.apply_changes(replica, nodes, allocations)
+        self.cache.apply_changes(replica, nodes, allocations)
         for _, before_node, node in nodes:
             if node is not None and has_freed_capacity(before_node, node):
-                self._freed[node.computed_class] = None
+                self._freed_classes[node.computed_class] = None
         for _, before_allocation, allocation in allocations:
             if before_allocation is None or not before_allocation.is_occupying:
                 continue
             if allocation is None or not allocation.is_occupying:
-                at = replica.get(NODES, before_allocation.node_id)
-                if at is not None:
-                    self._freed[at.computed_class] = None
+                node_of_allocation = replica.get(NODES, before_allocation.node_id)
+                if node_of_allocation is not None:
+                    self._freed_classes[node_of_allocation.computed_class] = None
 
     def take_freed_classes(self) -> list[str]:
-        """The kinds of nodes on which room came since it was last asked."""
-        freed, self._freed = list(self._freed), {}
-        return freed
+        """Return and clear the node classes on which capacity was freed."""
+        classes, self._freed_classes = list(self._freed_classes), {}
+        return classes
 
 
 def has_freed_capacity(before: Node | None, after: Node) -> bool:
-    """Whether the node takes something now that it would not have taken before."""
+    """Whether a node can accept allocations now that it could not accept before the change."""
     if not after.is_ready_for_placements:
         return False
     if before is None or not before.is_ready_for_placements:
@@ -101,11 +102,11 @@ PLACEMENT_FIELDS: Final = (
     "computed_class", "name", "drivers", "host_volumes", "host_networks", "node_resources", "reserved_resources",
     "node_max_allocs",
 )  # fmt: skip
-"""What jobs may ask of a node."""
+"""The node fields that decide whether a job can be placed on it."""
 
 
 class LeaderQueues:
-    """`woken` is set whenever there may be something new to do."""
+    """The leader's queues. `wake_event` is set whenever there may be new work."""
 
     def __init__(self, follower: Follower, term: LeaderTerm, nodes: NodeMonitor) -> None:
         self._follower = follower
@@ -116,15 +117,15 @@ class LeaderQueues:
         self.broker = EvaluationBroker()
         self.blocked = BlockedQueue()
         self.unsettled_jobs: dict[JobKey, None] = {}
-        """Jobs whose status and summary are to be made true."""
+        """Jobs whose status and summary must be recomputed."""
         self.changed_nodes: dict[str, None] = {}
-        """Nodes of which not all jobs may have been looked at."""
+        """Nodes whose jobs may not all have an evaluation since the node changed."""
         self.have_members_changed = True
-        follower.change_listeners.append(self._hear)
+        follower.change_listeners.append(self._on_batch)
         follower.load_listeners.append(self._on_load)
 
     def rebuild(self) -> None:
-        """Queues and timers from the state: a new leader knows nothing else. What was heard of nodes stays."""
+        """Fill all queues from the replica, for a new leader or a reloaded replica. Heartbeat deadlines stay."""
         replica = self._follower.replica
         self.broker, self.blocked = EvaluationBroker(), BlockedQueue()
         self.fleet_updater.take_freed_classes()
@@ -132,26 +133,27 @@ class LeaderQueues:
             self.broker.update(evaluation)
         for evaluation in replica.list_by_index_sorted(EVALUATIONS_BY_STATUS, EvaluationStatus.BLOCKED):
             self.blocked.update(evaluation)
-        self.fleet_updater.ground.load_reservations(replica)
-        self.blocked.retry_all()  # Nobody knows what came free before.
+        self.fleet_updater.cache.load_reservations(replica)
+        self.blocked.retry_all()  # Capacity freed before this term is unknown.
         self._nodes.expect_all()
         self.unsettled_jobs = {(job.namespace, job.id): None for job in replica.iter_all(JOBS)}
-        # Nodes that are gone too, where something still counts as running on them.
+        # Includes deleted nodes that still have allocations.
         self.changed_nodes = {node.id: None for node in replica.iter_all(NODES)}
         self.changed_nodes |= {str(node_id): None for node_id in replica.iter_index_values(ALLOCATIONS_ON_NODE)}
         self.have_members_changed = True
         self.wake_event.set()
 
     def _on_load(self) -> None:
+        """Rebuild the queues after the replica was reloaded, while this server leads."""
         if self._term.leadership is not None:
             self.rebuild()
 
-    def _hear(self, batch: Batch, taken: Sequence[AppliedChange]) -> None:
-        """Take note of what a batch changed. Called for every batch, so it only looks and remembers."""
+    def _on_batch(self, batch: Batch, changed_records: Sequence[AppliedChange]) -> None:
+        """Record what a batch changed. Called for every batch, so it does nothing more."""
         if self._term.leadership is None:
             return
         self.blocked.on_capacity_freed(self.fleet_updater.take_freed_classes(), batch.index)
-        for table, key, _, record in taken:
+        for table, key, _, record in changed_records:
             if table not in WATCHED_TABLES:
                 continue
             match record:
@@ -160,7 +162,7 @@ class LeaderQueues:
                 case Evaluation():
                     self.broker.update(record)
                     self.blocked.update(record)
-                    self.fleet_updater.ground.update_reservation(self._follower.replica, key, record)
+                    self.fleet_updater.cache.update_reservation(self._follower.replica, key, record)
                     self.unsettled_jobs[record.namespace, record.job_id] = None
                 case Node():
                     self.changed_nodes[record.id] = None
@@ -175,12 +177,12 @@ class LeaderQueues:
                 case None if table == EVALUATIONS.name:
                     self.broker.remove(key)
                     self.blocked.remove(key)
-                    self.fleet_updater.ground.update_reservation(self._follower.replica, key, None)
+                    self.fleet_updater.cache.update_reservation(self._follower.replica, key, None)
                 case None if table == JOBS.name:
-                    self.blocked.retry_all()  # Perhaps somebody waited behind it.
+                    self.blocked.retry_all()  # A blocked job may have waited for the deleted one.
                 case None if table == NODES.name:
                     self._nodes.remove(key)
-                    self.changed_nodes[key] = None  # Perhaps not all of its jobs were looked at.
+                    self.changed_nodes[key] = None  # Some of its jobs may still need an evaluation.
                 case None | Member():
                     self.have_members_changed = self.have_members_changed or table == MEMBERS.name
                 case _:
@@ -192,3 +194,4 @@ WATCHED_TABLES: Final = frozenset({
     MEMBERS.name, EVALUATIONS.name, NODES.name, ALLOCATIONS.name, JOBS.name, DEPLOYMENTS.name,
     SCHEDULER_CONFIGURATION.name, NODE_POOLS.name, NAMESPACES.name, QUOTAS.name,
 })  # fmt: skip
+"""Changes in other tables create no work for the leader."""

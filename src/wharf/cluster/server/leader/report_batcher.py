@@ -1,7 +1,8 @@
-"""What many nodes say at the same time becomes one write: while one is on its way to the log, the next are gathered.
+"""Combines reports of many nodes into one write. While one write is in flight, the next reports are gathered.
 
-Each report is decided as if it were alone, and answered when it is committed. Whatever is not plain (nothing to write, a
-step that no table has, a refusal, a write that is too large, a conflict) is left to be decided and written alone.
+Each report is decided as if it were alone and is answered when the write is committed. A report that does not fit
+this scheme (nothing to write, a forbidden transition, a refusal, a conflict, too large) is left to the caller, who
+writes it alone.
 """
 
 import asyncio
@@ -28,146 +29,152 @@ log = logging.getLogger(__name__)
 ReportOperation = Callable[[Replica, DecisionContext], Decision[NodeWriteResult]]
 
 CHANGES_PER_DEPLOYMENT: Final = 1
+"""Derived changes of a deployment whose allocations change."""
 
 
-class _Report:
-    """`done`: what is answered; None: it goes alone."""
+class _PendingReport:
+    """A report that waits for a write. `future`: its result, or `None` if the caller must write it alone."""
 
-    __slots__ = ("decide", "done", "node_id")
+    __slots__ = ("decide", "future", "node_id")
 
-    def __init__(self, node_id: str, decide: ReportOperation, done: "asyncio.Future[NodeWriteResult | None]") -> None:
+    def __init__(self, node_id: str, decide: ReportOperation, future: "asyncio.Future[NodeWriteResult | None]") -> None:
         self.node_id = node_id
         self.decide = decide
-        self.done = done
+        self.future = future
 
 
 class ReportBatcher:
-    """One of the leader's duties."""
+    """A duty of the leader that writes reports in batches."""
 
     def __init__(self, follower: Follower, writer: Writer, term: LeaderTerm) -> None:
         self._follower = follower
         self._writer = writer
         self._term = term
-        self._waiting: list[_Report] = []
-        self._has_come = asyncio.Event()
+        self._pending: list[_PendingReport] = []
+        self._arrival_event = asyncio.Event()
         self._is_running = False
 
     async def add_report(self, node_id: str, decide: ReportOperation) -> NodeWriteResult | None:
-        """The answer once it is committed with others; None: it has to be decided and written alone."""
+        """Return the result once the report is committed with others, or `None` if the caller must write it alone."""
         if not self._is_running:
             return None
-        report = _Report(node_id, decide, asyncio.get_running_loop().create_future())
-        self._waiting.append(report)
-        self._has_come.set()
-        return await report.done
+        report = _PendingReport(node_id, decide, asyncio.get_running_loop().create_future())
+        self._pending.append(report)
+        self._arrival_event.set()
+        return await report.future
 
     async def run(self) -> None:
-        """As long as this server leads."""
+        """Write pending reports while this server leads."""
         self._is_running = True
         try:
             while self._term.is_leading:
-                self._has_come.clear()
-                while self._waiting:
-                    await self._write_some()
-                await self._has_come.wait()
+                self._arrival_event.clear()
+                while self._pending:
+                    await self._write_pending()
+                await self._arrival_event.wait()
         finally:
             self._is_running = False
-            those, self._waiting = self._waiting, []
-            for report in those:
-                _answer(report, None)
+            reports, self._pending = self._pending, []
+            for report in reports:
+                _resolve(report, None)
 
-    async def _write_some(self) -> None:
-        those: list[_Report] = []
+    async def _write_pending(self) -> None:
+        """Write one batch of pending reports, at most one report of each node."""
+        reports: list[_PendingReport] = []
         try:
             async with self._term.write_lock:
-                those, self._waiting = _one_a_node(self._waiting)
-                await self._write(those)
+                reports, self._pending = _split_first_per_node(self._pending)
+                await self._write(reports)
         finally:
-            # Decided again, what was written nevertheless is found to be there.
-            for report in those:
-                _answer(report, None)
+            # Has no effect on reports that were answered. The others are decided again, even if they were committed.
+            for report in reports:
+                _resolve(report, None)
 
-    async def _write(self, those: Sequence[_Report]) -> None:
-        """Those that fit are answered here. Nobody decides in between: the leader writes one thing after the other."""
-        if not those or not self._term.is_leading:
+    async def _write(self, reports: Sequence[_PendingReport]) -> None:
+        """Decide the reports, commit those that fit together and answer them.
+
+        Holds the write lock, so no other decision of the leader comes in between.
+        """
+        if not reports or not self._term.is_leading:
             return
-        part = _Part(self._term.max_changes)
-        for report in those:
+        batch = _BatchWrite(self._term.max_changes)
+        for report in reports:
             try:
                 decision = report.decide(self._follower.replica, self._writer.read_clock())
             except (Refusal, InvalidTransition):
                 continue
             if decision.write is not None and not decision.invalid_transitions:
-                part.add(report, decision.write, decision)
-        if not part.taken:
+                batch.add(report, decision.write, decision)
+        if not batch.entries:
             return
         try:
-            outcome = await self._term.commit(part.write())
+            outcome = await self._term.commit(batch.write())
         except Refusal as refusal:
-            log.debug("reports of nodes go alone: %s", refusal.text)
+            log.debug("report batch failed, writing reports one by one reason=%s", refusal.text)
             return
         if isinstance(outcome, Committed):
-            for report, decision in part.taken:
-                _answer(report, decision.build_reply(outcome.index))
+            for report, decision in batch.entries:
+                _resolve(report, decision.build_reply(outcome.index))
 
 
-class _Part:
-    """The write that grows report by report, as long as it and what follows from it surely fit."""
+class _BatchWrite:
+    """One write that is built from reports, as long as it fits with its derived changes."""
 
-    def __init__(self, changes_max: int) -> None:
-        self.taken: list[tuple[_Report, Decision[NodeWriteResult]]] = []
+    def __init__(self, max_changes: int) -> None:
+        self.entries: list[tuple[_PendingReport, Decision[NodeWriteResult]]] = []
         self._changes: list[PutRecord | DeleteRecord] = []
         self._conditions: list[Condition] = []
-        self._looked_at: dict[tuple[str, str], None] = {}
-        self._follows: dict[object, int] = {}
-        """What settles with it, and how many changes that takes: jobs, deployments."""
-        self._most = changes_max
+        self._evaluated_jobs: dict[tuple[str, str], None] = {}
+        self._derived_changes: dict[object, int] = {}
+        """Derived changes that the write causes, by job and by deployment."""
+        self._max_changes = max_changes
 
-    def add(self, report: _Report, write: Write, decision: Decision[NodeWriteResult]) -> None:
-        """Unless it has no room, or has a job looked at that another has looked at already."""
-        follows: dict[object, int] = {}
-        looked_at: dict[tuple[str, str], None] = {}
+    def add(self, report: _PendingReport, write: Write, decision: Decision[NodeWriteResult]) -> None:
+        """Add a report, unless it does not fit or evaluates a job that another report evaluates already."""
+        derived_changes: dict[object, int] = {}
+        evaluated_jobs: dict[tuple[str, str], None] = {}
         for change in write.changes:
             record = change.record if isinstance(change, PutRecord) else None
             if isinstance(record, Allocation | Evaluation):
                 job = (record.namespace, record.job_id)
-                follows["job", job] = CHANGES_PER_JOB
+                derived_changes["job", job] = CHANGES_PER_JOB
                 if record.deployment_id:
-                    follows["deployment", record.deployment_id] = CHANGES_PER_DEPLOYMENT
+                    derived_changes["deployment", record.deployment_id] = CHANGES_PER_DEPLOYMENT
                 if isinstance(record, Evaluation):
-                    looked_at[job] = None
-        if looked_at.keys() & self._looked_at.keys():
+                    evaluated_jobs[job] = None
+        if evaluated_jobs.keys() & self._evaluated_jobs.keys():
             return
-        all_follows = {**self._follows, **follows}
-        derived = sum(all_follows.values())
+        all_derived_changes = {**self._derived_changes, **derived_changes}
+        derived_count = sum(all_derived_changes.values())
         changes, conditions = len(self._changes) + len(write.changes), len(self._conditions) + len(write.conditions)
-        if max(changes, conditions) + derived > self._most:
+        if max(changes, conditions) + derived_count > self._max_changes:
             return
-        self._follows = all_follows
-        self._looked_at |= looked_at
+        self._derived_changes = all_derived_changes
+        self._evaluated_jobs |= evaluated_jobs
         self._changes += write.changes
         self._conditions += write.conditions
-        self.taken.append((report, decision))
+        self.entries.append((report, decision))
 
     def write(self) -> Write:
-        """One write, in the name of the first node."""
-        first, more = self.taken[0][0].node_id, len(self.taken) - 1
-        cause = Cause(CauseKind.NODE, f"{first} and {more} more" if more else first)
+        """Return the write. Its cause names the first node."""
+        first_node, remaining_count = self.entries[0][0].node_id, len(self.entries) - 1
+        cause = Cause(CauseKind.NODE, f"{first_node} and {remaining_count} more" if remaining_count else first_node)
         return Write("node-reported", cause, self._changes, self._conditions)
 
 
-def _one_a_node(waiting: Sequence[_Report]) -> tuple[list[_Report], list[_Report]]:
-    """The first of each node, and those that wait for what comes of it."""
-    first: dict[str, _Report] = {}
-    later: list[_Report] = []
-    for report in waiting:
-        if report.done.done():  # Whoever asked has gone before it was its turn.
+def _split_first_per_node(pending: Sequence[_PendingReport]) -> tuple[list[_PendingReport], list[_PendingReport]]:
+    """Split the reports into the first one of each node and those that must wait for it."""
+    first_reports: dict[str, _PendingReport] = {}
+    later: list[_PendingReport] = []
+    for report in pending:
+        if report.future.done():  # The caller was cancelled.
             continue
-        if first.setdefault(report.node_id, report) is not report:
+        if first_reports.setdefault(report.node_id, report) is not report:
             later.append(report)
-    return list(first.values()), later
+    return list(first_reports.values()), later
 
 
-def _answer(report: _Report, written: NodeWriteResult | None) -> None:
-    if not report.done.done():
-        report.done.set_result(written)
+def _resolve(report: _PendingReport, result: NodeWriteResult | None) -> None:
+    """Answer a report, unless it is answered."""
+    if not report.future.done():
+        report.future.set_result(result)

@@ -1,9 +1,7 @@
-"""What the brain asks of an election; `engines.election` answers.
+"""Leadership, and the writes that only a leader may make.
 
-The writes that only a leader may make, good for as long as it leads.
-
-Whoever writes as leader passes here: the leader's record is a condition of every write, and what follows from a write
-(statuses, summaries, counts) is added to it. It decides nothing else.
+Every write of the leader goes through `LeaderTerm`. It adds a condition on the leader record and the derived changes
+(statuses, summaries, counts). `Leadership` and `Election` are the ports that `engines.election` implements.
 """
 
 import asyncio
@@ -26,58 +24,60 @@ from wharf.contract.model.times import DecisionContext
 
 
 class Leadership(Protocol):
-    """Held from an election until it is lost. Losing it needs no one's word: it ends by itself when not renewed."""
+    """The leadership of one election. It ends by itself unless it is renewed."""
 
     def is_held(self) -> bool:
-        """False in good time before anybody else can be elected."""
+        """Whether it is still held. Becomes False safely before another member can be elected."""
         ...
 
     def build_condition(self) -> Condition:
-        """That the leader's record is still the one which this election created. Every leader's write carries it."""
+        """Return the condition that the leader record is still the one of this election."""
         ...
 
     async def wait_lost(self) -> None:
-        """Returns when the leadership is lost."""
+        """Wait until the leadership is lost."""
         ...
 
     async def transfer(self, heir: str) -> bool:
-        """End the leadership in favour of another member. False when that could not be written."""
+        """Hand the leadership to the member `heir`. Return False if that could not be written."""
         ...
 
 
 class Election(Protocol):
+    """Campaigns for leadership."""
+
     async def campaign(self) -> Leadership:
-        """Returns when this member is elected."""
+        """Wait until this member is elected."""
         ...
 
 
 T = TypeVar("T")
 
 RESERVED_CHANGES: Final = 8
-"""Changes and conditions kept free in each part of a plan: statuses, summaries, the leader's condition."""
+"""Changes and conditions left free in each part of a plan for derived changes and the leader's condition."""
 
 CHANGES_PER_JOB: Final = 3
 CHANGES_PER_EVALUATION: Final = 4
 CHANGES_PER_NODE: Final = 2
-"""What settling a job, making an evaluation, moving a node changes at most, with all that follows."""
+"""The most changes, including derived ones, that an update of a job, a new evaluation or a node change needs."""
 
 
 class LeaderTerm:
-    """Whether this server leads, and what it writes while it does."""
+    """Whether this server leads, and its writes as leader."""
 
-    def __init__(self, bounds: WriteLimits, follower: Follower, writer: Writer) -> None:
+    def __init__(self, limits: WriteLimits, follower: Follower, writer: Writer) -> None:
         self.leadership: Leadership | None = None
-        """Set while this server leads as far as it knows."""
+        """Set while this server believes that it leads."""
         self.write_lock = asyncio.Lock()
-        """The leader writes one thing after the other, each decided when it is its turn: its own writes touch the same
-        statuses and summaries all the time, and would only conflict with each other."""
-        self._bounds = bounds
+        """Held while a write is decided and committed. The leader's writes change the same statuses and summaries, so
+        concurrent ones would only conflict with each other."""
+        self._limits = limits
         self._follower = follower
         self._writer = writer
 
     @property
     def is_leading(self) -> bool:
-        """Held as far as we know, and the leader's record is still ours as far as the replica has come."""
+        """Whether the leadership is held and the replica's leader record is of this election."""
         leadership = self.leadership
         if leadership is None or not leadership.is_held():
             return False
@@ -85,26 +85,27 @@ class LeaderTerm:
 
     @property
     def max_changes(self) -> int:
-        """How many changes, each with a condition, a write may have beside what follows from it."""
-        return min(self._bounds.changes, self._bounds.conditions) - RESERVED_CHANGES
+        """Return how many changes, each with a condition, a write may have besides derived changes."""
+        return min(self._limits.changes, self._limits.conditions) - RESERVED_CHANGES
 
     @property
     def max_evaluations(self) -> int:
-        """How many evaluations, each with what follows from it, fit in a write beside a node's own records."""
+        """Return how many evaluations, with derived changes, fit in a write that also changes a node."""
         return max(1, (self.max_changes - CHANGES_PER_NODE) // CHANGES_PER_EVALUATION)
 
     def build_leader_write(self, write: Write) -> Write:
-        """The write with all that follows from it, good only while this election lasts."""
+        """Return the write with derived changes and the leader's condition. Raises `Refusal` if not leading."""
         if self.leadership is None or not self.is_leading:
             raise no_leader()
         derived = add_derived_changes(self._follower.replica, write)
         return replace(derived, conditions=[*derived.conditions, self.leadership.build_condition()])
 
     async def commit(self, write: Write, *, meanwhile: Callable[[], None] | None = None) -> Committed | WriteConflict:
-        """Commit as leader; afterwards the replica shows what was committed, or what stood in the way. It is decided and
-        committed under `writing`. `meanwhile`: work for the time until the log answers.
+        """Commit a write as leader, then wait until the replica contains it or the conflicting write.
+
+        The caller holds `write_lock`. `meanwhile` runs while the log processes the write.
         """
-        assert self.write_lock.locked(), "the leader writes one thing after the other"
+        assert self.write_lock.locked(), "the caller must hold write_lock"
         outcome = await self._writer.commit(self.build_leader_write(write), meanwhile=meanwhile)
         if isinstance(outcome, Committed):
             await self._follower.wait_until_applied(outcome.index)
@@ -113,12 +114,12 @@ class LeaderTerm:
         return outcome
 
     async def execute(self, operation: Callable[[Replica, DecisionContext], Decision[T]]) -> T:
-        """Write what is decided as soon as it is its turn, with all that follows from it."""
+        """Run an operation under the write lock and commit its decision with the derived changes."""
 
-        def as_leader(snapshot: Replica, moment: DecisionContext) -> Decision[T]:
+        def as_leader(snapshot: Replica, context: DecisionContext) -> Decision[T]:
             if not self.is_leading:
                 raise no_leader()
-            decision = operation(snapshot, moment)
+            decision = operation(snapshot, context)
             return (
                 decision if decision.write is None else replace(decision, write=self.build_leader_write(decision.write))
             )
@@ -127,21 +128,23 @@ class LeaderTerm:
             return await self._writer.execute(as_leader)
 
     async def execute_if_due(self, operation: Callable[[Replica, DecisionContext], Decision[T] | None]) -> T | None:
-        """Write what is due, if anything is. That nothing is due is believed without asking the log: whoever watches is
-        woken by what makes something due.
+        """Run an operation and commit its decision; return `None` if it has nothing to do.
+
+        If the replica shows nothing to do, this is accepted without a log barrier: the change that makes something
+        due wakes the duty again.
         """
         async with self.write_lock:
-            first: Decision[T] | None = None
+            current_decision: Decision[T] | None = None
             try:
-                first = operation(self._follower.replica, self._writer.read_clock())
-                if first is None or first.write is None:
+                current_decision = operation(self._follower.replica, self._writer.read_clock())
+                if current_decision is None or current_decision.write is None:
                     return None
             except (Refusal, InvalidTransition):
-                pass  # It counts only on a state that has all that was acknowledged: below it is decided on that.
+                pass  # A refusal counts only after a barrier. `Writer.execute` decides again after one.
 
-            def as_leader(snapshot: Replica, moment: DecisionContext) -> Decision[T | None]:
-                nonlocal first
-                decision, first = first or operation(snapshot, moment), None
+            def as_leader(snapshot: Replica, context: DecisionContext) -> Decision[T | None]:
+                nonlocal current_decision
+                decision, current_decision = current_decision or operation(snapshot, context), None
                 if decision is None or decision.write is None:
                     return Decision(None, lambda _index: None)
                 return Decision(

@@ -1,7 +1,7 @@
-"""Writes the records that a cluster begins with, wherever the log has none.
+"""Writes the first records of a cluster if the log has none.
 
-A log is empty when it is new, and again when its store was wiped. Either way somebody has to found it: each server before
-it is ready, because an election needs a founded log, and each leader before it leads. It never overwrites a founding.
+A log is empty if it is new or its store was wiped. Each server bootstraps before it is ready, because an election
+needs these records; each leader does so at the start of its term. Existing records are never overwritten.
 """
 
 import logging
@@ -22,19 +22,22 @@ from wharf.contract.model.operator.scheduler_configuration import SchedulerConfi
 log = logging.getLogger(__name__)
 
 BOOTSTRAP_TABLES: Final = (NAMESPACES, NODE_POOLS, SCHEDULER_CONFIGURATION, CLUSTER_FORMAT)
+"""The tables of the first records."""
 
 
 class ClusterBootstrap:
+    """Writes the first records of a cluster."""
+
     def __init__(self, follower: Follower, writer: Writer, *, scheduler: SchedulerConfiguration | None = None) -> None:
-        """`scheduler`: the configuration that scheduling begins with; without one, that of every new cluster."""
+        """`scheduler`: the first scheduler configuration; `None` for the default one."""
         self._follower = follower
         self._writer = writer
         self._scheduler = scheduler
 
     async def bootstrap(self) -> None:
-        """Found the cluster, where nobody has yet. Every server may try; one does. Raises Refusal."""
+        """Write the first records, unless they exist. Every server may try; one succeeds. Raises `Refusal`."""
         await self._follower.loaded_event.wait()
-        # Members put records of themselves into the log too: an index alone does not say that it was founded.
+        # The log index is no evidence of a bootstrap: members write their own records before it.
         if self._follower.replica.get(CLUSTER_FORMAT) is not None:
             return
         tables: dict[type, Table[Any]] = {table.record_type: table for table in BOOTSTRAP_TABLES}
@@ -47,7 +50,7 @@ class ClusterBootstrap:
         write = Write("founded", Cause(CauseKind.BOOTSTRAP), changes, [condition])
         outcome = await self._writer.commit(write)
         if isinstance(outcome, Committed):
-            log.info("a new cluster was founded")
+            log.info("bootstrapped cluster")
             await self._follower.wait_until_applied(outcome.index)
         else:
             await self._writer.catch_up()

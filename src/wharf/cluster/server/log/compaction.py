@@ -1,6 +1,6 @@
-"""How far back the log's feed must reach: followers that were away for less find their place again.
+"""Compacts the log: the leader deletes batches that are older than the retention time.
 
-Forgets the log's oldest batches, once the leader has seen them grow old enough.
+Followers that were disconnected for a shorter time can continue without a full load.
 """
 
 import asyncio
@@ -14,33 +14,39 @@ from wharf.cluster.server.log.follower import Follower
 from wharf.world import World
 
 LOG_RETENTION_S: Final = 600.0
+"""How long batches stay in the log, so that a follower can be disconnected for this time."""
 
 
 class LogAgeTracker:
-    """Remembers where the log stood when. Instants are of one monotonic clock."""
+    """Records when the log reached which index. All times are from one monotonic clock."""
 
     def __init__(self, retention_s: float = LOG_RETENTION_S) -> None:
-        self._kept_s = retention_s
-        self._stood: deque[tuple[float, int]] = deque()
+        self._retention_s = retention_s
+        self._samples: deque[tuple[float, int]] = deque()
 
     def record_index(self, now_s: float, index: int) -> None:
-        self._stood.append((now_s, index))
+        """Record that the log is at `index` now."""
+        self._samples.append((now_s, index))
 
     def take_expired_index(self, now_s: float) -> int | None:
-        """The newest index that was reached longer ago than is kept; told once. None: there is none."""
+        """Return the newest index that was reached longer than the retention time ago, or `None`. Returns it once."""
         index = None
-        while self._stood and self._stood[0][0] <= now_s - self._kept_s:
-            index = self._stood.popleft()[1]
+        while self._samples and self._samples[0][0] <= now_s - self._retention_s:
+            index = self._samples.popleft()[1]
         return index
 
 
 log = logging.getLogger(__name__)
 
 COMPACTION_INTERVAL_S: Final = 60.0
+"""How long to wait between two compactions."""
 
 
 class LogCompactor:
-    """Every server notes where the log stood; only the leader compacts. A new one needs no hand-over for that."""
+    """Compacts the log while this server leads.
+
+    Every server tracks the age of the log, so a new leader can compact at once.
+    """
 
     def __init__(
         self, world: World, engine: LogEngine, follower: Follower, brain: Brain, *, retention_s: float = LOG_RETENTION_S
@@ -49,22 +55,22 @@ class LogCompactor:
         self._engine = engine
         self._follower = follower
         self._brain = brain
-        self._horizon = LogAgeTracker(retention_s)
+        self._age_tracker = LogAgeTracker(retention_s)
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Record the log index and compact at intervals, until cancelled."""
         await self._follower.loaded_event.wait()
         while True:
-            await self._step()
+            await self._compact_once()
             await asyncio.sleep(COMPACTION_INTERVAL_S)
 
-    async def _step(self) -> None:
+    async def _compact_once(self) -> None:
         now_s = self._world.monotonic_s()
-        self._horizon.record_index(now_s, self._follower.replica.index)
-        index = self._horizon.take_expired_index(now_s)
+        self._age_tracker.record_index(now_s, self._follower.replica.index)
+        index = self._age_tracker.take_expired_index(now_s)
         if index is None or not self._brain.is_leading:
             return
         try:
             await self._engine.compact(index)
-        except LogUnavailable as away:
-            log.warning("the log was not compacted: %s; again in %.0f s", away, COMPACTION_INTERVAL_S)
+        except LogUnavailable as error:
+            log.warning("log compaction failed reason=%s retry_s=%.0f", error, COMPACTION_INTERVAL_S)

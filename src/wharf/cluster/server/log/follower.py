@@ -1,4 +1,4 @@
-"""Keeps a replica at the head of the log, whatever happens to the connection."""
+"""Keeps a replica up to date with the log, across connection failures."""
 
 import asyncio
 import logging
@@ -17,30 +17,32 @@ from wharf.world import World
 log = logging.getLogger(__name__)
 
 MIN_RETRY_DELAY_S: Final = 0.05
+"""The first delay before a failed connection to the log is retried."""
 MAX_RETRY_DELAY_S: Final = 2.0
+"""The longest such delay."""
 MAX_CACHED_WRITES: Final = 10_000
-"""Ids of the newest writes kept to tell whether one of unknown outcome happened."""
+"""How many recent write ids are cached, to find out whether a write with unknown outcome was committed."""
 
 APPLY_TIMEOUT_S: Final = 15.0
-"""How long anybody waits for the replica to come as far as the log. A log that hangs is noticed within ten seconds."""
+"""How long a caller waits for the replica to reach an index. Must exceed the 10 s after which a hanging log fails."""
 
 LOAD_ROWS_PER_STEP: Final = 500
-"""Rows taken in one step of a load: a few milliseconds."""
+"""Rows decoded before other tasks of the loop may run: a few milliseconds."""
 
 APPLY_CHANGES_PER_STEP: Final = 500
-"""Changes of several batches taken in before others get their turn."""
+"""Changes applied before other tasks of the loop may run."""
 
 BatchListener = Callable[[Batch], None]
 ChangeListener = Callable[[Batch, Sequence[AppliedChange]], None]
-"""Hears of a batch with what became of each of its keys."""
+"""Receives a batch and, for each changed key, the record before and after it."""
 
 
 class Follower:
-    """Loads the state once, then applies every batch in order; loads again when it has fallen behind the log's tail.
+    """Loads the state once, then applies every batch in order. Loads again if the log no longer has the next batch.
 
-    Listeners hear of every batch after it is applied, and of every load by `on_load`; before them, those in `takers`,
-    who are told what became of each key. Those in `before` hear of a batch while the state is still as it was: what it
-    takes away can be seen then for the last time.
+    For each batch, `pre_apply_listeners` are called before it is applied, so they still see deleted records. Then
+    `change_listeners` are called with the changed records, then `batch_listeners`. `load_listeners` are called after
+    every load.
     """
 
     def __init__(self, world: World, engine: LogEngine, replica: Replica) -> None:
@@ -52,165 +54,182 @@ class Follower:
         self.loaded_event = asyncio.Event()
         self._world = world
         self._engine = engine
-        self._writes: OrderedDict[str, int] = OrderedDict()
-        self._held: dict[str, AdoptableRecords] = {}
-        self._reached: dict[int, dict[asyncio.Future[None], None]] = {}
-        self._pause_s = MIN_RETRY_DELAY_S
+        self._write_indexes: OrderedDict[str, int] = OrderedDict()
+        self._adoptable: dict[str, AdoptableRecords] = {}
+        self._waiters: dict[int, dict[asyncio.Future[None], None]] = {}
+        self._retry_delay_s = MIN_RETRY_DELAY_S
         self._failure: Exception | None = None
-        self._away = ""
-        """Why the log was out of reach when it was asked last; empty when it answered."""
+        self._outage_reason = ""
+        """Why the log was unavailable at the last attempt; empty if it was available."""
 
     async def run(self) -> None:
-        """Until cancelled. Raises `NewerFormat` when this program cannot read what the cluster writes now, `Damaged`
-        when what it wrote is broken: neither gets better by trying again, and whoever waits is told.
+        """Follow the log until cancelled.
+
+        Raises `NewerFormat` if this program cannot read what the cluster writes now, and `DamagedRecord` if a stored
+        record is damaged. A retry fixes neither, so every waiting caller fails too.
         """
         try:
             await self._run()
         except Exception as error:
             self._failure = error
-            self._give_up_waiters(error)
+            self._fail_waiters(error)
             raise
 
     async def _run(self) -> None:
+        """Load and follow the log, and retry after every outage."""
         must_load = True
         while True:
             try:
-                if self._away:
+                if self._outage_reason:
                     await self._engine.barrier()
-                    log.info("the log is reached again")
-                    self._away = ""
+                    log.info("log is available again")
+                    self._outage_reason = ""
                 if must_load:
                     await self._load()
                     must_load = False
                 await self._follow()
-            except (FollowerBehind, OutOfOrder) as behind:
-                log.info("the feed cannot go on (%s); loading the state again", behind)
+            except (FollowerBehind, OutOfOrder) as gap:
+                log.info("log feed interrupted, loading the state again reason=%s", gap)
                 must_load = True
                 await self._pause()
-            except LogUnavailable as away:
-                # Said once, and again when it turns out to need a person: who reads asks since when, not how often.
-                is_news = not self._away or (isinstance(away, LogMisconfigured) and self._away != str(away))
-                self._away = str(away)
-                if is_news:
-                    log.warning("the log is out of reach: %s; trying again until it answers", away)
+            except LogUnavailable as error:
+                # Log an outage once, and a second time if it turns out to need an operator.
+                should_log = not self._outage_reason or (
+                    isinstance(error, LogMisconfigured) and self._outage_reason != str(error)
+                )
+                self._outage_reason = str(error)
+                if should_log:
+                    log.warning("log unavailable, will retry reason=%s", error)
                 await self._pause()
 
     async def _pause(self) -> None:
-        """Longer each time, until something comes again."""
-        await asyncio.sleep(self._pause_s * (0.5 + self._world.random.random() / 2))
-        self._pause_s = min(2 * self._pause_s, MAX_RETRY_DELAY_S)
+        """Wait before the next attempt. The delay doubles each time, until a batch arrives."""
+        await asyncio.sleep(self._retry_delay_s * (0.5 + self._world.random.random() / 2))
+        self._retry_delay_s = min(2 * self._retry_delay_s, MAX_RETRY_DELAY_S)
 
     async def _load(self) -> None:
-        self._held.clear()  # What was on its way is read like everything else.
+        """Load the whole state from the log into the replica, in small steps."""
+        self._adoptable.clear()  # The load includes these writes, so their batches will not arrive.
         load = self._engine.load()
-        loading = ReplicaLoad(self.replica)
+        replica_load = ReplicaLoad(self.replica)
         async for rows in load.iter_slices():
             for start in range(0, len(rows), LOAD_ROWS_PER_STEP):
-                loading.add_records(rows[start : start + LOAD_ROWS_PER_STEP])
+                replica_load.add_records(rows[start : start + LOAD_ROWS_PER_STEP])
                 await asyncio.sleep(0)
-        for _ in loading.finish_in_steps(await load.get_position()):
+        for _ in replica_load.finish_in_steps(await load.get_position()):
             await asyncio.sleep(0)
         reject_newer_format(self.replica)
         self.loaded_event.set()
-        self._tell_reached()
-        for heard in self.load_listeners:
-            heard()
+        self._release_waiters()
+        for listener in self.load_listeners:
+            listener()
 
     async def _follow(self) -> None:
+        """Apply batches as they arrive and call the listeners."""
         changes = 0
         async for batch in self._engine.follow(self.replica.index):
             changes += len(batch.changes)
-            if changes > APPLY_CHANGES_PER_STEP:  # Small batches that arrived together must not hold the loop either.
+            if changes > APPLY_CHANGES_PER_STEP:  # Many small batches at once must not block the loop either.
                 changes = len(batch.changes)
                 await asyncio.sleep(0)
-            applying = BatchApplication(self.replica, batch, self._held.pop(batch.id, None))
-            for _ in applying.decode_in_steps():
+            application = BatchApplication(self.replica, batch, self._adoptable.pop(batch.id, None))
+            for _ in application.decode_in_steps():
                 await asyncio.sleep(0)
-            for look in self.pre_apply_listeners:
-                look(batch)
-            applying.apply_changes()
+            for listener in self.pre_apply_listeners:
+                listener(batch)
+            application.apply_changes()
             try:
-                # Before anybody else runs: who listens keeps figures of its own that must agree with the replica.
-                for take in self.change_listeners:
-                    take(batch, applying.applied_changes)
-                self._tell(batch)
+                # No await before this: the listeners keep caches that must match the replica at all times.
+                for change_listener in self.change_listeners:
+                    change_listener(batch, application.applied_changes)
+                self._publish(batch)
             finally:
-                for _ in applying.wake_in_steps():
+                for _ in application.wake_in_steps():
                     await asyncio.sleep(0)
 
-    def _tell(self, batch: Batch) -> None:
+    def _publish(self, batch: Batch) -> None:
+        """Record an applied batch, release waiting callers and call the batch listeners."""
         if self.replica.get_last_change(CLUSTER_FORMAT) == batch.index:
             reject_newer_format(self.replica)
-        self._pause_s = MIN_RETRY_DELAY_S
-        self._writes[batch.id] = batch.index
-        if len(self._writes) > MAX_CACHED_WRITES:
-            self._writes.popitem(last=False)
-        if self._reached:
-            self._tell_reached()
-        for heard in self.batch_listeners:
-            heard(batch)
+        self._retry_delay_s = MIN_RETRY_DELAY_S
+        self._write_indexes[batch.id] = batch.index
+        if len(self._write_indexes) > MAX_CACHED_WRITES:
+            self._write_indexes.popitem(last=False)
+        if self._waiters:
+            self._release_waiters()
+        for listener in self.batch_listeners:
+            listener(batch)
 
     async def wait_until_applied(self, index: int) -> None:
-        """Wait until the replica has applied everything up to `index`. Refused where it never will, or has not in time."""
+        """Wait until the replica has applied every batch up to `index`.
+
+        Raises `Refusal` if the follower has failed or the replica does not get there in `APPLY_TIMEOUT_S`.
+        """
         if self.replica.index >= index:
             return
         if self._failure is not None:
-            raise _stuck(self._failure)
+            raise _build_failure_refusal(self._failure)
         loop = asyncio.get_running_loop()
         future: asyncio.Future[None] = loop.create_future()
-        self._reached.setdefault(index, {})[future] = None
-        late = loop.call_later(APPLY_TIMEOUT_S, self._on_late, index, future)
+        self._waiters.setdefault(index, {})[future] = None
+        timer = loop.call_later(APPLY_TIMEOUT_S, self._time_out_waiter, index, future)
         try:
             await future
         finally:
-            late.cancel()
-            self._forget(index, future)
+            timer.cancel()
+            self._remove_waiter(index, future)
 
-    def _on_late(self, index: int, future: asyncio.Future[None]) -> None:
+    def _time_out_waiter(self, index: int, future: asyncio.Future[None]) -> None:
+        """Fail a caller that has waited too long for `index`."""
         if not future.done():
             text = (
-                f"this server stands at index {self.replica.index} and has heard of nothing newer for "
-                f"{APPLY_TIMEOUT_S:g} s; it waits for {index}"
+                f"this server is at index {self.replica.index} and has received no newer batch for "
+                f"{APPLY_TIMEOUT_S:g} s; index {index} was requested"
             )
             future.set_exception(Refusal(RefusalCode.UNAVAILABLE, text))
 
     @property
     def waiter_count(self) -> int:
-        """How many wait for an index."""
-        return sum(map(len, self._reached.values()))
+        """Return how many callers wait for an index."""
+        return sum(map(len, self._waiters.values()))
 
-    def _forget(self, index: int, future: asyncio.Future[None]) -> None:
-        waiting = self._reached.get(index)
-        if waiting is not None:
-            waiting.pop(future, None)
-            if not waiting:
-                del self._reached[index]
+    def _remove_waiter(self, index: int, future: asyncio.Future[None]) -> None:
+        futures = self._waiters.get(index)
+        if futures is not None:
+            futures.pop(future, None)
+            if not futures:
+                del self._waiters[index]
 
-    def _give_up_waiters(self, error: Exception) -> None:
-        for waiting in self._reached.values():
-            for future in waiting:
+    def _fail_waiters(self, error: Exception) -> None:
+        """Fail every waiting caller, because the follower has stopped."""
+        for futures in self._waiters.values():
+            for future in futures:
                 if not future.done():
-                    future.set_exception(_stuck(error))
+                    future.set_exception(_build_failure_refusal(error))
 
-    def cache_write(self, write_id: str, held: AdoptableRecords) -> None:
-        """A write of this process is on its way: when it comes back, what is held of it need not be decoded."""
-        if held:
-            self._held[write_id] = held
+    def cache_write(self, write_id: str, adoptable: AdoptableRecords) -> None:
+        """Keep the records of a write of this process, so that they need not be decoded when its batch arrives."""
+        if adoptable:
+            self._adoptable[write_id] = adoptable
 
     def discard_cached_write(self, write_id: str) -> None:
-        """The write will not come, or has come."""
-        self._held.pop(write_id, None)
+        """Discard the records of a write that has arrived or will not arrive."""
+        self._adoptable.pop(write_id, None)
 
     def find_write_index(self, write_id: str) -> int | None:
-        """Where a write of the last while was committed; None says nothing."""
-        return self._writes.get(write_id)
+        """Return the index of a recent write, or `None` if it is not in the cache.
 
-    def _tell_reached(self) -> None:
-        for index in [index for index in self._reached if index <= self.replica.index]:
-            for future in self._reached.pop(index):
+        `None` does not mean that the write was not committed.
+        """
+        return self._write_indexes.get(write_id)
+
+    def _release_waiters(self) -> None:
+        """Wake every caller whose index the replica has reached."""
+        for index in [index for index in self._waiters if index <= self.replica.index]:
+            for future in self._waiters.pop(index):
                 if not future.done():
                     future.set_result(None)
 
 
-def _stuck(error: Exception) -> Refusal:
+def _build_failure_refusal(error: Exception) -> Refusal:
     return Refusal(RefusalCode.UNAVAILABLE, f"this server can no longer follow the log: {error}")

@@ -1,8 +1,7 @@
-"""Rehearsing a write: a handler runs to its end, answer and all, and nothing is written.
+"""Runs a request handler without committing its write.
 
-So an answer can be kept in the same batch as the effect that it tells of: the handler is run on what would be written,
-with a number in the place of the index that only the log knows. A handler that asks the leader, or writes twice, cannot
-be rehearsed and says so.
+Used to store a reply in the same batch as the write that it describes: the handler runs once, with a placeholder for
+the log index. Handlers that call the leader or write twice cannot be previewed and raise `CannotPreview`.
 """
 
 import contextlib
@@ -14,45 +13,49 @@ from wharf.cluster.operations.decision import Decision
 from wharf.contract.model.log import Write
 
 PREVIEW_INDEX: Final = 4_611_686_018_427_380_087
-"""Stands for the index of the batch in a rehearsed answer. No log comes near it."""
+"""Placeholder for the batch index in a previewed reply. No real log reaches this index."""
 
 
 class CannotPreview(Exception):
-    """The handler does more than one write of this server's own."""
+    """The handler does more than one local write."""
 
 
 class WritePreview:
+    """The decision that a previewed handler made."""
+
     def __init__(self) -> None:
         self.has_decided = False
         self.write: Write | None = None
-        """What would be written; None: the decision is that nothing has to be."""
+        """The write that would be committed; `None` if the decision needs no write."""
 
     def record_decision(self, decision: Decision[Any]) -> None:
+        """Record the handler's decision. Raises `CannotPreview` for a second one."""
         if self.has_decided:
             raise CannotPreview
         self.has_decided = True
         self.write = decision.write
 
 
-_CURRENT: Final[ContextVar[WritePreview | None]] = ContextVar("rehearsal", default=None)
+_CURRENT: Final[ContextVar[WritePreview | None]] = ContextVar("preview", default=None)
 
 
 def get_current_preview() -> WritePreview | None:
+    """Return the preview that the current task runs in, or `None`."""
     return _CURRENT.get()
 
 
 def forbid_in_preview() -> None:
-    """Called where something is done that cannot be taken back."""
+    """Raise `CannotPreview` inside a preview. Called before every action that cannot be undone."""
     if _CURRENT.get() is not None:
         raise CannotPreview
 
 
 @contextlib.contextmanager
 def preview_write() -> Iterator[WritePreview]:
-    """What the writer is given inside is kept instead of written."""
-    rehearsal = WritePreview()
-    token = _CURRENT.set(rehearsal)
+    """Record decisions instead of committing them, for code inside this context."""
+    preview = WritePreview()
+    token = _CURRENT.set(preview)
     try:
-        yield rehearsal
+        yield preview
     finally:
         _CURRENT.reset(token)

@@ -1,4 +1,6 @@
-"""Who may read now: default reads pass a barrier, stale ones do not; and how a read waits for a change."""
+"""Reads from the replica: consistent reads wait for a log barrier, stale reads do not, blocking reads wait for a
+change.
+"""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -14,13 +16,15 @@ from wharf.contract.model.refusal import Refusal, RefusalCode, no_leader
 from wharf.world import World
 
 LEADER_TIMEOUT_S: Final = 5.0
+"""How long a consistent read waits for a leader and the log."""
 LEADER_POLL_INTERVAL_S: Final = 0.1
+"""How often a waiting read checks for a leader."""
 CONTACT_LOST_AFTER_S: Final = 5.0
-"""Without a sign of the log for so long, nobody can say that a leader is known."""
+"""After this time without contact to the log, no leader counts as known."""
 
 
 class ReadResult(msgspec.Struct, frozen=True):
-    """What a read found, the index that it stands for, and what would change it."""
+    """The value that a read returned, its index, and the watch targets that would change it."""
 
     value: object
     index: int
@@ -28,8 +32,7 @@ class ReadResult(msgspec.Struct, frozen=True):
 
 
 class ChangeWaiter:
-    """One who waits for a change, for the end of its time, or until nobody wants to know any more. Ten thousand of them
-    wait at once, so it holds no more than it needs."""
+    """One blocking query that waits for a change, a timeout or a disconnect. Small, because 10,000 can wait at once."""
 
     __slots__ = ("_future", "_is_woken", "is_cancelled", "is_timed_out")
 
@@ -40,20 +43,23 @@ class ChangeWaiter:
         self.is_timed_out = False
 
     def wake(self) -> None:
+        """Wake the waiter, or its next `wait`."""
         self._is_woken = True
         if self._future is not None and not self._future.done():
             self._future.set_result(None)
 
     def cancel(self) -> None:
+        """Wake the waiter because the client disconnected."""
         self.is_cancelled = True
         self.wake()
 
     def time_out(self) -> None:
+        """Wake the waiter because its time is over."""
         self.is_timed_out = True
         self.wake()
 
     async def wait(self) -> None:
-        """Until it is woken, or was since it waited last."""
+        """Wait until woken. Returns at once if `wake` was called since the last wait."""
         if not self._is_woken:
             self._future = asyncio.get_running_loop().create_future()
             try:
@@ -64,7 +70,7 @@ class ChangeWaiter:
 
 
 class Reader:
-    """One process's way to read."""
+    """Reads of one process."""
 
     def __init__(self, world: World, engine: LogEngine, follower: Follower) -> None:
         self._world = world
@@ -72,32 +78,32 @@ class Reader:
         self._follower = follower
         self._is_closing = False
         self.close_listeners: list[Callable[[], None]] = []
-        """Called when this process stops serving: whoever waits elsewhere ends too."""
-        self._waiting: dict[ChangeWaiter, None] = {}
-        self._before_barrier: list[asyncio.Future[int | None]] = []
-        self._barriers: asyncio.Task[None] | None = None
+        """Called when this process stops serving, to end other waiting requests."""
+        self._change_waiters: dict[ChangeWaiter, None] = {}
+        self._barrier_waiters: list[asyncio.Future[int | None]] = []
+        self._barrier_task: asyncio.Task[None] | None = None
 
     def has_leader(self) -> bool:
-        """A live leader record is known, and the log was heard of lately."""
-        at = self._engine.get_last_contact_s()
-        if at is None or self._world.monotonic_s() - at >= CONTACT_LOST_AFTER_S:
+        """Whether a leader record exists and the log was in contact recently."""
+        contact_s = self._engine.get_last_contact_s()
+        if contact_s is None or self._world.monotonic_s() - contact_s >= CONTACT_LOST_AFTER_S:
             return False
         return self._follower.replica.get(LEADER) is not None
 
     @property
     def waiter_count(self) -> int:
-        """How many blocking queries wait just now."""
-        return len(self._waiting)
+        """Return how many blocking queries wait now."""
+        return len(self._change_waiters)
 
     def last_contact_ms(self) -> int | None:
-        """How old the newest proof is that the log is there; None: there never was one."""
-        at = self._engine.get_last_contact_s()
-        return None if at is None else max(0, round((self._world.monotonic_s() - at) * 1_000))
+        """Return the milliseconds since the last contact with the log; `None` if there was none."""
+        contact_s = self._engine.get_last_contact_s()
+        return None if contact_s is None else max(0, round((self._world.monotonic_s() - contact_s) * 1_000))
 
     async def catch_up(self) -> None:
-        """The replica has everything that was acknowledged before this call, by anybody in the region.
+        """Wait until the replica has every write that was acknowledged in the region before this call.
 
-        Waits for a leader, and for the log, up to five seconds together.
+        Waits up to five seconds for a leader and the log. Raises `Refusal` after that.
         """
         began_s = self._world.monotonic_s()
         if await self._is_caught_up():
@@ -107,12 +113,13 @@ class Reader:
                 while not await self._is_caught_up():
                     if self._is_closing:
                         raise no_leader()
-                    # Contact comes back without a change of any record, so this looks now and then instead of watching.
+                    # Contact with the log returns without a record change, so there is nothing to watch: poll.
                     await asyncio.sleep(LEADER_POLL_INTERVAL_S)
         except TimeoutError:
             raise no_leader() from None
 
     async def _is_caught_up(self) -> bool:
+        """Wait for a barrier and the replica. Return False if there is no leader or the log does not answer."""
         if not self.has_leader():
             return False
         index = await self._next_barrier()
@@ -123,41 +130,41 @@ class Reader:
         return True
 
     async def _next_barrier(self) -> int | None:
-        """The index of the log when it was asked after this call; None where it does not answer in time.
+        """Return the newest index of the log as of now or later; `None` if the log does not answer in time.
 
-        One barrier serves every caller that came before it began; those who come later share the next one. Each waits
-        for a future of its own, which costs less than sharing one, and one who leaves takes nothing from the others.
+        Callers that arrive before a barrier starts share it; later callers share the next one. Each caller has its
+        own future: this is cheaper than sharing one, and a cancelled caller does not affect the others.
         """
         loop = asyncio.get_running_loop()
-        passed: asyncio.Future[int | None] = loop.create_future()
-        late = loop.call_later(LEADER_TIMEOUT_S, _answer, passed, None)
-        self._before_barrier.append(passed)
-        if self._barriers is None:
-            self._barriers = self._world.start_task(self._ask_for_barriers(), name="barrier")
+        future: asyncio.Future[int | None] = loop.create_future()
+        timer = loop.call_later(LEADER_TIMEOUT_S, _set_index, future, None)
+        self._barrier_waiters.append(future)
+        if self._barrier_task is None:
+            self._barrier_task = self._world.start_task(self._serve_barriers(), name="barrier")
         try:
-            return await passed
+            return await future
         finally:
-            late.cancel()
+            timer.cancel()
 
-    async def _ask_for_barriers(self) -> None:
-        """As long as somebody waits for one."""
+    async def _serve_barriers(self) -> None:
+        """Request barriers from the log until no caller waits for one."""
         try:
-            while self._before_barrier:
-                served, self._before_barrier = self._before_barrier, []
+            while self._barrier_waiters:
+                waiters, self._barrier_waiters = self._barrier_waiters, []
                 index: int | None
                 try:
                     index = await self._engine.barrier()
                 except LogUnavailable:
                     index = None
-                except Exception as error:  # The top of a task: whoever waits must hear of it.
-                    for passed in served:
-                        if not passed.done():
-                            passed.set_exception(error)
+                except Exception as error:  # Pass unexpected errors to the waiting callers.
+                    for future in waiters:
+                        if not future.done():
+                            future.set_exception(error)
                     continue
-                for passed in served:
-                    _answer(passed, index)
+                for future in waiters:
+                    _set_index(future, index)
         finally:
-            self._barriers = None
+            self._barrier_task = None
 
     async def read_blocking(
         self,
@@ -168,59 +175,59 @@ class Reader:
         on_disconnect: Callable[[Callable[[], None]], None] = lambda _: None,
         is_caught_up: bool = False,
     ) -> ReadResult:
-        """Read until the result's index is above `index`, or until the time is over; then whatever is there.
+        """Read until the result's index exceeds `index` or the time is over, then return the newest result.
 
-        Rearm, read, and only then wait, without a pause between: no change can fall in between. A replica that has not
-        reached `index` waits here too; if it has not when the time is over, it does not answer with an older state but
-        says so; `is_caught_up`: it has all that was acknowledged when it was asked, so an
-        index above it is of another past, and the answer tells the lower one. `on_gone` is told what to call when
-        nobody waits for the answer any more.
+        The watch is rearmed before the read, without an await in between, so no change is missed. If the replica has
+        not reached `index` when the time is over, raises `Refusal` instead of returning an older state.
+        `is_caught_up`: the replica already passed a barrier, so a higher `index` belongs to a replaced log and the
+        lower one is returned. `on_disconnect` receives a function to call when the client disconnects.
         """
-        found = read(self._follower.replica)
-        if found.index > index or self._is_closing:
-            return found
+        result = read(self._follower.replica)
+        if result.index > index or self._is_closing:
+            return result
         waiter = ChangeWaiter()
-        subscription = self._follower.replica.watches.subscribe(found.watched, waiter.wake)
-        self._waiting[waiter] = None
+        subscription = self._follower.replica.watches.subscribe(result.watched, waiter.wake)
+        self._change_waiters[waiter] = None
         on_disconnect(waiter.cancel)
         timer = asyncio.get_running_loop().call_later(wait_s, waiter.time_out)
         try:
             while True:
                 subscription.rearm()
-                found = read(self._follower.replica)
-                if found.index > index or self._is_closing or waiter.is_cancelled:
-                    return found
+                result = read(self._follower.replica)
+                if result.index > index or self._is_closing or waiter.is_cancelled:
+                    return result
                 if waiter.is_timed_out:
-                    return self._read_at_the_end(read, 0 if is_caught_up else index)
+                    return self._read_after_timeout(read, 0 if is_caught_up else index)
                 await waiter.wait()
         finally:
             timer.cancel()
             subscription.close()
-            del self._waiting[waiter]
+            del self._change_waiters[waiter]
 
-    def _read_at_the_end(self, read: Callable[[Replica], ReadResult], index: int) -> ReadResult:
-        standing = self._follower.replica.index
-        if standing < index:
+    def _read_after_timeout(self, read: Callable[[Replica], ReadResult], index: int) -> ReadResult:
+        """Read for a query whose time is over. Raises `Refusal` if the replica is still behind `index`."""
+        replica_index = self._follower.replica.index
+        if replica_index < index:
             raise Refusal(
                 RefusalCode.UNAVAILABLE,
-                f"this server stands at index {standing}, behind the {index} that you have seen; ask again, or another",
+                f"this server is at index {replica_index}, behind requested index {index}; retry, or use another server",
             )
         return read(self._follower.replica)
 
     async def wait_closed(self) -> None:
-        """After `close`: until nothing that was begun for readers is on its way any more."""
-        if self._barriers is not None:
-            await asyncio.wait([self._barriers])
+        """After `close`: wait until no barrier request is in flight."""
+        if self._barrier_task is not None:
+            await asyncio.wait([self._barrier_task])
 
     def close(self) -> None:
-        """Every waiter is answered at once with what is there."""
+        """Stop serving: every blocking query returns the current state at once."""
         self._is_closing = True
-        for waiter in self._waiting:
+        for waiter in self._change_waiters:
             waiter.wake()
         for close in self.close_listeners:
             close()
 
 
-def _answer(passed: asyncio.Future[int | None], index: int | None) -> None:
-    if not passed.done():  # It may have left, or waited too long.
-        passed.set_result(index)
+def _set_index(future: asyncio.Future[int | None], index: int | None) -> None:
+    if not future.done():  # The caller may be cancelled or timed out.
+        future.set_result(index)

@@ -1,4 +1,4 @@
-"""Passes decisions to the log: decide, commit, and decide again where somebody was faster."""
+"""Commits decisions to the log: decide, commit, and decide again after a conflict."""
 
 import asyncio
 import logging
@@ -33,16 +33,17 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 MAX_ATTEMPTS: Final = 5
+"""How often a write is decided again after conflicts before the caller gets a refusal."""
 
 LOOP_TURNS_TO_SEND: Final = 3
-"""Turns of the loop after which what was said to the log has left: the task begins, its message is gathered with others
-of the turn, and the loop writes."""
+"""Loop iterations until a message to the log is sent: start the task, gather messages, write to the socket."""
 
 WriteOperation = Callable[[Replica, DecisionContext], Decision[T]]
+"""Decides on the replica what to write."""
 
 
 class Writer:
-    """One process's way to write. It never tries blindly again: an unknown outcome is found out first."""
+    """Writes of one process. A write with unknown outcome is looked up before it is decided again."""
 
     def __init__(self, world: World, engine: LogEngine, follower: Follower) -> None:
         self._world = world
@@ -50,15 +51,16 @@ class Writer:
         self._follower = follower
 
     def read_clock(self) -> DecisionContext:
+        """Return the time and the id generator for one decision."""
         return DecisionContext(self._world.now_ns(), self._world.new_id)
 
     async def execute(self, operation: WriteOperation[T]) -> T:
-        """Run the decision on the newest state until its write is committed, then give its reply.
+        """Run the operation on the newest state until its write is committed, then return its reply.
 
-        A decision that there is nothing to do, or a refusal, rests on no condition. So it counts only when it was taken
-        on a replica that has all that was acknowledged before.
+        A refusal, or a decision without a write, has no condition that the log could check. It is accepted only if
+        the replica had passed a barrier first. Raises `Refusal`.
         """
-        rehearsal = get_current_preview()
+        preview = get_current_preview()
         is_current = False
         attempts = 0
         while True:
@@ -68,120 +70,131 @@ class Writer:
                 if is_current:
                     raise
                 decision = None
-            except InvalidTransition as illegal:
+            except InvalidTransition as error:
                 if is_current:
-                    raise self.refuse_transition(illegal) from illegal
+                    raise self.refuse_transition(error) from error
                 decision = None
-            if rehearsal is not None and decision is not None and (decision.write is not None or is_current):
-                rehearsal.record_decision(decision)
+            if preview is not None and decision is not None and (decision.write is not None or is_current):
+                preview.record_decision(decision)
                 return decision.build_reply(
                     PREVIEW_INDEX if decision.write is not None else self._follower.replica.index
                 )
             if decision is not None and decision.write is not None:
                 outcome = await self.commit(decision.write)
                 if isinstance(outcome, Committed):
-                    _log_refused(decision)
+                    _log_rejected_transitions(decision)
                     await self.wait_until_visible(outcome.index)
                     return decision.build_reply(outcome.index)
                 attempts += 1
                 if attempts == MAX_ATTEMPTS:
-                    raise _contended()
+                    raise _build_contention_refusal()
             elif decision is not None and is_current:
-                _log_refused(decision)
+                _log_rejected_transitions(decision)
                 return decision.build_reply(self._follower.replica.index)
             await self.catch_up()
             is_current = True
 
-    def refuse_transition(self, illegal: InvalidTransition) -> Refusal:
-        """Log the step that no table of states has, with its record's story, and make it an answer for the caller."""
-        told = add_record_history(self._follower.replica, illegal)
-        log.warning("a step was refused: %s", told)
-        return Refusal(RefusalCode.CONFLICT, str(told))
+    def refuse_transition(self, error: InvalidTransition) -> Refusal:
+        """Log a forbidden state transition with the history of its record. Return the refusal for the caller."""
+        described = add_record_history(self._follower.replica, error)
+        log.warning("state transition rejected: %s", described)
+        return Refusal(RefusalCode.CONFLICT, str(described))
 
     async def catch_up(self) -> None:
-        """Until the replica has everything that was acknowledged before this call."""
+        """Wait until the replica has every write that was acknowledged before this call. Raises `Refusal`."""
         try:
             index = await self._engine.barrier()
-        except LogUnavailable as away:
-            raise Refusal(RefusalCode.UNAVAILABLE, f"nothing was written: {away}") from away
+        except LogUnavailable as error:
+            raise Refusal(RefusalCode.UNAVAILABLE, f"nothing was written: {error}") from error
         await self._follower.wait_until_applied(index)
 
     async def commit(
         self, write: Write, *, lease: int = 0, meanwhile: Callable[[], None] | None = None
     ) -> Committed | WriteConflict:
-        """Committed or in conflict; every other outcome is found out or raised as a refusal. `meanwhile`: work for the time
-        until the log answers.
+        """Commit a write. Return whether it was committed or in conflict; raise `Refusal` for every other outcome.
+
+        `meanwhile` runs while the log processes the write. `lease`: the lease that the written records belong to.
         """
         forbid_in_preview()
         replica = self._follower.replica
         since = replica.index
-        in_force = get_active_format(replica)
-        coded = replica.encode_write(write, write_id=self._world.new_id(), lease=lease, cluster_format=in_force)
-        too_large = check_write_limits(coded, self._engine.limits)
-        if too_large is not None:
-            raise Refusal(RefusalCode.TOO_LARGE, f"nothing was written: {too_large}")
-        self._follower.cache_write(coded.id, replica.collect_adoptable(write, cluster_format=in_force))
-        is_coming = False
+        record_format = get_active_format(replica)
+        encoded = replica.encode_write(write, write_id=self._world.new_id(), lease=lease, cluster_format=record_format)
+        limit_problem = check_write_limits(encoded, self._engine.limits)
+        if limit_problem is not None:
+            raise Refusal(RefusalCode.TOO_LARGE, f"nothing was written: {limit_problem}")
+        self._follower.cache_write(encoded.id, replica.collect_adoptable(write, cluster_format=record_format))
+        will_arrive = False
         try:
-            outcome = await self._sent(coded, meanwhile)
-            is_coming = isinstance(outcome, Committed) and replica.index < outcome.index
-        except LogUnavailable as away:
-            raise Refusal(RefusalCode.UNAVAILABLE, f"nothing was written: {away}") from away
+            outcome = await self._send(encoded, meanwhile)
+            will_arrive = isinstance(outcome, Committed) and replica.index < outcome.index
+        except LogUnavailable as error:
+            raise Refusal(RefusalCode.UNAVAILABLE, f"nothing was written: {error}") from error
         finally:
-            if not is_coming:
-                self._follower.discard_cached_write(coded.id)
+            if not will_arrive:
+                self._follower.discard_cached_write(encoded.id)
         match outcome:
             case Committed() | WriteConflict():
                 return outcome
-            case WriteRejected(why):
-                raise Refusal(RefusalCode.UNAVAILABLE, f"nothing was written: {why}")
-            case WriteOutcomeUnknown(why):
-                log.warning("the outcome of %s %s is unknown (%s); looking for it", write.kind, coded.id, why)
-                return await self._find_out(coded.id, since)
+            case WriteRejected(reason):
+                raise Refusal(RefusalCode.UNAVAILABLE, f"nothing was written: {reason}")
+            case WriteOutcomeUnknown(reason):
+                log.warning(
+                    "write outcome unknown, looking it up kind=%s id=%s reason=%s", write.kind, encoded.id, reason
+                )
+                return await self._resolve_outcome(encoded.id, since)
 
-    async def _sent(self, coded: EncodedWrite, meanwhile: Callable[[], None] | None) -> WriteOutcome:
+    async def _send(self, encoded: EncodedWrite, meanwhile: Callable[[], None] | None) -> WriteOutcome:
+        """Send the write to the log; run `meanwhile` as soon as it is sent."""
         if meanwhile is None:
-            return await self._engine.commit(coded)
-        committing = self._world.start_task(self._engine.commit(coded), name="commit")
+            return await self._engine.commit(encoded)
+        commit_task = self._world.start_task(self._engine.commit(encoded), name="commit")
         try:
             for _ in range(LOOP_TURNS_TO_SEND):
                 await asyncio.sleep(0)
             meanwhile()
-            return await committing
+            return await commit_task
         finally:
-            committing.cancel()
+            commit_task.cancel()
 
-    async def _find_out(self, write_id: str, since: int) -> Committed | WriteConflict:
-        """A barrier first; then the log says whether the write is there. Once it says no, it never will be."""
+    async def _resolve_outcome(self, write_id: str, since: int) -> Committed | WriteConflict:
+        """Find out whether a write was committed.
+
+        After a barrier, a write that is not in the log will never be there.
+        """
         try:
             await self._follower.wait_until_applied(await self._engine.barrier())
             index = self._follower.find_write_index(write_id)
             if index is None:
                 index = await self._engine.find_write(write_id, since=since)
-        except (LogUnavailable, FollowerBehind, Refusal) as away:
+        except (LogUnavailable, FollowerBehind, Refusal) as error:
             raise Refusal(
                 RefusalCode.OUTCOME_UNKNOWN,
-                f"nobody can tell whether write {write_id} happened ({away}); read before you ask again",
-            ) from away
+                f"it is unknown whether write {write_id} was committed ({error}); check the state before you retry",
+            ) from error
         return WriteConflict(()) if index is None else Committed(index)
 
     async def wait_until_visible(self, index: int) -> None:
-        """Acknowledge nothing before this server's own readers can see it."""
+        """Wait until this server's own readers see the write at `index`.
+
+        Raises `Refusal` with OUTCOME_UNKNOWN if they do not in time: the write is committed all the same.
+        """
         try:
             await self._follower.wait_until_applied(index)
         except Refusal as refusal:
             raise Refusal(
-                RefusalCode.OUTCOME_UNKNOWN, f"it was written at index {index}, and cannot be shown: {refusal}"
+                RefusalCode.OUTCOME_UNKNOWN,
+                f"committed at index {index}, but not visible on this server yet: {refusal}",
             ) from refusal
 
 
-def _log_refused(decision: Decision[T]) -> None:
-    for refused in decision.invalid_transitions:
-        log.warning("a step was refused: %s", refused)
+def _log_rejected_transitions(decision: Decision[T]) -> None:
+    for transition in decision.invalid_transitions:
+        log.warning("state transition rejected: %s", transition)
 
 
-def _contended() -> Refusal:
+def _build_contention_refusal() -> Refusal:
     return Refusal(
         RefusalCode.CONFLICT,
-        f"the records changed {MAX_ATTEMPTS} times while this was being decided; read them and ask again",
+        f"{MAX_ATTEMPTS} attempts conflicted with other writes; read the records and retry",
     )

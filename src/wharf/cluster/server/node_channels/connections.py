@@ -1,6 +1,6 @@
-"""The server's end of a node's channel: questions go out with a number, and what comes back finds who asked.
+"""The connections to nodes that this process holds.
 
-The connections to nodes that this process holds, and the way to those that others hold.
+Calls are numbered, so that many can be in flight on one connection.
 """
 
 import asyncio
@@ -12,180 +12,198 @@ from wharf.contract.model.refusal import Refusal, RefusalCode
 from wharf.contract.wire.nodes import channel
 
 
-class _Asked:
-    """One question on its way."""
+class _PendingCall:
+    """One call in flight."""
 
     def __init__(self) -> None:
-        self.begun: asyncio.Future[channel.WholeReply | channel.StreamBegin] = (
+        self.first_reply: asyncio.Future[channel.WholeReply | channel.StreamBegin] = (
             asyncio.get_running_loop().create_future()
         )
         self.parts: asyncio.Queue[bytes | Refusal | None] = asyncio.Queue()
         self.is_over = False
-        self.input_room = channel.WINDOW_BYTES
-        self.more_input_room = asyncio.Event()
+        self.input_credit = channel.WINDOW_BYTES
+        self.credit_event = asyncio.Event()
 
-    async def take_input_room(self, count: int) -> None:
-        """Wait until so much more may be said, or nobody listens any more."""
-        while self.input_room <= 0 and not self.is_over:
-            self.more_input_room.clear()
-            await self.more_input_room.wait()
-        self.input_room -= count
+    async def wait_input_credit(self, count: int) -> None:
+        """Wait until the node accepts `count` more bytes of input, or the call is over."""
+        while self.input_credit <= 0 and not self.is_over:
+            self.credit_event.clear()
+            await self.credit_event.wait()
+        self.input_credit -= count
 
 
 class NodeConnection:
-    """`send` puts a message on the connection. Whoever reads the connection gives it to `hear`, and at its end calls `break_off`."""
+    """One connection to a node. `send` writes a message to it.
+
+    The code that reads the connection calls `receive` for each message and `disconnect` at its end.
+    """
 
     def __init__(self, send: Callable[[bytes], Awaitable[None]]) -> None:
         self._send = send
-        self._asked: dict[int, _Asked] = {}
-        self._next = 0
-        self._is_broken = False
+        self._pending_calls: dict[int, _PendingCall] = {}
+        self._last_number = 0
+        self._is_disconnected = False
 
-    async def call(self, question: NodeCall) -> NodeReply:
-        """Raises Refusal."""
-        number, asked = await self._begin(question)
+    async def call(self, request: NodeCall) -> NodeReply:
+        """Call the node and return its reply, whole or in parts. Raises `Refusal`."""
+        number, call = await self._start_call(request)
         try:
-            first = await asked.begun
+            first = await call.first_reply
         except BaseException:
-            await self._end(number, asked)
+            await self._end(number, call)
             raise
         if isinstance(first, channel.WholeReply):
             return NodeReply(first.content_type, first.body)
-        return NodeReply(first.content_type, parts=self._parts(number, asked))
+        return NodeReply(first.content_type, parts=self._read_parts(number, call))
 
-    async def open_stream(self, question: NodeCall) -> NodeStream:
-        """A question that goes on: what is said goes in, what is answered comes out. Raises Refusal."""
-        number, asked = await self._begin(question)
+    async def open_stream(self, request: NodeCall) -> NodeStream:
+        """Start a call with input and output streams. Raises `Refusal`."""
+        number, call = await self._start_call(request)
         try:
-            await asked.begun
+            await call.first_reply
         except BaseException:
-            await self._end(number, asked)
+            await self._end(number, call)
             raise
-        return ConnectionStream(self._parts(number, asked), lambda data: self._tell(number, asked, data))
+        return ConnectionStream(self._read_parts(number, call), lambda data: self._send_input(number, call, data))
 
     def receive(self, data: bytes) -> None:
-        """Raises `msgspec.MsgspecError` where it cannot be read."""
+        """Process a message of the node. Raises `msgspec.MsgspecError` if it cannot be decoded."""
         message = channel.decode_message_to_server(data)
-        asked = self._asked.get(message.id)
-        if asked is None:
-            return  # Whoever asked has gone.
+        call = self._pending_calls.get(message.id)
+        if call is None:
+            return  # The caller canceled.
         match message:
             case channel.WholeReply() | channel.StreamBegin():
-                if not asked.begun.done():
-                    asked.begun.set_result(message)
+                if not call.first_reply.done():
+                    call.first_reply.set_result(message)
                 if isinstance(message, channel.WholeReply):
-                    self._forget(message.id, asked)
+                    self._remove_call(message.id, call)
             case channel.StreamPart(_, part):
-                asked.parts.put_nowait(part)
+                call.parts.put_nowait(part)
             case channel.InputCredit(_, count):
-                asked.input_room += count
-                asked.more_input_room.set()
+                call.input_credit += count
+                call.credit_event.set()
             case channel.StreamEnd():
-                asked.parts.put_nowait(None)
-                self._forget(message.id, asked)
+                call.parts.put_nowait(None)
+                self._remove_call(message.id, call)
             case channel.ChannelRefusal(_, code, text):
-                self._fail(message.id, asked, Refusal(code, text))
+                self._fail(message.id, call, Refusal(code, text))
 
     def disconnect(self) -> None:
-        """The connection is gone: all who wait hear it."""
-        self._is_broken = True
-        for number, asked in list(self._asked.items()):
-            self._fail(number, asked, _broken())
+        """Fail every call in flight, because the connection is closed."""
+        self._is_disconnected = True
+        for number, call in list(self._pending_calls.items()):
+            self._fail(number, call, _build_disconnect_refusal())
 
-    async def _begin(self, question: NodeCall) -> tuple[int, _Asked]:
-        self._next += 1
-        number, asked = self._next, _Asked()
-        self._asked[number] = asked
-        await self._say(
-            channel.ChannelRequest(number, question.verb, question.target_id, question.parameters, question.body)
+    async def _start_call(self, request: NodeCall) -> tuple[int, _PendingCall]:
+        """Register a call and send its request."""
+        self._last_number += 1
+        number, call = self._last_number, _PendingCall()
+        self._pending_calls[number] = call
+        await self._send_message(
+            channel.ChannelRequest(number, request.verb, request.target_id, request.parameters, request.body)
         )
-        return number, asked
+        return number, call
 
-    async def _parts(self, number: int, asked: _Asked) -> AsyncGenerator[bytes, None]:
+    async def _read_parts(self, number: int, call: _PendingCall) -> AsyncGenerator[bytes, None]:
+        """Yield the parts of a reply. Cancels the call if the reader stops early."""
         try:
-            while (part := await asked.parts.get()) is not None:
+            while (part := await call.parts.get()) is not None:
                 if isinstance(part, Refusal):
                     raise part
                 yield part
-                # Only now, when it has been taken, there is room for as much again.
-                if not asked.is_over:
-                    await self._say(channel.OutputCredit(number, len(part)))
+                # The reader has taken the part, so the node may send as many bytes again.
+                if not call.is_over:
+                    await self._send_message(channel.OutputCredit(number, len(part)))
         finally:
-            await self._end(number, asked)
+            await self._end(number, call)
 
-    async def _end(self, number: int, asked: _Asked) -> None:
-        if asked.is_over:
+    async def _end(self, number: int, call: _PendingCall) -> None:
+        """Remove the call and cancel it on the node, unless it is over."""
+        if call.is_over:
             return
-        self._forget(number, asked)
-        if not self._is_broken:
-            await self._say(channel.CancelRequest(number))
+        self._remove_call(number, call)
+        if not self._is_disconnected:
+            await self._send_message(channel.CancelRequest(number))
 
-    async def _tell(self, number: int, asked: _Asked, data: bytes) -> None:
-        await asked.take_input_room(len(data))
-        if not asked.is_over:
-            await self._say(channel.ChannelInput(number, data))
+    async def _send_input(self, number: int, call: _PendingCall, data: bytes) -> None:
+        """Send input of a stream once the node has credit for it."""
+        await call.wait_input_credit(len(data))
+        if not call.is_over:
+            await self._send_message(channel.ChannelInput(number, data))
 
-    async def _say(self, message: channel.MessageToNode) -> None:
-        if self._is_broken:
-            raise _broken()
+    async def _send_message(self, message: channel.MessageToNode) -> None:
+        """Send a message. Raises `Refusal` if the connection is closed."""
+        if self._is_disconnected:
+            raise _build_disconnect_refusal()
         await self._send(channel.encode_message(message))
 
-    def _forget(self, number: int, asked: _Asked) -> None:
-        asked.is_over = True
-        asked.more_input_room.set()
-        self._asked.pop(number, None)
+    def _remove_call(self, number: int, call: _PendingCall) -> None:
+        """Mark the call as over and remove it."""
+        call.is_over = True
+        call.credit_event.set()
+        self._pending_calls.pop(number, None)
 
-    def _fail(self, number: int, asked: _Asked, refusal: Refusal) -> None:
-        self._forget(number, asked)
-        if asked.begun.done():
-            asked.parts.put_nowait(refusal)
+    def _fail(self, number: int, call: _PendingCall, refusal: Refusal) -> None:
+        """End the call with a refusal."""
+        self._remove_call(number, call)
+        if call.first_reply.done():
+            call.parts.put_nowait(refusal)
         else:
-            asked.begun.set_exception(refusal)
+            call.first_reply.set_exception(refusal)
 
 
 class ConnectionStream:
+    """A stream over a node's connection."""
+
     def __init__(self, parts: AsyncGenerator[bytes, None], send: Callable[[bytes], Awaitable[None]]) -> None:
-        self._parts = parts
-        self._say = send
+        self._read_parts = parts
+        self._send_message = send
 
     @property
     def parts(self) -> AsyncGenerator[bytes, None]:
-        return self._parts
+        """Return the output of the node."""
+        return self._read_parts
 
     async def send(self, data: bytes) -> None:
-        await self._say(data)
+        """Send input to the node."""
+        await self._send_message(data)
 
 
-def _broken() -> Refusal:
-    return Refusal(RefusalCode.UNAVAILABLE, "the node's connection broke off: ask again")
+def _build_disconnect_refusal() -> Refusal:
+    return Refusal(RefusalCode.UNAVAILABLE, "the node's connection was closed; retry")
 
 
 class LocalNodeChannels:
-    def __init__(self) -> None:
-        self._links: dict[str, NodeConnection] = {}
-        self.address_of: Callable[[str], str] = lambda process: process
-        """The address of another process of this server; set by the wiring where there are several."""
-        self.reporter: HeldNodesReporter | None = None
-        """Hears of every change; set by the wiring where others may ask."""
+    """The node connections of this process."""
 
-    def add_connection(self, node_id: str, link: NodeConnection) -> None:
-        """A node has one connection: the newest. Who waits on an older one is told that it broke off."""
-        older = self._links.get(node_id)
-        self._links[node_id] = link
-        if older is not None:
-            older.disconnect()
+    def __init__(self) -> None:
+        self._connections: dict[str, NodeConnection] = {}
+        self.address_of: Callable[[str], str] = lambda process: process
+        """Returns the address of another process of this server. Set by the wiring if there are several."""
+        self.reporter: HeldNodesReporter | None = None
+        """Reports held connections to the leader. Set by the wiring if other processes may need them."""
+
+    def add_connection(self, node_id: str, connection: NodeConnection) -> None:
+        """Use this connection for the node. An older connection is disconnected and its calls fail."""
+        old_connection = self._connections.get(node_id)
+        self._connections[node_id] = connection
+        if old_connection is not None:
+            old_connection.disconnect()
         elif self.reporter is not None:
             self.reporter.add_node(node_id)
 
-    def remove_connection(self, node_id: str, link: NodeConnection) -> None:
-        link.disconnect()
-        if self._links.get(node_id) is link:
-            del self._links[node_id]
+    def remove_connection(self, node_id: str, connection: NodeConnection) -> None:
+        """Disconnect, and forget the connection if it is still the node's current one."""
+        connection.disconnect()
+        if self._connections.get(node_id) is connection:
+            del self._connections[node_id]
             if self.reporter is not None:
                 self.reporter.remove_node(node_id)
 
     def channel_to(self, node_id: str) -> NodeChannel:
-        link = self._links.get(node_id)
-        if link is None:
+        """Return the connection to the node. Raises `NoNodePath` if this process holds none."""
+        connection = self._connections.get(node_id)
+        if connection is None:
             raise build_no_node_path()
-        return link
+        return connection

@@ -1,6 +1,6 @@
-"""Which process of which member holds the connection of which node: what the leader's brain knows of it, and who tells.
+"""Which process of which member holds the connection to a node: the leader's directory and the reports to it.
 
-It is no record: whoever leads anew hears it anew from those who hold the connections.
+The directory is in memory only. A new leader gets a complete report from every process that holds connections.
 """
 
 import asyncio
@@ -23,21 +23,29 @@ RequestT = TypeVar("RequestT")
 ReplyT = TypeVar("ReplyT")
 
 RETRY_DELAY_S: Final = 1.0
+"""How long to wait before a failed report is sent again."""
 
 
 class LeaderCaller(Protocol):
-    async def call(self, subject: RpcMethod[RequestT, ReplyT], question: RequestT) -> ReplyT:
-        """Raises Refusal."""
+    """Calls the leader's brain. A protocol, to avoid an import cycle with `rpc.leader`."""
+
+    async def call(self, method: RpcMethod[RequestT, ReplyT], request: RequestT) -> ReplyT:
+        """Call an RPC method of the leader. Raises `Refusal`."""
         ...
 
 
 class ProcessAddress(msgspec.Struct, frozen=True):
+    """A process of a member."""
+
     member_id: str
     process: str
 
 
 class HeldNodesReport(msgspec.Struct, frozen=True):
-    """What a process holds. `is_whole`: `held` is all of it, and what it said before counts no more."""
+    """The connections of a process. `held`: nodes with a connection; `let_go`: nodes without one any more.
+
+    `is_whole`: `held` is complete and replaces earlier reports.
+    """
 
     place: ProcessAddress
     held: tuple[str, ...]
@@ -46,14 +54,18 @@ class HeldNodesReport(msgspec.Struct, frozen=True):
 
 
 class HeldNodesRecorded(msgspec.Struct, frozen=True):
-    pass
+    """The empty reply to a report."""
 
 
 class FindNodeRequest(msgspec.Struct, frozen=True):
+    """Asks which process holds the node's connection."""
+
     node_id: str
 
 
 class FindNodeReply(msgspec.Struct, frozen=True):
+    """`place`: the process; `None` if no process is known to hold the connection."""
+
     place: ProcessAddress | None
 
 
@@ -62,35 +74,39 @@ FIND_NODE: Final = RpcMethod("where-is-node", FindNodeRequest, FindNodeReply)
 
 
 class NodeDirectory:
-    """In the leader's brain."""
+    """The leader's map from node to process."""
 
     def __init__(self) -> None:
-        self._places: dict[str, ProcessAddress] = {}
+        self._addresses: dict[str, ProcessAddress] = {}
 
-    async def update(self, told: HeldNodesReport) -> HeldNodesRecorded:
-        if told.is_whole:
-            self._let_go(told.place, [node for node, place in self._places.items() if place == told.place])
-        self._let_go(told.place, told.let_go)
-        self._places.update(dict.fromkeys(told.held, told.place))
+    async def update(self, report: HeldNodesReport) -> HeldNodesRecorded:
+        """Apply the report of a process."""
+        if report.is_whole:
+            self._remove_nodes(report.place, [node for node, place in self._addresses.items() if place == report.place])
+        self._remove_nodes(report.place, report.let_go)
+        self._addresses.update(dict.fromkeys(report.held, report.place))
         return HeldNodesRecorded()
 
-    async def find_node(self, wanted: FindNodeRequest) -> FindNodeReply:
-        return FindNodeReply(self._places.get(wanted.node_id))
+    async def find_node(self, request: FindNodeRequest) -> FindNodeReply:
+        """Return the process that holds the node's connection."""
+        return FindNodeReply(self._addresses.get(request.node_id))
 
-    def _let_go(self, place: ProcessAddress, nodes: Iterable[str]) -> None:
+    def _remove_nodes(self, place: ProcessAddress, nodes: Iterable[str]) -> None:
+        """Remove nodes of a process, unless another process holds them by now."""
         for node in nodes:
-            # It may have connected elsewhere before this end was noticed here.
-            if self._places.get(node) == place:
-                del self._places[node]
+            # The node may have connected to another process before the old connection ended.
+            if self._addresses.get(node) == place:
+                del self._addresses[node]
 
 
 def build_routes() -> tuple[RpcRoute, ...]:
-    whereabouts = NodeDirectory()
-    return ((REPORT_HELD_NODES, whereabouts.update), (FIND_NODE, whereabouts.find_node))
+    """Return the RPC methods of the directory with their handlers."""
+    directory = NodeDirectory()
+    return ((REPORT_HELD_NODES, directory.update), (FIND_NODE, directory.find_node))
 
 
 class HeldNodesReporter:
-    """In a process that holds connections: tells the leader of them, and all of them whenever another leads."""
+    """Reports the connections of this process to the leader: changes at once, and everything to a new leader."""
 
     def __init__(self, world: World, replica: Replica, leader: LeaderCaller, address: ProcessAddress) -> None:
         self._world = world
@@ -98,50 +114,55 @@ class HeldNodesReporter:
         self._leader = leader
         self.address = address
         self._held: dict[str, None] = {}
-        self._new: dict[str, bool] = {}  # Whether it is held, of those that the leader was not told.
+        self._unreported: dict[str, bool] = {}  # Changes that the leader does not know: whether the node is held.
         self._changed = asyncio.Event()
 
     def add_node(self, node_id: str) -> None:
+        """Record a new connection."""
         self._held[node_id] = None
-        self._note(node_id, True)
+        self._record_change(node_id, True)
 
     def remove_node(self, node_id: str) -> None:
+        """Record a closed connection."""
         self._held.pop(node_id, None)
-        self._note(node_id, False)
+        self._record_change(node_id, False)
 
-    def _note(self, node_id: str, is_held: bool) -> None:
-        self._new[node_id] = is_held
+    def _record_change(self, node_id: str, is_held: bool) -> None:
+        """Queue a change for the next report."""
+        self._unreported[node_id] = is_held
         self._changed.set()
 
     async def run(self) -> None:
-        told_to: object = None
+        """Send reports until cancelled."""
+        reported_leader: object = None
         subscription = self._replica.watches.subscribe([watch.watch_key(LEADER)], self._changed.set)
         try:
             while True:
                 self._changed.clear()
                 subscription.rearm()
                 leader = self._replica.get(LEADER)
-                who = (leader.member_id, leader.modify_index) if leader is not None else None
-                if who is None or (who == told_to and not self._new):
+                current_leader = (leader.member_id, leader.modify_index) if leader is not None else None
+                if current_leader is None or (current_leader == reported_leader and not self._unreported):
                     await self._changed.wait()
-                elif await self._tell(is_whole=who != told_to):
-                    told_to = who
+                elif await self._report(is_whole=current_leader != reported_leader):
+                    reported_leader = current_leader
                 else:
                     await asyncio.sleep(RETRY_DELAY_S)
         finally:
             subscription.close()
 
-    async def _tell(self, *, is_whole: bool) -> bool:
-        news, self._new = self._new, {}
-        held = self._held if is_whole else [node for node, is_held in news.items() if is_held]
-        let_go = [node for node, is_held in news.items() if not is_held]
+    async def _report(self, *, is_whole: bool) -> bool:
+        """Send a report; return whether it succeeded. Failed changes stay queued."""
+        changes, self._unreported = self._unreported, {}
+        held = self._held if is_whole else [node for node, is_held in changes.items() if is_held]
+        let_go = [node for node, is_held in changes.items() if not is_held]
         try:
             await self._leader.call(
                 REPORT_HELD_NODES, HeldNodesReport(self.address, tuple(held), tuple(let_go), is_whole)
             )
         except Refusal as refusal:
-            # Nobody leads, or nobody knows whether it was heard. Said again it does no harm.
-            log.debug("the leader could not be told of connections", extra={"why": str(refusal)})
-            self._new = {**news, **self._new}
+            # There is no leader, or the outcome is unknown. A repeated report is harmless.
+            log.debug("report of node connections failed", extra={"why": str(refusal)})
+            self._unreported = {**changes, **self._unreported}
             return False
         return True

@@ -1,7 +1,4 @@
-"""The ways to nodes: what is asked of a node goes through the connection that the node itself keeps open.
-
-A port: whoever serves asks here for the way to a node, and neither knows nor cares which process holds the connection.
-"""
+"""The port for requests to nodes. Callers need not know which process holds a node's connection."""
 
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from typing import Protocol
@@ -12,7 +9,7 @@ from wharf.contract.model.refusal import Refusal, RefusalCode
 
 
 class NodeCall(msgspec.Struct, frozen=True):
-    """What is asked of a node. `about` names an allocation, where it is about one."""
+    """A request to a node. `target_id`: the allocation that it concerns, if any."""
 
     verb: str
     target_id: str = ""
@@ -21,7 +18,7 @@ class NodeCall(msgspec.Struct, frozen=True):
 
 
 class NodeReply(msgspec.Struct, frozen=True):
-    """An encoded body, or its parts as they come."""
+    """An encoded body, or its parts as they arrive."""
 
     content_type: str
     body: bytes = b""
@@ -29,39 +26,42 @@ class NodeReply(msgspec.Struct, frozen=True):
 
 
 class NodeStream(Protocol):
-    """A question that goes on."""
+    """A call with input and output streams."""
 
     @property
     def parts(self) -> AsyncGenerator[bytes, None]:
-        """What is answered, as it comes. Close it when nobody listens any more."""
+        """Return the output as it arrives. Close it when it is no longer needed."""
         ...
 
     async def send(self, data: bytes) -> None:
-        """Raises Refusal when the node went away."""
+        """Send input. Raises `Refusal` if the node disconnected."""
         ...
 
 
 class NodeChannel(Protocol):
-    """The way to one node."""
+    """Calls to one node."""
 
-    async def call(self, question: NodeCall) -> NodeReply:
-        """Raises `Refusal` with what the node says no to, or that it went away meanwhile."""
+    async def call(self, request: NodeCall) -> NodeReply:
+        """Call the node. Raises `Refusal` from the node, or if it disconnects during the call."""
         ...
 
-    async def open_stream(self, question: NodeCall) -> NodeStream:
-        """Raises `Refusal`."""
+    async def open_stream(self, request: NodeCall) -> NodeStream:
+        """Start a call with streams. Raises `Refusal`."""
         ...
 
 
 class NodeChannels(Protocol):
+    """Finds the channel of a node."""
+
     def channel_to(self, node_id: str) -> NodeChannel:
-        """Raises `no_path` where the node keeps no connection to this region's servers."""
+        """Return the channel. Raises `NoNodePath` if the node has no connection to this region's servers."""
         ...
 
 
 class NoNodePath(Refusal):
-    """Nobody here holds the node's connection."""
+    """No server process holds the node's connection."""
 
 
 def build_no_node_path() -> NoNodePath:
+    """Return the refusal for a node without a connection."""
     return NoNodePath(RefusalCode.NOT_FOUND, "No path to node")

@@ -1,1 +1,1 @@
-"""."""
+"""Calls to the leader's brain: methods, dispatcher, client, transports and handlers."""

@@ -1,8 +1,7 @@
-"""The ways to the brains of other members: the same questions, over HTTP to the member's address.
+"""RPC over HTTP to the brains of other members.
 
-A member lets in whoever says its door secret. That lies in its record in the log, so only those who can read the log
-know it, and it changes with every start. What arrives is answered by the member's own brain or refused; it is never
-passed on again.
+A caller proves itself with the member's door secret. That is part of the member's record in the log, so only members
+know it, and it changes at every start. A request is handled by that member's own brain or refused, never forwarded.
 """
 
 from collections.abc import Callable
@@ -19,60 +18,70 @@ from wharf.contract.wire.errors import CODE_HEADER, build_refusal
 RPC_PATH: Final = "/v1/server/ask/"
 SECRET_HEADER: Final = "x-cluster-door-secret"
 REPLY_TIMEOUT_S: Final = 30.0
+"""How long to wait for the reply of another member."""
 UNEXECUTED_CODES: Final = frozenset({RefusalCode.TOO_LARGE, RefusalCode.UNAVAILABLE, RefusalCode.NO_LEADER})
+"""Refusals which prove that the call was not executed."""
 
-_read_answered = msgspec.msgpack.Decoder(RpcReply).decode
+_decode_reply = msgspec.msgpack.Decoder(RpcReply).decode
 
 
 class HttpPeerTransports:
-    """Keeps one exchange for each address."""
+    """Keeps one transport for each address."""
 
-    def __init__(self, exchange_to: Callable[[str], Transport]) -> None:
-        self._exchange_to = exchange_to
-        self._exchanges: dict[str, Transport] = {}
+    def __init__(self, open_transport: Callable[[str], Transport]) -> None:
+        self._open_transport = open_transport
+        self._transports: dict[str, Transport] = {}
 
     def transport_to(self, member: Member) -> RpcTransport:
-        exchange = self._exchanges.get(member.address)
-        if exchange is None:
-            exchange = self._exchanges[member.address] = self._exchange_to(member.address)
-        return _HttpLink(exchange, member)
+        """Return the transport to this member's brain."""
+        transport = self._transports.get(member.address)
+        if transport is None:
+            transport = self._transports[member.address] = self._open_transport(member.address)
+        return _HttpTransport(transport, member)
 
     async def close(self) -> None:
-        for exchange in self._exchanges.values():
-            await exchange.close()
+        """Close all connections."""
+        for transport in self._transports.values():
+            await transport.close()
 
 
-class _HttpLink:
-    def __init__(self, exchange: Transport, member: Member) -> None:
-        self._exchange = exchange
+class _HttpTransport:
+    """RPC to one member."""
+
+    def __init__(self, transport: Transport, member: Member) -> None:
+        self._transport = transport
         self._member = member
 
     async def call(self, name: str, body: bytes) -> RpcReply:
+        """Send the request and return the reply. Raises `Refusal`, as `RpcTransport.call` does."""
         headers = {SECRET_HEADER: self._member.door_secret, "content-type": "application/msgpack"}
         try:
-            asked = ClientRequest("PUT", RPC_PATH + name, headers=headers, body=body, timeout_s=REPLY_TIMEOUT_S)
-            reply = await self._exchange.send(asked)
+            request = ClientRequest("PUT", RPC_PATH + name, headers=headers, body=body, timeout_s=REPLY_TIMEOUT_S)
+            reply = await self._transport.send(request)
         except Unreachable as error:
             code = RefusalCode.OUTCOME_UNKNOWN if error.is_sent else RefusalCode.UNAVAILABLE
             raise Refusal(code, f"the leader, {self._member.name}, did not answer: {error}") from error
         if reply.status != 200:
-            raise self._refusal(reply)
+            raise self._build_refusal(reply)
         try:
-            return _read_answered(reply.body)
+            return _decode_reply(reply.body)
         except msgspec.MsgspecError as error:
-            # It answered something, so it may have done what was asked.
-            text = f"the leader, {self._member.name}, gave an answer that makes no sense: {error}"
+            # The call may have been executed.
+            text = f"the leader, {self._member.name}, sent an undecodable reply: {error}"
             raise Refusal(RefusalCode.OUTCOME_UNKNOWN, text) from error
 
-    def _refusal(self, reply: ClientReply) -> Refusal:
-        """What went wrong before or behind its door. Only some replies say that nothing happened; what its brain did is
-        unknown behind all others.
+    def _build_refusal(self, reply: ClientReply) -> Refusal:
+        """Return the refusal for a reply that is not 200.
+
+        If the reply does not prove that the call was not executed, the outcome is unknown.
         """
         text = reply.body.decode("utf-8", "replace")
         code = build_refusal(reply.status, text, code=reply.headers.get(CODE_HEADER, "")).code
         if code is RefusalCode.FORBIDDEN:
-            return Refusal(RefusalCode.UNAVAILABLE, f"the leader, {self._member.name}, did not let this server in")
-        told = (
+            return Refusal(
+                RefusalCode.UNAVAILABLE, f"the leader, {self._member.name}, rejected this server's door secret"
+            )
+        result_code = (
             RefusalCode.UNAVAILABLE if code in UNEXECUTED_CODES or reply.status < 500 else RefusalCode.OUTCOME_UNKNOWN
         )
-        return Refusal(told, f"the leader, {self._member.name}, answered {reply.status}: {text}")
+        return Refusal(result_code, f"the leader, {self._member.name}, answered {reply.status}: {text}")

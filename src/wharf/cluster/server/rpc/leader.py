@@ -1,6 +1,6 @@
-"""What servers ask of the leader's brain, from wherever the request came in: the subjects, their forms, and the way.
+"""RPC to the leader's brain: methods of nodes, the dispatcher, the transport ports and the client.
 
-One table of subjects serves the brain that answers, the link that carries, and the test that walks it.
+Other methods are declared in `rpc.handlers`, by noun.
 """
 
 import logging
@@ -28,11 +28,13 @@ ReplyT = TypeVar("ReplyT")
 
 
 class HeartbeatRequest(msgspec.Struct, frozen=True):
+    """A node is alive."""
+
     node_id: str
 
 
 class NodeLease(msgspec.Struct, frozen=True):
-    """For how many seconds the node is believed to be alive, and the index of what was written for it, if anything."""
+    """`ttl_s`: the heartbeat TTL in seconds. `index`: the index of the write, 0 if nothing was written."""
 
     ttl_s: float
     index: int = 0
@@ -41,7 +43,7 @@ class NodeLease(msgspec.Struct, frozen=True):
 
 
 class RecordNodeReportRequest(msgspec.Struct, frozen=True):
-    """`is_whole`: with it the node has told of all that it knows. The same id again changes nothing."""
+    """A node's report. `is_whole`: it covers all allocations of the node. A repeated `report_id` changes nothing."""
 
     node_id: str
     reports: tuple[AllocationReport, ...]
@@ -51,6 +53,8 @@ class RecordNodeReportRequest(msgspec.Struct, frozen=True):
 
 
 class SetEligibilityRequest(msgspec.Struct, frozen=True):
+    """Sets the scheduling eligibility of a node."""
+
     node_id: str
     eligible: bool
 
@@ -64,7 +68,7 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 class RpcReply(msgspec.Struct, frozen=True):
-    """The answer's bytes, or a refusal: what crosses a link."""
+    """The encoded reply or a refusal."""
 
     body: bytes = b""
     code: RefusalCode | None = None
@@ -72,107 +76,121 @@ class RpcReply(msgspec.Struct, frozen=True):
 
 
 class RpcDispatcher:
-    """The brain's side: takes a question as bytes and answers as bytes, whatever happens."""
+    """The brain's side: decodes a request, calls its handler and encodes the reply. Always returns a reply."""
 
     def __init__(self, brain: Brain, *, worker: WorkerProcess | None = None) -> None:
-        """`sideline`: where long questions are thought about; without one, in place."""
+        """`worker`: runs long computations; without it they run in the brain's loop."""
         self._brain = brain
-        answers: tuple[RpcRoute, ...] = (
+        routes: tuple[RpcRoute, ...] = (
             (REGISTER_NODE, self._register),
             (RECORD_HEARTBEAT, self._heartbeat),
             (RECORD_NODE_REPORT, self._report),
             (SET_ELIGIBILITY, self._set_eligibility),
             *build_routes(brain, worker or InlineWorker()),
         )
-        self._by_name = {subject.name: (subject, answer) for subject, answer in answers}
+        self._by_name = {method.name: (method, handler) for method, handler in routes}
 
     async def call(self, name: str, body: bytes) -> RpcReply:
+        """Handle one call. Errors become refusals."""
         if name not in self._by_name:
-            return RpcReply(code=RefusalCode.INVALID, text=f"no brain of this version answers {name!r}")
-        subject, answer = self._by_name[name]
-        try:
-            question = subject.decode_request(body)
-        except msgspec.MsgspecError as error:
             return RpcReply(
-                code=RefusalCode.INVALID, text=f"no brain of this version understands this {name!r}: {error}"
+                code=RefusalCode.INVALID, text=f"unknown RPC method {name!r}: this server may run an older version"
             )
+        method, handler = self._by_name[name]
         try:
-            return RpcReply(_encode(await answer(question)))
+            request = method.decode_request(body)
+        except msgspec.MsgspecError as error:
+            return RpcReply(code=RefusalCode.INVALID, text=f"cannot decode the request of RPC method {name!r}: {error}")
+        try:
+            return RpcReply(_encode(await handler(request)))
         except Refusal as refusal:
             return RpcReply(code=refusal.code, text=refusal.text)
-        except Exception:  # The top of a request: whoever asks must hear something, or waits for ever.
-            log.exception("the question %s failed", name)
+        except Exception:  # The caller must get a reply, or it waits until its timeout.
+            log.exception("RPC call failed method=%s", name)
             return RpcReply(
-                code=RefusalCode.OUTCOME_UNKNOWN, text=f"an error of our own at {name!r}; the leader's log tells of it"
+                code=RefusalCode.OUTCOME_UNKNOWN, text=f"internal error in RPC method {name!r}; see the leader's log"
             )
 
     async def _register(self, node: Node) -> NodeLease:
         written, ttl_s = await self._brain.node_monitor.register_node(node)
         return NodeLease(ttl_s, written.index, written.must_report, written.reports_from)
 
-    async def _heartbeat(self, alive: HeartbeatRequest) -> NodeLease:
-        written, ttl_s = await self._brain.node_monitor.record_heartbeat(alive.node_id)
+    async def _heartbeat(self, request: HeartbeatRequest) -> NodeLease:
+        written, ttl_s = await self._brain.node_monitor.record_heartbeat(request.node_id)
         return NodeLease(ttl_s, 0, written.must_report, written.reports_from)
 
-    async def _report(self, told: RecordNodeReportRequest) -> NodeWriteResult:
+    async def _report(self, request: RecordNodeReportRequest) -> NodeWriteResult:
         return await self._brain.node_monitor.record_reports(
-            told.node_id, told.reports, report_id=told.report_id, is_complete=told.is_whole, number=told.number
+            request.node_id,
+            request.reports,
+            report_id=request.report_id,
+            is_complete=request.is_whole,
+            number=request.number,
         )
 
-    async def _set_eligibility(self, wanted: SetEligibilityRequest) -> NodeWriteResult:
-        return await self._brain.node_monitor.set_eligibility(wanted.node_id, wanted.eligible)
+    async def _set_eligibility(self, request: SetEligibilityRequest) -> NodeWriteResult:
+        return await self._brain.node_monitor.set_eligibility(request.node_id, request.eligible)
 
 
 class RpcTransport(Protocol):
-    """A way to one brain: in the same process, over a socket, or to another member over HTTP."""
+    """Carries calls to one brain: in this process, over a socket, or over HTTP to another member."""
 
     async def call(self, name: str, body: bytes) -> RpcReply:
-        """Raises `Refusal` with UNAVAILABLE when the brain cannot be reached (nothing was asked), UNDECIDED when the
-        answer was lost."""
+        """Send a request and return the reply.
+
+        Raises `Refusal` with UNAVAILABLE if the brain cannot be reached (nothing was executed), OUTCOME_UNKNOWN if
+        the reply was lost.
+        """
         ...
 
 
 class PeerTransports(Protocol):
-    """Ways to the brains of other members."""
+    """Transports to the brains of other members."""
 
-    def transport_to(self, member: Member) -> RpcTransport: ...
+    def transport_to(self, member: Member) -> RpcTransport:
+        """Return the transport to this member's brain."""
+        ...
 
 
 class LeaderClient:
-    """Asks the leader's brain, whoever leads: our own, or that of the member whose record says so."""
+    """Calls the leader's brain: this server's own one, or that of the member in the leader record."""
 
-    def __init__(self, replica: Replica, member_id: str, own: RpcTransport, peers: PeerTransports | None) -> None:
+    def __init__(
+        self, replica: Replica, member_id: str, own_transport: RpcTransport, peers: PeerTransports | None
+    ) -> None:
         self._replica = replica
         self._member_id = member_id
-        self._own = own
+        self._own_transport = own_transport
         self._peers = peers
 
-    async def call(self, subject: RpcMethod[RequestT, ReplyT], question: RequestT) -> ReplyT:
+    async def call(self, method: RpcMethod[RequestT, ReplyT], request: RequestT) -> ReplyT:
+        """Call the leader and return its reply. Raises `Refusal`."""
         forbid_in_preview()
-        answered = await self._link().call(subject.name, _encode(question))
-        if answered.code is not None:
-            raise Refusal(answered.code, answered.text)
-        return subject.decode_reply(answered.body)
+        reply = await self._leader_transport().call(method.name, _encode(request))
+        if reply.code is not None:
+            raise Refusal(reply.code, reply.text)
+        return method.decode_reply(reply.body)
 
-    async def call_member(self, member_id: str, subject: RpcMethod[RequestT, ReplyT], question: RequestT) -> ReplyT:
-        """Ask the brain of one member, whoever leads. It answers what needs no leader."""
-        link = self._own
+    async def call_member(self, member_id: str, method: RpcMethod[RequestT, ReplyT], request: RequestT) -> ReplyT:
+        """Call the brain of one member, for methods that need no leader. Raises `Refusal`."""
+        transport = self._own_transport
         if member_id != self._member_id and self._peers is not None:
             member = self._replica.get(MEMBERS, member_id)
             if member is None:
-                raise Refusal(RefusalCode.UNAVAILABLE, f"{member_id} is no member of this cluster now")
-            link = self._peers.transport_to(member)
-        answered = await link.call(subject.name, _encode(question))
-        if answered.code is not None:
-            raise Refusal(answered.code, answered.text)
-        return subject.decode_reply(answered.body)
+                raise Refusal(RefusalCode.UNAVAILABLE, f"{member_id} is not a member of this cluster")
+            transport = self._peers.transport_to(member)
+        reply = await transport.call(method.name, _encode(request))
+        if reply.code is not None:
+            raise Refusal(reply.code, reply.text)
+        return method.decode_reply(reply.body)
 
-    def _link(self) -> RpcTransport:
+    def _leader_transport(self) -> RpcTransport:
+        """Return the transport to the leader. Raises `Refusal` if there is no leader."""
         leader = self._replica.get(LEADER)
         if leader is None:
             raise no_leader()
         if leader.member_id == self._member_id or self._peers is None:
-            return self._own
+            return self._own_transport
         member = self._replica.get(MEMBERS, leader.member_id)
         if member is None:
             raise no_leader()

@@ -1,4 +1,4 @@
-"""One thing that may be asked of the leader's brain: its name, and the forms of question and answer."""
+"""An RPC method of the leader's brain: its name and the types of request and reply."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any, Generic, TypeAlias, TypeVar
@@ -10,6 +10,8 @@ ReplyT = TypeVar("ReplyT")
 
 
 class RpcMethod(Generic[RequestT, ReplyT]):
+    """An RPC method. The name is part of the protocol between servers of different versions."""
+
     def __init__(self, name: str, request_type: type[RequestT], reply_type: type[ReplyT]) -> None:
         self.name = name
         self.decode_request = msgspec.msgpack.Decoder(request_type).decode
@@ -17,4 +19,4 @@ class RpcMethod(Generic[RequestT, ReplyT]):
 
 
 RpcRoute: TypeAlias = tuple[RpcMethod[Any, Any], Callable[[Any], Awaitable[Any]]]
-"""ReplyT subject with the method that answers it."""
+"""A method and the handler for it."""

@@ -1,7 +1,7 @@
-"""The way from an api process to the brain of its own server: questions and answers over a Unix socket.
+"""RPC from an api process to the brain of its own server, over a Unix socket.
 
-Many questions are on their way at once, each answered by its number. The brain's side serves, the api's side connects
-when it has something to ask, and again when the brain was restarted.
+Many calls can be in flight; each has a number. The client connects at the first call and again after the brain was
+restarted.
 """
 
 import asyncio
@@ -19,46 +19,55 @@ from wharf.world import World
 
 READ_CHUNK_BYTES: Final = 256 * 1024
 CONNECT_TIMEOUT_S: Final = 5.0
+"""How long to wait for the connection to the brain."""
 REPLY_TIMEOUT_S: Final = 15.0
-"""More than the brain itself waits for a log that hangs: where it can, it tells by itself what it knows."""
+"""How long to wait for a reply.
+
+Longer than the brain waits for a hanging log, so that the brain can report that itself.
+"""
 
 
 class RpcRequestFrame(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """A numbered call. The order of the fields is the wire format."""
+
     number: int
-    subject: str
+    method: str
     body: bytes
 
 
 class RpcReplyFrame(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """The reply to the call with this number. The order of the fields is the wire format."""
+
     number: int
-    answered: RpcReply
+    reply: RpcReply
 
 
-_read_question = msgspec.msgpack.Decoder(RpcRequestFrame).decode
-_read_answer = msgspec.msgpack.Decoder(RpcReplyFrame).decode
+_decode_request = msgspec.msgpack.Decoder(RpcRequestFrame).decode
+_decode_reply_frame = msgspec.msgpack.Decoder(RpcReplyFrame).decode
 
 
 class BrainSocketServer:
-    """The brain's side."""
+    """The brain's side of the socket."""
 
-    def __init__(self, world: World, path: Path, answers: RpcTransport) -> None:
+    def __init__(self, world: World, path: Path, dispatcher: RpcTransport) -> None:
         self._world = world
         self._path = path
-        self._answers = answers
+        self._dispatcher = dispatcher
         self._server: asyncio.Server | None = None
         self._connections: dict[asyncio.StreamWriter, None] = {}
 
     async def open(self) -> None:
-        """Listen, for this user alone. A socket file that a dead brain left is replaced."""
+        """Listen; only this user may connect. A socket file of an earlier brain is replaced."""
         self._path.unlink(missing_ok=True)
         with open_socket_address(self._path) as address:
-            before = os.umask(0o177)
+            old_umask = os.umask(0o177)
             try:
                 self._server = await asyncio.start_unix_server(self._serve, address)
             finally:
-                os.umask(before)
+                os.umask(old_umask)
 
     async def close(self) -> None:
+        """Stop listening, close all connections and remove the socket file."""
         if self._server is not None:
             self._server.close()
         for writer in list(self._connections):
@@ -66,84 +75,89 @@ class BrainSocketServer:
         self._path.unlink(missing_ok=True)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Handle the calls of one connection, each in its own task."""
         frames = SocketFrameDecoder()
-        working: dict[asyncio.Task[None], None] = {}
+        tasks: dict[asyncio.Task[None], None] = {}
         self._connections[writer] = None
         try:
             while data := await reader.read(READ_CHUNK_BYTES):
                 for body in frames.feed(data):
-                    task = self._world.start_task(self._answer(_read_question(body), writer), name="answer")
-                    working[task] = None
-                    task.add_done_callback(lambda done: working.pop(done, None))
+                    task = self._world.start_task(self._handle_request(_decode_request(body), writer), name="answer")
+                    tasks[task] = None
+                    task.add_done_callback(lambda done: tasks.pop(done, None))
                 await writer.drain()
         except (OSError, FramingError, msgspec.MsgspecError):
-            pass  # The other end is gone, or is none of ours; either way there is nobody to answer.
+            pass  # The client is gone or sent an invalid frame. There is nobody to reply to.
         finally:
-            for task in list(working):
+            for task in list(tasks):
                 task.cancel()
             self._connections.pop(writer, None)
             writer.close()
 
-    async def _answer(self, question: RpcRequestFrame, writer: asyncio.StreamWriter) -> None:
-        answered = await self._answers.call(question.subject, question.body)
+    async def _handle_request(self, request: RpcRequestFrame, writer: asyncio.StreamWriter) -> None:
+        """Handle one call and write its reply."""
+        reply = await self._dispatcher.call(request.method, request.body)
         if not writer.is_closing():
-            writer.write(encode_frame(RpcReplyFrame(question.number, answered)))
+            writer.write(encode_frame(RpcReplyFrame(request.number, reply)))
 
 
 class _Connection:
-    """One connection of a link, and the questions that were asked on it and have no answer yet."""
+    """One connection to the brain and its calls without a reply. `last_received_s`: when data arrived last."""
 
     def __init__(self, writer: asyncio.StreamWriter) -> None:
         self.writer = writer
-        self.waiting: dict[int, asyncio.Future[RpcReply]] = {}
-        self.heard_s = float("-inf")
+        self.pending: dict[int, asyncio.Future[RpcReply]] = {}
+        self.last_received_s = float("-inf")
 
 
 class BrainSocketClient:
-    """The api's side; a `Link`. `answer_within_s`: how long a question waits for a brain that hangs."""
+    """The api's side of the socket. `reply_timeout_s`: how long a call waits for a brain that hangs."""
 
     def __init__(self, world: World, path: Path, *, reply_timeout_s: float = REPLY_TIMEOUT_S) -> None:
         self._world = world
         self._path = path
-        self._answer_within_s = reply_timeout_s
+        self._reply_timeout_s = reply_timeout_s
         self._numbers = itertools.count(1)
         self._connection: _Connection | None = None
-        self._reading: asyncio.Task[None] | None = None
-        self._connecting = asyncio.Lock()
+        self._read_task: asyncio.Task[None] | None = None
+        self._connect_lock = asyncio.Lock()
 
     async def call(self, name: str, body: bytes) -> RpcReply:
-        connection = await self._connected()
+        """Send the request and return the reply. Raises `Refusal`."""
+        connection = await self._connect()
         number = next(self._numbers)
-        answer: asyncio.Future[RpcReply] = asyncio.get_running_loop().create_future()
-        connection.waiting[number] = answer
-        asked_s = self._world.monotonic_s()
+        future: asyncio.Future[RpcReply] = asyncio.get_running_loop().create_future()
+        connection.pending[number] = future
+        sent_s = self._world.monotonic_s()
         try:
             connection.writer.write(encode_frame(RpcRequestFrame(number, name, body)))
-            async with asyncio.timeout(self._answer_within_s):
-                return await answer
+            async with asyncio.timeout(self._reply_timeout_s):
+                return await future
         except TimeoutError as error:
-            if connection.heard_s < asked_s:
-                # It has answered nobody since. What it does not read must not pile up here.
-                self._forget(connection)
+            if connection.last_received_s < sent_s:
+                # The brain replied to nothing since this call. Reconnect, so that unread data does not accumulate.
+                self._discard_connection(connection)
                 connection.writer.transport.abort()
             raise Refusal(
                 RefusalCode.OUTCOME_UNKNOWN,
-                f"this server's scheduler has not answered for {self._answer_within_s:g} s; read before you ask again",
+                f"this server's scheduler has not answered for {self._reply_timeout_s:g} s; check the current state before you retry",
             ) from error
         finally:
-            connection.waiting.pop(number, None)
+            connection.pending.pop(number, None)
 
     async def close(self) -> None:
-        if self._reading is not None:
-            self._reading.cancel()
-            await asyncio.gather(self._reading, return_exceptions=True)
+        """Close the connection."""
+        if self._read_task is not None:
+            self._read_task.cancel()
+            await asyncio.gather(self._read_task, return_exceptions=True)
 
-    def _forget(self, connection: _Connection) -> None:
+    def _discard_connection(self, connection: _Connection) -> None:
         if self._connection is connection:
             self._connection = None
 
-    async def _connected(self) -> _Connection:
-        async with self._connecting:
+    async def _connect(self) -> _Connection:
+        """Return the open connection, or connect. Raises `Refusal`."""
+        async with self._connect_lock:
             if self._connection is not None:
                 return self._connection
             try:
@@ -153,32 +167,33 @@ class BrainSocketClient:
             except (OSError, TimeoutError) as error:
                 raise Refusal(
                     RefusalCode.UNAVAILABLE,
-                    f"this server's scheduler does not answer ({error}); it is being started again",
+                    f"this server's scheduler does not answer ({error}); it is restarting",
                 ) from error
             connection = self._connection = _Connection(writer)
-            self._reading = self._world.start_task(self._read(reader, connection), name="brain link")
+            self._read_task = self._world.start_task(self._read(reader, connection), name="brain link")
             return connection
 
     async def _read(self, reader: asyncio.StreamReader, connection: _Connection) -> None:
+        """Pass replies to their callers until the connection ends; then fail all pending calls."""
         frames = SocketFrameDecoder()
         try:
             while data := await reader.read(READ_CHUNK_BYTES):
-                connection.heard_s = self._world.monotonic_s()
+                connection.last_received_s = self._world.monotonic_s()
                 for body in frames.feed(data):
-                    told = _read_answer(body)
-                    waiting = connection.waiting.get(told.number)
-                    if waiting is not None and not waiting.done():
-                        waiting.set_result(told.answered)
+                    frame = _decode_reply_frame(body)
+                    pending = connection.pending.get(frame.number)
+                    if pending is not None and not pending.done():
+                        pending.set_result(frame.reply)
         except OSError:
-            pass  # As good as the end of the stream.
+            pass  # Same as the end of the stream.
         finally:
-            self._forget(connection)
+            self._discard_connection(connection)
             connection.writer.close()
-            for waiting in connection.waiting.values():
-                if not waiting.done():
-                    waiting.set_exception(
+            for pending in connection.pending.values():
+                if not pending.done():
+                    pending.set_exception(
                         Refusal(
                             RefusalCode.OUTCOME_UNKNOWN,
-                            "this server's scheduler ended while it was deciding; read before you ask again",
+                            "this server's scheduler ended during the call; check the current state before you retry",
                         )
                     )

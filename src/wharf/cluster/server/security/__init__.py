@@ -1,1 +1,1 @@
-"""."""
+"""Keys, signatures, logins and sealed messages of a server."""

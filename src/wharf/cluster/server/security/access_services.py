@@ -1,6 +1,6 @@
-"""What a server has for access control, beside the records: its keyring, its signatures, its bounds, its ways to providers.
+"""The services of a server for access control: keyring, signer, settings and login providers.
 
-Made with every server, so that handlers need not ask whether it is there; the wiring fills in what the configuration says.
+Every server has one. The wiring applies the configuration.
 """
 
 from collections.abc import Callable
@@ -22,36 +22,41 @@ ACL_DISABLED_TEXT: Final = "ACL support disabled"
 
 
 class AccessSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Access control settings."""
+
     is_enabled: bool = False
     lifetime_limits: LifetimeLimits = DEFAULT_LIFETIME_LIMITS
     issuer: str = ""
-    """Named in identities; empty: nobody outside looks for our keys."""
+    """The issuer claim of identities; empty if nobody outside needs to find our public keys."""
     own_node_secret: str = ""
-    """By this the node of our own agent is let in; empty: it has none."""
+    """With this secret the node of this server's own agent registers; empty if it has none."""
     authoritative_region: str = ""
-    """The region whose tokens, policies and namespaces count everywhere; empty: our own."""
+    """The region whose tokens, policies and namespaces apply everywhere; empty: this region."""
 
 
 class AccessServices:
+    """Keyring, signer and login providers of a server."""
+
     def __init__(self, world: World) -> None:
         self.keyring = Keyring(world, None)
         self.settings = AccessSettings()
         self.identity_signer = IdentitySigner(self.keyring)
         self.providers: LoginProviders = NoLoginProviders()
-        self.read_bootstrap_reset: Callable[[], str | None] = _no_reset
-        """What the file says that allows a second bootstrap; None: there is no such file."""
+        self.read_bootstrap_reset: Callable[[], str | None] = _read_no_reset
+        """Returns the content of the file that allows a second ACL bootstrap; `None` if there is no such file."""
 
     def apply_settings(self, settings: AccessSettings) -> None:
+        """Use these settings from now on."""
         self.settings = settings
         self.identity_signer = IdentitySigner(
             self.keyring, issuer=settings.issuer, own_node_secret=settings.own_node_secret
         )
 
     async def ensure_active_key(self, replica: Replica, leader: LeaderClient) -> None:
-        """The first key of the ring is made when something is to be sealed for the first time."""
+        """Create the first key of the keyring, if there is none."""
         if self.keyring.find_active_key(replica) is None:
             await leader.call(ROTATE_KEYRING, KeyRotationRequest(await self.keyring.make_key(), only_first=True))
 
 
-def _no_reset() -> str | None:
+def _read_no_reset() -> str | None:
     return None

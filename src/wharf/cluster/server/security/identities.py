@@ -1,9 +1,9 @@
-"""Signed identities: of workloads, and of nodes that are about to join. Signed by the keyring's active key, checked by any.
+"""Signed identities of workloads and joining nodes: signing, verification and public keys.
 
-What an identity may do is not decided here; that it is ours, and of what kind, is. Each says its kind, so that none can
-be taken for another.
+Signed with the keyring's active key; any key of the keyring verifies. Each token carries its kind, so that one kind
+cannot be used as another. What an identity may do is decided in `access`.
 
-Which identities a node may have signed: those that jobs declare for tasks which the node runs now, and its own.
+Also decides which identities a node may request: those that jobs declare for tasks running on it, and its own.
 """
 
 import base64
@@ -47,11 +47,11 @@ INTRODUCTION_KIND: Final = "introduction"
 KIND_CLAIM: Final = "wharf_identity"
 PUBLISHED_KEY_STATES: Final = frozenset({KeyState.ACTIVE, KeyState.INACTIVE, KeyState.REKEYING, KeyState.PREPUBLISHED})
 NOT_BEFORE_LEEWAY_S: Final = 10
-"""So much earlier than signed an identity holds already: clocks of servers differ."""
+"""Identities are valid this long before they were signed, because server clocks differ."""
 
 
 class WorkloadIdentitySpec(msgspec.Struct, frozen=True, kw_only=True):
-    """What becomes the claims of a workload's identity (reference 5.3, rule 7)."""
+    """The claims of a workload identity before signing (reference 5.3, rule 7)."""
 
     region: str
     namespace: str
@@ -70,7 +70,7 @@ class WorkloadIdentitySpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NodeIdentitySpec(msgspec.Struct, frozen=True, kw_only=True):
-    """What becomes the claims of a node's identity. It opens nothing here: others may want to know who asks them."""
+    """The claims of a node identity before signing. It grants nothing here; other services can verify it."""
 
     region: str
     node_id: str
@@ -85,23 +85,24 @@ class NodeIdentitySpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class IdentitySigner:
-    """Implements the port of the gate (`api.gate.Verifier`)."""
+    """Signs and verifies identities. Implements `api.gate.Verifier`."""
 
-    def __init__(self, ring: Keyring, *, issuer: str = "", own_node_secret: str = "") -> None:
-        """`own_node_secret`: what the node of our own agent shows in place of a signed introduction."""
-        self._ring = ring
+    def __init__(self, keyring: Keyring, *, issuer: str = "", own_node_secret: str = "") -> None:
+        """`own_node_secret`: accepted from this agent's own node instead of an introduction token."""
+        self._keyring = keyring
         self._own_node_secret = own_node_secret.encode()
         self._issuer = issuer
         self._keys: dict[bytes, SigningKey] = {}
-        self._signed: OrderedDict[tuple[str, bytes], dict[str, Any]] = OrderedDict()
+        self._decoded_tokens: OrderedDict[tuple[str, bytes], dict[str, Any]] = OrderedDict()
 
     # -- signing -----------------------------------------------------------------------------------------------------
 
-    def sign_workload(self, snapshot: Replica, workload: WorkloadIdentitySpec, moment: DecisionContext) -> str:
+    def sign_workload(self, snapshot: Replica, workload: WorkloadIdentitySpec, context: DecisionContext) -> str:
+        """Return a signed workload identity."""
         claims: dict[str, Any] = {
             KIND_CLAIM: WORKLOAD_KIND,
             "sub": workload.subject,
-            "jti": workload.jti or moment.new_id(),
+            "jti": workload.jti or context.new_id(),
             "nomad_namespace": workload.namespace,
             "nomad_job_id": workload.job_id,
             "nomad_allocation_id": workload.alloc_id,
@@ -110,55 +111,58 @@ class IdentitySigner:
             claims["nomad_task"] = workload.task
         if workload.audience:
             claims["aud"] = list(workload.audience)
-        return self._sign(snapshot, claims, moment, ttl_ns=workload.ttl_ns)
+        return self._sign(snapshot, claims, context, ttl_ns=workload.ttl_ns)
 
-    def sign_node(self, snapshot: Replica, node: NodeIdentitySpec, moment: DecisionContext) -> str:
+    def sign_node(self, snapshot: Replica, node: NodeIdentitySpec, context: DecisionContext) -> str:
+        """Return a signed node identity."""
         claims = {
             KIND_CLAIM: NODE_KIND,
             "sub": node.subject,
-            "jti": moment.new_id(),
+            "jti": context.new_id(),
             "aud": "nomadproject.io",
             "nomad_node_id": node.node_id,
             "nomad_node_class": node.node_class,
             "nomad_node_pool": node.node_pool,
             "nomad_node_datacenter": node.datacenter,
         }
-        return self._sign(snapshot, claims, moment, ttl_ns=node.ttl_ns)
+        return self._sign(snapshot, claims, context, ttl_ns=node.ttl_ns)
 
     def sign_introduction(
-        self, snapshot: Replica, introduction: Introduction, moment: DecisionContext, *, ttl_ns: int
+        self, snapshot: Replica, introduction: Introduction, context: DecisionContext, *, ttl_ns: int
     ) -> str:
+        """Return an introduction token for a node that will join."""
         claims = {
             KIND_CLAIM: INTRODUCTION_KIND,
             "sub": f"node-introduction:{introduction.node_pool}:{introduction.node_name}",
-            "jti": moment.new_id(),
+            "jti": context.new_id(),
             "nomad_node_name": introduction.node_name,
             "nomad_node_pool": introduction.node_pool,
         }
-        return self._sign(snapshot, claims, moment, ttl_ns=ttl_ns)
+        return self._sign(snapshot, claims, context, ttl_ns=ttl_ns)
 
-    def _sign(self, snapshot: Replica, claims: dict[str, Any], moment: DecisionContext, *, ttl_ns: int) -> str:
-        key = self._ring.find_active_key(snapshot)
+    def _sign(self, snapshot: Replica, claims: dict[str, Any], context: DecisionContext, *, ttl_ns: int) -> str:
+        """Sign the claims with the active key, after adding times and issuer. `ttl_ns` 0: no expiry."""
+        key = self._keyring.find_active_key(snapshot)
         if key is None:
             raise Refusal(RefusalCode.UNAVAILABLE, "the keyring has no active key yet; ask again in a moment")
-        now_s = moment.now_ns // SECOND
+        now_s = context.now_ns // SECOND
         claims |= {"iat": now_s, "nbf": now_s - NOT_BEFORE_LEEWAY_S}
         if ttl_ns:
             claims["exp"] = now_s + ttl_ns // SECOND
         if self._issuer:
             claims["iss"] = self._issuer
-        signing = self._signing_key(key)
-        algorithm = get_algorithm(signing)
-        return jwt.encode({"alg": algorithm, "kid": key.key_id}, claims, signing, algorithms=[algorithm])
+        signing_key = self._signing_key(key)
+        algorithm = get_algorithm(signing_key)
+        return jwt.encode({"alg": algorithm, "kid": key.key_id}, claims, signing_key, algorithms=[algorithm])
 
     # -- checking ----------------------------------------------------------------------------------------------------
 
-    def verify(self, snapshot: Replica, text: str, moment: DecisionContext) -> PresentedCredential:
-        """The workload that an identity proves, or why it proves none."""
+    def verify(self, snapshot: Replica, text: str, context: DecisionContext) -> PresentedCredential:
+        """Return the workload that a token proves, or why the token is invalid."""
         try:
-            claims = self._claims(snapshot, text, moment, kind=WORKLOAD_KIND)
-        except _Unproven as why:
-            return InvalidCredential(f"failed to parse signed token: {why}")
+            claims = self._verify_claims(snapshot, text, context, kind=WORKLOAD_KIND)
+        except _InvalidToken as error:
+            return InvalidCredential(f"failed to parse signed token: {error}")
         return WorkloadClaims(
             namespace=str(claims.get("nomad_namespace", "")),
             job_id=str(claims.get("nomad_job_id", "")),
@@ -166,109 +170,111 @@ class IdentitySigner:
             task=str(claims.get("nomad_task", "")),
         )
 
-    def verify_introduction(self, snapshot: Replica, text: str, moment: DecisionContext) -> Introduction | None:
-        """The introduction that a node shows; None where it is none that holds."""
+    def verify_introduction(self, snapshot: Replica, text: str, context: DecisionContext) -> Introduction | None:
+        """Return the introduction that a token contains, or `None` if the token is invalid."""
         if self._own_node_secret and hmac.compare_digest(text.encode(), self._own_node_secret):
             return Introduction(node_pool="")
         try:
-            claims = self._claims(snapshot, text, moment, kind=INTRODUCTION_KIND)
-        except _Unproven:
+            claims = self._verify_claims(snapshot, text, context, kind=INTRODUCTION_KIND)
+        except _InvalidToken:
             return None
         return Introduction(
             node_name=str(claims.get("nomad_node_name", "")), node_pool=str(claims.get("nomad_node_pool", ""))
         )
 
-    def _claims(self, snapshot: Replica, text: str, moment: DecisionContext, *, kind: str) -> dict[str, Any]:
-        key = snapshot.get(KEYRING, _key_id_of(text))
+    def _verify_claims(self, snapshot: Replica, text: str, context: DecisionContext, *, kind: str) -> dict[str, Any]:
+        """Return the claims of a valid token of this kind. Raises `_InvalidToken`."""
+        key = snapshot.get(KEYRING, _read_key_id(text))
         if key is None:
-            raise _Unproven("it is not signed by a key of this cluster")
+            raise _InvalidToken("it is not signed by a key of this cluster")
         try:
-            claims = self._signed_claims(text, key)
-            jwt.JWTClaimsRegistry(now=moment.now_ns // SECOND).validate(claims)
+            claims = self._decode_signed(text, key)
+            jwt.JWTClaimsRegistry(now=context.now_ns // SECOND).validate(claims)
         except (JoseError, ValueError) as error:
-            raise _Unproven(_said(error)) from None
+            raise _InvalidToken(_describe_error(error)) from None
         if claims.get(KIND_CLAIM) != kind:
-            raise _Unproven(f"it is no identity of a {kind}" if kind == WORKLOAD_KIND else f"it is no {kind}")
+            raise _InvalidToken(f"it is no identity of a {kind}" if kind == WORKLOAD_KIND else f"it is no {kind}")
         return claims
 
-    def _signed_claims(self, text: str, key: KeyringKey) -> dict[str, Any]:
-        """What is signed. The same text is shown at every request and every wake: its signature is checked once."""
-        kept = self._signed.get((text, key.wrapped))
-        if kept is not None:
-            self._signed.move_to_end((text, key.wrapped))
-            return kept
-        signing = self._signing_key(key)
-        # The key says by what it signs, never the text that is checked.
-        claims: dict[str, Any] = jwt.decode(text, signing, algorithms=[get_algorithm(signing)]).claims
-        self._signed[text, key.wrapped] = claims
-        if len(self._signed) > MAX_CACHED_TOKENS:
-            self._signed.popitem(last=False)
+    def _decode_signed(self, text: str, key: KeyringKey) -> dict[str, Any]:
+        """Return the claims after checking the signature. Cached, because the same token arrives with every request."""
+        cached = self._decoded_tokens.get((text, key.wrapped))
+        if cached is not None:
+            self._decoded_tokens.move_to_end((text, key.wrapped))
+            return cached
+        signing_key = self._signing_key(key)
+        # Use the key's algorithm, never the one that the token names.
+        claims: dict[str, Any] = jwt.decode(text, signing_key, algorithms=[get_algorithm(signing_key)]).claims
+        self._decoded_tokens[text, key.wrapped] = claims
+        if len(self._decoded_tokens) > MAX_CACHED_TOKENS:
+            self._decoded_tokens.popitem(last=False)
         return claims
 
     # -- keys --------------------------------------------------------------------------------------------------------
 
     def list_public_keys(self, snapshot: Replica) -> list[dict[str, Any]]:
-        """What others check our signatures with, as JSON Web Keys."""
+        """Return the public keys for verification by others, as JSON Web Keys."""
         keys = [self._signing_key(key) for key in snapshot.iter_all(KEYRING) if key.state in PUBLISHED_KEY_STATES]
         return [{**key.as_dict(private=False), "alg": get_algorithm(key), "use": "sig"} for key in keys]
 
     def list_algorithms(self, snapshot: Replica) -> list[str]:
-        """By what the identities of today may be signed."""
+        """Return the algorithms of the published keys."""
         return list(dict.fromkeys(key["alg"] for key in self.list_public_keys(snapshot))) or [RS256]
 
     def _signing_key(self, key: KeyringKey) -> SigningKey:
-        kept = self._keys.get(key.wrapped)
-        if kept is not None:
-            return kept
-        unwrapped = self._ring.unwrap_key(key)
-        about: KeyParameters = {"kid": key.key_id}
-        made: SigningKey
+        """Return the signing key of a keyring key."""
+        cached = self._keys.get(key.wrapped)
+        if cached is not None:
+            return cached
+        unwrapped = self._keyring.unwrap_key(key)
+        parameters: KeyParameters = {"kid": key.key_id}
+        created: SigningKey
         if unwrapped.rsa_key:
-            made = RSAKey.import_key(_rsa_of(unwrapped.rsa_key), about)
+            created = RSAKey.import_key(_load_rsa_key(unwrapped.rsa_key), parameters)
         else:
-            made = OKPKey.import_key(Ed25519PrivateKey.from_private_bytes(unwrapped.signing_seed), about)
+            created = OKPKey.import_key(Ed25519PrivateKey.from_private_bytes(unwrapped.signing_seed), parameters)
         if len(self._keys) >= MAX_CACHED_KEYS:
             self._keys.clear()
-        self._keys[key.wrapped] = made
-        return made
+        self._keys[key.wrapped] = created
+        return created
 
 
 def get_algorithm(key: SigningKey) -> str:
     return RS256 if isinstance(key, RSAKey) else ED25519
 
 
-def _rsa_of(pkcs8: bytes) -> RSAPrivateKey:
-    read = load_der_private_key(pkcs8, password=None)
-    assert isinstance(read, RSAPrivateKey), "the ring holds what was made for it"
-    return read
+def _load_rsa_key(pkcs8: bytes) -> RSAPrivateKey:
+    loaded = load_der_private_key(pkcs8, password=None)
+    assert isinstance(loaded, RSAPrivateKey), "the ring holds what was made for it"
+    return loaded
 
 
 MAX_CACHED_KEYS: Final = 64
 MAX_CACHED_TOKENS: Final = 2_000
 
 
-class _Unproven(Exception):
-    """Why an identity does not hold."""
+class _InvalidToken(Exception):
+    """The token is invalid. The message says why."""
 
 
-def _key_id_of(text: str) -> str:
-    """Which key a signed text says it is signed with."""
+def _read_key_id(text: str) -> str:
+    """Return the key id in the header of a token."""
     header = text.partition(".")[0]
     try:
-        decoded = json.loads(_unpadded(header))
+        decoded = json.loads(_decode_base64(header))
     except (ValueError, RecursionError):
-        raise _Unproven("it is no signed token") from None
+        raise _InvalidToken("it is no signed token") from None
     key_id = decoded.get("kid") if isinstance(decoded, dict) else None
     if not isinstance(key_id, str):
-        raise _Unproven("it names no key")
+        raise _InvalidToken("it names no key")
     return key_id
 
 
-def _unpadded(text: str) -> bytes:
+def _decode_base64(text: str) -> bytes:
     return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
 
 
-def _said(error: Exception) -> str:
+def _describe_error(error: Exception) -> str:
     description = getattr(error, "description", "") or str(error)
     return str(description).strip().rstrip(":") or "its signature does not hold"
 
@@ -279,31 +285,34 @@ DEFAULT_NODE_TTL_NS: Final = 24 * HOUR
 def build_workload_specs(
     snapshot: Replica, node: Node, alloc_id: str, task_name: str, names: Sequence[str], *, region: str
 ) -> list[WorkloadIdentitySpec]:
-    """One for each name. Raises Refusal: a node gets identities of its own work, and only while that is wanted."""
+    """Return the claims for each named identity of a task.
+
+    Raises `Refusal` unless the allocation runs on this node and the task declares the identities.
+    """
     allocation = snapshot.get(ALLOCATIONS, alloc_id)
     if allocation is None:
         raise not_found(f'Unknown allocation "{alloc_id}"')
     if allocation.node_id != node.id:
         raise Refusal(RefusalCode.FORBIDDEN, "Permission denied")
     if allocation.is_terminal:
-        raise invalid_request(f"allocation {alloc_id} is over: its tasks are nobody any more")
+        raise invalid_request(f"allocation {alloc_id} is over: identities are issued to running allocations only")
     job = snapshot.get(JOB_VERSIONS, allocation.namespace, allocation.job_id, allocation.job_version)
-    task = _task(allocation, job, task_name)
+    task = _find_task(allocation, job, task_name)
     if job is None or task is None:
         raise invalid_request(f'unknown task name "{task_name}"')
-    declared = {each.name: each for each in (task.identity or WorkloadIdentity(), *(task.identities or ()))}
+    declared = {identity.name: identity for identity in (task.identity or WorkloadIdentity(), *(task.identities or ()))}
     missing = [name for name in names if name not in declared]
     if missing:
         raise invalid_request(f'task "{task_name}" declares no identity "{missing[0]}"')
-    return [_workload(allocation, job, task, declared[name], region=region) for name in names]
+    return [_build_workload_spec(allocation, job, task, declared[name], region=region) for name in names]
 
 
-def _task(allocation: Allocation, job: Job | None, name: str) -> Task | None:
+def _find_task(allocation: Allocation, job: Job | None, name: str) -> Task | None:
     group = job.find_group(allocation.task_group) if job is not None else None
     return next((task for task in (group.tasks if group else None) or () if task.name == name), None)
 
 
-def _workload(
+def _build_workload_spec(
     allocation: Allocation, job: Job, task: Task, identity: WorkloadIdentity, *, region: str
 ) -> WorkloadIdentitySpec:
     return WorkloadIdentitySpec(
@@ -320,7 +329,7 @@ def _workload(
 
 
 def build_node_spec(snapshot: Replica, node: Node, *, region: str) -> NodeIdentitySpec:
-    """The node as it is known, for as long as its pool says."""
+    """Return the claims of a node's identity, with the TTL of its node pool."""
     pool = snapshot.get(NODE_POOLS, node.node_pool or DEFAULT_NODE_POOL)
     return NodeIdentitySpec(
         region=region,

@@ -1,7 +1,7 @@
-"""The keys that secrets are sealed with and identities are signed with: made, wrapped, unwrapped, used.
+"""The keyring: creates, wraps and unwraps keys, and encrypts secrets with them.
 
-They lie in the log, wrapped by a key that does not. Nothing here decides which key is in force or when one goes; that is
-told by their records. A key that was unwrapped once is kept in memory, never anywhere else.
+The keys are stored in the log, wrapped (encrypted) by a key outside of it. Their records decide which key is active
+and when one is deleted. Unwrapped keys exist in memory only.
 """
 
 import hashlib
@@ -22,14 +22,15 @@ from wharf.world import World
 KEY_BYTES: Final = 32
 NONCE_BYTES: Final = 12
 MAX_CACHED_KEYS: Final = 64
+"""Limits the memory for unwrapped keys."""
 
 
 class WrongWrappingKey(Exception):
-    """The keys in the log were wrapped by another key than this server has. The message says how to mend it."""
+    """Another wrapping key than this server's wraps the keys in the log. The message says how to fix it."""
 
 
 class WrappingKey:
-    """The key outside of the log. `origin`: the file it was read from, for people."""
+    """The key outside of the log. `origin`: the file it was read from, for messages."""
 
     def __init__(self, secret: bytes, *, origin: str = "") -> None:
         assert len(secret) == KEY_BYTES, "a wrapping key has 32 bytes"
@@ -39,8 +40,10 @@ class WrappingKey:
 
 
 class KeyMaterial(msgspec.Struct, frozen=True, array_like=True):
-    """What a key of the ring is, unwrapped: one secret to seal with, and a pair to sign with: an RSA key (PKCS #8), or
-    where that is empty the seed of an Ed25519 one.
+    """An unwrapped key: a secret for encryption, and a signing key.
+
+    The signing key is an RSA key (PKCS #8) or, if that is empty, the seed of an Ed25519 key. The order of the fields
+    is the stored format.
     """
 
     secret: bytes
@@ -49,41 +52,43 @@ class KeyMaterial(msgspec.Struct, frozen=True, array_like=True):
 
 
 class UnwrappedKey(NamedTuple):
+    """A key that is ready for use."""
+
     cipher: AESGCM
     signing_seed: bytes
     rsa_key: bytes
 
 
 RsaKeyFactory = Callable[[], Awaitable[bytes]]
-"""A new RSA key, as PKCS #8. It takes a tenth of a second, so it is made elsewhere than on the loop."""
+"""Creates an RSA key, as PKCS #8. Takes a tenth of a second, so it must not run in the loop."""
 
 
 class Keyring:
-    """One process's use of the ring. Without a wrapping key it can neither seal nor open, and says so."""
+    """One process's use of the keyring. Without a wrapping key, every use raises `Refusal`."""
 
-    def __init__(self, world: World, wrapping: WrappingKey | None) -> None:
+    def __init__(self, world: World, wrapping_key: WrappingKey | None) -> None:
         self._world = world
-        self._wrapping = wrapping
-        self._wrappings = {wrapping.fingerprint: wrapping} if wrapping is not None else {}
-        self._unwrapped: dict[bytes, UnwrappedKey] = {}
+        self._current_wrapping_key = wrapping_key
+        self._wrapping_keys = {wrapping_key.fingerprint: wrapping_key} if wrapping_key is not None else {}
+        self._unwrapped_keys: dict[bytes, UnwrappedKey] = {}
         self.make_rsa_key: RsaKeyFactory | None = None
-        """How new keys get an RSA pair to sign with; None: they get an Ed25519 one."""
+        """Creates the RSA signing key of a new key; `None`: new keys sign with Ed25519."""
         self.change_listeners: list[Callable[[], None]] = []
-        """Told when other wrapping keys are used."""
+        """Called when the wrapping keys change."""
 
-    def set_wrapping_keys(self, wrapping: WrappingKey, *others: WrappingKey) -> None:
-        """What wraps from now on, known only once the log was read; `others` may have wrapped before, or will later."""
-        self._wrapping = wrapping
-        self._wrappings = {each.fingerprint: each for each in (wrapping, *others)}
-        self._unwrapped.clear()
-        for told in self.change_listeners:
-            told()
+    def set_wrapping_keys(self, wrapping_key: WrappingKey, *other_keys: WrappingKey) -> None:
+        """Wrap with this key from now on. The other keys are also used for unwrapping."""
+        self._current_wrapping_key = wrapping_key
+        self._wrapping_keys = {known_key.fingerprint: known_key for known_key in (wrapping_key, *other_keys)}
+        self._unwrapped_keys.clear()
+        for listener in self.change_listeners:
+            listener()
 
     # -- keys --------------------------------------------------------------------------------------------------------
 
     async def make_key(self) -> KeyringKey:
-        """A new key of the ring, wrapped. It is of use once its record is in the log."""
-        self._wrapping_key()  # Said before anything is made.
+        """Return a new wrapped key. It can be used once its record is in the log."""
+        self._require_wrapping_key()  # Fail early, before a key is created.
         rsa_key = await self.make_rsa_key() if self.make_rsa_key is not None else b""
         key_id = self._world.new_secret()
         material = KeyMaterial(self._world.token_bytes(KEY_BYTES), self._world.token_bytes(KEY_BYTES), rsa_key)
@@ -91,59 +96,64 @@ class Keyring:
         return KeyringKey(
             key_id=key_id,
             wrapped=wrapped,
-            wrapped_with=self._wrapping_key().fingerprint,
+            wrapped_with=self._require_wrapping_key().fingerprint,
             create_time=self._world.now_ns(),
         )
 
     def list_foreign_keys(self, snapshot: Replica) -> list[KeyringKey]:
-        """The keys that the wrapping key of today does not wrap."""
-        fingerprint = self._wrapping_key().fingerprint
+        """Return the keys that another wrapping key than the current one wraps."""
+        fingerprint = self._require_wrapping_key().fingerprint
         return [key for key in snapshot.iter_all(KEYRING) if key.wrapped_with != fingerprint]
 
     def rewrap_key(self, key: KeyringKey) -> KeyringKey:
-        """The same key, wrapped by the wrapping key of today."""
-        wrapped = self._wrap(key.key_id, self._plain(key))
-        return msgspec.structs.replace(key, wrapped=wrapped, wrapped_with=self._wrapping_key().fingerprint)
+        """Return the key, wrapped by the current wrapping key."""
+        wrapped = self._wrap(key.key_id, self._decrypt_key(key))
+        return msgspec.structs.replace(key, wrapped=wrapped, wrapped_with=self._require_wrapping_key().fingerprint)
 
     def check_wrapping_keys(self, replica: Replica) -> None:
-        """Raises WrongWrappingKey unless this server can read every key of the ring."""
-        wrapping = self._wrapping_key()
+        """Raise `WrongWrappingKey` unless this server can unwrap every key of the keyring."""
+        wrapping_key = self._require_wrapping_key()
         for key in replica.iter_all(KEYRING):
-            if key.wrapped_with not in self._wrappings:
-                raise WrongWrappingKey(_wrong(wrapping, key))
+            if key.wrapped_with not in self._wrapping_keys:
+                raise WrongWrappingKey(_describe_wrong_key(wrapping_key, key))
 
     def find_active_key(self, snapshot: Replica) -> KeyringKey | None:
-        """The key that seals and signs now."""
+        """Return the key that encrypts and signs now."""
         return next(iter(snapshot.list_by_index_sorted(KEYRING_KEYS_BY_STATE, KeyState.ACTIVE)), None)
 
     def unwrap_key(self, key: KeyringKey) -> UnwrappedKey:
-        """Raises Refusal where this server's wrapping key is not the one."""
-        kept = self._unwrapped.get(key.wrapped)
-        if kept is not None:
-            return kept
-        material = msgspec.msgpack.decode(self._plain(key), type=KeyMaterial)
-        if len(self._unwrapped) >= MAX_CACHED_KEYS:
-            self._unwrapped.clear()
+        """Unwrap a key. Raises `Refusal` if this server lacks its wrapping key."""
+        cached = self._unwrapped_keys.get(key.wrapped)
+        if cached is not None:
+            return cached
+        material = msgspec.msgpack.decode(self._decrypt_key(key), type=KeyMaterial)
+        if len(self._unwrapped_keys) >= MAX_CACHED_KEYS:
+            self._unwrapped_keys.clear()
         unwrapped = UnwrappedKey(AESGCM(material.secret), material.signing_seed, material.rsa_key)
-        self._unwrapped[key.wrapped] = unwrapped
+        self._unwrapped_keys[key.wrapped] = unwrapped
         return unwrapped
 
     def _wrap(self, key_id: str, plain: bytes) -> bytes:
+        """Encrypt the key material with the current wrapping key."""
         nonce = self._world.token_bytes(NONCE_BYTES)
-        return nonce + self._wrapping_key().cipher.encrypt(nonce, plain, key_id.encode())
+        return nonce + self._require_wrapping_key().cipher.encrypt(nonce, plain, key_id.encode())
 
-    def _plain(self, key: KeyringKey) -> bytes:
-        wrapping = self._wrappings.get(key.wrapped_with, self._wrapping_key())
+    def _decrypt_key(self, key: KeyringKey) -> bytes:
+        """Decrypt the key material."""
+        wrapping_key = self._wrapping_keys.get(key.wrapped_with, self._require_wrapping_key())
         nonce, sealed = key.wrapped[:NONCE_BYTES], key.wrapped[NONCE_BYTES:]
         try:
-            return wrapping.cipher.decrypt(nonce, sealed, key.key_id.encode())
+            return wrapping_key.cipher.decrypt(nonce, sealed, key.key_id.encode())
         except InvalidTag:
-            raise Refusal(RefusalCode.UNAVAILABLE, _wrong(wrapping, key)) from None
+            raise Refusal(RefusalCode.UNAVAILABLE, _describe_wrong_key(wrapping_key, key)) from None
 
     # -- sealing -----------------------------------------------------------------------------------------------------
 
     def seal(self, snapshot: Replica, plain: bytes, *, context: str) -> SealedData:
-        """`about` names what is sealed: nobody can pass it off as the secret of something else."""
+        """Encrypt with the active key.
+
+        `context` is authenticated: the data can be opened with the same context only.
+        """
         key = self.find_active_key(snapshot)
         if key is None:
             raise Refusal(RefusalCode.UNAVAILABLE, "the keyring has no active key yet; ask again in a moment")
@@ -151,6 +161,7 @@ class Keyring:
         return SealedData(nonce + self.unwrap_key(key).cipher.encrypt(nonce, plain, context.encode()), key.key_id)
 
     def open(self, snapshot: Replica, sealed: SealedData, *, context: str) -> bytes:
+        """Decrypt sealed data. Raises `Refusal`."""
         key = snapshot.get(KEYRING, sealed.key_id)
         if key is None:
             raise Refusal(
@@ -165,18 +176,20 @@ class Keyring:
                 RefusalCode.UNAVAILABLE, "what was sealed cannot be opened: it was changed, or is of another"
             ) from None
 
-    def _wrapping_key(self) -> WrappingKey:
-        if self._wrapping is None:
+    def _require_wrapping_key(self) -> WrappingKey:
+        """Return the current wrapping key. Raises `Refusal` if it was not read yet."""
+        if self._current_wrapping_key is None:
             raise Refusal(
                 RefusalCode.UNAVAILABLE, "this server has not read the key of its keyring yet; ask again in a moment"
             )
-        return self._wrapping
+        return self._current_wrapping_key
 
 
-def _wrong(wrapping: WrappingKey, key: KeyringKey) -> str:
-    of_whom = f"the key in {wrapping.origin}" if wrapping.origin else "this server's wrapping key"
+def _describe_wrong_key(wrapping_key: WrappingKey, key: KeyringKey) -> str:
+    """Return a message about a key that this server cannot unwrap."""
+    own_key_text = f"the key in {wrapping_key.origin}" if wrapping_key.origin else "this server's wrapping key"
     return (
-        f"{of_whom} ({wrapping.fingerprint}) is not the one that wraps the keyring in the log ({key.wrapped_with}): "
+        f"{own_key_text} ({wrapping_key.fingerprint}) is not the one that wraps the keyring in the log ({key.wrapped_with}): "
         "several servers share one file, and a snapshot needs the file of the cluster it was taken of; copy that file "
         "here, or set keyring.file"
     )

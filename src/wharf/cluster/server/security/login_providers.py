@@ -1,7 +1,4 @@
-"""The port to those who prove who somebody is: providers of logins, asked over HTTP.
-
-What is asked and what the answer means is `server.logins`' business.
-"""
+"""The port to identity providers over HTTP. `security.logins` knows what to send and what replies mean."""
 
 from collections.abc import Mapping
 from typing import Protocol
@@ -10,11 +7,11 @@ import msgspec
 
 
 class ProviderUnreachable(Exception):
-    """No answer came. The message says from whom, and why."""
+    """No reply arrived. The message names the address and the reason."""
 
 
 class ProviderRequest(msgspec.Struct, frozen=True):
-    """A GET, or with a form a POST. `ca_pem`: whom alone to believe, where it is not empty."""
+    """A GET, or a POST if there is a form. `ca_pem`: the only trusted CA certificates, unless empty."""
 
     url: str
     form: Mapping[str, str] | None = None
@@ -23,18 +20,22 @@ class ProviderRequest(msgspec.Struct, frozen=True):
 
 
 class ProviderReply(msgspec.Struct, frozen=True):
+    """The reply of an identity provider."""
+
     status: int
     body: bytes
 
 
 class LoginProviders(Protocol):
+    """Sends requests to identity providers."""
+
     async def send(self, request: ProviderRequest) -> ProviderReply:
-        """Raises ProviderUnreachable."""
+        """Send a request and return the reply. Raises `ProviderUnreachable`."""
         ...
 
 
 class NoLoginProviders:
-    """For a server without a way outside."""
+    """For servers without outgoing connections."""
 
     async def send(self, request: ProviderRequest) -> ProviderReply:
         raise ProviderUnreachable(f"this server has no way to {request.url}")

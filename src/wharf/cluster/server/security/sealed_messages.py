@@ -1,6 +1,6 @@
-"""Letters from one region to another: read by whoever has the box, and by nothing on the way that keeps what passes.
+"""Sealed messages between regions: encrypted for one recipient, so that no server or proxy in between can read them.
 
-For secrets that no reply may show. Who may ask for one is decided elsewhere.
+Used for secrets that no normal reply may contain. Callers decide who may request one.
 """
 
 from typing import Final
@@ -17,34 +17,36 @@ from wharf.world import World
 
 KEY_BYTES: Final = 32
 ZERO_NONCE: Final = bytes(12)
-"""Each letter has a key of its own, so a nonce need not differ."""
+"""Each message has its own key, so the nonce need not differ."""
 
 
 class SealedMessage(msgspec.Struct, frozen=True):
-    """`sender`: the public half of a key that was made for this letter alone."""
+    """An encrypted message. `sender`: the public half of a key that was created for this message."""
 
     sender: bytes
     sealed: bytes
 
 
 class MessageRecipient:
-    """Made for one question. `address`: what letters to it are sealed for."""
+    """The recipient of one sealed message. `public_key`: what to seal the message for."""
 
     def __init__(self, world: World) -> None:
         self._key = X25519PrivateKey.from_private_bytes(world.token_bytes(KEY_BYTES))
         self.public_key = self._key.public_key().public_bytes_raw()
 
-    def open(self, letter: SealedMessage, *, context: str) -> bytes:
-        """Raises Refusal for a letter that is for somebody else, about something else, or was changed."""
+    def open(self, message: SealedMessage, *, context: str) -> bytes:
+        """Decrypt a message. Raises `Refusal` if it is for another recipient or context, or was changed."""
         try:
-            secret = self._key.exchange(X25519PublicKey.from_public_bytes(letter.sender))
-            return _cipher(secret, self.public_key, letter.sender).decrypt(ZERO_NONCE, letter.sealed, context.encode())
+            secret = self._key.exchange(X25519PublicKey.from_public_bytes(message.sender))
+            return _cipher(secret, self.public_key, message.sender).decrypt(
+                ZERO_NONCE, message.sealed, context.encode()
+            )
         except (InvalidTag, ValueError):
-            raise Refusal(RefusalCode.UNAVAILABLE, f"the letter about {context} cannot be opened") from None
+            raise Refusal(RefusalCode.UNAVAILABLE, f"cannot open the sealed message for {context}") from None
 
 
 def seal_message(world: World, address: bytes, plain: bytes, *, context: str) -> SealedMessage:
-    """Raises Refusal where the address is none."""
+    """Encrypt a message for the public key `address`. Raises `Refusal` if that is not a valid key."""
     key = X25519PrivateKey.from_private_bytes(world.token_bytes(KEY_BYTES))
     sender = key.public_key().public_bytes_raw()
     try:
@@ -55,5 +57,6 @@ def seal_message(world: World, address: bytes, plain: bytes, *, context: str) ->
 
 
 def _cipher(secret: bytes, address: bytes, sender: bytes) -> AESGCM:
+    """Derive the key of one message."""
     derived = HKDF(SHA256(), KEY_BYTES, salt=None, info=b"wharf letter" + address + sender)
     return AESGCM(derived.derive(secret))

@@ -1,7 +1,7 @@
-"""How the leader's brain answers what is asked of it: one module for each noun, joined here.
+"""Handlers of RPC methods on the leader's brain, one module per noun.
 
-Each module declares its subjects with their forms, and a class that decides by one operation and commits as the leader
-(`Brain.decide`). No rule of the domain stands here.
+Each module declares its methods with their message types, and a class whose handlers run one operation and commit it
+as leader. The rules are in `operations`.
 """
 
 from wharf.cluster.server.brain import Brain
@@ -25,8 +25,8 @@ from wharf.cluster.server.worker_process import WorkerProcess
 __all__ = ["RpcRoute", "build_routes"]
 
 
-def build_routes(brain: Brain, sideline: WorkerProcess) -> tuple[RpcRoute, ...]:
-    """Every subject with the method that answers it."""
+def build_routes(brain: Brain, worker: WorkerProcess) -> tuple[RpcRoute, ...]:
+    """Return every RPC method with its handler, except those in `rpc.leader`."""
     return (
         *agents.build_routes(brain),
         *deployments.build_routes(brain),
@@ -38,6 +38,6 @@ def build_routes(brain: Brain, sideline: WorkerProcess) -> tuple[RpcRoute, ...]:
         *acl.build_routes(brain),
         *keyring.build_routes(brain),
         *variables.build_routes(brain),
-        *dry_runs.build_routes(brain, sideline),
+        *dry_runs.build_routes(brain, worker),
         *directory.build_routes(),
     )

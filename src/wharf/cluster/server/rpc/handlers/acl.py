@@ -1,4 +1,7 @@
-"""What is asked of the leader about roles and login methods: no two may share a name, and one of a kind is the default."""
+"""RPC handlers for ACL roles and auth methods.
+
+The leader ensures that names are unique and that each kind has one default.
+"""
 
 from typing import Final
 
@@ -16,7 +19,10 @@ from wharf.contract.model.secrets import SealedData
 
 
 class StoreAuthMethodRequest(msgspec.Struct, frozen=True):
-    """`sealed`: its secrets; None keeps those that are stored."""
+    """`sealed`: the encrypted secrets of the method; `None` keeps the stored ones.
+
+    `bounds`: limits of token lifetimes.
+    """
 
     method: AuthMethod
     sealed: SealedData | None = None
@@ -28,20 +34,25 @@ STORE_AUTH_METHOD: Final = RpcMethod("store-auth-method", StoreAuthMethodRequest
 
 
 class AclHandlers:
+    """Handles RPC methods of roles and auth methods."""
+
     def __init__(self, brain: Brain) -> None:
         self._brain = brain
 
-    async def store_role(self, wanted: Role) -> RoleWriteResult:
-        return await self._brain.execute(lambda snapshot, moment: roles.store_role(snapshot, wanted, moment.new_id))
+    async def store_role(self, role: Role) -> RoleWriteResult:
+        """Create or update a role."""
+        return await self._brain.execute(lambda snapshot, context: roles.store_role(snapshot, role, context.new_id))
 
-    async def store_method(self, asked: StoreAuthMethodRequest) -> AuthMethodWriteResult:
+    async def store_method(self, request: StoreAuthMethodRequest) -> AuthMethodWriteResult:
+        """Create or update an auth method."""
         return await self._brain.execute(
-            lambda snapshot, moment: auth_methods.store_auth_method(
-                snapshot, asked.method, moment, sealed_secrets=asked.sealed, limits=asked.bounds
+            lambda snapshot, context: auth_methods.store_auth_method(
+                snapshot, request.method, context, sealed_secrets=request.sealed, limits=request.bounds
             )
         )
 
 
 def build_routes(brain: Brain) -> tuple[RpcRoute, ...]:
-    access = AclHandlers(brain)
-    return ((STORE_ROLE, access.store_role), (STORE_AUTH_METHOD, access.store_method))
+    """Return the RPC methods of access control with their handlers."""
+    handlers = AclHandlers(brain)
+    return ((STORE_ROLE, handlers.store_role), (STORE_AUTH_METHOD, handlers.store_method))

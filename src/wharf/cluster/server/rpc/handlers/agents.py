@@ -1,4 +1,4 @@
-"""What a brain says of its server, leading or not; and the leader's word that another is to lead."""
+"""RPC handlers for a server's own status and metrics, and for leadership transfer."""
 
 from typing import Final
 
@@ -11,14 +11,18 @@ from wharf.contract.model.operator.autopilot import ServerLogStatus
 
 
 class EmptyMessage(msgspec.Struct, frozen=True):
-    """A question that needs no words."""
+    """A message without fields."""
 
 
 class TransferLeadershipRequest(msgspec.Struct, frozen=True):
+    """`heir`: the id of the member that should lead."""
+
     heir: str
 
 
 class ServerMetrics(msgspec.Struct, frozen=True):
+    """Metrics of a server's brain and its process."""
+
     brain: BrainMetrics
     process: ProcessMetrics
 
@@ -29,24 +33,27 @@ TRANSFER_LEADERSHIP: Final = RpcMethod("hand-over", TransferLeadershipRequest, E
 
 
 class AgentHandlers:
+    """Handles RPC methods of servers."""
+
     def __init__(self, brain: Brain) -> None:
         self._brain = brain
 
-    async def get_status(self, _question: EmptyMessage) -> ServerLogStatus:
+    async def get_status(self, _request: EmptyMessage) -> ServerLogStatus:
         return await self._brain.measure_status()
 
-    async def get_metrics(self, _question: EmptyMessage) -> ServerMetrics:
+    async def get_metrics(self, _request: EmptyMessage) -> ServerMetrics:
         return ServerMetrics(self._brain.collect_metrics(), measure_process())
 
-    async def transfer_leadership(self, wanted: TransferLeadershipRequest) -> EmptyMessage:
-        await self._brain.transfer_leadership(wanted.heir)
+    async def transfer_leadership(self, request: TransferLeadershipRequest) -> EmptyMessage:
+        await self._brain.transfer_leadership(request.heir)
         return EmptyMessage()
 
 
 def build_routes(brain: Brain) -> tuple[RpcRoute, ...]:
-    servers = AgentHandlers(brain)
+    """Return the RPC methods of servers with their handlers."""
+    handlers = AgentHandlers(brain)
     return (
-        (GET_SERVER_STATUS, servers.get_status),
-        (GET_SERVER_METRICS, servers.get_metrics),
-        (TRANSFER_LEADERSHIP, servers.transfer_leadership),
+        (GET_SERVER_STATUS, handlers.get_status),
+        (GET_SERVER_METRICS, handlers.get_metrics),
+        (TRANSFER_LEADERSHIP, handlers.transfer_leadership),
     )

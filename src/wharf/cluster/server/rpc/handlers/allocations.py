@@ -1,4 +1,4 @@
-"""What the leader answers about allocations: it alone marks them."""
+"""RPC handlers for allocations. Only the leader changes their desired state."""
 
 from typing import Final
 
@@ -21,21 +21,24 @@ STOP_ALLOCATION: Final = RpcMethod("stop-allocation", StopAllocationRequest, All
 
 
 class AllocationHandlers:
+    """Handles RPC methods of allocations."""
+
     def __init__(self, brain: Brain) -> None:
         self._brain = brain
 
-    async def stop_allocation(self, wanted: StopAllocationRequest) -> AllocationStopResult:
+    async def stop_allocation(self, request: StopAllocationRequest) -> AllocationStopResult:
         return await self._brain.execute(
-            lambda snapshot, moment: allocations.stop_allocation(
+            lambda snapshot, context: allocations.stop_allocation(
                 snapshot,
-                wanted.allocation_id,
-                moment,
-                should_skip_shutdown_delay=wanted.no_shutdown_delay,
-                should_reschedule=wanted.reschedule,
-                cause=wanted.cause,
+                request.allocation_id,
+                context,
+                should_skip_shutdown_delay=request.no_shutdown_delay,
+                should_reschedule=request.reschedule,
+                cause=request.cause,
             )
         )
 
 
 def build_routes(brain: Brain) -> tuple[RpcRoute, ...]:
+    """Return the RPC methods of allocations with their handlers."""
     return ((STOP_ALLOCATION, AllocationHandlers(brain).stop_allocation),)

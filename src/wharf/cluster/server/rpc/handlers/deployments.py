@@ -1,4 +1,4 @@
-"""What the leader answers about deployments: it alone moves their statuses and counts."""
+"""RPC handlers for deployments. Only the leader changes their statuses and counts."""
 
 from collections.abc import Awaitable, Callable
 from typing import Final
@@ -18,7 +18,7 @@ class FailDeploymentRequest(msgspec.Struct, frozen=True):
 
 
 class PauseDeploymentRequest(msgspec.Struct, frozen=True):
-    """`pause` False: it goes on."""
+    """Pauses the deployment, or resumes it if `pause` is False."""
 
     deployment_id: str
     pause: bool
@@ -53,75 +53,78 @@ SET_ALLOCATION_HEALTH: Final = RpcMethod("set-health", SetHealthRequest, Deploym
 
 
 class DeploymentHandlers:
+    """Handles RPC methods of deployments."""
+
     def __init__(self, brain: Brain) -> None:
         self._brain = brain
 
-    async def fail_deployment(self, wanted: FailDeploymentRequest) -> DeploymentWriteResult:
+    async def fail_deployment(self, request: FailDeploymentRequest) -> DeploymentWriteResult:
         return await self._brain.execute(
-            lambda snapshot, moment: deployments.fail_deployment(
-                snapshot, wanted.deployment_id, moment, max_versions=wanted.versions_kept, cause=wanted.cause
+            lambda snapshot, context: deployments.fail_deployment(
+                snapshot, request.deployment_id, context, max_versions=request.versions_kept, cause=request.cause
             )
         )
 
-    async def pause_deployment(self, wanted: PauseDeploymentRequest) -> DeploymentWriteResult:
-        change = deployments.pause_deployment if wanted.pause else deployments.resume_deployment
+    async def pause_deployment(self, request: PauseDeploymentRequest) -> DeploymentWriteResult:
+        change = deployments.pause_deployment if request.pause else deployments.resume_deployment
         return await self._brain.execute(
-            lambda snapshot, moment: change(snapshot, wanted.deployment_id, moment, cause=wanted.cause)
+            lambda snapshot, context: change(snapshot, request.deployment_id, context, cause=request.cause)
         )
 
-    async def promote_deployment(self, wanted: PromoteDeploymentRequest) -> DeploymentWriteResult:
+    async def promote_deployment(self, request: PromoteDeploymentRequest) -> DeploymentWriteResult:
         return await _until_done(
             lambda: self._brain.execute(
-                lambda snapshot, moment: deployments.promote_deployment(
+                lambda snapshot, context: deployments.promote_deployment(
                     snapshot,
-                    wanted.deployment_id,
-                    moment,
-                    should_promote_all=wanted.everything,
-                    groups=wanted.groups,
+                    request.deployment_id,
+                    context,
+                    should_promote_all=request.everything,
+                    groups=request.groups,
                     max_changes=self._brain.max_changes,
-                    cause=wanted.cause,
+                    cause=request.cause,
                 )
             )
         )
 
-    async def unblock_deployment(self, wanted: UnblockDeploymentRequest) -> DeploymentWriteResult:
+    async def unblock_deployment(self, request: UnblockDeploymentRequest) -> DeploymentWriteResult:
         return await self._brain.execute(
-            lambda snapshot, moment: deployments.unblock_deployment(
-                snapshot, wanted.deployment_id, moment, cause=wanted.cause
+            lambda snapshot, context: deployments.unblock_deployment(
+                snapshot, request.deployment_id, context, cause=request.cause
             )
         )
 
-    async def set_health(self, told: SetHealthRequest) -> DeploymentWriteResult:
+    async def set_health(self, request: SetHealthRequest) -> DeploymentWriteResult:
         return await _until_done(
             lambda: self._brain.execute(
-                lambda snapshot, moment: deployments.set_allocation_health(
+                lambda snapshot, context: deployments.set_allocation_health(
                     snapshot,
-                    told.deployment_id,
-                    moment,
-                    healthy=told.healthy,
-                    unhealthy=told.unhealthy,
+                    request.deployment_id,
+                    context,
+                    healthy=request.healthy,
+                    unhealthy=request.unhealthy,
                     max_changes=self._brain.max_changes,
-                    max_versions=told.versions_kept,
-                    cause=told.cause,
+                    max_versions=request.versions_kept,
+                    cause=request.cause,
                 )
             )
         )
 
 
 async def _until_done(step: Callable[[], Awaitable[DeploymentWriteResult]]) -> DeploymentWriteResult:
-    """What does not fit in one write is done in several: each marks what the one before has left."""
-    written = await step()
-    while not written.is_done:
-        written = await step()
-    return written
+    """Repeat a step until it reports that nothing remains. Each step is one write."""
+    result = await step()
+    while not result.is_done:
+        result = await step()
+    return result
 
 
 def build_routes(brain: Brain) -> tuple[RpcRoute, ...]:
-    answers = DeploymentHandlers(brain)
+    """Return the RPC methods of deployments with their handlers."""
+    handlers = DeploymentHandlers(brain)
     return (
-        (FAIL_DEPLOYMENT, answers.fail_deployment),
-        (PAUSE_DEPLOYMENT, answers.pause_deployment),
-        (PROMOTE_DEPLOYMENT, answers.promote_deployment),
-        (UNBLOCK_DEPLOYMENT, answers.unblock_deployment),
-        (SET_ALLOCATION_HEALTH, answers.set_health),
+        (FAIL_DEPLOYMENT, handlers.fail_deployment),
+        (PAUSE_DEPLOYMENT, handlers.pause_deployment),
+        (PROMOTE_DEPLOYMENT, handlers.promote_deployment),
+        (UNBLOCK_DEPLOYMENT, handlers.unblock_deployment),
+        (SET_ALLOCATION_HEALTH, handlers.set_health),
     )

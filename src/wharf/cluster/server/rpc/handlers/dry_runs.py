@@ -1,7 +1,7 @@
-"""What a brain is asked to think through without doing it: dry runs of jobs, and why work is where it is.
+"""RPC handlers for dry runs, explanations and rebalancing, which compute without writing or before writing.
 
-Any server's brain answers from its own replica, as soon as that is as new as whoever asks. It thinks on the sideline,
-never on its loop.
+Every server's brain can answer from its own replica once that has reached the caller's index. Computations run in a
+worker process.
 """
 
 from collections.abc import Callable
@@ -26,7 +26,7 @@ from wharf.contract.model.times import DecisionContext
 
 
 class DryRunJobRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """`index`: what whoever asks has seen of the state."""
+    """`index`: the log index that the caller has seen."""
 
     index: int
     job: Job
@@ -37,25 +37,29 @@ class DryRunJobRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ExplainJobRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """`index`: the log index that the caller has seen."""
+
     index: int
     namespace: str
     job_id: str
 
 
 class ExplainEvaluationRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """`index`: the log index that the caller has seen."""
+
     index: int
     eval_id: str
 
 
 class RebalanceRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """`only_plan`: nothing is moved. `cause`: the request that asks for it."""
+    """`only_plan`: propose moves without starting them. `cause`: the id of the request."""
 
     only_plan: bool
     cause: str = ""
 
 
 class WorkerReply(msgspec.Struct, frozen=True):
-    """What comes back from the sideline: an answer, or a refusal."""
+    """The result of a computation in the worker process: an encoded answer or a refusal."""
 
     answer: msgspec.Raw = msgspec.Raw(b"\xc0")
     code: RefusalCode | None = None
@@ -68,82 +72,90 @@ EXPLAIN_EVALUATION: Final = RpcMethod("explain-evaluation", ExplainEvaluationReq
 REBALANCE: Final = RpcMethod("rebalance", RebalanceRequest, Rebalancing)
 
 _encode = msgspec.msgpack.Encoder().encode
-_read_thought = msgspec.msgpack.Decoder(WorkerReply).decode
+_decode_worker_reply = msgspec.msgpack.Decoder(WorkerReply).decode
 
 
 class DryRunHandlers:
-    def __init__(self, brain: Brain, sideline: WorkerProcess) -> None:
-        self._brain = brain
-        self._sideline = sideline
+    """Handles RPC methods whose work is a long computation."""
 
-    async def dry_run_job(self, asked: DryRunJobRequest) -> msgspec.Raw:
+    def __init__(self, brain: Brain, worker: WorkerProcess) -> None:
+        self._brain = brain
+        self._worker = worker
+
+    async def dry_run_job(self, request: DryRunJobRequest) -> msgspec.Raw:
+        """Return the plan for a job without registering it."""
         brain = self._brain
-        # The ids of evaluations that will never be. From the kernel: the generator of a copied process would give the
-        # same ones again, here or to real ones.
-        moment = DecisionContext(brain.world.now_ns(), brain.world.new_secret)
-        return await self._think(
-            asked.index,
+        # Ids of evaluations that are never stored. They come from the kernel: a forked process shares the state of the
+        # id generator, so it would repeat ids.
+        context = DecisionContext(brain.world.now_ns(), brain.world.new_secret)
+        return await self._run_in_worker(
+            request.index,
             lambda: dry_run_job(
                 brain.follower.replica,
-                asked.job,
-                moment,
-                asked.settings,
-                should_include_diff=asked.with_diff,
-                parser_warnings=asked.warnings_of_reading,
-                max_launches=asked.launches,
-                cache=brain.ground,
+                request.job,
+                context,
+                request.settings,
+                should_include_diff=request.with_diff,
+                parser_warnings=request.warnings_of_reading,
+                max_launches=request.launches,
+                cache=brain.cache,
             ),
         )
 
-    async def explain_job(self, asked: ExplainJobRequest) -> msgspec.Raw:
+    async def explain_job(self, request: ExplainJobRequest) -> msgspec.Raw:
+        """Explain the current state of a job."""
         brain = self._brain
-        return await self._think(
-            asked.index,
-            lambda: explain_job(brain.follower.replica, asked.namespace, asked.job_id, lambda: brain.ground),
+        return await self._run_in_worker(
+            request.index,
+            lambda: explain_job(brain.follower.replica, request.namespace, request.job_id, lambda: brain.cache),
         )
 
-    async def explain_evaluation(self, asked: ExplainEvaluationRequest) -> msgspec.Raw:
+    async def explain_evaluation(self, request: ExplainEvaluationRequest) -> msgspec.Raw:
+        """Explain the current state of an evaluation."""
         brain = self._brain
-        return await self._think(
-            asked.index, lambda: explain_evaluation(brain.follower.replica, asked.eval_id, lambda: brain.ground)
+        return await self._run_in_worker(
+            request.index, lambda: explain_evaluation(brain.follower.replica, request.eval_id, lambda: brain.cache)
         )
 
-    async def rebalance(self, asked: RebalanceRequest) -> msgspec.Raw:
-        """What is found on the sideline is begun here, as far as it still holds."""
+    async def rebalance(self, request: RebalanceRequest) -> msgspec.Raw:
+        """Propose moves in the worker, then start those that are still valid, unless `only_plan` is set."""
         brain = self._brain
-        thought = await self._think(
-            brain.follower.replica.index, lambda: propose_moves(brain.follower.replica, brain.ground)
+        reply = await self._run_in_worker(
+            brain.follower.replica.index, lambda: propose_moves(brain.follower.replica, brain.cache)
         )
-        found = msgspec.msgpack.decode(thought, type=Rebalancing)
-        if asked.only_plan or not found.moves:
-            return thought
-        begun = await brain.execute(
-            lambda snapshot, moment: start_moves(
-                snapshot, found.moves, moment, max_changes=brain.max_changes, cause=asked.cause
+        proposal = msgspec.msgpack.decode(reply, type=Rebalancing)
+        if request.only_plan or not proposal.moves:
+            return reply
+        started = await brain.execute(
+            lambda snapshot, context: start_moves(
+                snapshot, proposal.moves, context, max_changes=brain.max_changes, cause=request.cause
             )
         )
-        return msgspec.Raw(_encode(msgspec.structs.replace(found, moving=begun.move_count)))
+        return msgspec.Raw(_encode(msgspec.structs.replace(proposal, moving=started.move_count)))
 
-    async def _think(self, index: int, decide: Callable[[], object]) -> msgspec.Raw:
+    async def _run_in_worker(self, index: int, compute: Callable[[], object]) -> msgspec.Raw:
+        """Wait until the replica has reached `index`, run `compute` in the worker and return its encoded result."""
         await self._brain.follower.wait_until_applied(index)
-        thought = _read_thought(await self._sideline.run(lambda: _thought(decide)))
-        if thought.code is not None:
-            raise Refusal(thought.code, thought.text)
-        return thought.answer
+        reply = _decode_worker_reply(await self._worker.run(lambda: _compute_reply(compute)))
+        if reply.code is not None:
+            raise Refusal(reply.code, reply.text)
+        return reply.answer
 
 
-def _thought(decide: Callable[[], object]) -> bytes:
+def _compute_reply(compute: Callable[[], object]) -> bytes:
+    """Run the computation and encode its result or refusal."""
     try:
-        return _encode(WorkerReply(msgspec.Raw(_encode(decide()))))
+        return _encode(WorkerReply(msgspec.Raw(_encode(compute()))))
     except Refusal as refusal:
         return _encode(WorkerReply(code=refusal.code, text=refusal.text))
 
 
-def build_routes(brain: Brain, sideline: WorkerProcess) -> tuple[RpcRoute, ...]:
-    thinking = DryRunHandlers(brain, sideline)
+def build_routes(brain: Brain, worker: WorkerProcess) -> tuple[RpcRoute, ...]:
+    """Return the RPC methods of dry runs and explanations with their handlers."""
+    handlers = DryRunHandlers(brain, worker)
     return (
-        (DRY_RUN_JOB, thinking.dry_run_job),
-        (EXPLAIN_JOB, thinking.explain_job),
-        (EXPLAIN_EVALUATION, thinking.explain_evaluation),
-        (REBALANCE, thinking.rebalance),
+        (DRY_RUN_JOB, handlers.dry_run_job),
+        (EXPLAIN_JOB, handlers.explain_job),
+        (EXPLAIN_EVALUATION, handlers.explain_evaluation),
+        (REBALANCE, handlers.rebalance),
     )

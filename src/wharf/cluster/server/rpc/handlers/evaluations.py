@@ -1,4 +1,4 @@
-"""What the leader answers about evaluations: deleting some moves the statuses of their jobs, which are its own."""
+"""RPC handlers for evaluations. Deleting evaluations can change job statuses, which only the leader writes."""
 
 from functools import partial
 from typing import Final
@@ -15,7 +15,7 @@ from wharf.contract.model.times import DecisionContext
 
 
 class DeleteEvaluationsRequest(msgspec.Struct, frozen=True):
-    """`passes_over`: those that are unknown or still needed are left where they are, instead of refusing all."""
+    """`passes_over`: skip evaluations that are unknown or still needed, instead of refusing the whole request."""
 
     ids: tuple[str, ...]
     passes_over: bool = False
@@ -26,26 +26,37 @@ DELETE_EVALUATIONS: Final = RpcMethod("delete-evaluations", DeleteEvaluationsReq
 
 
 class EvaluationHandlers:
+    """Handles RPC methods of evaluations."""
+
     def __init__(self, brain: Brain) -> None:
         self._brain = brain
 
-    async def delete_evaluations(self, wanted: DeleteEvaluationsRequest) -> EvaluationDeletionResult:
-        """In as many writes as it takes. All are judged before the first goes; from then on, what has come to be needed
-        meanwhile stays."""
-        deleted = await self._brain.execute(partial(self._part, wanted.ids, wanted.passes_over, wanted.cause))
-        index, count, left = deleted.index, deleted.count, deleted.left
-        while left:
-            deleted = await self._brain.execute(partial(self._part, left, True, wanted.cause))
-            index, count, left = max(index, deleted.index), count + deleted.count, deleted.left
+    async def delete_evaluations(self, request: DeleteEvaluationsRequest) -> EvaluationDeletionResult:
+        """Delete evaluations in as many writes as needed.
+
+        All of them are checked before the first write. After it, evaluations that are needed again are skipped.
+        """
+        deleted = await self._brain.execute(partial(self._delete_some, request.ids, request.passes_over, request.cause))
+        index, count, remaining = deleted.index, deleted.count, deleted.left
+        while remaining:
+            deleted = await self._brain.execute(partial(self._delete_some, remaining, True, request.cause))
+            index, count, remaining = max(index, deleted.index), count + deleted.count, deleted.left
         return EvaluationDeletionResult(index, count)
 
-    def _part(
-        self, ids: tuple[str, ...], passes_over: bool, cause: str, snapshot: Replica, moment: DecisionContext
+    def _delete_some(
+        self, ids: tuple[str, ...], passes_over: bool, cause: str, snapshot: Replica, context: DecisionContext
     ) -> Decision[EvaluationDeletionResult]:
+        """Decide which evaluations to delete in one write."""
         return evaluations.delete_evaluations(
-            snapshot, ids, moment, max_changes=self._brain.max_changes, should_skip_undeletable=passes_over, cause=cause
+            snapshot,
+            ids,
+            context,
+            max_changes=self._brain.max_changes,
+            should_skip_undeletable=passes_over,
+            cause=cause,
         )
 
 
 def build_routes(brain: Brain) -> tuple[RpcRoute, ...]:
+    """Return the RPC methods of evaluations with their handlers."""
     return ((DELETE_EVALUATIONS, EvaluationHandlers(brain).delete_evaluations),)

@@ -1,6 +1,6 @@
-"""What people ask of the leader about jobs: stop and purge them, have them evaluated, make children of them.
+"""RPC handlers for jobs: stop, purge, evaluate, dispatch and periodic launch.
 
-The leader also goes on with purges that wait for nodes, whoever began them.
+Also the duty that continues purges which wait for nodes.
 """
 
 import asyncio
@@ -11,8 +11,8 @@ import msgspec
 
 from wharf.cluster.operations.decision import Decision
 from wharf.cluster.operations.jobs import desired_transitions, periodic, registration
-from wharf.cluster.operations.jobs import dispatch as children_to_cluster_operations_jobs_dispatch
-from wharf.cluster.operations.jobs import purge as purging
+from wharf.cluster.operations.jobs import dispatch as job_dispatch
+from wharf.cluster.operations.jobs import purge as purge
 from wharf.cluster.operations.jobs.children import ChildJobResult
 from wharf.cluster.operations.jobs.dispatch import DispatchRequest
 from wharf.cluster.operations.jobs.registration import JobWriteResult
@@ -64,92 +64,100 @@ DISPATCH_JOB: Final = RpcMethod("dispatch-job", DispatchJobRequest, ChildJobResu
 
 
 class JobHandlers:
+    """Handles RPC methods of jobs."""
+
     def __init__(self, brain: Brain) -> None:
         self._brain = brain
 
-    async def stop_job(self, wanted: StopJobRequest) -> JobWriteResult:
-        """The marks come first: work that hears of its stop must have heard that it is to hurry."""
-        if wanted.no_shutdown_delay:
+    async def stop_job(self, request: StopJobRequest) -> JobWriteResult:
+        """Stop or purge a job.
+
+        The marks that skip shutdown delays are written first, because a task reads them when it is stopped.
+        """
+        if request.no_shutdown_delay:
             await self._mark_all(
-                lambda snapshot, moment: desired_transitions.skip_shutdown_delays(
+                lambda snapshot, context: desired_transitions.skip_shutdown_delays(
                     snapshot,
-                    wanted.namespace,
-                    wanted.job_id,
-                    moment,
+                    request.namespace,
+                    request.job_id,
+                    context,
                     max_allocations=self._brain.max_changes,
-                    cause=wanted.cause,
+                    cause=request.cause,
                 )
             )
-        return await (self._purge(wanted) if wanted.purge else self._stop(wanted))
+        return await (self._purge(request) if request.purge else self._stop(request))
 
-    async def _stop(self, wanted: StopJobRequest) -> JobWriteResult:
+    async def _stop(self, request: StopJobRequest) -> JobWriteResult:
+        """Stop the job and create its evaluation."""
         return await self._brain.execute(
-            lambda snapshot, moment: registration.deregister_job(
+            lambda snapshot, context: registration.deregister_job(
                 snapshot,
-                wanted.namespace,
-                wanted.job_id,
-                moment,
-                eval_priority=wanted.eval_priority,
-                cause=wanted.cause,
-                settings=wanted.settings,
+                request.namespace,
+                request.job_id,
+                context,
+                eval_priority=request.eval_priority,
+                cause=request.cause,
+                settings=request.settings,
             )
         )
 
-    async def _purge(self, wanted: StopJobRequest) -> JobWriteResult:
-        """Answers when all is gone that need not wait for a node."""
-        done = await self._brain.execute(
-            lambda snapshot, moment: purging.purge_job(
+    async def _purge(self, request: StopJobRequest) -> JobWriteResult:
+        """Purge the job. Return once everything is deleted that need not wait for a node."""
+        result = await self._brain.execute(
+            lambda snapshot, context: purge.purge_job(
                 snapshot,
-                wanted.namespace,
-                wanted.job_id,
-                moment,
+                request.namespace,
+                request.job_id,
+                context,
                 max_changes=self._brain.max_changes,
-                eval_priority=wanted.eval_priority,
-                cause=wanted.cause,
+                eval_priority=request.eval_priority,
+                cause=request.cause,
             )
         )
         try:
             for intent in list(self._brain.follower.replica.iter_all(JOB_PURGES)):
-                if (intent.namespace, intent.job_id) == (wanted.namespace, wanted.job_id):
-                    await self._take_steps(intent)
-        except Refusal as refusal:  # The job is purged, whatever becomes of this step: whoever leads goes on with it.
-            log.info("the purge of %s goes on later: %s", wanted.job_id, refusal.text)
-        return done
+                if (intent.namespace, intent.job_id) == (request.namespace, request.job_id):
+                    await self._continue_purge(intent)
+        except Refusal as refusal:  # The purge is recorded. The leader's duty continues it.
+            log.info("purge will continue later job=%s reason=%s", request.job_id, refusal.text)
+        return result
 
-    async def evaluate_job(self, wanted: EvaluateJobRequest) -> JobWriteResult:
-        key = (wanted.namespace, wanted.job_id)
-        if wanted.force_reschedule:
+    async def evaluate_job(self, request: EvaluateJobRequest) -> JobWriteResult:
+        """Create an evaluation of the job, optionally after marking its failed allocations for rescheduling."""
+        key = (request.namespace, request.job_id)
+        if request.force_reschedule:
             await self._mark_all(
-                lambda snapshot, moment: desired_transitions.force_reschedule_allocations(
-                    snapshot, *key, moment, max_allocations=self._brain.max_changes, cause=wanted.cause
+                lambda snapshot, context: desired_transitions.force_reschedule_allocations(
+                    snapshot, *key, context, max_allocations=self._brain.max_changes, cause=request.cause
                 )
             )
         return await self._brain.execute(
-            lambda snapshot, moment: registration.evaluate_job(snapshot, *key, moment, cause=wanted.cause)
+            lambda snapshot, context: registration.evaluate_job(snapshot, *key, context, cause=request.cause)
         )
 
-    async def force_periodic(self, wanted: ForcePeriodicRequest) -> ChildJobResult:
+    async def force_periodic(self, request: ForcePeriodicRequest) -> ChildJobResult:
+        """Launch a periodic job now."""
         return await self._brain.execute(
-            lambda snapshot, moment: periodic.force_periodic_launch(
-                snapshot, wanted.namespace, wanted.job_id, moment, wanted.settings, cause=wanted.cause
+            lambda snapshot, context: periodic.force_periodic_launch(
+                snapshot, request.namespace, request.job_id, context, request.settings, cause=request.cause
             )
         )
 
-    async def dispatch_job(self, wanted: DispatchJobRequest) -> ChildJobResult:
+    async def dispatch_job(self, request: DispatchJobRequest) -> ChildJobResult:
+        """Create a child of a parameterized job."""
         return await self._brain.execute(
-            lambda snapshot, moment: children_to_cluster_operations_jobs_dispatch.dispatch_job(
-                snapshot, wanted.dispatch, moment, wanted.settings
-            )
+            lambda snapshot, context: job_dispatch.dispatch_job(snapshot, request.dispatch, context, request.settings)
         )
 
-    async def _mark_all(self, mark: desired_transitions.MarkingOperation) -> None:
-        while (await self._brain.execute(mark)).remaining_count:
+    async def _mark_all(self, operation: desired_transitions.MarkingOperation) -> None:
+        """Repeat a marking operation until no allocation remains."""
+        while (await self._brain.execute(operation)).remaining_count:
             pass
 
-    # -- purges that go on ---------------------------------------------------------------------------------------------
+    # -- purges in progress --------------------------------------------------------------------------------------------
 
     async def continue_purges(self) -> None:
-        """A duty of the leader: whenever a node has said that work of a purged job ended, take the next steps."""
+        """Continue all purges whenever an allocation of a purged job changes. A duty of the leader."""
         replica = self._brain.follower.replica
         while True:
             changed = asyncio.Event()
@@ -163,28 +171,31 @@ class JobHandlers:
             )
             try:
                 for intent in intents:
-                    await self._take_steps(intent)
+                    await self._continue_purge(intent)
                 await changed.wait()
             finally:
                 subscription.close()
 
-    async def _take_steps(self, intent: JobPurge) -> None:
-        def step(snapshot: Replica, moment: DecisionContext) -> Decision[purging.PurgeStepResult]:
-            standing = snapshot.get(JOB_PURGES, intent.namespace, intent.job_id, intent.job_create_index)
-            if standing is None:
-                return Decision(None, lambda index: purging.PurgeStepResult(index, 0))
-            return purging.continue_purge(snapshot, standing, moment, max_changes=self._brain.max_changes)
+    async def _continue_purge(self, intent: JobPurge) -> None:
+        """Take all steps of a purge that are possible now."""
+
+        def step(snapshot: Replica, context: DecisionContext) -> Decision[purge.PurgeStepResult]:
+            current_intent = snapshot.get(JOB_PURGES, intent.namespace, intent.job_id, intent.job_create_index)
+            if current_intent is None:
+                return Decision(None, lambda index: purge.PurgeStepResult(index, 0))
+            return purge.continue_purge(snapshot, current_intent, context, max_changes=self._brain.max_changes)
 
         while (await self._brain.execute(step)).changed_count:
             pass
 
 
 def build_routes(brain: Brain) -> tuple[RpcRoute, ...]:
-    answers = JobHandlers(brain)
-    brain.duties.append(answers.continue_purges)
+    """Return the RPC methods of jobs with their handlers, and register the purge duty."""
+    handlers = JobHandlers(brain)
+    brain.duties.append(handlers.continue_purges)
     return (
-        (STOP_JOB, answers.stop_job),
-        (EVALUATE_JOB, answers.evaluate_job),
-        (FORCE_PERIODIC, answers.force_periodic),
-        (DISPATCH_JOB, answers.dispatch_job),
+        (STOP_JOB, handlers.stop_job),
+        (EVALUATE_JOB, handlers.evaluate_job),
+        (FORCE_PERIODIC, handlers.force_periodic),
+        (DISPATCH_JOB, handlers.dispatch_job),
     )

@@ -1,4 +1,4 @@
-"""What is asked of the leader about the ring: rotations, one after the other, so that one key is active at any time."""
+"""RPC handlers for the keyring. Only the leader rotates keys, so that one key is active at any time."""
 
 from typing import Final
 
@@ -11,12 +11,16 @@ ROTATE_KEYRING: Final = RpcMethod("rotate-keyring", KeyRotationRequest, KeyringW
 
 
 class KeyringHandlers:
+    """Handles RPC methods of the keyring."""
+
     def __init__(self, brain: Brain) -> None:
         self._brain = brain
 
-    async def rotate_keyring(self, asked: KeyRotationRequest) -> KeyringWriteResult:
-        return await self._brain.execute(lambda snapshot, _moment: keyring.rotate_key(snapshot, asked))
+    async def rotate_keyring(self, request: KeyRotationRequest) -> KeyringWriteResult:
+        """Make a new key the active one."""
+        return await self._brain.execute(lambda snapshot, _moment: keyring.rotate_key(snapshot, request))
 
 
 def build_routes(brain: Brain) -> tuple[RpcRoute, ...]:
+    """Return the RPC methods of the keyring with their handlers."""
     return ((ROTATE_KEYRING, KeyringHandlers(brain).rotate_keyring),)

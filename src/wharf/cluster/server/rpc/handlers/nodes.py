@@ -1,4 +1,4 @@
-"""What people ask of the leader about nodes: drain, evaluate, purge."""
+"""RPC handlers for operator actions on nodes: drain, evaluate, purge."""
 
 from typing import Final
 
@@ -15,6 +15,8 @@ from wharf.contract.model.times import DecisionContext
 
 
 class NodeRequest(msgspec.Struct, frozen=True):
+    """A request for one node. `cause`: the id of the request."""
+
     node_id: str
     cause: str = ""
 
@@ -25,42 +27,51 @@ PURGE_NODE: Final = RpcMethod("purge-node", NodeRequest, NodeWriteResult)
 
 
 class NodeHandlers:
+    """Handles RPC methods of nodes."""
+
     def __init__(self, brain: Brain) -> None:
         self._brain = brain
 
-    async def drain_node(self, wish: DrainRequest) -> NodeWriteResult:
-        most = self._brain.max_evaluations
+    async def drain_node(self, request: DrainRequest) -> NodeWriteResult:
+        """Start, change or cancel a drain."""
+        limit = self._brain.max_evaluations
         return await self._brain.execute(
-            lambda snapshot, moment: drains.update_drain(snapshot, wish, moment, max_evaluations=most)
+            lambda snapshot, context: drains.update_drain(snapshot, request, context, max_evaluations=limit)
         )
 
-    async def evaluate_node(self, asked: NodeRequest) -> NodeWriteResult:
-        """In as many writes as it takes: each job is looked at by itself."""
+    async def evaluate_node(self, request: NodeRequest) -> NodeWriteResult:
+        """Create evaluations of all jobs on the node, in as many writes as needed."""
         ids: tuple[str, ...] = ()
-        done: dict[tuple[str, str], None] = {}
+        evaluated: dict[tuple[str, str], None] = {}
 
-        def look(snapshot: Replica, moment: DecisionContext) -> Decision[evaluations.NodeEvaluationResult]:
-            most = self._brain.max_evaluations
+        def evaluate_some(snapshot: Replica, context: DecisionContext) -> Decision[evaluations.NodeEvaluationResult]:
+            limit = self._brain.max_evaluations
             return evaluations.evaluate_node(
-                snapshot, asked.node_id, moment, evaluated_jobs=done, max_evaluations=most, cause=asked.cause
+                snapshot, request.node_id, context, evaluated_jobs=evaluated, max_evaluations=limit, cause=request.cause
             )
 
         while True:
-            part = await self._brain.execute(look)
-            ids += part.eval_ids
-            done |= dict.fromkeys(part.job_keys)
-            if part.is_complete:
-                return NodeWriteResult(part.index, ids)
+            result = await self._brain.execute(evaluate_some)
+            ids += result.eval_ids
+            evaluated |= dict.fromkeys(result.job_keys)
+            if result.is_complete:
+                return NodeWriteResult(result.index, ids)
 
-    async def purge_node(self, asked: NodeRequest) -> NodeWriteResult:
-        most = self._brain.max_evaluations
+    async def purge_node(self, request: NodeRequest) -> NodeWriteResult:
+        """Delete a node."""
+        limit = self._brain.max_evaluations
         return await self._brain.execute(
-            lambda snapshot, moment: registration.purge_node(
-                snapshot, asked.node_id, moment, max_evaluations=most, cause=asked.cause
+            lambda snapshot, context: registration.purge_node(
+                snapshot, request.node_id, context, max_evaluations=limit, cause=request.cause
             )
         )
 
 
 def build_routes(brain: Brain) -> tuple[RpcRoute, ...]:
-    about = NodeHandlers(brain)
-    return ((DRAIN_NODE, about.drain_node), (EVALUATE_NODE, about.evaluate_node), (PURGE_NODE, about.purge_node))
+    """Return the RPC methods of nodes with their handlers."""
+    handlers = NodeHandlers(brain)
+    return (
+        (DRAIN_NODE, handlers.drain_node),
+        (EVALUATE_NODE, handlers.evaluate_node),
+        (PURGE_NODE, handlers.purge_node),
+    )

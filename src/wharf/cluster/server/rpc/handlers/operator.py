@@ -1,7 +1,7 @@
-"""What people ask of the leader about all that is there: to tidy up at once, to count anew.
+"""RPC handlers for maintenance: garbage collection and recomputing job summaries.
 
-Both go step by step, each step a write of its own, so that the leader does other things in between and nothing is half
-done where it is broken off.
+Both use many small writes, so that the leader can do other work in between and an interruption leaves a consistent
+state.
 """
 
 from typing import Final
@@ -19,17 +19,17 @@ from wharf.contract.model.log import Cause, CauseKind
 from wharf.contract.model.times import DecisionContext
 
 CHANGES_PER_SUMMARY: Final = 2
-"""The conditions of one: that job and summary are still those that were counted."""
+"""Conditions of one summary: the job and the summary have not changed since they were read."""
 
 
 class MaintenanceRequest(msgspec.Struct, frozen=True):
-    """`cause`: the request that asks for it."""
+    """`cause`: the id of the request."""
 
     cause: str = ""
 
 
 class MaintenanceResult(msgspec.Struct, frozen=True):
-    """How many records went or were written anew, and the index of the last write."""
+    """How many records were deleted or rewritten, and the index of the last write."""
 
     index: int
     records: int
@@ -40,40 +40,45 @@ RECONCILE_SUMMARIES: Final = RpcMethod("reconcile-summaries", MaintenanceRequest
 
 
 class OperatorHandlers:
+    """Handles RPC methods of maintenance."""
+
     def __init__(self, brain: Brain) -> None:
         self._brain = brain
 
-    async def collect_garbage(self, asked: MaintenanceRequest) -> MaintenanceResult:
-        """Whatever is over, regardless of its age."""
-        taken, index = 0, 0
+    async def collect_garbage(self, request: MaintenanceRequest) -> MaintenanceResult:
+        """Delete everything that is finished, regardless of its age."""
+        deleted_count, index = 0, 0
         for kind in CollectionKind:
-            while (step := await self._collect_some(kind, Cause(CauseKind.REQUEST, asked.cause))).deleted_count:
-                taken, index = taken + step.deleted_count, step.index
-        return MaintenanceResult(index, taken)
+            while (step := await self._collect_some(kind, Cause(CauseKind.REQUEST, request.cause))).deleted_count:
+                deleted_count, index = deleted_count + step.deleted_count, step.index
+        return MaintenanceResult(index, deleted_count)
 
     async def _collect_some(self, kind: CollectionKind, cause: Cause) -> CollectionResult:
-        # Each record may take the status and the summary of a job with it.
-        most = max(1, self._brain.max_changes // CHANGES_PER_JOB)
+        # Each deleted record may change the status and the summary of a job.
+        """Delete as many finished records of this kind as fit in one write."""
+        limit = max(1, self._brain.max_changes // CHANGES_PER_JOB)
         return await self._brain.execute(
-            lambda snapshot, moment: collect_garbage(
-                snapshot, kind, moment, retention_ns=0, max_changes=most, cause=cause
+            lambda snapshot, context: collect_garbage(
+                snapshot, kind, context, retention_ns=0, max_changes=limit, cause=cause
             )
         )
 
-    async def reconcile_summaries(self, asked: MaintenanceRequest) -> MaintenanceResult:
-        after, written, index = "", 0, 0
-        most = max(1, self._brain.max_changes // CHANGES_PER_SUMMARY)
+    async def reconcile_summaries(self, request: MaintenanceRequest) -> MaintenanceResult:
+        """Recompute all job summaries and rewrite the wrong ones."""
+        next_key, written_count, index = "", 0, 0
+        limit = max(1, self._brain.max_changes // CHANGES_PER_SUMMARY)
 
-        def count(snapshot: Replica, _moment: DecisionContext) -> Decision[SummaryReconciliation]:
-            return reconcile_summaries(snapshot, after_key=after, max_summaries=most, cause=asked.cause)
+        def reconcile_some(snapshot: Replica, _context: DecisionContext) -> Decision[SummaryReconciliation]:
+            return reconcile_summaries(snapshot, after_key=next_key, max_summaries=limit, cause=request.cause)
 
         while True:
-            step = await self._brain.execute(count)
-            written, index, after = written + step.written_count, step.index, step.next_key
-            if not after:
-                return MaintenanceResult(index, written)
+            step = await self._brain.execute(reconcile_some)
+            written_count, index, next_key = written_count + step.written_count, step.index, step.next_key
+            if not next_key:
+                return MaintenanceResult(index, written_count)
 
 
 def build_routes(brain: Brain) -> tuple[RpcRoute, ...]:
-    system = OperatorHandlers(brain)
-    return ((COLLECT_GARBAGE, system.collect_garbage), (RECONCILE_SUMMARIES, system.reconcile_summaries))
+    """Return the RPC methods of maintenance with their handlers."""
+    handlers = OperatorHandlers(brain)
+    return ((COLLECT_GARBAGE, handlers.collect_garbage), (RECONCILE_SUMMARIES, handlers.reconcile_summaries))

@@ -1,6 +1,6 @@
-"""Locks of variables: the leader hears their holders, and takes a lock away whose holder fell silent.
+"""RPC handlers and leader duty for locks of variables: renewal and expiry.
 
-Renewals are not in the log, so a new leader gives every lock its whole TTL.
+Renewals are not written to the log, so a new leader gives every lock its full TTL.
 """
 
 import asyncio
@@ -24,6 +24,8 @@ from wharf.contract.model.variables import Variable
 
 
 class RenewLockRequest(msgspec.Struct, frozen=True):
+    """Renews the lock `lock_id` of a variable."""
+
     key: VariableKey
     lock_id: str
 
@@ -32,58 +34,63 @@ RENEW_LOCK: Final = RpcMethod("renew-lock", RenewLockRequest, VariableWriteResul
 
 
 class LockHandlers:
+    """Handles lock renewals and expires locks."""
+
     def __init__(self, brain: Brain) -> None:
         self._brain = brain
         self._locks = LockDeadlines()
-        self._wake = asyncio.Event()
-        brain.follower.batch_listeners.append(self._hear)
+        self._wake_event = asyncio.Event()
+        brain.follower.batch_listeners.append(self._on_batch)
         brain.duties.append(self.expire_locks)
 
-    async def renew_lock(self, asked: RenewLockRequest) -> VariableWriteResult:
-        """Its holder is alive: the TTL begins anew. Nothing is written."""
+    async def renew_lock(self, request: RenewLockRequest) -> VariableWriteResult:
+        """Restart the TTL of a lock. Nothing is written. Raises `Refusal` if the lock is not held."""
 
-        def check(snapshot: Replica, _moment: DecisionContext) -> Decision[VariableWriteResult]:
-            held = variables.get_renewable_variable(snapshot, asked.key, asked.lock_id)
-            return Decision(None, lambda index: VariableWriteResult(index, held))
+        def check(snapshot: Replica, _context: DecisionContext) -> Decision[VariableWriteResult]:
+            lock = variables.get_renewable_variable(snapshot, request.key, request.lock_id)
+            return Decision(None, lambda index: VariableWriteResult(index, lock))
 
-        found = await self._brain.execute(check)
+        result = await self._brain.execute(check)
         if not self._brain.is_leading:
             raise no_leader()
-        if found.variable is not None:
-            self._take_note(found.variable)
-        return found
+        if result.variable is not None:
+            self._update_deadline(result.variable)
+        return result
 
     async def expire_locks(self) -> None:
-        """From the state, for as long as we lead: wait for the next lock that runs out, and take it away."""
+        """Release each lock whose TTL has passed, while the brain leads. A duty of the leader."""
         self._locks = LockDeadlines()
         for variable in self._brain.follower.replica.iter_all(VARIABLES):
-            self._take_note(variable)
+            self._update_deadline(variable)
         while self._brain.is_leading:
             now_s = self._brain.world.monotonic_s()
-            for held in self._locks.list_expired(now_s):
-                await self._take_away(held)
-            self._wake.clear()
+            for lock in self._locks.list_expired(now_s):
+                await self._expire_lock(lock)
+            self._wake_event.clear()
             deadline_s = self._locks.next_deadline_s()
             await self._wait(None if deadline_s == NEVER_S else max(0.0, deadline_s - self._brain.world.monotonic_s()))
 
-    async def _take_away(self, held: HeldLock) -> None:
-        key = VariableKey(held.namespace, held.path)
+    async def _expire_lock(self, lock: HeldLock) -> None:
+        """Release the lock, unless it was renewed."""
+        key = VariableKey(lock.namespace, lock.path)
 
-        def expire(snapshot: Replica, moment: DecisionContext) -> Decision[VariableWriteResult]:
-            if not self._locks.is_expired(held, self._brain.world.monotonic_s()):
-                return Decision(None, VariableWriteResult)  # It was renewed in the last moment.
-            return variables.expire_lock(snapshot, key, held.lock_id, moment)
+        def expire(snapshot: Replica, context: DecisionContext) -> Decision[VariableWriteResult]:
+            if not self._locks.is_expired(lock, self._brain.world.monotonic_s()):
+                return Decision(None, VariableWriteResult)  # The lock was renewed meanwhile.
+            return variables.expire_lock(snapshot, key, lock.lock_id, context)
 
         await self._brain.execute(expire)
 
     async def _wait(self, timeout_s: float | None) -> None:
+        """Wait for a changed lock or the timeout."""
         try:
             async with asyncio.timeout(timeout_s):
-                await self._wake.wait()
+                await self._wake_event.wait()
         except TimeoutError:
             return
 
-    def _hear(self, batch: Batch) -> None:
+    def _on_batch(self, batch: Batch) -> None:
+        """Update the deadlines of changed variables."""
         if not self._brain.is_leading:
             return
         replica = self._brain.follower.replica
@@ -93,18 +100,24 @@ class LockHandlers:
             namespace, path = split_key(change.key)
             variable = replica.get(VARIABLES, namespace, path)
             if variable is not None:
-                self._take_note(variable)
+                self._update_deadline(variable)
             else:
                 self._locks.update_lock(namespace, path, "", 0, self._brain.world.monotonic_s())
 
-    def _take_note(self, variable: Variable) -> None:
+    def _update_deadline(self, variable: Variable) -> None:
+        """Start the deadline of the variable's lock, or remove it if there is no lock."""
         now_s = self._brain.world.monotonic_s()
-        lock = variable.lock
+        variable_lock = variable.lock
         self._locks.update_lock(
-            variable.namespace, variable.path, lock.id if lock else "", lock.ttl if lock else 0, now_s
+            variable.namespace,
+            variable.path,
+            variable_lock.id if variable_lock else "",
+            variable_lock.ttl if variable_lock else 0,
+            now_s,
         )
-        self._wake.set()
+        self._wake_event.set()
 
 
 def build_routes(brain: Brain) -> tuple[RpcRoute, ...]:
+    """Return the RPC methods of locks with their handlers."""
     return ((RENEW_LOCK, LockHandlers(brain).renew_lock),)
