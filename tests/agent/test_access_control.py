@@ -144,5 +144,5 @@ def test_the_nodes_of_dev_are_let_in_by_themselves_and_its_words_say_that_contro
         stranger = {"Node": {"ID": node_id, "Name": "x"}, "SecretID": "y"}
 
         assert ask(agent, "PUT", f"/v1/node/{node_id}/register", stranger)[0] == 403
-        assert "control is on: nobody may do anything without a token" in agent.out
+        assert "control is on: every request needs a token" in agent.out
         assert "wharf acl bootstrap" in agent.out

@@ -37,7 +37,7 @@ def dev(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningAgent]:
 def test_dev_tells_what_runs_where_and_what_to_try(dev: RunningAgent) -> None:
     assert "Wharf 0.1.0 is running" in dev.out
     assert "in .wharf/state" in dev.out
-    assert "runs tasks here, by raw_exec" in dev.out
+    assert "runs tasks on this machine, drivers raw_exec" in dev.out
     said = [line.strip() for line in lines(dev.out)]
     assert f"export WHARF_ADDR={dev.address}" in said
     assert [line.partition("-m wharf ")[2] for line in said if "-m wharf " in line] == [
@@ -172,7 +172,7 @@ def test_a_child_that_hangs_is_killed_when_all_is_stopped(tmp_path: Path) -> Non
 
 def test_data_stays_over_a_restart_and_goes_with_fresh(tmp_path: Path) -> None:
     founded: list[bool] = []
-    for arguments in ((), (), ("--fresh",)):
+    for arguments in ((), (), ("--reset-data",)):
         with running(tmp_path / "a", *DEV, *arguments) as agent:
             agent.wait_ready()
             founded.append("bootstrapped cluster" in agent.err)
@@ -186,7 +186,7 @@ def test_fresh_removes_nothing_from_a_folder_that_is_none_of_ours(tmp_path: Path
     (tmp_path / "letters").mkdir()
     (tmp_path / "letters" / "letter.txt").write_text("dear")
 
-    done = run(tmp_path, *DEV, "--fresh", "--data-dir", "letters")
+    done = run(tmp_path, *DEV, "--reset-data", "--data-dir", "letters")
 
     assert done.returncode == 1
     assert "holds other things than data of wharf" in done.stderr
@@ -400,7 +400,7 @@ def test_a_debug_archive_of_a_stuck_process_still_has_the_others(dev: RunningAge
     os.kill(pid, signal.SIGCONT)
 
     assert done.returncode == 0
-    assert "These did not answer in time: node." in done.stdout
+    assert "No reply in time from: node." in done.stdout
 
 
 def test_without_an_agent_a_debug_archive_says_that_none_runs(tmp_path: Path) -> None:

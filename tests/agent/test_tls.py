@@ -28,7 +28,7 @@ from wharf.cluster.api.settings import TlsSettings
 def test_an_agent_speaks_https_and_takes_a_new_certificate_at_a_reload(tmp_path: Path) -> None:
     folder = tmp_path / "a"
     folder.mkdir()
-    assert run(folder, "tls", "create", "--folder", "tls").returncode == 0
+    assert run(folder, "tls", "create", "--output-dir", "tls").returncode == 0
     file = an_agent(
         folder,
         f'[tls]\nhttp = true\nca_file = "{folder}/tls/wharf-ca.pem"\n'
@@ -50,7 +50,7 @@ def test_an_agent_speaks_https_and_takes_a_new_certificate_at_a_reload(tmp_path:
         wait_until(lambda: b'"ID"' in nodes(), what="the node is there")
 
         before = ssl.get_server_certificate((host, int(port)))
-        assert run(folder, "tls", "create", "--folder", "tls", "--name", "new").returncode == 0
+        assert run(folder, "tls", "create", "--output-dir", "tls", "--name", "new").returncode == 0
         for end in ("", "-key"):
             (folder / "tls" / f"new{end}.pem").replace(folder / "tls" / f"server-global{end}.pem")
         agent.signal(signal.SIGHUP)
@@ -62,7 +62,7 @@ def test_an_agent_speaks_https_and_takes_a_new_certificate_at_a_reload(tmp_path:
 def test_a_caller_that_never_shakes_hands_is_cut_off_when_its_time_is_over(tmp_path: Path) -> None:
     folder = tmp_path / "a"
     folder.mkdir()
-    assert run(folder, "tls", "create", "--folder", "tls").returncode == 0
+    assert run(folder, "tls", "create", "--output-dir", "tls").returncode == 0
     file = an_agent(
         folder,
         f'[limits]\nhttps_handshake_timeout = "300ms"\n[tls]\nhttp = true\nca_file = "{folder}/tls/wharf-ca.pem"\n'
@@ -149,8 +149,8 @@ def test_where_the_new_files_cannot_be_used_the_old_ones_are_still_shown(right: 
 def test_where_callers_must_show_a_certificate_only_those_of_the_authority_are_let_in(tmp_path: Path) -> None:
     folder = tmp_path / "a"
     folder.mkdir()
-    assert run(folder, "tls", "create", "--folder", "tls").returncode == 0
-    assert run(folder, "tls", "create", "--folder", "others").returncode == 0
+    assert run(folder, "tls", "create", "--output-dir", "tls").returncode == 0
+    assert run(folder, "tls", "create", "--output-dir", "others").returncode == 0
     file = an_agent(
         folder,
         f'[tls]\nhttp = true\nverify_https_client = true\nca_file = "{folder}/tls/wharf-ca.pem"\n'

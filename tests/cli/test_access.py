@@ -1,4 +1,4 @@
-"""Commands about who may do what: tokens, policies, roles, ways to log in, and the logins themselves."""
+"""The commands about access control: tokens, policies, roles, auth methods and logins."""
 
 import signal
 import socket
@@ -18,7 +18,7 @@ from tests.agent.processes import running
 from tests.agent.test_access_control import ON, bootstrapped
 from tests.agent.test_processes import an_agent
 from tests.agent.test_providers import served
-from tests.cli.asking import Person, a_file, a_person
+from tests.cli.terminal import Terminal, open_terminal, write_file
 from tests.cluster.api.login_provider import CLIENT_ID, CLIENT_SECRET, LoginProvider
 from tests.waiting import wait_until
 from wharf.contract.model.times import SECOND
@@ -27,18 +27,18 @@ READER = 'namespace "default" { policy = "read" }'
 
 
 @pytest.fixture
-def person(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Person]:
-    """Who holds the first token."""
+def terminal(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Terminal]:
+    """A terminal with the first management token."""
     for name in ("WHARF_ADDR", "WHARF_NAMESPACE", "NOMAD_ADDR", "NOMAD_TOKEN", "WHARF_LOGIN_TOKEN"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("WHARF_TOKEN", "")
-    with a_person(capsys, access=True) as person:
-        monkeypatch.setenv("WHARF_TOKEN", person.does("acl", "bootstrap", "-t", "{{.SecretID}}").strip())
-        yield person
+    with open_terminal(capsys, access=True) as terminal:
+        monkeypatch.setenv("WHARF_TOKEN", terminal.run_ok("acl", "bootstrap", "-t", "{{.SecretID}}").strip())
+        yield terminal
 
 
 def in_yaml(folder: Path, document: object, name: str = "method.yaml") -> str:
-    return a_file(folder, msgspec.yaml.encode(document).decode(), name)
+    return write_file(folder, msgspec.yaml.encode(document).decode(), name)
 
 
 def a_method(provider: LoginProvider, **fields: object) -> dict[str, object]:
@@ -50,124 +50,126 @@ def a_method(provider: LoginProvider, **fields: object) -> dict[str, object]:
     return {"Name": "company", "Type": "JWT", "TokenLocality": "local", "MaxTokenTTL": "1h", "Config": config, **fields}
 
 
-def a_provider(person: Person) -> LoginProvider:
-    return LoginProvider(lambda: person.world.now_ns() // SECOND)
+def a_provider(terminal: Terminal) -> LoginProvider:
+    return LoginProvider(lambda: terminal.world.now_ns() // SECOND)
 
 
-def test_nobody_does_anything_without_a_token_and_is_told_how_to_name_one(
-    person: Person, monkeypatch: pytest.MonkeyPatch
+def test_a_request_without_a_token_is_refused_with_a_hint_how_to_set_one(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WHARF_TOKEN", "")
-    none = person.wharf("job", "status")
-    wrong = person.wharf("job", "status", "--token", "11111111-1111-4111-8111-111111111111")
-    again = person.wharf("acl", "bootstrap")
+    none = terminal.run("job", "status")
+    wrong = terminal.run("job", "status", "--token", "11111111-1111-4111-8111-111111111111")
+    again = terminal.run("acl", "bootstrap")
 
-    assert none.err == "wharf: Permission denied: no token was given; name one by --token or WHARF_TOKEN\n"
+    assert none.err == "wharf: Permission denied: the request had no token; set --token or WHARF_TOKEN\n"
     assert (none.code, wrong.code, again.code) == (1, 1, 1)
-    assert "the token that was given may not do this, or is none here" in wrong.err
+    assert "the token does not exist or lacks a permission" in wrong.err
     assert again.err.startswith("wharf: ACL bootstrap already done (reset index: ")
 
 
-def test_a_token_carries_policies_and_roles_and_is_taken_back(person: Person, tmp_path: Path) -> None:
-    person.does("acl", "policy", "apply", "reader", a_file(tmp_path, READER, "reader.hcl"))
-    person.does("acl", "role", "create", "--name", "web-team", "--policy", "reader")
-    made = person.does("acl", "token", "create", "--name", "x", "--role-name", "web-team", "--json")
+def test_a_token_has_policies_and_roles_until_it_is_deleted(terminal: Terminal, tmp_path: Path) -> None:
+    terminal.run_ok("acl", "policy", "apply", "reader", write_file(tmp_path, READER, "reader.hcl"))
+    terminal.run_ok("acl", "role", "create", "--name", "web-team", "--policy", "reader")
+    made = terminal.run_ok("acl", "token", "create", "--name", "x", "--role-name", "web-team", "--json")
     token = msgspec.json.decode(made)
 
-    own = person.does("acl", "token", "self", "--token", token["SecretID"])
-    may_read = person.wharf("job", "status", "--token", token["SecretID"])
-    may_write = person.wharf("namespace", "apply", "shop", "--token", token["SecretID"])
-    person.does("acl", "token", "delete", token["AccessorID"][:8])
-    gone = person.wharf("job", "status", "--token", token["SecretID"])
+    own = terminal.run_ok("acl", "token", "self", "--token", token["SecretID"])
+    may_read = terminal.run("job", "status", "--token", token["SecretID"])
+    may_write = terminal.run("namespace", "apply", "shop", "--token", token["SecretID"])
+    terminal.run_ok("acl", "token", "delete", token["AccessorID"][:8])
+    gone = terminal.run("job", "status", "--token", token["SecretID"])
 
     assert "Roles     web-team" in own
     assert (may_read.code, may_write.code, gone.code) == (0, 1, 1)
 
 
-def test_a_policy_that_is_wrong_is_told_in_one_list(person: Person, tmp_path: Path) -> None:
-    ended = person.wharf("acl", "policy", "apply", "bad name", a_file(tmp_path, "nonsense {", "bad.hcl"))
+def test_an_invalid_policy_is_reported_in_one_list(terminal: Terminal, tmp_path: Path) -> None:
+    result = terminal.run("acl", "policy", "apply", "bad name", write_file(tmp_path, "nonsense {", "bad.hcl"))
 
-    assert ended.code == 1
-    assert [line.partition(" ")[0] for line in ended.err.splitlines()] == ["wharf:"] * 2
-    assert "error occurred" not in ended.err
+    assert result.code == 1
+    assert [line.partition(" ")[0] for line in result.err.splitlines()] == ["wharf:"] * 2
+    assert "error occurred" not in result.err
 
 
-def test_a_way_to_log_in_is_made_shown_changed_and_deleted(person: Person, tmp_path: Path) -> None:
-    provider = a_provider(person)
-    made = person.does("acl", "auth-method", "create", in_yaml(tmp_path, a_method(provider)))
-    listed = person.does("acl", "auth-method", "list")
-    changed = person.does(
+def test_an_auth_method_is_created_shown_changed_and_deleted(terminal: Terminal, tmp_path: Path) -> None:
+    provider = a_provider(terminal)
+    made = terminal.run_ok("acl", "auth-method", "create", in_yaml(tmp_path, a_method(provider)))
+    listed = terminal.run_ok("acl", "auth-method", "list")
+    changed = terminal.run_ok(
         "acl", "auth-method", "update", in_yaml(tmp_path, a_method(provider, MaxTokenTTL="2h", Default=True))
     )
-    person.does("acl", "auth-method", "delete", "company")
+    terminal.run_ok("acl", "auth-method", "delete", "company")
 
     assert ["Name", "company"] in [line.split() for line in made.splitlines()]
     assert listed.splitlines()[1].split() == ["company", "JWT", "no"]
     assert ["Default", "yes"] in [line.split() for line in changed.splitlines()]
-    assert person.does("acl", "auth-method", "list") == "There is no way to log in.\n"
+    assert terminal.run_ok("acl", "auth-method", "list") == "No auth methods.\n"
 
 
-def test_what_is_wrong_with_a_way_to_log_in_is_told_by_field(person: Person, tmp_path: Path) -> None:
-    unknown = person.wharf("acl", "auth-method", "create", in_yaml(tmp_path, {"Name": "a", "Kind": "JWT"}))
-    wrong = person.wharf("acl", "auth-method", "create", in_yaml(tmp_path, {"Name": "a", "Type": "SAML"}))
+def test_an_invalid_auth_method_is_reported_by_field(terminal: Terminal, tmp_path: Path) -> None:
+    unknown = terminal.run("acl", "auth-method", "create", in_yaml(tmp_path, {"Name": "a", "Kind": "JWT"}))
+    wrong = terminal.run("acl", "auth-method", "create", in_yaml(tmp_path, {"Name": "a", "Type": "SAML"}))
 
-    assert "there is no field Kind: there are Name, Type" in unknown.err
+    assert "unknown field Kind; the fields are Name, Type" in unknown.err
     assert (unknown.code, wrong.code) == (1, 1)
     assert "SAML" in wrong.err
 
 
-def test_a_rule_says_what_those_who_log_in_may_do(person: Person, tmp_path: Path) -> None:
-    person.does("acl", "auth-method", "create", in_yaml(tmp_path, a_method(a_provider(person))))
+def test_a_binding_rule_is_created_changed_shown_and_deleted(terminal: Terminal, tmp_path: Path) -> None:
+    terminal.run_ok("acl", "auth-method", "create", in_yaml(tmp_path, a_method(a_provider(terminal))))
     words = ("--auth-method", "company", "--bind-type", "policy", "--bind-name", "reader")
-    made = person.does("acl", "binding-rule", "create", *words, "-t", "{{.ID}}").strip()
-    person.does("acl", "binding-rule", "update", "--selector", 'value.team == "web"', made[:8])
-    shown = person.does("acl", "binding-rule", "info", made[:8])
-    listed = person.does("acl", "binding-rule", "list")
-    person.does("acl", "binding-rule", "delete", made[:8])
-    gone = person.wharf("acl", "binding-rule", "info", made[:8])
+    made = terminal.run_ok("acl", "binding-rule", "create", *words, "-t", "{{.ID}}").strip()
+    terminal.run_ok("acl", "binding-rule", "update", "--selector", 'value.team == "web"', made[:8])
+    shown = terminal.run_ok("acl", "binding-rule", "info", made[:8])
+    listed = terminal.run_ok("acl", "binding-rule", "list")
+    terminal.run_ok("acl", "binding-rule", "delete", made[:8])
+    gone = terminal.run("acl", "binding-rule", "info", made[:8])
 
-    assert 'To those with  value.team == "web"' in shown
+    assert 'Selector   value.team == "web"' in shown
     assert listed.splitlines()[1].split()[:4] == [made[:8], "company", "policy", "reader"]
-    assert person.does("acl", "binding-rule", "list") == "There are no rules.\n"
-    assert gone.err == f"wharf: there is no rule {made[:8]}; `wharf acl binding-rule list` lists all\n"
+    assert terminal.run_ok("acl", "binding-rule", "list") == "No binding rules.\n"
+    assert gone.err == f"wharf: binding rule {made[:8]} does not exist; `wharf acl binding-rule list` lists all\n"
 
 
-def test_a_providers_token_becomes_one_of_ours(person: Person, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    provider = a_provider(person)
-    person.does("acl", "policy", "apply", "reader", a_file(tmp_path, READER, "reader.hcl"))
-    person.does("acl", "auth-method", "create", in_yaml(tmp_path, a_method(provider, Default=True)))
+def test_login_exchanges_the_token_of_an_identity_provider_for_a_wharf_token(
+    terminal: Terminal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    provider = a_provider(terminal)
+    terminal.run_ok("acl", "policy", "apply", "reader", write_file(tmp_path, READER, "reader.hcl"))
+    terminal.run_ok("acl", "auth-method", "create", in_yaml(tmp_path, a_method(provider, Default=True)))
     rule = ("--auth-method", "company", "--bind-type", "policy", "--bind-name", "reader")
-    person.does("acl", "binding-rule", "create", *rule)
+    terminal.run_ok("acl", "binding-rule", "create", *rule)
     monkeypatch.setenv("WHARF_TOKEN", "")
 
-    unnamed = person.wharf("login")
-    missing = person.wharf("login", "--method", "other", "--login-token", "x")
-    forged = person.wharf("login", "--login-token", "a.b.c")
-    secret = person.does("login", "--login-token", provider.identity(), "-t", "{{.SecretID}}").strip()
+    unnamed = terminal.run("login")
+    missing = terminal.run("login", "--method", "other", "--login-token", "x")
+    forged = terminal.run("login", "--login-token", "a.b.c")
+    secret = terminal.run_ok("login", "--login-token", provider.identity(), "-t", "{{.SecretID}}").strip()
 
-    assert "company wants a token of its provider" in unnamed.err
-    assert missing.err == "wharf: there is no way to log in named other; there are: company\n"
+    assert "auth method company requires a token of its identity provider" in unnamed.err
+    assert missing.err == "wharf: auth method other does not exist; choose one with --method: company\n"
     assert (unnamed.code, missing.code, forged.code) == (1, 1, 1)
-    assert person.wharf("job", "status", "--token", secret).code == 0
+    assert terminal.run("job", "status", "--token", secret).code == 0
 
 
-def test_a_node_is_introduced_by_a_token(person: Person) -> None:
-    alone = person.does("node", "intro", "create", "--node-name", "gpu-7", "--ttl", "10m")
-    too_long = person.wharf("node", "intro", "create", "--ttl", "1h")
+def test_an_introduction_token_is_printed_and_its_lifetime_is_limited(terminal: Terminal) -> None:
+    alone = terminal.run_ok("node", "intro", "create", "--node-name", "gpu-7", "--ttl", "10m")
+    too_long = terminal.run("node", "intro", "create", "--ttl", "1h")
 
     assert alone.count(".") == 2
     assert len(alone.splitlines()) == 1
     assert too_long.err == "wharf: an introduction token is valid for 1s to 30m0s; 1h0m0s requested\n"
 
 
-def test_where_access_control_is_off_it_is_told_so(capsys: pytest.CaptureFixture[str]) -> None:
-    with a_person(capsys) as person:
-        ended = person.wharf("node", "intro", "create")
+def test_without_access_control_a_command_about_it_says_that_it_is_off(capsys: pytest.CaptureFixture[str]) -> None:
+    with open_terminal(capsys) as terminal:
+        result = terminal.run("node", "intro", "create")
 
-    assert ended.err.startswith("wharf: ACL support disabled: everybody may do everything here; ")
+    assert result.err.startswith("wharf: ACL support disabled: every request is allowed; ")
 
 
-def test_somebody_logs_in_with_a_browser(tmp_path: Path) -> None:
+def test_a_user_logs_in_with_a_browser(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     with socket.create_server(("127.0.0.1", 0)) as listening:
@@ -194,26 +196,26 @@ def test_somebody_logs_in_with_a_browser(tmp_path: Path) -> None:
             url = next(line.strip() for line in login.stderr if "http" in line)
             back = provider.visit(url)
             with urllib.request.urlopen(f"http://127.0.0.1:{port}/oidc/callback?{urlencode(back)}", timeout=10) as page:
-                told = page.read().decode()
+                output = page.read().decode()
             out, _ = login.communicate(timeout=60)
 
-            assert "You are logged in" in told
+            assert "You are logged in" in output
             assert login.returncode == 0
             assert ["Type", "management"] in [line.split() for line in out.splitlines()]
-            assert "Use it: export WHARF_TOKEN=" in out
+            assert "To use it: export WHARF_TOKEN=" in out
 
 
-def test_the_log_of_an_agent_is_followed_until_nobody_wants_more(tmp_path: Path) -> None:
+def test_the_log_of_an_agent_is_followed_until_ctrl_c(tmp_path: Path) -> None:
     with running(tmp_path / "a", "dev", "--port", "0") as agent:
         agent.wait_ready()
         with typed(tmp_path, {"WHARF_ADDR": agent.address}, "monitor", "--log-level", "debug") as monitor:
-            told: list[str] = []
-            reading = threading.Thread(target=lambda: told.extend(monitor.stdout or ()))
+            output: list[str] = []
+            reading = threading.Thread(target=lambda: output.extend(monitor.stdout or ()))
             reading.start()
 
             def is_told() -> bool:
                 agent.signal(signal.SIGHUP)  # Which is logged; the monitor may not be listening yet.
-                return any("configuration reloaded" in line for line in told)
+                return any("configuration reloaded" in line for line in output)
 
             try:
                 wait_until(is_told, what="what is logged is shown")
@@ -229,7 +231,7 @@ def test_the_log_of_an_agent_is_followed_until_nobody_wants_more(tmp_path: Path)
 
 
 def typed(folder: Path, environment: dict[str, str], *words: str) -> subprocess.Popen[str]:
-    """A command that goes on while the test does."""
+    """Start a command that runs beside the test."""
     return subprocess.Popen(
         [sys.executable, "-m", "wharf", *words],
         cwd=folder,

@@ -1,4 +1,4 @@
-"""The commands as people type them: what they print, how they end, how little they load."""
+"""The commands as processes: what they print, their exit codes, and how little `--help` loads."""
 
 import json
 import shutil
@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import pytest
 
 from tests.agent.processes import lines, run, running
@@ -45,7 +46,7 @@ GROUPS = sorted(dict(all_groups()))
 
 
 @pytest.mark.parametrize("name", GROUPS)
-def test_the_lines_of_help_say_what_the_commands_say_of_themselves(name: str) -> None:
+def test_help_lines_of_a_group_match_the_help_of_its_commands(name: str) -> None:
     group = dict(all_groups())[name]
     context = group.make_context("wharf", ["--help"], resilient_parsing=True)
 
@@ -59,19 +60,19 @@ def test_the_lines_of_help_say_what_the_commands_say_of_themselves(name: str) ->
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        (("devv",), "wharf: there is no command devv; did you mean `wharf dev`?"),
-        (("config", "chek"), "wharf: there is no command chek; did you mean `wharf config check`?"),
-        (("xyz",), "wharf: there is no command xyz; `wharf --help` lists all"),
-        (("agent",), "wharf: Missing option '--config'; `wharf agent --help` tells more"),
+        (("devv",), "wharf: unknown command devv; did you mean `wharf dev`?"),
+        (("config", "chek"), "wharf: unknown command chek; did you mean `wharf config check`?"),
+        (("xyz",), "wharf: unknown command xyz; `wharf --help` lists the commands"),
+        (("agent",), "wharf: Missing option '--config'; see `wharf agent --help`"),
         (("dev", "--port", "x"), "wharf: Invalid value for '--port': 'x' is not a whole number."),
         (("job", "scale", "web", "api", "x"), "wharf: Invalid value for '[COUNT]': 'x' is not a whole number."),
         (
             ("--address", "http://127.0.0.1:1", "status"),
-            "wharf: there is no option --address here: options stand behind the command, as `wharf COMMAND --address …`",
+            "wharf: unknown option --address: put options after the command, such as `wharf COMMAND --address …`",
         ),
         (
             ("job", "--detach", "run", "web.yaml"),
-            "wharf: there is no option --detach here: options stand behind the command, as `wharf job COMMAND --detach …`",
+            "wharf: unknown option --detach: put options after the command, such as `wharf job COMMAND --detach …`",
         ),
         (
             ("config", "check", "gone.toml"),
@@ -83,7 +84,7 @@ def test_the_lines_of_help_say_what_the_commands_say_of_themselves(name: str) ->
         ),
         (
             ("config", "check"),
-            "wharf: name a file or folder of configuration: `wharf config check PLACE`",
+            "wharf: missing configuration: `wharf config check PATH`",
         ),
         (
             ("operator", "snapshot", "save", "gone/a"),
@@ -113,23 +114,23 @@ def test_a_mistake_is_one_line_and_exit_code_1(tmp_path: Path, arguments: tuple[
     assert (done.returncode, lines(done.stderr), done.stdout) == (1, [line.format(here=tmp_path)], "")
 
 
-def test_output_that_finds_no_room_is_told_in_one_line(tmp_path: Path) -> None:
+def test_output_to_a_full_disk_is_reported_in_one_line(tmp_path: Path) -> None:
     with open("/dev/full", "wb") as full:
         done = subprocess.run(
             [sys.executable, "-m", "wharf", "config", "show", "--json"],
             cwd=tmp_path, stdout=full, stderr=subprocess.PIPE, text=True, check=False, timeout=60,
         )  # fmt: skip
 
-    assert (done.returncode, done.stderr) == (1, "wharf: the output cannot be written: No space left on device\n")
+    assert (done.returncode, done.stderr) == (1, "wharf: cannot write the output: No space left on device\n")
 
 
-def test_version_is_told_to_people_and_programs(tmp_path: Path) -> None:
+def test_version_is_printed_as_text_and_as_json(tmp_path: Path) -> None:
     assert run(tmp_path, "version").stdout.startswith("wharf 0.1.0 (Python 3.")
     assert json.loads(run(tmp_path, "version", "--json").stdout)["version"] == "0.1.0"
     assert run(tmp_path, "--version").stdout == "wharf 0.1.0\n"
 
 
-def test_config_check_counts_what_is_right_and_lists_what_is_wrong(tmp_path: Path) -> None:
+def test_config_check_counts_valid_files_and_lists_errors(tmp_path: Path) -> None:
     (tmp_path / "right.toml").write_text('data_dir = "/var/lib/wharf"\n[server]\nenabled = true\n')
     (tmp_path / "wrong.json").write_text('{\n"regoin": "eu"\n}')
 
@@ -137,8 +138,8 @@ def test_config_check_counts_what_is_right_and_lists_what_is_wrong(tmp_path: Pat
     named = run(tmp_path, "config", "check", "--config", "right.toml")
     wrong = run(tmp_path, "config", "check", "right.toml", "wrong.json")
 
-    assert (right.returncode, right.stdout) == (0, "1 file is right\n")
-    assert (named.returncode, named.stdout) == (0, "1 file is right\n")
+    assert (right.returncode, right.stdout) == (0, "1 file is valid\n")
+    assert (named.returncode, named.stdout) == (0, "1 file is valid\n")
     assert wrong.returncode == 1
     assert lines(wrong.stderr) == ["wharf: wrong.json:2: regoin: there is no such setting; did you mean region?"]
 
@@ -151,12 +152,12 @@ def test_config_show_fits_a_wide_terminal_where_values_are_short(tmp_path: Path)
     assert {name: width for name, width in widths.items() if width > 100} == {}
 
 
-def test_config_show_tells_values_and_where_they_come_from(tmp_path: Path) -> None:
+def test_config_show_prints_values_and_their_origins(tmp_path: Path) -> None:
     (tmp_path / "a.toml").write_text('data_dir = "/var/lib/wharf"\n[server]\nenabled = true\n')
     environment = {"WHARF_CONFIG__STATE__ETCD__PASSWORD": "hunter22", "WHARF_CONFIG__LOG_LEVEL": "debug"}
 
     done = run(tmp_path, "config", "show", "--config", "a.toml", "--json", environment=environment)
-    people = run(tmp_path, "config", "show", "--config", "a.toml", "--changed", environment=environment)
+    people = run(tmp_path, "config", "show", "--config", "a.toml", "--only-changed", environment=environment)
 
     values = {value["key"]: (value["value"], value["origin"]) for value in json.loads(done.stdout)}
     assert values["data_dir"] == ("/var/lib/wharf", "a.toml:1")
@@ -173,7 +174,7 @@ def test_config_show_tells_values_and_where_they_come_from(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_a_completion_script_names_the_command(tmp_path: Path, shell: str) -> None:
+def test_a_completion_script_calls_wharf(tmp_path: Path, shell: str) -> None:
     done = run(tmp_path, "completion", shell)
 
     assert done.returncode == 0
@@ -201,10 +202,10 @@ def test_a_snapshot_is_saved_beside_a_running_agent_and_restored_without_one(tmp
     assert forced.returncode == 0, forced.stderr
     assert json.loads(inspected.stdout)["trailer"]["rows"]["namespaces"] == 1
     assert (unconfirmed.returncode, lines(unconfirmed.stderr)[-1]) == (130, "wharf: stopped")
-    assert "Nobody said yes; scripts say --yes" in lines(unconfirmed.stderr)
+    assert "not confirmed: without a terminal, confirm with --yes" in lines(unconfirmed.stderr)
     restored = run(folder, "operator", "snapshot", "restore", "a.snap", "--yes", "--data-dir", "other")
     assert restored.returncode == 0, restored.stderr
-    assert f"restored: {folder}/other/state, now at index" in restored.stdout
+    assert f"restored {folder}/other/state (index " in restored.stdout
     # A snapshot holds no key: that is carried over by itself, or what is sealed in the snapshot could not be read.
     shutil.copy(folder / ".wharf" / "keyring.key", folder / "other")
     with running(folder, "dev", "--port", "0", "--data-dir", "other") as agent:
@@ -213,7 +214,7 @@ def test_a_snapshot_is_saved_beside_a_running_agent_and_restored_without_one(tmp
         assert "bootstrapped cluster" not in agent.err
 
 
-def test_a_snapshot_of_the_servers_is_fetched_whole_and_brings_back_what_was(tmp_path: Path) -> None:
+def test_a_downloaded_snapshot_is_complete_and_restores_the_state(tmp_path: Path) -> None:
     folder = tmp_path / "a"
     with running(folder, "dev", "--port", "0") as agent:
         agent.wait_ready()
@@ -234,7 +235,7 @@ def test_a_snapshot_of_the_servers_is_fetched_whole_and_brings_back_what_was(tmp
         assert damaged.returncode == 1
         assert lines(damaged.stderr)[0].startswith("wharf: the snapshot b.snap cannot be used: ")
         assert restored.returncode == 0, restored.stderr
-        assert f"restored: the whole state, that of the servers at {agent.address}" in lines(restored.stdout)
+        assert f"restored the state of the servers at {agent.address}" in lines(restored.stdout)
         assert [found["Name"] for found in as_list(agent.get("/v1/namespaces"))] == ["default"]
     silent = run(folder, "operator", "snapshot", "save", "c.snap", environment={"WHARF_ADDR": "http://127.0.0.1:1"})
 
@@ -248,8 +249,8 @@ def as_list(document: object) -> list[dict[str, object]]:
     return document
 
 
-def test_certificates_are_made_with_words_on_what_to_do_with_them(tmp_path: Path) -> None:
-    server = run(tmp_path, "tls", "create", "--also", "example.org")
+def test_certificates_are_created_with_instructions_for_their_use(tmp_path: Path) -> None:
+    server = run(tmp_path, "tls", "create", "--san", "example.org")
     client = run(tmp_path, "tls", "create", "--client")
     again = run(tmp_path, "tls", "create")
 
@@ -263,9 +264,7 @@ def test_certificates_are_made_with_words_on_what_to_do_with_them(tmp_path: Path
 
 
 @pytest.mark.parametrize("command", [("dev", "--port", "0"), ("agent", "--config", "wharf.toml")])
-def test_the_last_line_of_an_agent_that_was_asked_to_end_says_that_it_stopped(
-    tmp_path: Path, command: tuple[str, ...]
-) -> None:
+def test_the_last_line_of_an_agent_after_sigint_is_stopped(tmp_path: Path, command: tuple[str, ...]) -> None:
     (tmp_path / "wharf.toml").write_text(f'data_dir = "{tmp_path}/data"\n[ports]\nhttp = 0\n[server]\nenabled = true\n')
     with running(tmp_path, *command) as agent:
         agent.wait_ready()
@@ -273,3 +272,61 @@ def test_the_last_line_of_an_agent_that_was_asked_to_end_says_that_it_stopped(
 
         assert agent.wait_end() == 0
         assert lines(agent.out)[-1] == "stopped"
+
+
+def find_command(words: tuple[str, ...]) -> click.Command:
+    command: click.Command = root
+    for word in words:
+        assert isinstance(command, click.Group)
+        found = command.get_command(click.Context(command), word)
+        assert found is not None, word
+        command = found
+    return command
+
+
+RENAMED_OPTIONS = [
+    (("dev",), "--fresh", "--reset-data"),
+    (("gateway",), "--data", "--data-dir"),
+    (("tls", "create"), "--folder", "--output-dir"),
+    (("tls", "create"), "--also", "--san"),
+    (("tls", "create"), "--authority-days", "--ca-days"),
+    (("var", "put"), "--in", "--file"),
+    (("job", "restart"), "--wait", "--timeout"),
+    (("operator", "rebalance"), "--plan", "--dry-run"),
+    (("config", "show"), "--changed", "--only-changed"),
+    (("limits", "top"), "--socket", "--admin-address"),
+    (("limits", "grant"), "--for", "--duration"),
+    (("limits", "ban"), "--for", "--duration"),
+    (("limits", "demo"), "--seconds", "--duration"),
+    (("limits", "lint"), "--before", "--compare-with"),
+    (("limits", "activity"), "--by", "--group-by"),
+]
+
+
+@pytest.mark.parametrize(("words", "former", "current"), RENAMED_OPTIONS)
+def test_a_former_name_of_an_option_is_accepted_but_not_shown_in_help(
+    words: tuple[str, ...], former: str, current: str
+) -> None:
+    command = find_command(words)
+    context = click.Context(command)
+    option = next(param for param in command.params if current in param.opts)
+    assert isinstance(option, click.Option)
+    values = [] if option.is_flag else ["1"]
+
+    by_former_name, _, _ = command.make_parser(context).parse_args([former, *values])
+    by_current_name, _, _ = command.make_parser(context).parse_args([current, *values])
+
+    assert by_former_name == by_current_name != {}
+    assert f"{current} " in command.get_help(context)
+    assert f"{former} " not in command.get_help(context)
+
+
+@pytest.mark.parametrize(
+    ("former", "current"), [("why", "explain"), ("off", "disable"), ("on", "enable"), ("drill", "simulate-outage")]
+)
+def test_a_former_name_of_a_command_is_accepted_but_not_shown_in_help(former: str, current: str) -> None:
+    limits = find_command(("limits",))
+
+    assert find_command(("limits", former)) is find_command(("limits", current))
+    assert f"\n  {current} " in limits.get_help(click.Context(limits))
+    assert f"\n  {former} " not in limits.get_help(click.Context(limits))

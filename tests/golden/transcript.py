@@ -1,7 +1,7 @@
-"""What people do and what follows, as text: each command as it would be typed, then every change that the log takes in.
+"""Transcripts: each command as a user would type it, then every change that it causes in the log, as text.
 
-Everything is real but the nodes, which are fake ones, and time, which passes at once. Ids are left out: what is told is the
-same on every run. `pytest tests/golden --rewrite-golden` writes the files anew: read the difference before you keep it.
+Nodes are fake and time is virtual; everything else is real. Ids are omitted, so that every run gives the same text.
+`pytest tests/golden --rewrite-golden` rewrites the files: review the difference before you commit it.
 """
 
 from collections.abc import Awaitable, Sequence
@@ -23,34 +23,36 @@ SECOND_NS: Final = 1_000_000_000
 
 
 class Transcript:
+    """Records what commands change on one server."""
+
     def __init__(self, server: OneServer) -> None:
         self._server = server
         self._lines: list[str] = []
-        self._told: dict[str, str] = {}
-        self._began_ns = server.world.now_ns()
-        server.server.follower.change_listeners.append(self._hear)
+        self._last_text_by_record: dict[str, str] = {}
+        self._start_ns = server.world.now_ns()
+        server.server.follower.change_listeners.append(self._add_changes)
 
-    async def type(self, command: str, call: Awaitable[Any] | None = None, *, then_s: float = 60.0) -> None:
-        """The command, and what follows within so much time."""
+    async def run(self, command: str, call: Awaitable[Any] | None = None, *, wait_s: float = 60.0) -> None:
+        """Add the command, run it, and record the changes of the next `wait_s` seconds."""
         self._lines += ["", f"$ {command}"] if self._lines else [f"$ {command}"]
         if call is not None:
             await call
-        await pass_time(then_s)
+        await pass_time(wait_s)
 
     def text(self) -> str:
         return "\n".join(self._lines) + "\n"
 
-    def _hear(self, batch: Batch, taken: Sequence[AppliedChange]) -> None:
+    def _add_changes(self, batch: Batch, changes: Sequence[AppliedChange]) -> None:
         del batch
-        for table, key, _, record in taken:
-            said = _said(record)
-            if said and self._told.get(f"{table} {key}") != said:
-                self._told[f"{table} {key}"] = said
-                at_s = (self._server.world.now_ns() - self._began_ns) / SECOND_NS
-                self._lines.append(f"{at_s:7.1f}s  {said}")
+        for table, key, _, record in changes:
+            text = _describe_record(record)
+            if text and self._last_text_by_record.get(f"{table} {key}") != text:
+                self._last_text_by_record[f"{table} {key}"] = text
+                elapsed_s = (self._server.world.now_ns() - self._start_ns) / SECOND_NS
+                self._lines.append(f"{elapsed_s:7.1f}s  {text}")
 
 
-def _said(record: Any) -> str:
+def _describe_record(record: Any) -> str:
     match record:
         case Job():
             return f"job {record.id} v{record.version}: {record.status}{' stable' if record.stable else ''}" + (
@@ -65,24 +67,26 @@ def _said(record: Any) -> str:
             draining = " draining" if record.drain_strategy is not None else ""
             return f"node {record.name}: {record.status} {record.scheduling_eligibility}{draining}"
         case Allocation():
-            return _of_allocation(record)
+            return _describe_allocation(record)
     return ""
 
 
-def _of_allocation(allocation: Allocation) -> str:
+def _describe_allocation(allocation: Allocation) -> str:
     status = allocation.deployment_status
-    words = [f"{allocation.desired_status}/{allocation.client_status}"]
+    parts = [f"{allocation.desired_status}/{allocation.client_status}"]
     if status is not None:
-        words += ["canary"] if status.canary else []
-        words += [] if status.healthy is None else ["healthy" if status.healthy else "unhealthy"]
+        parts += ["canary"] if status.canary else []
+        parts += [] if status.healthy is None else ["healthy" if status.healthy else "unhealthy"]
     if allocation.should_migrate:
-        words.append("to move")
-    why = f" ({allocation.desired_description})" if allocation.desired_description else ""
-    return f"allocation {allocation.name} v{allocation.job_version} on {allocation.node_name}: {' '.join(words)}{why}"
+        parts.append("to move")
+    reason = f" ({allocation.desired_description})" if allocation.desired_description else ""
+    return (
+        f"allocation {allocation.name} v{allocation.job_version} on {allocation.node_name}: {' '.join(parts)}{reason}"
+    )
 
 
 def assert_golden(name: str, text: str, *, rewrite: bool) -> None:
     path = FOLDER / f"{name}.txt"
     if rewrite:
         path.write_text(text)
-    assert path.read_text() == text, f"{path.name} tells otherwise; with --rewrite-golden it is written anew"
+    assert path.read_text() == text, f"{path.name} differs; rewrite it with --rewrite-golden"

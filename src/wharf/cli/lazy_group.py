@@ -22,8 +22,8 @@ class CommandEntry(NamedTuple):  # Not a msgspec struct: help must not wait for 
 class LazyGroup(click.Group):
     """A click group whose commands are listed in a table.
 
-    `entries` are the commands that help lists; a test compares their help lines with the commands. `aliases` are further
-    names that help does not list. `unavailable` maps names of commands that do not exist to an error text.
+    `entries` are the commands that help lists; a test compares their help lines with the commands. `aliases` are
+    further names that help does not list. `unavailable` maps names of commands that do not exist to an error text.
     `default_command` runs if the first argument is not a command and does not resemble one.
     """
 

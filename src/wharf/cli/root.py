@@ -1,4 +1,4 @@
-"""The root command `wharf`, its table of commands, and `main`, which turns every failure into one line and an exit code."""
+"""The root command `wharf`, its table of commands, and `main`, which turns failures into one line and an exit code."""
 
 import errno
 import sys
@@ -125,7 +125,7 @@ def main(arguments: Sequence[str] | None = None, environment: object = None) -> 
         # `CliError` has the attribute `code`. Its module is not imported here, because help must load quickly.
         sys.exit(getattr(error, "code", EXIT_FAILED))
     except BrokenPipeError:
-        # The reader of the output closed the pipe, as `head` does. Python would fail again when it flushes stdout at exit.
+        # The reader of the output closed the pipe, as `head` does. Flushing stdout at exit would fail again.
         sys.stdout = sys.stderr
         sys.exit(EXIT_FAILED)
     except OSError as error:

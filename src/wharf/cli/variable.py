@@ -229,7 +229,7 @@ def _get_lock_id(variable: "VariableView") -> str:
 def _run_with_lock(
     session: Session, path: str, lock_id: str, command: tuple[str, ...], renewal_interval_s: float
 ) -> int:
-    """Run a program and renew the lock meanwhile; return the program's exit code. Raises CliError if the lock is lost."""
+    """Run a program, renew the lock meanwhile and return the exit code. Raises CliError if the lock is lost."""
     from wharf.contract.client.errors import RequestRefused
 
     try:

@@ -148,7 +148,7 @@ def delete(session: Session, volume_id: str) -> None:
 
 
 def _print_when_ready(session: Session, volume: "HostVolume", *, should_detach: bool) -> None:
-    """Wait until a volume is no longer pending, unless detached, and print it. Raises CliError after READY_TIMEOUT_S."""
+    """Print a volume, unless detached once it is no longer pending. Raises CliError after READY_TIMEOUT_S."""
     from wharf.contract.model.volumes import HostVolumeState
 
     start_s, index = session.world.monotonic_s(), 0

@@ -152,14 +152,14 @@ def test_a_drill_shows_what_rules_answer_while_the_store_is_away(tmp_path: Path)
 
             assert isinstance(desk, Desk)
             before = await desk.ask(ADA_SENDS)
-            await desk.type("drill", "store-down", "--for", "1m")
+            await desk.type("simulate-outage", "store", "--duration", "1m")
             return before, await desk.ask(ADA_SENDS)
 
         assert operate(tmp_path, scenario, rules=rules, more=store) == (200, 403)
 
 
 def test_the_demonstration_shows_callers_admitted_and_refused() -> None:
-    done = CliRunner().invoke(root, ["limits", "demo", "--seconds", "6"])
+    done = CliRunner().invoke(root, ["limits", "demo", "--duration", "6"])
 
     assert done.exit_code == 0, done.output
     assert "crawler is refused: 403" in done.output
@@ -167,7 +167,8 @@ def test_the_demonstration_shows_callers_admitted_and_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [("gateway", "--upstream", "http://127.0.0.1:9", "--data", "data"), ("limits", "demo", "--seconds", "1")]
+    "words",
+    [("gateway", "--upstream", "http://127.0.0.1:9", "--data-dir", "data"), ("limits", "demo", "--duration", "1")],
 )
 def test_a_port_that_is_taken_is_told_in_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
@@ -184,7 +185,7 @@ def test_a_port_that_is_taken_is_told_in_one_line(
 def test_a_gateway_without_a_service_says_what_to_write() -> None:
     done = CliRunner().invoke(root, ["gateway"])
 
-    assert "say which service stands behind it: --upstream http://127.0.0.1:3000" in done.output
+    assert "missing service: give its URL with --upstream, such as http://127.0.0.1:3000" in done.output
 
 
 def test_the_scopes_of_a_token_are_told_by_the_gateway(tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ class Desk:
         return await self.type_at(str(self.folder / "data" / "admin.sock"), *words, fails=fails)
 
     async def type_at(self, where: str, *words: str, fails: bool = False) -> str:
-        command = ["limits", *words, "--socket", where]
+        command = ["limits", *words, "--admin-address", where]
         done = await asyncio.to_thread(CliRunner().invoke, root, command)
         assert (done.exit_code != 0) is fails, done.output
         return done.output
@@ -74,7 +74,7 @@ def test_why_tells_each_limit_of_a_refusal_with_its_counter_and_its_line(tmp_pat
 
     said, told = operate(tmp_path, scenario)
 
-    assert "refused (primary) by core; told to wait 3600 s" in said
+    assert "refused (primary) by core; retry after 3600 s" in said
     core = told["limits"][0]
     assert (core["rule"], core["before"], core["after"], core["ceiling"], core["is_hit"]) == ("core", 2, 2, 2, True)
     assert (Path(core["file"]).name, core["line"]) == ("rules.toml", 1)
@@ -177,7 +177,7 @@ def test_show_tells_until_when_a_grant_holds(tmp_path: Path) -> None:
 def test_a_grant_holds_at_once_ends_by_itself_and_is_audited(tmp_path: Path) -> None:
     async def scenario(desk: Desk) -> list[int]:
         said = [await desk.ask(ADA_SENDS) for _ in range(3)]
-        await desk.type("grant", "ada", "--amount", "2", "--for", "1h", "--reason", "a migration")
+        await desk.type("grant", "ada", "--amount", "2", "--duration", "1h", "--reason", "a migration")
         said += [await desk.ask(ADA_SENDS) for _ in range(3)]
         grants = desk.place.desk.overrides.grant_file
         grants.grants = [type(grant)(**{**_facts(grant), "until_ms": 1}) for grant in grants.grants]
@@ -197,7 +197,7 @@ def test_what_an_operator_did_is_logged_with_its_values_as_fields(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def scenario(desk: Desk) -> str:
-        return await desk.type("grant", "ada", "--amount", "3", "--for", "1h", "--reason", "a move")
+        return await desk.type("grant", "ada", "--amount", "3", "--duration", "1h", "--reason", "a move")
 
     operate(tmp_path, scenario)
 
@@ -214,7 +214,7 @@ def test_a_grant_ends_at_a_moment_that_is_named(tmp_path: Path) -> None:
         kept = [one.until_ms for one in desk.place.desk.overrides.grant_file.grants]
         wrong = [
             await desk.type(*grant, fails=True),
-            await desk.type(*grant, "--for", "1h", "--until", "2126-01-31T12:00:00Z", fails=True),
+            await desk.type(*grant, "--duration", "1h", "--until", "2126-01-31T12:00:00Z", fails=True),
             await desk.type(*grant, "--until", "2126-01-31T12:00:00", fails=True),
             await desk.type(*grant, "--until", "2020-01-31T12:00:00Z", fails=True),
         ]
@@ -222,15 +222,15 @@ def test_a_grant_ends_at_a_moment_that_is_named(tmp_path: Path) -> None:
 
     told, kept, wrong = operate(tmp_path, scenario)
 
-    assert (told, kept) == ("user:ada may use 3 more of core until 2126-01-31T12:00:00Z\n", [4925534400000])
-    assert ["either --for or --until" in said for said in wrong] == [True, True, False, False]
-    assert "is no moment: write it with its offset" in wrong[2]
+    assert (told, kept) == ("granted user:ada 3 more of core until 2126-01-31T12:00:00Z\n", [4925534400000])
+    assert ["either --duration or --until" in said for said in wrong] == [True, True, False, False]
+    assert "expected a time with its UTC offset" in wrong[2]
     assert "ends later than now" in wrong[3]
 
 
 def test_grants_are_kept_over_a_restart(tmp_path: Path) -> None:
     async def give(desk: Desk) -> None:
-        await desk.type("grant", "ada", "--amount", "3", "--for", "1h")
+        await desk.type("grant", "ada", "--amount", "3", "--duration", "1h")
 
     async def ask(desk: Desk) -> str:
         return (await desk.place.ask("/things", ADA_SENDS)).headers["x-ratelimit-limit"]
@@ -242,16 +242,16 @@ def test_grants_are_kept_over_a_restart(tmp_path: Path) -> None:
 
 def test_a_grant_can_be_revoked_and_must_be_of_a_resource_that_there_is(tmp_path: Path) -> None:
     async def scenario(desk: Desk) -> tuple[str, str, str]:
-        await desk.type("grant", "ada", "--amount", "3", "--for", "1h")
+        await desk.type("grant", "ada", "--amount", "3", "--duration", "1h")
         return (
             await desk.type("revoke", "ada"),
             await desk.type("revoke", "ada", fails=True),
-            await desk.type("grant", "ada", "--amount", "3", "--for", "1h", "--resource", "cor", fails=True),
+            await desk.type("grant", "ada", "--amount", "3", "--duration", "1h", "--resource", "cor", fails=True),
         )
 
     revoked, again, unknown = operate(tmp_path, scenario)
 
-    assert revoked == "user:ada no longer has 3 more of core\n"
+    assert revoked == "revoked from user:ada: 3 more of core\n"
     assert "has no such grant" in again
     assert "'cor' is no resource of the rules" in unknown
 
@@ -268,7 +268,7 @@ def test_reset_starts_counters_again(tmp_path: Path) -> None:
 def test_a_ban_refuses_and_unban_ends_it_and_a_user_is_never_banned(tmp_path: Path) -> None:
     async def scenario(desk: Desk) -> tuple[list[int], str, Any]:
         subject = (await _seen(desk))["ban_subject"]
-        await desk.type("ban", subject, "--for", "1h", "--reason", "noise")
+        await desk.type("ban", subject, "--duration", "1h", "--reason", "noise")
         said = [await desk.ask(ADA_SENDS), await desk.ask(f"Authorization: token {OAUTH}")]
         shown = await desk.json("show", "ada")
         await desk.type("unban", subject)
@@ -287,7 +287,7 @@ def test_a_ban_refuses_and_unban_ends_it_and_a_user_is_never_banned(tmp_path: Pa
 def test_limits_are_off_for_a_time_and_on_again(tmp_path: Path) -> None:
     async def scenario(desk: Desk) -> tuple[list[int], list[str]]:
         said = [await desk.ask(ADA_SENDS) for _ in range(3)]
-        await desk.type("off", "--for", "10m", "--reason", "an incident")
+        await desk.type("disable", "--duration", "10m", "--reason", "an incident")
         said += [await desk.ask(ADA_SENDS), await desk.ask(ADA_SENDS, target="/rate_limit")]
         await desk.type("on")
         return [*said, await desk.ask(ADA_SENDS)], [act.partition(" by ")[0] for act in desk.audited()]
@@ -298,7 +298,7 @@ def test_limits_are_off_for_a_time_and_on_again(tmp_path: Path) -> None:
 def test_what_is_exported_can_be_put_in_elsewhere(tmp_path: Path) -> None:
     async def leave(desk: Desk) -> str:
         await desk.ask(ADA_SENDS)
-        await desk.type("grant", "ada", "--amount", "3", "--for", "1h")
+        await desk.type("grant", "ada", "--amount", "3", "--duration", "1h")
         return await desk.type("export")
 
     (tmp_path / "one").mkdir()
@@ -318,7 +318,7 @@ def test_a_drill_needs_a_store_that_could_be_lost(tmp_path: Path) -> None:
     async def scenario(desk: Desk) -> str:
         with pytest.raises(ActionError):
             desk.acts.start_drill("store-down", for_ms=1_000, by="me", reason="")
-        return await desk.type("drill", "store-down", fails=True)
+        return await desk.type("simulate-outage", "store", fails=True)
 
     assert "there is no store that could be lost" in operate(tmp_path, scenario)
 
@@ -332,7 +332,7 @@ def test_rules_are_shown_with_their_lines_and_a_file_that_is_wrong_is_told_on_re
     shown, reloaded = operate(tmp_path, scenario)
 
     assert "rules.toml:1" in shown
-    assert "is not used; what was in force before goes on" in reloaded
+    assert "rejected; the previous version stays in force" in reloaded
 
 
 def test_metrics_have_labels_by_rule_and_outcome_and_none_by_caller(tmp_path: Path) -> None:
@@ -380,7 +380,7 @@ def test_the_activity_of_an_organization_has_the_shape_of_insights(tmp_path: Pat
         await desk.ask()  # Nobody of the organization.
         since = ("--since", "2020-01-01T00:00:00Z")
         return [
-            json.loads(await desk.type("activity", "acme", "--by", by, *since))
+            json.loads(await desk.type("activity", "acme", "--group-by", by, *since))
             for by in ("summary", "route", "subject", "time")
         ]
 
@@ -408,12 +408,12 @@ def test_activity_is_asked_since_a_moment_or_for_a_length_and_other_words_are_to
     lately, refused = operate(tmp_path, scenario)
 
     assert lately["total_request_count"] == 1
-    assert "'tomorrow' is neither a moment, as 2027-01-31T12:00:00Z, nor a length, as 1h" in refused
+    assert 'expected a time such as 2027-01-31T12:00:00Z or a duration such as 1h, got "tomorrow"' in refused
     assert "--since" in refused
 
 
 def test_a_command_without_a_limiter_says_what_to_do(tmp_path: Path) -> None:
-    done = CliRunner().invoke(root, ["limits", "top", "--socket", str(tmp_path / "none.sock")])
+    done = CliRunner().invoke(root, ["limits", "top", "--admin-address", str(tmp_path / "none.sock")])
 
     assert "no limiter listens at" in done.output
 
@@ -462,9 +462,9 @@ def test_over_a_port_the_token_is_needed_and_does_the_same(tmp_path: Path, monke
     top, (without, with_wrong, with_none) = operate(tmp_path, scenario, more=more)
 
     assert "user:ada" in top
-    assert "needs the limiter's token: set WHARF_LIMITS_TOKEN_FILE" in without
+    assert "requires the limiter's token: set WHARF_LIMITS_TOKEN_FILE" in without
     assert "this needs the limiter's token" in with_wrong
-    assert "cannot be read" in with_none
+    assert "cannot read" in with_none
 
 
 @pytest.mark.parametrize(

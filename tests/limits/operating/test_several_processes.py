@@ -59,7 +59,7 @@ def in_two(folder: Path, scenario: Callable[[Process, Process], Awaitable[T]], r
 
 
 async def typed_at(path: Path, *words: str) -> str:
-    done = await asyncio.to_thread(CliRunner().invoke, root, ["limits", *words, "--socket", str(path)])
+    done = await asyncio.to_thread(CliRunner().invoke, root, ["limits", *words, "--admin-address", str(path)])
     assert done.exit_code == 0, done.output
     return done.output
 
@@ -192,7 +192,7 @@ def test_rules_are_read_again_by_all_processes_and_metrics_are_those_of_all(tmp_
     with running_redis(tmp_path) as redis:
         said, statuses, admitted = in_two(tmp_path, scenario, redis)
 
-    assert said.count("rules are in force") == 1  # Both agree.
+    assert said.count("rules in force") == 1  # Both agree.
     assert statuses == [200, 200, 200, 403]
     assert admitted == [
         'wharf_limits_decisions_total{verdict="admitted",process="limits-a"} 1',
@@ -207,7 +207,7 @@ def test_3_3_rules_state_what_all_processes_admit_together_while_the_store_is_aw
     with running_redis(tmp_path) as redis:
         said = in_two(tmp_path, scenario, redis)
 
-    assert "While the store is away, 8 processes together admit at most: " in said
+    assert "During a store outage, 8 processes together admit at most: " in said
     assert " core 8, " in said  # Of 2 each of them admits 1.
 
 

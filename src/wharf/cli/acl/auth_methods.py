@@ -43,7 +43,8 @@ def binding_rule() -> None:
 def create_method(session: Session, file: str) -> None:
     """Create an auth method from a file.
 
-    FILE is JSON or YAML with Name, Type (OIDC or JWT), TokenLocality, MaxTokenTTL, Default and Config; see docs/access.md.
+    FILE is JSON or YAML with Name, Type (OIDC or JWT), TokenLocality, MaxTokenTTL, Default and Config; see
+    docs/access.md.
 
     wharf acl auth-method create company.yaml
     """

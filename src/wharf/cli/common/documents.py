@@ -39,8 +39,8 @@ def read_text(path: str) -> str:
 def read_record(path: str, record_type: type[R], **overrides: Any) -> R:
     """Read a record from a file. Non-empty `overrides` (from options, by field name) replace what the file says.
 
-    Field names are accepted as the API spells them, in any case, and with underscores. Raises CliError, also if the file
-    has a field that the record does not have.
+    Field names are accepted as the API spells them, in any case, and with underscores. Raises CliError, also if the
+    file has a field that the record does not have.
     """
     name, document = read_document(path)
     if not isinstance(document, dict):

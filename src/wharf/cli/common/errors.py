@@ -59,7 +59,7 @@ _PATH_LAST: Final = re.compile(r"(.*) \(([A-Z]\w*(?:\[\d+\]|\.\w+)*)\)(: .*)?")
 
 
 class ValidationIssue(NamedTuple):
-    """One problem of a job: `field_path` such as `TaskGroups[0].Count`, `Job` for the whole job, or empty if unknown."""
+    """One problem of a job; `field_path` is `TaskGroups[0].Count`, `Job` for the whole job, or empty if unknown."""
 
     field_path: str
     text: str

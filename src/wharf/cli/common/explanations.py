@@ -63,7 +63,7 @@ def render_allocation_explanation(session: Session, explanation: "AllocationExpl
         names = sorted({name for node in scores for name in node.scores or {}} - {"normalized-score"})
         rows = [
             [
-                f"{session.shorten_id(node.node_id)}{' (here)' if node.node_id == explanation.placement.node_id else ''}",
+                session.shorten_id(node.node_id) + (" (here)" if node.node_id == explanation.placement.node_id else ""),
                 *(f"{value:.3f}" if (value := (node.scores or {}).get(name)) else "-" for name in names),
                 f"{node.norm_score:.3f}",
             ]

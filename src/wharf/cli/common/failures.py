@@ -1,4 +1,4 @@
-"""Summaries of failures: why allocations could not be placed, why they failed, and the last line that a task printed."""
+"""Summaries of failures: why allocations were not placed, why they failed, and the last line that a task printed."""
 
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -104,7 +104,7 @@ def _find_ended_task(allocation: "AllocationStub") -> str:
 
 
 def find_common_exit_code(allocations: "Iterable[AllocationStub]") -> int:
-    """Return the exit code of the failed tasks if it is the same in all allocations, else 0. Signals count as 128 + n."""
+    """Return the exit code that the failed tasks of all allocations have in common, else 0. Signals count as 128 + n."""
     codes = {_get_exit_code(allocation) for allocation in allocations}
     return codes.pop() if len(codes) == 1 else 0
 
@@ -151,7 +151,7 @@ MAX_LAST_LINE_CHARS: Final = 200
 
 
 def read_last_line(session: Session, allocation: "AllocationStub", task: str) -> str:
-    """Return the last line a task printed to stderr, or else to stdout. Empty if there is none or no log is readable."""
+    """Return the last line that a task printed to stderr, or else to stdout; empty if no log is readable."""
     from wharf.contract.client import Unreachable
     from wharf.contract.model.refusal import Refusal
 

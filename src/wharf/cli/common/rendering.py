@@ -1,7 +1,7 @@
 """Text layout for terminals: tables, key-value lists, headings, colours of states, bars.
 
-On a terminal, a table that is too wide drops its optional columns, then shortens names and the last column. Output that is
-not a terminal is never shortened.
+On a terminal, a table that is too wide drops its optional columns, then shortens names and the last column. Other
+output is never shortened.
 """
 
 import re

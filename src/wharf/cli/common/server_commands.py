@@ -201,7 +201,7 @@ class ServerCommand(click.Command):
             )
             try:
                 with _report_server_errors(session):
-                    return context.invoke(self.callback, session, **context.params)  # type: ignore[arg-type]  # Never None.
+                    return context.invoke(self.callback, session, **context.params)  # type: ignore[arg-type]
             finally:
                 session.close()
 

@@ -10,7 +10,8 @@ from wharf.cli.common.errors import CliError, ValidationIssue, parse_validation_
 HCL_SUFFIXES: Final = (".hcl", ".nomad", ".wharf")
 """Files with these endings are rejected with a hint, because HCL job files are not supported."""
 DURATION_FIELDS: Final = frozenset({
-    "CheckRestartGrace", "Delay", "Grace", "HealthyDeadline", "Interval", "KillTimeout", "LostAfter", "Max", "MaxClientDisconnect",
+    "CheckRestartGrace", "Delay", "Grace", "HealthyDeadline", "Interval", "KillTimeout", "LostAfter", "Max",
+    "MaxClientDisconnect",
     "MaxDelay", "MaxRunDuration", "Min", "MinHealthyTime", "ProgressDeadline", "ShutdownDelay", "Splay", "Stagger",
     "StopAfterClientDisconnect", "StopOnClientAfter", "TTL", "Timeout",
 })  # fmt: skip
@@ -89,7 +90,7 @@ def _parse_field_path(field_path: str) -> list[str | int]:
 
 
 def read_job_file(path: str) -> JobFile:
-    """Read a job file; `-` is standard input. Raises CliError if it is unreadable, not JSON or YAML, or has no job ID."""
+    """Read a job file; `-` is standard input. Raises CliError if it is not JSON or YAML, or has no job ID."""
     name = "standard input" if path == STDIN else path
     text = read_utf8_text(path, name)
     if path.endswith(HCL_SUFFIXES):
@@ -118,7 +119,7 @@ def _suggest_id_field(job: dict[str, Any]) -> str:
 
 
 def _convert_durations(value: Any) -> Any:  # Any value of the document, of the same type.
-    """Return the value with durations such as `30s` converted to nanoseconds. Invalid ones stay: the server rejects them."""
+    """Convert durations such as `30s` to nanoseconds. Invalid ones stay: the server rejects them."""
     from wharf.contract.wire.times import DurationError, parse_duration_ns
 
     if isinstance(value, list):

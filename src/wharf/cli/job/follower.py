@@ -101,7 +101,10 @@ def follow_submission(
 
 
 def report_evaluation(session: Session, eval_id: str, namespace: str) -> None:
-    """Wait until the scheduler has processed an evaluation, and print the result. Exit code 2: not everything was placed."""
+    """Wait until the scheduler has processed an evaluation, and print the result.
+
+    Exits with code 2 if not everything was placed.
+    """
     from wharf.cli.common.failures import render_unplaced_groups
     from wharf.cli.job.progress import ExitCode
 

@@ -274,7 +274,7 @@ class LogSource:
             self._print([rest])
 
     async def _measure_last_lines(self, lines: int) -> int:
-        """Return the size of the last lines in bytes. Reads more and more of the log's end until it has enough lines."""
+        """Return the size of the last lines in bytes: read more of the log's end until it has enough lines."""
         from wharf.contract.client.errors import NotFound
 
         read_bytes = ESTIMATED_LINE_BYTES * max(lines, 1)

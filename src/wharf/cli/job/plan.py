@@ -90,7 +90,7 @@ def has_changes(response: "JobPlanResponse") -> bool:
 
 
 def render_plan(session: Session, file: str, response: "JobPlanResponse") -> Iterator[str]:
-    """Yield the lines of a plan: the diff, planned updates, preemptions, unplaced groups and the command to submit it."""
+    """Yield the lines of a plan: diff, updates, preemptions, unplaced groups and the command to submit it."""
     from wharf.cli.common.rendering import render_heading
     from wharf.cli.job.changes import render_launches
 

@@ -136,11 +136,10 @@ def format_summary(progress: "JobProgress") -> str:
 def render_progress(
     progress: "JobProgress", elapsed_ns: int, session: "Session", *, max_allocations: int, columns: Set[str]
 ) -> str:
-    """Return the whole display, with at most `max_allocations` allocations and only the given columns of group counts."""
+    """Return the whole display: at most `max_allocations` allocations, and only these columns of group counts."""
     job = progress.job
-    parts = [
-        f"{render_heading(job.id)}  {style_dim(f'{job.type}, version {progress.version}, for {format_rounded_duration(elapsed_ns)}')}"
-    ]
+    description = f"{job.type}, version {progress.version}, for {format_rounded_duration(elapsed_ns)}"
+    parts = [f"{render_heading(job.id)}  {style_dim(description)}"]
     parts += _render_progress_bar(progress, session)
     parts.append("")
     parts.append(_render_groups(progress, columns))
@@ -165,7 +164,8 @@ def render_progress(
         trigger = f", triggered by {latest.triggered_by}"
         parts += [
             "",
-            f"{style_dim('Latest evaluation')} {session.shorten_id(latest.id)} {colour_state(latest.status)}{style_dim(trigger)}",
+            f"{style_dim('Latest evaluation')} {session.shorten_id(latest.id)} "
+            f"{colour_state(latest.status)}{style_dim(trigger)}",
         ]
     if progress.unplaced:
         parts.append(click.style("Not placed, waiting for capacity:", fg="yellow"))

@@ -169,7 +169,10 @@ def query_all_limiters(address: AdminAddress, target: str) -> list[Any]:
 
 
 def post_action(address: AdminAddress, target: str, **fields: object) -> Any:
-    """Send an action with its JSON fields and the user's name to one limiter, which shares it with the other processes."""
+    """Send an action to one limiter, which shares it with the other processes; return the JSON reply.
+
+    `fields` are the JSON fields of the action; the user's name is added.
+    """
     return _request_json(list_admin_addresses(address)[0], "POST", target, _build_action_body(fields))
 
 

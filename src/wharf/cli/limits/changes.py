@@ -1,4 +1,4 @@
-"""The commands of `wharf limits` that change a running limiter. It writes each change to its audit log, with the reason."""
+"""The commands of `wharf limits` that change a running limiter, which writes each change to its audit log."""
 
 import json
 from pathlib import Path

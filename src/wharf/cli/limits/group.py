@@ -132,7 +132,7 @@ def _merge_activity(path: AdminAddress, target: str) -> list[dict[str, Any]]:
     A caller's busiest endpoint is that of the process with most of its requests.
     """
     replies = query_all_limiters(path, target)
-    # Processes that share a Redis also report what the others stored there, some seconds old. Prefer each process's own.
+    # Processes that share a Redis also report older numbers of the others. Prefer each process's own report.
     seen = {process: rows for reply in replies for process, rows in reply["seen"].items()}
     seen |= {reply["process"]: reply["seen"][reply["process"]] for reply in replies}
     rows_by_process: list[list[dict[str, Any]]] = list(seen.values())

@@ -95,5 +95,5 @@ def create(session: Session, node_name: str, node_pool: str, ttl: str) -> None:
     if session.is_terminal:
         session.print_text('\nGive it to the node: client.intro_token = "…" in its configuration, or')
         session.print_text(
-            "WHARF_CONFIG__CLIENT__INTRO_TOKEN in its environment. Anyone with this token can add a node: keep it secret."
+            "WHARF_CONFIG__CLIENT__INTRO_TOKEN in its environment. Anyone with it can add a node: keep it secret."
         )

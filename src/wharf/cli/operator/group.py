@@ -1,4 +1,4 @@
-"""The command group `wharf operator`: API requests, scheduler configuration, servers, keys, rebalancing, debug archive."""
+"""The command group `wharf operator`: API requests, scheduler, servers, keys, rebalancing and the debug archive."""
 
 import sys
 from pathlib import Path
@@ -303,7 +303,8 @@ def remove_key(session: Session, key_id: str, force: bool) -> None:
 def rebalance(session: Session, is_dry_run: bool) -> None:
     """Move allocations of services to nodes with a better score.
 
-    Moves at most as many allocations of a group at a time as its migrate block allows. Run the command again for the rest.
+    Moves at most as many allocations of a group at a time as its migrate block allows. Run the command again to move
+    the rest.
 
     wharf operator rebalance --dry-run
     """

@@ -1,4 +1,4 @@
-"""Times, tables and reasons as people read them."""
+"""Times, tables, placement failures and other values as text for people."""
 
 import datetime
 
@@ -22,21 +22,21 @@ NOW = 1_790_000_000 * S
 
 
 @pytest.mark.parametrize(
-    ("length_ns", "said"),
+    ("length_ns", "expected"),
     [
         (0, "0s"), (250_000_000, "250ms"), (40 * S, "40s"), (125 * S, "2m5s"), (3_600 * S, "1h"), (3_605 * S, "1h"),
         (7_260 * S, "2h1m"), (90_000 * S, "1d1h"), (-5 * S, "-5s"),
     ],
 )  # fmt: skip
-def test_lengths_are_told_in_their_two_largest_units(length_ns: int, said: str) -> None:
-    assert format_rounded_duration(length_ns) == said
+def test_durations_are_shown_in_their_two_largest_units(length_ns: int, expected: str) -> None:
+    assert format_rounded_duration(length_ns) == expected
 
 
-def test_what_is_ahead_is_told_in_whole_seconds() -> None:
+def test_a_future_time_is_rounded_up_to_seconds() -> None:
     assert format_relative_time(NOW + 8 * 3_600 * S - 5_000_000, NOW) == "in 8h"
 
 
-def test_times_are_told_by_how_far_they_are() -> None:
+def test_times_are_shown_relative_to_now() -> None:
     date = datetime.datetime.fromtimestamp(NOW // S + 90, tz=datetime.UTC)
 
     assert format_relative_time(NOW - 65 * S, NOW) == "1m5s ago"
@@ -46,7 +46,7 @@ def test_times_are_told_by_how_far_they_are() -> None:
     assert format_utc_time(NOW) == "2026-09-21 14:13:20Z"
 
 
-def test_columns_are_as_wide_as_what_stands_in_them_and_numbers_stand_to_the_right() -> None:
+def test_columns_are_as_wide_as_their_content_and_numbers_are_right_aligned() -> None:
     shown = click.unstyle(render_table(("ID", "Count", "Status"), [("web", 2, "running"), ("a-long-id", 10, "failed")]))
 
     assert shown.splitlines() == [
@@ -65,14 +65,12 @@ def test_columns_are_as_wide_as_what_stands_in_them_and_numbers_stand_to_the_rig
         (20, ["ID    Status   Why", "web1  running  because of a reason"]),
     ],
 )
-def test_what_is_too_wide_goes_without_what_it_can_spare_and_gets_less_of_the_last(
-    width: int, shown: list[str]
-) -> None:
+def test_a_table_that_is_too_wide_drops_optional_columns_and_cuts_the_last(width: int, shown: list[str]) -> None:
     titles, row = ("ID", "Since", "Status", "Why"), ("web1", "3h ago", "running", "because of a reason")
 
-    told = click.unstyle(render_table(titles, [row], optional_columns=("Since",), max_width=width))
+    output = click.unstyle(render_table(titles, [row], optional_columns=("Since",), max_width=width))
 
-    assert told.splitlines() == shown
+    assert output.splitlines() == shown
 
 
 @pytest.mark.parametrize(
@@ -83,21 +81,23 @@ def test_what_is_too_wide_goes_without_what_it_can_spare_and_gets_less_of_the_la
         (27, ["a-name-that-machines-make[10]  running  short", "web[1]                         running  -"]),
     ],
 )
-def test_what_is_still_too_wide_gets_less_of_the_middle_of_names(width: int, shown: list[str]) -> None:
+def test_a_table_that_is_still_too_wide_cuts_the_middle_of_names(width: int, shown: list[str]) -> None:
     rows = [("a-name-that-machines-make[10]", "running", "short"), ("web[1]", "running", "-")]
 
-    told = click.unstyle(render_table(("Name", "Status", "Why"), rows, shortenable_columns=("Name",), max_width=width))
+    output = click.unstyle(
+        render_table(("Name", "Status", "Why"), rows, shortenable_columns=("Name",), max_width=width)
+    )
 
-    assert told.splitlines()[1:] == shown
-
-
-def test_letters_that_are_two_wide_are_cut_by_their_width() -> None:
-    told = click.unstyle(render_table(("ID", "Description"), [("a", "日本語日本語日本語")], max_width=15))
-
-    assert told.splitlines()[1] == "a   日本語日本…"
+    assert output.splitlines()[1:] == shown
 
 
-def test_letters_that_are_two_wide_are_counted_so() -> None:
+def test_wide_characters_are_cut_by_their_width() -> None:
+    output = click.unstyle(render_table(("ID", "Description"), [("a", "日本語日本語日本語")], max_width=15))
+
+    assert output.splitlines()[1] == "a   日本語日本…"
+
+
+def test_wide_characters_are_aligned_by_their_width() -> None:
     shown = click.unstyle(
         render_table(("ID", "Status"), [("日本", "running"), ("cafe\u0301", "running"), ("abcde", "failed")])
     )
@@ -105,13 +105,13 @@ def test_letters_that_are_two_wide_are_counted_so() -> None:
     assert shown.splitlines()[1:] == ["日本   running", "cafe\u0301   running", "abcde  failed"]
 
 
-def test_names_are_in_the_order_in_which_people_count() -> None:
+def test_numbers_in_names_are_sorted_by_value() -> None:
     names = ["node-10", "node-2", "a", "node-2b", "10"]
 
     assert sorted(names, key=natural_sort_key) == ["a", "node-2", "node-2b", "node-10", "10"]
 
 
-def test_what_is_empty_is_left_out_of_a_record() -> None:
+def test_empty_values_are_omitted() -> None:
     assert (
         click.unstyle(render_pairs([("ID", "a"), ("Description", ""), ("Node", None), ("Count", 0)]))
         == "ID     a\nCount  0"
@@ -119,33 +119,33 @@ def test_what_is_empty_is_left_out_of_a_record() -> None:
 
 
 @pytest.mark.parametrize(("done", "total", "filled"), [(0, 4, 0), (1, 4, 1), (4, 4, 4), (9, 4, 4), (0, 0, 0)])
-def test_a_bar_fills_with_what_is_done(done: int, total: int, filled: int) -> None:
+def test_a_progress_bar_is_filled_by_the_share_that_is_done(done: int, total: int, filled: int) -> None:
     green, grey = render_bar(done, total, width=4).split("\x1b[0m")[:2]
 
     assert (green.count("━"), grey.count("─")) == (filled, 4 - filled)
 
 
 @pytest.mark.parametrize(
-    ("metric", "told"),
+    ("metric", "expected"),
     [
-        (AllocMetric(node_pool="gpu"), ["there is no ready node in the pool gpu"]),
+        (AllocMetric(node_pool="gpu"), ["no ready node in node pool gpu"]),
         (
             AllocMetric(nodes_evaluated=3, nodes_in_pool=3, nodes_available={"dc1": 3, "dc2": 0}),
-            ["there is no ready node in the datacenter dc2"],
+            ["no ready node in datacenter dc2"],
         ),
         (
             AllocMetric(nodes_evaluated=4, constraint_filtered={"a": 1, "b": 3}, dimension_exhausted={"memory": 1}),
-            ["3 nodes kept out by b", "1 node kept out by a", "too little memory on 1 node"],
+            ["3 nodes excluded: b", "1 node excluded: a", "too little memory on 1 node"],
         ),
         (AllocMetric(nodes_evaluated=2, nodes_exhausted=2), ["2 nodes full"]),
         (AllocMetric(nodes_evaluated=2), ["no node fits"]),
     ],
 )
-def test_why_work_has_no_place_is_told_in_sentences(metric: AllocMetric, told: list[str]) -> None:
-    assert list_placement_failures(metric) == told
+def test_placement_failures_are_described_one_line_each(metric: AllocMetric, expected: list[str]) -> None:
+    assert list_placement_failures(metric) == expected
 
 
-def test_ports_are_told_with_where_others_reach_them_and_where_that_leads() -> None:
+def test_ports_are_listed_with_host_address_and_target_address() -> None:
     ports = (
         AllocatedPort(label="http", value=25_000, to=8_080, host_ip="10.0.0.1"),
         AllocatedPort(label="admin", value=25_001, to=-1, host_ip="fd00::1"),
@@ -158,7 +158,7 @@ def test_ports_are_told_with_where_others_reach_them_and_where_that_leads() -> N
     ] == list_ports(ports, NetworkStatus(interface_name="eth0", address="172.26.64.2"))
 
 
-def test_who_wanted_too_much_memory_is_told_apart_from_who_was_killed() -> None:
+def test_a_task_killed_for_lack_of_memory_is_marked() -> None:
     killed = TaskEventView(type="Terminated", display_message="Exit Code: 137, Signal: 9", details={"exit_code": "137"})
     ate = replace(killed, details={"exit_code": "137", "oom_killed": "true"})
 
@@ -169,18 +169,20 @@ def test_who_wanted_too_much_memory_is_told_apart_from_who_was_killed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "said"),
+    ("wanted", "expected"),
     [
-        ([], "n1 is drained"),
-        ([DesiredStatus.RUN], "n1 is drained; 1 of system jobs stay"),
+        ([], "drain of n1 complete"),
+        ([DesiredStatus.RUN], "drain of n1 complete; 1 of system jobs remain"),
         ([DesiredStatus.RUN, DesiredStatus.STOP], ""),
     ],
 )
-def test_a_drain_is_over_when_all_that_it_stopped_has_ended(wanted: list[DesiredStatus], said: str) -> None:
+def test_a_drain_is_complete_when_all_stopped_allocations_have_ended(
+    wanted: list[DesiredStatus], expected: str
+) -> None:
     left = [
         AllocationView(
             id=f"a{number}", name="web.g[0]", desired_status=status, client_status=ClientStatus.RUNNING, job_id="web"
         )
         for number, status in enumerate(wanted)
     ]
-    assert said == format_drain_result("n1", left)
+    assert expected == format_drain_result("n1", left)

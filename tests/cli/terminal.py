@@ -1,4 +1,4 @@
-"""Commands in this process, asking a server in memory: the real commands, the real API, virtual time."""
+"""Runs commands in the test's process against a server in memory: real commands, real API, virtual time."""
 
 import asyncio
 import dataclasses
@@ -32,7 +32,7 @@ TaskGroups:
 
 
 @dataclasses.dataclass
-class Ended:
+class CommandResult:
     code: int
     out: str
     err: str
@@ -42,8 +42,8 @@ class Ended:
         return self.out.splitlines()
 
 
-class _Exchange:
-    """The sync client's port: the loop runs for as long as a request takes."""
+class _SyncTransport:
+    """A synchronous transport that runs the event loop until each request is complete."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, api: Api, token: str) -> None:
         self._loop = loop
@@ -51,20 +51,22 @@ class _Exchange:
         self._headers = {"x-cluster-token": token} if token else {}
 
     def send(self, request: ClientRequest) -> ClientReply:
-        return self._loop.run_until_complete(self._exchange.send(self._told(request)))
+        return self._loop.run_until_complete(self._exchange.send(self._add_headers(request)))
 
-    def _told(self, request: ClientRequest) -> ClientRequest:
+    def _add_headers(self, request: ClientRequest) -> ClientRequest:
         headers = {**self._headers, **request.headers}
         return ClientRequest(request.method, request.path, request.query, headers, request.body, request.timeout_s)
 
     def open(self, request: ClientRequest) -> SyncStreamedReply:
-        return _Opened(self._loop, self._loop.run_until_complete(self._exchange.open(self._told(request))))
+        return _StreamedReply(
+            self._loop, self._loop.run_until_complete(self._exchange.open(self._add_headers(request)))
+        )
 
     def close(self) -> None:
         return
 
 
-class _Opened:
+class _StreamedReply:
     def __init__(self, loop: asyncio.AbstractEventLoop, opened: OpenedInMemory) -> None:
         self.status, self.headers = opened.status, opened.headers
         self._loop = loop
@@ -77,24 +79,24 @@ class _Opened:
         self._loop.run_until_complete(self._opened.close())
 
 
-class Person:
-    """Types commands. `asked`: what the client was connected with, command by command."""
+class Terminal:
+    """Runs commands against one server. `used_settings` has the client settings of each connection, in order."""
 
     def __init__(self, loop: SimulatedLoop, cluster: ACluster, server: OneServer, capture: Any) -> None:
         self.loop = loop
         self.cluster = cluster
         self.server = server
         self.world: World = server.world
-        self.asked: list[ClientSettings] = []
+        self.used_settings: list[ClientSettings] = []
         self._capture = capture
 
     def connect(self, settings: ClientSettings) -> SyncClient:
-        self.asked.append(settings)
-        exchange = _Exchange(self.loop, self.server.api, settings.token)
+        self.used_settings.append(settings)
+        exchange = _SyncTransport(self.loop, self.server.api, settings.token)
         defaults = ClientDefaults(settings.namespace, settings.region, settings.stale)
         return SyncClient(self.world, [exchange], defaults=defaults, retry_policy=NO_RETRIES)
 
-    def wharf(self, *words: str) -> Ended:
+    def run(self, *words: str) -> CommandResult:
         self._capture.readouterr()
         try:
             main(words, environment=self)
@@ -103,39 +105,39 @@ class Person:
         else:
             code = 0
         out, err = self._capture.readouterr()
-        return Ended(code, out, err)
+        return CommandResult(code, out, err)
 
-    def does(self, *words: str) -> str:
-        """A command that goes well; what it prints."""
-        ended = self.wharf(*words)
-        assert (ended.code, ended.err) == (0, ""), ended
-        return ended.out
+    def run_ok(self, *words: str) -> str:
+        """Run a command that must succeed without messages; return its output."""
+        result = self.run(*words)
+        assert (result.code, result.err) == (0, ""), result
+        return result.out
 
     def wait(self, seconds: float) -> None:
         self.loop.run_until_complete(pass_time(seconds))
 
 
 @contextmanager
-def a_person(capture: pytest.CaptureFixture[str], *, nodes: int = 0, access: bool = False) -> Iterator[Person]:
-    """At a cluster of one server and so many fake nodes, named node-1 and so on."""
+def open_terminal(capture: pytest.CaptureFixture[str], *, nodes: int = 0, access: bool = False) -> Iterator[Terminal]:
+    """Return a terminal at a cluster of one server with `nodes` fake nodes, named node-1, node-2, ..."""
     loop = SimulatedLoop(SEED)
     asyncio.set_event_loop(loop)
-    cluster: ACluster = loop.run_until_complete(_begun())
+    cluster: ACluster = loop.run_until_complete(_start_cluster())
     server: OneServer = loop.run_until_complete(cluster.a_server(access=access))
     if nodes:
         loop.run_until_complete(cluster.ready_nodes(server, nodes))
     try:
-        yield Person(loop, cluster, server, capture)
+        yield Terminal(loop, cluster, server, capture)
     finally:
         loop.run_until_complete(cluster.__aexit__(None, None, None))
         asyncio.set_event_loop(None)
         loop.close()
 
 
-async def _begun() -> ACluster:
+async def _start_cluster() -> ACluster:
     return await ACluster().__aenter__()
 
 
-def a_file(folder: Path, text: str, name: str = "job.yaml") -> str:
+def write_file(folder: Path, text: str, name: str = "job.yaml") -> str:
     (folder / name).write_text(text)
     return str(folder / name)

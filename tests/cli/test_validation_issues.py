@@ -1,4 +1,4 @@
-"""What servers say is wrong, taken apart."""
+"""Splitting the validation errors of servers into single problems."""
 
 import pytest
 
@@ -25,10 +25,10 @@ from wharf.cli.common.errors import ValidationIssue, format_validation_issues, p
         ("1 error occurred:\n\t* too large (at most 9)\n\n", [ValidationIssue("", "too large (at most 9)")]),
     ],
 )
-def test_lists_in_lists_become_one(text: str, found: list[ValidationIssue]) -> None:
+def test_nested_lists_become_one_list(text: str, found: list[ValidationIssue]) -> None:
     assert parse_validation_issues(text) == found
 
 
-def test_what_is_no_list_is_one_line() -> None:
+def test_text_that_is_not_a_list_becomes_one_line() -> None:
     assert format_validation_issues("no path\n  to node (Ready)\n") == "no path to node (Ready)"
     assert format_validation_issues("policy 0 invalid: 2 errors occurred:\n\t* a\n\t* b (Name)\n\n") == "a\nName: b"

@@ -1,4 +1,4 @@
-"""What a command makes of work that failed, or finds no room."""
+"""How commands summarize failed and unplaced allocations."""
 
 import click
 import pytest
@@ -13,7 +13,7 @@ from wharf.contract.model.jobs.plan import DesiredUpdates, PlanAnnotations
 from wharf.contract.wire.jobs.messages import JobPlanResponse
 
 
-def ended(*ends: dict[str, str]) -> AllocationStub:
+def make_failed_allocation(*ends: dict[str, str]) -> AllocationStub:
     events = tuple(TaskEvent(type="Terminated", time=at, details=details) for at, details in enumerate(ends))
     state = make_task_state_view(TaskState(state=TaskStatus.DEAD, failed=True, events=events))
     return AllocationStub(
@@ -33,27 +33,29 @@ def ended(*ends: dict[str, str]) -> AllocationStub:
         ([], 0),
     ],
 )
-def test_work_that_failed_alike_has_one_exit_code(ends: list[list[dict[str, str]]], code: int) -> None:
-    assert code == find_common_exit_code([ended(*each) for each in ends])
+def test_allocations_that_failed_with_the_same_exit_code_have_a_common_one(
+    ends: list[list[dict[str, str]]], code: int
+) -> None:
+    assert code == find_common_exit_code([make_failed_allocation(*allocation_ends) for allocation_ends in ends])
 
 
-def test_a_plan_tells_what_has_no_room_yet_from_what_has_none() -> None:
+def test_a_plan_separates_groups_that_wait_for_preemption_from_unplaced_ones() -> None:
     lacking = AllocMetric(nodes_evaluated=1, nodes_exhausted=1, dimension_exhausted={"cpu": 1})
-    answer = JobPlanResponse(
+    response = JobPlanResponse(
         annotations=PlanAnnotations(
             desired_tg_updates={"web": DesiredUpdates(place=1, preemptions=2), "db": DesiredUpdates(place=1)}
         ),
         failed_tg_allocs={"web": lacking, "db": lacking},
     )
 
-    lines = [click.unstyle(line) for line in render_plan(None, "web.yaml", answer)]  # type: ignore[arg-type]  # Nothing is asked.
+    lines = [click.unstyle(line) for line in render_plan(None, "web.yaml", response)]  # type: ignore[arg-type]  # Nothing is asked.
 
     assert lines[lines.index("") + 1 : -3] == [
-        "There is no room, until what is pushed aside has ended, for",
+        "Not placed until the preempted allocations have stopped",
         "  web: 1 not placed",
         "    · too little cpu on 1 node",
         "",
-        "There is no room for",
+        "Not placed: not enough capacity",
         "  db: 1 not placed",
         "    · too little cpu on 1 node",
     ]

@@ -1,0 +1,78 @@
+"""The progress display of a followed job."""
+
+from pathlib import Path
+
+import click
+import pytest
+
+from tests.cli.terminal import WEB, Terminal, open_terminal, write_file
+from wharf.cli.common.server_commands import Session
+from wharf.cli.job.progress import ExitCode, fetch_progress, find_outcome
+from wharf.cli.job.progress_view import find_nonempty_columns, render_progress
+from wharf.contract.client import read_settings
+
+
+def seen(terminal: Terminal, job: str, version: int, *, most: int = 10) -> list[str]:
+    session = Session(terminal, read_settings({}), is_json=False, template="", is_verbose=False)
+    progress = fetch_progress(session, job, "default", version)
+    output = render_progress(
+        progress, 5_000_000_000, session, max_allocations=most, columns=find_nonempty_columns(progress)
+    )
+    return click.unstyle(output).splitlines()
+
+
+def test_progress_shows_groups_allocations_and_health(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    with open_terminal(capsys, nodes=2) as terminal:
+        terminal.run_ok("job", "run", "--follow", write_file(tmp_path, WEB))
+
+        lines = seen(terminal, "web", 0)
+
+    assert lines[0] == "web  service, version 0, for 5s"
+    assert lines[1].endswith("2/2 healthy")
+    assert "successful  Deployment completed successfully" in lines[2]
+    assert [line.split() for line in lines[4:6]] == [["Group", "Desired", "Running", "Healthy"], ["api", "2", "2", "2"]]
+    assert [line.split()[4:6] for line in lines[8:10]] == [["running", "healthy"]] * 2
+
+
+def test_progress_shows_unplaced_groups_and_canaries_that_await_promotion(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    with open_terminal(capsys, nodes=2) as terminal:
+        terminal.run_ok("job", "run", "--follow", write_file(tmp_path, WEB))
+        canary = WEB.replace("MinHealthyTime", "Canary: 1, MinHealthyTime").replace("CPU: 100", "CPU: 120")
+        terminal.run_ok("job", "run", write_file(tmp_path, canary))
+        terminal.wait(5)
+        waiting = seen(terminal, "web", 1)
+        large = WEB.replace("ID: web", "ID: large").replace("CPU: 100", "CPU: 900000")
+        terminal.run("job", "run", write_file(tmp_path, large))
+        unplaced = seen(terminal, "large", 0)
+
+    assert waiting[1].split()[1:] == ["1/1", "canaries", "healthy", *waiting[1].split()[4:]]
+    assert waiting[-1].startswith("The canaries are healthy. Promote them with: wharf deployment promote ")
+    assert unplaced[-3:] == [
+        "Not placed, waiting for capacity:",
+        "  api: 2 not placed",
+        "    · too little cpu on 2 nodes",
+    ]
+
+
+def test_progress_shows_only_as_many_allocations_as_fit_the_terminal(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    with open_terminal(capsys, nodes=2) as terminal:
+        many = WEB.replace("Count: 2", "Count: 6").replace("CPU: 100", "CPU: 20")
+        terminal.run_ok("job", "run", "--follow", write_file(tmp_path, many))
+
+        assert "… and 4 more" in seen(terminal, "web", 0, most=2)
+
+
+def test_a_version_replaced_by_a_newer_one_is_not_a_success(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    with open_terminal(capsys, nodes=2) as terminal:
+        terminal.run_ok("job", "run", write_file(tmp_path, WEB))
+        terminal.run_ok("job", "run", write_file(tmp_path, WEB.replace("CPU: 100", "CPU: 120")))
+        session = Session(terminal, read_settings({}), is_json=False, template="", is_verbose=False)
+
+        end = find_outcome(fetch_progress(session, "web", "default", 0))
+
+    assert end is not None
+    assert (end.exit, end.text) == (ExitCode.FAILED, "deployment canceled: Cancelled due to newer version of job")
