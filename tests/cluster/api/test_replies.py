@@ -139,7 +139,7 @@ async def test_a_stream_is_sent_part_by_part_as_it_is_and_ends_when_the_server_s
         async def streams(_request: object) -> ActionResult:
             return ActionResult(StreamedBody(parts(), "text/plain", headers=[(b"digest", b"x")]))
 
-        server.api._acts["status.leader"] = streams
+        server.api._action_handlers["status.leader"] = streams
         sent: list[Any] = []
 
         async def receive() -> Any:

@@ -250,7 +250,7 @@ async def fill(server: OneServer) -> None:
 
 
 def kept_rolls(server: OneServer) -> int:
-    return len(server.api._reads._rolls._kept)
+    return len(server.api._reads._cached_lists._kept)
 
 
 @in_virtual_time

@@ -57,7 +57,7 @@ def test_alerts_are_posted_and_a_receiver_that_is_away_costs_a_count(caplog: pyt
 
     assert msgspec.json.decode(body) == {"alerts": [msgspec.to_builtins(alert)]}
     assert failures == 1
-    assert "1 alerts could not be sent to the webhook" in caplog.text
+    assert "sending alerts to the webhook failed alerts=1" in caplog.text
 
 
 def test_the_address_of_a_webhook_is_checked() -> None:

@@ -1,7 +1,6 @@
-"""The gate: who is calling, and whether an endpoint is open to them.
+"""Authentication of callers and the access check of endpoints. Handlers check access to single records themselves.
 
-It knows tokens and endpoints and decides nothing about records. Whether a text is a signed identity is asked of a port,
-so that keys and signatures stay out of here.
+Signed identities are verified by a port (`IdentityVerifier`), so this module holds no keys.
 """
 
 from collections.abc import Mapping
@@ -29,76 +28,78 @@ from wharf.world import World
 TOKEN_SECRET_PATTERN: Final = pattern(r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}")
 TOKEN_SECRET_CHARACTERS: Final = 36
 MAX_TOKEN_CHARACTERS: Final = 16_384
+"""Limits the work of verifying a token that an unauthenticated caller sends."""
 MAX_CACHED_CALLERS: Final = 10_000
+"""Limits the memory of cached callers."""
 
 
 class IdentityVerifier(Protocol):
-    """Checks signed identities. Claims that hold are given back, else the reason why they do not."""
+    """Verifies signed identities: returns the claims, or an `InvalidCredential` with the reason."""
 
     def verify(self, snapshot: Replica, text: str, moment: DecisionContext) -> PresentedCredential: ...
 
 
 class RejectingVerifier:
-    """For a server that signs nothing: no text but a secret is known."""
+    """Rejects every identity: for a server that signs none. Only token secrets are accepted then."""
 
     def verify(self, _snapshot: Replica, _text: str, _moment: DecisionContext) -> PresentedCredential:
-        return InvalidCredential("identities are not checked here")
+        return InvalidCredential("signed identities are not supported by this server")
 
 
 class CallerAuthenticator:
-    """`enabled` false: everybody may do everything, and no token is looked at."""
+    """Finds the caller of a request. While disabled, every caller is allowed everything and tokens are ignored."""
 
     def __init__(self, world: World, *, is_enabled: bool = False, verifier: IdentityVerifier | None = None) -> None:
         self._world = world
         self.is_enabled = is_enabled
         self._verifier = verifier or RejectingVerifier()
-        self._known: dict[str, Caller] = {}
-        """Callers by the digests of their secrets, as long as no token, policy or role changes anywhere."""
-        self._known_in: Replica | None = None
-        self._stands_for = (0, 0)
+        self._cached_callers: dict[str, Caller] = {}
+        """Callers by the digest of their token secret. Emptied when any token, policy or role changes."""
+        self._cached_snapshot: Replica | None = None
+        self._cache_version = (0, 0)
 
     def authenticate(self, snapshot: Replica, endpoint: Endpoint, headers: Mapping[bytes, bytes]) -> Caller:
-        """Who is calling, as things stand now. Asked again whenever a blocked request is woken."""
+        """Return the caller with the rights stored in the snapshot. A blocking query calls this on every wake-up."""
         if not self.is_enabled or isinstance(endpoint.need, PublicAccess):
             return UNCHECKED_CALLER
-        given = get_request_token(headers)
-        if len(given) != TOKEN_SECRET_CHARACTERS:
-            return self._found_out(snapshot, given)
-        stands_for = (snapshot.epoch, snapshot.get_last_change(ACL_TOKENS, ACL_POLICIES, ACL_ROLES))
-        if snapshot is not self._known_in or stands_for != self._stands_for:
-            self._known, self._known_in, self._stands_for = {}, snapshot, stands_for
-        digest = hash_secret(given)
-        known = self._known.get(digest)
-        if known is None:
-            caller = self._found_out(snapshot, given)
-            if caller.token is not None and not caller.is_refused and len(self._known) < MAX_CACHED_CALLERS:
-                self._known[digest] = caller
+        token = get_request_token(headers)
+        if len(token) != TOKEN_SECRET_CHARACTERS:
+            return self._authenticate_uncached(snapshot, token)
+        version = (snapshot.epoch, snapshot.get_last_change(ACL_TOKENS, ACL_POLICIES, ACL_ROLES))
+        if snapshot is not self._cached_snapshot or version != self._cache_version:
+            self._cached_callers, self._cached_snapshot, self._cache_version = {}, snapshot, version
+        digest = hash_secret(token)
+        cached_caller = self._cached_callers.get(digest)
+        if cached_caller is None:
+            caller = self._authenticate_uncached(snapshot, token)
+            if caller.token is not None and not caller.is_refused and len(self._cached_callers) < MAX_CACHED_CALLERS:
+                self._cached_callers[digest] = caller
             return caller
-        token = known.token
+        stored_token = cached_caller.token
         if (
-            token is not None
-            and token.expiration_time is not None
-            and token.is_expired(to_datetime(self._world.now_ns()))
+            stored_token is not None
+            and stored_token.expiration_time is not None
+            and stored_token.is_expired(to_datetime(self._world.now_ns()))
         ):
-            return self._found_out(snapshot, given)
-        return known
+            return self._authenticate_uncached(snapshot, token)
+        return cached_caller
 
-    def _found_out(self, snapshot: Replica, given: str) -> Caller:
+    def _authenticate_uncached(self, snapshot: Replica, token: str) -> Caller:
         moment = DecisionContext(self._world.now_ns(), self._world.new_id)
-        return authenticate_caller(snapshot, self._presented(snapshot, given, moment), moment)
+        return authenticate_caller(snapshot, self._parse_credential(snapshot, token, moment), moment)
 
-    def _presented(self, snapshot: Replica, given: str, moment: DecisionContext) -> PresentedCredential:
-        if not given:
+    def _parse_credential(self, snapshot: Replica, token: str, moment: DecisionContext) -> PresentedCredential:
+        if not token:
             return None
-        if len(given) > MAX_TOKEN_CHARACTERS:
+        if len(token) > MAX_TOKEN_CHARACTERS:
             return InvalidCredential("the token is too long")
-        if TOKEN_SECRET_PATTERN.fullmatch(given):
-            return TokenSecret(hash_secret(given))
-        return self._verifier.verify(snapshot, given, moment)
+        if TOKEN_SECRET_PATTERN.fullmatch(token):
+            return TokenSecret(hash_secret(token))
+        return self._verifier.verify(snapshot, token, moment)
 
 
 def get_request_token(headers: Mapping[bytes, bytes]) -> str:
-    """The token of a request: our own header first, then a bearer's."""
+    """Return the token of a request: from `X-Cluster-Token`, else from a bearer `Authorization` header, else ""."""
     own = headers.get(b"x-cluster-token", b"").decode("latin-1").strip()
     if own:
         return own
@@ -109,9 +110,10 @@ def get_request_token(headers: Mapping[bytes, bytes]) -> str:
 def require_endpoint_access(
     caller: Caller, endpoint: Endpoint, *, namespace: str, path_values: Mapping[str, str]
 ) -> None:
-    """Raises unless the endpoint is open to the caller, as far as the request itself tells.
+    """Raise a `Refusal` unless the caller may use the endpoint, as far as the request itself shows.
 
-    Where the object decides, whoever has the right nowhere is refused at once; the handler asks again.
+    For endpoints whose permission depends on a record, this rejects only callers that have the permission nowhere; the
+    handler checks again once it has read the record.
     """
     if caller is UNCHECKED_CALLER:
         return

@@ -1,6 +1,6 @@
-"""The HTTP API as an ASGI application: route, read, decide, encode; nothing between that is not needed.
+"""The HTTP API as an ASGI application: routes requests, checks access, runs handlers and sends their replies.
 
-Which class of endpoint an answer counts for. There are as many classes as the table has nouns and kinds, and no more.
+Reads are executed by `reads`, request metrics are recorded here. Handlers are in `handlers`.
 """
 
 import asyncio
@@ -63,19 +63,21 @@ from wharf.contract.wire.endpoint_table import ENDPOINTS, Endpoint, EndpointKind
 from wharf.world.request_id import RequestIdScope
 
 BLOCKED_READ_KIND = "blocked"
-"""A read that named an index and may have waited: how long says nothing about us."""
+"""The metrics kind of a read with an `index`: its duration includes waiting, so it must not count as latency."""
 
 
 def get_request_series(endpoint: Endpoint, status: int, *, is_blocking: bool) -> RequestSeries:
+    """Return the metrics series of a reply, by endpoint noun, kind and status class."""
     kind = BLOCKED_READ_KIND if is_blocking else endpoint.kind.value
-    known = _SERIES.get((endpoint.name, kind, status // 100))
-    if known is None:
-        known = RequestSeries(endpoint.name.partition(".")[0], kind, f"{status // 100}xx")
-        _SERIES[endpoint.name, kind, status // 100] = known
-    return known
+    series = _SERIES.get((endpoint.name, kind, status // 100))
+    if series is None:
+        series = RequestSeries(endpoint.name.partition(".")[0], kind, f"{status // 100}xx")
+        _SERIES[endpoint.name, kind, status // 100] = series
+    return series
 
 
 _SERIES: dict[tuple[str, str, int], RequestSeries] = {}
+"""Series by endpoint name, kind and first digit of the status. Bounded by the endpoint table."""
 
 
 log = logging.getLogger(__name__)
@@ -83,16 +85,20 @@ log = logging.getLogger(__name__)
 Scope = MutableMapping[str, Any]
 
 MAX_BODY_BYTES: Final = 32 * 1024 * 1024
+"""Default limit of a request body; protects the memory of the process."""
 MAX_PATH_BYTES: Final = 16 * 1024
 MAX_HEADERS: Final = 256
 MAX_HEADER_BYTES: Final = 1024 * 1024
+"""Limits the total size of header names and values."""
 TOO_MANY_HEADERS_TEXT: Final = "431 Request Header Fields Too Large"
 TOKEN_SAFE_CHARACTERS: Final = "".join(map(chr, range(33, 127))).replace("%", "")
-"""What a token holds in a header as it is; the rest is escaped, since ids of jobs may hold anything."""
+"""Characters of a page token that its header holds unescaped. Job ids in tokens may contain any character."""
 BODY_METHODS: Final = frozenset(("PUT", "POST", "DELETE"))
 
 
 class Api:
+    """The ASGI application of the HTTP API."""
+
     def __init__(
         self,
         server: Server,
@@ -103,62 +109,68 @@ class Api:
         is_nomad_compatible: bool = False,
         authenticator: CallerAuthenticator | None = None,
     ) -> None:
-        """Without a `gate` access control is off. The others: see `Replies`."""
+        """Create the application. Without an `authenticator` access control is off.
+
+        `extra_headers` are added to every reply; for `is_nomad_compatible` see `ReplySender`.
+        """
         self._server = server
-        self._body_max_bytes = max_body_bytes
+        self._max_body_bytes = max_body_bytes
         self._audit = audit
         self._router = Router(ENDPOINTS)
-        self._gate = authenticator or CallerAuthenticator(server.world)
-        self._acts = build_action_handlers(server)
-        self._reads = ReadExecutor(server, self._gate)
+        self._authenticator = authenticator or CallerAuthenticator(server.world)
+        self._action_handlers = build_action_handlers(server)
+        self._reads = ReadExecutor(server, self._authenticator)
         self._targets = RequestTargetCache()
         self._idempotency = IdempotentExecutor(server)
         self._replies = ReplySender(
             server.world, extra_headers=extra_headers or {}, is_nomad_compatible=is_nomad_compatible
         )
         self._closing = asyncio.Event()
-        self._conversations: WebSocketHandlers = {
-            **exec.build_websocket_handlers(server, self._with_caller_checked),
+        self._websocket_handlers: WebSocketHandlers = {
+            **exec.build_websocket_handlers(server, self._add_checked_caller),
             **channel.build_websocket_handlers(server),
         }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
-            await _lifespan(receive, send)
+            await _handle_lifespan(receive, send)
             return
         if scope["type"] != "http":
-            await self._converse(scope, receive, send)
+            await self._handle_websocket(scope, receive, send)
             return
         connection = take_connection(scope)
         raw_path: bytes = scope.get("raw_path") or quote(scope["path"]).encode()
         headers = self._replies.parse_headers(scope["headers"])
-        if len(scope["headers"]) > MAX_HEADERS or _size(scope["headers"]) > MAX_HEADER_BYTES:
-            reply, is_for_pages = build_text_reply(431, TOO_MANY_HEADERS_TEXT), False
+        if len(scope["headers"]) > MAX_HEADERS or _count_header_bytes(scope["headers"]) > MAX_HEADER_BYTES:
+            reply, is_cors_allowed = build_text_reply(431, TOO_MANY_HEADERS_TEXT), False
         else:
             target = self._targets.get((scope["method"], raw_path, scope["query_string"]))
             if target is not None:
-                request = self._request(target.endpoint, target.path_values, target.query, headers, target.parameters)
+                request = self._build_request(
+                    target.endpoint, target.path_values, target.query, headers, target.parameters
+                )
                 with RequestIdScope(request.id):
                     reply = await self._answer(scope, receive, request, target, connection)
-                is_for_pages = target.is_cors_allowed
+                is_cors_allowed = target.is_cors_allowed
             else:
                 path = raw_path.partition(b"?")[0].decode("latin-1")
-                reply = await self._reply(scope, path, headers, receive, connection)
-                is_for_pages = bool(list_cors_methods(path))
-        exchange = ReplyContext(headers, is_for_pages, receive, send, connection)
-        await self._replies.send(reply, exchange)
+                reply = await self._reply_uncached(scope, path, headers, receive, connection)
+                is_cors_allowed = bool(list_cors_methods(path))
+        context = ReplyContext(headers, is_cors_allowed, receive, send, connection)
+        await self._replies.send(reply, context)
 
     def close(self) -> None:
-        """This server stops: streams end. Whoever waits in a blocking query is the reader's business."""
+        """End streams and websockets because this server stops. Blocking queries are ended by the log reader."""
         self._closing.set()
         self._replies.close()
 
-    async def _converse(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _handle_websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Run the websocket handler of the path, or reject the handshake as the plain request would be."""
         raw_path: bytes = scope.get("raw_path") or quote(scope["path"]).encode()
-        routed = self._router.find_route(raw_path.partition(b"?")[0].decode("latin-1"))
-        endpoint = routed.methods.get("GET")
-        conversation = self._conversations.get(endpoint.name) if endpoint is not None else None
-        if endpoint is None or conversation is None:
+        match = self._router.find_route(raw_path.partition(b"?")[0].decode("latin-1"))
+        endpoint = match.methods.get("GET")
+        handler = self._websocket_handlers.get(endpoint.name) if endpoint is not None else None
+        if endpoint is None or handler is None:
             await reply_as_request(self, scope, receive, send)
             return
         socket = CallerSocket(scope, receive, send, self._closing)
@@ -166,26 +178,28 @@ class Api:
         try:
             query = parse_query_strict(scope["query_string"])
             parameters = parse_endpoint_parameters(endpoint, query, scope["query_string"])
-            request = self._request(endpoint, routed.path_values, query, headers, parameters)
+            request = self._build_request(endpoint, match.path_values, query, headers, parameters)
             with RequestIdScope(request.id):
                 self._check_region(request)
-                await conversation(request, socket)
+                await handler(request, socket)
         except Refusal as refusal:
             await socket.refuse(refusal)
-        except Exception:  # The top of a conversation: whoever talks must hear something.
-            log.exception("the conversation %s failed", scope["path"])
-            await socket.refuse(Refusal(RefusalCode.OUTCOME_UNKNOWN, "an error of our own; the log tells of it"))
+        except Exception:  # Last resort: the caller must get an error, not a silent disconnect.
+            log.exception("websocket handler failed path=%s", scope["path"])
+            await socket.refuse(Refusal(RefusalCode.OUTCOME_UNKNOWN, "internal error: the server log has the details"))
 
-    async def _with_caller_checked(self, request: Request) -> Request:
-        request = await self._with_caller(request)
-        self._check(request)
+    async def _add_checked_caller(self, request: Request) -> Request:
+        """Return the request with its caller. Raises `Refusal` if the caller may not use the endpoint."""
+        request = await self._add_caller(request)
+        self._check_access(request)
         return request
 
-    # -- where to ----------------------------------------------------------------------------------------------------
+    # -- routing -----------------------------------------------------------------------------------------------------
 
-    async def _reply(
+    async def _reply_uncached(
         self, scope: Scope, path: str, headers: dict[bytes, bytes], receive: Receive, connection: HttpConnection | None
     ) -> HttpReply:
+        """Route and answer a request that is not in the target cache."""
         method = scope["method"]
         if BAD_ESCAPE_PATTERN.search(path.encode("latin-1")):
             return build_text_reply(400, "400 Bad Request")
@@ -193,11 +207,11 @@ class Api:
             return build_text_reply(414, f"the path is longer than {MAX_PATH_BYTES} bytes")
         clean = clean_path(path)
         if clean != path:
-            return _as_reply(build_redirect(clean, method), scope)
-        routed = self._router.find_route(path)
-        if not routed.methods:
-            return _as_reply(build_unrouted_reply(path, routed, method), scope)
-        endpoint = routed.methods.get(method)
+            return _build_unrouted_http_reply(build_redirect(clean, method), scope)
+        match = self._router.find_route(path)
+        if not match.methods:
+            return _build_unrouted_http_reply(build_unrouted_reply(path, match, method), scope)
+        endpoint = match.methods.get(method)
         if endpoint is None:
             if method == "OPTIONS" and (open_methods := list_cors_methods(path)):
                 return HttpReply(204, build_preflight_headers(headers, open_methods))
@@ -206,11 +220,11 @@ class Api:
             query = parse_query_strict(scope["query_string"])
         except Refusal as refusal:
             return build_refusal_reply(refusal)
-        request = self._request(endpoint, routed.path_values, query, headers)
+        request = self._build_request(endpoint, match.path_values, query, headers)
         with RequestIdScope(request.id):
             return await self._answer(scope, receive, request, None, connection)
 
-    def _request(
+    def _build_request(
         self,
         endpoint: Endpoint,
         values: dict[str, str],
@@ -218,12 +232,13 @@ class Api:
         headers: Mapping[bytes, bytes],
         parameters: Mapping[str, ParameterValue] = NO_PARAMETERS,
     ) -> Request:
-        given = headers.get(b"x-request-id")
-        request_id = (given.decode("latin-1")[:64] if given else "") or self._server.world.new_id()
+        """Return the request; its id is that of the `X-Request-Id` header (up to 64 characters), else a new one."""
+        id_header = headers.get(b"x-request-id")
+        request_id = (id_header.decode("latin-1")[:64] if id_header else "") or self._server.world.new_id()
         return Request(request_id, endpoint, values, query, headers, parameters=parameters)
 
-    def _target_of(self, scope: Scope, request: Request) -> RequestTarget:
-        """What is asked for, kept for the next who asks for it. Raises Refusal where something is wrong with it."""
+    def _parse_target(self, scope: Scope, request: Request) -> RequestTarget:
+        """Return the parsed target of a read. Targets of GET requests are cached. Raises `Refusal` if it is invalid."""
         options = self._reads.parse_options(request)
         self._check_region(request)
         raw_path: bytes = scope.get("raw_path") or quote(scope["path"]).encode()
@@ -241,7 +256,7 @@ class Api:
             self._targets.put((scope["method"], raw_path, scope["query_string"]), target)
         return target
 
-    # -- what is said ------------------------------------------------------------------------------------------------
+    # -- execution --------------------------------------------------------------------------------------------------
 
     async def _answer(
         self,
@@ -251,40 +266,42 @@ class Api:
         target: RequestTarget | None,
         connection: HttpConnection | None,
     ) -> HttpReply:
-        """`target` where it is known already what is asked for."""
+        """Execute the request, count and audit it, and return its reply. `target` is set if it came from the cache."""
         error = ""
         began_s = self._server.meter.now_s()
         try:
             if target is None:
-                request = await self._complete(scope, receive, request)
+                request = await self._read_parameters_and_body(scope, receive, request)
             if request.endpoint.unsupported_reason:
                 raise Refusal(RefusalCode.NOT_IMPLEMENTED, request.endpoint.unsupported_reason)
             if request.endpoint.kind is EndpointKind.READ:
-                target = target or self._target_of(scope, request)
-                reply = self._read_reply(await self._reads.execute(request, target, receive, connection))
+                target = target or self._parse_target(scope, request)
+                reply = self._build_read_reply(await self._reads.execute(request, target, receive, connection))
             else:
                 self._check_region(request)
-                request = await self._with_caller(request)
-                self._check(request)  # Apart from that: also of one who is refused, the audit log tells who it was.
-                reply = await self._act(scope, request)
+                request = await self._add_caller(request)
+                self._check_access(
+                    request
+                )  # A separate step, so that the audit record of a refused request names its caller.
+                reply = await self._execute_action(scope, request)
         except Refusal as refusal:
             error = refusal.text
             reply = build_refusal_reply(refusal)
         except ClientDisconnected:
             return build_text_reply(400, "the request ended before its body")
         except BodyTimeout:
-            return build_text_reply(408, f"the next part of the body did not come within {PART_TIMEOUT_S:g} s")
-        except Exception:  # The top of a request: whoever asks must hear something.
-            log.exception("request %s %s %s failed", request.id, scope["method"], scope["path"])
-            error = f"an error of our own; the log tells of it under {request.id}"
+            return build_text_reply(408, f"the next part of the body did not arrive within {PART_TIMEOUT_S:g} s")
+        except Exception:  # Last resort: the caller must get a reply.
+            log.exception("request failed id=%s method=%s path=%s", request.id, scope["method"], scope["path"])
+            error = f"internal error: see request {request.id} in the server log"
             reply = build_text_reply(500, error)
         series = get_request_series(request.endpoint, reply.status, is_blocking="index" in request.query)
         self._server.meter.record_request(series, began_s=began_s)
-        self._tell_audit(scope, request, reply, error)
+        self._record_audit(scope, request, reply, error)
         return reply
 
-    async def _complete(self, scope: Scope, receive: Receive, request: Request) -> Request:
-        """The request with its parameters and its body."""
+    async def _read_parameters_and_body(self, scope: Scope, receive: Receive, request: Request) -> Request:
+        """Return the request with its parameters and its body. A streamed body is read later, by the handler."""
         endpoint = request.endpoint
         parameters = parse_endpoint_parameters(endpoint, request.query, scope["query_string"])
         if parameters:
@@ -292,91 +309,102 @@ class Api:
         if endpoint.has_streamed_body:
             return msgspec.structs.replace(request, body_parts=iterate_body(receive))
         if scope["method"] in BODY_METHODS:
-            body = await read_body(receive, request.headers, self._body_max_bytes)
+            body = await read_body(receive, request.headers, self._max_body_bytes)
             request = msgspec.structs.replace(request, body=body)
         return request
 
     def _check_region(self, request: Request) -> None:
-        """What is of another region was passed on before it came here."""
+        """Raise a not-found `Refusal` if the request names another region.
+
+        Requests for reachable regions were relayed before they reach the application.
+        """
         if request.query.get("region", "") not in ("", self._server.identity.region):
             raise not_found("No path to region")
 
-    def _read_reply(self, answered: EncodedRead) -> HttpReply:
+    def _build_read_reply(self, encoded: EncodedRead) -> HttpReply:
+        """Return the reply of a read with its index, leader and page headers."""
         reader = self._server.reader
         headers = [
-            (b"x-cluster-index", b"%d" % max(1, answered.index)),
+            (b"x-cluster-index", b"%d" % max(1, encoded.index)),
             (b"x-cluster-knownleader", b"true" if reader.has_leader() else b"false"),
             (b"x-cluster-lastcontact", b"%d" % (reader.last_contact_ms() or 0)),
         ]
-        if answered.refusal is not None:
-            return build_refusal_reply(answered.refusal, *headers)
-        if answered.next_token:
-            headers.append((b"x-cluster-nexttoken", quote(answered.next_token, safe=TOKEN_SAFE_CHARACTERS).encode()))
-        return HttpReply(200, [JSON_HEADER, *headers], answered.body or EMPTY_REPLY_BODY)
+        if encoded.refusal is not None:
+            return build_refusal_reply(encoded.refusal, *headers)
+        if encoded.next_token:
+            headers.append((b"x-cluster-nexttoken", quote(encoded.next_token, safe=TOKEN_SAFE_CHARACTERS).encode()))
+        return HttpReply(200, [JSON_HEADER, *headers], encoded.body or EMPTY_REPLY_BODY)
 
-    async def _act(self, scope: Scope, request: Request) -> HttpReply:
-        act = self._acts[request.endpoint.name]
+    async def _execute_action(self, scope: Scope, request: Request) -> HttpReply:
+        """Run the action here or in the authoritative region, honoring an idempotency key, and build its reply."""
+        handler = self._action_handlers[request.endpoint.name]
         if should_relay_write(self._server, request):
-            done = await relay_to_authoritative_region(self._server, request, method=scope["method"])
+            result = await relay_to_authoritative_region(self._server, request, method=scope["method"])
         elif IDEMPOTENCY_HEADER in request.headers and request.endpoint.kind in (
             EndpointKind.WRITE,
             EndpointKind.LEADER_WRITE,
         ):
             query = scope["query_string"].decode("latin-1")
             target = f"{scope['path']}?{query}" if query else scope["path"]
-            done = await self._idempotency.execute(request, act, method=scope["method"], target=target)
+            result = await self._idempotency.execute(request, handler, method=scope["method"], target=target)
         else:
-            done = await act(request)
-        headers: Headers = [(b"x-cluster-index", str(done.index).encode())] if done.index else []
-        match done.body:
+            result = await handler(request)
+        headers: Headers = [(b"x-cluster-index", str(result.index).encode())] if result.index else []
+        match result.body:
             case None:
-                return HttpReply(done.status, headers)
+                return HttpReply(result.status, headers)
             case EncodedBody(data, content_type):
                 if content_type == "application/json" and is_pretty(request.query):
                     data = msgspec.json.format(data, indent=4) + b"\n"
-                return HttpReply(done.status, [(b"content-type", content_type.encode()), *headers], ReplyBody((data,)))
+                return HttpReply(
+                    result.status, [(b"content-type", content_type.encode()), *headers], ReplyBody((data,))
+                )
             case StreamedBody():
-                return HttpReply(done.status, headers, done.body)
+                return HttpReply(result.status, headers, result.body)
             case value:
                 return HttpReply(
-                    done.status, [JSON_HEADER, *headers], encode_body(value, is_pretty=is_pretty(request.query))
+                    result.status, [JSON_HEADER, *headers], encode_body(value, is_pretty=is_pretty(request.query))
                 )
 
-    # -- who asks ----------------------------------------------------------------------------------------------------
+    # -- authorization -----------------------------------------------------------------------------------------------
 
-    async def _with_caller(self, request: Request) -> Request:
-        """The request with its caller. What was done elsewhere just now is known after a barrier: a write waits for one, so
-        that a token that was deleted writes nothing any more; the others only where they would be refused.
+    async def _add_caller(self, request: Request) -> Request:
+        """Return the request with its caller.
+
+        Writes first catch up with the log, so that a deleted token can write nothing. Other actions catch up only if
+        they would be refused, because the token may have been created on another server just now.
         """
         endpoint = request.endpoint
-        if not self._gate.is_enabled or isinstance(endpoint.need, PublicAccess):
+        if not self._authenticator.is_enabled or isinstance(endpoint.need, PublicAccess):
             return request
         if endpoint.kind is not EndpointKind.LOCAL:
             await self._server.reader.catch_up()
-        known = self._known(request)
+        request_with_caller = self._authenticate(request)
         try:
-            self._check(known)
+            self._check_access(request_with_caller)
         except Refusal:
             await self._server.reader.catch_up()
-            return self._known(request)
-        return known
+            return self._authenticate(request)
+        return request_with_caller
 
-    def _known(self, request: Request) -> Request:
-        caller = self._gate.authenticate(self._server.replica, request.endpoint, request.headers)
+    def _authenticate(self, request: Request) -> Request:
+        caller = self._authenticator.authenticate(self._server.replica, request.endpoint, request.headers)
         return msgspec.structs.replace(request, caller=caller)
 
-    def _check(self, request: Request) -> None:
+    def _check_access(self, request: Request) -> None:
+        """Raise a `Refusal` unless the request's caller may use the endpoint."""
         require_endpoint_access(
             request.caller, request.endpoint, namespace=request.namespace, path_values=request.path_values
         )
 
-    def _tell_audit(self, scope: Scope, request: Request, reply: HttpReply, error: str) -> None:
+    def _record_audit(self, scope: Scope, request: Request, reply: HttpReply, error: str) -> None:
+        """Write an audit record if the endpoint is audited. A failure is logged and does not fail the request."""
         endpoint = request.endpoint
         if self._audit is None or not (
             endpoint.kind in (EndpointKind.WRITE, EndpointKind.LEADER_WRITE) or endpoint.is_audited
         ):
             return
-        written = AuditedWrite(
+        audited_write = AuditedWrite(
             request_id=request.id,
             endpoint=request.endpoint.name,
             path=scope["path"],
@@ -390,27 +418,29 @@ class Api:
             token_name=request.caller.token.name if request.caller.token is not None else "",
         )
         try:
-            self._audit.record(written)
+            self._audit.record(audited_write)
         except OSError:
-            log.exception("request %s is missing in the audit log", request.id)
+            log.exception("audit record not written request=%s", request.id)
 
 
-def _size(headers: Any) -> int:
+def _count_header_bytes(headers: Any) -> int:
     size = 0
     for name, value in headers:
         size += len(name) + len(value)
     return size
 
 
-def _as_reply(astray: UnroutedReply, scope: Scope) -> HttpReply:
-    headers: Headers = [(b"content-type", astray.content_type.encode())] if astray.content_type else []
-    if astray.location:
+def _build_unrouted_http_reply(unrouted: UnroutedReply, scope: Scope) -> HttpReply:
+    """Convert an unrouted reply; a redirect keeps the request's query."""
+    headers: Headers = [(b"content-type", unrouted.content_type.encode())] if unrouted.content_type else []
+    if unrouted.location:
         query = scope["query_string"]
-        headers.append((b"location", astray.location.encode("latin-1") + (b"?" + query if query else b"")))
-    return HttpReply(astray.status, headers, ReplyBody((astray.body,)))
+        headers.append((b"location", unrouted.location.encode("latin-1") + (b"?" + query if query else b"")))
+    return HttpReply(unrouted.status, headers, ReplyBody((unrouted.body,)))
 
 
-async def _lifespan(receive: Receive, send: Send) -> None:
+async def _handle_lifespan(receive: Receive, send: Send) -> None:
+    """Answer the messages of the ASGI lifespan protocol."""
     while True:
         message = await receive()
         if message["type"] == "lifespan.startup":

@@ -1,6 +1,7 @@
-"""What is recorded of every write over HTTP, and the port to whoever keeps the record.
+"""Audit records of writes over HTTP, and the port to the audit log. The agent implements the log itself.
 
-A record names who, what, from where and how it ended. It never holds a body, a parameter's value or a secret.
+A record names the caller, the endpoint, the source address and the outcome. It never holds a body, a parameter value
+or a secret.
 """
 
 from typing import Protocol
@@ -9,44 +10,48 @@ import msgspec
 
 
 class AuditRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One line of the audit log. The field names are the JSON keys."""
+
     at_ns: int
-    """When it was answered: wall-clock time, Unix nanoseconds, from World."""
+    """Time of the reply: wall clock, Unix nanoseconds."""
     request_id: str
     endpoint: str = ""
     """The name in the endpoint table, such as `job.register`."""
     method: str = ""
     path: str
-    """Without the query."""
+    """The path of the request, without the query."""
     region: str = ""
     namespace: str = ""
     accessor_id: str = ""
-    """Of the caller's token; never its secret. Empty: anonymous, or access control is off."""
+    """Accessor of the caller's token, never its secret. Empty for anonymous callers and while access control is off."""
     token_name: str = ""
     source: str = ""
-    """The caller's address, as seen by us or as told by a member that passed the request on."""
+    """The caller's address, as seen by this server or as reported by the server that relayed the request."""
     status: int
     index: int = 0
-    """Where in the log the write stands; 0 when nothing was written."""
+    """Log index of the write; 0 if nothing was written."""
     error: str = ""
-    """Why it was refused, as the caller was told."""
+    """The error text sent to the caller; empty on success."""
     duration_ms: float = 0.0
 
 
 class AuditPort(Protocol):
+    """Writes audit records to their destination."""
+
     def record(self, entry: AuditRecord) -> None:
-        """Keep it. Returns when it is handed to the system; raises OSError when it cannot be kept."""
+        """Append the entry to the audit log. Returns once the operating system has it; raises `OSError` on failure."""
         ...
 
 
 class NoAudit:
-    """For an agent whose audit log is off, and for tests that do not look at it."""
+    """Discards records: for agents without an audit log, and for tests."""
 
     def record(self, entry: AuditRecord) -> None:
         pass
 
 
 class AuditedWrite(msgspec.Struct, frozen=True):
-    """One write as the audit log takes it."""
+    """One write as the API reports it; the agent turns it into an `AuditRecord`."""
 
     request_id: str
     endpoint: str
@@ -58,9 +63,11 @@ class AuditedWrite(msgspec.Struct, frozen=True):
     error: str = ""
     namespace: str = ""
     accessor_id: str = ""
-    """Of the caller's token; empty for callers without one, and while access control is off."""
+    """Accessor of the caller's token. Empty for callers without one and while access control is off."""
     token_name: str = ""
 
 
 class WriteAuditPort(Protocol):
+    """Receives every audited write from the API."""
+
     def record(self, written: AuditedWrite) -> None: ...

@@ -1,6 +1,6 @@
-"""What the HTTP port may offer beside ASGI, so that short answers and long waits cost less. Without it all works the same.
+"""An optional ASGI extension of the HTTP server that makes short replies and long waits cheaper, and disconnect detection.
 
-That a caller hangs up while it waits for its answer: told by the port where it can, else seen by receiving.
+Without the extension the API works the same: it sends replies as ASGI messages and detects disconnects by receiving.
 """
 
 import asyncio
@@ -16,25 +16,33 @@ Headers = Sequence[tuple[bytes, bytes]]
 
 
 class HttpConnection(Protocol):
-    """The connection that a request came by, for as long as that request is not answered."""
+    """The connection of a request. Valid until the reply is sent."""
 
     def try_write_reply(self, status: int, headers: Headers, body: bytes) -> bool:
-        """The whole reply in one step. False: nothing was written; send it the long way."""
+        """Write the whole reply in one step. `False` means nothing was written: send the reply as ASGI messages."""
         ...
 
     def set_disconnect_callback(self, callback: Callable[[], None] | None) -> bool:
-        """Call this when the caller hangs up; None: call nothing. False: that cannot be told; receive, and see."""
+        """Set the function to call when the caller disconnects; `None` removes it.
+
+        `False` means the connection cannot detect a disconnect: the caller of this method must receive instead.
+        """
         ...
 
 
 def take_connection(scope: MutableMapping[str, Any]) -> HttpConnection | None:
-    """Taken out of the scope, which would otherwise hold on to itself through it."""
+    """Return the connection, if the HTTP server offers one, and remove it from the scope.
+
+    Left in the scope, it would form a reference cycle.
+    """
     extensions = scope.pop("extensions", None)
     connection: HttpConnection | None = extensions.get(CONNECTION_EXTENSION) if extensions else None
     return connection
 
 
 class DisconnectWatcher:
+    """Reports when the caller disconnects, by the connection's callback or else by receiving ASGI messages."""
+
     __slots__ = ("_connection", "_receive", "_task", "_world")
 
     def __init__(self, world: World, receive: Receive, connection: HttpConnection | None) -> None:
@@ -44,7 +52,7 @@ class DisconnectWatcher:
         self._task: asyncio.Task[None] | None = None
 
     def start(self, callback: Callable[[], None]) -> None:
-        """Call this when it happens, until `end`."""
+        """Call `callback` when the caller disconnects, until `stop`."""
         if self._connection is not None and self._connection.set_disconnect_callback(callback):
             return
         self._connection = None
@@ -52,6 +60,7 @@ class DisconnectWatcher:
         self._task.add_done_callback(lambda _: callback())
 
     def stop(self) -> None:
+        """Stop watching. The callback is not called any more."""
         if self._task is not None:
             self._task.cancel()
         elif self._connection is not None:

@@ -1,12 +1,8 @@
 """The table of handlers: endpoint name -> handler. The endpoints themselves are declared in `wharf.contract.wire`.
 
-A handler module defines `READ_HANDLERS` (reads of the replica) and `build_action_handlers` (everything else). Reads that also
-decrypt secrets need the server: their module defines `build_read_handlers`.
+A handler module defines `READ_HANDLERS` (reads of the replica) and `build_action_handlers` (everything else). Read
+handlers that need the server, for example to decrypt secrets, come from `build_read_handlers` of their module.
 """
-# Text of wharf.cluster.api.handler_table after move and renames. It replaces handlers.py AND the code of handlers/jobs/__init__ and
-# handlers/acl/__init__ (these two become docstrings). Deleted with it: every empty READ_HANDLERS (client_agents, node_identities,
-# search, events, documents, metrics, members, regions, status, agent, system, identities, variables, acl/__init__), and the
-# build_*_action_handlers that return {} (explanations, scaling). tests/api/test_handlers.py: drop the test about ROOMS.
 
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -70,13 +66,14 @@ ACL_ACTION_BUILDERS: Final = (
 )  # fmt: skip
 
 JoinedFieldReaders = dict[str, Callable[[Replica], Callable[[Any], Any]]]
+"""Field name -> a function that takes the replica and returns the reader of that field of a record."""
 
 JOINED_FIELD_READERS: Final[Mapping[type, JoinedFieldReaders]] = allocation_records.JOINED_FIELD_READERS
 """How filters read the fields that a list joins from other tables, by record type."""
 
 
 def build_read_handlers(server: Server) -> dict[str, ReadHandler]:
-    """Return the read handlers. While access control is off, those of ACL records refuse, except `acl.token.self`."""
+    """Return the read handlers by endpoint name. While access control is off, ACL reads are refused, except `acl.token.self`."""
     handlers = {**READ_HANDLERS, **variables.build_read_handlers(server)}
     for module in (tokens, policies, auth_methods):
         for name, handler in module.build_read_handlers(server).items():
@@ -85,7 +82,7 @@ def build_read_handlers(server: Server) -> dict[str, ReadHandler]:
 
 
 def build_action_handlers(server: Server) -> dict[str, ActionHandler]:
-    """Return the handlers of all other endpoints."""
+    """Return the handlers of all other endpoints by endpoint name. While access control is off, ACL actions are refused."""
     handlers = {name: handler for build in ACTION_BUILDERS for name, handler in build(server).items()}
     for build in ACL_ACTION_BUILDERS:
         for name, handler in build(server).items():

@@ -1,7 +1,8 @@
-"""`Idempotency-Key`: a write is made once, and whoever repeats it gets the first answer.
+"""`Idempotency-Key`: a write with a key is executed once; a repeated request gets the reply of the first one.
 
-A write of this server's own goes into one batch with its answer. What the leader does is claimed first and remembered
-after: should a server die in between, the effect is still never there twice, and the repeat is told so.
+A write that this server commits itself is committed in one batch with its reply. For a write that the leader executes,
+the key is claimed first and the reply stored afterwards: if a server fails in between, a repeated request is refused
+instead of executed again. The stored records and their rules are in `wharf.cluster.operations.idempotency`.
 """
 
 from collections.abc import Awaitable, Callable
@@ -27,12 +28,13 @@ from wharf.contract.wire.endpoint_table import EndpointKind
 IDEMPOTENCY_HEADER: Final = b"idempotency-key"
 JSON_CONTENT_TYPE: Final = "application/json"
 MAX_ATTEMPTS: Final = 5
+"""Limits retries when concurrent writes conflict with the commit."""
 
 ActionHandler = Callable[[Request], Awaitable[ActionResult]]
 
 
 class StoredReply(msgspec.Struct, frozen=True, array_like=True):
-    """A reply as it is kept. The index may be `rehearsal.INDEX`: then it is that of the record's own batch."""
+    """A reply as it is stored, sealed. An `index` of `PREVIEW_INDEX` means the index of the batch that holds it."""
 
     status: int
     body: bytes
@@ -41,57 +43,64 @@ class StoredReply(msgspec.Struct, frozen=True, array_like=True):
 
 
 class IdempotentExecutor:
+    """Executes actions whose request has an idempotency key."""
+
     def __init__(self, server: Server) -> None:
         self._server = server
 
     async def execute(self, request: Request, handler: ActionHandler, *, method: str, target: str) -> ActionResult:
-        """As `act`, once for each key of a caller."""
+        """Run the handler, or return the stored reply of an earlier request by the same caller with the same key."""
         key = request.headers[IDEMPOTENCY_HEADER].decode("latin-1").strip()
         idempotency.check_idempotency_key(key)
         caller = request.caller
         scope = caller.accessor_id or (caller.claims.alloc_id if caller.claims else "")
-        asked = IdempotentRequest(scope, key, method, target, request.body)
+        idempotent_request = IdempotentRequest(scope, key, method, target, request.body)
         if request.endpoint.kind is EndpointKind.LEADER_WRITE:
-            return await self._claimed(request, handler, asked)
+            return await self._execute_claimed(request, handler, idempotent_request)
         try:
-            return await self._rehearsed(request, handler, asked)
+            return await self._execute_previewed(request, handler, idempotent_request)
         except CannotPreview:
-            return await self._claimed(request, handler, asked)
+            return await self._execute_claimed(request, handler, idempotent_request)
 
-    async def _known(self, asked: IdempotentRequest) -> ActionResult | None:
-        """The first answer, if there was one."""
+    async def _find_stored_result(self, idempotent_request: IdempotentRequest) -> ActionResult | None:
+        """Return the stored reply of an earlier request, or `None`."""
         await self._server.writer.catch_up()
-        kept = idempotency.find_recorded_response(self._server.replica, asked, now_ns=self._server.world.now_ns())
-        return None if kept is None else self._opened(kept)
+        record = idempotency.find_recorded_response(
+            self._server.replica, idempotent_request, now_ns=self._server.world.now_ns()
+        )
+        return None if record is None else self._open_stored_reply(record)
 
-    # -- with the answer in the same batch -----------------------------------------------------------------------------
+    # -- reply committed with the write --------------------------------------------------------------------------------
 
-    async def _rehearsed(self, request: Request, act: ActionHandler, asked: IdempotentRequest) -> ActionResult:
-        await self._begin_ring()
+    async def _execute_previewed(
+        self, request: Request, handler: ActionHandler, idempotent_request: IdempotentRequest
+    ) -> ActionResult:
+        """Preview the write, then commit it in one batch with its reply. Raises `CannotPreview`."""
+        await self._ensure_active_key()
         for _ in range(MAX_ATTEMPTS):
-            known = await self._known(asked)
-            if known is not None:
-                return known
-            with preview_write() as rehearsal:
-                done = await act(request)
-            if not rehearsal.has_decided:
-                return done  # It writes nothing: parsing, planning.
-            answer = _answer_of(done)
-            if answer is None:
+            stored_result = await self._find_stored_result(idempotent_request)
+            if stored_result is not None:
+                return stored_result
+            with preview_write() as preview:
+                result = await handler(request)
+            if not preview.has_decided:
+                return result  # Nothing to commit, for example after parsing or planning.
+            reply = _build_stored_reply(result)
+            if reply is None:
                 raise CannotPreview
-            index = await self._commit(asked, answer, rehearsal.write, cause=request.id)
+            index = await self._commit(idempotent_request, reply, preview.write, cause=request.id)
             if index is not None:
-                return _done(answer, index)
-        raise _contended()
+                return _build_result(reply, index)
+        raise _build_conflict()
 
     async def _commit(
-        self, asked: IdempotentRequest, answer: StoredReply, write: Write | None, *, cause: str
+        self, idempotent_request: IdempotentRequest, reply: StoredReply, write: Write | None, *, cause: str
     ) -> int | None:
-        """The index of the batch; None: somebody was faster."""
+        """Commit the write with its reply. Return the batch's index, or `None` if a concurrent write conflicts."""
         replica, now_ns = self._server.replica, self._server.world.now_ns()
-        sealed = self._sealed(asked, answer)
+        sealed = self._seal(idempotent_request, reply)
         change, condition = idempotency.record_response(
-            replica, asked, status=answer.status, response=sealed, now_ns=now_ns
+            replica, idempotent_request, status=reply.status, response=sealed, now_ns=now_ns
         )
         outcome = await self._server.writer.commit(
             idempotency.attach_response_record(write, change, condition, cause=cause)
@@ -101,72 +110,79 @@ class IdempotentExecutor:
         await self._server.writer.wait_until_visible(outcome.index)
         return outcome.index
 
-    # -- claimed before, remembered after ------------------------------------------------------------------------------
+    # -- key claimed before the write -----------------------------------------------------------------------------------
 
-    async def _claimed(self, request: Request, act: ActionHandler, asked: IdempotentRequest) -> ActionResult:
-        await self._begin_ring()
-        known = await self._known(asked)
-        if known is not None:
-            return known
+    async def _execute_claimed(
+        self, request: Request, handler: ActionHandler, idempotent_request: IdempotentRequest
+    ) -> ActionResult:
+        """Claim the key, run the handler, then store its reply."""
+        await self._ensure_active_key()
+        stored_result = await self._find_stored_result(idempotent_request)
+        if stored_result is not None:
+            return stored_result
         replica, writer, now_ns = self._server.replica, self._server.writer, self._server.world.now_ns()
-        claim = idempotency.record_response(replica, asked, status=CLAIMED_STATUS, response=None, now_ns=now_ns)
+        claim = idempotency.record_response(
+            replica, idempotent_request, status=CLAIMED_STATUS, response=None, now_ns=now_ns
+        )
         if not isinstance(
             await writer.commit(idempotency.attach_response_record(None, *claim, cause=request.id)), Committed
         ):
-            raise _contended()
+            raise _build_conflict()
         await writer.catch_up()
         try:
-            done = await act(request)
+            result = await handler(request)
         except Refusal as refusal:
             if refusal.code is not RefusalCode.OUTCOME_UNKNOWN:
-                await writer.commit(idempotency.delete_claim(replica, asked, cause=request.id))
+                await writer.commit(idempotency.delete_claim(replica, idempotent_request, cause=request.id))
             raise
-        answer = _answer_of(done)
-        if answer is not None:
-            sealed = self._sealed(asked, answer)
-            kept = idempotency.record_response(replica, asked, status=answer.status, response=sealed, now_ns=now_ns)
-            await writer.commit(idempotency.attach_response_record(None, *kept, cause=request.id))
-        return done
+        reply = _build_stored_reply(result)
+        if reply is not None:
+            sealed = self._seal(idempotent_request, reply)
+            record = idempotency.record_response(
+                replica, idempotent_request, status=reply.status, response=sealed, now_ns=now_ns
+            )
+            await writer.commit(idempotency.attach_response_record(None, *record, cause=request.id))
+        return result
 
     # -- sealing -----------------------------------------------------------------------------------------------------
 
-    async def _begin_ring(self) -> None:
+    async def _ensure_active_key(self) -> None:
         await self._server.access.ensure_active_key(self._server.replica, self._server.leader)
 
-    def _sealed(self, asked: IdempotentRequest, answer: StoredReply) -> SealedData:
-        about = make_response_context(asked.scope, asked.key)
-        return self._server.access.keyring.seal(self._server.replica, msgspec.msgpack.encode(answer), context=about)
+    def _seal(self, idempotent_request: IdempotentRequest, reply: StoredReply) -> SealedData:
+        context = make_response_context(idempotent_request.scope, idempotent_request.key)
+        return self._server.access.keyring.seal(self._server.replica, msgspec.msgpack.encode(reply), context=context)
 
-    def _opened(self, kept: IdempotencyKey) -> ActionResult:
-        sealed = SealedData(kept.answer_sealed, kept.sealed_with)
-        about = make_response_context(kept.scope, kept.key)
-        plain = self._server.access.keyring.open(self._server.replica, sealed, context=about)
-        done = _done(msgspec.msgpack.decode(plain, type=StoredReply), kept.create_index)
-        # Before a restore of the log the caller may have been told more, and the index of a reply never falls.
-        return msgspec.structs.replace(done, index=max(done.index, self._server.replica.epoch_since))
+    def _open_stored_reply(self, record: IdempotencyKey) -> ActionResult:
+        sealed = SealedData(record.answer_sealed, record.sealed_with)
+        context = make_response_context(record.scope, record.key)
+        decoded = self._server.access.keyring.open(self._server.replica, sealed, context=context)
+        result = _build_result(msgspec.msgpack.decode(decoded, type=StoredReply), record.create_index)
+        # Before a restore the caller may have seen a higher index, and reply indexes must never decrease.
+        return msgspec.structs.replace(result, index=max(result.index, self._server.replica.epoch_since))
 
 
-def _answer_of(done: ActionResult) -> StoredReply | None:
-    """None: what is streamed cannot be kept."""
-    match done.body:
+def _build_stored_reply(result: ActionResult) -> StoredReply | None:
+    """Return the result in stored form, or `None` for a streamed body, which cannot be stored."""
+    match result.body:
         case None:
-            return StoredReply(done.status, b"", "", done.index)
+            return StoredReply(result.status, b"", "", result.index)
         case StreamedBody():
             return None
         case EncodedBody(data, content_type):
-            return StoredReply(done.status, data, content_type, done.index)
+            return StoredReply(result.status, data, content_type, result.index)
         case value:
-            return StoredReply(done.status, encode_json(value), JSON_CONTENT_TYPE, done.index)
+            return StoredReply(result.status, encode_json(value), JSON_CONTENT_TYPE, result.index)
 
 
-def _done(answer: StoredReply, index: int) -> ActionResult:
-    """The answer with the index in its place."""
-    body = answer.body.replace(str(PREVIEW_INDEX).encode(), str(index).encode())
-    told = index if answer.index == PREVIEW_INDEX else answer.index
-    if not answer.content_type:
-        return ActionResult(None, told, answer.status)
-    return ActionResult(EncodedBody(body, answer.content_type), told, answer.status)
+def _build_result(reply: StoredReply, index: int) -> ActionResult:
+    """Return the stored reply as a result, with the batch's index in place of `PREVIEW_INDEX`."""
+    body = reply.body.replace(str(PREVIEW_INDEX).encode(), str(index).encode())
+    reply_index = index if reply.index == PREVIEW_INDEX else reply.index
+    if not reply.content_type:
+        return ActionResult(None, reply_index, reply.status)
+    return ActionResult(EncodedBody(body, reply.content_type), reply_index, reply.status)
 
 
-def _contended() -> Refusal:
-    return Refusal(RefusalCode.CONFLICT, "others wrote at the same time, again and again; ask again with the same key")
+def _build_conflict() -> Refusal:
+    return Refusal(RefusalCode.CONFLICT, "concurrent writes conflicted repeatedly; retry with the same key")

@@ -1,7 +1,7 @@
-"""What a limiter is told of each request before it decides: who proved to be a machine, whose token it is, what waits.
+"""Classification of requests for the rate limiter: machine or caller, known token, waiting or plain.
 
-It stands before the limiter and refuses nobody. A token that is not known here counts as none: it may have been made on
-another server just now, and whether it is good is for the gate to say.
+It runs before the limiter and refuses nothing. A token that this replica does not know counts as no token; access
+control decides later whether it is valid.
 """
 
 from collections.abc import Awaitable, Callable, MutableMapping
@@ -28,17 +28,17 @@ LIMITS_SCOPE_KEY: Final = "wharf.limits"
 """Where in the scope it is told: `kind` is `machine` or `caller`, `class` is `plain` or `waiting`, `authorization` a
 bearer's line or None."""
 STREAMING_ENDPOINTS: Final = frozenset(("event.stream", "agent.monitor", "client.fs_logs", "client.fs_stream"))
-"""Replies that go on until somebody ends them."""
+"""Endpoints whose replies are streams without a fixed end."""
 
 
 class KnownTokens(Protocol):
-    """Whose tokens are known."""
+    """Reports whether a token is known, by the digest of its secret."""
 
     def is_known_token(self, sha256: str) -> bool: ...
 
 
 class RequestClassifier:
-    """Around a limiter, which is around the application. `known` is None while access control is off."""
+    """ASGI middleware around the limiter, which wraps the API. `tokens` is `None` while access control is off."""
 
     def __init__(
         self, app: App, server: Server, tokens: KnownTokens | None, *, is_nomad_compatible: bool = False
@@ -46,14 +46,14 @@ class RequestClassifier:
         self._app = app
         self._server = server
         self._known = tokens
-        self._compat = is_nomad_compatible
+        self._is_nomad_compatible = is_nomad_compatible
         self._router = Router(ENDPOINTS)
         self._door_secret = server.identity.door_secret.encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] in ("http", "websocket"):
             scope[LIMITS_SCOPE_KEY] = self.classify_request(scope)
-            # By the short way a reply would pass the limiter by: it would have no headers, and its slot no end.
+            # Replies written directly to the connection would bypass the limiter: no headers, and its slot never released.
             (scope.get("extensions") or {}).pop(CONNECTION_EXTENSION, None)
         await self._app(scope, receive, send)
 
@@ -61,7 +61,7 @@ class RequestClassifier:
         headers: dict[bytes, bytes] = dict(scope["headers"])
         if self._is_machine(scope, headers):
             return {"kind": "machine", "class": "plain", "authorization": None}
-        waits = scope["type"] == "websocket" or self._waits(scope)
+        waits = scope["type"] == "websocket" or self._is_waiting(scope)
         return {
             "kind": "caller",
             "class": "waiting" if waits else "plain",
@@ -70,7 +70,7 @@ class RequestClassifier:
 
     def _is_machine(self, scope: Scope, headers: dict[bytes, bytes]) -> bool:
         if not (scope.get("client") or ("",))[0]:
-            return True  # From another process of this server, by a socket that only it can open.
+            return True  # Sent by another process of this server, over its private socket.
         given = headers.get(SECRET_HEADER.encode())
         if given is not None:
             return bool(self._door_secret) and compare_digest(given, self._door_secret)
@@ -79,7 +79,7 @@ class RequestClassifier:
             return False
         return bool(self._server.replica.list_by_index(NODES_BY_SECRET, hash_secret(secret.decode("latin-1"))))
 
-    def _waits(self, scope: Scope) -> bool:
+    def _is_waiting(self, scope: Scope) -> bool:
         path: bytes = scope.get("raw_path") or scope["path"].encode()
         endpoint = self._router.find_route(path.partition(b"?")[0].decode("latin-1")).methods.get(scope["method"])
         if endpoint is None:
@@ -93,7 +93,7 @@ class RequestClassifier:
         if self._known is None:
             return None
         token = get_request_token(headers)
-        if not token and self._compat:
+        if not token and self._is_nomad_compatible:
             token = headers.get(b"x-nomad-token", b"").decode("latin-1").strip()
         if not token or not self._known.is_known_token(hash_secret(token)):
             return None

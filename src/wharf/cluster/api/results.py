@@ -1,7 +1,4 @@
-"""What handlers give back, and the small words in which reads of tables are said.
-
-Finding the record that a write is about, before it is asked whether the caller may write it.
-"""
+"""The result types of handlers, and helpers that handlers use to find records. Encoding of results is in `replies`."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from typing import Any, Final, TypeVar
@@ -20,42 +17,42 @@ from wharf.contract.model.refusal import Refusal, RefusalCode, not_found
 ALL_NAMESPACES: Final = "*"
 
 ReadHandler = Callable[[Replica, Request, QueryOptions], ReadResult | Listing[Any]]
-"""A handler that reads. It never waits."""
+"""A handler of a read endpoint. It reads the replica and never waits."""
 
 
 class MissingRecord(Refusal):
-    """A read of what is not there: a 404 that carries an index, and may be waited on."""
+    """The result of reading a record that does not exist: a 404 with an index, so a blocking query can wait for it."""
 
     def __init__(self, text: str) -> None:
         super().__init__(RefusalCode.NOT_FOUND, text)
 
 
 class BrainQuery(msgspec.Struct, frozen=True):
-    """What this server's own brain thinks through: asked when the body is made, once for all who ask the same."""
+    """A query to this server's scheduler process, sent when the reply is encoded; callers with one query key share it."""
 
     method: RpcMethod[Any, Any]
     request: object
 
 
 class EncodedBody(msgspec.Struct, frozen=True):
-    """A body that is encoded already."""
+    """An already encoded reply body."""
 
     data: bytes
     content_type: str = "application/msgpack"
 
 
 class StreamedBody(msgspec.Struct, frozen=True):
-    """A body that is sent part by part, for as long as the caller listens. Closed when the caller has gone."""
+    """A reply body that is sent in parts until it ends or the caller disconnects. `parts` is closed in both cases."""
 
     parts: AsyncIterator[bytes]
     content_type: str = "application/json"
     headers: Sequence[tuple[bytes, bytes]] = ()
     write_timeout_s: float | None = None
-    """A caller that takes longer to read a part is let go; None: it may take as long as it likes."""
+    """Closes the connection of a caller that takes longer to read one part, in seconds; `None` means no limit."""
 
 
 class ActionResult(msgspec.Struct, frozen=True):
-    """The reply's body, and the index for its header; 0: no header. `body` None: the reply has no body."""
+    """The result of an action. Without an `index` (0) the reply has no index header; `None` means no body."""
 
     body: object = None
     index: int = 0
@@ -63,18 +60,18 @@ class ActionResult(msgspec.Struct, frozen=True):
 
 
 ActionHandler = Callable[[Request], Awaitable[ActionResult]]
-"""A handler that does more than read the replica."""
+"""A handler of an endpoint that does more than read the replica, such as a write."""
 
 
 def sort_by_creation(records: Iterable[Any]) -> list[Any]:
-    """The records of an index value, which has no order of its own."""
+    """Return the records by create index, then id. Records from a table index are not ordered."""
     return sorted(records, key=lambda record: (record.create_index, record.id))
 
 
 def find_record(
     replica: Replica, table: Table[Any], *key: str, missing_text: str
 ) -> tuple[Any, int, list[WatchTarget]]:
-    """The record, or the word that it is missing, with its index and what to watch."""
+    """Return the record (or a `MissingRecord`), its index, and the watch target that a blocking query waits for."""
     record = replica.get(table, *key)
     index = replica.get_last_change(table) if record is None else record.modify_index
     return record if record is not None else MissingRecord(missing_text), index, [watch.watch_key(table, *key)]
@@ -84,7 +81,11 @@ R = TypeVar("R", bound=msgspec.Struct)
 
 
 async def require_record(server: Server, table: Table[R], *key: str, not_found_text: str) -> R:
-    """The record under the key. One that was made elsewhere just now is known after a barrier."""
+    """Return the record stored under the key. Raises a not-found `Refusal`.
+
+    A record that another server wrote just now may not be in this replica yet, so a miss catches up with the log and
+    reads again.
+    """
     record = server.replica.get(table, *key)
     if record is None:
         await server.reader.catch_up()

@@ -1,10 +1,9 @@
-"""The other side of a limit: a client that keeps to it by itself.
+"""A client that respects rate limits: it delays requests so that the host does not refuse them.
 
-Responsible for when a request may go out, and what a refusal means: it slows down before a limit is hit, keeps to what
-may run at once and to points, waits out what it is told to wait out, and never asks again while it is limited. Decides
-nothing about what is asked. It knows the headers and texts of large code hosts, and no more of them.
+It slows down before a limit is reached, limits concurrent requests and points, waits as long as a refusal says, and
+sends nothing while it is limited. It does not change requests. It knows the rate limit headers and texts of GitHub.
 
-`over_httpx2` and `over_requests` put it under those libraries; docs/limits-client.md shows how.
+`httpx2_transport` and `requests_adapter` integrate it with those libraries; see docs/limits-client.md.
 """
 
 from wharf.limits.client.policy import ClientPolicy

@@ -1,24 +1,24 @@
-"""How a client behaves: the limits it keeps to by itself, and how it waits."""
+"""The client policy: the limits that a client respects, and how it waits."""
 
 import msgspec
 
 
 class ClientPolicy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The defaults are the limits that large code hosts publish."""
+    """Limits and waits of a client. The defaults are the limits that GitHub publishes."""
 
     concurrent_max: int = 100
     rest_points_max: int = 900
-    """A minute, for one endpoint."""
+    """Points per minute for one endpoint."""
     graphql_points_max: int = 2_000
     content_minute_max: int = 80
     content_hour_max: int = 500
     slow_below: float = 0.1
-    """Of a limit: once less than this part of it is left, requests are spread over the time until it begins anew."""
+    """A fraction of the limit. If less than this remains, requests are spread over the time until the reset."""
     retries_max: int = 5
     longest_wait_s: float | None = None
-    """For one request, all of its waits together. None: as long as it takes."""
+    """The longest total wait of one request; `None` for no maximum."""
     unknown_wait_s: float = 60.0
-    """After a secondary limit that does not say how long. Never less than a minute."""
+    """The wait after a refusal that does not say how long to wait; at least 60."""
 
     def __post_init__(self) -> None:
         counts = ("concurrent_max", "rest_points_max", "graphql_points_max", "content_minute_max", "content_hour_max")

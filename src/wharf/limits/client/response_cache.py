@@ -1,4 +1,4 @@
-"""Answers that are kept with their tag, so that asking again for what has not changed costs nothing."""
+"""A cache of responses with their ETag, so that a repeated request for an unchanged resource costs nothing."""
 
 import threading
 from collections import OrderedDict
@@ -13,38 +13,38 @@ class CachedResponse(NamedTuple):
     tag: str
     status: int
     headers: Sequence[tuple[bytes, bytes]]
-    body: bytes  # As it came over the wire, so that the headers stay true.
+    body: bytes  # As received, still compressed, so that it matches the headers.
 
 
 class CacheKey(NamedTuple):
     account: str
     url: str
-    # Headers that change what is answered.
+    # Values of the request headers that select a variant of the response.
     vary_values: tuple[str, ...]
 
 
 class ResponseCache:
-    """The answers used last, up to a number of bytes."""
+    """The most recently used responses, up to a total size of their bodies."""
 
     def __init__(self, max_bytes: int = MAX_CACHE_BYTES) -> None:
-        self._kept: OrderedDict[CacheKey, CachedResponse] = OrderedDict()
-        self._left = max_bytes
+        self._responses: OrderedDict[CacheKey, CachedResponse] = OrderedDict()
+        self._free_bytes = max_bytes
         self._lock = threading.Lock()
 
     def find(self, key: CacheKey) -> CachedResponse | None:
         with self._lock:
-            if key in self._kept:
-                self._kept.move_to_end(key)
-            return self._kept.get(key)
+            if key in self._responses:
+                self._responses.move_to_end(key)
+            return self._responses.get(key)
 
     def store(self, key: CacheKey, response: CachedResponse) -> None:
         if len(response.body) > MAX_CACHED_BODY_BYTES:
             return
         with self._lock:
-            old = self._kept.pop(key, None)
-            self._left += len(old.body) if old else 0
-            self._kept[key] = response
-            self._left -= len(response.body)
-            while self._left < 0:
-                _, oldest = self._kept.popitem(last=False)
-                self._left += len(oldest.body)
+            previous = self._responses.pop(key, None)
+            self._free_bytes += len(previous.body) if previous else 0
+            self._responses[key] = response
+            self._free_bytes -= len(response.body)
+            while self._free_bytes < 0:
+                _, oldest = self._responses.popitem(last=False)
+                self._free_bytes += len(oldest.body)

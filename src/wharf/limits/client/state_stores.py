@@ -1,6 +1,6 @@
-"""Where standings are kept: in this process, in a file for all processes of a machine, or in Redis for many machines.
+"""Stores of limit states: in memory for one process, in a file for one machine, or in Redis for many machines.
 
-A ledger does one thing: change a standing in one piece. Two who share one never both take the last request.
+A store updates a state atomically, so that two clients that share it never both use the last request of a limit.
 """
 
 import asyncio
@@ -21,24 +21,27 @@ if TYPE_CHECKING:
     from redis.asyncio import Redis as AsyncRedis
 
 T = TypeVar("T")
-# What nobody touched for so long is over: the longest window is an hour.
+# States that were not used for this long are deleted. The longest window is an hour.
 STATE_TTL_S: Final = 2 * 3_600
 EVICTION_THRESHOLD: Final = 100
-"""So many credentials may stand in one place before it is looked whether some are over. Tokens of apps live for an hour."""
+"""Expired states are searched only if a store holds more states than this. Tokens of apps are valid for an hour."""
 MAX_UPDATE_TRIES: Final = 1_000
 
 
 class LimitStateStore(Protocol):
-    # Whether a change may have to wait, for a network or another process, so that who must not block hands it to a thread.
+    # Whether an update may wait for a network or another process; asynchronous callers then run it in a thread.
     can_block: bool
 
     def update(self, account: str, apply: Callable[[LimitState], T]) -> T:
-        """`what` may be called more than once; only its last change counts. It must be quick and not fail."""
+        """Apply a function to the state atomically and return its result.
+
+        The function may be called more than once; only its last call counts. It must be fast and must not raise.
+        """
         ...
 
 
 class StateStoreBusy(Exception):
-    """So many others change it at once that this change never got through."""
+    """The update failed in all tries, because other clients changed the state at the same time."""
 
 
 class MemoryStateStore:
@@ -48,22 +51,22 @@ class MemoryStateStore:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._standings: dict[str, LimitState] = {}
+        self._states: dict[str, LimitState] = {}
 
     def update(self, account: str, apply: Callable[[LimitState], T]) -> T:
         with self._lock:
-            given = apply(self._standings.setdefault(account, LimitState()))
-            _forget_others(self._standings, account)
-            return given
+            result = apply(self._states.setdefault(account, LimitState()))
+            _delete_expired(self._states, account)
+            return result
 
 
-def _forget_others(standings: dict[str, LimitState], account: str) -> None:
-    """Those that nobody asked for in so long. The account is whose standing was changed just now."""
-    if len(standings) <= EVICTION_THRESHOLD:
+def _delete_expired(states: dict[str, LimitState], account: str) -> None:
+    """Delete the states that were not used for `STATE_TTL_S`. `account` names the state that was updated just now."""
+    if len(states) <= EVICTION_THRESHOLD:
         return
-    oldest_ns = standings[account].touched_ns - STATE_TTL_S * SECOND_NS
-    for name in [name for name, standing in standings.items() if standing.touched_ns < oldest_ns]:
-        del standings[name]
+    oldest_ns = states[account].touched_ns - STATE_TTL_S * SECOND_NS
+    for name in [name for name, state in states.items() if state.touched_ns < oldest_ns]:
+        del states[name]
 
 
 class FileStateStore:
@@ -81,22 +84,22 @@ class FileStateStore:
             handle = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX)
-                standings = self._read(handle)
-                given = apply(standings.setdefault(account, LimitState()))
-                _forget_others(standings, account)
-                data = msgspec.msgpack.encode(standings)
+                states = self._read(handle)
+                result = apply(states.setdefault(account, LimitState()))
+                _delete_expired(states, account)
+                data = msgspec.msgpack.encode(states)
                 os.pwrite(handle, data, 0)
                 os.ftruncate(handle, len(data))
             finally:
                 os.close(handle)  # Which unlocks it.
-            return given
+            return result
 
     def _read(self, handle: int) -> dict[str, LimitState]:
         data = os.pread(handle, os.fstat(handle).st_size, 0)
         try:
             return msgspec.msgpack.decode(data, type=dict[str, LimitState]) if data else {}
         except msgspec.MsgspecError:
-            # Somebody died while writing. Limits are learned anew from the next answer.
+            # A process was killed while writing. The next response reports the limits again.
             return {}
 
 
@@ -108,61 +111,65 @@ class RedisStateStore:
     def __init__(self, redis: "Redis", *, prefix: str = "wharf:client:") -> None:
         self._redis = redis
         self._prefix = prefix
-        self._lock = threading.Lock()  # Threads of one process would only make each other begin anew.
+        self._lock = threading.Lock()  # Threads of one process would otherwise make each other retry.
 
     def update(self, account: str, apply: Callable[[LimitState], T]) -> T:
         with self._lock:
             return self._change(f"{self._prefix}{account}", account, apply)
 
-    def _change(self, key: str, account: str, what: Callable[[LimitState], T]) -> T:
+    def _change(self, key: str, account: str, apply: Callable[[LimitState], T]) -> T:
         from redis.exceptions import WatchError
 
         for _ in range(MAX_UPDATE_TRIES):
             with self._redis.pipeline() as pipe:
                 pipe.watch(key)  # type: ignore[no-untyped-call]  # the library leaves it untyped
-                standing = _decoded(pipe.get(key))
-                given = what(standing)
+                state = _decode_state(pipe.get(key))
+                result = apply(state)
                 pipe.multi()
-                pipe.set(key, msgspec.msgpack.encode(standing), ex=STATE_TTL_S)
+                pipe.set(key, msgspec.msgpack.encode(state), ex=STATE_TTL_S)
                 try:
                     pipe.execute()
                 except WatchError:
                     continue
-                return given
-        raise StateStoreBusy(f"the standing of {account} was changed by others {MAX_UPDATE_TRIES} times in a row")
+                return result
+        raise StateStoreBusy(
+            f"updating the limit state of {account} failed: others changed it {MAX_UPDATE_TRIES} times in a row"
+        )
 
 
 class AsyncRedisStateStore:
-    """`RedisLedger` over a connection that awaits, on one event loop. Both may share a Redis."""
+    """Like `RedisStateStore`, with an asynchronous connection in one event loop. Both may share a Redis."""
 
     def __init__(self, redis: "AsyncRedis", *, prefix: str = "wharf:client:") -> None:
         self._redis = redis
         self._prefix = prefix
-        self._lock = asyncio.Lock()  # Tasks of one process would only make each other begin anew.
+        self._lock = asyncio.Lock()  # Tasks of one process would otherwise make each other retry.
 
     async def update_async(self, account: str, apply: Callable[[LimitState], T]) -> T:
         async with self._lock:
             return await self._change(f"{self._prefix}{account}", account, apply)
 
-    async def _change(self, key: str, account: str, what: Callable[[LimitState], T]) -> T:
+    async def _change(self, key: str, account: str, apply: Callable[[LimitState], T]) -> T:
         from redis.exceptions import WatchError
 
         for _ in range(MAX_UPDATE_TRIES):
             async with self._redis.pipeline() as pipe:
                 await pipe.watch(key)
-                standing = _decoded(await pipe.get(key))
-                given = what(standing)
+                state = _decode_state(await pipe.get(key))
+                result = apply(state)
                 pipe.multi()  # type: ignore[no-untyped-call]  # the library leaves it untyped
-                pipe.set(key, msgspec.msgpack.encode(standing), ex=STATE_TTL_S)
+                pipe.set(key, msgspec.msgpack.encode(state), ex=STATE_TTL_S)
                 try:
                     await pipe.execute()
                 except WatchError:
                     continue
-                return given
-        raise StateStoreBusy(f"the standing of {account} was changed by others {MAX_UPDATE_TRIES} times in a row")
+                return result
+        raise StateStoreBusy(
+            f"updating the limit state of {account} failed: others changed it {MAX_UPDATE_TRIES} times in a row"
+        )
 
 
-def _decoded(data: Any) -> LimitState:  # The library types its replies so.
+def _decode_state(data: Any) -> LimitState:  # The library types its replies so.
     try:
         return msgspec.msgpack.decode(data, type=LimitState) if data else LimitState()
     except msgspec.MsgspecError:

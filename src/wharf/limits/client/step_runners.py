@@ -1,4 +1,4 @@
-"""Takes the steps of conversations: for callers that block, and for callers that await."""
+"""Runs the steps that `generate_steps` yields: for callers that block, and for callers that await."""
 
 import asyncio
 import contextlib
@@ -16,50 +16,50 @@ FinalUpdate = Callable[[LimitState], None]
 
 
 class StepRunner:
-    """Blocks its thread."""
+    """Runs steps in the calling thread, which it blocks."""
 
     def __init__(self, state_store: LimitStateStore, sleep: Callable[[float], object] | None = None) -> None:
-        self._ledger: Final = state_store
+        self._state_store: Final = state_store
         self._sleep: Final = sleep or threading.Event().wait
-        self._lines: WeakValueDictionary[str, Any] = WeakValueDictionary()  # The type of locks has no public name.
+        self._locks: WeakValueDictionary[str, Any] = WeakValueDictionary()  # The type of locks has no public name.
         self._guard: Final = threading.Lock()
 
     def run_steps(
         self, steps: RequestSteps, account: str, queue_name: str, send: Callable[[SendStep], ReceivedResponse]
     ) -> FinalUpdate:
         with self._guard:
-            lock = self._lines.setdefault(f"{account} {queue_name}", threading.Lock())
+            lock = self._locks.setdefault(f"{account} {queue_name}", threading.Lock())
         try:
             step = next(steps)
             while True:
                 try:
-                    heard: Any = None  # What a step gives is known to the step.
+                    result: Any = None  # Its type depends on the step.
                     match step:
-                        case UpdateStep(what):
-                            heard = self.update_state(account, what)
+                        case UpdateStep(update):
+                            result = self.update_state(account, update)
                         case SleepStep(wait_s):
                             self._sleep(wait_s)
                         case SendStep():
-                            heard = send(step)
+                            result = send(step)
                         case QueueStep(is_entering):
                             if is_entering:
                                 lock.acquire()
                             else:
                                 lock.release()
-                except BaseException as error:  # Also an interrupt: what was taken is given back.
+                except BaseException as error:  # Includes KeyboardInterrupt, so that permits are always returned.
                     step = steps.throw(error)
                 else:
-                    step = steps.send(heard)
+                    step = steps.send(result)
         except StopIteration as end:
-            after: FinalUpdate = end.value
-            return after
+            final_update: FinalUpdate = end.value
+            return final_update
 
     def update_state(self, account: str, update: Callable[[LimitState], Any]) -> Any:
-        return self._ledger.update(account, update)
+        return self._state_store.update(account, update)
 
 
 class AsyncStepRunner:
-    """Awaits. Of one event loop."""
+    """Runs steps in one event loop."""
 
     def __init__(
         self,
@@ -67,10 +67,10 @@ class AsyncStepRunner:
         world: World,
         sleep: Callable[[float], Awaitable[object]] | None = None,
     ) -> None:
-        self._ledger: Final = state_store
+        self._state_store: Final = state_store
         self._world: Final = world
         self._sleep: Final = sleep or asyncio.sleep
-        self._lines: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def run_steps(
         self,
@@ -79,43 +79,46 @@ class AsyncStepRunner:
         queue_name: str,
         send: Callable[[SendStep], Awaitable[ReceivedResponse]],
     ) -> FinalUpdate:
-        lock = self._lines.setdefault(f"{account} {queue_name}", asyncio.Lock())
+        lock = self._locks.setdefault(f"{account} {queue_name}", asyncio.Lock())
         try:
             step = next(steps)
             while True:
                 try:
-                    heard: Any = None  # What a step gives is known to the step.
+                    result: Any = None  # Its type depends on the step.
                     match step:
-                        case UpdateStep(what):
-                            heard = await self.update_state(account, what)
+                        case UpdateStep(update):
+                            result = await self.update_state(account, update)
                         case SleepStep(wait_s):
                             await self._sleep(wait_s)
                         case SendStep():
-                            heard = await send(step)
+                            result = await send(step)
                         case QueueStep(is_entering):
                             if is_entering:
                                 await lock.acquire()
                             else:
                                 lock.release()
-                except BaseException as error:  # Also a cancellation: what was taken is given back.
+                except BaseException as error:  # Includes cancellation, so that permits are always returned.
                     step = steps.throw(error)
                 else:
-                    step = steps.send(heard)
+                    step = steps.send(result)
         except StopIteration as end:
-            after: FinalUpdate = end.value
-            return after
+            final_update: FinalUpdate = end.value
+            return final_update
 
     async def update_state(self, account: str, update: Callable[[LimitState], Any]) -> Any:
-        ledger = self._ledger
-        if isinstance(ledger, AsyncRedisStateStore):
-            return await self._to_its_end(ledger.update_async(account, update))
-        if not ledger.can_block:
-            return ledger.update(account, update)
-        return await self._to_its_end(asyncio.to_thread(ledger.update, account, update))
+        state_store = self._state_store
+        if isinstance(state_store, AsyncRedisStateStore):
+            return await self._finish_despite_cancel(state_store.update_async(account, update))
+        if not state_store.can_block:
+            return state_store.update(account, update)
+        return await self._finish_despite_cancel(asyncio.to_thread(state_store.update, account, update))
 
-    async def _to_its_end(self, changing: Coroutine[Any, Any, Any]) -> Any:
-        """Who is cancelled gives back what was taken, and so must not do that before it was taken."""
-        task = self._world.start_task(changing, name="limits: change a standing")
+    async def _finish_despite_cancel(self, update: Coroutine[Any, Any, Any]) -> Any:
+        """Finish an update of the state even if this task is cancelled.
+
+        A cancelled request returns its permit, which must not happen before the permit was stored.
+        """
+        task = self._world.start_task(update, name="limits: update limit state")
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:

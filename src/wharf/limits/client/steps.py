@@ -1,9 +1,7 @@
-"""What a caller is told when waiting does not help, or would take longer than was allowed.
+"""The steps of one request: wait for a permit, send, read the limits from the response, retry; and the errors of this flow.
 
-One request from first to last: wait until it may go, send it, hear what the answer says of limits, and so on.
-
-A generator of steps, so that one flow serves callers that block and callers that await. Whoever drives it does what a
-step says and sends the outcome in.
+The flow is a generator, so that it serves both blocking and asynchronous callers. A step runner executes each step and
+sends the result into the generator.
 """
 
 from collections.abc import Callable, Generator, Mapping
@@ -25,7 +23,7 @@ from wharf.world import World
 
 
 class LimitError(Exception):
-    """A limit stands in the way of a request. `until_ns` is when it may be tried again, as this machine's clock has it."""
+    """A limit prevents a request. `until_ns` is the earliest time of a retry, by the clock of this machine."""
 
     def __init__(self, message: str, *, until_ns: int) -> None:
         super().__init__(message)
@@ -33,19 +31,19 @@ class LimitError(Exception):
 
 
 class PrimaryExceeded(LimitError):
-    """Refused for its primary limit, again and again."""
+    """The primary limit refused the request in all tries."""
 
 
 class SecondaryExceeded(LimitError):
-    """Refused for a secondary limit, again and again."""
+    """A secondary limit refused the request in all tries."""
 
 
 class WaitTooLong(LimitError):
-    """It would have to wait longer than the caller allows. Nothing was sent."""
+    """The required wait is longer than the policy allows. The request was not sent again."""
 
 
 class WaitNotice(NamedTuple):
-    """What a caller's `on_wait` is told before each wait that a limit imposes."""
+    """The argument of `on_wait`, which is called before each wait that a limit requires."""
 
     url: str
     reason: str
@@ -54,7 +52,7 @@ class WaitNotice(NamedTuple):
 
 
 class UpdateStep(NamedTuple):
-    """UpdateStep the standing, and send in what the function gives."""
+    """Update the limit state, and send the result of the function in."""
 
     update: Callable[[LimitState], Any]
 
@@ -64,7 +62,7 @@ class SleepStep(NamedTuple):
 
 
 class SendStep(NamedTuple):
-    """Send the request, and send in a `Heard`; where it fails, throw the error in."""
+    """Send the request, and send a `ReceivedResponse` in. If sending fails, throw the error in."""
 
     needs_body: Callable[[int], bool]
 
@@ -76,13 +74,13 @@ class ReceivedResponse(NamedTuple):
 
 
 class QueueStep(NamedTuple):
-    """Stand in line (True), or leave it (False): those who wait for the same thing wait one behind the other."""
+    """Enter (true) or leave (false) the queue of requests that wait for the same endpoint, in order."""
 
     is_entering: bool
 
 
 Step = UpdateStep | SleepStep | SendStep | QueueStep
-# What is sent in depends on the step. At the end: what to do to the standing once the answer's body is read, too.
+# The generator returns the update to apply to the limit state after the response body was read.
 RequestSteps = Generator[Step, Any, Callable[[LimitState], None]]
 
 
@@ -95,18 +93,20 @@ def generate_steps(
     can_repeat: bool,
     on_wait: Callable[[WaitNotice], None] | None = None,
 ) -> RequestSteps:
-    """Ends when the last answer heard is the caller's. Raises LimitError. Errors of a step are thrown in, also the one
-    that cancels it: then a few more steps give back what was taken."""
+    """Yield the steps of one request; the last response sent in is the one for the caller.
+
+    Raises LimitError. If an error or a cancellation is thrown in, a last step returns the permit.
+    """
     left_s = policy.longest_wait_s
     tries = 0
     while True:
         permit = world.new_id()
         answer: ResponseLimits | None = None
         try:
-            left_s = yield from _turn(world, policy, cost, permit, url, left_s, on_wait)
-            heard: ReceivedResponse = yield SendStep(partial(needs_body, is_graphql=cost.is_graphql))
+            left_s = yield from _wait_for_permit(world, policy, cost, permit, url, left_s, on_wait)
+            response: ReceivedResponse = yield SendStep(partial(needs_body, is_graphql=cost.is_graphql))
             answer = read_response_limits(
-                heard.status, heard.headers, heard.body, world.now_ns(), is_graphql=cost.is_graphql
+                response.status, response.headers, response.body, world.now_ns(), is_graphql=cost.is_graphql
             )
         finally:
             wait: RequiredWait | None = yield UpdateStep(
@@ -116,10 +116,10 @@ def generate_steps(
             return partial(release_permit, permit=permit)
         tries += 1
         if tries > policy.retries_max:
-            raise _given_up(answer, wait, tries)
+            raise _build_retries_exhausted(answer, wait, tries)
 
 
-def _turn(
+def _wait_for_permit(
     world: World,
     manner: ClientPolicy,
     call: RequestCost,
@@ -128,27 +128,27 @@ def _turn(
     left_s: float | None,
     on_wait: Callable[[WaitNotice], None] | None,
 ) -> Generator[Step, Any, float | None]:
-    """RequiredWait until the call may go. Gives back how long it may still wait."""
+    """Wait until the request gets its permit. Return the remaining time that the request may wait."""
     yield QueueStep(True)
     try:
         while True:
-            turn = yield UpdateStep(
+            permit_result = yield UpdateStep(
                 partial(request_permit, call=call, now_ns=world.now_ns(), manner=manner, new_permit=permit)
             )
-            if isinstance(turn, GrantedPermit):
+            if isinstance(permit_result, GrantedPermit):
                 return left_s
-            wait_s = max((turn.until_ns - world.now_ns()) / 1e9, 0.001)
+            wait_s = max((permit_result.until_ns - world.now_ns()) / 1e9, 0.001)
             if left_s is not None and wait_s > left_s:
-                raise _too_long(turn, wait_s, left_s, manner)
+                raise _build_wait_too_long(permit_result, wait_s, left_s, manner)
             left_s = None if left_s is None else left_s - wait_s
-            if on_wait is not None and turn.is_limit:
-                on_wait(WaitNotice(url, turn.reason, turn.until_ns, wait_s))
+            if on_wait is not None and permit_result.is_limit:
+                on_wait(WaitNotice(url, permit_result.reason, permit_result.until_ns, wait_s))
             yield SleepStep(wait_s)
     finally:
         yield QueueStep(False)
 
 
-def _too_long(wait: RequiredWait, wait_s: float, left_s: float, manner: ClientPolicy) -> LimitError:
+def _build_wait_too_long(wait: RequiredWait, wait_s: float, left_s: float, manner: ClientPolicy) -> LimitError:
     longest_s = manner.longest_wait_s or 0.0
     whole_s = longest_s - left_s + wait_s
     return WaitTooLong(
@@ -157,6 +157,6 @@ def _too_long(wait: RequiredWait, wait_s: float, left_s: float, manner: ClientPo
     )
 
 
-def _given_up(answer: ResponseLimits | None, wait: RequiredWait, tries: int) -> LimitError:
+def _build_retries_exhausted(answer: ResponseLimits | None, wait: RequiredWait, tries: int) -> LimitError:
     kind = PrimaryExceeded if answer is not None and answer.exceeded_kind is LimitKind.PRIMARY else SecondaryExceeded
     return kind(f"{wait.reason}, and still after {tries} tries", until_ns=wait.until_ns)

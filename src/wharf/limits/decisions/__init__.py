@@ -1,6 +1,6 @@
-"""What stands between a service and those who call it, whatever carries the requests: decide, tell, charge, remember.
+"""The decision service: admits or refuses requests, renders rate limit headers, charges usage and records decisions.
 
-The middleware and the gateway read bytes and ask here. Nothing here parses HTTP or opens a port.
+The middleware and the gateway read bytes and call this package. Nothing here parses HTTP or opens a port.
 """
 
 from wharf.limits.decisions.requests import AdmittedRequest, IncomingRequest, LocalReply

@@ -1,6 +1,7 @@
-"""How often each plan was met, and what came of it: for metrics, for `top`, and for the activity of organizations.
+"""Activity counts: how many requests were admitted and refused, for metrics, for `top` and for insights of organizations.
 
-A request costs one step in one dict. All that is told is folded out of these now and then. Every kind of entry is bounded.
+An admission increments one counter of its charge plan. `fold_counts` adds these counters to rows and rules once a
+second. The number of entries of every kind is limited.
 """
 
 from collections.abc import Iterable, Iterator
@@ -13,15 +14,19 @@ from wharf.limits.core.decision import LimitDecision, Verdict
 from wharf.limits.core.plans import ChargePlan
 
 MAX_LAST_CALLERS: Final = 20_000
+"""Owners whose last caller is stored; limits memory."""
 MAX_ROWS: Final = 200_000
+"""Rows of all minutes together; limits memory."""
 RETENTION_MINUTES: Final = 31 * 24 * 60
 NEAR_LIMIT_PERCENT: Final = 80
 MINUTE_MS: Final = 60_000
 UNREADABLE_VERDICTS: Final = frozenset({Verdict.TOO_MANY_OBJECTS, Verdict.TOO_COMPLEX})
-"""No limit refused these: they were asked in a way that is not answered."""
+"""No limit refused these requests: their body is too large or too complex to evaluate."""
 
 
-class _Met(msgspec.Struct, eq=False):
+class _PlanCount(msgspec.Struct, eq=False):
+    """Admitted requests of one charge plan since the last `fold_counts`."""
+
     caller: Caller
     admitted: int = 0
 
@@ -42,54 +47,58 @@ class ActivityRow(msgspec.Struct, gc=False):
 
 
 class RuleCounts(msgspec.Struct):
-    """What the metrics tell of a rule."""
+    """Requests that one rule counted. The field names are label values of the metrics."""
 
     within: int = 0
     refused: int = 0
     shadowed: int = 0
-    """Would have been refused, and was not."""
+    """Requests that hit the rule but were admitted, because the rule is in shadow mode."""
 
 
 class ActivityCounts:
+    """The activity counts of this process."""
+
     def __init__(self) -> None:
         self.admitted = 0
         self.near_limit = 0
-        """Admitted requests whose primary bucket is used to 80 per cent and more."""
+        """Admitted requests after which at least 80 percent of the primary bucket was used."""
         self.verdicts: dict[Verdict, int] = dict.fromkeys(Verdict, 0)
         self.unauthorized = 0
         self.rules: dict[str, RuleCounts] = {}
         self.last_callers: dict[str, Caller] = {}
-        """The last caller of each owner, for operators who name one."""
-        self._met: dict[ChargePlan, _Met] = {}
+        """The last caller of each owner, so that operators can look up a caller by its owner."""
+        self._plan_counts: dict[ChargePlan, _PlanCount] = {}
         self._rows: dict[tuple[int, Caller, str], ActivityRow] = {}
         self.dropped_rows = 0
 
     def record_admission(self, decision: LimitDecision, caller: Caller) -> None:
+        """Count an admitted request."""
         self.admitted += 1
         plan = decision.plan
-        met = self._met.get(plan)
-        if met is None:
-            met = self._met[plan] = _Met(caller)
-        met.admitted += 1
-        taken = decision.result
-        shown = plan.bucket_charge if plan.is_free else decision.charges[0]
-        if taken.bucket_count_before * 100 >= shown.ceiling * NEAR_LIMIT_PERCENT:
+        plan_count = self._plan_counts.get(plan)
+        if plan_count is None:
+            plan_count = self._plan_counts[plan] = _PlanCount(caller)
+        plan_count.admitted += 1
+        result = decision.result
+        bucket = plan.bucket_charge if plan.is_free else decision.charges[0]
+        if result.bucket_count_before * 100 >= bucket.ceiling * NEAR_LIMIT_PERCENT:
             self.near_limit += 1
-        if taken.hit_indexes:
+        if result.hit_indexes:
             for name in decision.list_hit_rules(is_enforced=False):
-                self._rule(name).shadowed += 1
+                self._get_rule_counts(name).shadowed += 1
 
     def record_machine(self, rules: Iterable[str]) -> None:
-        """A node agent or a server: counted, and nothing else."""
+        """Count a request of a node agent or a server under these rules. It has no decision and no row."""
         self.admitted += 1
         for name in rules:
-            self._rule(name).within += 1
+            self._get_rule_counts(name).within += 1
 
     def record_refusal(self, decision: LimitDecision, caller: Caller, now_ms: int) -> None:
+        """Count a refused request."""
         self.verdicts[decision.verdict] += 1
         for name in decision.list_hit_rules(is_enforced=True):
-            self._rule(name).refused += 1
-        row = self._row(now_ms // MINUTE_MS, caller, decision.plan.endpoint)
+            self._get_rule_counts(name).refused += 1
+        row = self._get_row(now_ms // MINUTE_MS, caller, decision.plan.endpoint)
         row.total += 1
         row.last_ms = now_ms
         if decision.verdict not in UNREADABLE_VERDICTS:
@@ -100,41 +109,47 @@ class ActivityCounts:
                 row.secondary += 1
         self._note_caller(caller)
 
-    def _rule(self, name: str) -> RuleCounts:
+    def _get_rule_counts(self, name: str) -> RuleCounts:
         return self.rules.setdefault(name, RuleCounts())
 
     def _note_caller(self, caller: Caller) -> None:
+        """Store the last caller of an owner; the owner that was stored longest ago is evicted first."""
         self.last_callers.pop(caller.owner, None)
         if len(self.last_callers) >= MAX_LAST_CALLERS:
             del self.last_callers[next(iter(self.last_callers))]
         self.last_callers[caller.owner] = caller
 
-    def _row(self, minute: int, caller: Caller, endpoint: str) -> ActivityRow:
+    def _get_row(self, minute: int, caller: Caller, endpoint: str) -> ActivityRow:
+        """Return the row of a caller, an endpoint and a minute; add it if it does not exist."""
         key = (minute, caller, endpoint)
         row = self._rows.get(key)
         if row is None:
             if len(self._rows) >= MAX_ROWS:
                 self.dropped_rows += 1
-                del self._rows[next(iter(self._rows))]  # The oldest minute is what is missed least.
+                del self._rows[next(iter(self._rows))]  # Rows are in order of time, so this evicts the oldest.
             row = self._rows[key] = ActivityRow(minute, caller, endpoint)
         return row
 
     def fold_counts(self, now_ms: int) -> None:
-        """Book what was met since the last time, under the minute that is now."""
-        met, self._met = self._met, {}
+        """Add the admissions since the last call to the rows of the current minute and to the rules' counts.
+
+        Rows older than the retention time are deleted.
+        """
+        plan_counts, self._plan_counts = self._plan_counts, {}
         minute = now_ms // MINUTE_MS
-        for plan, of in met.items():
-            self._note_caller(of.caller)
-            row = self._row(minute, of.caller, plan.endpoint)
-            row.total += of.admitted
+        for plan, plan_count in plan_counts.items():
+            self._note_caller(plan_count.caller)
+            row = self._get_row(minute, plan_count.caller, plan.endpoint)
+            row.total += plan_count.admitted
             row.last_ms = now_ms
             for charge in plan.charges:
-                self._rule(charge.name).within += of.admitted
+                self._get_rule_counts(charge.name).within += plan_count.admitted
         oldest = minute - RETENTION_MINUTES
         while self._rows and next(iter(self._rows))[0] < oldest:
             del self._rows[next(iter(self._rows))]
 
     def list_rows(self, *, since_ms: int = 0, until_ms: int | None = None) -> Iterator[ActivityRow]:
+        """Yield the rows of a time range, oldest first. Both ends are rounded down to a minute and included."""
         first = since_ms // MINUTE_MS
         last = None if until_ms is None else until_ms // MINUTE_MS
         for row in self._rows.values():

@@ -1,8 +1,7 @@
-"""Who is near a limit: told once a window at 80 per cent and once at 95, so that somebody can act before anyone is refused.
+"""Alerts for callers who are near a limit: one when 80 percent of a window's limit are used, and one at 95 percent.
 
-Here it is noticed and kept until it is sent. How much may wait is bounded.
-
-Alerts sent to an address that an operator names. A receiver that is away costs an alert and a line in the log, no more.
+`AlertQueue` detects them and holds them until they are sent; `Webhook` sends them to the URL that an operator configured.
+An alert that cannot be sent is logged and dropped.
 """
 
 import logging
@@ -16,10 +15,14 @@ from wharf.limits.core.decision import LimitDecision
 
 ALERT_LEVELS_PERCENT: Final = (95, 80)
 MAX_PENDING_ALERTS: Final = 1_000
+"""Alerts that wait to be sent; more are dropped and counted."""
 MAX_REMEMBERED_ALERTS: Final = 50_000
+"""Windows for which the last alert level is stored; limits memory."""
 
 
 class Alert(msgspec.Struct, frozen=True):
+    """One alert, as the webhook receives it."""
+
     caller: str
     resource: str
     percent: int
@@ -31,32 +34,34 @@ class Alert(msgspec.Struct, frozen=True):
 
 
 class AlertQueue:
+    """Alerts that are not sent yet, and the levels for which alerts exist already."""
+
     def __init__(self) -> None:
         self.dropped_alerts = 0
-        self._waiting: list[Alert] = []
-        self._said: dict[tuple[str, str, int], int] = {}
+        self._pending: list[Alert] = []
+        self._reported_levels: dict[tuple[str, str, int], int] = {}
 
     def check_usage(self, decision: LimitDecision, caller: Caller) -> None:
-        """Look at the primary bucket of an admitted request."""
+        """Add an alert if the primary bucket of an admitted request has reached a level for the first time."""
         limit, used = decision.limit, decision.used
         level = next((percent for percent in ALERT_LEVELS_PERCENT if used * 100 >= limit * percent), 0)
         if not level:
             return
         key = (decision.bucket_charge.name, decision.bucket_charge.key, decision.reset_s)
-        if self._said.get(key, 0) >= level:
+        if self._reported_levels.get(key, 0) >= level:
             return
-        if len(self._said) >= MAX_REMEMBERED_ALERTS:
-            del self._said[next(iter(self._said))]
-        self._said[key] = level
-        if len(self._waiting) >= MAX_PENDING_ALERTS:
+        if len(self._reported_levels) >= MAX_REMEMBERED_ALERTS:
+            del self._reported_levels[next(iter(self._reported_levels))]
+        self._reported_levels[key] = level
+        if len(self._pending) >= MAX_PENDING_ALERTS:
             self.dropped_alerts += 1
             return
-        self._waiting.append(Alert(caller.owner, decision.plan.resource, level, used, limit, decision.reset_s))
+        self._pending.append(Alert(caller.owner, decision.plan.resource, level, used, limit, decision.reset_s))
 
     def take_pending(self) -> list[Alert]:
-        """What is to be sent now."""
-        some, self._waiting = self._waiting, []
-        return some
+        """Remove and return the alerts to send."""
+        pending, self._pending = self._pending, []
+        return pending
 
 
 log = logging.getLogger(__name__)
@@ -65,19 +70,21 @@ SEND_TIMEOUT_S: Final = 5.0
 
 
 class Webhook:
+    """Sends alerts to a URL."""
+
     def __init__(self, url: str) -> None:
         self.failures = 0
         self._url = url
 
     async def send(self, alerts: Sequence[Alert]) -> None:
-        """One POST with all of them: `{"alerts": [...]}`."""
-        import httpx2  # Only where alerts are sent: it takes long to load.
+        """Send all alerts in one POST request: `{"alerts": [...]}`. Failures are counted and logged, not raised."""
+        import httpx2  # Imported here because loading it is slow and few processes send alerts.
 
         try:
             async with httpx2.AsyncClient(timeout=SEND_TIMEOUT_S) as client:
                 body = msgspec.json.encode({"alerts": alerts})
                 reply = await client.post(self._url, content=body, headers={"content-type": "application/json"})
                 reply.raise_for_status()
-        except httpx2.HTTPError as problem:
+        except httpx2.HTTPError as error:
             self.failures += 1
-            log.warning("%d alerts could not be sent to the webhook: %s", len(alerts), problem)
+            log.warning("sending alerts to the webhook failed alerts=%d error=%s", len(alerts), error)

@@ -1,6 +1,6 @@
-"""Who calls: recognised once, and remembered as long as the directory stays as it is.
+"""Finds the caller of a request, and caches callers until the directory changes.
 
-What is remembered is bounded, and never what a path, a moment or a query may change.
+A caller that depends on the path, the time or the query of the request is not cached.
 """
 
 from typing import Final
@@ -13,66 +13,82 @@ from wharf.limits.core.callers.recognition import CallerRecognizer, Unrecognized
 from wharf.limits.decisions.requests import IncomingRequest
 
 MAX_CACHED_CALLERS: Final = 65_536
+"""The cache is cleared when it holds this many callers; limits memory."""
 MAX_CACHED_FORWARDED_CHARACTERS: Final = 256
+"""Callers with longer forwarding headers are not cached; limits memory."""
 LOOPBACK_ADDRESS: Final = "127.0.0.1"
 CallerKey = tuple[str | None, str] | tuple[str | None, str, tuple[str, ...], tuple[str, ...]]
 
 
 class CallerResolver:
+    """Finds callers by credential and address, with a cache."""
+
     def __init__(self, directory: Directory, proxies: ProxySettings) -> None:
         self.directory = directory
-        self._recognition = CallerRecognizer(directory)
-        self._remembered: dict[CallerKey, Caller] = {}
+        self._recognizer = CallerRecognizer(directory)
+        self._cached_callers: dict[CallerKey, Caller] = {}
         self._proxies = proxies
         self._has_proxies = bool(proxies.trusted or proxies.hops)
 
     def set_directory(self, directory: Directory) -> None:
-        """Tiers, memberships and revocations hold from the next request on."""
+        """Replace the directory and clear the cache, so that changes apply from the next request on."""
         self.directory = directory
-        self._recognition = CallerRecognizer(directory)
-        self._remembered = {}
+        self._recognizer = CallerRecognizer(directory)
+        self._cached_callers = {}
 
     def __len__(self) -> int:
-        return len(self._remembered)
+        return len(self._cached_callers)
 
-    def resolve_caller(self, arrival: IncomingRequest, now_ms: int) -> Caller | UnrecognizedCredential:
+    def resolve_caller(self, incoming: IncomingRequest, now_ms: int) -> Caller | UnrecognizedCredential:
+        """Return the caller of a request, or why its credential is not accepted."""
         key: CallerKey | None
-        key = self._key(arrival) if arrival.query or self._has_proxies else (arrival.authorization, arrival.peer)
-        known = self._remembered.get(key) if key is not None else None
-        if known is not None:
-            return known
-        shown = read_credential(arrival.authorization, arrival.query)
-        caller = self._recognition.recognize(shown, self._address_of(arrival), arrival.path, now_ms)
-        if key is not None and isinstance(caller, Caller) and self._may_remember(caller, shown):
-            if len(self._remembered) >= MAX_CACHED_CALLERS:
-                self._remembered.clear()
-            self._remembered[key] = caller
+        key = (
+            self._build_key(incoming)
+            if incoming.query or self._has_proxies
+            else (incoming.authorization, incoming.peer)
+        )
+        cached = self._cached_callers.get(key) if key is not None else None
+        if cached is not None:
+            return cached
+        credential = read_credential(incoming.authorization, incoming.query)
+        caller = self._recognizer.recognize(credential, self._find_address(incoming), incoming.path, now_ms)
+        if key is not None and isinstance(caller, Caller) and self._is_cacheable(caller, credential):
+            if len(self._cached_callers) >= MAX_CACHED_CALLERS:
+                self._cached_callers.clear()
+            self._cached_callers[key] = caller
         return caller
 
-    def _key(self, arrival: IncomingRequest) -> CallerKey | None:
-        """What a caller is remembered by; None where nothing is to be remembered. A query may hold a credential."""
-        query = arrival.query
+    def _build_key(self, incoming: IncomingRequest) -> CallerKey | None:
+        """Return the cache key of a request, or `None` if its caller must not be cached.
+
+        Requests with a credential in their query are not cached.
+        """
+        query = incoming.query
         if query and ("access_token" in query or "client_secret" in query):
             return None
         if self._has_proxies:
             if (
-                sum(map(len, arrival.forwarded_for)) + sum(map(len, arrival.forwarded))
+                sum(map(len, incoming.forwarded_for)) + sum(map(len, incoming.forwarded))
                 > MAX_CACHED_FORWARDED_CHARACTERS
             ):
-                return None  # Callers choose what these say: long ones would fill the memory.
-            return (arrival.authorization, arrival.peer, arrival.forwarded_for, arrival.forwarded)
-        return (arrival.authorization, arrival.peer)
+                return None  # Clients choose these headers: long ones would fill the memory.
+            return (incoming.authorization, incoming.peer, incoming.forwarded_for, incoming.forwarded)
+        return (incoming.authorization, incoming.peer)
 
-    def _may_remember(self, caller: Caller, shown: PresentedCredential) -> bool:
-        """Not where the path or the moment matters: a workflow token's path, and a token that will expire."""
-        return caller.kind is not CredentialKind.WORKFLOW_TOKEN and not self._recognition.can_expire(shown)
+    def _is_cacheable(self, caller: Caller, credential: PresentedCredential) -> bool:
+        """Return whether the caller is the same for every path and time.
 
-    def resolve_address(self, arrival: IncomingRequest) -> Caller:
-        """For what is answered before a caller is known."""
-        return make_anonymous_caller(self._address_of(arrival))
+        It is not for workflow tokens, which are valid for some paths only, and for tokens that expire.
+        """
+        return caller.kind is not CredentialKind.WORKFLOW_TOKEN and not self._recognizer.can_expire(credential)
 
-    def _address_of(self, arrival: IncomingRequest) -> Address:
+    def resolve_address(self, incoming: IncomingRequest) -> Caller:
+        """Return the anonymous caller at the request's address, for replies sent before the caller is known."""
+        return make_anonymous_caller(self._find_address(incoming))
+
+    def _find_address(self, incoming: IncomingRequest) -> Address:
+        """Return the client's address: the socket's, or the one that trusted proxies forward."""
         peer = (
-            arrival.peer if parse_address(arrival.peer) is not None else LOOPBACK_ADDRESS
+            incoming.peer if parse_address(incoming.peer) is not None else LOOPBACK_ADDRESS
         )  # A Unix socket has no address.
-        return find_address(peer, self._proxies, forwarded_for=arrival.forwarded_for, forwarded=arrival.forwarded)
+        return find_address(peer, self._proxies, forwarded_for=incoming.forwarded_for, forwarded=incoming.forwarded)

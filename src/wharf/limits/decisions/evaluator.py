@@ -1,7 +1,6 @@
-"""A limiter at work over a store: asks it, decides, and holds the rules in force.
+"""Evaluates requests: builds the store call, sends it to the store, and derives the decision from the result.
 
-This is the seam for everything in front of a service. It waits for the store and for nothing else, and it takes no
-decision that `core` does not take.
+Holds the rules in force. It waits only for the store. The logic of decisions is in `wharf.limits.core`.
 """
 
 from collections.abc import Callable, Iterable
@@ -23,7 +22,10 @@ from wharf.limits.stores.port import RefundReason, Store
 
 
 class LimitEvaluator:
-    """`clock` gives milliseconds, for grants; counters have the store's own moments."""
+    """A limiter with a store.
+
+    `clock` returns milliseconds and decides which grants are valid; counters use the time of the store.
+    """
 
     def __init__(self, rules: RuleSet, store: Store, clock: Callable[[], int], grants: Iterable[Grant] = ()) -> None:
         self.store: Final = store
@@ -31,14 +33,14 @@ class LimitEvaluator:
         self.query_costs = QueryCostCalculator(rules.graphql)
         self._clock = clock
         self.local_counters: Final = store.counters if isinstance(store, MemoryStore) else None
-        """The counters, where they are in this process and nobody need wait for them."""
+        """The counters, if they are in this process and need no await; `None` otherwise."""
 
     @property
     def rules(self) -> RuleSet:
         return self.limiter.rulebook.rules
 
     async def reload_rules(self, text: str, file: str) -> None:
-        """Take other rules, all or nothing: after FileRefused those in force are the same as before."""
+        """Replace the rules. If the text is invalid, an error is raised and the rules in force stay the same."""
         rules = read_rules(text, file)
         limiter = self.limiter.copy_with_rules(rules)
         await self.store.set_rules(rules)
@@ -46,75 +48,82 @@ class LimitEvaluator:
         self.query_costs = QueryCostCalculator(rules.graphql)
 
     async def evaluate(self, request: RequestFacts) -> LimitDecision:
+        """Charge a request and return the decision. Batches with too many objects are refused without a charge."""
         limiter = self.limiter
         now_ms = self._clock()
         call = limiter.build_call(request, now_ms)
         problem = find_objects_problem(call.plan, request.object_count)
         if problem:
-            return await self._refuse_unread(limiter, request, Verdict.TOO_MANY_OBJECTS, problem)
+            return await self._refuse_unevaluated(limiter, request, Verdict.TOO_MANY_OBJECTS, problem)
         return limiter.decide(call, await self.store.take(call))
 
     def evaluate_locally(self, request: RequestFacts, now_ms: int) -> LimitDecision:
-        """`decide` by counters in this process, without waiting. Not for batches, whose objects are looked at first."""
-        assert self.local_counters is not None, "counters elsewhere are asked by `decide`"
+        """Do the same as `evaluate` without awaiting, by counters in this process. Does not check objects of batches."""
+        assert self.local_counters is not None, "evaluate_locally needs counters in this process"
         limiter = self.limiter
         call = limiter.build_call(request, now_ms)
         return limiter.decide(call, self.local_counters.take(call, now_ms))
 
     async def refuse_unreadable_body(self, request: RequestFacts, problem: str) -> LimitDecision:
-        """A query beyond the bounds: refused before anything is charged."""
-        return await self._refuse_unread(self.limiter, request, Verdict.TOO_COMPLEX, problem)
+        """Refuse a query that is too complex, without charging it."""
+        return await self._refuse_unevaluated(self.limiter, request, Verdict.TOO_COMPLEX, problem)
 
-    async def _refuse_unread(
+    async def _refuse_unevaluated(
         self, limiter: Limiter, request: RequestFacts, verdict: Verdict, problem: str
     ) -> LimitDecision:
+        """Return a refusal that charges nothing and reports the primary bucket as it is."""
         now_ms = self._clock()
         call = limiter.build_call(request, now_ms)
-        shown = call.plan.bucket_charge if call.plan.is_free else call.charges[0]
-        (reading,) = await self.store.peek([shown])
+        charge = call.plan.bucket_charge if call.plan.is_free else call.charges[0]
+        (reading,) = await self.store.peek([charge])
         return limiter.build_unread_refusal(call, reading, now_ms, verdict=verdict, problem=problem)
 
     async def charge_failed_login(self, request_id: str, caller: Caller) -> LimitDecision:
-        """A wrong credential from this address. Admitted means: answer 401. It holds no slot."""
+        """Charge a wrong credential to the caller's address.
+
+        If the decision is an admission, the caller gets status 401; otherwise the refusal. No slot stays occupied.
+        """
         call = self.limiter.build_failed_login_call(request_id, caller)
-        taken = await self.store.take(call)
+        result = await self.store.take(call)
         await self.store.release(request_id)
-        return self.limiter.decide(call, taken)
+        return self.limiter.decide(call, result)
 
     async def release(self, request_id: str) -> None:
-        """The last byte is out, or the caller is gone."""
+        """Free the concurrency slots of a request that has ended."""
         await self.store.release(request_id)
 
     async def refund(self, decision: LimitDecision, reason: RefundReason) -> LimitDecision:
-        """Give the primary charge back, before headers go out. Returns the decision as it is to be told."""
+        """Return the primary charge to its window, before the headers are sent. Return the decision for the headers."""
         if not await self.store.refund(decision.request_id, reason):
             return decision
         (reading,) = await self.store.peek([decision.bucket_charge])
-        # `used` adds the cost to what was before: so that what is told is what is counted now.
+        # `LimitDecision.used` adds the cost to the count before; subtract it here so that the headers show the counter.
         before = reading.used - decision.bucket_charge.cost
-        taken = msgspec.structs.replace(decision.result, bucket_count_before=before)
-        return msgspec.structs.replace(decision, result=taken)
+        result = msgspec.structs.replace(decision.result, bucket_count_before=before)
+        return msgspec.structs.replace(decision, result=result)
 
     async def charge_cpu(self, decision: LimitDecision, cpu_ms: int) -> None:
+        """Add CPU time to the limits on CPU time of an admitted request."""
         await self.store.add_usage(decision.plan.meter_charges, cpu_ms)
 
     async def charge_content(self, decision: LimitDecision, caller: Caller) -> None:
-        """The service says that this request made content, though its route does not tell."""
-        already = any(charge.rule.counts is CountedUnit.CONTENT for charge in decision.charges)
-        if not already:
+        """Charge created content that the service reported, unless the request was already charged as content."""
+        is_charged = any(charge.rule.counts is CountedUnit.CONTENT for charge in decision.charges)
+        if not is_charged:
             await self.store.add_usage(self.limiter.rulebook.list_content_charges(caller), 1)
 
     async def render_status(self, caller: Caller) -> bytes:
-        """The body of the status endpoint for this caller."""
+        """Return the body of the status endpoint for a caller."""
         book, now_ms = self.limiter.rulebook, self._clock()
         primaries = [self.limiter.apply_grants(charge, now_ms) for charge in book.list_primary_charges(caller)]
         secondaries: tuple[Charge, ...] = book.list_secondary_charges(caller) if self.rules.disclose_secondary else ()
         readings = await self.store.peek([*primaries, *secondaries])
-        shown = list(zip(primaries, readings, strict=False))
-        return build_status_body(self.rules, shown, list(zip(secondaries, readings[len(shown) :], strict=True)))
+        primary_readings = list(zip(primaries, readings, strict=False))
+        secondary_readings = list(zip(secondaries, readings[len(primary_readings) :], strict=True))
+        return build_status_body(self.rules, primary_readings, secondary_readings)
 
     async def render_address_headers(self, caller: Caller) -> Headers:
-        """The headers of a reply that was decided before a caller was known: the address's bucket, not charged."""
+        """Return the headers of a reply to an unknown caller: the bucket of the address, with nothing charged."""
         charge = self.limiter.rulebook.build_core_charge(caller)
         (reading,) = await self.store.peek([charge])
         return build_bucket_headers(charge, reading, self._clock())

@@ -1,6 +1,7 @@
-"""The headers of replies, written quickly: of a bucket all that stays the same is made once.
+"""Renders the rate limit headers of replies to admitted requests, quickly: from one template for each bucket.
 
-They are those of `core.answer.headers_of`, byte for byte (tested). Where secondary limits are told too, that is asked.
+The result is the same, byte for byte, as that of `core.responses.build_headers`. That function is called instead if
+secondary limits are disclosed too.
 """
 
 import datetime
@@ -22,7 +23,7 @@ EXPOSED_HEADERS: Final = (
     "X-GitHub-Media-Type, X-GitHub-SSO, X-GitHub-Request-Id, Deprecation, Sunset, "
     "GitHub-Authentication-Token-Expiration, RateLimit, RateLimit-Policy"
 )
-"""What pages of other origins may read: without it browsers hide the limits from scripts."""
+"""Headers that scripts of other origins may read: without this list browsers hide the limits from them."""
 
 REPLACED_HEADERS: Final = frozenset(
     {
@@ -30,7 +31,7 @@ REPLACED_HEADERS: Final = frozenset(
         *(b"ratelimit", b"ratelimit-policy"),
     }
 )
-"""Headers of the application that the limiter's own take the place of."""
+"""Headers of the application that the limiter replaces by its own."""
 SCOPES_HEADER: Final = "x-oauth-scopes"
 EXPIRY_HEADER: Final = "github-authentication-token-expiration"
 MARK_PREFIX: Final = b"x-wharf-"
@@ -38,7 +39,9 @@ CPU_MARK_HEADER: Final = b"x-wharf-cpu-ms"
 CONTENT_MARK_HEADER: Final = b"x-wharf-content"
 
 
-class _Form(msgspec.Struct, frozen=True, gc=False):
+class _HeaderTemplate(msgspec.Struct, frozen=True, gc=False):
+    """The constant parts of the headers of one bucket; `block` and `left` are formats for the numbers."""
+
     block: bytes
     limit: HeaderPair
     resource: HeaderPair
@@ -47,64 +50,76 @@ class _Form(msgspec.Struct, frozen=True, gc=False):
 
 
 class HeaderWriter:
+    """Renders headers under one set of rules."""
+
     def __init__(self, rules: RuleSet, id_header: str) -> None:
         self.rules: Final = rules
         self._id_name = id_header.encode()
-        self._tells_all = rules.disclose_secondary
-        self._forms: dict[tuple[str, int], _Form] = {}
+        self._has_secondary = rules.disclose_secondary
+        self._templates: dict[tuple[str, int], _HeaderTemplate] = {}
 
-    def _form(self, charge: Charge) -> _Form:
+    def _get_template(self, charge: Charge) -> _HeaderTemplate:
+        """Return the template of a bucket from the cache; build it if it is missing."""
         key = (charge.name, charge.ceiling)
-        form = self._forms.get(key)
-        if form is None:
-            if len(self._forms) >= MAX_HEADER_TEMPLATES:
-                self._forms.clear()
-            form = self._forms[key] = _form_of(charge, self._id_name)
-        return form
+        template = self._templates.get(key)
+        if template is None:
+            if len(self._templates) >= MAX_HEADER_TEMPLATES:
+                self._templates.clear()
+            template = self._templates[key] = _build_template(charge, self._id_name)
+        return template
 
     def render_block(self, request_id: str, decision: LimitDecision) -> bytes:
-        """All headers of a reply to an admitted request, as they stand in its head."""
-        if self._tells_all:
+        """Return the headers of a reply to an admitted request as lines of an HTTP/1.1 head."""
+        if self._has_secondary:
             return encode_headers([*build_headers(decision, self.rules), (self._id_name.decode(), request_id)])
-        used, left, reset_s, left_s = _numbers(decision)
-        return self._form(decision.bucket_charge).block % (left, used, reset_s, left, left_s, request_id.encode())
+        used, left, reset_s, left_s = _compute_numbers(decision)
+        return self._get_template(decision.bucket_charge).block % (
+            left,
+            used,
+            reset_s,
+            left,
+            left_s,
+            request_id.encode(),
+        )
 
     def render_pairs(self, request_id: str, decision: LimitDecision) -> list[HeaderPair]:
-        """The same as pairs."""
-        if self._tells_all:
-            told = [(name.encode(), value.encode()) for name, value in build_headers(decision, self.rules)]
-            return [*told, (self._id_name, request_id.encode())]
-        used, left, reset_s, left_s = _numbers(decision)
-        shown = decision.plan.bucket_charge if decision.plan.is_free else decision.charges[0]
-        form = self._forms.get((shown.name, shown.ceiling)) or self._form(shown)
+        """Return the headers of a reply to an admitted request as pairs of name and value."""
+        if self._has_secondary:
+            headers = [(name.encode(), value.encode()) for name, value in build_headers(decision, self.rules)]
+            return [*headers, (self._id_name, request_id.encode())]
+        used, left, reset_s, left_s = _compute_numbers(decision)
+        charge = decision.plan.bucket_charge if decision.plan.is_free else decision.charges[0]
+        template = self._templates.get((charge.name, charge.ceiling)) or self._get_template(charge)
         return [
-            form.limit,
+            template.limit,
             (b"x-ratelimit-remaining", b"%d" % left),
             (b"x-ratelimit-used", b"%d" % used),
             (b"x-ratelimit-reset", b"%d" % reset_s),
-            form.resource,
-            form.policy,
-            (b"ratelimit", form.left % (left, left_s)),
+            template.resource,
+            template.policy,
+            (b"ratelimit", template.left % (left, left_s)),
             (self._id_name, request_id.encode()),
         ]
 
 
-def _numbers(decision: LimitDecision) -> tuple[int, int, int, int]:
-    plan, taken = decision.plan, decision.result
-    used, end_ms = taken.bucket_count_before, taken.bucket_end_ms
+def _compute_numbers(decision: LimitDecision) -> tuple[int, int, int, int]:
+    """Return the used and remaining requests, the reset as epoch second, and the seconds until the reset."""
+    plan, result = decision.plan, decision.result
+    used, end_ms = result.bucket_count_before, result.bucket_end_ms
     if plan.is_free:
-        shown = plan.bucket_charge
+        charge = plan.bucket_charge
     else:
-        shown = decision.charges[0]
-        used += shown.cost
-    ceiling = shown.ceiling
+        charge = decision.charges[0]
+        used += charge.cost
+    ceiling = charge.ceiling
     if used > ceiling:
         used = ceiling
-    left_s = (end_ms - taken.now_ms + 999) // 1_000
+    left_s = (end_ms - result.now_ms + 999) // 1_000
     return used, ceiling - used, (end_ms + 999) // 1_000, left_s if left_s > 0 else 0
 
 
-def _form_of(charge: Charge, id_name: bytes) -> _Form:
+def _build_template(charge: Charge, id_name: bytes) -> _HeaderTemplate:
+    """Return the header template of the bucket of this charge."""
     name, limit = charge.name.encode(), charge.ceiling
     unit = b"" if charge.rule.counts.value == "requests" else b';qu="%s"' % charge.rule.counts.value.encode()
     resource = (charge.rule.resource or "").encode()
@@ -115,7 +130,7 @@ def _form_of(charge: Charge, id_name: bytes) -> _Form:
         b"x-ratelimit-resource: %s\r\nratelimit-policy: %s\r\nratelimit: %s\r\n%s: %%s\r\n"
         % (limit, resource, policy, left, id_name)
     )
-    return _Form(
+    return _HeaderTemplate(
         block,
         (b"x-ratelimit-limit", b"%d" % limit),
         (b"x-ratelimit-resource", resource),
@@ -125,16 +140,16 @@ def _form_of(charge: Charge, id_name: bytes) -> _Form:
 
 
 def build_token_headers(caller: Caller) -> Headers:
-    """What replies tell of the token that was shown: what it may be used for, and until when."""
-    told: Headers = ()
+    """Return the headers that describe the caller's token: its scopes and its expiry, if it has them."""
+    headers: Headers = ()
     if caller.scopes:
-        # As clients take it apart. What no header may hold was written by an operator, and is left out.
+        # Clients split the value at ", ". Operators write scopes; those with characters not allowed in headers are left out.
         scopes = ", ".join(scope for scope in caller.scopes if scope.isascii() and scope.isprintable())
-        told = ((SCOPES_HEADER, scopes),)
+        headers = ((SCOPES_HEADER, scopes),)
     if caller.expires_ms is not None:
-        moment = datetime.datetime.fromtimestamp(caller.expires_ms / 1_000, tz=datetime.UTC)
-        told = (*told, (EXPIRY_HEADER, moment.strftime("%Y-%m-%d %H:%M:%S UTC")))
-    return told
+        expiry = datetime.datetime.fromtimestamp(caller.expires_ms / 1_000, tz=datetime.UTC)
+        headers = (*headers, (EXPIRY_HEADER, expiry.strftime("%Y-%m-%d %H:%M:%S UTC")))
+    return headers
 
 
 def encode_headers(headers: Headers | list[tuple[str, str]]) -> bytes:
@@ -142,4 +157,5 @@ def encode_headers(headers: Headers | list[tuple[str, str]]) -> bytes:
 
 
 def read_milliseconds(value: bytes) -> int | None:
+    """Return the value of a header as a number of milliseconds, or `None` if it is not one of up to 9 digits."""
     return int(value) if value.isdigit() and len(value) <= 9 else None

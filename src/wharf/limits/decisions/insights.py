@@ -1,7 +1,7 @@
-"""The activity of an organization: who asked for what, how often, and how often a limit refused it.
+"""API insights of an organization: requests by actor, route and time, and how many of them a limit refused.
 
-Counted is what is sent in its name: by installations on it, workflows of its repositories, apps that it owns, and
-credentials of its members. Shapes are those that clients of such insights know; `secondary_limited_request_count` is more.
+Included are the requests of installations in the organization, workflows of its repositories, apps that it owns, and
+credentials of its members. The format is GitHub's, with one more field: `secondary_limited_request_count`.
 """
 
 import datetime
@@ -24,47 +24,54 @@ MAX_PAGE_ROWS: Final = 100
 
 
 class InvalidInsightsQuery(ValueError):
-    """A question that cannot be answered. Its text says why."""
+    """The query of an insights request is invalid. The text is the error message for the caller."""
 
 
 def read_time_range(query: Mapping[str, str]) -> tuple[int, int | None]:
-    """Since when, and until when if that is said. Raises InvalidInsightsQuery."""
-    return _moment(query, "min_timestamp", needed=True), _moment(query, "max_timestamp") or None
+    """Return the start and the optional end of the requested time range, in ms. Raises InvalidInsightsQuery."""
+    return _read_time_ms(query, "min_timestamp", is_required=True), _read_time_ms(query, "max_timestamp") or None
 
 
 def compute_insights(
     activity_rows: Iterable[ActivityRow], directory: Directory, organization: str, path: str, query: Mapping[str, str]
 ) -> Any:  # JSON: an object, or a list of them.
-    """Answer one of the paths below `/orgs/{organization}/insights/api/`, out of what was seen in the times that it asks
-    for. Raises InsightsRefused."""
-    acts_for = _acts_for(directory, organization)
-    rows = [row for row in activity_rows if acts_for(row.caller)]
+    """Return the reply to one of the paths below `/orgs/{organization}/insights/api/`.
+
+    `activity_rows` are the rows of the requested time range. Raises InvalidInsightsQuery.
+    """
+    is_actor_of = _build_actor_test(directory, organization)
+    rows = [row for row in activity_rows if is_actor_of(row.caller)]
     kind, *rest = path.strip("/").split("/")
-    rows = _of_actor(rows, rest)
+    rows = _filter_by_actor(rows, rest)
     match kind:
         case "summary-stats":
-            return _counts(rows)
+            return _sum_counts(rows)
         case "time-stats":
-            step_ms = _step_ms(query.get("timestamp_increment", "1h"))
-            return _page(_grouped(rows, lambda row: row.minute * MINUTE_MS // step_ms, _by_time(step_ms)), query)
+            step_ms = _read_step_ms(query.get("timestamp_increment", "1h"))
+            return _select_page(
+                _group_rows(rows, lambda row: row.minute * MINUTE_MS // step_ms, _describe_time(step_ms)), query
+            )
         case "route-stats":
-            wanted = query.get("api_route_substring", "")
-            chosen = [row for row in rows if wanted in row.endpoint]
-            return _page(_grouped(chosen, lambda row: row.endpoint, _by_route), query)
+            route_part = query.get("api_route_substring", "")
+            matching_rows = [row for row in rows if route_part in row.endpoint]
+            return _select_page(_group_rows(matching_rows, lambda row: row.endpoint, _describe_route), query)
         case "subject-stats":
-            return _page(_grouped(rows, lambda row: row.caller.owner, _by_subject), query)
+            return _select_page(_group_rows(rows, lambda row: row.caller.owner, _describe_subject), query)
         case "user-stats":
-            return _page(_grouped(rows, _actor_key, _by_actor), query)
+            return _select_page(_group_rows(rows, _build_actor_key, _describe_actor), query)
         case _:
-            raise InvalidInsightsQuery(f"{kind!r} is not known: ask for summary, time, route, subject or user stats")
+            raise InvalidInsightsQuery(
+                f"unknown insights {kind!r}: request summary-stats, time-stats, route-stats, subject-stats or user-stats"
+            )
 
 
-def _acts_for(directory: Directory, organization: str) -> Callable[[Caller], bool]:
-    found = directory.find_organization(organization)
-    members = found.members if found is not None else frozenset()
-    known: dict[str, bool] = {}
+def _build_actor_test(directory: Directory, organization: str) -> Callable[[Caller], bool]:
+    """Return a function that tells whether a caller's requests belong to the organization. It caches its results."""
+    record = directory.find_organization(organization)
+    members = record.members if record is not None else frozenset()
+    results: dict[str, bool] = {}
 
-    def decide(caller: Caller) -> bool:
+    def check(caller: Caller) -> bool:
         if caller.installation is not None:
             installation = directory.find_installation(int(caller.installation.partition(":")[2]))
             return installation is not None and installation.account == organization
@@ -75,33 +82,38 @@ def _acts_for(directory: Directory, organization: str) -> Callable[[Caller], boo
         app = directory.find_app(int(caller.app.partition(":")[2])) if caller.app is not None else None
         return app is not None and app.owner == organization
 
-    def acts_for(caller: Caller) -> bool:
+    def is_actor_of(caller: Caller) -> bool:
         key = f"{caller.owner} {caller.app} {caller.token}"
-        if key not in known:
-            known[key] = decide(caller)
-        return known[key]
+        if key not in results:
+            results[key] = check(caller)
+        return results[key]
 
-    return acts_for
+    return is_actor_of
 
 
-def _of_actor(rows: list[ActivityRow], rest: list[str]) -> list[ActivityRow]:
+def _filter_by_actor(rows: list[ActivityRow], rest: list[str]) -> list[ActivityRow]:
+    """Return the rows of the actor that the rest of the path names, or all rows if it names none."""
     if len(rest) == 2 and rest[0] == "users":
         return [row for row in rows if row.caller.user == f"user:{rest[1]}"]
     if len(rest) == 2:
         actor_type, actor = rest
         return [
-            row for row in rows if ACTOR_TYPES.get(row.caller.kind) == actor_type and actor in _names_of(row.caller)
+            row
+            for row in rows
+            if ACTOR_TYPES.get(row.caller.kind) == actor_type and actor in _list_actor_ids(row.caller)
         ]
     return [row for row in rows if row.caller.user == f"user:{rest[0]}"] if len(rest) == 1 else rows
 
 
-def _names_of(caller: Caller) -> set[str]:
+def _list_actor_ids(caller: Caller) -> set[str]:
+    """Return the ids by which a path can name this caller."""
     return {
         value.partition(":")[2] for value in (caller.installation, caller.app, caller.token, caller.repository) if value
     }
 
 
-def _counts(rows: Iterable[ActivityRow]) -> dict[str, int]:
+def _sum_counts(rows: Iterable[ActivityRow]) -> dict[str, int]:
+    """Return the total counts of these rows."""
     rows = list(rows)
     return {
         "total_request_count": sum(row.total for row in rows),
@@ -110,45 +122,49 @@ def _counts(rows: Iterable[ActivityRow]) -> dict[str, int]:
     }
 
 
-def _times(rows: list[ActivityRow]) -> dict[str, str | None]:
+def _find_last_times(rows: list[ActivityRow]) -> dict[str, str | None]:
+    """Return the times of the last request and the last refusal in these rows."""
     limited_ms = max(row.last_limited_ms for row in rows)
     return {
-        "last_rate_limited_timestamp": _say(limited_ms) if limited_ms else None,
-        "last_request_timestamp": _say(max(row.last_ms for row in rows)),
+        "last_rate_limited_timestamp": _format_time(limited_ms) if limited_ms else None,
+        "last_request_timestamp": _format_time(max(row.last_ms for row in rows)),
     }
 
 
-def _grouped(
+def _group_rows(
     rows: Iterable[ActivityRow],
     key: Callable[[ActivityRow], Hashable],
-    tell: Callable[[list[ActivityRow]], dict[str, Any]],
+    describe_group: Callable[[list[ActivityRow]], dict[str, Any]],
 ) -> list[dict[str, Any]]:
+    """Group rows by key, and return the description and the counts of each group."""
     groups: dict[Hashable, list[ActivityRow]] = {}
     for row in rows:
         groups.setdefault(key(row), []).append(row)
-    return [{**tell(some), **_counts(some)} for some in groups.values()]
+    return [{**describe_group(group), **_sum_counts(group)} for group in groups.values()]
 
 
-def _by_time(step_ms: int) -> Callable[[list[ActivityRow]], dict[str, Any]]:
-    return lambda rows: {"timestamp": _say(rows[0].minute * MINUTE_MS // step_ms * step_ms)}
+def _describe_time(step_ms: int) -> Callable[[list[ActivityRow]], dict[str, Any]]:
+    return lambda rows: {"timestamp": _format_time(rows[0].minute * MINUTE_MS // step_ms * step_ms)}
 
 
-def _by_route(rows: list[ActivityRow]) -> dict[str, Any]:
+def _describe_route(rows: list[ActivityRow]) -> dict[str, Any]:
     method, _, route = rows[0].endpoint.partition(" ")
-    return {"http_method": method, "api_route": route, **_times(rows)}
+    return {"http_method": method, "api_route": route, **_find_last_times(rows)}
 
 
-def _by_subject(rows: list[ActivityRow]) -> dict[str, Any]:
+def _describe_subject(rows: list[ActivityRow]) -> dict[str, Any]:
     kind, _, name = rows[0].caller.owner.partition(":")
-    return {"subject_type": kind, "subject_name": name, "subject_id": name, **_times(rows)}
+    return {"subject_type": kind, "subject_name": name, "subject_id": name, **_find_last_times(rows)}
 
 
-def _actor_key(row: ActivityRow) -> Hashable:
+def _build_actor_key(row: ActivityRow) -> Hashable:
+    """Return the key that rows of the same actor share."""
     caller = row.caller
     return (caller.kind.value, caller.installation or caller.app or caller.token or caller.owner)
 
 
-def _by_actor(rows: list[ActivityRow]) -> dict[str, Any]:
+def _describe_actor(rows: list[ActivityRow]) -> dict[str, Any]:
+    """Return the fields of one actor, from the rows of that actor."""
     caller = rows[0].caller
     actor = caller.installation or caller.app or caller.token or caller.owner
     is_oauth = ACTOR_TYPES.get(caller.kind) == "oauth_app"
@@ -159,51 +175,55 @@ def _by_actor(rows: list[ActivityRow]) -> dict[str, Any]:
         "actor_id": actor.partition(":")[2],
         "integration_id": None if is_oauth else app,
         "oauth_application_id": app if is_oauth else None,
-        **_times(rows),
+        **_find_last_times(rows),
     }
 
 
-def _page(rows: list[dict[str, Any]], query: Mapping[str, str]) -> list[dict[str, Any]]:
+def _select_page(rows: list[dict[str, Any]], query: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Sort the rows and return the requested page. Raises InvalidInsightsQuery."""
     sort = query.get("sort", "timestamp" if rows and "timestamp" in rows[0] else "total_request_count")
     if rows and sort not in rows[0]:
-        raise InvalidInsightsQuery(f"{sort!r} is no field to sort by: there are {', '.join(rows[0])}")
+        raise InvalidInsightsQuery(f"{sort!r} is not a field to sort by: use one of {', '.join(rows[0])}")
     rows.sort(key=lambda row: (row[sort] is not None, row[sort]), reverse=query.get("direction", "desc") == "desc")
-    size = min(MAX_PAGE_ROWS, max(1, _number(query, "per_page", 30)))
-    first = (max(1, _number(query, "page", 1)) - 1) * size
+    size = min(MAX_PAGE_ROWS, max(1, _read_number(query, "per_page", 30)))
+    first = (max(1, _read_number(query, "page", 1)) - 1) * size
     return rows[first : first + size]
 
 
-def _number(query: Mapping[str, str], name: str, default: int) -> int:
+def _read_number(query: Mapping[str, str], name: str, default: int) -> int:
+    """Return a parameter as a number, or the default if it is missing. Raises InvalidInsightsQuery."""
     text = query.get(name)
     if text is None:
         return default
     if not (text.isascii() and text.isdigit() and len(text) < 10):
-        raise InvalidInsightsQuery(f"{name} is no number: {text[:40]!r}")
+        raise InvalidInsightsQuery(f"{name} is not a number: {text[:40]!r}")
     return int(text)
 
 
-def _moment(query: Mapping[str, str], name: str, *, needed: bool = False) -> int:
+def _read_time_ms(query: Mapping[str, str], name: str, *, is_required: bool = False) -> int:
+    """Return a time parameter in ms, or 0 if it is missing and not required. Raises InvalidInsightsQuery."""
     text = query.get(name)
     if text is None:
-        if needed:
-            raise InvalidInsightsQuery(f"{name} is missing: say since when, as 2027-01-31T12:00:00Z")
+        if is_required:
+            raise InvalidInsightsQuery(f"{name} is missing: give a start time such as 2027-01-31T12:00:00Z")
         return 0
     try:
-        found = datetime.datetime.fromisoformat(text)
+        record = datetime.datetime.fromisoformat(text)
     except ValueError:
-        raise InvalidInsightsQuery(f"{name} is no moment: write it as 2027-01-31T12:00:00Z") from None
-    if found.tzinfo is None:
-        found = found.replace(tzinfo=datetime.UTC)
-    return int(found.timestamp() * 1_000)
+        raise InvalidInsightsQuery(f"{name} is not a time: write it as 2027-01-31T12:00:00Z") from None
+    if record.tzinfo is None:
+        record = record.replace(tzinfo=datetime.UTC)
+    return int(record.timestamp() * 1_000)
 
 
-def _step_ms(text: str) -> int:
+def _read_step_ms(text: str) -> int:
+    """Return the length of the time steps in ms. Raises InvalidInsightsQuery."""
     units = {"m": MINUTE_MS, "h": 60 * MINUTE_MS, "d": 24 * 60 * MINUTE_MS}
     is_number = text.isascii() and text[:-1].isdigit() and len(text) <= 6
     if not is_number or text[-1:] not in units or int(text[:-1]) == 0:
-        raise InvalidInsightsQuery("timestamp_increment is no length: write 5m, 1h or 1d")
+        raise InvalidInsightsQuery("timestamp_increment is not a duration: write 5m, 1h or 1d")
     return int(text[:-1]) * units[text[-1]]
 
 
-def _say(moment_ms: int) -> str:
-    return datetime.datetime.fromtimestamp(moment_ms / 1_000, tz=datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+def _format_time(time_ms: int) -> str:
+    return datetime.datetime.fromtimestamp(time_ms / 1_000, tz=datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

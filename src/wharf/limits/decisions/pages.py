@@ -1,7 +1,6 @@
-"""What is answered here and not by the service: where a caller stands, what the service says of itself, and where it is
-switched on the activity of an organization for those who own it.
+"""Pages that the limiter serves itself: the rate limit status, the meta page, and insights of organizations if enabled.
 
-Whoever may not see an organization learns nothing of it, not even that it is there.
+Callers who are not members of an organization get the same reply as if the organization did not exist.
 """
 
 from collections.abc import Mapping
@@ -20,63 +19,73 @@ from wharf.limits.decisions.shared_records import SharedRecords
 
 STATUS_PATH: Final = "/rate_limit"
 META_PATH: Final = "/meta"
-_PLAIN: Final = frozenset({STATUS_PATH, META_PATH})
-_ORGANIZATIONS: Final = "/orgs/"
-_INSIGHTS: Final = "/insights/api/"
+_EXACT_PATHS: Final = frozenset({STATUS_PATH, META_PATH})
+_ORGANIZATION_PREFIX: Final = "/orgs/"
+_INSIGHTS_PART: Final = "/insights/api/"
 INSIGHTS_SCOPES: Final = frozenset({"admin:org", "read:org"})
-"""A token that is bound to scopes needs one of these."""
+"""A token with scopes needs one of these to read insights."""
 
 PageResponse = tuple[int, str, bytes]
 """Status, content type and body."""
 
 
 class Pages:
-    def __init__(self, sharing: SharedRecords, meta: Mapping[str, Any], *, has_insights: bool) -> None:
-        self._sharing = sharing
+    """Renders the limiter's own pages."""
+
+    def __init__(self, shared_records: SharedRecords, meta: Mapping[str, Any], *, has_insights: bool) -> None:
+        self._shared_records = shared_records
         self._meta = msgspec.json.encode({"verifiable_password_authentication": False, **meta})
         self._has_insights = has_insights
 
     def is_own_path(self, path: str) -> bool:
-        """Whether a request to read this path is not the service's."""
-        return path in _PLAIN or (self._has_insights and path.startswith(_ORGANIZATIONS) and _INSIGHTS in path)
+        """Return whether the limiter, and not the service, replies to GET and HEAD requests for this path."""
+        return path in _EXACT_PATHS or (
+            self._has_insights and path.startswith(_ORGANIZATION_PREFIX) and _INSIGHTS_PART in path
+        )
 
     def render_while_off(self, path: str) -> PageResponse | None:
-        """Without limits there is nothing to tell of them."""
+        """Return the page while limits are off, or `None` if the service should reply."""
         if path == STATUS_PATH:
             return 404, JSON_TYPE, b'{"message":"Rate limiting is not enabled."}'
         return (200, JSON_TYPE, self._meta) if path == META_PATH else None
 
     async def render_page(
-        self, arrival: IncomingRequest, caller: Caller, service: LimitEvaluator, directory: Directory, now_ms: int
+        self, incoming: IncomingRequest, caller: Caller, evaluator: LimitEvaluator, directory: Directory, now_ms: int
     ) -> PageResponse:
-        if arrival.path == STATUS_PATH:
-            return 200, JSON_TYPE, await service.render_status(caller)
-        if arrival.path == META_PATH:
+        """Return the page at the path of the request, for this caller."""
+        if incoming.path == STATUS_PATH:
+            return 200, JSON_TYPE, await evaluator.render_status(caller)
+        if incoming.path == META_PATH:
             return 200, JSON_TYPE, self._meta
-        organization, _, asked = arrival.path.removeprefix(_ORGANIZATIONS).partition(_INSIGHTS)
-        return await self._insights(unquote(organization), unquote(asked), arrival.query, caller, directory, now_ms)
+        organization, _, insights_path = incoming.path.removeprefix(_ORGANIZATION_PREFIX).partition(_INSIGHTS_PART)
+        return await self._render_insights(
+            unquote(organization), unquote(insights_path), incoming.query, caller, directory, now_ms
+        )
 
-    async def _insights(
-        self, organization: str, asked: str, query_text: str, caller: Caller, directory: Directory, now_ms: int
+    async def _render_insights(
+        self, organization: str, insights_path: str, query_text: str, caller: Caller, directory: Directory, now_ms: int
     ) -> PageResponse:
-        found = directory.find_organization(organization)
+        """Return insights if the caller owns the organization, and an error page otherwise."""
+        record = directory.find_organization(organization)
         login = caller.user.partition(":")[2] if caller.user is not None else ""
-        if found is None or login not in found.members | found.owners:
-            return _problem(404, "Not Found")
-        if login not in found.owners:
-            return _problem(403, "You must be an owner of this organization.")
+        if record is None or login not in record.members | record.owners:
+            return _build_error(404, "Not Found")
+        if login not in record.owners:
+            return _build_error(403, "You must be an owner of this organization.")
         if caller.scopes and not INSIGHTS_SCOPES.intersection(caller.scopes):
-            return _problem(403, f"This token needs one of the scopes {', '.join(sorted(INSIGHTS_SCOPES))}.")
+            return _build_error(403, f"This token needs one of the scopes {', '.join(sorted(INSIGHTS_SCOPES))}.")
         query = dict(parse_qsl(query_text))
         try:
             since_ms, until_ms = read_time_range(query)
-            seen = await self._sharing.read_activity(now_ms=now_ms, since_ms=since_ms, until_ms=until_ms)
-            rows = [row for some in seen.values() for row in some]
-            told = compute_insights(rows, directory, organization, asked, query)
-        except InvalidInsightsQuery as refused:
-            return _problem(422, str(refused))
-        return 200, JSON_TYPE, msgspec.json.encode(told)
+            rows_by_process = await self._shared_records.read_activity(
+                now_ms=now_ms, since_ms=since_ms, until_ms=until_ms
+            )
+            rows = [row for process_rows in rows_by_process.values() for row in process_rows]
+            insights = compute_insights(rows, directory, organization, insights_path, query)
+        except InvalidInsightsQuery as error:
+            return _build_error(422, str(error))
+        return 200, JSON_TYPE, msgspec.json.encode(insights)
 
 
-def _problem(status: int, message: str) -> PageResponse:
+def _build_error(status: int, message: str) -> PageResponse:
     return status, JSON_TYPE, msgspec.json.encode({"message": message, "status": str(status)})

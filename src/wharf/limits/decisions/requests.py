@@ -1,10 +1,7 @@
-"""What a request shows when it arrives, and what is answered when the service is not asked.
+"""Incoming requests, admitted requests and local replies, and the meter for the CPU time of requests.
 
-One admitted request, from its decision to its last byte: what it is told, what its work costs, when its slot is free.
-
-Its work is the time that passes less the time spent waiting for the caller. Whoever carries the request says when that is.
-
-The CPU time of requests: small amounts are kept by owner until they are worth a charge, so that none is lost.
+The work of a request is its duration without the time spent waiting for the caller. The gateway and the middleware
+report when they start and stop waiting.
 """
 
 from collections.abc import Callable
@@ -19,60 +16,67 @@ from wharf.limits.core.rule import ConnectionClass, Interface
 
 
 class IncomingRequest(msgspec.Struct, frozen=True, eq=False, gc=False):
+    """The parts of a request that a decision needs."""
+
     method: str
     path: str
-    """Without its query, as it was sent."""
+    """The path as it was sent, without the query."""
     query: str
     peer: str
-    """The address of the socket."""
+    """The address of the other end of the socket."""
     authorization: str | None = None
     is_conditional: bool = False
-    """Whether it asks for what changed only."""
+    """Whether the request has `If-None-Match` or `If-Modified-Since`."""
     connection: ConnectionClass = ConnectionClass.PLAIN
     forwarded_for: tuple[str, ...] = ()
     forwarded: tuple[str, ...] = ()
     has_origin: bool = False
-    """Whether a page of another origin asks, in a browser."""
+    """Whether the request has an `Origin` header: a browser sends it for a page of another origin."""
 
 
 class LocalReply(msgspec.Struct, frozen=True, gc=False):
-    """An answer that is not the service's: a refusal, a wrong credential, a page of ours."""
+    """A reply that does not come from the service: a refusal, an error, or one of the limiter's pages."""
 
     status: int
     headers: Headers
     body: bytes
     is_refusal: bool = False
-    """Whether a limit or a wrong credential answers, and not a page."""
+    """Whether a limit or a wrong credential is the reason for this reply."""
 
 
 class AdmittedRequest(msgspec.Struct, eq=False, gc=False):
-    # Whoever sets `on_long` makes a circle; it is broken at the end, so that there is nothing to collect.
+    """An admitted request, from its decision to its last byte.
+
+    `on_long_running` usually refers to an object that refers to this one. `end_request` sets it to `None`, which breaks
+    the reference cycle, so that the garbage collector has nothing to do.
+    """
+
     id: str
     decision: LimitDecision | None
-    """None while limits are off."""
+    """`None` if the request was admitted without an evaluation: limits are off, or a machine of the cluster sent it."""
     caller: Caller
     is_conditional: bool
     started_s: float
     working_since_s: float | None
-    """Since when the service works; None while the caller is waited for."""
+    """When the service started to work; `None` while waiting for the caller."""
     work_s: float = 0.0
-    """What it worked before that."""
+    """The work before `working_since_s`."""
     charged_ms: int = 0
-    """What was charged of its work while it ran."""
+    """The work that was charged while the request ran."""
     measured_ms: int | None = None
-    """Its work, if the service says."""
+    """The work as the service measured it, if it did."""
     is_ended: bool = False
     on_long_running: Callable[[], None] | None = None
     """Called once when the request has run for a second."""
 
     def pause_work(self, now_s: float) -> None:
-        """The caller is waited for from now on."""
+        """Stop the measurement: the caller must act before the service can continue."""
         if self.working_since_s is not None:
             self.work_s += now_s - self.working_since_s
             self.working_since_s = None
 
     def resume_work(self, now_s: float) -> None:
-        """The service works from now on."""
+        """Continue the measurement: the service can continue."""
         if self.working_since_s is None:
             self.working_since_s = now_s
 
@@ -82,26 +86,31 @@ class AdmittedRequest(msgspec.Struct, eq=False, gc=False):
 
 
 MIN_CHARGE_MS: Final = 10
+"""Less work than this is added up for each owner before it is charged; saves calls of the store."""
 MIN_SLICE_MS: Final = 5_000
+"""Work of a running request is charged in parts of at least this size."""
 MAX_OWNERS: Final = 65_536
+"""Owners with work that is not charged yet; limits memory."""
 
 
 class CpuMeter:
+    """Computes how much work to charge, and stores the amounts of each owner that are still too small."""
+
     def __init__(self) -> None:
         self._owed_ms: dict[str, float] = {}
         self._owed_graphql_ms: dict[str, float] = {}
 
-    def take_due_ms(self, passage: AdmittedRequest, decision: LimitDecision, now_s: float) -> int:
-        """What of the work of a request that ended is to be charged now."""
+    def take_due_ms(self, request: AdmittedRequest, decision: LimitDecision, now_s: float) -> int:
+        """Return the work in ms to charge now for a request that has ended."""
         meters = decision.plan.meter_charges
         if not meters:
             return 0
-        work_ms: float | None = passage.measured_ms
+        work_ms: float | None = request.measured_ms
         if work_ms is None:
-            work_ms = passage.work_s * 1_000 if passage.working_since_s is None else passage.compute_work_ms(now_s)
+            work_ms = request.work_s * 1_000 if request.working_since_s is None else request.compute_work_ms(now_s)
         owed = self._owed_graphql_ms if decision.plan.interface is Interface.GRAPHQL else self._owed_ms
         owner = meters[0].owner
-        total_ms = owed.get(owner, 0.0) + work_ms - passage.charged_ms
+        total_ms = owed.get(owner, 0.0) + work_ms - request.charged_ms
         if total_ms < MIN_CHARGE_MS:
             if len(owed) >= MAX_OWNERS:
                 owed.clear()
@@ -111,13 +120,13 @@ class CpuMeter:
         owed[owner] = total_ms - whole_ms
         return whole_ms
 
-    def take_slice_ms(self, passage: AdmittedRequest, now_s: float) -> int:
-        """What of the work of a request that runs on is to be charged now."""
-        decision = passage.decision
-        if decision is None or not decision.plan.meter_charges or passage.measured_ms is not None:
+    def take_slice_ms(self, request: AdmittedRequest, now_s: float) -> int:
+        """Return the work in ms to charge now for a request that is still running."""
+        decision = request.decision
+        if decision is None or not decision.plan.meter_charges or request.measured_ms is not None:
             return 0
-        slice_ms = int(passage.compute_work_ms(now_s)) - passage.charged_ms
+        slice_ms = int(request.compute_work_ms(now_s)) - request.charged_ms
         if slice_ms < MIN_SLICE_MS:
             return 0
-        passage.charged_ms += slice_ms
+        request.charged_ms += slice_ms
         return slice_ms

@@ -1,7 +1,10 @@
-"""The desk: every request is brought here once, and comes back admitted or answered.
+"""The decision service: takes every request once, and returns it admitted or with a local reply.
 
-It joins what others decide: who is calling (`core.recognition`), whether there is room (`LimitService`), what is told
-(`telling`, `core.answer`), what is remembered (`tally`, `journal`). It takes no decision of its own about a limit.
+It combines the other modules: `CallerResolver` finds the caller, `LimitEvaluator` decides, `HeaderWriter` and
+`core.responses` render the reply, `ActivityCounts` and `DecisionLog` record it. It has no logic of limits of its own.
+
+A method whose name ends in `_locally` does the same as the method without this suffix, but needs no await, because the
+counters are in this process.
 """
 
 import asyncio
@@ -42,23 +45,28 @@ T = TypeVar("T")
 
 BATCH_PATH_SUFFIX: Final = "/objects/batch"
 MAX_BODY_BYTES: Final = 1 << 20
-"""Of a body that is read before a decision."""
+"""At most this much of a request body is read before the decision; limits memory."""
 RENEW_INTERVAL_S: Final = 10
 LONG_REQUEST_S: Final = 1.0
 
 
 def run_immediately(coroutine: Coroutine[Any, Any, T]) -> T:
-    """Run what waits for nothing to its end, without a loop. A store in this process is such a thing."""
+    """Run a coroutine that never waits, without an event loop, and return its result.
+
+    Used if the store is in the memory of this process.
+    """
     try:
         coroutine.send(None)
     except StopIteration as end:
         result: T = end.value
         return result
     coroutine.close()
-    raise AssertionError("a store in memory waits for nothing")
+    raise AssertionError("run_immediately: the coroutine waited, but a store in memory never waits")
 
 
 class DecisionService:
+    """Decides requests, and runs the periodic tasks for them. `folder` holds logs and grants; `None` writes no files."""
+
     def __init__(
         self,
         evaluator: LimitEvaluator,
@@ -78,26 +86,26 @@ class DecisionService:
         self.caller_resolver: Final = CallerResolver(directory or MemoryDirectory(), self.settings.proxies)
         self.running_requests: Final[dict[str, AdmittedRequest]] = {}
         self.is_local: Final = isinstance(evaluator.store, MemoryStore)
-        """Whether nothing here waits: then `drive` may be used."""
+        """Whether the counters are in this process: then no decision waits, and `run_immediately` may be used."""
         self.revived_leases = 0
-        """Slots that had run out while their requests went on."""
+        """Concurrency slots that expired although their requests were running, and were taken again."""
         self.alerts: AlertQueue | None = None
-        """Kept where somebody wants them: see `send_alerts`."""
+        """`None` if no alerts are configured."""
         self.send_alerts: Callable[[list[Alert]], Coroutine[Any, Any, None]] | None = None
         self.header_writer = HeaderWriter(evaluator.rules, self.settings.request_id_header)
         self._folder = folder
-        self._work = CpuMeter()
-        chance = world.token_bytes(9).hex().upper()
-        self._id_begins = f"{chance[:4]}:{chance[4:10]}:{chance[10:]}"
+        self._cpu_meter = CpuMeter()
+        random_digits = world.token_bytes(9).hex().upper()
+        self._id_prefix = f"{random_digits[:4]}:{random_digits[4:10]}:{random_digits[10:]}"
         self._id_number = 0
         self._id_second = 0
-        self._id_ends = ""
+        self._id_suffix = ""
         decisions = self.settings.decisions
-        self.shared_records: Final = SharedRecords(self.activity, self._id_begins, kept_ms=decisions.kept_ms)
+        self.shared_records: Final = SharedRecords(self.activity, self._id_prefix, kept_ms=decisions.kept_ms)
         self.decision_log: Final = DecisionLog(folder, decisions, self.shared_records.record_decision)
-        self._sharer: asyncio.Task[None] | None = None
+        self._sharing_task: asyncio.Task[None] | None = None
         self.pages: Final = Pages(self.shared_records, self.settings.meta, has_insights=self.settings.has_insights)
-        self._ticker: asyncio.Task[None] | None = None
+        self._maintenance_task: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
 
     # -- beginning and end -----------------------------------------------------------------------------------------
@@ -106,19 +114,21 @@ class DecisionService:
         if self._folder is not None:
             self._folder.mkdir(parents=True, exist_ok=True)
         self.overrides.open()
-        self._ticker = self.world.start_task(self._keep_ticking(), name="limits: renew, charge and write")
+        self._maintenance_task = self.world.start_task(
+            self._run_maintenance_loop(), name="limits: renew, charge and write"
+        )
         if self.shared_records.record_store is not None:
-            self._sharer = self.world.start_task(self._keep_sharing(), name="limits: tell other processes")
+            self._sharing_task = self.world.start_task(self._run_sharing_loop(), name="limits: tell other processes")
 
     async def close(self) -> None:
-        """Free what is held, and write what is not written."""
-        beside = [task for task in (self._ticker, self._sharer) if task is not None]
-        for task in beside:
+        """End all requests, and write the decision log and the shared records."""
+        periodic_tasks = [task for task in (self._maintenance_task, self._sharing_task) if task is not None]
+        for task in periodic_tasks:
             task.cancel()
-        await asyncio.gather(*beside, return_exceptions=True)
-        self._ticker = self._sharer = None
-        for passage in list(self.running_requests.values()):
-            await self.end_request(passage)
+        await asyncio.gather(*periodic_tasks, return_exceptions=True)
+        self._maintenance_task = self._sharing_task = None
+        for admitted in list(self.running_requests.values()):
+            await self.end_request(admitted)
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self.activity.fold_counts(self.now_ms())
         await self.decision_log.write(self.now_ms())
@@ -132,20 +142,20 @@ class DecisionService:
         await self.evaluator.reload_rules(text, file)
         self.header_writer = HeaderWriter(self.evaluator.rules, self.settings.request_id_header)
 
-    # -- who is calling --------------------------------------------------------------------------------------------
+    # -- request ids -----------------------------------------------------------------------------------------------
 
     def make_request_id(self, now_ms: int) -> str:
-        """Five groups of hexadecimal digits, the last one the second: as existing clients show and log it."""
+        """Return a new id: five groups of hexadecimal digits, as existing clients expect. The last one is the second."""
         self._id_number += 1
         second = now_ms // 1_000
         if second != self._id_second:
-            self._id_second, self._id_ends = second, f"{second:X}"
-        return f"{self._id_begins}:{self._id_number:04X}:{self._id_ends}"
+            self._id_second, self._id_suffix = second, f"{second:X}"
+        return f"{self._id_prefix}:{self._id_number:04X}:{self._id_suffix}"
 
     # -- deciding --------------------------------------------------------------------------------------------------
 
     def needs_body(self, method: str, path: str) -> bool:
-        """Whether a decision needs the body: of a GraphQL request, and of a large-file batch."""
+        """Return whether the decision needs the body: it does for GraphQL requests and batches of large files."""
         if method != "POST":
             return False
         interface = self.evaluator.limiter.rulebook.get_endpoint(method, path).interface
@@ -153,105 +163,119 @@ class DecisionService:
             interface is Interface.LARGE_FILES and path.endswith(BATCH_PATH_SUFFIX)
         )
 
-    async def admit(self, arrival: IncomingRequest, body: bytes | None = None) -> AdmittedRequest | LocalReply:
+    async def admit(self, incoming: IncomingRequest, body: bytes | None = None) -> AdmittedRequest | LocalReply:
+        """Decide a request. `body` is needed if `needs_body` returns true."""
         if self.is_local:
-            return self.admit_locally(arrival, body)
+            return self.admit_locally(incoming, body)
         now_ms = self.now_ms()
         request_id = self.make_request_id(now_ms)
         if self.overrides.off_until_ms and self.overrides.is_off:
-            return self._pass_freely(request_id, arrival)
-        caller = self.caller_resolver.resolve_caller(arrival, now_ms)
+            return self._admit_without_decision(request_id, incoming)
+        caller = self.caller_resolver.resolve_caller(incoming, now_ms)
         if isinstance(caller, UnrecognizedCredential):
-            return await self._refuse_credential(request_id, arrival, caller.message)
-        request, problem = self._request(request_id, arrival, caller, body)
-        service = self.evaluator
-        decision = await (service.refuse_unreadable_body(request, problem) if problem else service.evaluate(request))
-        return self._decided(request_id, arrival, caller, decision, now_ms)
+            return await self._refuse_credential(request_id, incoming, caller.message)
+        request, problem = self._read_facts(request_id, incoming, caller, body)
+        evaluator = self.evaluator
+        decision = await (
+            evaluator.refuse_unreadable_body(request, problem) if problem else evaluator.evaluate(request)
+        )
+        return self._apply_decision(request_id, incoming, caller, decision, now_ms)
 
-    def admit_locally(self, arrival: IncomingRequest, body: bytes | None = None) -> AdmittedRequest | LocalReply:
-        """`admit` by counters in this process: nothing is waited for."""
+    def admit_locally(self, incoming: IncomingRequest, body: bytes | None = None) -> AdmittedRequest | LocalReply:
+        """Do the same as `admit` by counters in this process, without awaiting."""
         now_ms = self.world.now_ns() // 1_000_000
         request_id = self.make_request_id(now_ms)
         if self.overrides.off_until_ms and self.overrides.is_off:
-            return self._pass_freely(request_id, arrival)
-        caller = self.caller_resolver.resolve_caller(arrival, now_ms)
+            return self._admit_without_decision(request_id, incoming)
+        caller = self.caller_resolver.resolve_caller(incoming, now_ms)
         if isinstance(caller, UnrecognizedCredential):
-            return run_immediately(self._refuse_credential(request_id, arrival, caller.message))
-        service = self.evaluator
+            return run_immediately(self._refuse_credential(request_id, incoming, caller.message))
+        evaluator = self.evaluator
         if body is None:
-            request = RequestFacts(request_id, arrival.method, arrival.path, caller, None, None, arrival.connection)
-            decision = service.evaluate_locally(request, now_ms)
+            request = RequestFacts(request_id, incoming.method, incoming.path, caller, None, None, incoming.connection)
+            decision = evaluator.evaluate_locally(request, now_ms)
         else:
-            request, problem = self._request(request_id, arrival, caller, body)
+            request, problem = self._read_facts(request_id, incoming, caller, body)
             decision = run_immediately(
-                service.refuse_unreadable_body(request, problem) if problem else service.evaluate(request)
+                evaluator.refuse_unreadable_body(request, problem) if problem else evaluator.evaluate(request)
             )
-        return self._decided(request_id, arrival, caller, decision, now_ms)
+        return self._apply_decision(request_id, incoming, caller, decision, now_ms)
 
-    def _request(
-        self, request_id: str, arrival: IncomingRequest, caller: Caller, body: bytes | None
+    def _read_facts(
+        self, request_id: str, incoming: IncomingRequest, caller: Caller, body: bytes | None
     ) -> tuple[RequestFacts, str]:
-        """The facts that a decision needs; and what is wrong with the body, if anything is."""
+        """Return the facts that the decision needs, and the problem of an unreadable body (empty: no problem)."""
         query: QueryFacts | None = None
         objects: int | None = None
         problem = ""
         if body is not None:
             try:
-                if arrival.path.endswith(BATCH_PATH_SUFFIX):
+                if incoming.path.endswith(BATCH_PATH_SUFFIX):
                     objects = count_objects(body)
                 else:
                     query = self.evaluator.query_costs.compute_body_cost(body)
-            except (QueryTooComplex, UnreadableBatch) as refused:
-                problem = str(refused)
-        request = RequestFacts(request_id, arrival.method, arrival.path, caller, query, objects, arrival.connection)
+            except (QueryTooComplex, UnreadableBatch) as error:
+                problem = str(error)
+        request = RequestFacts(request_id, incoming.method, incoming.path, caller, query, objects, incoming.connection)
         return request, problem
 
-    def _decided(
-        self, request_id: str, arrival: IncomingRequest, caller: Caller, decision: LimitDecision, now_ms: int
+    def _apply_decision(
+        self, request_id: str, incoming: IncomingRequest, caller: Caller, decision: LimitDecision, now_ms: int
     ) -> AdmittedRequest | LocalReply:
+        """Record a decision, and return the admitted request or the reply with the refusal."""
         if decision.verdict is not Verdict.ADMITTED:
-            self.decision_log.record(LoggedDecision(request_id, now_ms, arrival.method, arrival.path, decision, caller))
+            self.decision_log.record(
+                LoggedDecision(request_id, now_ms, incoming.method, incoming.path, decision, caller)
+            )
             self.activity.record_refusal(decision, caller, now_ms)
             return self._reply(request_id, build_refusal(decision, caller, self.evaluator.rules), caller)
-        self.decision_log.record_admission(request_id, now_ms, arrival.method, arrival.path, decision, caller)
+        self.decision_log.record_admission(request_id, now_ms, incoming.method, incoming.path, decision, caller)
         self.activity.record_admission(decision, caller)
         if self.alerts is not None:
             self.alerts.check_usage(decision, caller)
         now_s = self.world.monotonic_s()
-        passage = self.running_requests[request_id] = AdmittedRequest(
-            request_id, decision, caller, arrival.is_conditional, now_s, now_s
+        admitted = self.running_requests[request_id] = AdmittedRequest(
+            request_id, decision, caller, incoming.is_conditional, now_s, now_s
         )
-        return passage
+        return admitted
 
-    def admit_machine(self, arrival: IncomingRequest) -> AdmittedRequest:
-        """A node agent or a server, as was proven by whom it is sent to. No store is asked, so none can refuse it."""
+    def admit_machine(self, incoming: IncomingRequest) -> AdmittedRequest:
+        """Admit a request of a node agent or a server without calling the store.
+
+        The server that receives the request has verified that it comes from a machine of the cluster.
+        """
         self.activity.record_machine(
             rule.name for rule in self.evaluator.rules.rules if CallerClass.MACHINE in rule.ceilings
         )
-        return self._pass_freely(self.make_request_id(self.now_ms()), arrival)
+        return self._admit_without_decision(self.make_request_id(self.now_ms()), incoming)
 
-    def _pass_freely(self, request_id: str, arrival: IncomingRequest) -> AdmittedRequest:
+    def _admit_without_decision(self, request_id: str, incoming: IncomingRequest) -> AdmittedRequest:
+        """Return an admitted request that is not counted."""
         now_s = self.world.monotonic_s()
-        return AdmittedRequest(request_id, None, self.caller_resolver.resolve_address(arrival), False, now_s, now_s)
+        return AdmittedRequest(request_id, None, self.caller_resolver.resolve_address(incoming), False, now_s, now_s)
 
     def _reply(self, request_id: str, refusal: RefusalResponse, caller: Caller | None = None) -> LocalReply:
-        of_token = () if caller is None else build_token_headers(caller)
-        headers = (*refusal.headers, *of_token, (self.settings.request_id_header, request_id))
+        """Return a refusal as a local reply, with the request id and the headers of the caller's token."""
+        token_headers = () if caller is None else build_token_headers(caller)
+        headers = (*refusal.headers, *token_headers, (self.settings.request_id_header, request_id))
         return LocalReply(refusal.status, headers, refusal.body, is_refusal=True)
 
-    async def _refuse_credential(self, request_id: str, arrival: IncomingRequest, message: str) -> LocalReply:
-        caller = self.caller_resolver.resolve_address(arrival)
+    async def _refuse_credential(self, request_id: str, incoming: IncomingRequest, message: str) -> LocalReply:
+        """Charge a wrong credential to the address. Reply with 401, or with a refusal after too many of them."""
+        caller = self.caller_resolver.resolve_address(incoming)
         decision = await self.evaluator.charge_failed_login(request_id, caller)
         rules, now_ms = self.evaluator.rules, self.now_ms()
         self.activity.unauthorized += 1
         if not decision.is_admitted:
-            self.decision_log.record(LoggedDecision(request_id, now_ms, arrival.method, arrival.path, decision, caller))
+            self.decision_log.record(
+                LoggedDecision(request_id, now_ms, incoming.method, incoming.path, decision, caller)
+            )
             self.activity.record_refusal(decision, caller, now_ms)
             return self._reply(request_id, build_refusal(decision, caller, rules))
         body: dict[str, Any] = {"message": message, "documentation_url": rules.documentation, "status": "401"}
         headers = (*build_headers(decision, rules), ("content-type", JSON_TYPE), ("cache-control", "no-cache"))
         if (
-            self.evaluator.limiter.rulebook.get_endpoint(arrival.method, arrival.path).interface
+            self.evaluator.limiter.rulebook.get_endpoint(incoming.method, incoming.path).interface
             is Interface.LARGE_FILES
         ):
             headers = (*headers, ("lfs-authenticate", 'Basic realm="large files"'))
@@ -259,143 +283,163 @@ class DecisionService:
         return self._reply(request_id, RefusalResponse(401, headers, msgspec.json.encode(body)))
 
     async def render_error(
-        self, arrival: IncomingRequest, status: int, message: str, passage: AdmittedRequest | None = None
+        self, incoming: IncomingRequest, status: int, message: str, admitted: AdmittedRequest | None = None
     ) -> LocalReply:
-        """A reply of ours to what no limit refused: the headers of the request's bucket, or of its address's."""
+        """Return an error reply to a request that no limit refused.
+
+        Its rate limit headers show the bucket of the admitted request, or the bucket of the address before admission.
+        """
         body = msgspec.json.encode(
             {"message": message, "documentation_url": self.evaluator.rules.documentation, "status": str(status)}
         )
-        plain: Headers = (("content-type", JSON_TYPE), ("cache-control", "no-cache"))
+        content_headers: Headers = (("content-type", JSON_TYPE), ("cache-control", "no-cache"))
         now_ms = self.now_ms()
-        if self.overrides.is_off or (passage is not None and passage.decision is None):
-            return LocalReply(status, plain, body)
-        if passage is not None and passage.decision is not None:
-            told: Headers = (
-                *build_headers(passage.decision, self.evaluator.rules),
-                *build_token_headers(passage.caller),
+        if self.overrides.is_off or (admitted is not None and admitted.decision is None):
+            return LocalReply(status, content_headers, body)
+        if admitted is not None and admitted.decision is not None:
+            rate_headers: Headers = (
+                *build_headers(admitted.decision, self.evaluator.rules),
+                *build_token_headers(admitted.caller),
             )
-            request_id = passage.id
+            request_id = admitted.id
         else:
-            told = await self.evaluator.render_address_headers(self.caller_resolver.resolve_address(arrival))
+            rate_headers = await self.evaluator.render_address_headers(self.caller_resolver.resolve_address(incoming))
             request_id = self.make_request_id(now_ms)
-        return LocalReply(status, (*told, *plain, (self.settings.request_id_header, request_id)), body)
+        return LocalReply(
+            status, (*rate_headers, *content_headers, (self.settings.request_id_header, request_id)), body
+        )
 
-    async def render_page(self, arrival: IncomingRequest, passage: AdmittedRequest) -> LocalReply | None:
-        """What is answered here and not by the service."""
-        if arrival.method not in ("GET", "HEAD") or not self.pages.is_own_path(arrival.path):
+    async def render_page(self, incoming: IncomingRequest, admitted: AdmittedRequest) -> LocalReply | None:
+        """Return the limiter's own page at this path, or `None` if the service must reply."""
+        if incoming.method not in ("GET", "HEAD") or not self.pages.is_own_path(incoming.path):
             return None
-        decision, caller = passage.decision, passage.caller
+        decision, caller = admitted.decision, admitted.caller
         if decision is None:
-            found = self.pages.render_while_off(arrival.path)
-            return None if found is None else LocalReply(found[0], (("content-type", found[1]),), found[2])
+            page = self.pages.render_while_off(incoming.path)
+            return None if page is None else LocalReply(page[0], (("content-type", page[1]),), page[2])
         directory = self.caller_resolver.directory
         try:
-            status, kind, body = await self.pages.render_page(arrival, caller, self.evaluator, directory, self.now_ms())
+            status, kind, body = await self.pages.render_page(
+                incoming, caller, self.evaluator, directory, self.now_ms()
+            )
         except Exception:
-            # Here a request is answered from beginning to end, as a service would: who asks must hear of a fault, and
-            # those who carry the request must go on, or its slot and its connection would be held for ever.
-            log.exception("%s could not be answered", arrival.path)
-            await self.on_status(passage, 500)
-            return await self.render_error(arrival, 500, "Server Error", passage)
-        told = build_headers(decision, self.evaluator.rules)
-        more = (("content-type", kind), ("cache-control", "no-cache"), (self.settings.request_id_header, passage.id))
-        return LocalReply(status, (*told, *build_token_headers(caller), *more), body)
+            # Reply with 500 instead of raising: otherwise the slot and the connection of the request stay occupied.
+            log.exception("rendering own page failed path=%s", incoming.path)
+            await self.on_status(admitted, 500)
+            return await self.render_error(incoming, 500, "Server Error", admitted)
+        rate_headers = build_headers(decision, self.evaluator.rules)
+        page_headers = (
+            ("content-type", kind),
+            ("cache-control", "no-cache"),
+            (self.settings.request_id_header, admitted.id),
+        )
+        return LocalReply(status, (*rate_headers, *build_token_headers(caller), *page_headers), body)
 
-    # -- what a request is told and costs --------------------------------------------------------------------------
+    # -- headers and charges of admitted requests ------------------------------------------------------------------
 
-    async def on_status(self, passage: AdmittedRequest, status: int) -> None:
-        """The service's status is known, and nothing is told yet: some replies give the primary charge back."""
-        decision = passage.decision
+    async def on_status(self, admitted: AdmittedRequest, status: int) -> None:
+        """Refund the primary charge if the service's status is 304 or 5xx. Call this before headers are rendered.
+
+        A 304 is refunded only to authenticated callers.
+        """
+        decision = admitted.decision
         if decision is None:
             return
-        if status == 304 and passage.is_conditional and not passage.caller.is_anonymous:
-            passage.decision = await self.evaluator.refund(decision, RefundReason.UNCHANGED)
+        if status == 304 and admitted.is_conditional and not admitted.caller.is_anonymous:
+            admitted.decision = await self.evaluator.refund(decision, RefundReason.UNCHANGED)
         elif status >= 500:
-            passage.decision = await self.evaluator.refund(decision, RefundReason.FAULT)
+            admitted.decision = await self.evaluator.refund(decision, RefundReason.FAULT)
 
-    async def on_caller_gone(self, passage: AdmittedRequest) -> None:
-        """The caller left before the request was handed on."""
-        if passage.decision is not None:
-            await self.evaluator.refund(passage.decision, RefundReason.GONE)
-        await self.end_request(passage)
+    async def on_caller_gone(self, admitted: AdmittedRequest) -> None:
+        """Refund and end a request whose caller disconnected before it was sent to the service."""
+        if admitted.decision is not None:
+            await self.evaluator.refund(admitted.decision, RefundReason.GONE)
+        await self.end_request(admitted)
 
-    async def on_content_created(self, passage: AdmittedRequest) -> None:
-        """The service says that content was made."""
-        if passage.decision is not None:
-            await self.evaluator.charge_content(passage.decision, passage.caller)
+    async def on_content_created(self, admitted: AdmittedRequest) -> None:
+        """Charge created content that the service reported."""
+        if admitted.decision is not None:
+            await self.evaluator.charge_content(admitted.decision, admitted.caller)
 
-    def build_header_pairs(self, passage: AdmittedRequest) -> list[tuple[bytes, bytes]]:
-        if passage.decision is None:
+    def build_header_pairs(self, admitted: AdmittedRequest) -> list[tuple[bytes, bytes]]:
+        """Return the limiter's headers of the reply as pairs; none if the request was not evaluated."""
+        if admitted.decision is None:
             return []
-        told = self.header_writer.render_pairs(passage.id, passage.decision)
-        caller = passage.caller
+        rate_headers = self.header_writer.render_pairs(admitted.id, admitted.decision)
+        caller = admitted.caller
         if caller.scopes or caller.expires_ms is not None:
-            told += [(name.encode(), value.encode()) for name, value in build_token_headers(caller)]
-        return told
+            rate_headers += [(name.encode(), value.encode()) for name, value in build_token_headers(caller)]
+        return rate_headers
 
-    def build_header_block(self, passage: AdmittedRequest) -> bytes:
-        if passage.decision is None:
+    def build_header_block(self, admitted: AdmittedRequest) -> bytes:
+        """Return the limiter's headers of the reply as lines; none if the request was not evaluated."""
+        if admitted.decision is None:
             return b""
-        told = self.header_writer.render_block(passage.id, passage.decision)
-        caller = passage.caller
+        rate_headers = self.header_writer.render_block(admitted.id, admitted.decision)
+        caller = admitted.caller
         if caller.scopes or caller.expires_ms is not None:
-            told += encode_headers(build_token_headers(caller))
-        return told
+            rate_headers += encode_headers(build_token_headers(caller))
+        return rate_headers
 
-    async def end_request(self, passage: AdmittedRequest) -> None:
-        """The last byte is out, or the caller is gone. A second time does nothing."""
-        if passage.is_ended:
+    async def end_request(self, admitted: AdmittedRequest) -> None:
+        """Charge the CPU time of a request and free its slots, after its last byte or when the caller disconnected.
+
+        A second call does nothing.
+        """
+        if admitted.is_ended:
             return
         if self.is_local:
-            self.end_request_locally(passage)
+            self.end_request_locally(admitted)
             return
-        passage.is_ended = True
-        passage.on_long_running = None
-        self.running_requests.pop(passage.id, None)
-        decision = passage.decision
+        admitted.is_ended = True
+        admitted.on_long_running = None
+        self.running_requests.pop(admitted.id, None)
+        decision = admitted.decision
         if decision is None:
             return
-        due_ms = self._work.take_due_ms(passage, decision, self.world.monotonic_s())
+        due_ms = self._cpu_meter.take_due_ms(admitted, decision, self.world.monotonic_s())
         if due_ms:
             try:
                 await self.evaluator.charge_cpu(decision, due_ms)
             except StoreUnavailable:
-                log.debug("CPU time of %s could not be charged: the store is away", passage.caller.owner)
-        await self.evaluator.release(passage.id)
+                log.debug("charging CPU time failed: store unavailable owner=%s", admitted.caller.owner)
+        await self.evaluator.release(admitted.id)
 
-    def end_request_locally(self, passage: AdmittedRequest) -> None:
-        """`end` by counters in this process."""
-        if passage.is_ended:
+    def end_request_locally(self, admitted: AdmittedRequest) -> None:
+        """Do the same as `end_request` by counters in this process, without awaiting."""
+        if admitted.is_ended:
             return
-        passage.is_ended = True
-        passage.on_long_running = None
-        self.running_requests.pop(passage.id, None)
-        decision, here = passage.decision, self.evaluator.local_counters
-        if decision is None or here is None:
+        admitted.is_ended = True
+        admitted.on_long_running = None
+        self.running_requests.pop(admitted.id, None)
+        decision, counters = admitted.decision, self.evaluator.local_counters
+        if decision is None or counters is None:
             return
-        # Of a passage that waits for its caller no moment is asked for: what it worked is known.
-        now_s = 0.0 if passage.working_since_s is None else self.world.monotonic_s()
-        due_ms = self._work.take_due_ms(passage, decision, now_s)
+        # Without a running measurement the work is known, so the clock need not be read.
+        now_s = 0.0 if admitted.working_since_s is None else self.world.monotonic_s()
+        due_ms = self._cpu_meter.take_due_ms(admitted, decision, now_s)
         now_ms = self.world.now_ns() // 1_000_000
         if due_ms:
-            here.add_usage(decision.plan.meter_charges, due_ms, now_ms)
-        here.release(passage.id, now_ms, should_remember=False)
+            counters.add_usage(decision.plan.meter_charges, due_ms, now_ms)
+        counters.release(admitted.id, now_ms, should_remember=False)
 
-    def end_request_later(self, passage: AdmittedRequest) -> None:
-        """`end` for those who wait for nothing."""
+    def end_request_later(self, admitted: AdmittedRequest) -> None:
+        """Do the same as `end_request` from code that cannot await; starts a task if the store is remote."""
         if self.is_local:
-            self.end_request_locally(passage)
-        elif not passage.is_ended:
-            self.start_task(self.end_request(passage))
+            self.end_request_locally(admitted)
+        elif not admitted.is_ended:
+            self.start_task(self.end_request(admitted))
 
     def start_task(self, coroutine: Coroutine[Any, Any, object]) -> None:
-        task = self.world.start_task(coroutine, name="limits: at the desk")
+        """Run a coroutine in a task of this service; `close` waits for it."""
+        task = self.world.start_task(coroutine, name="limits: decision service")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    # -- now and then ----------------------------------------------------------------------------------------------
+    # -- periodic tasks --------------------------------------------------------------------------------------------
 
-    async def _keep_ticking(self) -> None:
+    async def _run_maintenance_loop(self) -> None:
+        """Run maintenance and read shared overrides once a second."""
         count = 0
         while True:
             await asyncio.sleep(1.0)
@@ -404,33 +448,38 @@ class DecisionService:
                 await self.run_maintenance(should_renew=count % RENEW_INTERVAL_S == 0)
                 await self.overrides.sync_shared()
             except StoreUnavailable:
-                log.debug("slots could not be renewed: the store is away")
+                log.debug("maintenance failed: store unavailable")
             except OSError as problem:
-                log.warning("the decision log could not be written: %s", problem)
+                log.warning("writing the decision log failed error=%s", problem)
 
-    async def _keep_sharing(self) -> None:
+    async def _run_sharing_loop(self) -> None:
+        """Write shared records once a second."""
         while True:
             await asyncio.sleep(1.0)
             try:
                 await self.shared_records.write(self.now_ms())
             except StoreUnavailable:
-                log.debug("other processes could not be told: the store is away")
+                log.debug("writing shared records failed: store unavailable")
 
     async def run_maintenance(self, *, should_renew: bool) -> None:
+        """Charge running requests, end expired grants, send alerts and write the decision log.
+
+        With `should_renew`, also renew the slots of running requests in the store.
+        """
         now_ms, now_s = self.now_ms(), self.world.monotonic_s()
-        for passage in list(self.running_requests.values()):
-            if passage.on_long_running is not None and now_s - passage.started_s >= LONG_REQUEST_S:
-                on_long, passage.on_long_running = passage.on_long_running, None
-                on_long()
-            slice_ms = self._work.take_slice_ms(passage, now_s)
-            if slice_ms and passage.decision is not None:
-                await self.evaluator.charge_cpu(passage.decision, slice_ms)
+        for admitted in list(self.running_requests.values()):
+            if admitted.on_long_running is not None and now_s - admitted.started_s >= LONG_REQUEST_S:
+                callback, admitted.on_long_running = admitted.on_long_running, None
+                callback()
+            slice_ms = self._cpu_meter.take_slice_ms(admitted, now_s)
+            if slice_ms and admitted.decision is not None:
+                await self.evaluator.charge_cpu(admitted.decision, slice_ms)
         if should_renew and self.running_requests:
-            held = [
+            leased_ids = [
                 p.id for p in self.running_requests.values() if p.decision is not None and p.decision.plan.lease_indexes
             ]
-            if held:
-                self.revived_leases += await self.evaluator.store.renew(held)
+            if leased_ids:
+                self.revived_leases += await self.evaluator.store.renew(leased_ids)
         self.activity.fold_counts(now_ms)
         ended = self.overrides.drop_expired_grants(now_ms)
         for grant in ended:
@@ -448,8 +497,8 @@ class DecisionService:
         await self.decision_log.write(now_ms)
 
     def write_audit_entry(self, action: str, *, by: str, **facts: object) -> None:
-        """What an operator did, or what ended by itself: in the log and in a file of its own."""
+        """Record an operator's action or the expiry of one, in the process log and in the audit file."""
         entry = {"at_ms": self.now_ms(), "act": action, "by": by, **facts}
-        log.warning("limits: %s by %s", action, by, extra=facts)
+        log.warning("limits changed action=%r by=%s", action, by, extra=facts)
         if self._folder is not None:
             append_private(self._folder / "audit.jsonl", msgspec.json.encode(entry) + b"\n")

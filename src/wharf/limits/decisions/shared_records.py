@@ -1,6 +1,7 @@
-"""What this process saw is left where its neighbours on the same store find it, and theirs is read: for operators only.
+"""Shared records: decisions and activity that each process writes to the store, so that operators can read all of them.
 
-It works beside requests, in pieces, and what the store does not take in time is dropped and counted, never waited for.
+Records are written in batches, independent of requests. Records that the store does not accept in time are dropped and
+counted.
 """
 
 import contextlib
@@ -18,14 +19,14 @@ from wharf.limits.stores.port import RecordStore, StoreUnavailable
 MAX_PENDING_DECISIONS: Final = 10_000
 WRITE_BATCH_DECISIONS: Final = 1_000
 MAX_ROWS_PER_MINUTE: Final = 200
-"""Of one process in one minute: those who asked most."""
+"""Rows that one process writes for one minute: those with the most requests."""
 ACTIVITY_INTERVAL_MS: Final = 5_000
 MAX_CLOCK_SKEW_MS: Final = 60_000
 _ID_SECOND: Final = re.compile(r"[0-9A-F:]+:([0-9A-F]{1,12})")
 
 
-class _Seen(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A row, as it is told to others."""
+class _SharedRow(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """An activity row in its stored format."""
 
     minute: int
     kind: CredentialKind
@@ -43,9 +44,10 @@ class _Seen(msgspec.Struct, frozen=True, array_like=True, gc=False):
     last_limited_ms: int
 
     def row(self) -> ActivityRow:
+        """Return the activity row."""
         caller = Caller(
             kind=self.kind,
-            caller_class=CallerClass.NONE,  # Ceilings are not asked for here.
+            caller_class=CallerClass.NONE,  # Only needed for ceilings, which these rows do not use.
             owner=self.owner,
             address="",
             user=self.user,
@@ -67,23 +69,25 @@ class _Seen(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 _encode: Final = msgspec.msgpack.Encoder().encode
-_decode: Final = msgspec.msgpack.Decoder(list[_Seen]).decode
+_decode: Final = msgspec.msgpack.Decoder(list[_SharedRow]).decode
 
 
 class SharedRecords:
+    """Writes the records of this process to the store, and reads the records of all processes."""
+
     def __init__(self, activity: ActivityCounts, process: str, *, kept_ms: int) -> None:
         self.record_store: RecordStore | None = None
-        """Where it is left; None where a process is alone."""
+        """The store of the records; `None` if no other process shares the store."""
         self.dropped_decisions = 0
-        """Decisions that others will not find here."""
-        self._tally = activity
+        """Decisions that were dropped and that other processes cannot find."""
+        self._activity = activity
         self.process_id: Final = process
-        self._kept_ms = kept_ms
+        self._retention_ms = kept_ms
         self._decisions: deque[tuple[str, bytes]] = deque()
-        self._told_ms = 0
+        self._activity_written_ms = 0
 
     def record_decision(self, request_id: str, entry: bytes) -> None:
-        """A decision that is kept."""
+        """Queue an encoded decision to be written. If the queue is full, the oldest one is dropped and counted."""
         if self.record_store is None:
             return
         if len(self._decisions) >= MAX_PENDING_DECISIONS:
@@ -92,59 +96,66 @@ class SharedRecords:
         self._decisions.append((request_id, entry))
 
     async def write(self, now_ms: int, *, is_last: bool = False) -> None:
-        """Leave what is not left yet. Raises StoreLost; then it is tried again as long as there is room for it."""
+        """Write queued decisions, and activity if it is due or `is_last`.
+
+        Raises StoreUnavailable. Decisions stay queued then, as far as the queue has capacity.
+        """
         records = self.record_store
         if records is None:
             return
         while self._decisions:
-            some = [self._decisions.popleft() for _ in range(min(len(self._decisions), WRITE_BATCH_DECISIONS))]
+            batch = [self._decisions.popleft() for _ in range(min(len(self._decisions), WRITE_BATCH_DECISIONS))]
             try:
-                await records.write_decisions(some)
+                await records.write_decisions(batch)
             except StoreUnavailable:
-                room = max(0, MAX_PENDING_DECISIONS - len(self._decisions))
-                self.dropped_decisions += max(0, len(some) - room)
-                self._decisions.extendleft(reversed(some[len(some) - min(room, len(some)) :]))
+                free_entries = max(0, MAX_PENDING_DECISIONS - len(self._decisions))
+                self.dropped_decisions += max(0, len(batch) - free_entries)
+                self._decisions.extendleft(reversed(batch[len(batch) - min(free_entries, len(batch)) :]))
                 raise
-        if now_ms - self._told_ms >= ACTIVITY_INTERVAL_MS or is_last:
-            since_ms, self._told_ms = self._told_ms, now_ms
+        if now_ms - self._activity_written_ms >= ACTIVITY_INTERVAL_MS or is_last:
+            since_ms, self._activity_written_ms = self._activity_written_ms, now_ms
             for minute in {max(since_ms, now_ms - MINUTE_MS) // MINUTE_MS, now_ms // MINUTE_MS}:
-                rows = list(self._tally.list_rows(since_ms=minute * MINUTE_MS, until_ms=minute * MINUTE_MS))
+                rows = list(self._activity.list_rows(since_ms=minute * MINUTE_MS, until_ms=minute * MINUTE_MS))
                 if rows:
                     rows.sort(key=lambda row: row.total, reverse=True)
                     await records.write_activity(
-                        minute, self.process_id, _encode(list(_told(rows[:MAX_ROWS_PER_MINUTE])))
+                        minute, self.process_id, _encode(list(_encode_rows(rows[:MAX_ROWS_PER_MINUTE])))
                     )
 
     async def find_decision(self, request_id: str) -> dict[str, Any] | None:
-        """A decision that any process left. Raises StoreUnavailable."""
-        second = _ID_SECOND.fullmatch(request_id)
-        if self.record_store is None or second is None:
+        """Return the decision about a request from the store, whichever process wrote it. Raises StoreUnavailable."""
+        id_match = _ID_SECOND.fullmatch(request_id)
+        if self.record_store is None or id_match is None:
             return None
-        told = await self.record_store.find_decision(request_id, int(second[1], 16) * 1_000 - MAX_CLOCK_SKEW_MS)
-        found: dict[str, Any] | None = None if told is None else msgspec.json.decode(told)
+        entry = await self.record_store.find_decision(request_id, int(id_match[1], 16) * 1_000 - MAX_CLOCK_SKEW_MS)
+        found: dict[str, Any] | None = None if entry is None else msgspec.json.decode(entry)
         return found
 
     async def read_activity(
         self, *, now_ms: int, since_ms: int, until_ms: int | None = None
     ) -> dict[str, list[ActivityRow]]:
-        """What each process saw: this one whole, others as far as they left it; this one alone while the store is away."""
-        self._tally.fold_counts(now_ms)
-        rows = {self.process_id: list(self._tally.list_rows(since_ms=since_ms, until_ms=until_ms))}
+        """Return the activity rows by process id: all rows of this process, and the written rows of the others.
+
+        While the store is unavailable, only the rows of this process are returned.
+        """
+        self._activity.fold_counts(now_ms)
+        rows = {self.process_id: list(self._activity.list_rows(since_ms=since_ms, until_ms=until_ms))}
         if self.record_store is None:
             return rows
         last = min(now_ms, now_ms if until_ms is None else until_ms) // MINUTE_MS
-        first = max(since_ms, now_ms - self._kept_ms) // MINUTE_MS
+        first = max(since_ms, now_ms - self._retention_ms) // MINUTE_MS
         with contextlib.suppress(StoreUnavailable):
             for process, parts in (await self.record_store.read_activity(range(first, last + 1))).items():
                 if process != self.process_id:
-                    rows[process] = [seen.row() for part in parts for seen in _decode(part)]
+                    rows[process] = [shared_row.row() for part in parts for shared_row in _decode(part)]
         return rows
 
 
-def _told(rows: Iterable[ActivityRow]) -> Iterator[_Seen]:
+def _encode_rows(rows: Iterable[ActivityRow]) -> Iterator[_SharedRow]:
+    """Yield the rows in their stored format."""
     for row in rows:
         caller = row.caller
-        yield _Seen(
+        yield _SharedRow(
             row.minute,
             caller.kind,
             caller.owner,

@@ -1,4 +1,4 @@
-"""A reverse proxy in front of one HTTP service, with limits before and after it (docs/adr on its protocols)."""
+"""The gateway: a reverse proxy in front of one HTTP service, which admits, counts and refuses its requests."""
 
 from wharf.limits.gateway.gateway import Gateway
 

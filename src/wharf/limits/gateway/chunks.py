@@ -1,4 +1,4 @@
-"""Bodies in chunks, read strictly: what was sent, without sizes, extensions and trailers. Nothing here waits."""
+"""Strict decoder and encoder for chunked bodies. Chunk extensions and trailers are discarded. Does no input or output."""
 
 import re
 from typing import Final
@@ -10,11 +10,11 @@ _TRAILER: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+:[^\r\n\0]*")
 
 
 class BadChunk(Exception):
-    """Chunks that cannot be told apart. The text is for the sender."""
+    """A chunked body is malformed. The text is the error message for the sender."""
 
 
 class ChunkReader:
-    """Feed it what comes. `is_done` after the last chunk; `rest` is then what follows the body."""
+    """Decodes one chunked body. After the last chunk `is_done` is true, and `rest` holds the bytes after the body."""
 
     __slots__ = ("_buffer", "_left", "_state", "_trailer_bytes", "is_done", "rest")
 
@@ -27,48 +27,49 @@ class ChunkReader:
         self._trailer_bytes = 0
 
     def feed(self, data: bytes) -> bytes:
-        """What of the body came with these bytes."""
+        """Return the body bytes that `data` completes. Raises BadChunk."""
         data = self._buffer + data if self._buffer else data
         self._buffer = b""
-        at, found = 0, []
+        position, parts = 0, []
         while not self.is_done:
             if self._state == _IN_DATA:
-                some = data[at : at + self._left]
-                if not some:
+                part = data[position : position + self._left]
+                if not part:
                     break
-                found.append(some)
-                at += len(some)
-                self._left -= len(some)
+                parts.append(part)
+                position += len(part)
+                self._left -= len(part)
                 if not self._left:
                     self._state = _AFTER_DATA
                 continue
             if self._state == _AFTER_DATA:
-                if len(data) - at < 2:
-                    if data[at:] not in (b"", b"\r"):
+                if len(data) - position < 2:
+                    if data[position:] not in (b"", b"\r"):
                         raise BadChunk("A chunk is longer than its size says.")
                     break
-                if data[at : at + 2] != b"\r\n":
+                if data[position : position + 2] != b"\r\n":
                     raise BadChunk("A chunk is longer than its size says.")
-                at += 2
+                position += 2
                 self._state = _AT_SIZE
                 continue
-            end = data.find(b"\n", at)
-            most = MAX_SIZE_LINE_BYTES if self._state == _AT_SIZE else MAX_TRAILER_BYTES
-            if (end if end >= 0 else len(data)) - at > most:
+            end = data.find(b"\n", position)
+            max_bytes = MAX_SIZE_LINE_BYTES if self._state == _AT_SIZE else MAX_TRAILER_BYTES
+            if (end if end >= 0 else len(data)) - position > max_bytes:
                 raise BadChunk("A line between the chunks is too long.")
             if end < 0:
                 break
-            if data[end - 1 : end] != b"\r" or end == at:
+            if data[end - 1 : end] != b"\r" or end == position:
                 raise BadChunk("A line between the chunks does not end with CR LF.")
-            self._read_line(data[at : end - 1])
-            at = end + 1
+            self._read_line(data[position : end - 1])
+            position = end + 1
         if self.is_done:
-            self.rest = data[at:]
+            self.rest = data[position:]
         else:
-            self._buffer = data[at:]
-        return found[0] if len(found) == 1 else b"".join(found)
+            self._buffer = data[position:]
+        return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def _read_line(self, line: bytes) -> None:
+        """Read a line with the size of a chunk, or a trailer line."""
         if self._state == _IN_TRAILERS:
             self._trailer_bytes += len(line) + 2
             if not line:
@@ -76,10 +77,10 @@ class ChunkReader:
             elif self._trailer_bytes > MAX_TRAILER_BYTES or _TRAILER.fullmatch(line) is None:
                 raise BadChunk("What follows the last chunk are no headers.")
             return
-        found = _SIZE.fullmatch(line)
-        if found is None:
+        size = _SIZE.fullmatch(line)
+        if size is None:
             raise BadChunk("The size of a chunk is no hexadecimal number.")
-        self._left = int(found[1], 16)
+        self._left = int(size[1], 16)
         self._state = _IN_DATA if self._left else _IN_TRAILERS
 
 
@@ -92,4 +93,5 @@ LAST_CHUNK: Final = b"0\r\n\r\n"
 
 
 def encode_chunk(data: bytes) -> bytes:
+    """Return the data as one chunk. Empty data would end the body."""
     return b"%x\r\n%b\r\n" % (len(data), data)

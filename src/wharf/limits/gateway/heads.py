@@ -1,6 +1,6 @@
-"""The heads of requests and replies, read strictly: what two readers could take for different things is refused.
+"""Strict parsers for the heads of requests and replies: a head that two parsers could read differently is refused.
 
-Everything is bytes in and values out. A head is taken whole, up to its empty line; nothing here waits or writes.
+Pure functions on complete heads, up to the empty line. Does no input or output.
 """
 
 import re
@@ -29,14 +29,14 @@ HOP_BY_HOP: Final = frozenset(
         *(b"proxy-authorization", b"expect"),
     }
 )
-_WATCHED: Final = HOP_BY_HOP | {
+_SPECIAL_HEADERS: Final = HOP_BY_HOP | {
     *(b"host", b"content-length", b"authorization", b"if-none-match", b"if-modified-since", b"origin"),
     *(b"x-forwarded-for", b"x-forwarded-proto", b"forwarded"),
 }
 
 
 class BadHead(Exception):
-    """A head that is refused, with the status to refuse it with. Its text is for the sender."""
+    """A head is refused. The text is the error message for the sender, and `status` the status of the reply."""
 
     def __init__(self, message: str, status: int = 400) -> None:
         super().__init__(message)
@@ -46,13 +46,13 @@ class BadHead(Exception):
 class RequestHead(msgspec.Struct, gc=False):
     method: bytes
     target: bytes
-    """Path and query, as they are passed on."""
+    """Path and query, as they are sent to the service."""
     is_http_10: bool
     """HTTP/1.0."""
     lines: list[bytes]
-    """The lines that are passed on, as they were sent."""
+    """The unchanged header lines that are forwarded."""
     length: int = 0
-    """Of the body; CHUNKED when its parts tell."""
+    """Length of the body in bytes, or CHUNKED."""
     host: bytes | None = None
     authorization: bytes | None = None
     is_conditional: bool = False
@@ -76,15 +76,15 @@ class ReplyHead(msgspec.Struct, gc=False):
     is_content: bool = False
     has_upgrade: bool = False
     has_limits: bool = False
-    """Whether it tells limits of its own."""
+    """Whether the service sent rate limit headers of its own."""
     has_date: bool = False
 
 
 def read_request_head(data: bytes, end: int, *, max_headers: int) -> RequestHead:
-    """Read the head that stands in `data` up to `end`, behind its empty line. Raises BadHead."""
+    """Parse the head in `data`. `end` is the position after its empty line. Raises BadHead."""
     line = _REQUEST_LINE.match(data, 0, end)
     if line is None:
-        raise BadHead(_why_no_request_line(data))
+        raise BadHead(_explain_request_line(data))
     method, target, minor = line.groups()
     if len(target) > MAX_TARGET_BYTES:
         raise BadHead(f"The target of the request has {len(target)} bytes; at most {MAX_TARGET_BYTES} are read.", 414)
@@ -98,33 +98,33 @@ def read_request_head(data: bytes, end: int, *, max_headers: int) -> RequestHead
     if len(lines) > max_headers:
         raise BadHead(f"The request has {len(lines)} headers; at most {max_headers} are read.", 431)
     head = RequestHead(method, target, minor == b"0", [], forwarded_for=[], forwarded=[])
-    kept = head.lines
-    watched: list[tuple[bytes, bytes, bytes]] | None = None
+    forwarded_lines = head.lines
+    special_headers: list[tuple[bytes, bytes, bytes]] | None = None
     for whole, name, value in lines:
         lower = name.lower()
-        if lower in _WATCHED:
-            if watched is None:
-                watched = []
-            watched.append((whole, lower, value.strip(b" \t")))
+        if lower in _SPECIAL_HEADERS:
+            if special_headers is None:
+                special_headers = []
+            special_headers.append((whole, lower, value.strip(b" \t")))
         elif lower[:8] != b"x-wharf-":
-            kept.append(whole)
-    if watched is not None:
-        _note_watched(head, watched)
+            forwarded_lines.append(whole)
+    if special_headers is not None:
+        _apply_special_headers(head, special_headers)
     _check_request(head)
     return head
 
 
-def _note_watched(head: RequestHead, watched: list[tuple[bytes, bytes, bytes]]) -> None:
-    kept = head.lines
+def _apply_special_headers(head: RequestHead, special_headers: list[tuple[bytes, bytes, bytes]]) -> None:
+    forwarded_lines = head.lines
     has_length = has_encoding = False
     upgrade = b""
     options: list[bytes] = []
-    for whole, name, value in watched:
+    for whole, name, value in special_headers:
         if name == b"host":
             if head.host is not None:
                 raise BadHead("The request has two Host headers: send one.")
             head.host = value
-            kept.append(whole)
+            forwarded_lines.append(whole)
         elif name == b"content-length":
             if has_length:
                 raise BadHead("The request has two Content-Length headers: send one.")
@@ -138,15 +138,15 @@ def _note_watched(head: RequestHead, watched: list[tuple[bytes, bytes, bytes]]) 
             has_encoding = True
             head.length = CHUNKED
         elif name == b"authorization":
-            # Two credentials are none: which of them counts would be a guess.
+            # With two credentials it is unclear which one counts: "twice" is never a valid credential.
             head.authorization = value if head.authorization is None else b"twice"
-            kept.append(whole)
+            forwarded_lines.append(whole)
         elif name in (b"if-none-match", b"if-modified-since"):
             head.is_conditional = True
-            kept.append(whole)
+            forwarded_lines.append(whole)
         elif name == b"origin":
             head.has_origin = True
-            kept.append(whole)
+            forwarded_lines.append(whole)
         elif name == b"connection":
             options += [option.strip(b" \t").lower() for option in value.split(b",")]
         elif name == b"upgrade":
@@ -166,14 +166,14 @@ def _note_watched(head: RequestHead, watched: list[tuple[bytes, bytes, bytes]]) 
     if options:
         head.has_close = b"close" in options
         head.is_websocket = b"upgrade" in options and upgrade == b"websocket" and head.method == b"GET"
-        _drop_named(kept, options)
+        _drop_connection_headers(forwarded_lines, options)
 
 
-def _drop_named(kept: list[bytes], options: list[bytes]) -> None:
-    """Headers that `Connection` names are for this connection only."""
-    named = {option for option in options if option not in (b"close", b"keep-alive", b"upgrade", b"host", b"")}
-    if named:
-        kept[:] = [line for line in kept if line.partition(b":")[0].lower() not in named]
+def _drop_connection_headers(forwarded_lines: list[bytes], options: list[bytes]) -> None:
+    """Remove the headers that `Connection` names, because they apply to one connection only."""
+    dropped_names = {option for option in options if option not in (b"close", b"keep-alive", b"upgrade", b"host", b"")}
+    if dropped_names:
+        forwarded_lines[:] = [line for line in forwarded_lines if line.partition(b":")[0].lower() not in dropped_names]
 
 
 def _check_request(head: RequestHead) -> None:
@@ -197,7 +197,7 @@ def _check_request(head: RequestHead) -> None:
         raise BadHead("The Host header is no name of a host.")
 
 
-def _why_no_request_line(data: bytes) -> str:
+def _explain_request_line(data: bytes) -> str:
     line = data.partition(b"\n")[0]
     if b" HTTP/" in line and b" HTTP/1." not in line:
         return "The version of HTTP is not spoken here: send HTTP/1.1."
@@ -205,7 +205,7 @@ def _why_no_request_line(data: bytes) -> str:
 
 
 def read_reply_head(data: bytes, end: int, *, is_head: bool) -> ReplyHead:
-    """Read the head of the service's reply. Raises BadHead for what cannot be passed on."""
+    """Parse the head of the service's reply. Raises BadHead if it cannot be forwarded."""
     line = _STATUS_LINE.match(data, 0, end)
     if line is None:
         raise BadHead("the reply begins with no status line")
@@ -215,7 +215,7 @@ def read_reply_head(data: bytes, end: int, *, is_head: bool) -> ReplyHead:
     minor, code, reason = line.groups()
     status = int(code)
     head = ReplyHead(status, b"HTTP/1.1 %s %s\r\n" % (code, reason or b""), [], UNTIL_CLOSE, minor == b"1")
-    kept = head.lines
+    forwarded_lines = head.lines
     length: int | None = None
     is_chunked = False
     options: list[bytes] = []
@@ -226,7 +226,7 @@ def read_reply_head(data: bytes, end: int, *, is_head: bool) -> ReplyHead:
             if _LENGTH.fullmatch(value) is None or (length is not None and length != int(value)):
                 raise BadHead("the reply has no one length")
             if length is None:
-                kept.append(whole)
+                forwarded_lines.append(whole)
             length = int(value)
         elif lower in HOP_BY_HOP:
             if lower == b"connection":
@@ -238,20 +238,20 @@ def read_reply_head(data: bytes, end: int, *, is_head: bool) -> ReplyHead:
             elif lower == b"upgrade":
                 head.has_upgrade = True
         elif lower[:8] == b"x-wharf-":
-            _note_mark(head, lower, value.strip(b" \t"))
+            _apply_mark_header(head, lower, value.strip(b" \t"))
         elif lower[:11] == b"x-ratelimit" or lower in (b"ratelimit", b"ratelimit-policy"):
             head.has_limits = True
-            kept.append(whole)  # Taken out where limits are on: see `without_limits`.
+            forwarded_lines.append(whole)  # Removed if limits are on: see `drop_limit_headers`.
         else:
             if lower == b"date":
                 head.has_date = True
-            kept.append(whole)
+            forwarded_lines.append(whole)
     if options:
         if b"close" in options:
             head.is_reusable = False
         elif b"keep-alive" in options:
             head.is_reusable = True
-        _drop_named(kept, options)
+        _drop_connection_headers(forwarded_lines, options)
     if is_chunked and length is not None:
         raise BadHead("the reply has both a length and a transfer encoding")
     if is_head or status in (204, 304) or status < 200:
@@ -265,7 +265,7 @@ def read_reply_head(data: bytes, end: int, *, is_head: bool) -> ReplyHead:
     return head
 
 
-def _note_mark(head: ReplyHead, name: bytes, value: bytes) -> None:
+def _apply_mark_header(head: ReplyHead, name: bytes, value: bytes) -> None:
     if name == b"x-wharf-cpu-ms" and value.isdigit() and len(value) <= 9:
         head.measured_ms = int(value)
     elif name == b"x-wharf-content":
@@ -273,7 +273,7 @@ def _note_mark(head: ReplyHead, name: bytes, value: bytes) -> None:
 
 
 def drop_limit_headers(lines: list[bytes]) -> list[bytes]:
-    """The lines without those that the limiter's own take the place of."""
+    """Return the header lines without rate limit headers, which the limiter replaces by its own."""
     return [
         line
         for line in lines

@@ -1,4 +1,4 @@
-"""A gateway as a process: opened, told where it is, ended by signals without cutting anyone off."""
+"""Runs a gateway as a process: opens it, prints its address, and stops it on a signal after running requests finish."""
 
 import asyncio
 import errno
@@ -14,7 +14,7 @@ from wharf.world import World
 
 
 class GatewayStartError(Exception):
-    """A gateway that cannot listen. Its text says why, and what to do."""
+    """The gateway cannot listen. The text is the error message for the operator."""
 
 
 async def run_gateway(
@@ -26,8 +26,8 @@ async def run_gateway(
     stop_event: asyncio.Event | None = None,
     is_bare: bool = False,
 ) -> None:
-    """Serve until a signal says to end (or the event). SIGHUP reads rules and directory again."""
-    ended = stop_event or asyncio.Event()
+    """Serve until SIGTERM, SIGINT or `stop_event`. SIGHUP reloads the rules and the directory."""
+    stop = stop_event or asyncio.Event()
     limits = RateLimiter(settings, world)
     await limits.open()
     gateway = Gateway(limits, upstream, world, is_bare=is_bare)
@@ -35,36 +35,35 @@ async def run_gateway(
     try:
         try:
             await gateway.open()
-        except OSError as problem:
-            raise GatewayStartError(
-                explain_listen_error(problem, settings.gateway.host, settings.gateway.port)
-            ) from None
-        except ValueError as problem:
-            raise GatewayStartError(f"the gateway cannot listen: {problem}") from None
+        except OSError as error:
+            raise GatewayStartError(explain_listen_error(error, settings.gateway.host, settings.gateway.port)) from None
+        except ValueError as error:
+            raise GatewayStartError(f"the gateway cannot listen: {error}") from None
         try:
             await admin.open()
-        except (OSError, ValueError) as problem:
-            why = getattr(problem, "strerror", None) or problem
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or error
             raise GatewayStartError(
-                f"the gateway cannot listen for operators at {settings.socket_path}: {why}"
+                f"the gateway cannot listen for operators at {settings.socket_path}: {reason}"
             ) from None
-        _on_signals(ended, limits)
-        # What is here now stays. Of what requests make hardly anything is in circles: to look for these seldom is enough.
+        _install_signal_handlers(stop, limits)
+        # Objects that exist now live until the end, and requests create few reference cycles: collect garbage rarely.
         gc.freeze()
         gc.set_threshold(20_000, 50, 50)
         scheme = "https" if settings.gateway.certificate_file is not None else "http"
         host = f"[{settings.gateway.host}]" if ":" in settings.gateway.host else settings.gateway.host
         print_line(f"Limits stand at {scheme}://{host}:{gateway.port} in front of {upstream}")
         print_line(f"Operators' commands find it at {settings.socket_path}")
-        await ended.wait()
+        await stop.wait()
     finally:
         await gateway.close()
         await admin.close()
         await limits.close()
 
 
-def explain_listen_error(problem: OSError, host: str, port: int) -> str:
-    match problem.errno:
+def explain_listen_error(error: OSError, host: str, port: int) -> str:
+    """Return the error message for an operator whose gateway cannot listen."""
+    match error.errno:
         case errno.EADDRINUSE:
             return f"port {port} on {host} is in use: stop what listens there, or choose another with --port"
         case errno.EACCES:
@@ -72,11 +71,11 @@ def explain_listen_error(problem: OSError, host: str, port: int) -> str:
         case errno.EADDRNOTAVAIL:
             return f"this machine has no address {host}: choose one that it has with --host"
         case _:
-            return f"the gateway cannot listen on {host}:{port}: {problem.strerror or problem}"
+            return f"the gateway cannot listen on {host}:{port}: {error.strerror or error}"
 
 
-def _on_signals(ended: asyncio.Event, limits: RateLimiter) -> None:
+def _install_signal_handlers(stop: asyncio.Event, limits: RateLimiter) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, ended.set)
+        loop.add_signal_handler(number, stop.set)
     loop.add_signal_handler(signal.SIGHUP, lambda: limits.decision_service.start_task(limits.watcher.reload_all()))

@@ -1,4 +1,4 @@
-"""One request on its way through the gateway: what was read of it, what it was admitted with, how far both sides are."""
+"""A request in the gateway: its head and body, its admission, and the progress of request and reply."""
 
 from wharf.limits.decisions.requests import AdmittedRequest, IncomingRequest
 from wharf.limits.gateway.chunks import LAST_CHUNK, ChunkReader, encode_chunk
@@ -6,43 +6,45 @@ from wharf.limits.gateway.heads import CHUNKED, RequestHead
 
 
 class ProxiedRequest:
+    """The state of one request that the gateway forwards."""
+
     __slots__ = (
-        "arrival",
+        "admitted",
         "body_left",
+        "body_parts",
         "chunks",
-        "gathered",
         "has_begun",
         "head",
+        "incoming",
         "is_body_read",
-        "is_handed_on",
         "is_over",
+        "is_persistent",
+        "is_sent",
         "may_retry",
-        "passage",
-        "pending",
-        "stays",
+        "unsent_parts",
     )
 
-    def __init__(self, head: RequestHead, arrival: IncomingRequest) -> None:
+    def __init__(self, head: RequestHead, incoming: IncomingRequest) -> None:
         self.head = head
-        self.arrival = arrival
-        self.passage: AdmittedRequest | None = None
+        self.incoming = incoming
+        self.admitted: AdmittedRequest | None = None
         self.chunks = ChunkReader() if head.length == CHUNKED else None
         self.body_left = max(0, head.length)
         self.is_body_read = head.length == 0
-        self.gathered: list[bytes] | None = None
-        """The body so far, where a decision needs it."""
-        self.pending: list[bytes] = []
-        """Of the body, what waits for a connection to the service."""
-        self.is_handed_on = False
+        self.body_parts: list[bytes] | None = None
+        """The parts of the body read so far, if the decision needs the body."""
+        self.unsent_parts: list[bytes] = []
+        """The parts of the body that wait for a connection to the service."""
+        self.is_sent = False
         self.has_begun = False
-        """Whether the caller has seen a byte of the reply."""
+        """Whether the reply has begun."""
         self.is_over = False
         self.may_retry = False
-        self.stays = not head.has_close and not head.is_http_10
-        """Whether the caller's connection goes on after the reply."""
+        self.is_persistent = not head.has_close and not head.is_http_10
+        """Whether the caller's connection stays open after the reply."""
 
     def feed(self, data: bytes) -> tuple[bytes, bytes]:
-        """Read of the body what is in these bytes: the body's, and what follows it. Raises BadChunk."""
+        """Return the body bytes in `data`, and the bytes after the end of the body. Raises BadChunk."""
         if self.chunks is not None:
             body = self.chunks.feed(data)
             self.is_body_read = self.chunks.is_done
@@ -53,7 +55,7 @@ class ProxiedRequest:
         return body, rest
 
     def frame_body(self, body: bytes) -> bytes:
-        """A part of the body as it is sent on, and after its last part the end."""
+        """Return a part of the body as it is sent to the service, with the end mark after the last part."""
         if self.chunks is None:
             return body
         return (encode_chunk(body) if body else b"") + (LAST_CHUNK if self.is_body_read else b"")

@@ -1,6 +1,6 @@
-"""Connections to the service behind the gateway: one request at a time on each, kept and used again.
+"""Connections to the service behind the gateway, and the pool that reuses them. Each carries one request at a time.
 
-A connection reads the reply's head and frames its body; what that means for the caller, the caller's side knows.
+A connection parses the reply; the caller's side of the gateway decides what to do with it.
 """
 
 import asyncio
@@ -17,11 +17,14 @@ if TYPE_CHECKING:
     from wharf.limits.gateway.caller.connection import CallerConnection
 
 MAX_HEAD_BYTES: Final = 256 * 1024
+"""A longer reply head is an error; limits memory."""
 IDLE_TIMEOUT_S: Final = 30.0
 MAX_IDLE_CONNECTIONS: Final = 256
 
 
 class UpstreamConnection(asyncio.Protocol):
+    """One connection to the service. `caller` is the connection whose request it carries, or `None` while idle."""
+
     __slots__ = (
         "_buffer",
         "_chunks",
@@ -52,9 +55,9 @@ class UpstreamConnection(asyncio.Protocol):
     # -- the transport's calls -------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's are none by their class, only by what they do.
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's transports are not subclasses of it.
 
-    def connection_lost(self, problem: Exception | None) -> None:  # noqa: ARG002 - Why does not matter to the caller.
+    def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002 - Why does not matter to the caller.
         self.is_closed = True
         self.pool.on_connection_lost(self)
         caller = self.caller
@@ -82,7 +85,7 @@ class UpstreamConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         caller = self.caller
         if caller is None:
-            self.abort()  # Nothing was asked: whatever this answers, nobody may get it.
+            self.abort()  # Data without a request must not reach any caller.
             return
         if self.is_tunnel:
             caller.write(data)
@@ -104,16 +107,17 @@ class UpstreamConnection(asyncio.Protocol):
     # -- the reply -------------------------------------------------------------------------------------------------
 
     def _read_head(self, data: bytes, end: int) -> None:
+        """Parse the head of a reply and pass it to the caller's side."""
         caller = self.caller
         assert caller is not None
         try:
             head = read_reply_head(data, end, is_head=caller.is_head_request)
-        except BadHead as problem:
-            self._fail(str(problem))
+        except BadHead as error:
+            self._fail(str(error))
             return
         if head.status == 101:
             if not caller.is_upgrade_request or not head.has_upgrade:
-                self._fail("the service changed the protocol, and nobody asked for it")
+                self._fail("the service changed the protocol although no upgrade was requested")
                 return
             self.is_tunnel = True
             self.deadline_s = 0.0
@@ -121,7 +125,7 @@ class UpstreamConnection(asyncio.Protocol):
             return
         if head.status < 200:
             if len(data) > end:
-                self.data_received(data[end:])  # What comes first is only a word before the reply.
+                self.data_received(data[end:])  # An informational reply: the final one follows.
             return
         self._head = head
         self._left = head.length
@@ -130,7 +134,7 @@ class UpstreamConnection(asyncio.Protocol):
         caller.on_reply_head(head, data[end:])
 
     def read_body(self, rest: bytes) -> None:
-        """The caller's side has written the head, or is about to: what follows is the body."""
+        """Process the first bytes of the body. The caller's side calls this after it has built the head."""
         self._read_body(rest)
 
     def _read_body(self, data: bytes) -> None:
@@ -144,8 +148,8 @@ class UpstreamConnection(asyncio.Protocol):
             assert self._chunks is not None
             try:
                 body = self._chunks.feed(data)
-            except BadChunk as problem:
-                self._fail(str(problem))
+            except BadChunk as error:
+                self._fail(str(error))
                 return
             if body:
                 caller.on_reply_body(body)
@@ -163,29 +167,30 @@ class UpstreamConnection(asyncio.Protocol):
             self._end(is_clean=is_clean)
 
     def _end(self, *, is_clean: bool) -> None:
+        """End the reply. The connection is reused if nothing follows the reply and the request was sent completely."""
         caller, head = self.caller, self._head
         assert caller is not None
         assert head is not None
         self.caller = None
         self._head = None
         self._chunks = None
-        may_stay = head.is_reusable and is_clean and caller.has_sent_all
-        # The connection is free before the caller is told: the caller's next request may take it at once.
-        if may_stay:
+        can_reuse = head.is_reusable and is_clean and caller.has_sent_all
+        # Return the connection first, so that the caller's next request can use it at once.
+        if can_reuse:
             self.was_used = True
             self.pool.return_connection(self)
         else:
             self.abort()
         caller.on_reply_end(self)
 
-    def _fail(self, why: str) -> None:
+    def _fail(self, reason: str) -> None:
         caller = self.caller
         self.caller = None
         self.abort()
         if caller is not None:
-            caller.on_bad_reply(why)
+            caller.on_bad_reply(reason)
 
-    # -- what the caller's side asks for ---------------------------------------------------------------------------
+    # -- called by the caller's side -------------------------------------------------------------------------------
 
     def write(self, data: bytes) -> None:
         if self._transport is not None and not self.is_closed:
@@ -211,7 +216,7 @@ class UpstreamConnection(asyncio.Protocol):
 
 
 class UpstreamPool:
-    """All connections to one service. Those who find none wait in order."""
+    """All connections to one service. Callers wait in order while all connections are busy."""
 
     def __init__(self, upstream: Upstream, settings: GatewaySettings, world: World) -> None:
         self.upstream: Final = upstream
@@ -222,16 +227,17 @@ class UpstreamPool:
         self._idle: list[UpstreamConnection] = []
         self._all: set[UpstreamConnection] = set()
         self._waiting: deque[tuple[CallerConnection, float]] = deque()
-        """Callers who found no connection, and until when each waits. Whoever is first is also the first to give up."""
-        self._tls = _tls_of(settings) if upstream.is_tls else None
+        """Waiting callers with their deadlines, in order of both arrival and deadline."""
+        self._tls = _build_tls_context(settings) if upstream.is_tls else None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._silence_s = settings.upstream_ms / 1_000
+        self._reply_timeout_s = settings.upstream_ms / 1_000
 
     def compute_deadline_s(self) -> float:
-        return self._world.monotonic_s() + self._silence_s
+        """Return the time until which the service must send the next bytes."""
+        return self._world.monotonic_s() + self._reply_timeout_s
 
     def take_idle(self) -> UpstreamConnection | None:
-        """A connection that is open and has nothing to do."""
+        """Return an open idle connection, or `None`."""
         while self._idle:
             connection = self._idle.pop()
             if not connection.is_closed:
@@ -239,7 +245,10 @@ class UpstreamPool:
         return None
 
     def start_connecting(self, caller: "CallerConnection") -> None:
-        """Open a connection for a caller who found none; it is told when there is one, or that there is none."""
+        """Open a connection for a caller, or queue the caller if the maximum number of connections is reached.
+
+        The caller's `on_upstream_ready` or `on_upstream_failed` is called later.
+        """
         if len(self._all) + self.pending_connections >= self._settings.upstream_connections_most:
             self._waiting.append((caller, self.compute_deadline_s()))
             return
@@ -275,13 +284,13 @@ class UpstreamPool:
         caller.on_upstream_failed(message, status=status)
         if self._all or self.pending_connections:
             return
-        # No connection is left that could become free: whoever waits would wait forever.
+        # No connection is left that could become free, so the waiting callers would wait until their deadline.
         waiting, self._waiting = self._waiting, deque()
-        for other, _ in waiting:
-            other.on_upstream_failed(message, status=status)
+        for waiting_caller, _ in waiting:
+            waiting_caller.on_upstream_failed(message, status=status)
 
     def return_connection(self, connection: UpstreamConnection) -> None:
-        """The connection has nothing to do. Whoever waits longest gets it."""
+        """Give a free connection to the caller that has waited longest, or keep it as idle."""
         while self._waiting:
             if self._waiting.popleft()[0].on_upstream_ready(connection):
                 return
@@ -299,13 +308,14 @@ class UpstreamPool:
             self.start_connecting(self._waiting.popleft()[0])
 
     def cancel_wait(self, caller: "CallerConnection") -> None:
-        """A caller left who may have waited."""
+        """Remove a caller from the queue, if it is in it."""
         for index, (waiting, _) in enumerate(self._waiting):
             if waiting is caller:
                 del self._waiting[index]
                 return
 
     def expire_deadlines(self, now_s: float) -> None:
+        """Fail the callers whose wait or whose reply has taken too long, and close connections that were idle too long."""
         while self._waiting and now_s >= self._waiting[0][1]:
             message = "The service did not answer in time: all connections to it were busy."
             self._waiting.popleft()[0].on_upstream_failed(message, status=504)
@@ -326,7 +336,7 @@ class UpstreamPool:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
-def _tls_of(settings: GatewaySettings) -> ssl.SSLContext:
+def _build_tls_context(settings: GatewaySettings) -> ssl.SSLContext:
     path = settings.upstream_ca_file
     context = ssl.create_default_context(cafile=str(path) if path is not None else None)
     context.set_alpn_protocols(["http/1.1"])

@@ -29,7 +29,7 @@ _SINGLE: Final[Mapping[str, Callable[..., IO[bytes]]]] = {
 
 
 class UnpackBudget:
-    """What an artifact may still grow by. `is_wanted` ends the work of a task that is gone."""
+    """The remaining bytes and files that an artifact may unpack to. `is_wanted` returns False once the task is gone."""
 
     def __init__(self, max_bytes: int, max_files: int, is_wanted: Callable[[], bool] = lambda: True) -> None:
         self._bytes_left, self._bytes_max = max_bytes, max_bytes
@@ -50,7 +50,7 @@ class UnpackBudget:
 
 
 def detect_archive_kind(name: str, said: str) -> str:
-    """The kind of archive; empty for what is none, or is not to be unpacked. Raises ArtifactError."""
+    """Return the kind of archive; empty if the file is no archive or is not to be unpacked. Raises ArtifactError."""
     if said in ("false", "0"):
         return ""
     if said and said != "true":
@@ -65,7 +65,10 @@ def detect_archive_kind(name: str, said: str) -> str:
 def unpack_archive(
     archive: Path, kind: str, name: str, folder: str, inside: ConfinedFolder, into: str, budget: UnpackBudget
 ) -> list[str]:
-    """The files made, below `into`. `folder` of the archive only, if one is named. Raises ArtifactError, OSError."""
+    """Unpack below `into` and return the created files. Raises ArtifactError and OSError.
+
+    If `folder` is given, only this folder of the archive is unpacked.
+    """
     try:
         if kind == "zip":
             return _unpack_zip(archive, folder, inside, into, budget)
@@ -139,7 +142,7 @@ def _unpack_zip(archive: Path, folder: str, inside: ConfinedFolder, into: str, b
 
 
 def _below(name: str, folder: str) -> str | None:
-    """The path below the folder of the archive that is wanted; None for what lies elsewhere."""
+    """Return a member's path relative to the requested folder; None if it is outside of that folder."""
     plain = "/".join(step for step in name.split("/") if step not in ("", "."))
     if not folder:
         return plain

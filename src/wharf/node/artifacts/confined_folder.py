@@ -19,7 +19,7 @@ MAX_PATH_CHARS: Final = 4_096
 
 
 class ConfinedFolder:
-    """`owner` (user and group) is given all that is made."""
+    """Creates files below one folder only. Everything created belongs to `owner` (uid and gid)."""
 
     def __init__(self, root: Path, owner: tuple[int, int] | None = None) -> None:
         self._root = root
@@ -31,7 +31,7 @@ class ConfinedFolder:
 
     @contextlib.contextmanager
     def open_new_file(self, path: str, mode: int) -> Iterator[BinaryIO]:
-        """A new file in the place of what was there."""
+        """Open a new file; it replaces an existing one."""
         *folders, name = _steps(path)
         with self._folder(folders) as folder:
             self._clear(name, folder)
@@ -44,7 +44,7 @@ class ConfinedFolder:
                     os.fchown(handle, *self._owner)
 
     def replace_file(self, path: str, data: bytes, mode: int) -> None:
-        """A file in the place of what was there, in one moment: nobody reads half of it."""
+        """Replace a file atomically: readers see the old or the new content."""
         *folders, name = _steps(path)
         with self._folder(folders) as folder:
             draft = f".{name}.new"
@@ -65,7 +65,7 @@ class ConfinedFolder:
                 ) from None
 
     def create_link(self, path: str, target: str, *, may_lead_out: bool = False) -> None:
-        """A link to what lies inside; one that leads outside is refused, where it is not a task's own."""
+        """Create a symbolic link. A target outside of the folder is rejected, unless `may_lead_out`."""
         *folders, name = _steps(path)
         if not may_lead_out and (target.startswith("/") or _leads_out(folders, target)):
             raise ArtifactError(
@@ -78,7 +78,7 @@ class ConfinedFolder:
                 os.chown(name, *self._owner, dir_fd=folder, follow_symlinks=False)
 
     def create_hard_link(self, path: str, other: str) -> None:
-        """Another name of a file that was made before."""
+        """Create a second name for a file below the folder."""
         *folders, name = _steps(path)
         *other_folders, other_name = _steps(other)
         with self._folder(folders) as folder, self._folder(other_folders) as other_folder:

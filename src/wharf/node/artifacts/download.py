@@ -1,4 +1,4 @@
-"""A file by HTTP: followed through redirects, bounded in bytes and time, whatever the host says of it."""
+"""Downloads a file over HTTP, with redirects, and with limits for bytes and time."""
 
 import asyncio
 from collections.abc import Mapping
@@ -25,7 +25,10 @@ async def download_file(
     max_bytes: int,
     idle_timeout_s: float,
 ) -> None:
-    """Raises ArtifactError, OSError. The job's headers go to the host it names, and not to where that sends us."""
+    """Download a file. Raises ArtifactError and OSError.
+
+    The job's headers are sent to the host in its URL, not to hosts that it redirects to.
+    """
     timeout = httpx2.Timeout(idle_timeout_s, connect=min(CONNECT_TIMEOUT_S, idle_timeout_s))
     try:
         async with httpx2.AsyncClient(verify=not is_insecure, timeout=timeout, trust_env=True) as client:
@@ -75,5 +78,5 @@ async def _write(answer: httpx2.Response, into: Path, checksum: Checksum | None,
 
 
 def _shown(url: httpx2.URL) -> str:
-    """Without a password and without its query, where secrets are put."""
+    """Return the URL without password and query, which may contain secrets."""
     return f"{url.scheme}://{url.host}{f':{url.port}' if url.port else ''}{url.path}"[:300]

@@ -1,8 +1,8 @@
-"""Why an artifact is not there, in a sentence that may be shown: no header or secret of the job is in it."""
+"""The error of failed artifacts. Its message contains no header or secret of the job."""
 
 
 class ArtifactError(Exception):
-    """`is_lasting`: trying again will not help, because the job itself must be changed."""
+    """An artifact cannot be fetched. `is_permanent`: a retry cannot succeed, because the job must be changed."""
 
     def __init__(self, message: str, *, is_permanent: bool = False) -> None:
         super().__init__(message)

@@ -1,4 +1,4 @@
-"""An artifact from first to last: fetched into a scratch folder, checked, and put where the task will look for it."""
+"""Fetches an artifact into a scratch folder, verifies it, and moves it to its destination in the task's folder."""
 
 import asyncio
 import os
@@ -29,7 +29,7 @@ class ArtifactLimits(NamedTuple):
 
 
 class ArtifactRequest(NamedTuple):
-    """What the job says, with everything in it put in."""
+    """An artifact of the job, with all references resolved."""
 
     source: str
     options: Mapping[str, str]
@@ -46,7 +46,10 @@ async def fetch_artifact(
     owner: tuple[int, int] | None = None,
     limits: ArtifactLimits | None = None,
 ) -> None:
-    """Raises ArtifactError. Nothing outside the task's folder is touched, and no scratch is left."""
+    """Fetch one artifact. Raises ArtifactError.
+
+    Writes only below the task's folder, and removes its scratch files.
+    """
     limits = limits or ArtifactLimits()
     source = parse_source(wanted.source, wanted.options)
     still_wanted = True
@@ -104,7 +107,7 @@ def _copy_local(source: ArtifactSource, task_folder: Path, into: Path, bytes_max
 
 
 def _open_inside(folder: Path, path: str) -> int:
-    """The file, reached through no link."""
+    """Open a file below the folder without following links."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     *folders, name = [step for step in path.split("/") if step not in ("", ".")] or [""]
     try:

@@ -1,4 +1,4 @@
-"""A repository by git. The program git does it, told to ask nobody anything and to run nothing of the repository's."""
+"""Clones a repository with the program git, without prompts and without running hooks of the repository."""
 
 import asyncio
 import base64
@@ -18,7 +18,7 @@ MAX_ERROR_CHARS: Final = 400
 
 
 async def clone_repository(source: ArtifactSource, into: Path, scratch: Path, *, max_bytes: int) -> None:
-    """Into a folder that is not there yet. Raises ArtifactError, OSError."""
+    """Clone into a new folder. Raises ArtifactError and OSError."""
     git = shutil.which("git")
     if git is None:
         raise ArtifactError("git is not installed on this node")
@@ -84,7 +84,7 @@ async def _run(command: list[str], environment: dict[str, str], into: Path, byte
 
 
 async def _watched(process: asyncio.subprocess.Process, into: Path, bytes_max: int) -> bytes:
-    """What it said. git has no bound of its own, so one looks now and then at how large the folder is."""
+    """Return git's error output. git cannot limit its disk usage, so the folder's size is checked regularly."""
     assert process.stderr is not None
     told, is_over = b"", False
     while not is_over:

@@ -1,4 +1,4 @@
-"""What the source of an artifact means: `git::https://host/repo.git//folder?ref=v1`, `https://host/a.tar.gz?checksum=…`."""
+"""Parses artifact sources such as `git::https://host/repo.git//folder?ref=v1` or `https://host/a.tar.gz?checksum=…`."""
 
 import hashlib
 import re
@@ -41,7 +41,7 @@ class ArtifactSource(NamedTuple):
 
 
 def parse_source(text: str, options: Mapping[str, str]) -> ArtifactSource:
-    """Raises ArtifactError."""
+    """Parse the source of an artifact with its options. Raises ArtifactError."""
     forced = _FORCED.match(text)
     getter, rest = (forced[1], forced[2]) if forced else ("", text)
     if _BY_SSH.match(rest):
@@ -85,7 +85,7 @@ def _source(getter: str, address: str, folder: str, said: Mapping[str, str]) -> 
 
 
 def _local(path: str, options: Mapping[str, str]) -> ArtifactSource:
-    """Of the task's own folder: what its job was dispatched with, or an earlier artifact."""
+    """Parse a path in the task's folder: the dispatch payload or an earlier artifact."""
     if path.startswith("/") or ".." in path.split("/"):
         raise ArtifactError(
             f"{path[:200]} lies outside the task's folder: give an address, or a path inside of it", is_permanent=True
@@ -107,7 +107,7 @@ def _getter(getter: str, scheme: str, path: str, text: str) -> str:
 
 
 def _cut_folder(path: str) -> tuple[str, str]:
-    """`/repo.git//folder` is the folder of the repository."""
+    """Split `/repo.git//folder` into the repository and the folder in it."""
     whole, separator, folder = path.partition("//")
     if separator and ".." in folder.split("/"):
         raise ArtifactError(f"//{folder[:80]} leads out of what is fetched", is_permanent=True)

@@ -1,4 +1,4 @@
-"""Devices that tasks may have for themselves, such as cards for computing: what plugins tell of them, and what they need.
+"""Devices such as GPUs, reported and reserved by plug-ins.
 
-Which task gets which instances is decided by servers; what an instance is, only its plugin knows.
+Servers decide which task is assigned which instances; only the plug-in knows how to use an instance.
 """

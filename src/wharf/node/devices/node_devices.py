@@ -1,4 +1,4 @@
-"""All devices of this node, by the plugins that tell of them."""
+"""Collects the devices of all plug-ins of this node."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -34,46 +34,52 @@ log = logging.getLogger(__name__)
 ENTRY_POINT_GROUP: Final = "wharf.devices"
 
 NodeEventReporter = Callable[..., None]
-"""(message, **details): an event of the node."""
+"""Called with a message and keyword details; records an event of the node."""
 
 
 class NodeDevices:
+    """The device plug-ins of this node and the devices that they report."""
+
     def __init__(self, world: World, options: Mapping[str, str], report_event: NodeEventReporter) -> None:
         self._world = world
         self._options = options
-        self._tell = report_event
+        self._report_event = report_event
         self._plugins: list[DevicePlugin] = []
-        self._ill: dict[str, str] = {}
-        """What ails a plugin, by its name: told when it changes."""
+        self._plugin_errors: dict[str, str] = {}
+        """Errors by plug-in name. An event is recorded when the error changes."""
         self._owners: dict[Kind, DevicePlugin] = {}
         self.groups: tuple[NodeDevice, ...] = ()
-        """As servers are told of them."""
+        """The devices as reported to the servers."""
 
     async def load_plugins(self) -> None:
-        """Find the plugins that are installed, and ask each what there is."""
+        """Load the installed plug-ins and probe their devices."""
         for point in list_entry_points(ENTRY_POINT_GROUP):
             try:
-                self._plugins.append(await call_plugin(self._world, self._loaded(point)))
+                self._plugins.append(await call_plugin(self._world, self._load_plugin(point)))
             except PluginError as error:
-                self._note(point.name, f"it cannot be loaded: {error}")
+                self._set_plugin_error(point.name, f"it cannot be loaded: {error}")
         await self.probe()
 
-    async def _loaded(self, point: EntryPoint) -> DevicePlugin:
+    async def _load_plugin(self, point: EntryPoint) -> DevicePlugin:
         plugin: DevicePlugin = point.load()(self._options)
         return plugin
 
     async def probe(self) -> None:
+        """Read the devices of all plug-ins. A kind that two plug-ins report belongs to the first."""
         groups: dict[Kind, NodeDevice] = {}
         owners: dict[Kind, DevicePlugin] = {}
         for plugin in self._plugins:
             try:
-                told = await call_plugin(self._world, _groups_of(plugin))
+                groups_of_plugin = await call_plugin(self._world, _read_groups(plugin))
             except PluginError as error:
-                self._note(plugin.name, str(error))
+                self._set_plugin_error(plugin.name, str(error))
                 continue
-            twice = [kind for kind, _ in told if kind in owners]
-            self._note(plugin.name, f"{twice[0]} is told of by {owners[twice[0]].name} already" if twice else "")
-            for kind, device in told:
+            duplicates = [kind for kind, _ in groups_of_plugin if kind in owners]
+            self._set_plugin_error(
+                plugin.name,
+                f"{duplicates[0]} is told of by {owners[duplicates[0]].name} already" if duplicates else "",
+            )
+            for kind, device in groups_of_plugin:
                 if kind not in owners:
                     groups[kind], owners[kind] = device, plugin
         self._owners = owners
@@ -83,7 +89,7 @@ class NodeDevices:
         return replace(resources, devices=self.groups or None)
 
     async def reserve_devices(self, devices: Sequence[AllocatedDevice]) -> Reserved:
-        """What a task needs to use what it was given. Raises CannotReserve."""
+        """Return what a task needs to use its devices. Raises CannotReserve."""
         found = Reserved()
         for device in devices:
             kind = Kind(device.vendor, device.type, device.name)
@@ -93,7 +99,7 @@ class NodeDevices:
             try:
                 one = await call_plugin(
                     self._world,
-                    _reserved_by(owner, kind, tuple(device.device_ids or ())),
+                    _reserve(owner, kind, tuple(device.device_ids or ())),
                     expected_errors=(CannotReserve,),
                 )
             except (PluginError, CannotReserve) as error:
@@ -103,43 +109,44 @@ class NodeDevices:
             )
         return found
 
-    async def measure_devices(self) -> list[dict[str, Any]] | None:  # In the words of the interface.
+    async def measure_devices(self) -> list[dict[str, Any]] | None:
+        """Return the device statistics in the format of the API; None without plug-ins."""
         if not self._plugins:
             return None
         found: list[dict[str, Any]] = []
         now = self._world.now_ns()
         for plugin in self._plugins:
             try:
-                found += await call_plugin(self._world, _figures_of(plugin, now))
+                found += await call_plugin(self._world, _read_figures(plugin, now))
             except PluginError as error:
-                log.warning("a plugin of devices measures nothing: %s", error, extra={"plugin": plugin.name})
+                log.warning("device plugin failed to measure plugin=%s error=%s", plugin.name, error)
         return found
 
-    def _note(self, plugin: str, why: str) -> None:
-        if self._ill.get(plugin, "") == why:
+    def _set_plugin_error(self, plugin: str, why: str) -> None:
+        if self._plugin_errors.get(plugin, "") == why:
             return
-        self._ill[plugin] = why
+        self._plugin_errors[plugin] = why
         if why:
-            self._tell(f"The plugin {plugin} tells of no devices", plugin=plugin, error=why)
+            self._report_event(f"The plugin {plugin} tells of no devices", plugin=plugin, error=why)
 
 
-async def _groups_of(plugin: DevicePlugin) -> list[tuple[Kind, NodeDevice]]:
-    """Put into our words in its own task, too: it may say what is none of its words."""
-    return [_shown(group) for group in await plugin.fingerprint()]
+async def _read_groups(plugin: DevicePlugin) -> list[tuple[Kind, NodeDevice]]:
+    """Return the plug-in's devices, converted in the plug-in's task, so that invalid values count as its fault."""
+    return [_convert_group(group) for group in await plugin.fingerprint()]
 
 
-async def _reserved_by(plugin: DevicePlugin, kind: Kind, ids: Sequence[str]) -> Reserved:
-    said = await plugin.reserve(kind, ids)
-    return Reserved(dict(said.environment), tuple(said.mounts), tuple(said.nodes))
+async def _reserve(plugin: DevicePlugin, kind: Kind, ids: Sequence[str]) -> Reserved:
+    result = await plugin.reserve(kind, ids)
+    return Reserved(dict(result.environment), tuple(result.mounts), tuple(result.nodes))
 
 
-async def _figures_of(plugin: DevicePlugin, now_ns: int) -> list[dict[str, Any]]:  # In the words of the interface.
+async def _read_figures(plugin: DevicePlugin, now_ns: int) -> list[dict[str, Any]]:
     found = []
     for kind, instances in sorted((await plugin.measure()).items()):
         stats = {
             id: {
-                "Summary": _figure(each.summary),
-                "Stats": {"Attributes": {name: _figure(one) for name, one in each.figures.items()}},
+                "Summary": _convert_figure(each.summary),
+                "Stats": {"Attributes": {name: _convert_figure(one) for name, one in each.figures.items()}},
                 "Timestamp": now_ns,
             }
             for id, each in instances.items()
@@ -148,18 +155,18 @@ async def _figures_of(plugin: DevicePlugin, now_ns: int) -> list[dict[str, Any]]
     return found
 
 
-def _shown(group: DeviceGroup) -> tuple[Kind, NodeDevice]:
+def _convert_group(group: DeviceGroup) -> tuple[Kind, NodeDevice]:
     kind = Kind(*group.kind)
     return kind, NodeDevice(
         vendor=kind.vendor,
         type=kind.type,
         name=kind.name,
-        instances=tuple(_instance(each) for each in sorted(group.instances, key=lambda each: each.id)),
-        attributes={name: _attribute(value) for name, value in sorted(group.attributes.items())},
+        instances=tuple(_convert_instance(each) for each in sorted(group.instances, key=lambda each: each.id)),
+        attributes={name: _convert_attribute(value) for name, value in sorted(group.attributes.items())},
     )
 
 
-def _instance(instance: Instance) -> DeviceInstance:
+def _convert_instance(instance: Instance) -> DeviceInstance:
     return DeviceInstance(
         id=instance.id,
         healthy=instance.is_healthy,
@@ -168,7 +175,7 @@ def _instance(instance: Instance) -> DeviceInstance:
     )
 
 
-def _attribute(value: AttributeValue) -> DeviceAttribute:
+def _convert_attribute(value: AttributeValue) -> DeviceAttribute:
     match value:
         case bool():
             return DeviceAttribute(bool_=value)
@@ -185,16 +192,16 @@ def _attribute(value: AttributeValue) -> DeviceAttribute:
             )
 
 
-def _figure(figure: Figure) -> dict[str, Any]:
-    """One of the four pairs of fields is there."""
+def _convert_figure(figure: Figure) -> dict[str, Any]:
+    """Convert a value to the API's format, which has a pair of fields for each type."""
     value, of = figure.value, figure.of
     match value:
         case bool():
-            said: dict[str, Any] = {"BoolVal": value}
+            result: dict[str, Any] = {"BoolVal": value}
         case str():
-            said = {"StringVal": value}
+            result = {"StringVal": value}
         case int():
-            said = {"IntNumeratorVal": value, **({"IntDenominatorVal": of} if of is not None else {})}
+            result = {"IntNumeratorVal": value, **({"IntDenominatorVal": of} if of is not None else {})}
         case float():
-            said = {"FloatNumeratorVal": value, **({"FloatDenominatorVal": of} if of is not None else {})}
-    return said | {name: text for name, text in (("Unit", figure.unit), ("Desc", figure.about)) if text}
+            result = {"FloatNumeratorVal": value, **({"FloatDenominatorVal": of} if of is not None else {})}
+    return result | {name: text for name, text in (("Unit", figure.unit), ("Desc", figure.about)) if text}

@@ -1,8 +1,8 @@
-"""What the node asks of a plugin for devices.
+"""The protocol of device plug-ins.
 
-A plugin is found by an entry point of the group `wharf.devices`: a callable that is given `client.options` and returns a
-`DevicePlugin`. It is loaded into the node's agent. Whatever it raises, and whatever it does not answer in time, is its own
-failure: its devices are not offered then, and nobody else's are touched.
+A plug-in is found by an entry point of the group `wharf.devices`: a callable that takes `client.options` and returns a
+`DevicePlugin`. It runs in the agent's process. If it raises an exception or exceeds its time limit, its devices are not
+offered; other plug-ins are not affected.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ AttributeValue: TypeAlias = str | bool | int | float | Measure
 
 
 class Kind(NamedTuple):
-    """What jobs ask for: `type`, `vendor/type` or `vendor/type/name`."""
+    """The kind of a device. Jobs request `type`, `vendor/type` or `vendor/type/name`."""
 
     vendor: str
     type: str
@@ -33,12 +33,12 @@ class Kind(NamedTuple):
 
 
 class Instance(msgspec.Struct, frozen=True):
-    """One device. Its `id` is the same for as long as it is in the machine."""
+    """One device. Its `id` must not change while it is in the machine."""
 
     id: str
     is_healthy: bool = True
     why: str = ""
-    """What ails it: a sentence that nodes show."""
+    """Why it is unhealthy: a sentence that the node's status shows."""
     pci_bus_id: str = ""
 
 
@@ -48,11 +48,11 @@ class DeviceGroup(msgspec.Struct, frozen=True):
     kind: Kind
     instances: tuple[Instance, ...]
     attributes: Mapping[str, AttributeValue] = {}
-    """What constraints can name as `${device.attr.NAME}`."""
+    """Attributes for constraints, such as `${device.attr.NAME}`."""
 
 
 class DeviceMount(NamedTuple):
-    """A file or folder of the machine, and where a task with a file system of its own finds it."""
+    """A host file or folder, and its path in a task that has its own filesystem."""
 
     path: str
     target: str
@@ -60,16 +60,16 @@ class DeviceMount(NamedTuple):
 
 
 class DeviceNode(NamedTuple):
-    """A device file. `permissions`: of `r`, `w` and `m`."""
+    """A device file. `permissions`: letters of `r`, `w` and `m`."""
 
     path: str
     target: str = ""
-    """Empty: the same."""
+    """The path in the task; empty: the same as `path`."""
     permissions: str = "rwm"
 
 
 class Reserved(msgspec.Struct, frozen=True):
-    """What a task needs to use its instances, and no others."""
+    """What a task needs to use its device instances."""
 
     environment: Mapping[str, str] = {}
     mounts: tuple[DeviceMount, ...] = ()
@@ -80,11 +80,11 @@ NOTHING_RESERVED: Final = Reserved()
 
 
 class CannotReserve(Exception):
-    """A sentence for the task's owner."""
+    """The devices cannot be used. The message is a sentence for the task's owner."""
 
 
 class Figure(msgspec.Struct, frozen=True):
-    """One value that was measured; `of`: the greatest that it can be."""
+    """One measured value; `of`: its maximum."""
 
     value: int | float | str | bool
     of: int | float | None = None
@@ -93,23 +93,29 @@ class Figure(msgspec.Struct, frozen=True):
 
 
 class InstanceFigures(msgspec.Struct, frozen=True):
+    """The measured values of one instance."""
+
     summary: Figure
-    """The one that tells most."""
+    """The most important value."""
     figures: Mapping[str, Figure] = {}
 
 
 class DevicePlugin(Protocol):
+    """Reports, reserves and measures devices."""
+
     name: str
 
     async def fingerprint(self) -> Sequence[DeviceGroup]:
-        """All devices that there are now, healthy or not. Asked twice a minute."""
+        """Return all devices that exist now, healthy or not. Called twice a minute."""
         ...
 
     async def reserve(self, kind: Kind, ids: Sequence[str]) -> Reserved:
-        """What a task needs to use these. It holds nothing: asked again for the same it says the same. Raises
-        CannotReserve."""
+        """Return what a task needs to use these instances. Raises CannotReserve.
+
+        The plug-in stores no reservation: the same call returns the same result.
+        """
         ...
 
     async def measure(self) -> Mapping[Kind, Mapping[str, InstanceFigures]]:
-        """By instance. Asked only when somebody wants to know."""
+        """Return the measured values by instance. Called only on request."""
         ...

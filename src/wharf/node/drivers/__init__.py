@@ -1,1 +1,4 @@
-"""Drivers: the ways to run a task. Each is an adapter of the small protocol in `port`; none of them decides."""
+"""Task drivers: each adapter runs tasks in one way, behind the protocol in `port`.
+
+They decide nothing about allocations.
+"""

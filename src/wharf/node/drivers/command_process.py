@@ -1,4 +1,4 @@
-"""A command beside a task, as a process of the machine: its pipes or its terminal, and its end with all that it started."""
+"""Runs a command in a running task as a host process: its pipes or terminal, its environment, and its cleanup."""
 
 import asyncio
 import contextlib
@@ -16,41 +16,45 @@ from wharf.node.drivers.port import CannotStart, CommandOrder, Stream
 from wharf.node.supervisor.processes import find_process, list_pids, send_signal
 
 COMMAND_MARK_VARIABLE: Final = "WHARF_COMMAND"
+"""Environment variable by which the processes of a command are owner_stat and killed."""
 READ_BYTES: Final = 16 << 10
-"""So that a piece fits into one message with all that is around it."""
+"""Bytes read at a time; small enough to fit into one message of the exec stream."""
 MAX_INPUT_BYTES: Final = 256 << 10
 SIGNAL_EXIT_CODE_BASE: Final = 128
 MAX_KILL_PASSES: Final = 20
+"""How often to scan for marked processes; a process can fork while it is being killed."""
 TERMINAL_SESSION_COMMAND: Final = ("/usr/bin/setsid", "--ctty", "--")
-"""What follows leads a session, whose terminal its input is."""
+"""Command prefix that makes the command a session leader with its standard input as the controlling terminal."""
 
 
 class Terminal:
-    """The master's end of a pseudo terminal."""
+    """The master end of a pseudo terminal."""
 
     def __init__(self, handle: int) -> None:
         self._handle = handle
         os.set_blocking(handle, False)
 
     async def read(self) -> bytes:
+        """Return the next output; empty when all processes have closed the terminal."""
         while True:
             try:
                 return os.read(self._handle, READ_BYTES)
             except BlockingIOError:
                 loop = asyncio.get_running_loop()
-                await _ready(self._handle, loop.add_reader, loop.remove_reader)
+                await _wait_until_ready(self._handle, loop.add_reader, loop.remove_reader)
             except OSError as error:
-                if error.errno in (errno.EIO, errno.EBADF):  # Nobody holds the other end any more.
+                if error.errno in (errno.EIO, errno.EBADF):  # All processes have closed the other end.
                     return b""
                 raise
 
     async def write(self, data: bytes) -> None:
+        """Write all of `data`; the rest is dropped if the terminal is closed."""
         while data:
             try:
                 data = data[os.write(self._handle, data) :]
             except BlockingIOError:
                 loop = asyncio.get_running_loop()
-                await _ready(self._handle, loop.add_writer, loop.remove_writer)
+                await _wait_until_ready(self._handle, loop.add_writer, loop.remove_writer)
             except OSError:
                 return
 
@@ -59,16 +63,19 @@ class Terminal:
             fcntl.ioctl(self._handle, termios.TIOCSWINSZ, struct.pack("HHHH", height & 0xFFFF, width & 0xFFFF, 0, 0))
 
     def hang_up(self) -> bool:
-        """As a line that is cut: who leads its session hears it, and who is in front. False: nobody has it yet."""
+        """Send SIGHUP to the session leader and the foreground process group.
+
+        Returns False if no process uses the terminal as its controlling terminal yet.
+        """
         try:
             if not (group := os.tcgetpgrp(self._handle)):
                 return False
             leader = os.getsid(group)
         except OSError:
             return False
-        for told in dict.fromkeys((leader, group)):
+        for process_group in dict.fromkeys((leader, group)):
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(told, signal.SIGHUP)
+                os.killpg(process_group, signal.SIGHUP)
         return True
 
     def close(self) -> None:
@@ -77,7 +84,8 @@ class Terminal:
             self._handle = -1
 
 
-async def _ready(handle: int, add: Callable[..., Any], remove: Callable[[int], Any]) -> None:
+async def _wait_until_ready(handle: int, add: Callable[..., Any], remove: Callable[[int], Any]) -> None:
+    """Wait until a descriptor is ready, with the event loop's functions to add and remove its callback."""
     is_ready = asyncio.Event()
     add(handle, is_ready.set)
     try:
@@ -87,6 +95,8 @@ async def _ready(handle: int, add: Callable[..., Any], remove: Callable[[int], A
 
 
 class CommandProcess:
+    """A running command that uses pipes, or a terminal if `terminal` is not None."""
+
     def __init__(self, name: str, process: asyncio.subprocess.Process, terminal: Terminal | None) -> None:
         self._name = name
         self._process = process
@@ -97,30 +107,33 @@ class CommandProcess:
         return self._process.pid
 
     async def read(self, stream: Stream) -> bytes:
+        """Return the next output; empty at the end. With a terminal, all output is `stdout`."""
         if self._terminal is not None:
             return await self._terminal.read() if stream == "stdout" else b""
         pipe = self._process.stdout if stream == "stdout" else self._process.stderr
-        assert pipe is not None, "both were asked for"
+        assert pipe is not None, "standard output and error are pipes"
         return await pipe.read(READ_BYTES)
 
     async def write(self, data: bytes) -> None:
+        """Write to the command's input. Data is dropped if the command has closed its input."""
         if self._terminal is not None:
             await self._terminal.write(data)
             return
         pipe = self._process.stdin
-        assert pipe is not None, "it was asked for"
-        with contextlib.suppress(ConnectionError, RuntimeError):  # It hears nothing any more.
+        assert pipe is not None, "standard input is a pipe"
+        with contextlib.suppress(ConnectionError, RuntimeError):  # The command has closed its input.
             pipe.write(data)
             await pipe.drain()
 
     async def close_input(self) -> None:
+        """Close the input pipe; with a terminal, hang up."""
         if self._terminal is not None:
-            if not self._terminal.hang_up():  # It is only just beginning, or has ended.
+            if not self._terminal.hang_up():  # The command has just started, or has ended.
                 with contextlib.suppress(ProcessLookupError):
                     self._process.send_signal(signal.SIGHUP)
             return
         pipe = self._process.stdin
-        assert pipe is not None, "it was asked for"
+        assert pipe is not None, "standard input is a pipe"
         pipe.close()
 
     def resize(self, height: int, width: int) -> None:
@@ -128,14 +141,19 @@ class CommandProcess:
             self._terminal.resize(height, width)
 
     async def wait(self) -> int:
+        """Return the exit code; 128 + signal number if a signal killed the command."""
         code = await self._process.wait()
         return code if code >= 0 else SIGNAL_EXIT_CODE_BASE - code
 
     async def end(self) -> None:
+        """Kill the command with all processes that it started, and close its terminal.
+
+        Repeated calls have no effect.
+        """
         if self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
-        # What left its group carries the mark; what is forked meanwhile is there at the next look.
+        # Processes that left the process group still carry the mark. The next pass finds processes forked meanwhile.
         for _ in range(MAX_KILL_PASSES):
             if not kill_marked_processes(f"{COMMAND_MARK_VARIABLE}={self._name}", is_exact_match=True):
                 break
@@ -146,93 +164,130 @@ class CommandProcess:
 
 
 class NamespaceEntry(NamedTuple):
-    """The way to where a task is that sees another machine than we do."""
+    """How to enter the namespaces of a task before its command starts."""
 
     command_prefix: tuple[str, ...]
-    """In front of the command; it takes its environment and its rights from them."""
+    """Put in front of the command. These programs set its environment and privileges."""
     environment: dict[str, str]
+    """The environment of the programs in `command_prefix`."""
     folder: str = "/"
-    """Where it begins."""
+    """The working folder of the programs in `command_prefix`."""
     input_descriptors: tuple[int, ...] = ()
-    """Files that they read."""
+    """Open files that the programs in `command_prefix` read."""
     is_taking_terminal: bool = False
-    """By what they say the command leads a session itself, whose terminal that is which it finds as its input: nobody else
-    may have it before."""
+    """Whether `command_prefix` makes the command a session leader with its input as controlling terminal.
+
+    A terminal can be the controlling terminal of one session only, so nothing may take it earlier.
+    """
 
 
 async def start_command(order: CommandOrder, program: str, *, owner: Path, cgroup: Path | None) -> CommandProcess:
-    """`owner`: whose process's rights it gets. `group`: the control group that it belongs to. Raises CannotStart."""
-    way = NamespaceEntry((), {**order.environment, COMMAND_MARK_VARIABLE: order.name}, order.folder)
-    begun = await _start(order, (program, *order.command[1:]), way, owner, _rights_of(owner))
+    """Start the command on the host, with the user and groups of the process at `owner`.
+
+    `owner` is a folder such as /proc/4711. The process joins `cgroup`, unless that control group is gone. Raises
+    CannotStart.
+    """
+    entry = NamespaceEntry((), {**order.environment, COMMAND_MARK_VARIABLE: order.name}, order.folder)
+    command = await _start(order, (program, *order.command[1:]), entry, owner, _read_privileges(owner))
     if cgroup is not None:
-        with contextlib.suppress(OSError):  # It may be over.
-            (cgroup / "cgroup.procs").write_text(str(begun.pid))
-    return begun
+        with contextlib.suppress(OSError):  # The task may have ended.
+            (cgroup / "cgroup.procs").write_text(str(command.pid))
+    return command
 
 
 async def start_command_in_namespace(order: CommandOrder, entry: NamespaceEntry, *, owner: Path) -> CommandProcess:
-    """`owner`: whose process's terminal it is to be. Raises CannotStart."""
+    """Start the command with the prefix of `entry`; a terminal belongs to the user of the process at `owner`.
+
+    Raises CannotStart.
+    """
     return await _start(order, (*entry.command_prefix, *order.command), entry, owner, {})
 
 
 async def _start(
-    order: CommandOrder, words: tuple[str, ...], way: NamespaceEntry, owner: Path, rights: dict[str, Any]
+    order: CommandOrder, arguments: tuple[str, ...], entry: NamespaceEntry, owner: Path, privileges: dict[str, Any]
 ) -> CommandProcess:
-    given: dict[str, Any] = {"env": way.environment, "cwd": way.folder, "pass_fds": way.input_descriptors, **rights}
+    """Start the program with pipes or a new terminal. `privileges` are keyword arguments of the subprocess.
+
+    Raises CannotStart.
+    """
+    options: dict[str, Any] = {
+        "env": entry.environment,
+        "cwd": entry.folder,
+        "pass_fds": entry.input_descriptors,
+        **privileges,
+    }
     pipe = asyncio.subprocess.PIPE
-    with contextlib.ExitStack() as undone:
+    with contextlib.ExitStack() as cleanup:
         terminal: Terminal | None = None
         try:
             if order.is_tty:
                 master, slave = os.openpty()
                 terminal = Terminal(master)
-                undone.callback(terminal.close)
+                cleanup.callback(terminal.close)
                 terminal.resize(order.height or 24, order.width or 80)
                 try:
-                    _hand_over(slave, owner)
-                    leads = () if way.is_taking_terminal else TERMINAL_SESSION_COMMAND
+                    _set_terminal_owner(slave, owner)
+                    session_command = () if entry.is_taking_terminal else TERMINAL_SESSION_COMMAND
                     process = await asyncio.create_subprocess_exec(
-                        *leads, *words, stdin=slave, stdout=slave, stderr=slave, start_new_session=not leads, **given
+                        *session_command,
+                        *arguments,
+                        stdin=slave,
+                        stdout=slave,
+                        stderr=slave,
+                        start_new_session=not session_command,
+                        **options,
                     )
                 finally:
                     os.close(slave)
             else:
                 process = await asyncio.create_subprocess_exec(
-                    *words, stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True, limit=READ_BYTES * 4, **given
+                    *arguments,
+                    stdin=pipe,
+                    stdout=pipe,
+                    stderr=pipe,
+                    start_new_session=True,
+                    limit=READ_BYTES * 4,
+                    **options,
                 )
         except OSError as error:
             raise CannotStart(f"{order.command[0]} cannot be started: {error.strerror}") from error
-        undone.pop_all()
+        cleanup.pop_all()
     return CommandProcess(order.name, process, terminal)
 
 
-def _hand_over(slave: int, owner: Path) -> None:
-    """Raises OSError."""
+def _set_terminal_owner(slave: int, owner: Path) -> None:
+    """Make the user of the process at `owner` the owner of the terminal. Raises OSError."""
     if (uid := owner.stat().st_uid) != os.geteuid():
         os.fchown(slave, uid, -1)
 
 
-def _rights_of(owner: Path) -> dict[str, Any]:  # As a process is started with.
-    """Those of a process, where they are not ours. Raises OSError."""
-    found = owner.stat()
-    if found.st_uid == os.geteuid():
+def _read_privileges(owner: Path) -> dict[str, Any]:
+    """Return user, group and extra groups of a process as subprocess arguments.
+
+    Empty if the process has the node's own user. Raises OSError.
+    """
+    owner_stat = owner.stat()
+    if owner_stat.st_uid == os.geteuid():
         return {}
     lines = (owner / "status").read_text().splitlines()
     groups = next((line.split()[1:] for line in lines if line.startswith("Groups:")), [])
-    return {"user": found.st_uid, "group": found.st_gid, "extra_groups": [int(each) for each in groups]}
+    return {"user": owner_stat.st_uid, "group": owner_stat.st_gid, "extra_groups": [int(each) for each in groups]}
 
 
 def kill_marked_processes(mark: str, *, is_exact_match: bool) -> int:
-    """How many there were with this mark in their environment, or one that begins so."""
-    wanted, killed = os.fsencode(mark), 0
+    """Kill processes with this mark in their environment and return how many were killed.
+
+    Unless `is_exact_match`, `mark` is a prefix of a `NAME=value` entry.
+    """
+    mark_bytes, killed = os.fsencode(mark), 0
     for pid in list_pids():
         try:
-            known = find_process(pid)
+            process_identity = find_process(pid)
             environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
         except OSError:
             continue
-        if known is None:
+        if process_identity is None:
             continue
-        if any(each == wanted if is_exact_match else each.startswith(wanted) for each in environment):
-            killed += send_signal(known, signal.SIGKILL, is_to_group=False)
+        if any(each == mark_bytes if is_exact_match else each.startswith(mark_bytes) for each in environment):
+            killed += send_signal(process_identity, signal.SIGKILL, is_to_group=False)
     return killed

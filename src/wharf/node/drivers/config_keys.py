@@ -1,6 +1,6 @@
-"""What a job may say to a driver: a key that the driver does not know is told, never passed over.
+"""Reports keys in a task's `config` that its driver does not know.
 
-Whoever wrote `arg` for `args` would else see a task that does something else than was meant, and no word about it.
+Unknown keys are errors, because a misspelled key (`arg` for `args`) would otherwise be ignored without a message.
 """
 
 import difflib
@@ -8,10 +8,11 @@ from collections.abc import Collection, Mapping
 
 
 def describe_unknown_keys(config: Mapping[str, object], known: Collection[str], driver: str) -> list[str]:
-    """A sentence for each."""
-    return [_told(key, known, driver) for key in config if key not in known]
+    """Return one sentence for each key of `config` that is not in `known`, with a suggestion for likely typing
+    errors."""
+    return [_describe_unknown_key(key, known, driver) for key in config if key not in known]
 
 
-def _told(key: str, known: Collection[str], driver: str) -> str:
+def _describe_unknown_key(key: str, known: Collection[str], driver: str) -> str:
     near = difflib.get_close_matches(key, known, n=1)
     return f"{key} is no key of a {driver} task" + (f": did you mean {near[0]}?" if near else "")

@@ -1,8 +1,9 @@
-"""The driver that runs a program of the machine within walls: by the supervisor, and by `wharf.node.sandbox`.
+"""The `exec` driver: runs a host program in a sandbox (`wharf.node.sandbox`), started by the supervisor.
 
-Keys: `command` (required), `args`, `work_dir` (absolute, as the task sees it), `pid_mode` and `ipc_mode` (`private` or
-`host`), `cap_add`, `cap_drop`. The program sees its own folder as `/`, those folders of the machine that the operator names
-(only to read), its own processes and no others. It is `nobody` unless the task names a user, and can gain no rights.
+Keys: `command` (required), `args`, `work_dir` (absolute path sandbox_spec the sandbox), `pid_mode` and `ipc_mode` (`private`
+or `host`), `cap_add`, `cap_drop`. The program sees its task folder as `/`, read-only those host folders that the
+operator lists, and only its own processes. It runs as `nobody` unless the task names a user, and cannot gain
+privileges.
 """
 
 import asyncio
@@ -46,12 +47,13 @@ CONFIG_KEYS: Final = ("command", "args", "work_dir", "pid_mode", "ipc_mode", "ca
 PRIVATE_MODE: Final = "private"
 NAMESPACE_MODES: Final = (PRIVATE_MODE, "host")
 USER_VARIABLES: Final = ("HOME", "USER", "LOGNAME", "MAIL", "SHELL", "PWD", "OLDPWD")
-"""Variables of the agent that tell who it is: a task is somebody else."""
+"""Variables that describe the agent's user. They are replaced, because the task runs as another user."""
 TRIAL_TIMEOUT_S: Final = 20.0
+"""Seconds that the sandbox trial may take before the driver is reported as unhealthy."""
 
 
 class ProgramConfig(NamedTuple):
-    """What a job says of the program, looked through."""
+    """A task's `config`, validated."""
 
     command: str
     arguments: tuple[str, ...]
@@ -62,14 +64,19 @@ class ProgramConfig(NamedTuple):
 
 
 class ExecDriver(SupervisedDriver):
+    """Runs host programs in a sandbox."""
+
     name = "exec"
     view = View.WALLED
 
     def __init__(
-        self, link: SupervisorClient, settings: ExecSettings, folders: Mapping[str, str], state_folder: Path
+        self, supervisor: SupervisorClient, settings: ExecSettings, folders: Mapping[str, str], state_folder: Path
     ) -> None:
-        """`folders`: of the machine that tasks see, with where they see them. `state`: for a trial."""
-        super().__init__(link)
+        """`folders`: host folders that tasks see, with their paths in the sandbox.
+
+        `state_folder`: where the trial runs.
+        """
+        super().__init__(supervisor)
         self._settings = settings
         self._folders = folders
         self._state = state_folder
@@ -77,45 +84,46 @@ class ExecDriver(SupervisedDriver):
 
     async def probe(self) -> Health:
         if os.geteuid() != 0:
-            return Health(is_healthy=False, why="walls need a node that runs as root", is_there=False)
+            return Health(is_healthy=False, why="the sandbox requires a node that runs as root", is_there=False)
         missing = [path for path in REQUIRED_PROGRAMS if not os.access(path, os.X_OK)]
         if missing:
             return Health(is_healthy=False, why=f"the machine lacks {', '.join(missing)}", is_there=False)
         if not self._works:
-            # Whether a machine lets namespaces and mounts be made is known for sure only by trying.
-            if why := await self._trial():
+            # Only a trial shows whether this machine permits namespaces and mounts.
+            if why := await self._find_trial_error():
                 return Health(is_healthy=False, why=why)
             self._works = True
         return Health(
-            is_healthy=True, attributes={"driver.exec.bounds": ",".join(self._link.enforced_limits) or "none"}
+            is_healthy=True, attributes={"driver.exec.bounds": ",".join(self._supervisor.enforced_limits) or "none"}
         )
 
     async def start(self, order: TaskOrder) -> None:
-        asked = self._asked(order.config, order.user)
+        program_config = self._parse_config(order.config, order.user)
         given = order.given
         volumes = [BindMount(each.path, each.target, each.is_read_only) for each in given.volumes]
         network = order.network
         root = RootFilesystem(
             order.task_folder,
             order.shared_folder,
-            [*self._bindings(), *volumes],
+            [*self._list_host_folders(), *volumes],
             files=[BindMount(source, target) for source, target in network.files] if network is not None else [],
-            has_own_ipc=asked.has_own_ipc,
+            has_own_ipc=program_config.has_own_ipc,
         )
-        environment = set_user_variables(order.environment, asked.privileges)
+        environment = set_user_variables(order.environment, program_config.privileges)
         try:
-            program = root.find_program(asked.command, asked.work_folder, environment["PATH"])
-            inside = SandboxSpec(
+            program = root.find_program(program_config.command, program_config.work_folder, environment["PATH"])
+            sandbox_spec = SandboxSpec(
                 environment,
-                asked.privileges,
-                asked.work_folder,
+                program_config.privileges,
+                program_config.work_folder,
                 hostname=network.hostname if network is not None else "",
-                has_own_ipc=asked.has_own_ipc,
+                has_own_ipc=program_config.has_own_ipc,
                 devices=tuple(
-                    SandboxDevice(each.path, each.target, _mode_of(each.permissions)) for each in given.devices
+                    SandboxDevice(each.path, each.target, _convert_device_permissions(each.permissions))
+                    for each in given.devices
                 ),
             )
-            launched = build_launch_command(root, inside, (program, *asked.arguments))
+            launched = build_launch_command(root, sandbox_spec, (program, *program_config.arguments))
         except RootFilesystemError as error:
             raise CannotStart(str(error)) from error
         limits = RunLimits(
@@ -124,7 +132,7 @@ class ExecDriver(SupervisedDriver):
             processes=self._settings.pids_limit,
             cores=given.cores,
         )
-        self._link.send_message(
+        self._supervisor.send_message(
             StartRun(
                 RunRequest(
                     order.run,
@@ -136,135 +144,146 @@ class ExecDriver(SupervisedDriver):
                     network=network.namespace if network is not None else "",
                     leads_itself=True,
                     has_walls=True,
-                    has_own_pids=asked.has_own_pids,
+                    has_own_pids=program_config.has_own_pids,
                     papers=launched.inputs,
                 )
             )
         )
 
     async def run_beside(self, order: CommandOrder) -> Command:
-        pid = self._link.find_pid(order.run)
+        pid = self._supervisor.find_pid(order.run)
         if pid is None:
             raise CannotStart("the task does not run")
         try:
-            rights = read_process_privileges(pid)
+            privileges = read_process_privileges(pid)
         except OSError as error:
             raise CannotStart("the task does not run") from error
         environment = {
-            **set_user_variables(order.environment, rights),
+            **set_user_variables(order.environment, privileges),
             command_process.COMMAND_MARK_VARIABLE: order.name,
         }
-        inside = SandboxSpec(environment, rights, "/")
-        paper = os.memfd_create("paper")
+        sandbox_spec = SandboxSpec(environment, privileges, "/")
+        input_descriptor = os.memfd_create("paper")
         try:
             leads = command_process.TERMINAL_SESSION_COMMAND if order.is_tty else ()
-            way_in = build_entry_command(
-                pid, inside, list_cgroups(pid, order.run), input_descriptor=paper, session_command=leads
+            entry = build_entry_command(
+                pid,
+                sandbox_spec,
+                list_cgroups(pid, order.run),
+                input_descriptor=input_descriptor,
+                session_command=leads,
             )
-            os.write(paper, way_in.input_text.encode())
-            between = {**LAUNCH_ENVIRONMENT, command_process.COMMAND_MARK_VARIABLE: order.name}
-            through = command_process.NamespaceEntry(
-                way_in.command_prefix, between, input_descriptors=(paper,), is_taking_terminal=order.is_tty
+            os.write(input_descriptor, entry.input_text.encode())
+            launch_environment = {**LAUNCH_ENVIRONMENT, command_process.COMMAND_MARK_VARIABLE: order.name}
+            namespace_entry = command_process.NamespaceEntry(
+                entry.command_prefix,
+                launch_environment,
+                input_descriptors=(input_descriptor,),
+                is_taking_terminal=order.is_tty,
             )
-            return await command_process.start_command_in_namespace(order, through, owner=Path(f"/proc/{pid}"))
+            return await command_process.start_command_in_namespace(order, namespace_entry, owner=Path(f"/proc/{pid}"))
         finally:
-            os.close(paper)
+            os.close(input_descriptor)
 
-    def _asked(self, config: Mapping[str, object], user: str) -> ProgramConfig:
-        """Raises CannotStart."""
+    def _parse_config(self, config: Mapping[str, object], user: str) -> ProgramConfig:
+        """Validate the task's config. Raises CannotStart."""
         command, arguments, work_folder = parse_program_config(config, CONFIG_KEYS, self.name)
         try:
-            rights = resolve_privileges(
+            privileges = resolve_privileges(
                 user,
-                add=_texts(config, "cap_add"),
-                drop=_texts(config, "cap_drop"),
+                add=_parse_names(config, "cap_add"),
+                drop=_parse_names(config, "cap_drop"),
                 allowed=self._settings.allow_caps,
             )
         except PrivilegeError as error:
             raise CannotStart(f"config: {error}", is_final=True) from error
-        pids = _mode(config, "pid_mode", self._settings.default_pid_mode)
-        ipc = _mode(config, "ipc_mode", self._settings.default_ipc_mode)
+        pids = _parse_namespace_mode(config, "pid_mode", self._settings.default_pid_mode)
+        ipc = _parse_namespace_mode(config, "ipc_mode", self._settings.default_ipc_mode)
         return ProgramConfig(
-            command, tuple(arguments), work_folder or "/", pids == PRIVATE_MODE, ipc == PRIVATE_MODE, rights
+            command, tuple(arguments), work_folder or "/", pids == PRIVATE_MODE, ipc == PRIVATE_MODE, privileges
         )
 
-    def _bindings(self) -> list[BindMount]:
+    def _list_host_folders(self) -> list[BindMount]:
+        """Return the read-only bind mounts of the configured host folders."""
         return [BindMount(source, target) for source, target in self._folders.items()]
 
-    async def _trial(self) -> str:
-        """Why a program cannot be run within walls here; nothing where it can."""
-        with tempfile.TemporaryDirectory(prefix="trial-", dir=self._state) as made:
+    async def _find_trial_error(self) -> str:
+        """Return why a program cannot run in a sandbox on this machine; empty if it can."""
+        with tempfile.TemporaryDirectory(prefix="trial-", dir=self._state) as trial_folder:
             try:
-                root = self._root_of_trial(Path(made))
-                rights = resolve_privileges("", add=(), drop=(), allowed=())
-                return await _run_trial(root, SandboxSpec({"PATH": DEFAULT_PATH}, rights, "/"))
+                root = self._create_trial_root(Path(trial_folder))
+                privileges = resolve_privileges("", add=(), drop=(), allowed=())
+                return await _run_trial(root, SandboxSpec({"PATH": DEFAULT_PATH}, privileges, "/"))
             except (RootFilesystemError, PrivilegeError, OSError) as error:
                 return str(error)
 
-    def _root_of_trial(self, made: Path) -> RootFilesystem:
-        """Raises RootFilesystemError."""
+    def _create_trial_root(self, trial_folder: Path) -> RootFilesystem:
+        """Create the root filesystem of the trial. Raises RootFilesystemError."""
         for name in ("task", "alloc"):
-            (made / name).mkdir()
-        root = RootFilesystem(made / "task", made / "alloc", self._bindings())
+            (trial_folder / name).mkdir()
+        root = RootFilesystem(trial_folder / "task", trial_folder / "alloc", self._list_host_folders())
         if missing := [path for path in REQUIRED_SANDBOX_PROGRAMS if not os.path.lexists(root.resolve_host_path(path))]:
             raise RootFilesystemError(f"the folders of client.chroot_env lack {', '.join(missing)}")
         return root
 
 
-async def _run_trial(root: RootFilesystem, inside: SandboxSpec) -> str:
-    """What it says when it fails. Raises RootFilesystemError."""
-    made = (os.memfd_create("paper"), os.memfd_create("paper"))
+async def _run_trial(root: RootFilesystem, sandbox_spec: SandboxSpec) -> str:
+    """Run `true` in the sandbox and return its error text; empty on success. Raises RootFilesystemError."""
+    descriptors = (os.memfd_create("paper"), os.memfd_create("paper"))
     try:
-        tried = build_launch_command(root, inside, ("/usr/bin/env", "true"), input_descriptors=made)
-        for handle, paper in zip(made, tried.inputs, strict=True):
-            os.write(handle, paper.encode())
+        launch = build_launch_command(root, sandbox_spec, ("/usr/bin/env", "true"), input_descriptors=descriptors)
+        for handle, text in zip(descriptors, launch.inputs, strict=True):
+            os.write(handle, text.encode())
         process = await asyncio.create_subprocess_exec(
-            *PID_NAMESPACE_COMMAND, SHELL, "-c", '( exec "$@" ) & wait "$!"', "trial", *tried.command,
+            *PID_NAMESPACE_COMMAND, SHELL, "-c", '( exec "$@" ) & wait "$!"', "trial", *launch.command,
             stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
-            env=LAUNCH_ENVIRONMENT, pass_fds=made,
+            env=LAUNCH_ENVIRONMENT, pass_fds=descriptors,
         )  # fmt: skip
         try:
             async with asyncio.timeout(TRIAL_TIMEOUT_S):
-                said, _ = await process.communicate()
+                output, _ = await process.communicate()
         except TimeoutError:
             process.kill()
             await process.wait()
-            return f"a trial of walls did not end within {TRIAL_TIMEOUT_S:g} s"
+            return f"the sandbox trial did not end within {TRIAL_TIMEOUT_S:g} s"
     finally:
-        for handle in made:
+        for handle in descriptors:
             os.close(handle)
-    return said.decode(errors="replace").strip() or "a trial of walls failed" if process.returncode else ""
+    return output.decode(errors="replace").strip() or "the sandbox trial failed" if process.returncode else ""
 
 
-def set_user_variables(environment: Mapping[str, str], rights: ProcessPrivileges) -> dict[str, str]:
-    """What tells of the agent's user tells of the task's, unless the job itself says so."""
+def set_user_variables(environment: Mapping[str, str], privileges: ProcessPrivileges) -> dict[str, str]:
+    """Return `environment` with variables such as HOME and USER of the task's user.
+
+    Values that come from the agent's own environment are replaced; values set by the job stay.
+    """
     found = {
         name: value
         for name, value in environment.items()
         if name not in USER_VARIABLES or value != os.environ.get(name)
     }
     found.setdefault("PATH", DEFAULT_PATH)
-    for name, value in (("HOME", rights.home), ("USER", rights.name), ("LOGNAME", rights.name)):
+    for name, value in (("HOME", privileges.home), ("USER", privileges.name), ("LOGNAME", privileges.name)):
         found.setdefault(name, value)
     return found
 
 
-def _mode_of(permissions: str) -> str:
-    """Of a device's file, from the letters that control groups have."""
+def _convert_device_permissions(permissions: str) -> str:
+    """Return chmod's mode for a device file, from cgroup permission letters (`r`, `w`, `m`)."""
     letters = "".join(letter for letter in "rw" if letter in permissions)
     return f"u={letters},go="
 
 
-def _texts(config: Mapping[str, object], name: str) -> list[str]:
-    """Raises CannotStart."""
+def _parse_names(config: Mapping[str, object], name: str) -> list[str]:
+    """Return the list of names under a key of the config; empty if not set. Raises CannotStart."""
     found = config.get(name) or ()
     if not isinstance(found, list | tuple) or not all(isinstance(each, str) for each in found):
-        raise CannotStart(f"config: `{name}` is to be a list of names", is_final=True)
+        raise CannotStart(f"config: `{name}` must be a list of names", is_final=True)
     return list(found)
 
 
-def _mode(config: Mapping[str, object], name: str, default: str) -> str:
-    """Raises CannotStart."""
+def _parse_namespace_mode(config: Mapping[str, object], name: str, default: str) -> str:
+    """Return `private` or `host`, or `default` if the key is not set. Raises CannotStart."""
     found = config.get(name) or default
     if found not in NAMESPACE_MODES:
         raise CannotStart(f'config: `{name}` is to be "private" or "host"', is_final=True)

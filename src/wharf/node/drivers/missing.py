@@ -1,4 +1,4 @@
-"""Stands where a job asks for a driver that this node has not."""
+"""Stands in for a driver that a job requests and that this node does not have."""
 
 from collections.abc import Collection
 
@@ -7,6 +7,8 @@ from wharf.node.drivers.port import CannotStart, Health, TaskOrder, View, Watche
 
 
 class MissingDriver:
+    """Rejects every start, and reports an unknown outcome for every recovered run."""
+
     name = ""
     view = View.HOST
 
@@ -24,13 +26,13 @@ class MissingDriver:
             self._watcher.on_ended(run, UNKNOWN)
 
     def signal(self, run: str, name: str) -> None:
-        """Nothing of it can run."""
+        """Do nothing: no run exists."""
 
     def give_up(self, run: str) -> None:
-        """Nothing of it can run."""
+        """Do nothing: no start is in progress."""
 
     def kill(self, run: str) -> None:
-        """Nothing of it can run."""
+        """Do nothing: no run exists."""
 
     def forget(self, run: str) -> None:
-        """Nothing of it is kept."""
+        """Do nothing: no state is stored."""

@@ -1,8 +1,8 @@
-"""The driver that starts nothing and does what its script says, for tests and for trying out jobs.
+"""The `mock` driver: starts no process and plays a script from the task's config, for tests and for trying out jobs.
 
-`run_for` (a duration as text or in nanoseconds; without it a task runs on until it is stopped), `exit_code`,
-`exit_signal`, `exit_err_msg`, `start_error`, `start_error_recoverable`, `start_block_for`, `kill_after` (how long it goes
-on after it was asked to end). It keeps nothing: after the agent was away nobody knows what became of its runs.
+Keys: `run_for` (a duration as text or in nanoseconds; without it a task runs until it is stopped), `exit_code`,
+`exit_signal`, `exit_err_msg`, `start_error`, `start_error_recoverable`, `start_block_for`, `kill_after` (how long a
+task continues after its stop signal). Runs are not stored: after a restart of the agent their outcome is unknown.
 """
 
 import asyncio
@@ -21,6 +21,8 @@ SIGKILL: Final = 9
 
 
 class MockDriver:
+    """Plays the scripted start, end and exit code of each run."""
+
     view = View.HOST
 
     def __init__(self, watcher: Watcher, *, name: str = "mock") -> None:
@@ -53,7 +55,7 @@ class MockDriver:
             self._after(run, wait_s, lambda: self._end(run, Outcome(SIGNAL_EXIT_CODE_BASE + SIGINT, SIGINT)))
 
     def give_up(self, run: str) -> None:
-        """What blocks it is its script, which ends."""
+        """Do nothing: a blocked start ends as its script says."""
 
     def kill(self, run: str) -> None:
         if run in self._configs:
@@ -63,15 +65,17 @@ class MockDriver:
         self._configs.pop(run, None)
 
     def _begin(self, run: str) -> None:
+        """Report the start, and schedule the scripted end."""
         config = self._configs[run]
         self._watcher.on_begun(run)
         run_s = read_duration_s(config, "run_for")
         if run_s is not None:
             self._after(run, run_s, lambda: self._end(run, read_scripted_outcome(config)))
 
-    def _after(self, run: str, wait_s: float, then: Callable[[], None]) -> None:
+    def _after(self, run: str, wait_s: float, callback: Callable[[], None]) -> None:
+        """Call `callback` after `wait_s` seconds; replaces the earlier timer of the run."""
         self._stop_timer(run)
-        self._timers[run] = asyncio.get_running_loop().call_later(wait_s, then)
+        self._timers[run] = asyncio.get_running_loop().call_later(wait_s, callback)
 
     def _end(self, run: str, outcome: Outcome) -> None:
         self._stop_timer(run)
@@ -83,29 +87,32 @@ class MockDriver:
 
 
 def read_scripted_outcome(config: Mapping[str, object]) -> Outcome:
-    code, number = (_whole(config.get(name)) for name in ("exit_code", "exit_signal"))
+    """Return the outcome described by `exit_code`, `exit_signal` and `exit_err_msg`."""
+    code, number = (_read_int(config.get(name)) for name in ("exit_code", "exit_signal"))
     message = str(config.get("exit_err_msg") or "")
     return Outcome(SIGNAL_EXIT_CODE_BASE + number if number else code, number, message=message)
 
 
 def read_duration_s(config: Mapping[str, object], name: str) -> float | None:
-    given = config.get(name)
-    if isinstance(given, int | float):
-        return given / SECOND_NS
-    if isinstance(given, str):
+    """Return a duration of the config in seconds; None if it is missing or invalid."""
+    value = config.get(name)
+    if isinstance(value, int | float):
+        return value / SECOND_NS
+    if isinstance(value, str):
         try:
-            return parse_duration_ns(given) / SECOND_NS
+            return parse_duration_ns(value) / SECOND_NS
         except DurationError:
             return None
     return None
 
 
 def check_durations(config: Mapping[str, object]) -> None:
-    """Raises CannotStart: a task whose script cannot be read would else run on for ever."""
+    """Raise CannotStart for an invalid duration. Without this check the task would run forever."""
     for name in DURATION_KEYS:
         if config.get(name) is not None and read_duration_s(config, name) is None:
-            raise CannotStart(f"config: `{name}` is to be a duration, as 10s", is_final=True)
+            raise CannotStart(f"config: `{name}` must be a duration such as 10s", is_final=True)
 
 
-def _whole(given: object) -> int:
-    return given if isinstance(given, int) else 0
+def _read_int(value: object) -> int:
+    """Return an integer from the config; 0 for anything else."""
+    return value if isinstance(value, int) else 0

@@ -1,4 +1,4 @@
-"""Drivers that others bring, found by an entry point: each behind a guard that keeps its faults its own."""
+"""Loads driver plug-ins by entry point. A guard around each plug-in turns its faults into failures of single tasks."""
 
 import asyncio
 import logging
@@ -29,16 +29,24 @@ log = logging.getLogger(__name__)
 ENTRY_POINT_GROUP: Final = "wharf.drivers"
 
 NodeEventReporter = Callable[..., None]
-"""(message, **details): an event of the node."""
+"""Called with a message and keyword details; records an event of the node."""
 
 
 class RunRegistry(Watcher, Protocol):
-    def is_current_run(self, run: str) -> bool: ...
+    """What guarded drivers use of the allocation manager."""
 
-    def run_when_stored(self, forget: Callable[[], None]) -> None: ...
+    def is_current_run(self, run: str) -> bool:
+        """Return whether the agent still tracks this run."""
+        ...
+
+    def run_when_stored(self, forget: Callable[[], None]) -> None:
+        """Call `forget` after the current state is on disk."""
+        ...
 
 
 class DriverPlugins:
+    """Finds the installed driver plug-ins."""
+
     def __init__(
         self,
         world: World,
@@ -48,19 +56,19 @@ class DriverPlugins:
         folder: Path,
         report_event: NodeEventReporter,
     ) -> None:
-        """`folder`: where each has one of its own."""
+        """`folder`: contains one state folder for each plug-in."""
         self._world = world
         self._runs = runs
         self._options = options
         self._folder = folder
-        self._tell = report_event
+        self._report_event = report_event
 
     async def load_into(self, drivers: MutableMapping[str, Driver]) -> None:
-        """Those that are installed, under their own names. One that takes another's name is left out."""
+        """Add the installed plug-ins to `drivers`, by name. A plug-in with a name that is already used is rejected."""
         for point in list_entry_points(ENTRY_POINT_GROUP):
             guard = GuardedDriver(self._world, self._runs)
             try:
-                guard.attach_plugin(await call_plugin(self._world, self._loaded(point, guard)))
+                guard.attach_plugin(await call_plugin(self._world, self._load_plugin(point, guard)))
             except PluginError as error:
                 self._refuse(point, f"it cannot be loaded: {error}")
                 continue
@@ -69,22 +77,25 @@ class DriverPlugins:
                 continue
             drivers[guard.name] = guard
 
-    async def _loaded(self, point: EntryPoint, watcher: Watcher) -> Driver:
+    async def _load_plugin(self, point: EntryPoint, watcher: Watcher) -> Driver:
+        """Load the plug-in and give it its own folder. Raises TypeError for an invalid driver."""
         folder = self._folder / point.name
         folder.mkdir(parents=True, exist_ok=True)
         found: Driver = point.load()(DriverHome(watcher, self._options, folder))
         if not isinstance(found.name, str) or not found.name or not isinstance(found.view, View):
-            raise TypeError("it has no name and no view as the port wants them")
+            raise TypeError("the driver's name or view is not valid")
         return found
 
     def _refuse(self, point: EntryPoint, why: str) -> None:
-        self._tell(f"The driver {point.name} is not used", plugin=point.name, error=why)
+        """Record an event that the plug-in is not used."""
+        self._report_event(f"The driver {point.name} is not used", plugin=point.name, error=why)
 
 
 class GuardedDriver:
-    """Looks like the plugin to the node, and like the node to the plugin."""
+    """A plug-in behind the Driver protocol: catches its exceptions and ignores events of unknown runs."""
 
     name = ""
+    """Set from the plug-in."""
     view = View.HOST
 
     def __init__(self, world: World, runs: RunRegistry) -> None:
@@ -92,23 +103,24 @@ class GuardedDriver:
         self._runs = runs
         self._plugin: Driver
         self._unknown: set[str] = set()
-        """Runs of which it could not tell what became of them: it is asked again."""
+        """Runs that the plug-in failed to recover; each probe tries again."""
 
     def attach_plugin(self, plugin: Driver) -> None:
+        """Wrap `plugin`. Optional methods exist on the guard only if the plug-in has them."""
         self.name, self.view, self._plugin = plugin.name, plugin.view, plugin
-        # What a driver need not have is there only if it has it.
+        # Callers detect optional methods by isinstance.
         if isinstance(plugin, CommandDriver):
             self.run_beside = self._run_beside
         if isinstance(plugin, MeasurableDriver):
             self.processes_of = self._processes_of
 
-    # -- as the node sees it
+    # -- called by the node
 
     async def probe(self) -> Health:
         if self._unknown:
             await self.recover(tuple(self._unknown))
         try:
-            return await call_plugin(self._world, _healthy(self._plugin))
+            return await call_plugin(self._world, _probe_plugin(self._plugin))
         except PluginError as error:
             return Health(is_healthy=False, why=f"its plugin failed: {error}")
 
@@ -122,26 +134,26 @@ class GuardedDriver:
         try:
             await call_plugin(self._world, self._plugin.recover(runs))
         except PluginError as error:
-            # Nobody guesses that they have ended: they may run on.
+            # Report no end: the tasks may still be running.
             self._unknown.update(runs)
-            log.warning("a driver does not tell what became of its tasks: %s", error, extra={"driver": self.name})
+            log.warning("driver failed to recover its tasks driver=%s error=%s", self.name, error)
         else:
             self._unknown.difference_update(runs)
 
     def signal(self, run: str, name: str) -> None:
-        self._have(lambda: self._plugin.signal(run, name))
+        self._call_in_task(lambda: self._plugin.signal(run, name))
 
     def give_up(self, run: str) -> None:
-        self._have(lambda: self._plugin.give_up(run))
+        self._call_in_task(lambda: self._plugin.give_up(run))
 
     def kill(self, run: str) -> None:
-        self._have(lambda: self._plugin.kill(run))
+        self._call_in_task(lambda: self._plugin.kill(run))
 
     def forget(self, run: str) -> None:
-        self._have(lambda: self._plugin.forget(run))
+        self._call_in_task(lambda: self._plugin.forget(run))
 
     async def _run_beside(self, order: CommandOrder) -> Command:
-        assert isinstance(self._plugin, CommandDriver), "else nobody is led here"
+        assert isinstance(self._plugin, CommandDriver), "the method is attached only for such plug-ins"
         try:
             return await call_plugin(
                 self._world, self._plugin.run_beside(order), timeout_s=None, expected_errors=(CannotStart,)
@@ -150,23 +162,25 @@ class GuardedDriver:
             raise CannotStart(f"the driver {self.name} failed: {error}") from error
 
     def _processes_of(self, run: str) -> list[int]:
-        assert isinstance(self._plugin, MeasurableDriver), "else nobody is led here"
+        """Return the process ids of a run; empty if the plug-in fails."""
+        assert isinstance(self._plugin, MeasurableDriver), "the method is attached only for such plug-ins"
         try:
             return [int(each) for each in self._plugin.processes_of(run)]
-        except Exception as error:  # Where a plugin's code begins, as at the top of a task.
-            log.warning("a driver does not tell the processes of a task: %s", error, extra={"driver": self.name})
+        except Exception as error:  # A plug-in can raise any exception.
+            log.warning("driver failed to list the processes of a task driver=%s error=%s", self.name, error)
             return []
 
-    def _have(self, do: Callable[[], None]) -> None:
-        """One after the other, as they were asked for."""
-        task = self._world.start_task(_done(do), name=f"driver {self.name}")
-        task.add_done_callback(self._look_at)
+    def _call_in_task(self, do: Callable[[], None]) -> None:
+        """Call the plug-in in a task of its own, so that its exceptions are logged. Calls keep their order."""
+        task = self._world.start_task(_run_call(do), name=f"driver {self.name}")
+        task.add_done_callback(self._log_failure)
 
-    def _look_at(self, task: asyncio.Task[None]) -> None:
+    def _log_failure(self, task: asyncio.Task[None]) -> None:
+        """Log the exception of a plug-in's call."""
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("a driver failed", exc_info=error, extra={"driver": self.name})
+            log.error("driver failed driver=%s", self.name, exc_info=error)
 
-    # -- as the plugin sees it
+    # -- called by the plug-in
 
     def on_begun(self, run: str) -> None:
         self._runs.on_begun(run)
@@ -175,6 +189,10 @@ class GuardedDriver:
         self._runs.on_refused(run, str(why))
 
     def on_ended(self, run: str, outcome: Outcome) -> None:
+        """Pass the end of a run to the agent.
+
+        If the agent no longer tracks the run, the plug-in may delete the run's state.
+        """
         if self._runs.is_current_run(run):
             self._runs.on_ended(run, outcome)
         else:
@@ -184,12 +202,16 @@ class GuardedDriver:
         self._runs.on_said(run, str(message))
 
 
-async def _done(do: Callable[[], None]) -> None:
+async def _run_call(do: Callable[[], None]) -> None:
+    """Make a coroutine of a plain call."""
     do()
 
 
-async def _healthy(plugin: Driver) -> Health:
-    """Put into our words in its own task, too: it may say what is none of its words."""
-    said = await plugin.probe()
-    attributes = {str(name): str(value) for name, value in said.attributes.items()}
-    return Health(bool(said.is_healthy), str(said.why), bool(said.is_there), attributes)
+async def _probe_plugin(plugin: Driver) -> Health:
+    """Probe the plug-in and convert its result, which may contain values of wrong types.
+
+    Runs in the plug-in's task, so that errors of the conversion count as its faults.
+    """
+    health = await plugin.probe()
+    attributes = {str(name): str(value) for name, value in health.attributes.items()}
+    return Health(bool(health.is_healthy), str(health.why), bool(health.is_there), attributes)

@@ -1,15 +1,14 @@
-"""What the agent asks of a driver, and what a driver tells.
+"""The protocols between the agent and its task drivers.
 
-A run has a name that is used once, so every request may be said twice: the second time changes nothing. What becomes of a
-run is told to the `Watcher`, at least once, also what happened while no agent was there.
+A run is one start of one task, and its name is used once. Every request can therefore be repeated: the repetition has
+no effect. Drivers report what happens to a run to the `Watcher` at least once, including events from a time without an
+agent.
 
-A driver that is not one of the node's own is found by an entry point of the group `wharf.drivers`: a callable that is given a
-`DriverHome` and returns a `Driver`. It is loaded into the node's agent, and everything is called on the agent's loop.
-Whatever it raises but `CannotStart` is its own failure, and fails no more than the task that it was asked about.
+Driver plug-ins are found by an entry point of the group `wharf.drivers`: a callable that takes a `DriverHome` and
+returns a `Driver`. The agent loads plug-ins into its process and calls them on its event loop. An exception other than
+`CannotStart` is a fault of the plug-in and fails only the task concerned.
 
-Commands beside a task that runs: what a driver that can run them is asked, and what it gives.
-
-A driver need not; one that does has `run_beside`.
+A driver that can also run commands in running tasks implements `CommandDriver`.
 """
 
 from collections.abc import Collection, Mapping
@@ -24,79 +23,86 @@ from wharf.node.core.outcome import Outcome
 
 
 class CannotStart(Exception):
-    """Why a task cannot be started: a sentence for its owner."""
+    """A task cannot be started. The message is a sentence for the job's owner."""
 
     def __init__(self, why: str, *, is_final: bool = False) -> None:
-        """`is_final`: trying again would come to the same."""
+        """`is_final`: another attempt would fail for the same reason."""
         super().__init__(why)
         self.is_final = is_final
 
 
 class View(Enum):
-    """Where a driver's tasks see their folders, and whether they inherit the agent's environment."""
+    """Where the tasks of a driver see their folders, and whether they inherit the agent's environment."""
 
     HOST = "host"
-    """As the node has them."""
+    """Tasks see the paths of the host."""
     OWN = "own"
-    """At `/alloc`, `/local` and `/secrets`, in a file system of their own."""
+    """Tasks have their own filesystem, with `/alloc`, `/local` and `/secrets`."""
     WALLED = "walled"
-    """As `OWN`, with their own folder as `/`; and what the agent's environment says holds for them too."""
+    """As `OWN`, with the task folder as `/`. Tasks also inherit the agent's environment."""
 
 
 class GivenPort(NamedTuple):
+    """A host port that is allocated to the task."""
+
     label: str
     host_ip: str
     value: int
+    """The port number on the host."""
     to: int
-    """Within the task's own network; 0: the same."""
+    """The port number in the task's own network; 0: the same as `value`."""
 
 
 class GivenVolume(NamedTuple):
+    """A host path that is mounted into the task at `target`."""
+
     path: str
     target: str
     is_read_only: bool
 
 
 class GivenDevice(NamedTuple):
-    """A device file of the machine, and where a task with a file system of its own finds it."""
+    """A device file of the host, and its path in a task that has its own filesystem."""
 
     path: str
     target: str
     permissions: str
+    """Cgroup permission letters: `r`, `w`, `m`."""
 
 
 class Given(msgspec.Struct, frozen=True):
-    """What of the node the task may use."""
+    """The node's resources that are allocated to the task."""
 
     cpu_mhz: int = 0
     cpu_total_mhz: int = 0
-    """Of the whole node."""
+    """The CPU capacity of the whole node."""
     memory_mb: int = 0
     memory_max_mb: int = 0
+    """Memory limit if the task may exceed `memory_mb`; 0: it may not."""
     cores: str = ""
-    """Those that are its own, as ranges."""
+    """The CPU cores that are reserved for the task, as ranges such as `0-3,8`."""
     ports: tuple[GivenPort, ...] = ()
     volumes: tuple[GivenVolume, ...] = ()
     devices: tuple[GivenDevice, ...] = ()
 
 
 class TaskNetwork(NamedTuple):
-    """A network that the tasks of an allocation share."""
+    """A network namespace that the tasks of an allocation share."""
 
     namespace: str
-    """The file that holds it."""
+    """The path of the namespace's file."""
     hostname: str
     files: tuple[tuple[str, str], ...]
-    """Of the machine, with where a task with a file system of its own finds them."""
+    """Host files, each with its path in a task that has its own filesystem."""
 
 
 class TaskOrder(msgspec.Struct, frozen=True):
-    """One start of one task."""
+    """The request to start one task once."""
 
     run: str
     task: str
     config: Mapping[str, object]
-    """The driver's own keys, with all references resolved."""
+    """The keys for the driver, with all references resolved."""
     environment: dict[str, str]
     task_folder: Path
     log_folder: Path
@@ -104,127 +110,149 @@ class TaskOrder(msgspec.Struct, frozen=True):
     user: str = ""
     allocation_id: str = ""
     shared_folder: Path = Path()
+    """The allocation's folder, which its tasks share."""
     given: Given = Given()
     network: TaskNetwork | None = None
-    """None: the machine's."""
+    """None: the task uses the host's network."""
     labels: Mapping[str, str] = {}
-    """Of what it belongs to: job, group, namespace, node."""
+    """Labels with the task's job, group, namespace and node."""
 
 
 class Health(msgspec.Struct, frozen=True):
-    """Whether a driver can run tasks here, and if not, why: a sentence that nodes show."""
+    """Whether a driver can run tasks on this node. `why` is a sentence that the node's status shows."""
 
     is_healthy: bool
     why: str = "Healthy"
     is_there: bool = True
+    """False if the driver is not installed or not supported on this machine."""
     attributes: Mapping[str, str] = {}
-    """Beside `driver.<name>`, which every driver that works has."""
+    """Node attributes, in addition to `driver.<name>`, which every healthy driver sets."""
 
 
 class Watcher(Protocol):
-    """Who hears what becomes of runs."""
+    """Receives the events of runs from a driver."""
 
-    def on_begun(self, run: str) -> None: ...
-
-    def on_refused(self, run: str, why: str) -> None:
-        """It was not started and will not be."""
+    def on_begun(self, run: str) -> None:
+        """The run has started."""
         ...
 
-    def on_ended(self, run: str, outcome: Outcome) -> None: ...
+    def on_refused(self, run: str, why: str) -> None:
+        """The run was not started and will not be."""
+        ...
+
+    def on_ended(self, run: str, outcome: Outcome) -> None:
+        """The run has ended with this outcome."""
+        ...
 
     def on_said(self, run: str, message: str) -> None:
-        """Something that the task's owner may like to know: an image is on its way."""
+        """A message for the task's owner, such as the progress of an image download."""
         ...
 
 
 class Driver(Protocol):
+    """Starts, signals and kills tasks in one way."""
+
     name: str
     view: View
 
     async def probe(self) -> Health:
-        """Whether it works here. Never raises."""
+        """Return whether the driver works on this node. Never raises."""
         ...
 
     async def start(self, order: TaskOrder) -> None:
-        """Have it begin; the watcher is told when it has. Raises CannotStart."""
+        """Start the run; the driver reports to the watcher when it has begun. Raises CannotStart."""
         ...
 
     async def recover(self, runs: Collection[str]) -> None:
-        """After the agent was away: tell what became of these, each at least once; of what is not known, that."""
+        """Report the state of these runs after a restart of the agent, each at least once.
+
+        A run that the driver does not know has ended with an unknown outcome.
+        """
         ...
 
     def signal(self, run: str, name: str) -> None:
-        """Ask it to end. An empty name: as is usual with this driver."""
+        """Send a signal to the run. An empty name is the driver's usual stop signal."""
         ...
 
     def give_up(self, run: str) -> None:
-        """It is to end before it has begun: what its start waits for need not come any more. It may begin nevertheless."""
+        """Cancel a start that is in progress, for example an image download. The run may begin nevertheless."""
         ...
 
     def kill(self, run: str) -> None:
-        """End it, with all that it started."""
+        """Kill the run with all processes that it started."""
         ...
 
     def forget(self, run: str) -> None:
-        """How it ended is written down; nobody will ask again."""
+        """Delete the state of an ended run. The agent has stored its outcome."""
         ...
 
 
 class DriverHome(NamedTuple):
-    """What a driver that is found by an entry point is made with."""
+    """The arguments of a driver plug-in."""
 
     watcher: Watcher
-    """Its own: of runs of others nothing can be told here."""
+    """Accepts events of this driver's runs only."""
     options: Mapping[str, str]
-    """`client.options`."""
+    """`client.options` of the configuration."""
     folder: Path
-    """Its own, where it may remember what it runs."""
+    """A folder of this driver only, for state that survives a restart."""
 
 
 Stream = Literal["stdout", "stderr"]
 
 
 class CommandOrder(msgspec.Struct, frozen=True):
+    """The request to run a command in a running task."""
+
     run: str
-    """Beside which start of which task."""
+    """The run of the task."""
     name: str
-    """Of this command, used once. What it starts is found by it."""
+    """The name of this command, used once. The processes that it starts are found by it."""
     command: tuple[str, ...]
     environment: Mapping[str, str]
     folder: str
     is_tty: bool = False
     height: int = 0
+    """Rows of the terminal; 0: unknown."""
     width: int = 0
+    """Columns of the terminal; 0: unknown."""
 
 
 class Command(Protocol):
-    """One that has begun."""
+    """A command that has been started."""
 
     async def read(self, stream: Stream) -> bytes:
-        """What it says next; nothing where it will say no more. With a terminal all is `stdout`."""
+        """Return the next output; empty at the end. With a terminal, all output is `stdout`."""
         ...
 
     async def write(self, data: bytes) -> None:
-        """Returns when there is room for more. What it does not want to hear is dropped."""
+        """Write to the command's input, and wait while its buffer is full.
+
+        Data is dropped if the command has closed its input.
+        """
         ...
 
     async def close_input(self) -> None:
-        """It will hear no more. With a terminal: it hangs up."""
+        """Close the command's input. With a terminal, hang up."""
         ...
 
-    def resize(self, height: int, width: int) -> None: ...
+    def resize(self, height: int, width: int) -> None:
+        """Set the terminal's size."""
+        ...
 
     async def wait(self) -> int:
-        """Its exit code; 128 and the number of the signal that it died by."""
+        """Return the exit code; 128 + signal number if a signal killed the command."""
         ...
 
     async def end(self) -> None:
-        """Whatever is left of it is killed. Twice does no harm."""
+        """Kill all that is left of the command. Repeated calls have no effect."""
         ...
 
 
 @runtime_checkable
 class CommandDriver(Protocol):
+    """A driver that can run commands in running tasks."""
+
     async def run_beside(self, order: CommandOrder) -> Command:
-        """Raises CannotStart."""
+        """Start a command in a running task. Raises CannotStart."""
         ...

@@ -1,9 +1,9 @@
-"""The driver that runs a program of the machine as it is, without walls around it: by the supervisor.
+"""The `raw_exec` driver: runs a host program without a sandbox, started by the supervisor.
 
-Keys: `command` (required), `args`, `work_dir` (absolute), `oom_score_adj` (0 or more), `denied_envvars` (names that are not
-handed on, `*` for any text). The program gets a session and a process group of its own, and bounds on memory and
-processor where the machine lets control groups be made. As another user it finds its environment only when it is that
-user: what comes before it runs as root, and must not heed what a job says there.
+Keys: `command` (required), `args`, `work_dir` (absolute), `oom_score_adj` (0 or more), `denied_envvars` (names of
+variables to remove; `*` matches any text). The program has its own session and process group. Memory and CPU are
+limited if the machine permits control groups. For another user, the environment is set only after the switch to that
+user: the programs before it run as root and must not read variables that the job controls.
 """
 
 import fnmatch
@@ -33,13 +33,16 @@ REQUIRED_PROGRAMS: Final = ("/bin/dash", "/bin/sleep", "/usr/bin/setsid", "/usr/
 
 
 class RawExecDriver(SupervisedDriver):
+    """Runs host programs without isolation; disabled by default."""
+
     name = "raw_exec"
     view = View.HOST
 
-    def __init__(self, link: SupervisorClient, *, is_allowed: bool, is_memory_limited: bool = True) -> None:
-        super().__init__(link)
+    def __init__(self, supervisor: SupervisorClient, *, is_allowed: bool, is_memory_limited: bool = True) -> None:
+        """`is_allowed`: whether the operator enabled the driver."""
+        super().__init__(supervisor)
         self._is_allowed = is_allowed
-        self._bounds_memory = is_memory_limited
+        self._is_memory_limited = is_memory_limited
 
     async def probe(self) -> Health:
         if not self._is_allowed:
@@ -47,16 +50,18 @@ class RawExecDriver(SupervisedDriver):
         missing = [path for path in REQUIRED_PROGRAMS if not os.access(path, os.X_OK)]
         if missing:
             return Health(is_healthy=False, why=f"the machine lacks {', '.join(missing)}", is_there=False)
-        bounds = [bound for bound in self._link.enforced_limits if self._bounds_memory or bound != "memory"]
-        return Health(is_healthy=True, attributes={"driver.raw_exec.bounds": ",".join(bounds) or "none"})
+        enforced_limits = [
+            limit for limit in self._supervisor.enforced_limits if self._is_memory_limited or limit != "memory"
+        ]
+        return Health(is_healthy=True, attributes={"driver.raw_exec.bounds": ",".join(enforced_limits) or "none"})
 
     async def start(self, order: TaskOrder) -> None:
         command, arguments, work_folder = parse_program_config(order.config, CONFIG_KEYS, self.name)
         folder = work_folder or str(order.task_folder)
         program = find_program(command, folder, order.environment.get("PATH", os.defpath))
-        rights = build_user_switch(order.user)
+        user_switch = build_user_switch(order.user)
         limits = RunLimits(
-            memory_mb=(order.given.memory_max_mb or order.given.memory_mb) if self._bounds_memory else 0,
+            memory_mb=(order.given.memory_max_mb or order.given.memory_mb) if self._is_memory_limited else 0,
             cpu_shares=order.given.cpu_mhz,
             oom_score=parse_oom_score(order.config),
             cores=order.given.cores,
@@ -70,21 +75,21 @@ class RawExecDriver(SupervisedDriver):
             limits=limits,
             network=order.network.namespace if order.network is not None else "",
         )
-        if rights:
-            as_other = build_user_command(
-                rights, run.environment, (SETSID_PATH, *run.command), input_descriptor=FIRST_INPUT_DESCRIPTOR
+        if user_switch:
+            launch = build_user_command(
+                user_switch, run.environment, (SETSID_PATH, *run.command), input_descriptor=FIRST_INPUT_DESCRIPTOR
             )
             run = replace(
                 run,
-                command=as_other.command_prefix,
+                command=launch.command_prefix,
                 environment=LAUNCH_ENVIRONMENT,
-                papers=(as_other.input_text,),
+                papers=(launch.input_text,),
                 leads_itself=True,
             )
-        self._link.send_message(StartRun(run))
+        self._supervisor.send_message(StartRun(run))
 
     async def run_beside(self, order: CommandOrder) -> Command:
-        pid = self._link.find_pid(order.run)
+        pid = self._supervisor.find_pid(order.run)
         if pid is None:
             raise CannotStart("the task does not run")
         program = find_program(order.command[0], order.folder, order.environment.get("PATH", os.defpath))
@@ -96,7 +101,10 @@ class RawExecDriver(SupervisedDriver):
 
 
 def is_in_other_network(pid: int) -> bool:
-    """Whether it is in a network that is not ours. Raises CannotStart where it is gone."""
+    """Return whether the process has another network namespace than the node.
+
+    Raises CannotStart if the process is gone.
+    """
     try:
         return os.readlink(f"/proc/{pid}/ns/net") != os.readlink("/proc/self/ns/net")
     except OSError as error:
@@ -104,47 +112,60 @@ def is_in_other_network(pid: int) -> bool:
 
 
 async def start_command_in_network(order: CommandOrder, pid: int) -> Command:
-    """Raises CannotStart."""
+    """Start a command in the network namespace, control groups and user of process `pid`.
+
+    Raises CannotStart.
+    """
     groups = [str(group / "cgroup.procs") for group in list_cgroups(pid, order.run)]
-    words = [SHELL, ENTER_SCRIPT_PATH, *groups, "--", NSENTER_PATH, f"--net=/proc/{pid}/ns/net", "--"]
+    enter_command = [SHELL, ENTER_SCRIPT_PATH, *groups, "--", NSENTER_PATH, f"--net=/proc/{pid}/ns/net", "--"]
     environment = {**order.environment, command_process.COMMAND_MARK_VARIABLE: order.name}
-    rights = _of_who_runs(pid)
+    user_switch = _build_switch_to_user_of(pid)
     owner = Path(f"/proc/{pid}")
-    if not rights:
-        way = command_process.NamespaceEntry(tuple(words), environment, order.folder)
-        return await command_process.start_command_in_namespace(order, way, owner=owner)
-    paper = os.memfd_create("paper")
+    if not user_switch:
+        entry = command_process.NamespaceEntry(tuple(enter_command), environment, order.folder)
+        return await command_process.start_command_in_namespace(order, entry, owner=owner)
+    input_descriptor = os.memfd_create("paper")
     try:
-        as_other = build_user_command(rights, environment, (), input_descriptor=paper)
-        os.write(paper, as_other.input_text.encode())
-        between = {**LAUNCH_ENVIRONMENT, command_process.COMMAND_MARK_VARIABLE: order.name}
-        way = command_process.NamespaceEntry(
-            (*words, *as_other.command_prefix), between, order.folder, input_descriptors=(paper,)
+        launch = build_user_command(user_switch, environment, (), input_descriptor=input_descriptor)
+        os.write(input_descriptor, launch.input_text.encode())
+        launch_environment = {**LAUNCH_ENVIRONMENT, command_process.COMMAND_MARK_VARIABLE: order.name}
+        entry = command_process.NamespaceEntry(
+            (*enter_command, *launch.command_prefix),
+            launch_environment,
+            order.folder,
+            input_descriptors=(input_descriptor,),
         )
-        return await command_process.start_command_in_namespace(order, way, owner=owner)
+        return await command_process.start_command_in_namespace(order, entry, owner=owner)
     finally:
-        os.close(paper)
+        os.close(input_descriptor)
 
 
-def _of_who_runs(pid: int) -> list[str]:
-    """Nothing where that is who we are. Raises CannotStart."""
+def _build_switch_to_user_of(pid: int) -> list[str]:
+    """Return the command prefix that switches to the user of process `pid`; empty if that is the node's user.
+
+    Raises CannotStart.
+    """
     try:
-        found = os.stat(f"/proc/{pid}")
+        status = os.stat(f"/proc/{pid}")
     except OSError as error:
         raise CannotStart("the task does not run") from error
-    if found.st_uid == os.geteuid():
+    if status.st_uid == os.geteuid():
         return []
-    return _rights(found.st_uid, found.st_gid)
+    return _build_setpriv_command(status.st_uid, status.st_gid)
 
 
-def _rights(uid: int, gid: int) -> list[str]:
+def _build_setpriv_command(uid: int, gid: int) -> list[str]:
+    """Return the command prefix that switches to a user and its groups."""
     return [SETPRIV_PATH, f"--reuid={uid}", f"--regid={gid}", "--init-groups", "--"]
 
 
 def parse_program_config(
     config: Mapping[str, object], keys: Collection[str], driver: str
 ) -> tuple[str, list[str], str]:
-    """Command, arguments, folder to work in. Raises CannotStart."""
+    """Return the command, its arguments and the working folder (empty: not set).
+
+    `keys` are the keys that `driver` knows. Raises CannotStart.
+    """
     if unknown := describe_unknown_keys(config, keys, driver):
         raise CannotStart(f"config: {'; '.join(unknown)}", is_final=True)
     command, arguments, work_folder = (config.get(name) for name in ("command", "args", "work_dir"))
@@ -163,44 +184,54 @@ def parse_program_config(
 
 
 def parse_oom_score(config: Mapping[str, object]) -> int:
-    """Raises CannotStart."""
+    """Return the value of `oom_score_adj`; 0 if not set. Raises CannotStart."""
     score = config.get("oom_score_adj")
     if score is None:
         return 0
     if not isinstance(score, int) or isinstance(score, bool) or not 0 <= score <= MAX_OOM_SCORE:
-        raise CannotStart(f"config: `oom_score_adj` is to be a number from 0 to {MAX_OOM_SCORE}", is_final=True)
+        raise CannotStart(f"config: `oom_score_adj` must be a number from 0 to {MAX_OOM_SCORE}", is_final=True)
     return score
 
 
 def remove_denied_variables(environment: dict[str, str], config: Mapping[str, object]) -> dict[str, str]:
-    """The environment without the names that the job does not want. Raises CannotStart."""
+    """Return the environment without the variables in `denied_envvars`. Raises CannotStart."""
     denied = config.get("denied_envvars") or ()
     if not isinstance(denied, list | tuple) or not all(isinstance(each, str) for each in denied):
-        raise CannotStart("config: `denied_envvars` is to be a list of names", is_final=True)
+        raise CannotStart("config: `denied_envvars` must be a list of names", is_final=True)
     if not denied:
         return environment
-    return {n: value for n, value in environment.items() if not any(fnmatch.fnmatchcase(n, each) for each in denied)}
+    return {
+        name: value
+        for name, value in environment.items()
+        if not any(fnmatch.fnmatchcase(name, pattern) for pattern in denied)
+    }
 
 
 def build_user_switch(name: str) -> list[str]:
-    """The words that make a program one of this user; nothing where it runs as we do. Raises CannotStart."""
+    """Return the command prefix that switches to this user; empty if it is the node's own user.
+
+    Raises CannotStart.
+    """
     if not name:
         return []
     try:
-        found = pwd.getpwuid(int(name)) if name.isdecimal() else pwd.getpwnam(name)
+        user = pwd.getpwuid(int(name)) if name.isdecimal() else pwd.getpwnam(name)
     except KeyError:
         raise CannotStart(f"this machine has no user {name}", is_final=True) from None
-    if found.pw_uid == os.geteuid():
+    if user.pw_uid == os.geteuid():
         return []
     if os.geteuid() != 0:
         raise CannotStart(f"the node may not run programs as {name}: it does not run as root", is_final=True)
     if not os.access(SETPRIV_PATH, os.X_OK):
         raise CannotStart(f"the node cannot run programs as {name}: the machine lacks {SETPRIV_PATH}", is_final=True)
-    return _rights(found.pw_uid, found.pw_gid)
+    return _build_setpriv_command(user.pw_uid, user.pw_gid)
 
 
 def find_program(command: str, folder: str, path: str) -> str:
-    """The program that the command means, in the folder where it is to work. Raises CannotStart."""
+    """Return the path of the program: relative to `folder`, or by a search in `path` (a PATH).
+
+    Raises CannotStart.
+    """
     if not os.path.isdir(folder):
         raise CannotStart(f"work_dir {folder} is no folder")
     if os.sep in command:
@@ -212,7 +243,7 @@ def find_program(command: str, folder: str, path: str) -> str:
         if not os.access(program, os.X_OK):
             raise CannotStart(f"{program} may not be executed")
         return str(program)
-    found = shutil.which(command, path=path)
-    if found is None:
+    program_path = shutil.which(command, path=path)
+    if program_path is None:
         raise CannotStart(f"the program {command} is not found in PATH ({path})")
-    return found
+    return program_path

@@ -1,4 +1,4 @@
-"""What drivers have in common whose programs are started and kept by the node's supervisor."""
+"""The common part of drivers whose programs are run by the node's supervisor."""
 
 import signal
 from collections.abc import Collection
@@ -14,31 +14,34 @@ DEFAULT_KILL_SIGNAL: Final = signal.SIGINT
 
 
 class SupervisedDriver:
-    def __init__(self, link: SupervisorClient) -> None:
-        self._link = link
+    """Sends requests about runs to the supervisor. Subclasses start the runs."""
+
+    def __init__(self, supervisor: SupervisorClient) -> None:
+        self._supervisor = supervisor
 
     async def recover(self, runs: Collection[str]) -> None:
-        await self._link.recover_runs(runs)
+        await self._supervisor.recover_runs(runs)
 
     def processes_of(self, run: str) -> list[int]:
-        """For those who measure."""
-        pid = self._link.find_pid(run)
+        """Return the process ids of a run, for its resource statistics."""
+        pid = self._supervisor.find_pid(run)
         return list_run_processes(pid, run) if pid is not None else []
 
     def signal(self, run: str, name: str) -> None:
-        self._link.send_message(SignalRun(run, parse_signal(name) if name else DEFAULT_KILL_SIGNAL))
+        self._supervisor.send_message(SignalRun(run, parse_signal(name) if name else DEFAULT_KILL_SIGNAL))
 
     def give_up(self, run: str) -> None:
-        """It begins in a moment, and is told to end then."""
+        """Do nothing: the program starts within moments, and the agent then signals it."""
 
     def kill(self, run: str) -> None:
-        self._link.send_message(KillRun(run))
+        self._supervisor.send_message(KillRun(run))
 
     def forget(self, run: str) -> None:
-        self._link.send_message(ForgetRun(run))
+        self._supervisor.send_message(ForgetRun(run))
 
 
 def build_log_settings(order: TaskOrder) -> RunLogSettings:
+    """Return where and how much of the task's output the supervisor stores."""
     return RunLogSettings(
         folder=str(order.log_folder),
         task=order.task,
@@ -49,14 +52,16 @@ def build_log_settings(order: TaskOrder) -> RunLogSettings:
 
 
 def parse_signal(name: str) -> int:
-    """Of a signal, as `SIGTERM` or `TERM`; one that nobody knows is SIGINT."""
-    return signal.Signals[_whole(name)] if is_signal(name) else signal.SIGINT
+    """Return the number of a signal such as `SIGTERM` or `TERM`; SIGINT for an unknown name."""
+    return signal.Signals[_add_signal_prefix(name)] if is_signal(name) else signal.SIGINT
 
 
 def is_signal(name: str) -> bool:
-    return _whole(name) in signal.Signals.__members__
+    """Return whether this name, with or without `SIG`, is a signal of this machine."""
+    return _add_signal_prefix(name) in signal.Signals.__members__
 
 
-def _whole(name: str) -> str:
+def _add_signal_prefix(name: str) -> str:
+    """Return the upper-case name with `SIG`."""
     name = name.upper()
     return name if name.startswith("SIG") else f"SIG{name}"

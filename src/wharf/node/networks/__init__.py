@@ -1,4 +1,4 @@
-"""Networks of allocations' own: a namespace that an allocation's tasks share, its interface, its ports on the machine."""
+"""Networks of allocations: a namespace that the allocation's tasks share, its interface, and its ports on the host."""
 
 from wharf.node.networks.cni_plugins import CniPluginError, CniPlugins
 from wharf.node.networks.manager import AllocationNetwork, NetworkManager, NetworkRequest

@@ -52,7 +52,7 @@ class AllocationNetworks:
     # -- what the node can do
 
     async def probe(self) -> None:
-        """What a job may ask for here. Never raises."""
+        """Find which network modes this node supports. Never raises."""
         versions = {name: await self._plugins.find_version(name) for name in BRIDGE_PLUGINS}
         found = {f"plugins.cni.version.{name}": version for name, version in versions.items() if version}
         chains = {}
@@ -67,7 +67,7 @@ class AllocationNetworks:
         self.attributes = found | hairpin
 
     def add_networks(self, resources: NodeResources) -> NodeResources:
-        """With the networks that tasks can be given."""
+        """Return the resources with the networks that the node offers."""
         modes = sorted(self._chains)
         return msgspec.structs.replace(
             resources,
@@ -78,7 +78,7 @@ class AllocationNetworks:
     # -- for one allocation
 
     async def ensure_network(self, work: AssignedAllocation, job: Job, facts: ReferenceValues) -> None:
-        """Raises NetworkError."""
+        """Create the network of an allocation if it needs one. Raises NetworkError."""
         if (asked := self._asked(work, job, facts)) is not None:
             await self._networks.ensure_network(work.id, asked)
 
@@ -108,7 +108,7 @@ class AllocationNetworks:
         return NetworkRequest(chain, tuple(given), hostname, network.dns, words)
 
     def find_task_network(self, allocation_id: str) -> TaskNetwork | None:
-        """None: the machine's own."""
+        """Return the network of the allocation's tasks; None for the host's network."""
         made = self._networks.find_network(allocation_id)
         return TaskNetwork(made.namespace, made.hostname, made.files) if made is not None else None
 
@@ -135,6 +135,6 @@ class AllocationNetworks:
 
 
 def _network(work: AssignedAllocation, job: Job) -> NetworkResource | None:
-    """Only the first of a group counts."""
+    """Return the network of the allocation's group. Groups have at most one; further ones are ignored."""
     group = job.find_group(work.task_group)
     return group.networks[0] if group is not None and group.networks else None

@@ -1,7 +1,4 @@
-"""The programs that make interfaces, as the Container Network Interface has them: how they are found and asked.
-
-A plugin gets its task in variables and a JSON object, and answers with one.
-"""
+"""Finds and runs CNI plug-ins: programs that configure network interfaces (Container Network Interface)."""
 
 import asyncio
 import os
@@ -23,7 +20,7 @@ _NAMED: Final = re.compile(r"plugin v(\d+\.\d+\.\d+\S*)")
 
 
 class CniPluginError(Exception):
-    """Why a plugin could not do it: a sentence."""
+    """A plug-in failed. The message is a sentence."""
 
 
 class _Refused(msgspec.Struct):
@@ -33,12 +30,12 @@ class _Refused(msgspec.Struct):
 
 class CniPlugins:
     def __init__(self, path: str) -> None:
-        """`path`: folders, as in PATH."""
+        """`path`: folders with plug-ins, separated as in PATH."""
         self._folders = [Path(folder) for folder in (*path.split(":"), *FALLBACK_FOLDERS) if folder]
         self._versions: dict[str, str] = {}
 
     def find_program(self, name: str) -> Path | None:
-        """A plugin is a file's name, never a way to elsewhere."""
+        """Return the path of a plug-in. A name that contains a path is not found."""
         if os.path.basename(name) != name:
             return None
         return next((file for folder in self._folders if os.access(file := folder / name, os.X_OK)), None)
@@ -78,7 +75,7 @@ class CniPlugins:
         interface: str,
         args: str = "",
     ) -> Any:  # The plugin's JSON; None where it says nothing.
-        """`ADD` or `DEL`. Raises CannotRun."""
+        """Call a plug-in with `ADD` or `DEL` and return its JSON; None if it prints nothing. Raises CniPluginError."""
         name = str(config["type"])
         program = self.find_program(name)
         if program is None:

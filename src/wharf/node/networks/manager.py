@@ -45,7 +45,7 @@ LOOPBACK_PREFIX: Final = "127."
 
 
 class NetworkRequest(msgspec.Struct, frozen=True):
-    """What an allocation's group wants."""
+    """The network that an allocation's group requests."""
 
     chain: PluginChain | None
     """None: nothing but a loopback."""
@@ -56,7 +56,7 @@ class NetworkRequest(msgspec.Struct, frozen=True):
 
 
 class AllocationNetwork(msgspec.Struct, frozen=True):
-    """The network of one allocation, as its tasks get it."""
+    """The network of one allocation, as its tasks see it."""
 
     namespace: str
     address: InterfaceAddress
@@ -92,7 +92,10 @@ class NetworkManager:
         return self._made.get(allocation_id)
 
     async def ensure_network(self, allocation_id: str, asked: NetworkRequest) -> AllocationNetwork:
-        """The same for all tasks of an allocation; made anew where somebody took it away. Raises CannotConnect."""
+        """Return the allocation's network; created if it is missing. Raises NetworkError.
+
+        All tasks of an allocation share it.
+        """
         made = self._made.get(allocation_id)
         if made is not None and namespaces.is_namespace_mounted(Path(made.namespace)):
             return made
@@ -147,7 +150,7 @@ class NetworkManager:
         return made
 
     def release_network(self, allocation_id: str) -> None:
-        """It is over. Said again it does nothing."""
+        """Remove the network of an ended allocation. Repeated calls have no effect."""
         self._made.pop(allocation_id, None)
         making = self._making.get(allocation_id)
         if making is None and not (self._folder / allocation_id).exists():
@@ -165,7 +168,7 @@ class NetworkManager:
                 self.release_network(id)
 
     async def close(self) -> None:
-        """NetworkManager of what runs stay. What is being taken away gets a while."""
+        """Wait a short time for removals in progress. Networks of running allocations stay."""
         if self._ending:
             await asyncio.wait(self._ending, timeout=CLOSE_TIMEOUT_S)
         for task in (*self._ending, *self._making.values()):
@@ -245,7 +248,7 @@ def _files(folder: Path, asked: NetworkRequest, address: InterfaceAddress) -> An
 
 
 def build_resolv_conf(dns: DNS | None) -> str:
-    """As `resolv.conf` has it; empty where the machine's own will do."""
+    """Return the text of resolv.conf; empty if the host's own file is suitable."""
     if dns is None or not (dns.servers or dns.searches or dns.options):
         own, behind = (_text(path) for path in RESOLV_CONF_PATHS)
         # Who answers at the machine's loopback is not at that of the namespace.

@@ -24,7 +24,10 @@ OWN_NAMESPACE_PATH: Final = "/proc/thread-self/ns/net"
 
 
 def create_namespace(file: Path) -> None:
-    """With its loopback up. Raises OSError. A file that is there holds one already, or is made to."""
+    """Create a network namespace held by `file`, with its loopback interface up. Raises OSError.
+
+    Does nothing if the file already holds a namespace.
+    """
     if is_namespace_mounted(file):
         return
     file.touch(mode=0o600)
@@ -45,14 +48,14 @@ def is_namespace_mounted(file: Path) -> bool:
 
 
 def release_namespace(file: Path) -> None:
-    """What still runs in it keeps it until then. Twice does no harm."""
+    """Release the namespace; it ends when no process uses it. Repeated calls have no effect."""
     if os.path.ismount(file):
         unmount(file)
     file.unlink(missing_ok=True)
 
 
 def find_bridge_error() -> str:
-    """Found by trying, in a namespace that is gone at once. Empty: it can be made."""
+    """Return why bridges cannot be created; empty if they can. Tried in a temporary namespace."""
 
     def enter_and_try() -> None:
         _enter_new()

@@ -20,11 +20,11 @@ BRIDGE_PLUGINS: Final = ("bridge", "firewall", "host-local", "loopback", "portma
 
 
 class NetworkError(Exception):
-    """Why an allocation has no network: a sentence for its owner."""
+    """An allocation has no network. The message is a sentence for the job's owner."""
 
 
 class PortMapping(msgspec.Struct, frozen=True):
-    """A port of the machine, and that of the namespace which it leads to."""
+    """A port of the host, and the port in the namespace to which it forwards."""
 
     host_port: int = msgspec.field(name="hostPort")
     container_port: int = msgspec.field(name="containerPort")
@@ -33,7 +33,7 @@ class PortMapping(msgspec.Struct, frozen=True):
 
 
 class PluginChain(msgspec.Struct, frozen=True):
-    """`plugins`: their configurations, in order, as the plugins read them."""
+    """The configurations of a network's CNI plug-ins, in order."""
 
     name: str
     plugins: tuple[dict[str, Any], ...]
@@ -113,7 +113,7 @@ async def connect_namespace(
 async def disconnect_namespace(
     plugins: CniPlugins, chain: PluginChain, place: NetworkAttachment, *, result: Any
 ) -> None:  # The plugins' JSON.
-    """All of it, whatever of it is there. Raises NetworkError with the first that could not be undone."""
+    """Undo all plug-ins of the chain. Raises NetworkError with the first failure."""
     failed: CniPluginError | None = None
     for plugin in reversed(chain.plugins):
         try:

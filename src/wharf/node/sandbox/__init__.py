@@ -1,5 +1,7 @@
-"""The walls around a program of the machine: what it sees, what it may do. Everything is made by small programs of the
-machine and a few lines of shell, in namespaces that end with the program: nothing of it can be left over.
+"""The sandbox around a host program: its filesystem, namespaces and privileges.
+
+It is set up by standard programs and a few lines of shell, in namespaces that end with the program, so nothing needs
+cleanup.
 """
 
 from wharf.node.sandbox.launcher import (

@@ -1,10 +1,10 @@
-# Makes the root that a task sees, goes into it for good, and becomes the task. Run by dash, in a mount namespace of its own:
+# Sets up the root filesystem of a task, enters it and becomes the task. Run by dash, in its own mount namespace:
 #
 #   launch.sh ROOT MOUNTS HOSTNAME WORK_FOLDER [DEVICE TARGET MODE USER ...] -- COMMAND [ARGUMENT ...]
 #
-# WHARF_WALLS is, where it is set, the folder of the run: its file `walls` says `making`, then `made`, or why they cannot be.
-# It is written over, for that needs no room on the disk. MOUNTS is a file as `fstab` is one. Each DEVICE is one that the task was given. Nothing of the task's environment is here yet: what it names would be obeyed by
-# programs that still may do everything.
+# WHARF_WALLS, if set, is the folder of the run. Its file `walls` contains `making`, then `made` or an error. The file is
+# overwritten in place, because that needs no disk space. MOUNTS has the format of /etc/fstab. Each DEVICE is allocated to
+# the task. The task's environment is not set yet, because programs that run as root would obey its variables.
 
 fail() {
     echo "the walls around the task cannot be made: $1" >&2
@@ -12,7 +12,7 @@ fail() {
     exit 125
 }
 
-# Opened now: no way leads back to that folder.
+# Opened now, because the folder cannot be reached from the new root.
 if [ -n "$WHARF_WALLS" ]; then
     exec 8<>"$WHARF_WALLS/walls" 9<>"$WHARF_WALLS/news" || exit 125
 else
@@ -22,7 +22,7 @@ unset WHARF_WALLS
 root=$1 mounts=$2 hostname=$3 work=$4
 shift 4
 /bin/mount --no-mtab --all --fstab "$mounts" || fail "mount"
-# Only these of all devices; what the host has as links to /proc is a link here, too.
+# The only devices of every task; /dev/fd and the next are links to /proc, here as on the host.
 /bin/cp --archive /dev/null /dev/zero /dev/full /dev/random /dev/urandom /dev/tty \
     /dev/fd /dev/stdin /dev/stdout /dev/stderr "$root/dev" || fail "devices"
 /bin/ln --symbolic pts/ptmx "$root/dev/ptmx" || fail "devices"
@@ -33,11 +33,11 @@ while [ "$1" != -- ]; do
     shift 4
 done
 shift
-# A task opens /dev/stdout anew, as its own user: the pipes behind it lie where only we can come by name.
+# A task may reopen /dev/stdout as its own user, but only root can reach the pipes by their path.
 /bin/chmod a+w /proc/self/fd/1 /proc/self/fd/2 || fail "output"
 [ -z "$hostname" ] || echo "$hostname" >/proc/sys/kernel/hostname || fail "hostname"
 cd "$root" || fail "root"
-# The former root lies above the new one, and is taken away: no way leads back.
+# The former root is mounted over the new one; unmount it, so that it cannot be reached any more.
 /sbin/pivot_root . . || fail "pivot_root"
 /bin/umount --no-mtab --lazy . || fail "umount in the task's root"
 cd "$work" 2>/dev/null || fail "work_dir $work is no folder there"

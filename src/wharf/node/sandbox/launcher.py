@@ -1,7 +1,7 @@
-"""The words by which a program is started within walls, and by which a command enters those of a task that runs.
+"""Builds the command lines that start a program in a sandbox, and that run a command in a task's sandbox.
 
-The task's environment is read from a file by the last shell, which is already the task's user: what a job writes into it
-(`LD_PRELOAD`) must not reach the programs before it, which may do everything.
+The last shell reads the task's environment from a file and already runs as the task's user. Variables that a job sets,
+such as `LD_PRELOAD`, must not reach the programs before it, which run as root.
 """
 
 import os
@@ -35,28 +35,28 @@ REQUIRED_PROGRAMS: Final = (
 )
 REQUIRED_SANDBOX_PROGRAMS: Final = ("/bin/dash", "/bin/umount", "/usr/bin/env", "/usr/bin/setpriv", "/usr/bin/setsid")
 LAUNCH_ENVIRONMENT: Final = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"}
-"""The environment of all that runs before the task does."""
+"""The environment of all programs that run before the task."""
 DEFAULT_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 SHELL_NAME: Final = re.compile("[A-Za-z_][A-Za-z0-9_]*")
 SHELL_SPECIAL_NAMES: Final = frozenset({"OPTIND", "LINENO"})
-"""Names that a shell gives a meaning of its own."""
+"""Variables that have a special meaning in a shell."""
 EXEC_SCRIPT: Final = '. "/proc/self/fd/$0" && exec 6<&- 7<&- && exec "$@"'
 EXEC_IN_FOLDER_SCRIPT: Final = 'cd "$1" && shift && unset OLDPWD && . "/proc/self/fd/$0" && exec "$@"'
 INPUT_DESCRIPTORS: Final = (6, 7)
-"""The descriptors of the environment and of the mounts."""
+"""The descriptors of the environment script and of the mount table."""
 
 
 class SandboxDevice(NamedTuple):
-    """A device of the machine, and where the program finds it."""
+    """A device file of the host, and its path in the sandbox."""
 
     path: str
     target: str
     mode: str
-    """For its user alone, as `chmod` reads it."""
+    """Permissions of the device file, as an argument of `chmod`. Its owner is the task's user."""
 
 
 class SandboxSpec(NamedTuple):
-    """What a program within walls is to find."""
+    """The environment, privileges, folder and devices of a program in a sandbox."""
 
     environment: Mapping[str, str]
     privileges: ProcessPrivileges
@@ -67,53 +67,81 @@ class SandboxSpec(NamedTuple):
 
 
 class LaunchCommand(NamedTuple):
+    """A command line, and the texts that it reads at the input descriptors."""
+
     command: tuple[str, ...]
     inputs: tuple[str, ...]
 
 
 class EntryCommand(NamedTuple):
+    """A command prefix, and the text that it reads at the input descriptor."""
+
     command_prefix: tuple[str, ...]
-    """In front of a command."""
+    """Put in front of a command."""
     input_text: str
 
 
 def build_launch_command(
     root: RootFilesystem,
-    inside: SandboxSpec,
+    spec: SandboxSpec,
     command: tuple[str, ...],
     *,
     input_descriptors: tuple[int, int] = INPUT_DESCRIPTORS,
 ) -> LaunchCommand:
-    """Raises RootFilesystemError."""
-    environment_at, mounts_at = input_descriptors
-    spaces = ["--mount", "--uts", *(["--ipc"] if inside.has_own_ipc else [])]
-    words = [
+    """Return the command that sets up the sandbox and becomes the program. Raises RootFilesystemError."""
+    environment_descriptor, mounts_descriptor = input_descriptors
+    namespace_options = ["--mount", "--uts", *(["--ipc"] if spec.has_own_ipc else [])]
+    command_line = [
         "/usr/bin/unshare",
-        *spaces,
+        *namespace_options,
         "--",
         SHELL,
         LAUNCH_SCRIPT_PATH,
         str(root.folder),
-        f"/proc/self/fd/{mounts_at}",
+        f"/proc/self/fd/{mounts_descriptor}",
     ]
-    words += [inside.hostname, inside.work_folder]
-    for device in inside.devices:
-        words += [os.path.realpath(device.path), _target_of(device), device.mode, str(inside.privileges.uid)]
-    words += ["--", *inside.privileges.setpriv_command]
-    words += [SHELL, "-c", EXEC_SCRIPT, str(environment_at), *_odd(inside.environment), SETSID_PATH, *command]
-    return LaunchCommand(tuple(words), (build_environment_script(inside.environment), root.build_fstab()))
+    command_line += [spec.hostname, spec.work_folder]
+    for device in spec.devices:
+        command_line += [
+            os.path.realpath(device.path),
+            _check_device_target(device),
+            device.mode,
+            str(spec.privileges.uid),
+        ]
+    command_line += ["--", *spec.privileges.setpriv_command]
+    command_line += [
+        SHELL,
+        "-c",
+        EXEC_SCRIPT,
+        str(environment_descriptor),
+        *_build_env_prefix(spec.environment),
+        SETSID_PATH,
+        *command,
+    ]
+    return LaunchCommand(tuple(command_line), (build_environment_script(spec.environment), root.build_fstab()))
 
 
 def build_user_command(
-    rights: Sequence[str], environment: Mapping[str, str], command: Sequence[str], *, input_descriptor: int
+    user_switch: Sequence[str], environment: Mapping[str, str], command: Sequence[str], *, input_descriptor: int
 ) -> EntryCommand:
-    """Without walls, as somebody else: `rights` are the words that make it that. The whole of the command is in its words."""
-    words = [*rights, SHELL, "-c", EXEC_SCRIPT, str(input_descriptor), *_odd(environment), *command]
-    return EntryCommand(tuple(words), build_environment_script(environment))
+    """Return the command that runs as another user without a sandbox.
+
+    `user_switch` is the prefix that switches the user. The result contains the whole command.
+    """
+    command_line = [
+        *user_switch,
+        SHELL,
+        "-c",
+        EXEC_SCRIPT,
+        str(input_descriptor),
+        *_build_env_prefix(environment),
+        *command,
+    ]
+    return EntryCommand(tuple(command_line), build_environment_script(environment))
 
 
-def _target_of(device: SandboxDevice) -> str:
-    """Raises RootFilesystemError."""
+def _check_device_target(device: SandboxDevice) -> str:
+    """Return the normalized path of a device in the sandbox. Raises RootFilesystemError outside of /dev."""
     target = os.path.normpath(device.target)
     if not target.startswith("/dev/"):
         raise RootFilesystemError(f"a device can be put only below /dev, and not at {device.target}")
@@ -121,39 +149,54 @@ def _target_of(device: SandboxDevice) -> str:
 
 
 def build_entry_command(
-    pid: int, inside: SandboxSpec, groups: list[Path], *, input_descriptor: int, session_command: tuple[str, ...] = ()
+    pid: int, spec: SandboxSpec, groups: list[Path], *, input_descriptor: int, session_command: tuple[str, ...] = ()
 ) -> EntryCommand:
-    """`pid`: the task's. `paper_at`: the descriptor at which the paper will be. `leads`: words that make the command lead a
-    session. They stand within the namespaces: from there nobody knows those who lead one outside."""
-    words = [SHELL, ENTER_SCRIPT_PATH, *(str(group / "cgroup.procs") for group in groups), "--"]
-    words += ["/usr/bin/nsenter", f"--target={pid}", "--mount", "--uts", "--ipc", "--net", "--pid", "--root", "--"]
-    words += [
-        *inside.privileges.setpriv_command,
+    """Return the prefix that runs a command in the sandbox of process `pid`.
+
+    The command joins these control groups. `session_command` makes it a session leader: it runs inside the namespaces,
+    where a session leader from outside would not be visible.
+    """
+    command_line = [SHELL, ENTER_SCRIPT_PATH, *(str(group / "cgroup.procs") for group in groups), "--"]
+    command_line += [
+        "/usr/bin/nsenter",
+        f"--target={pid}",
+        "--mount",
+        "--uts",
+        "--ipc",
+        "--net",
+        "--pid",
+        "--root",
+        "--",
+    ]
+    command_line += [
+        *spec.privileges.setpriv_command,
         *session_command,
         SHELL,
         "-c",
         EXEC_IN_FOLDER_SCRIPT,
         str(input_descriptor),
-        inside.work_folder,
+        spec.work_folder,
     ]
-    return EntryCommand((*words, *_odd(inside.environment)), build_environment_script(inside.environment))
+    return EntryCommand(
+        (*command_line, *_build_env_prefix(spec.environment)), build_environment_script(spec.environment)
+    )
 
 
 def build_environment_script(environment: Mapping[str, str]) -> str:
-    """As a shell reads it."""
-    lines = [f"export {name}={_quoted(value)}\n" for name, value in environment.items() if _is_plain(name)]
+    """Return the shell script that sets the task's environment."""
+    lines = [f"export {name}={_quote(value)}\n" for name, value in environment.items() if _is_shell_variable(name)]
     return "".join([f"unset {' '.join((*LAUNCH_ENVIRONMENT, ALONE_VARIABLE))}\n", *lines])
 
 
-def _odd(environment: Mapping[str, str]) -> list[str]:
-    """What no shell hands on goes in front of the command."""
-    odd = [f"{name}={value}" for name, value in environment.items() if not _is_plain(name)]
+def _build_env_prefix(environment: Mapping[str, str]) -> list[str]:
+    """Return the prefix that sets variables whose names a shell cannot use; empty if there are none."""
+    odd = [f"{name}={value}" for name, value in environment.items() if not _is_shell_variable(name)]
     return ["/usr/bin/env", "--", *odd] if odd else []
 
 
-def _is_plain(name: str) -> bool:
+def _is_shell_variable(name: str) -> bool:
     return SHELL_NAME.fullmatch(name) is not None and name not in SHELL_SPECIAL_NAMES
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     return "'" + text.replace("'", "'\\''") + "'"

@@ -1,4 +1,4 @@
-"""Who a walled program is, and what of the rights of root it keeps."""
+"""Resolves the user and the capabilities of a program in a sandbox."""
 
 import os
 import pwd
@@ -22,31 +22,33 @@ DEFAULT_CAPABILITIES: Final = (
     *("audit_write", "chown", "dac_override", "fowner", "fsetid", "kill", "mknod", "net_bind_service", "setfcap"),
     *("setgid", "setpcap", "setuid", "sys_chroot"),
 )
-"""What tasks may ask for where the operator says nothing."""
+"""Capabilities that tasks allowed_names request if the operator does not configure others."""
 EXPLICIT_CAPABILITIES: Final = frozenset({"mknod"})
-"""Whoever may make devices reads every disk of the machine."""
+"""Not granted by default: a process that can create device files can read every disk."""
 
 
 class PrivilegeError(Exception):
-    """What a job asks for and may not have: a sentence for its owner."""
+    """A job requests privileges that it allowed_names not have. The message is a sentence for its owner."""
 
 
 class UnknownPrivilege(PrivilegeError):
-    """There is no such thing."""
+    """The user or capability does not exist."""
 
 
 class ProcessPrivileges(NamedTuple):
+    """The user, groups and capabilities of a process."""
+
     uid: int
     gid: int
     groups: tuple[int, ...]
     name: str
     home: str
     capabilities: tuple[str, ...]
-    """For root: all that it can ever have. For others: what they have from the start."""
+    """For root: the upper limit of its capabilities. For other users: those that the process starts with."""
 
     @property
     def setpriv_command(self) -> list[str]:
-        """In front of a command, which then has these rights and can gain no others."""
+        """The prefix that gives a command these privileges; it cannot gain others."""
         kept = ",".join(["-all", *(f"+{each}" for each in self.capabilities)])
         handed_on = "-all" if self.uid == 0 else kept
         groups = ",".join(map(str, self.groups))
@@ -66,45 +68,48 @@ class ProcessPrivileges(NamedTuple):
 def resolve_privileges(
     user: str, *, add: Iterable[str], drop: Iterable[str], allowed: Iterable[str]
 ) -> ProcessPrivileges:
-    """Raises WrongRight. An empty name is `nobody`."""
+    """Return the privileges of a user; an empty name is `nobody`. Raises PrivilegeError."""
     name = user or DEFAULT_USER
     try:
         found = pwd.getpwuid(int(name)) if name.isdecimal() else pwd.getpwnam(name)
     except KeyError:
         raise UnknownPrivilege(f"this machine has no user {name}") from None
     groups = tuple(os.getgrouplist(found.pw_name, found.pw_gid))
-    has = resolve_capabilities(add=add, drop=drop, allowed=allowed, is_root=found.pw_uid == 0)
-    return ProcessPrivileges(found.pw_uid, found.pw_gid, groups, found.pw_name, found.pw_dir, has)
+    capabilities = resolve_capabilities(add=add, drop=drop, allowed=allowed, is_root=found.pw_uid == 0)
+    return ProcessPrivileges(found.pw_uid, found.pw_gid, groups, found.pw_name, found.pw_dir, capabilities)
 
 
 def read_process_privileges(pid: int) -> ProcessPrivileges:
-    """Those of a process as it is now. Raises OSError where it is gone."""
+    """Return the current privileges of a process. Raises OSError if it is gone."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    said = {name: value.split() for name, _, value in (line.partition(":") for line in lines)}
-    uid, gid = int(said["Uid"][1]), int(said["Gid"][1])
-    bits = int(said["CapBnd" if uid == 0 else "CapAmb"][0], 16)
-    has = tuple(f"cap_{number}" for number in range(bits.bit_length()) if bits >> number & 1)
+    status = {name: value.split() for name, _, value in (line.partition(":") for line in lines)}
+    uid, gid = int(status["Uid"][1]), int(status["Gid"][1])
+    bits = int(status["CapBnd" if uid == 0 else "CapAmb"][0], 16)
+    capabilities = tuple(f"cap_{number}" for number in range(bits.bit_length()) if bits >> number & 1)
     try:
         known = pwd.getpwuid(uid)
-    except KeyError:  # A program may become whom nobody knows.
-        return ProcessPrivileges(uid, gid, tuple(map(int, said["Groups"])), str(uid), "/", has)
-    return ProcessPrivileges(uid, gid, tuple(map(int, said["Groups"])), known.pw_name, known.pw_dir, has)
+    except KeyError:  # The user id has no entry in the user database.
+        return ProcessPrivileges(uid, gid, tuple(map(int, status["Groups"])), str(uid), "/", capabilities)
+    return ProcessPrivileges(uid, gid, tuple(map(int, status["Groups"])), known.pw_name, known.pw_dir, capabilities)
 
 
 def resolve_capabilities(
     *, add: Iterable[str], drop: Iterable[str], allowed: Iterable[str], is_root: bool
 ) -> tuple[str, ...]:
-    """Raises PrivilegeError."""
-    may = _named(allowed)
-    asked, dropped = _named(add), _named(drop)
-    if refused := sorted(asked - may):
+    """Return the capabilities of a program. Raises PrivilegeError if `add` exceeds `allowed`.
+
+    Root has the default capabilities that are allowed, other users have only those in `add`.
+    """
+    allowed_names = _parse_capabilities(allowed)
+    requested, dropped = _parse_capabilities(add), _parse_capabilities(drop)
+    if refused := sorted(requested - allowed_names):
         raise PrivilegeError(f"this node does not allow {', '.join(refused)}: see client.drivers.exec.allow_caps")
-    usual = (may & frozenset(DEFAULT_CAPABILITIES)) - EXPLICIT_CAPABILITIES if is_root else frozenset()
-    return tuple(sorted((usual - dropped) | asked))
+    defaults = (allowed_names & frozenset(DEFAULT_CAPABILITIES)) - EXPLICIT_CAPABILITIES if is_root else frozenset()
+    return tuple(sorted((defaults - dropped) | requested))
 
 
-def _named(names: Iterable[str]) -> frozenset[str]:
-    """With or without `CAP_`, in any case; `all` is all of them."""
+def _parse_capabilities(names: Iterable[str]) -> frozenset[str]:
+    """Return capability names in lower case without `CAP_`; `all` is replaced by all names. Raises UnknownPrivilege."""
     plain = {name.lower().removeprefix("cap_") for name in names}
     if ALL_CAPABILITIES_KEYWORD in plain:
         return KNOWN_CAPABILITIES

@@ -1,8 +1,8 @@
-"""What a walled program sees as `/`: its task's folder, with folders of the machine below it that it may only read.
+"""The root filesystem of a sandbox: the task's folder, with read-only host folders mounted below it.
 
-Where these are mounted, empty folders are made. The task owns its folder and may have put links there in an earlier run, so
-each step of the way is taken without following any. The mounts themselves are made by the program that becomes the task, in
-a namespace of its own.
+Mount points are created in the task's folder. The task owns that folder and may have placed symbolic links in it, so
+every path is opened step by step without following links. The mounts are made later, by the launch script in its own
+namespace.
 """
 
 import errno
@@ -30,18 +30,18 @@ READ_ONLY_PROC_ENTRIES: Final = (
     "timer_list",
     "latency_stats",
 )
-"""Of `/proc`: by these a root within the walls would turn the machine's own screws."""
+"""Entries of `/proc` by which root in the sandbox could change settings of the host."""
 SHARED_MEMORY_SIZE: Final = "64m"
 READ_ONLY_OPTIONS: Final = "bind,ro,nosuid,nodev"
 WRITABLE_OPTIONS: Final = "bind,nosuid,nodev"
 
 
 class RootFilesystemError(Exception):
-    """Why a root cannot be made: a sentence for the task's owner."""
+    """The root filesystem cannot be created. The message is a sentence for the task's owner."""
 
 
 class BindMount(NamedTuple):
-    """A folder or file of the machine, and where the program finds it."""
+    """A host folder or file, and its path in the sandbox."""
 
     source: str
     target: str
@@ -49,6 +49,8 @@ class BindMount(NamedTuple):
 
 
 class RootFilesystem:
+    """The folders and mounts of one task's sandbox."""
+
     def __init__(
         self,
         folder: Path,
@@ -58,8 +60,10 @@ class RootFilesystem:
         files: Iterable[BindMount] = (),
         has_own_ipc: bool = True,
     ) -> None:
-        """`folder`: of the task; `shared`: of all tasks of the allocation. `files`: such as take the place of the machine's
-        own, where the program sees those."""
+        """`folder`: the task's folder.
+
+        `shared`: the allocation's folder. `files`: mounted over files of the host folders.
+        """
         self._files = tuple(files)
         self.folder = folder
         self._bindings = sorted(bindings, key=lambda each: each.target)
@@ -67,20 +71,20 @@ class RootFilesystem:
         self._has_own_ipc = has_own_ipc
 
     def build_fstab(self) -> str:
-        """Makes the places of the mounts, and says which mounts are to be made, as in `fstab`. Raises WrongRoot."""
+        """Create the mount points and return the mounts as a text like /etc/fstab. Raises RootFilesystemError."""
         root = str(self.folder)
         lines = [
-            _line(root, root, "none", "rbind,nosuid,nodev"),
-            _line("proc", f"{root}/proc", "proc", "nosuid,nodev,noexec"),
+            _format_line(root, root, "none", "rbind,nosuid,nodev"),
+            _format_line("proc", f"{root}/proc", "proc", "nosuid,nodev,noexec"),
         ]
         lines += [
-            _line(f"{root}/proc/{name}", f"{root}/proc/{name}", "none", "bind,ro")
+            _format_line(f"{root}/proc/{name}", f"{root}/proc/{name}", "none", "bind,ro")
             for name in READ_ONLY_PROC_ENTRIES
             if os.path.exists(f"/proc/{name}")
         ]
         lines += [
-            _line("tmpfs", f"{root}/dev", "tmpfs", "nosuid,noexec,size=64k,mode=0755"),
-            _line(
+            _format_line("tmpfs", f"{root}/dev", "tmpfs", "nosuid,noexec,size=64k,mode=0755"),
+            _format_line(
                 "devpts", f"{root}/dev/pts", "devpts", "X-mount.mkdir,newinstance,ptmxmode=0666,mode=0620,nosuid,noexec"
             ),
         ]
@@ -90,25 +94,26 @@ class RootFilesystem:
             if self._has_own_ipc
             else ("/dev/shm", "none", f"X-mount.mkdir,{WRITABLE_OPTIONS}")
         )
-        lines.append(_line(shm[0], f"{root}/dev/shm", shm[1], shm[2]))
-        lines.append(_line(str(self._shared), f"{root}/alloc", "none", WRITABLE_OPTIONS))
+        lines.append(_format_line(shm[0], f"{root}/dev/shm", shm[1], shm[2]))
+        lines.append(_format_line(str(self._shared), f"{root}/alloc", "none", WRITABLE_OPTIONS))
         handle = os.open(self.folder, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW)
         try:
             for path in ("/alloc", "/dev", "/proc"):
-                _make_place(handle, path, is_folder=True)
+                _make_mount_point(handle, path, is_folder=True)
             for binding in self._bindings:
-                if (line := self._bind(handle, binding)) is not None:
+                if (line := self._build_bind_line(handle, binding)) is not None:
                     lines.append(line)
             for file in self._files:
-                if target := self._place_of(file.target):
-                    lines.append(_line(file.source, f"{root}{target}", "none", READ_ONLY_OPTIONS))
+                if target := self._resolve_mount_point(file.target):
+                    lines.append(_format_line(file.source, f"{root}{target}", "none", READ_ONLY_OPTIONS))
         except OSError as error:
             raise RootFilesystemError(f"the task's root cannot be made: {error.filename}: {error.strerror}") from error
         finally:
             os.close(handle)
         return "\n".join(lines) + "\n"
 
-    def _bind(self, handle: int, binding: BindMount) -> str | None:
+    def _build_bind_line(self, handle: int, binding: BindMount) -> str | None:
+        """Create the mount point of a bind mount and return its line; None if no mount is needed."""
         source, target = binding.source, os.path.normpath(binding.target)
         if not target.startswith("/") or target == "/" or target in RESERVED_TARGETS:
             raise RootFilesystemError(f"nothing of the machine can be put at {binding.target}")
@@ -116,34 +121,36 @@ class RootFilesystem:
             if not binding.is_read_only or source not in DEFAULT_FOLDERS:
                 raise RootFilesystemError(f"there is no {source} on this machine")
             return None
-        if source == target and os.path.islink(source) and self._is_bound(os.path.realpath(source)):
+        if source == target and os.path.islink(source) and self._is_mounted_unchanged(os.path.realpath(source)):
             _make_link(handle, target, os.readlink(source))
             return None
         if not any(target.startswith(f"{other.target.rstrip('/')}/") for other in self._bindings):
-            _make_place(handle, target, is_folder=os.path.isdir(source))
+            _make_mount_point(handle, target, is_folder=os.path.isdir(source))
         options = READ_ONLY_OPTIONS if binding.is_read_only else WRITABLE_OPTIONS
-        return _line(source, f"{self.folder}{target}", "none", options)
+        return _format_line(source, f"{self.folder}{target}", "none", options)
 
-    def _place_of(self, target: str) -> str:
-        """Where the program comes to by this path. A link there would be followed on the machine and not within the walls.
-        Empty: there is nothing."""
+    def _resolve_mount_point(self, target: str) -> str:
+        """Return the path of a file in the sandbox with links resolved; empty if it does not exist.
+
+        The links of the target are resolved on the host, because mount would follow them there.
+        """
         known = self.resolve_host_path(target)
         real = os.path.realpath(known)
         if not os.path.exists(real):
             return ""
         if real == known:
             return target
-        return real if self._is_bound(real) else ""
+        return real if self._is_mounted_unchanged(real) else ""
 
-    def _is_bound(self, path: str) -> bool:
-        """As the same path."""
+    def _is_mounted_unchanged(self, path: str) -> bool:
+        """Return whether the path is below a folder that has the same path in the sandbox."""
         return any(
             each.source == each.target and path.startswith(f"{each.target}/") and not os.path.islink(each.source)
             for each in self._bindings
         )
 
     def resolve_host_path(self, path: str) -> str:
-        """Where that which the program knows by this path lies on the machine."""
+        """Return the host path of a path in the sandbox."""
         path = os.path.normpath(path)
         for binding in reversed(self._bindings):
             if path == binding.target or path.startswith(f"{binding.target.rstrip('/')}/"):
@@ -153,7 +160,7 @@ class RootFilesystem:
         return f"{self.folder}{path}"
 
     def find_program(self, command: str, work_folder: str, search: str) -> str:
-        """As the task knows it. Raises RootFilesystemError where there is none."""
+        """Return the program's path in the sandbox; `search` is a PATH. Raises RootFilesystemError."""
         if "/" in command:
             path = os.path.normpath(os.path.join(work_folder, command))
             if not os.path.lexists(self.resolve_host_path(path)):
@@ -166,19 +173,19 @@ class RootFilesystem:
         raise RootFilesystemError(f"the program {command} is not found in PATH ({search}) in the task's root")
 
 
-def _line(source: str, target: str, kind: str, options: str) -> str:
-    return f"{_escaped(source)} {_escaped(target)} {kind} {options} 0 0"
+def _format_line(source: str, target: str, kind: str, options: str) -> str:
+    return f"{_escape(source)} {_escape(target)} {kind} {options} 0 0"
 
 
-def _escaped(path: str) -> str:
+def _escape(path: str) -> str:
     return "".join(f"\\{ord(each):03o}" if each in " \t\n\\#" else each for each in path)
 
 
-def _make_place(root: int, path: str, *, is_folder: bool) -> None:
-    """Every part of it is a folder of ours or becomes one; what a task put in its way is removed. Raises OSError."""
-    *above, last = path.strip("/").split("/")
-    with _Way(root) as way:
-        for name in above:
+def _make_mount_point(root: int, path: str, *, is_folder: bool) -> None:
+    """Create a file or folder and its parents; replaces anything else that the task put there. Raises OSError."""
+    *parents, last = path.strip("/").split("/")
+    with _FolderCursor(root) as way:
+        for name in parents:
             way.step_into(name)
         if is_folder:
             way.step_into(last)
@@ -187,26 +194,28 @@ def _make_place(root: int, path: str, *, is_folder: bool) -> None:
 
 
 def _make_link(root: int, path: str, to: str) -> None:
-    *above, last = path.strip("/").split("/")
-    with _Way(root) as way:
-        for name in above:
+    """Create a symbolic link and its parent folders. Raises OSError."""
+    *parents, last = path.strip("/").split("/")
+    with _FolderCursor(root) as way:
+        for name in parents:
             way.step_into(name)
         way.make_link(last, to)
 
 
-class _Way:
-    """A folder in which steps are taken."""
+class _FolderCursor:
+    """An open folder that descends step by step without following links."""
 
     def __init__(self, start: int) -> None:
         self._at = os.dup(start)
 
-    def __enter__(self) -> "_Way":
+    def __enter__(self) -> "_FolderCursor":
         return self
 
     def __exit__(self, *_: object) -> None:
         os.close(self._at)
 
     def step_into(self, name: str) -> None:
+        """Descend into a folder; creates it, or replaces a file or link of that name."""
         try:
             os.mkdir(name, 0o755, dir_fd=self._at)
         except FileExistsError:
@@ -218,6 +227,7 @@ class _Way:
         self._at = inner
 
     def make_file(self, name: str) -> None:
+        """Create an empty file; replaces anything that is not a file."""
         try:
             os.close(os.open(name, os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644, dir_fd=self._at))
         except FileExistsError:
@@ -227,6 +237,7 @@ class _Way:
             self.make_file(name)
 
     def make_link(self, name: str, to: str) -> None:
+        """Create a symbolic link; replaces anything else of that name."""
         try:
             os.symlink(to, name, dir_fd=self._at)
         except FileExistsError:
@@ -236,6 +247,7 @@ class _Way:
             os.symlink(to, name, dir_fd=self._at)
 
     def _remove(self, name: str) -> None:
+        """Remove a file or an empty folder."""
         try:
             os.unlink(name, dir_fd=self._at)
         except OSError as error:

@@ -1,5 +1,5 @@
-"""The keeper of a node's programs: a small process that outlives the agent, and the shims that outlive it too.
+"""The node's supervisor: a small process that starts tasks for the agent and survives the agent's restarts.
 
-It starts programs, keeps their output and tells how they ended. It decides nothing: what runs, and for how long, the
-agent says.
+It starts programs through a shim script (one per run), writes their output to log files and reports how they ended. It
+makes no decisions: the agent decides what runs and for how long. The shims also survive the supervisor.
 """

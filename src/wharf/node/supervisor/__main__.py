@@ -1,4 +1,7 @@
-"""`python -m wharf.node.supervisor FOLDER NODE WAY`: begins a supervisor of its own session and returns at once."""
+"""`python -m wharf.node.supervisor FOLDER NODE_ID METHOD`: starts a supervisor in its own session and returns at once.
+
+METHOD `mark` selects process tracking by environment variable; anything else selects the best method available.
+"""
 
 import logging
 import os
@@ -11,8 +14,9 @@ from wharf.node.supervisor.task_supervisor import SupervisorRunning, TaskSupervi
 
 
 def main() -> int:
-    folder, node, way = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
-    # The child belongs to nobody: neither the end of the agent nor a signal to its terminal reaches it.
+    """Fork the supervisor and return the exit code of this process."""
+    folder, node_id, tracking_method = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
+    # The child leaves the agent's session, so that neither the agent's end nor its terminal's signals stop it.
     if os.fork():
         return 0
     os.setsid()
@@ -21,10 +25,10 @@ def main() -> int:
         signal.signal(number, lambda *_: None)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s supervisor %(levelname)s %(message)s")
     try:
-        keeper = TaskSupervisor(folder, MarkTracker() if way == "mark" else choose_tracker(node))
+        supervisor = TaskSupervisor(folder, MarkTracker() if tracking_method == "mark" else choose_tracker(node_id))
     except SupervisorRunning:
         return 0
-    keeper.run()
+    supervisor.run()
     return 0
 
 

@@ -1,4 +1,7 @@
-"""Bounds on what a program uses, by control groups of either version. What this machine does not let us bound, is not."""
+"""Limits the resources limit_text programs with control groups limit_text version 1 or 2.
+
+A limit that this machine does not support is skipped.
+"""
 
 import contextlib
 from pathlib import Path
@@ -13,7 +16,11 @@ CONTROLLERS: Final = ("cpu", "memory", "pids", "cpuset")
 
 
 class CgroupLimits:
-    """`memory`, `cpu`, `pids`, `cores`: the folders in which each run has its group; None where it cannot be bounded."""
+    """The control groups in which runs are limited.
+
+    `memory`, `cpu`, `pids`, `cores`: the parent folders of the runs' control groups; None if the limit is not
+    supported. `version` is that of control groups.
+    """
 
     def __init__(
         self,
@@ -31,18 +38,18 @@ class CgroupLimits:
         self.enforced_limits = tuple(name for name, folder in found if folder is not None)
 
     def create_cgroups(self, run: str, limits: RunLimits) -> list[Path]:
-        """The groups that hold it, for those bounds that it has. Raises OSError."""
+        """Create the control groups for the limits limit_text this run and return them. Raises OSError."""
         groups = []
         if self._memory is not None and limits.memory_mb:
-            group = _made(self._memory / run)
-            of = str(limits.memory_mb * BYTES_PER_MB)
+            group = _create_folder(self._memory / run)
+            limit_text = str(limits.memory_mb * BYTES_PER_MB)
             names = ("memory.max", "memory.swap.max") if self._version == 2 else V1_MEMORY_FILES
-            (group / names[0]).write_text(of)
-            with contextlib.suppress(OSError):  # Where swap is not counted there is no such file.
-                (group / names[1]).write_text("0" if self._version == 2 else of)
+            (group / names[0]).write_text(limit_text)
+            with contextlib.suppress(OSError):  # The file does not exist if the kernel does not account for swap.
+                (group / names[1]).write_text("0" if self._version == 2 else limit_text)
             groups.append(group)
         if self._cpu is not None and limits.cpu_shares:
-            group = _made(self._cpu / run)
+            group = _create_folder(self._cpu / run)
             shares = min(max(limits.cpu_shares, MIN_CPU_SHARES), MAX_CPU_SHARES)
             if self._version == 2:
                 (group / "cpu.weight").write_text(str(convert_shares_to_weight(shares)))
@@ -50,18 +57,19 @@ class CgroupLimits:
                 (group / "cpu.shares").write_text(str(shares))
             groups.append(group)
         if self._pids is not None and limits.processes:
-            group = _made(self._pids / run)
+            group = _create_folder(self._pids / run)
             (group / "pids.max").write_text(str(limits.processes))
             groups.append(group)
         if self._cores is not None and limits.cores:
-            group = _made(self._cores / run)
+            group = _create_folder(self._cores / run)
             if self._version == 1:
-                _take_all_of(self._cores.parents[1], self._cores.parent, self._cores, group)
+                _inherit_cpuset(self._cores.parents[1], self._cores.parent, self._cores, group)
             (group / CPUSET_CPUS_FILE).write_text(limits.cores)
             groups.append(group)
         return groups
 
     def has_oom_kill(self, run: str) -> bool:
+        """Return whether the kernel killed a process of the run at its memory limit."""
         if self._memory is None:
             return False
         name = "memory.events" if self._version == 2 else "memory.oom_control"
@@ -76,24 +84,26 @@ V1_MEMORY_FILES: Final = ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes"
 
 
 def convert_shares_to_weight(shares: int) -> int:
-    """The second version counts from 1 to 10,000 where the first counts from 2 to 262,144."""
+    """Convert CPU shares of version 1 (2 to 262,144) to a weight of version 2 (1 to 10,000)."""
     return 1 + (shares - MIN_CPU_SHARES) * 9_999 // (MAX_CPU_SHARES - MIN_CPU_SHARES)
 
 
 def build_limits_v1(root: Path, node: str) -> CgroupLimits:
-    """Each controller has a tree of its own."""
-    found = {name: _usable(root / name / "wharf" / node, f"{name}.{file}") for name, file in V1_FILES}
+    """Return the limits that control groups of version 1 support; each controller has its own tree."""
+    found = {name: _find_supported_folder(root / name / "wharf" / node, f"{name}.{file}") for name, file in V1_FILES}
     return CgroupLimits(found["memory"], found["cpu"], found["pids"], found["cpuset"], version=1)
 
 
-def _take_all_of(above: Path, *folders: Path) -> None:
-    """Each of them, the cores and the memory of the one above it: a new group has none, and nothing can enter it. Raises
-    OSError."""
+def _inherit_cpuset(parent: Path, *folders: Path) -> None:
+    """Copy the cores and memory nodes of `parent` down a chain of new control groups.
+
+    A new cpuset group has none, and no process can enter it. Raises OSError.
+    """
     for folder in folders:
         for file in (CPUSET_MEMS_FILE, CPUSET_CPUS_FILE):
             if not (folder / file).read_text().strip():
-                (folder / file).write_text((above / file).read_text())
-        above = folder
+                (folder / file).write_text((parent / file).read_text())
+        parent = folder
 
 
 CPUSET_CPUS_FILE: Final = "cpuset.cpus"
@@ -104,30 +114,35 @@ V1_FILES: Final = (("memory", "limit_in_bytes"), ("cpu", "shares"), ("pids", "ma
 
 
 def build_limits_v2(root: Path, node: str) -> CgroupLimits:
-    """One tree; what is to be bounded in a group must be allowed in all above it."""
+    """Return the limits that control groups of version 2 support.
+
+    A controller works in a group only if all groups above it enable the controller.
+    """
     folder = root / "wharf" / node
-    for above in (root, root / "wharf", folder):
+    for parent in (root, root / "wharf", folder):
         for name in CONTROLLERS:
             with contextlib.suppress(OSError):
-                above.mkdir(exist_ok=True)
-                (above / "cgroup.subtree_control").write_text(f"+{name}")
+                parent.mkdir(exist_ok=True)
+                (parent / "cgroup.subtree_control").write_text(f"+{name}")
     memory, cpu, pids, cores = (
-        _usable(folder, file) for file in ("memory.max", "cpu.weight", "pids.max", CPUSET_CPUS_FILE)
+        _find_supported_folder(folder, file) for file in ("memory.max", "cpu.weight", "pids.max", CPUSET_CPUS_FILE)
     )
     return CgroupLimits(memory, cpu, pids, cores, version=2)
 
 
-def _usable(folder: Path, file: str) -> Path | None:
+def _find_supported_folder(folder: Path, file: str) -> Path | None:
+    """Return `folder` if new control groups in it have this file; else None."""
     trial = folder / "trial"
     try:
         trial.mkdir(parents=True, exist_ok=True)
-        is_there = (trial / file).exists()
+        has_file = (trial / file).exists()
         trial.rmdir()
     except OSError:
         return None
-    return folder if is_there else None
+    return folder if has_file else None
 
 
-def _made(group: Path) -> Path:
+def _create_folder(group: Path) -> Path:
+    """Create the folder with its parents, and return it."""
     group.mkdir(parents=True, exist_ok=True)
     return group

@@ -1,7 +1,7 @@
-"""The way to the node's supervisor: it starts one where none is, and goes on when one died.
+"""The agent's connection to the supervisor. Starts a supervisor if none runs and reconnects after its end.
 
-What is said while nobody listens is not kept: after each new connection the supervisor tells of all its runs, and whoever
-drives tasks says again what is still open.
+Messages sent while disconnected are lost. After each connect the supervisor reports all its runs, and the callers
+repeat the requests that are still open.
 """
 
 import asyncio
@@ -28,60 +28,67 @@ log = logging.getLogger(__name__)
 
 CONNECT_RETRY_DELAY_S: Final = 0.05
 MIN_START_INTERVAL_S: Final = 1.0
+"""Seconds between two attempts to start a supervisor."""
 READ_BYTES: Final = 262_144
 
 
 class SupervisorClient:
+    """Sends requests to the supervisor and passes its reports to the watcher."""
+
     def __init__(
         self, world: World, folder: Path, node_id: str, watcher: Watcher, *, tracking_method: str = "auto"
     ) -> None:
-        """`way`: `mark` has it look for left-over processes by their environment only."""
+        """`folder`: the supervisor's state. `tracking_method`: `mark` tracks processes by environment variable only."""
         self._world = world
         self._folder = folder
         self._node = node_id
-        self._way = tracking_method
+        self._requested_method = tracking_method
         self._watcher = watcher
         self._writer: asyncio.StreamWriter | None = None
-        self._known: dict[str, messages.FromSupervisor] = {}
-        self._is_told = asyncio.Event()
-        self._is_ending = False
+        self._last_messages: dict[str, messages.FromSupervisor] = {}
+        self._has_all_runs = asyncio.Event()
+        self._is_shutting_down = False
         self.tracking_method = ""
         self.enforced_limits: tuple[str, ...] = ()
         self.pid = 0
 
     async def run(self, on_connected: Callable[[], Awaitable[None]]) -> None:
-        """Until cancelled. `on_connected` is called whenever all runs of a supervisor have been told."""
-        tried_s: float | None = None
+        """Keep the connection until cancelled.
+
+        `on_connected` is called on each connection, after the supervisor has reported all its runs.
+        """
+        last_start_s: float | None = None
         while True:
             try:
                 reader = await self._connect()
             except OSError:
                 now_s = self._world.monotonic_s()
-                if tried_s is None or now_s - tried_s > MIN_START_INTERVAL_S:
-                    tried_s = now_s
+                if last_start_s is None or now_s - last_start_s > MIN_START_INTERVAL_S:
+                    last_start_s = now_s
                     await asyncio.get_running_loop().run_in_executor(None, self._start)
                 else:
                     await asyncio.sleep(CONNECT_RETRY_DELAY_S)
                 continue
-            tried_s = None
+            last_start_s = None
             try:
                 await self._listen(reader, on_connected)
             except (OSError, messages.UndecodableMessage, msgspec.MsgspecError) as error:
-                if not self._is_ending:
-                    log.error("the supervisor cannot be followed: %s", error)
+                if not self._is_shutting_down:
+                    log.error("supervisor connection failed error=%s", error)
             finally:
-                self._is_told.clear()
+                self._has_all_runs.clear()
                 if self._writer is not None:
                     self._writer.close()
                     self._writer = None
-            if self._is_ending:
+            if self._is_shutting_down:
                 return
-            log.warning("the supervisor is gone; it is started again")
+            log.warning("supervisor connection lost; reconnecting")
 
     async def _connect(self) -> asyncio.StreamReader:
+        """Connect to the supervisor's socket. Raises OSError."""
         folder = os.open(self._folder, os.O_PATH | os.O_CLOEXEC)
         try:
-            # The name of a socket is short; the folder's may be long.
+            # A socket's path is limited to about 100 bytes; the folder's path may be longer.
             connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
             connection.setblocking(False)
             try:
@@ -95,75 +102,88 @@ class SupervisorClient:
         return reader
 
     def _start(self) -> None:
-        """The process that is started begins another one, which belongs to nobody, and ends."""
+        """Start a supervisor. The started process forks into the background and ends at once."""
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        words = [sys.executable, "-m", "wharf.node.supervisor", str(self._folder), self._node, self._way]
-        with open(self._folder / "supervisor.log", "ab") as said:
-            subprocess.run(words, stdin=subprocess.DEVNULL, stdout=said, stderr=said, check=False)
+        command = [sys.executable, "-m", "wharf.node.supervisor", str(self._folder), self._node, self._requested_method]
+        with open(self._folder / "supervisor.log", "ab") as log_file:
+            subprocess.run(command, stdin=subprocess.DEVNULL, stdout=log_file, stderr=log_file, check=False)
 
     async def _listen(self, reader: asyncio.StreamReader, on_connected: Callable[[], Awaitable[None]]) -> None:
-        frames, self._known = MessageReader(), {}
+        """Handle messages until the connection closes."""
+        frames, self._last_messages = MessageReader(), {}
         while data := await reader.read(READ_BYTES):
             for frame in frames.feed(data):
                 message = _decoder.decode(frame)
                 if isinstance(message, messages.AllRunsSent):
-                    self._is_told.set()
+                    self._has_all_runs.set()
                     await on_connected()
                 else:
-                    self._take(message)
+                    self._handle_message(message)
 
-    def _take(self, message: messages.FromSupervisor) -> None:
+    def _handle_message(self, message: messages.FromSupervisor) -> None:
+        """Store the latest message about a run.
+
+        Reports to the watcher start after the list of all runs is complete.
+        """
         match message:
             case messages.Hello(pid, finds_by, bounds):
                 self.pid, self.tracking_method, self.enforced_limits = pid, finds_by, bounds
                 return
             case messages.AllRunsSent():
                 return
-        self._known[message.name] = message
-        if self._is_told.is_set():
-            self._pass_on(message)
+        self._last_messages[message.name] = message
+        if self._has_all_runs.is_set():
+            self._report_to_watcher(message)
 
-    def _pass_on(self, message: messages.FromSupervisor) -> None:
+    def _report_to_watcher(self, message: messages.FromSupervisor) -> None:
+        """Call the watcher for a run that has begun, ended or was refused."""
         match message:
             case messages.RunBegun(name):
                 self._watcher.on_begun(name)
             case messages.RunRefused(name, why):
                 self._watcher.on_refused(name, why)
-            case messages.RunEnded(name, exit_code, number, is_known, is_out):
-                how = Outcome(exit_code, number, is_out_of_memory=is_out) if is_known else UNKNOWN
-                self._watcher.on_ended(name, how)
+            case messages.RunEnded(name, exit_code, number, is_known, is_out_of_memory):
+                outcome = Outcome(exit_code, number, is_out_of_memory=is_out_of_memory) if is_known else UNKNOWN
+                self._watcher.on_ended(name, outcome)
             case _:
                 pass
 
     def send_message(self, message: msgspec.Struct) -> None:
+        """Send a message; it is lost if the supervisor is not connected."""
         if self._writer is not None:
             self._writer.write(encode_frame(message))
         if isinstance(message, messages.ForgetRun):
-            self._known.pop(message.name, None)
+            self._last_messages.pop(message.name, None)
 
     def list_runs(self) -> list[str]:
-        """All that the supervisor knows of."""
-        return list(self._known)
+        """Return the names of all runs that the supervisor has reported."""
+        return list(self._last_messages)
 
     def find_pid(self, run: str) -> int | None:
-        """The first process of a run that has begun; None where none is known."""
-        message = self._known.get(run)
+        """Return the process id of a run's program; None if the run has not begun or has ended."""
+        message = self._last_messages.get(run)
         return message.pid or None if isinstance(message, messages.RunBegun) else None
 
     async def recover_runs(self, runs: Collection[str]) -> None:
-        """Tell the watcher what became of these; what the supervisor does not know, nobody does."""
-        await self._is_told.wait()
+        """Report the state of these runs to the watcher.
+
+        A run that the supervisor does not know has ended with an unknown outcome.
+        """
+        await self._has_all_runs.wait()
         for run in runs:
-            message = self._known.get(run)
+            message = self._last_messages.get(run)
             if message is None:
                 self._watcher.on_ended(run, UNKNOWN)
             else:
-                self._pass_on(message)
+                self._report_to_watcher(message)
 
     async def shut_down(self) -> None:
-        """Have the supervisor end when nothing runs any more, and wait for it. It may be only just beginning."""
-        await self._is_told.wait()
-        self._is_ending = True
+        """Ask the supervisor to exit once no program runs, and wait for its end.
+
+        Waits for the connection first, because the supervisor may be starting.
+        """
+        await self._has_all_runs.wait()
+        self._is_shutting_down = True
         self.send_message(messages.ShutDown())
         if self._writer is not None:
             with contextlib.suppress(OSError):

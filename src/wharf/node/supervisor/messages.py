@@ -1,4 +1,4 @@
-"""What an agent and its supervisor say to each other: framed msgpack over a Unix socket. Each thing may be said twice."""
+"""The messages between agent and supervisor: length-prefixed msgpack over a Unix socket. Each can be sent twice."""
 
 from collections.abc import Iterator
 from typing import Final, TypeAlias
@@ -7,10 +7,11 @@ import msgspec
 
 HEADER_BYTES: Final = 4
 MAX_FRAME_BYTES: Final = 4_000_000
+"""Limit of one message; protects both processes from reading garbage as a length."""
 
 
 class RunLogSettings(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Where a program's output is kept, and how much of it."""
+    """Where a program's output is stored, and how much of it."""
 
     folder: str
     task: str
@@ -20,21 +21,21 @@ class RunLogSettings(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class RunLimits(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a program may use at most, where the machine lets us say so. 0: no bound."""
+    """Resource limits of a run, enforced if the machine supports them. 0: no limit."""
 
     memory_mb: int = 0
     cpu_shares: int = 0
-    """Against other programs, when all want more than there is."""
+    """Weight against other programs when the CPU is busy."""
     oom_score: int = 0
-    """How soon the kernel takes it when the machine's memory is out."""
+    """Value of oom_score_adj: a higher value is killed earlier when the machine is out of memory."""
     processes: int = 0
-    """With threads, at one time."""
+    """Maximum number of processes and threads at one time."""
     cores: str = ""
-    """Those that it runs on, as ranges; empty: any."""
+    """The CPU cores that the program may use, as ranges; empty: all."""
 
 
 class RunRequest(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One start of one program. The same name again starts nothing."""
+    """The request to start a program once. A second request with the same name starts nothing."""
 
     name: str
     command: tuple[str, ...]
@@ -43,68 +44,80 @@ class RunRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     log: RunLogSettings
     limits: RunLimits = RunLimits()
     network: str = ""
-    """The file of the network namespace that it is in; empty: the machine's."""
+    """The file of the network namespace to join; empty: the host's network."""
     leads_itself: bool = False
-    """The command becomes a session's leader and another user by its own means. The task's environment is among its papers
-    then, and `environment` is that of the programs in between."""
+    """Whether the command itself becomes a session leader and switches the user.
+
+    The task's environment is then in `papers`, and `environment` is that of the programs before it.
+    """
     has_own_pids: bool = False
-    """It is the first process of a namespace, whose others end with it."""
+    """Whether the program is the first process of a new PID namespace, whose other processes end with it."""
     has_walls: bool = False
-    """The command makes walls around itself before it becomes the program, and says so in the file `walls` of its run."""
+    """Whether the command sets up a sandbox before it becomes the program.
+
+    The result is in the file `walls` of the run's folder.
+    """
     papers: tuple[str, ...] = ()
-    """Texts that the program finds as files at its descriptors 6, 7, and so on."""
+    """Texts that the program can read at its file descriptors 6, 7, and so on."""
 
 
 class StartRun(msgspec.Struct, frozen=True, tag="StartRun"):
+    """Start a program."""
+
     order: RunRequest
 
 
 class SignalRun(msgspec.Struct, frozen=True, tag="SignalRun"):
-    """To the whole group of the program's process."""
+    """Send a signal to the process group of the run's program."""
 
     name: str
     signal: int
 
 
 class KillRun(msgspec.Struct, frozen=True, tag="KillRun"):
-    """The program with all that it started."""
+    """Kill the program with all processes that it started."""
 
     name: str
 
 
 class ForgetRun(msgspec.Struct, frozen=True, tag="ForgetRun"):
-    """The agent has written down how it ended."""
+    """Delete the run: the agent has stored its outcome."""
 
     name: str
 
 
 class ShutDown(msgspec.Struct, frozen=True, tag="ShutDown"):
-    """End, once nothing runs."""
+    """Exit, once no program runs."""
 
 
 class Hello(msgspec.Struct, frozen=True, tag="Hello"):
-    """The first word. After it every run is told, and then `AllTold`."""
+    """The first message on a connection. It is followed by one message for each run, and then by `AllRunsSent`."""
 
     pid: int
+    """The supervisor's process id."""
     finds_by: str
-    """How it finds what a program started and left behind: `cgroup`, or `mark` (in the environment)."""
+    """How the processes of a run are found: `cgroup`, or `mark` (by an environment variable)."""
     limits: tuple[str, ...] = ()
-    """What it can put bounds on: `cpu`, `memory`."""
+    """The limits that can be enforced, such as `cpu` and `memory`."""
 
 
 class RunBegun(msgspec.Struct, frozen=True, tag="RunBegun"):
+    """The program has started. `pid` is 0 if its process is not known."""
+
     name: str
     pid: int
 
 
 class RunRefused(msgspec.Struct, frozen=True, tag="RunRefused"):
-    """It was not started and will not be."""
+    """The program was not started and will not be."""
 
     name: str
     why: str
 
 
 class RunEnded(msgspec.Struct, frozen=True, tag="RunEnded"):
+    """The program has ended. `is_known` is false if its exit code was lost."""
+
     name: str
     exit_code: int = 0
     signal: int = 0
@@ -113,11 +126,13 @@ class RunEnded(msgspec.Struct, frozen=True, tag="RunEnded"):
 
 
 class RunStarting(msgspec.Struct, frozen=True, tag="RunStarting"):
+    """The run exists, but its program has not started yet."""
+
     name: str
 
 
 class AllRunsSent(msgspec.Struct, frozen=True, tag="AllTold"):
-    pass
+    """All runs that the supervisor knows have been reported on this connection."""
 
 
 FromAgent: TypeAlias = StartRun | SignalRun | KillRun | ForgetRun | ShutDown
@@ -127,27 +142,28 @@ _encoder: Final = msgspec.msgpack.Encoder()
 
 
 class UndecodableMessage(Exception):
-    """The other side sends what cannot be read."""
+    """The sender violated the message format."""
 
 
 def encode_frame(message: msgspec.Struct) -> bytes:
+    """Return the message as msgpack with its length in front."""
     body = _encoder.encode(message)
     return len(body).to_bytes(HEADER_BYTES, "big") + body
 
 
 class MessageReader:
-    """Bytes as they come, given out as whole frames."""
+    """Splits received bytes into frames."""
 
     def __init__(self) -> None:
         self._rest = b""
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """Raises UndecodableMessage where a frame is larger than any can be."""
+        """Return the frames that `data` completes. Raises UndecodableMessage for a frame above MAX_FRAME_BYTES."""
         self._rest += data
         while len(self._rest) >= HEADER_BYTES:
             size = int.from_bytes(self._rest[:HEADER_BYTES], "big")
             if size > MAX_FRAME_BYTES:
-                raise UndecodableMessage(f"a frame of {size} bytes")
+                raise UndecodableMessage(f"frame of {size} bytes exceeds {MAX_FRAME_BYTES}")
             if len(self._rest) < HEADER_BYTES + size:
                 return
             frame, self._rest = self._rest[HEADER_BYTES : HEADER_BYTES + size], self._rest[HEADER_BYTES + size :]

@@ -1,7 +1,8 @@
-"""Finds and ends what a program started and left behind: by a control group, or else by the mark in its environment.
+"""Finds and kills the processes that a program started and remaining behind: by control group, or by an environment
+variable.
 
-A group holds whatever its members fork. The mark is inherited too, but a program may clear its environment: then only
-the group of its process is left to go by.
+Processes that a member of a control group forks are in the group too. The environment variable (the mark) is inherited
+as well, but a program may clear its environment. Such processes can be found by their process group only.
 """
 
 import contextlib
@@ -16,43 +17,57 @@ from wharf.node.supervisor.messages import RunLimits
 from wharf.node.supervisor.processes import find_marked_processes, find_process, open_pidfd
 
 RUN_MARK_VARIABLE: Final = "WHARF_RUN"
+"""Environment variable that holds the name of a process's run."""
 MAX_KILL_PASSES: Final = 100
+"""How often to list and kill the members of a group; a process can fork while it is being killed."""
 CGROUP_ROOT: Final = Path("/sys/fs/cgroup")
 TRACKING_CONTROLLER_V1: Final = "pids"
-"""Of the hierarchies of version 1, that which only counts: being in it changes nothing for the program."""
+"""The controller whose groups track processes with version 1; `pids` only counts them and so has no side effects."""
 
 
 class ProcessTracker(Protocol):
+    """Tracks the processes of runs."""
+
     name: str
     enforced_limits: tuple[str, ...]
-    """What it can limit."""
+    """The names of the limits that can be enforced."""
 
     def prepare_cgroups(self, run: str, limits: RunLimits) -> list[str]:
-        """The files that the program enters itself by; made ready for it, with its bounds."""
+        """Create the run's control groups with its limits.
+
+        Returns the `cgroup.procs` files to which the program writes its process id.
+        """
         ...
 
     def has_oom_kill(self, run: str) -> bool:
-        """Whether anything of it was killed because it would have gone beyond its memory."""
+        """Return whether the kernel killed a process of the run at its memory limit."""
         ...
 
-    def list_processes(self, run: str) -> list[int]: ...
+    def list_processes(self, run: str) -> list[int]:
+        """Return the ids of all processes of the run."""
+        ...
 
     def kill_processes(self, run: str, *, except_pids: Collection[int]) -> None:
-        """All that is left of it, but for these."""
+        """Kill all processes of the run except these."""
         ...
 
-    def forget_run(self, run: str) -> None: ...
+    def forget_run(self, run: str) -> None:
+        """Delete the run's control groups."""
+        ...
 
     def sweep_unknown_runs(self, known: Collection[str]) -> None:
-        """Clear away what is kept of runs that nobody knows any more."""
+        """Kill and delete what is remaining of runs that are not in `known`."""
         ...
 
 
 def build_mark(run: str) -> bytes:
+    """Return the environment entry that marks processes of this run."""
     return os.fsencode(f"{RUN_MARK_VARIABLE}={run}")
 
 
 class MarkTracker:
+    """Tracks processes by the mark in their environment; enforces no limits."""
+
     name = "mark"
     enforced_limits: tuple[str, ...] = ()
 
@@ -79,34 +94,37 @@ class MarkTracker:
 
 
 def _kill_marked(pid: int, marks: frozenset[bytes]) -> None:
+    """Kill the process if it still has one of these marks."""
     process = find_process(pid)
     handle = open_pidfd(process) if process is not None else None
     if handle is None:
         return
     with contextlib.suppress(OSError):
-        # Read again behind the handle: now it is surely the environment of the process that will be killed.
+        # Read the environment again now that the pidfd is open: a reused process id cannot be killed by mistake.
         if marks.intersection(Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")):
             signal.pidfd_send_signal(handle, signal.SIGKILL)
     os.close(handle)
 
 
 class CgroupTracker:
+    """Tracks processes by control group."""
+
     name = "cgroup"
 
-    def __init__(self, folder: Path, bounding: CgroupLimits) -> None:
+    def __init__(self, folder: Path, limits: CgroupLimits) -> None:
         self._folder = folder
-        self._bounding = bounding
-        self._empty: list[str] = []
-        self.enforced_limits = bounding.enforced_limits
+        self._limits = limits
+        self._removable_runs: list[str] = []
+        self.enforced_limits = limits.enforced_limits
 
     def prepare_cgroups(self, run: str, limits: RunLimits) -> list[str]:
         group = self._folder / run
         group.mkdir(parents=True, exist_ok=True)
-        groups = dict.fromkeys([group, *self._bounding.create_cgroups(run, limits)])
+        groups = dict.fromkeys([group, *self._limits.create_cgroups(run, limits)])
         return [str(each / "cgroup.procs") for each in groups]
 
     def has_oom_kill(self, run: str) -> bool:
-        return self._bounding.has_oom_kill(run)
+        return self._limits.has_oom_kill(run)
 
     def list_processes(self, run: str) -> list[int]:
         try:
@@ -115,7 +133,7 @@ class CgroupTracker:
             return []
 
     def kill_processes(self, run: str, *, except_pids: Collection[int]) -> None:
-        # What forks while it is killed is there at the next look.
+        # The next pass finds processes that were forked meanwhile.
         for _ in range(MAX_KILL_PASSES):
             members = [pid for pid in self.list_processes(run) if pid not in except_pids]
             for pid in members:
@@ -124,6 +142,7 @@ class CgroupTracker:
                 break
 
     def _kill_member(self, run: str, pid: int) -> None:
+        """Kill the process if it is still a member of the run's control group."""
         process = find_process(pid)
         handle = open_pidfd(process) if process is not None else None
         if handle is None:
@@ -134,29 +153,31 @@ class CgroupTracker:
         os.close(handle)
 
     def forget_run(self, run: str) -> None:
-        self._empty.append(run)
-        # Where something is still dying in it, it is tried again with the next one.
-        self._empty = [name for name in self._empty if not self._remove(name)]
+        self._removable_runs.append(run)
+        # A group with a dying process cannot be removed yet; it is retried at the next call.
+        self._removable_runs = [name for name in self._removable_runs if not self._remove(name)]
 
     def _remove(self, run: str) -> bool:
-        left = [folder for folder in self._all() if not _is_removed(folder / run)]
-        return not left
+        """Remove the run's control groups and return whether all are gone."""
+        remaining = [folder for folder in self._list_parent_folders() if not _remove_cgroup(folder / run)]
+        return not remaining
 
-    def _all(self) -> list[Path]:
-        return list(dict.fromkeys([self._folder, *self._bounding.folders]))
+    def _list_parent_folders(self) -> list[Path]:
+        return list(dict.fromkeys([self._folder, *self._limits.folders]))
 
     def sweep_unknown_runs(self, known: Collection[str]) -> None:
-        for folder in self._all():
+        for folder in self._list_parent_folders():
             with contextlib.suppress(OSError):
                 for entry in folder.iterdir():
                     if entry.is_dir() and entry.name not in known:
-                        self.kill_processes(entry.name, except_pids=())  # Nobody remembers that it should run.
+                        self.kill_processes(entry.name, except_pids=())  # The run's folder is gone.
                         self.forget_run(entry.name)
                 if not known:
                     folder.rmdir()
 
 
-def _is_removed(group: Path) -> bool:
+def _remove_cgroup(group: Path) -> bool:
+    """Remove a control group and return whether it is gone."""
     try:
         group.rmdir()
     except FileNotFoundError:
@@ -166,11 +187,14 @@ def _is_removed(group: Path) -> bool:
     return True
 
 
-def choose_tracker(node: str) -> ProcessTracker:
-    """By control groups where this process may make them. `node` keeps those of several nodes on a machine apart."""
+def choose_tracker(node_id: str) -> ProcessTracker:
+    """Return a tracker by control group if this process may create groups, else by mark.
+
+    `node_id` separates the groups of several nodes on one machine.
+    """
     is_v1 = (CGROUP_ROOT / TRACKING_CONTROLLER_V1 / "cgroup.procs").exists()
     base = CGROUP_ROOT / TRACKING_CONTROLLER_V1 if is_v1 else CGROUP_ROOT
-    folder = base / "wharf" / node
+    folder = base / "wharf" / node_id
     trial = folder / "trial"
     try:
         if not (base / "cgroup.procs").exists():
@@ -181,7 +205,7 @@ def choose_tracker(node: str) -> ProcessTracker:
     except OSError:
         return MarkTracker()
     return (
-        CgroupTracker(folder, build_limits_v1(CGROUP_ROOT, node) if is_v1 else build_limits_v2(CGROUP_ROOT, node))
+        CgroupTracker(folder, build_limits_v1(CGROUP_ROOT, node_id) if is_v1 else build_limits_v2(CGROUP_ROOT, node_id))
         if is_group
         else MarkTracker()
     )

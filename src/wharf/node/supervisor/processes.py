@@ -1,4 +1,4 @@
-"""Processes of the machine, known by what cannot be mistaken: the boot, the number and the moment of their start."""
+"""Identifies processes of this machine without confusion by reused process ids, and sends signals to them."""
 
 import contextlib
 import os
@@ -14,32 +14,34 @@ STAT_BYTES: Final = 4096
 
 
 def read_boot_id() -> str:
+    """Return the kernel's random id of this boot."""
     return (PROC / "sys/kernel/random/boot_id").read_text().strip()
 
 
 class Process(msgspec.Struct, frozen=True):
-    """Numbers are given again; together with the start, in ticks since boot, they are not."""
+    """One process. Process ids are reused, but not together with the same start time."""
 
     pid: int
     start_ticks: int
+    """Start time in clock ticks since boot."""
 
 
 def find_process(pid: int) -> Process | None:
-    """The process that has this number now; None where none has, or it is dead and only not reaped yet."""
-    fields = _stat(pid)
+    """Return the process that has this id now; None if no process has it or it is a zombie."""
+    fields = _read_stat_fields(pid)
     if fields is None or fields[0] in ("Z", "X"):
         return None
     return Process(pid, int(fields[19]))
 
 
 def is_session_leader(pid: int) -> bool:
-    """Whether the process leads a session."""
-    fields = _stat(pid)
+    """Return whether the process leads a session."""
+    fields = _read_stat_fields(pid)
     return fields is not None and int(fields[3]) == pid
 
 
-def _stat(pid: int) -> list[str] | None:
-    """The fields behind the name, which may itself hold spaces and brackets."""
+def _read_stat_fields(pid: int) -> list[str] | None:
+    """Return the fields of /proc/PID/stat after the name, which may contain spaces and brackets; None if it is gone."""
     try:
         with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
             text = file.read(STAT_BYTES).decode(errors="replace")
@@ -49,9 +51,9 @@ def _stat(pid: int) -> list[str] | None:
 
 
 def open_pidfd(process: Process) -> int | None:
-    """A descriptor that means this process and no later one; None where it is gone.
+    """Return a pidfd of exactly this process; None if it is gone.
 
-    What it is, is looked at after the handle is open: before that the number could have been given again.
+    The start time is checked after opening, because the process id could have been reused before.
     """
     try:
         handle = os.pidfd_open(process.pid)
@@ -64,7 +66,10 @@ def open_pidfd(process: Process) -> int | None:
 
 
 def send_signal(process: Process, number: int, *, is_to_group: bool) -> bool:
-    """False where it is gone. To its group means: the group that it leads."""
+    """Send a signal and return whether the process existed.
+
+    `is_to_group`: to the process group that it leads, if it leads one.
+    """
     handle = open_pidfd(process)
     if handle is None:
         return False
@@ -82,12 +87,15 @@ def send_signal(process: Process, number: int, *, is_to_group: bool) -> bool:
 
 
 def list_pids() -> list[int]:
+    """Return the ids of all processes of the machine."""
     return [int(name) for name in os.listdir(PROC) if name.isdecimal()]
 
 
 def find_marked_processes(marks: frozenset[bytes]) -> Iterator[tuple[int, bytes]]:
-    """Processes whose environment holds one of these assignments, with the one it holds. Environments of other users
-    may be closed to us; what cannot be read is not ours."""
+    """Return each process whose environment contains one of these `NAME=value` entries, with that entry.
+
+    Skips processes whose environment cannot be read: they belong to other users.
+    """
     for pid in list_pids():
         try:
             environment = (PROC / str(pid) / "environ").read_bytes()
@@ -99,6 +107,7 @@ def find_marked_processes(marks: frozenset[bytes]) -> Iterator[tuple[int, bytes]
 
 
 def is_marked(pid: int, mark: bytes) -> bool:
+    """Return whether the environment of a process contains this `NAME=value` entry."""
     try:
         return mark in (PROC / str(pid) / "environ").read_bytes().split(b"\0")
     except OSError:
@@ -106,14 +115,14 @@ def is_marked(pid: int, mark: bytes) -> bool:
 
 
 def has_arguments(pid: int, *arguments: str) -> bool:
-    """Whether the process's command line begins with these."""
-    wanted = b"\0".join(os.fsencode(argument) for argument in arguments) + b"\0"
+    """Return whether the process's command line begins with these words."""
+    prefix = b"\0".join(os.fsencode(argument) for argument in arguments) + b"\0"
     try:
-        return (PROC / str(pid) / "cmdline").read_bytes().startswith(wanted)
+        return (PROC / str(pid) / "cmdline").read_bytes().startswith(prefix)
     except OSError:
         return False
 
 
 def find_processes_by_arguments(*arguments: str) -> list[int]:
-    """Processes whose command line begins with these."""
+    """Return the ids of processes whose command line begins with these words."""
     return [pid for pid in list_pids() if has_arguments(pid, *arguments)]

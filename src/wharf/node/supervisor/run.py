@@ -1,4 +1,4 @@
-"""One run: a program, the shim that waits for it, and their pipes."""
+"""One run: a program, the shim process that waits for its end, and the pipes between them and the supervisor."""
 
 import contextlib
 import enum
@@ -32,21 +32,29 @@ SHIM_PATH: Final = str(Path(__file__).with_name("shim.sh"))
 SETSID_PATH: Final = "/usr/bin/setsid"
 NSENTER_PATH: Final = "/usr/bin/nsenter"
 PID_NAMESPACE_COMMAND: Final = ("/usr/bin/unshare", "--pid", "--")
-"""The shim stays where it is; the first that it forks is the first of the new namespace."""
+"""Runs the shim so that its first child is the first process of a new PID namespace; the shim stays outside."""
 FIRST_INPUT_DESCRIPTOR: Final = 6
+"""The descriptor offset which the program finds the first of its input texts."""
 MIN_SPARE_DESCRIPTOR: Final = 64
+"""Descriptors of input texts are moved above this number, so that dup2 cannot overwrite one of them."""
 SHELL_NAME: Final = re.compile("[A-Za-z_][A-Za-z0-9_]*")
+"""Variable names that a shell passes on to its children."""
 
 
 class RunStage(enum.Enum):
+    """How far a run has come."""
+
     STARTING = "starting"
     RUNNING = "running"
     ENDED = "ended"
 
 
 class SupervisedRun:
-    """Made for a folder that is there. Register its descriptors by `watch`; `on_change` is called when it has begun or
-    ended."""
+    """A run in an existing folder. It registers its descriptors with the selector.
+
+    `on_change` is called when the program has begun and when it has ended; `on_output_blocked` when its log files
+    cannot be written.
+    """
 
     def __init__(
         self,
@@ -63,66 +71,71 @@ class SupervisedRun:
         self.stage = RunStage.STARTING
         self.task: Process | None = None
         self.end_message: RunEnded | RunRefused | None = None
-        self._leftovers = tracker
+        self._tracker = tracker
         self._selector = selector
         self._on_change = on_change
-        self._on_stuck = on_output_blocked
+        self._on_output_blocked = on_output_blocked
         self._shim: Process | None = None
         self._handles: dict[str, int] = {}
         self._pipes = [LogPipe(folder.path / name, log, stream) for name, stream in STREAMS]
-        self._news = os.open(folder.path / "news", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+        self._notifications = os.open(folder.path / "news", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         for pipe in self._pipes:
             selector.register(pipe.descriptor, selectors.EVENT_READ, lambda pipe=pipe: self._on_output(pipe))
-        selector.register(self._news, selectors.EVENT_READ, self._on_news)
+        selector.register(self._notifications, selectors.EVENT_READ, self._on_notification)
 
-    # -- begin
+    # -- start
 
     def spawn(self, order: RunRequest) -> None:
-        """Raises OSError."""
-        odd = [f"{name}={value}" for name, value in order.environment.items() if not SHELL_NAME.fullmatch(name)]
+        """Start the shim, which starts the program. Raises OSError."""
+        extra_variables = [
+            f"{name}={value}" for name, value in order.environment.items() if not SHELL_NAME.fullmatch(name)
+        ]
         environment = {name: value for name, value in order.environment.items() if SHELL_NAME.fullmatch(name)}
-        entries = [word for file in self._leftovers.prepare_cgroups(self.name, order.limits) for word in ("0", file)]
+        control_writes = [
+            word for file in self._tracker.prepare_cgroups(self.name, order.limits) for word in ("0", file)
+        ]
         if order.limits.oom_score:
-            entries += [str(order.limits.oom_score), "/proc/self/oom_score_adj"]
-        # What is no name to a shell it would not hand on: such a thing goes in front of the command.
-        words = [
+            control_writes += [str(order.limits.oom_score), "/proc/self/oom_score_adj"]
+        # A shell does not pass on variables whose names it cannot use; `env` before the command sets them.
+        command = [
             *(PID_NAMESPACE_COMMAND if order.has_own_pids else ()),
             SHELL,
             SHIM_PATH,
             str(self.folder.path),
-            *entries,
+            *control_writes,
             "--",
         ]
-        words += [order.work_folder, *odd, *_before(order), *order.command]
+        command += [order.work_folder, *extra_variables, *_build_prefix(order), *order.command]
         if order.has_own_pids:
             environment[ALONE_VARIABLE] = "1"
         if order.has_walls:
             self.folder.mark_sandbox_pending()
             environment[SANDBOX_VARIABLE] = str(self.folder.path)
-        papers = [_paper(text) for text in order.papers]
+        input_descriptors = [_create_input(text) for text in order.papers]
         try:
             pid = os.posix_spawn(
-                words[0],
-                words,
+                command[0],
+                command,
                 environment | {RUN_MARK_VARIABLE: self.name},
                 file_actions=[
-                    (os.POSIX_SPAWN_DUP2, paper, FIRST_INPUT_DESCRIPTOR + at) for at, paper in enumerate(papers)
+                    (os.POSIX_SPAWN_DUP2, descriptor, FIRST_INPUT_DESCRIPTOR + offset)
+                    for offset, descriptor in enumerate(input_descriptors)
                 ],
                 setsid=True,
                 setsigmask=[],
                 setsigdef=DEFAULT_SIGNALS,
             )
         finally:
-            for paper in papers:
-                os.close(paper)
+            for descriptor in input_descriptors:
+                os.close(descriptor)
         shim = find_process(pid)
         if shim is not None:
             self._watch_shim(shim)
-        if "shim" not in self._handles:  # Dead already: nobody will tell of it.
+        if "shim" not in self._handles:  # The shim is dead already, so no event will come.
             self.refresh_state()
 
     def adopt(self, shim: Process | None) -> None:
-        """Go on with what an earlier supervisor began. Without a shim the program has only itself."""
+        """Track a run that an earlier supervisor started. Without a shim, only the program itself is watched."""
         if shim is not None:
             self._watch_shim(shim)
         self.refresh_state()
@@ -132,6 +145,7 @@ class SupervisedRun:
         self._watch("shim", shim)
 
     def _watch(self, name: str, process: Process) -> bool:
+        """Watch for the end of a process under this name, and return whether it still exists."""
         handle = open_pidfd(process)
         if handle is None:
             return False
@@ -139,103 +153,118 @@ class SupervisedRun:
         self._selector.register(handle, selectors.EVENT_READ, self.refresh_state)
         return True
 
-    def _leave(self, name: str) -> None:
-        """The handle of what is dead would be told of for ever."""
+    def _stop_watching(self, name: str) -> None:
+        """Close a pidfd. The pidfd of a dead process stays readable and would wake the selector forever."""
         if (handle := self._handles.pop(name, None)) is not None:
             self._selector.unregister(handle)
             os.close(handle)
 
-    # -- see
+    # -- observe
 
-    def _on_news(self) -> None:
+    def _on_notification(self) -> None:
+        """Discard the shim's notification and check the run's files."""
         with contextlib.suppress(OSError):
-            os.read(self._news, 4096)
+            os.read(self._notifications, 4096)
         self.refresh_state()
 
     def _on_output(self, pipe: LogPipe) -> None:
+        """Move output to the log files; stop reading the pipe while they cannot be written."""
         try:
             pipe.drain(is_complete=False)
-        except OutputBlocked as stuck:
+        except OutputBlocked as blocked:
             self._selector.unregister(pipe.descriptor)
-            self._on_stuck(self, str(stuck))
+            self._on_output_blocked(self, str(blocked))
 
     def retry_output(self) -> None:
-        """After the files could not be written."""
+        """Read the pipes again after the log files could not be written."""
         for pipe in self._pipes:
             with contextlib.suppress(KeyError):
                 self._selector.register(pipe.descriptor, selectors.EVENT_READ, lambda pipe=pipe: self._on_output(pipe))
 
     def refresh_state(self) -> None:
-        """At all that is known of it; this may be done at any time."""
+        """Read the run's files and processes and report changes. May be called at any time."""
         if self.stage is RunStage.ENDED:
             return
-        # Asked once, and first: a shim that dies after this moment is told of by its handle, and looked for again then.
-        has_shim = self._is_shim_there()
+        # Checked once, before the files are read: if the shim dies later, its pidfd triggers another check.
+        has_shim = self._is_shim_running()
         ended: RunEnded | RunRefused | None = self.folder.read_outcome()
         if self.stage is RunStage.STARTING:
-            self._look_for_task(is_over=ended is not None, has_shim=has_shim)
+            self._find_task(is_over=ended is not None, has_shim=has_shim)
         if ended is None and not has_shim:
-            self._leave("shim")
-            ended = self._outcome_without_shim()
+            self._stop_watching("shim")
+            ended = self._find_outcome_without_shim()
         if ended is not None:
-            self._end(self._refused_by_walls(ended) or ended)
+            self._end(self._find_sandbox_refusal(ended) or ended)
 
-    def _refused_by_walls(self, ended: RunEnded | RunRefused) -> RunRefused | None:
-        """Where the program was never there, for the walls around it could not be made."""
+    def _find_sandbox_refusal(self, ended: RunEnded | RunRefused) -> RunRefused | None:
+        """Return a refusal if the sandbox could not be descriptor, so that the program never ran."""
         if self.stage is not RunStage.STARTING or not isinstance(ended, RunEnded):
             return None
         why = self.folder.read_sandbox_error()
         if not why and self.folder.is_sandbox_pending() and ended.is_known and not ended.signal:
-            why = f"the walls around the task cannot be made: exit code {ended.exit_code}, see what its errors say"
+            why = f"the task's sandbox cannot be set up: exit code {ended.exit_code}; see the task's stderr"
         return RunRefused(self.name, why) if why else None
 
-    def _look_for_task(self, *, is_over: bool, has_shim: bool) -> None:
+    def _find_task(self, *, is_over: bool, has_shim: bool) -> None:
+        """Find the program's process and move to stage RUNNING.
+
+        `is_over`: the outcome is known. `has_shim`: the shim is running.
+        """
         pid = self.folder.read_task_pid()
         if pid is None and not is_over and not has_shim:
-            # The shim was killed between starting it and writing its number down.
-            # By its mark it is found even before it has entered its group; what it started itself has later numbers.
+            # The shim was killed between starting the program and writing its process id.
+            # The mark finds it even before it enters its control group. Its children have higher process ids.
             marked = frozenset({build_mark(self.name)})
-            found = self._leftovers.list_processes(self.name) or [pid for pid, _ in find_marked_processes(marked)]
-            pid = next(filter(is_session_leader, found), min(found, default=None))
+            pids = self._tracker.list_processes(self.name) or [pid for pid, _ in find_marked_processes(marked)]
+            pid = next(filter(is_session_leader, pids), min(pids, default=None))
         if pid is None:
             return
         if not is_over:
-            # While the shim waits for it, its number cannot be given again.
+            # While the shim waits for the process, its id cannot be reused.
             process = find_process(pid)
             known = self.folder.read_task()
-            if process is not None and (process == known if known is not None else has_shim or self._is_ours(pid)):
+            if process is not None and (
+                process == known if known is not None else has_shim or self._belongs_to_run(pid)
+            ):
                 self.task = process
                 if known is None:
-                    with contextlib.suppress(OSError):  # Only for whoever comes after us and after the shim.
+                    with contextlib.suppress(OSError):  # Needed only by a later supervisor that finds no shim.
                         self.folder.write_task(process)
         if (has_shim or is_over) and self.folder.is_sandbox_missing():
-            return  # It is told when they are made; if they cannot be, there never was a task.
+            return  # The shim notifies when the sandbox is ready. If that fails, the program never ran.
         if self.task is not None or is_over or has_shim:
             self.stage = RunStage.RUNNING
             self._on_change(self)
 
-    def _is_ours(self, pid: int) -> bool:
-        return pid in self._leftovers.list_processes(self.name) or is_marked(pid, build_mark(self.name))
+    def _belongs_to_run(self, pid: int) -> bool:
+        """Return whether the process is in the run's control group or carries its mark."""
+        return pid in self._tracker.list_processes(self.name) or is_marked(pid, build_mark(self.name))
 
-    def _is_shim_there(self) -> bool:
+    def _is_shim_running(self) -> bool:
         return self._shim is not None and find_process(self._shim.pid) == self._shim
 
-    def _outcome_without_shim(self) -> RunEnded | RunRefused | None:
-        """The program may outlive the shim; when it is gone, nobody knows how it ended. None while it runs."""
+    def _find_outcome_without_shim(self) -> RunEnded | RunRefused | None:
+        """Return the outcome after the shim has died; None while the program still runs.
+
+        If the program has ended too, its exit code is lost.
+        """
         if self.task is not None and find_process(self.task.pid) == self.task:
             if "task" not in self._handles and not self._watch("task", self.task):
-                return self._outcome_without_shim()
+                return self._find_outcome_without_shim()
             return None
         if not self.folder.has_started():
-            return RunRefused(self.name, "it was not begun: its shim was killed, or could not write into its folder")
+            return RunRefused(
+                self.name, "the program was not started: its shim was killed or could not write to the run's folder"
+            )
         with contextlib.suppress(OSError):
             self.folder.write_unknown_outcome()
         return RunEnded(self.name, exit_code=-1, is_known=False)
 
-    # -- end
+    # -- end the run
 
     def _end(self, ended: RunEnded | RunRefused) -> None:
-        if isinstance(ended, RunEnded) and self._leftovers.has_oom_kill(self.name):
+        """Kill what is left of the run, write the rest of its output and report the end."""
+        if isinstance(ended, RunEnded) and self._tracker.has_oom_kill(self.name):
             ended = replace(ended, is_out_of_memory=bool(ended.exit_code))
         self.stage = RunStage.ENDED
         self.end_message = ended
@@ -247,25 +276,29 @@ class SupervisedRun:
         self._on_change(self)
 
     def _close(self) -> None:
+        """Move the remaining output to the log files and close all descriptors."""
         for pipe in self._pipes:
             try:
                 pipe.drain(is_complete=True)
-            except OutputBlocked as stuck:
-                self._on_stuck(self, str(stuck))
+            except OutputBlocked as blocked:
+                self._on_output_blocked(self, str(blocked))
             with contextlib.suppress(KeyError):
                 self._selector.unregister(pipe.descriptor)
             pipe.close()
-        self._selector.unregister(self._news)
-        os.close(self._news)
+        self._selector.unregister(self._notifications)
+        os.close(self._notifications)
         if (shim := self._handles.get("shim")) is not None:
-            # Its work is done; it only kept the pipes open until here.
+            # The shim waited only to keep the pipes open.
             with contextlib.suppress(OSError):
                 signal.pidfd_send_signal(shim, signal.SIGKILL)
         for name in list(self._handles):
-            self._leave(name)
+            self._stop_watching(name)
 
     def signal(self, number: int) -> bool:
-        """False where it must be tried again soon: until it leads a session the program is not what it is to be."""
+        """Send a signal to the program's process group.
+
+        Returns False if the caller must try again soon: before it leads a session, the process is not the program yet.
+        """
         if self.stage is RunStage.STARTING:
             return False
         if self.stage is RunStage.ENDED or self.task is None:
@@ -276,7 +309,7 @@ class SupervisedRun:
         return True
 
     def kill(self) -> None:
-        """The program and all that it started. How it ended is told later, as ever."""
+        """Kill the program and all processes that it started. The end is reported later, as usual."""
         if self.stage is RunStage.ENDED:
             return
         self._kill_leftovers()
@@ -284,40 +317,43 @@ class SupervisedRun:
             send_signal(self.task, signal.SIGKILL, is_to_group=is_session_leader(self.task.pid))
 
     def _kill_leftovers(self) -> None:
-        self._leftovers.kill_processes(self.name, except_pids=() if self._shim is None else (self._shim.pid,))
+        """Kill all processes of the run except the shim."""
+        self._tracker.kill_processes(self.name, except_pids=() if self._shim is None else (self._shim.pid,))
 
     def discard(self) -> None:
-        """Nothing was started after all."""
+        """Delete the run after a failed start."""
         self.stage = RunStage.ENDED
         self._close()
         self.forget()
 
     def forget(self) -> None:
-        self._leftovers.forget_run(self.name)
+        """Delete the run's control groups and its folder."""
+        self._tracker.forget_run(self.name)
         self.folder.remove()
 
 
-def _before(order: RunRequest) -> list[str]:
-    """What runs in front of the command, and becomes it."""
-    words = [NSENTER_PATH, f"--net={order.network}", "--"] if order.network else []
+def _build_prefix(order: RunRequest) -> list[str]:
+    """Return the programs that run before the command: they join its network and make it a session leader."""
+    command = [NSENTER_PATH, f"--net={order.network}", "--"] if order.network else []
     if order.leads_itself:
-        return words
-    return [*words, SETSID_PATH]
+        return command
+    return [*command, SETSID_PATH]
 
 
-def _paper(text: str) -> int:
-    """A file in memory, with a number that no paper is given at."""
-    made = os.memfd_create("paper")
+def _create_input(text: str) -> int:
+    """Return the descriptor of an in-memory file that contains this text."""
+    descriptor = os.memfd_create("paper")
     try:
-        os.write(made, text.encode())
-        return fcntl.fcntl(made, fcntl.F_DUPFD_CLOEXEC, MIN_SPARE_DESCRIPTOR)
+        os.write(descriptor, text.encode())
+        return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, MIN_SPARE_DESCRIPTOR)
     finally:
-        os.close(made)
+        os.close(descriptor)
 
 
 ALONE_VARIABLE: Final = "WHARF_ALONE"
-"""Tells the shim that it can start nothing more once its task has ended."""
+"""Set for the shim if its task has its own PID namespace: after the task's end the shim can start no more processes."""
 SANDBOX_VARIABLE: Final = "WHARF_WALLS"
-"""Tells those who make walls around the program where the folder of the run is."""
+"""Set for the sandbox's launch script: the path of the run's folder."""
 STREAMS: Final = (("out", "stdout"), ("err", "stderr"))
 DEFAULT_SIGNALS: Final = [signal.SIGPIPE, signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGXFSZ]
+"""Signals that the shim must not inherit as ignored."""

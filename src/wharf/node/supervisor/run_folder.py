@@ -1,8 +1,8 @@
-"""What is kept of one run, in a folder of its own: enough for a supervisor that comes later to know all about it.
+"""The folder of one run, from which a later supervisor can restore everything it needs.
 
-A run's folder is whole when the order is in it, before its program is started: who finds one knows that the start was
-wanted, and by what lies in it, how far it came. `pid` is made by the shim just before the program, `outcome` at its end.
-Both may be there and still empty: while a disk is full.
+The folder is complete when the file `order` is in it, and only then the program is started. The shim writes `pid` just
+before it starts the program, and `outcome` at the program's end. While the disk is full, both files can exist and be
+empty.
 """
 
 import errno
@@ -26,7 +26,7 @@ LINE_BYTES: Final = 256
 
 
 class StoredRun(msgspec.Struct, frozen=True):
-    """What a later supervisor needs of the order. Not the environment: secrets may be in it."""
+    """The part of a run's request that a later supervisor needs. The environment is not stored: it may hold secrets."""
 
     name: str
     boot_id: str
@@ -34,6 +34,8 @@ class StoredRun(msgspec.Struct, frozen=True):
 
 
 class RunFolder:
+    """Reads and writes the files of one run."""
+
     def __init__(self, path: Path) -> None:
         self.path = path
         self._text = str(path)
@@ -42,69 +44,72 @@ class RunFolder:
     def name(self) -> str:
         return self.path.name
 
-    def create(self, kept: StoredRun) -> None:
-        """Raises OSError. Whole from the moment that the order is in it."""
+    def create(self, stored_run: StoredRun) -> None:
+        """Create the folder with its pipes; the file `order` is written last. Raises OSError."""
         os.mkdir(self._text, 0o700)
         for pipe in PIPES:
             os.mkfifo(f"{self._text}/{pipe}", 0o600)
-        self._put("order", msgspec.msgpack.encode(kept))
+        self._put("order", msgspec.msgpack.encode(stored_run))
 
     def read_stored_run(self) -> StoredRun:
-        """Raises OSError, and MsgspecError where it was not made wholly."""
+        """Return the stored request. Raises OSError, and MsgspecError if the file is incomplete."""
         return msgspec.msgpack.decode((self.path / "order").read_bytes(), type=StoredRun)
 
     def has_started(self) -> bool:
-        """Whether the program may have begun."""
+        """Return whether the program may have started."""
         return os.path.exists(f"{self._text}/pid")
 
     def write_task(self, process: Process) -> None:
+        """Store the identity of the program's process. Raises OSError."""
         self._put("task", f"{process.pid} {process.start_ticks}\n".encode())
 
     def read_task(self) -> Process | None:
-        """As it was written down; None where it was not, or not wholly."""
-        words = self._line("task")
+        """Return the stored process of the program; None if it is missing or incomplete."""
+        words = self._read_words("task")
         return Process(int(words[0]), int(words[1])) if len(words) == 2 else None
 
     def read_shim_pid(self) -> int | None:
-        """As it says itself."""
-        words = self._line("pid")
+        """Return the shim's process id; None if the shim has not written it."""
+        words = self._read_words("pid")
         return int(words[0]) if len(words) == 2 else None
 
     def read_task_pid(self) -> int | None:
-        """Of the program, as its shim knows it."""
-        words = self._line("pid")
+        """Return the program's process id; None if the shim has not written it."""
+        words = self._read_words("pid")
         return int(words[1]) if len(words) == 2 else None
 
     def mark_sandbox_pending(self) -> None:
-        """Raises OSError."""
+        """Record that the sandbox is not ready. Raises OSError."""
         self._put(SANDBOX_FILE, SANDBOX_PENDING.ljust(LINE_BYTES).encode())
 
     def is_sandbox_pending(self) -> bool:
-        """Whether the program is not there yet, for walls around it are still being made."""
-        return self._walls() == SANDBOX_PENDING
+        """Return whether the sandbox is still being set up, so that the program has not started."""
+        return self._read_sandbox_state() == SANDBOX_PENDING
 
     def is_sandbox_missing(self) -> bool:
-        """Though there should be some."""
-        return self._walls() not in ("", SANDBOX_READY)
+        """Return whether a sandbox was requested and is not ready."""
+        return self._read_sandbox_state() not in ("", SANDBOX_READY)
 
     def read_sandbox_error(self) -> str:
-        """Nothing where they were made, or none were to be."""
-        said = self._walls()
-        return "" if said in (SANDBOX_PENDING, SANDBOX_READY) else said
+        """Return why the sandbox could not be set up; empty without an error."""
+        sandbox_state = self._read_sandbox_state()
+        return "" if sandbox_state in (SANDBOX_PENDING, SANDBOX_READY) else sandbox_state
 
-    def _walls(self) -> str:
+    def _read_sandbox_state(self) -> str:
+        """Return the first line of the sandbox file: pending, ready or an error; empty without a sandbox."""
         return self._read(SANDBOX_FILE).partition("\n")[0].strip()
 
     def read_outcome(self) -> RunEnded | None:
-        """How it ended; None while nobody knows that it has."""
+        """Return how the program ended; None if no end is recorded."""
         text = self._read("outcome")
         return parse_outcome(self.name, text) if text else None
 
     def write_unknown_outcome(self) -> None:
+        """Record that the program has ended and its exit code is lost. Raises OSError."""
         self._put("outcome", f"{UNKNOWN_OUTCOME}\n".encode())
 
     def remove(self) -> None:
-        """With all that is in it."""
+        """Delete the folder with its content."""
         try:
             for name in os.listdir(self._text):
                 os.unlink(f"{self._text}/{name}")
@@ -112,11 +117,13 @@ class RunFolder:
         except OSError:
             shutil.rmtree(self.path, ignore_errors=True)
 
-    def _line(self, name: str) -> list[str]:
+    def _read_words(self, name: str) -> list[str]:
+        """Return the words of a file's single line; empty if the line is incomplete."""
         text = self._read(name)
         return text.split() if text.endswith("\n") else []
 
     def _read(self, name: str) -> str:
+        """Return the text of a file; empty if it does not exist."""
         try:
             file = os.open(f"{self._text}/{name}", os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
@@ -127,7 +134,7 @@ class RunFolder:
             os.close(file)
 
     def _put(self, name: str, data: bytes) -> None:
-        """In one write: nobody sees a half of so little, but where the machine itself fails, and then all is over."""
+        """Write a file with one system call, so that readers never see a part of it. Raises OSError."""
         file = os.open(f"{self._text}/{name}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
             if os.write(file, data) < len(data):
@@ -137,9 +144,9 @@ class RunFolder:
 
 
 def parse_outcome(name: str, text: str) -> RunEnded:
-    """From the shell's line about the job, and the exit code below it: `[1] + 4711 Done(3)` and `3`.
+    """Parse the shell's job status and the exit code in the second line, such as `[1] + 4711 Done(3)` and `3`.
 
-    What did not end by itself is told by the name of its signal; the code is then 128 + the signal.
+    If a signal ended the program, the shell prints the signal's name and the code is 128 + signal number.
     """
     lines = text.splitlines()
     if len(lines) != 2 or not lines[1].isdecimal():

@@ -1,4 +1,4 @@
-"""The turns of a selector's loop: who is called for what it has heard. It registers nothing, and closes nothing."""
+"""Dispatches the events of a selector to the callbacks that are registered as their data."""
 
 import selectors
 from collections.abc import Callable, Iterator, Sequence
@@ -8,8 +8,11 @@ from typing import Any
 def list_callbacks(
     selector: selectors.BaseSelector, ready: Sequence[tuple[selectors.SelectorKey, int]]
 ) -> Iterator[Callable[[], Any]]:
-    """What was registered for each, one after the other. What an earlier call of the same turn has closed is left out,
-    whoever has its number by then: it would read, or close, what belongs to another."""
+    """Return the callbacks of the ready descriptors, one at a time.
+
+    Skips a descriptor that an earlier callback of the same pass has closed: its number may already belong to another
+    file.
+    """
     for key, _ in ready:
         if selector.get_map().get(key.fd) is key:
             yield key.data

@@ -1,13 +1,13 @@
-# Waits for one task, so that its end is known whoever else dies. Run by dash, once for each start of a task:
+# Starts one task and records how it ended, even if agent and supervisor die. Run by dash, once for each start of a task:
 #
 #   shim.sh FOLDER [TEXT FILE ...] -- WORK_FOLDER COMMAND [ARGUMENT ...]
 #   shim.sh FOLDER --ended LINE CODE
 #
-# The task writes each TEXT into its FILE: by this it enters control groups. The task's environment is this script's own,
-# so no variable is set before the task has been forked away: names could collide.
+# The task writes each TEXT into its FILE, which moves it into control groups. The script has the task's environment, so it
+# sets no variable before it has forked the task: the names could collide.
 #
-# The pipes are opened for reading and writing by the task itself, too: it is its own reader, and does not die of SIGPIPE
-# when everybody else is dead. A full pipe makes it wait.
+# The task opens its pipes for reading and writing: as its own reader it does not die of SIGPIPE when the supervisor is
+# dead. A full pipe makes it wait.
 
 cd "$1" || exit 125
 if [ "$2" = --ended ]; then
@@ -17,9 +17,9 @@ $4" >outcome; do /bin/sleep 1; done
     while :; do read -r line <&5; done
 fi
 exec </dev/null 1<>out 2<>err 3<>news
-# A handler, for what is ignored would stay ignored in the task.
+# Signals get a handler, because ignored signals would stay ignored in the task.
 trap : HUP INT QUIT TERM USR1 USR2 ALRM
-# This file says that the task may have begun. Without it nothing is begun.
+# This file shows that the task may have started. If it cannot be written, the task is not started.
 true >pid || exit 125
 shift
 (
@@ -32,33 +32,33 @@ shift
     cd "$1" || exit 125
     shift
     unset OLDPWD
-    # A command in the background ignores SIGINT and SIGQUIT; `env` undoes it.
+    # A background command ignores SIGINT and SIGQUIT; `env` resets them.
     exec /usr/bin/env --default-signal=INT,QUIT -- "$@"
 ) &
-# The shell says on its standard error how a job ended: not into the task's output, which stays open all the same.
+# The shell prints the end of a job on standard error: keep that out of the task's output, which stays open as 4.
 exec 4>&2 2>/dev/null 5<>own 6<&- 7<&-
-# Here and below: a full disk may have room later.
+# Retry, here and below: a full disk may have free space later.
 until echo "$$ $!" >pid; do /bin/sleep 1; done
 echo started >&3
 while :; do
     wait "$!"
     code=$?
-    # In the exit code alone, `exit 137` and SIGKILL look the same. What the shell says of it goes through a pipe of our
-    # own, for that needs no room on the disk; the empty line ends it.
+    # The exit code alone does not tell `exit 137` from SIGKILL, so record the shell's job status too. It goes through a
+    # pipe of the shim, because that needs no disk space; the empty line ends it.
     line=
     { jobs -l; echo; } >&5
     while read -r next <&5 && [ -n "$next" ]; do line=$next; done
     case $line in "[1] + $! Running"*) continue ;; esac
     break
 done
-# In one write, so that nobody sees the half of it.
+# One write, so that no reader sees a part of it.
 until echo "$line
 $code" >outcome; do
-    # Whose task was the first process of its namespace can start nothing when that has ended, until it is back in its own.
+    # After the end of a PID namespace's first process, this shell can start no process until it is in its own namespace.
     [ -z "$WHARF_ALONE" ] || exec /usr/bin/nsenter --no-fork --pid=/proc/$$/ns/pid -- \
         /bin/dash "$0" "$PWD" --ended "$line" "$code"
     /bin/sleep 1
 done
 echo ended >&3
-# What is still in the pipes is lost when nobody has them open: stay until somebody has read it, and kills us.
+# Output in the pipes is lost when all have closed them: stay until the supervisor has read it and kills this shim.
 while :; do read -r line <&5; done

@@ -1,6 +1,7 @@
-"""The loop of the supervisor: one thread, one selector, no clock but while a disk is full.
+"""The supervisor's event loop: one thread and one selector.
 
-It lives as long as something runs or an agent is there. Agents come and go; what they missed is told to the next one.
+The supervisor runs as long as a run exists or an agent is connected. After each connect it reports the state of all
+runs, so that a restarted agent misses nothing.
 """
 
 import contextlib
@@ -35,15 +36,18 @@ RUNS_FOLDER: Final = "runs"
 SOCKET_FILE: Final = "supervisor.sock"
 LOCK_FILE: Final = "supervisor.lock"
 SIGNAL_RETRY_DELAY_S: Final = 0.005
+"""Delay before a signal for a starting program is sent again."""
 OUTPUT_RETRY_DELAY_S: Final = 1.0
+"""Delay before output is written again after an error, such as a full disk."""
 IDLE_TIMEOUT_S: Final = 20.0
-"""With nothing to keep and nobody to tell, it ends after this while."""
+"""Seconds without runs and without an agent after which the supervisor exits."""
 RECEIVE_BYTES: Final = 262_144
 SEND_TIMEOUT_S: Final = 5.0
+"""Limit for sending to a busy agent; log output waits meanwhile."""
 
 
 class SupervisorRunning(Exception):
-    """Another supervisor looks after this folder."""
+    """Another supervisor uses this folder."""
 
 
 class AgentConnection:
@@ -53,125 +57,132 @@ class AgentConnection:
         self.connection = connection
         self.frames = MessageReader()
         self.is_connected = True
-        self._said: list[bytes] = []
+        self._queued: list[bytes] = []
 
     def queue_message(self, message: msgspec.Struct) -> None:
-        """With the next `send_all`."""
-        self._said.append(encode_frame(message))
+        """Queue a message for the next `send_queued`."""
+        self._queued.append(encode_frame(message))
 
     def send_queued(self) -> None:
-        if not self._said:
+        """Send all queued messages; marks the connection as closed if that fails."""
+        if not self._queued:
             return
-        said, self._said = b"".join(self._said), []
+        data, self._queued = b"".join(self._queued), []
         try:
-            self.connection.sendall(said)
-        except OSError:  # It is gone, or does not listen: the next one asks for everything.
+            self.connection.sendall(data)
+        except OSError:  # The agent is gone or hangs. The next connection receives the state of all runs again.
             self.is_connected = False
 
 
 class TaskSupervisor:
+    """Starts runs for the agent, tracks them and reports their ends."""
+
     def __init__(self, folder: Path, tracker: ProcessTracker) -> None:
-        """Raises SupervisorRunning."""
+        """Take the lock of the folder. Raises SupervisorRunning."""
         self._folder = folder
-        self._leftovers = tracker
+        self._tracker = tracker
         self._runs: dict[str, SupervisedRun] = {}
         self._refused: dict[str, str] = {}
         self._agent: AgentConnection | None = None
-        self._stuck: dict[str, SupervisedRun] = {}
-        self._early: list[tuple[str, int]] = []
-        """Signals for programs that are only just beginning."""
-        self._is_to_end = False
+        self._blocked_runs: dict[str, SupervisedRun] = {}
+        self._pending_signals: list[tuple[str, int]] = []
+        """Signals (run, number) for programs that are still starting."""
+        self._is_shutting_down = False
         self._selector = selectors.DefaultSelector()
         (folder / RUNS_FOLDER).mkdir(parents=True, exist_ok=True)
         self._lock = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise SupervisorRunning(f"another supervisor looks after {folder}") from None
+            raise SupervisorRunning(f"another supervisor uses {folder}") from None
         self._boot_id = read_boot_id()
 
     def run(self) -> None:
-        """Until told to end, or until nobody needs it."""
+        """Run until a requested shutdown is complete, or until the supervisor is idle for IDLE_TIMEOUT_S."""
         signal.signal(signal.SIGCHLD, lambda *_: None)
         self._adopt_all()
-        listening = self._listen()
-        self._selector.register(listening, selectors.EVENT_READ, lambda: self._welcome(listening))
+        listener = self._listen()
+        self._selector.register(listener, selectors.EVENT_READ, lambda: self._accept_agent(listener))
         while not self._is_over():
             is_idle = not self._runs and self._agent is None
             wait_s = (
                 SIGNAL_RETRY_DELAY_S
-                if self._early
+                if self._pending_signals
                 else OUTPUT_RETRY_DELAY_S
-                if self._stuck
+                if self._blocked_runs
                 else IDLE_TIMEOUT_S
                 if is_idle
                 else None
             )
-            heard = self._selector.select(wait_s)
-            if is_idle and not heard:
+            events = self._selector.select(wait_s)
+            if is_idle and not events:
                 break
-            for call in list_callbacks(self._selector, heard):
+            for call in list_callbacks(self._selector, events):
                 call()
             self._reap()
-            self._send_early()
-            stuck, self._stuck = self._stuck, {}
-            for run in stuck.values():
+            self._send_pending_signals()
+            blocked_runs, self._blocked_runs = self._blocked_runs, {}
+            for run in blocked_runs.values():
                 run.retry_output()
             if self._agent is not None:
                 self._agent.send_queued()
                 if not self._agent.is_connected:
-                    self._part_with(self._agent)
-        listening.close()
-        self._leftovers.sweep_unknown_runs(self._runs)
+                    self._disconnect(self._agent)
+        listener.close()
+        self._tracker.sweep_unknown_runs(self._runs)
         with contextlib.suppress(OSError):
             (self._folder / SOCKET_FILE).unlink()
 
     def _is_over(self) -> bool:
-        return self._is_to_end and all(run.stage is RunStage.ENDED for run in self._runs.values())
+        """Return whether a shutdown was requested and all runs have ended."""
+        return self._is_shutting_down and all(run.stage is RunStage.ENDED for run in self._runs.values())
 
     def _listen(self) -> socket.socket:
-        listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        """Create the socket for agents, with access for this user only."""
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         (self._folder / SOCKET_FILE).unlink(missing_ok=True)
         folder = os.open(self._folder, os.O_PATH | os.O_CLOEXEC)
-        # The name of a socket is short; the folder's may be long.
-        listening.bind(f"/proc/self/fd/{folder}/{SOCKET_FILE}")
+        # A socket's path is limited to about 100 bytes; the folder's path may be longer.
+        listener.bind(f"/proc/self/fd/{folder}/{SOCKET_FILE}")
         os.close(folder)
         (self._folder / SOCKET_FILE).chmod(0o600)
-        listening.listen(8)
-        listening.setblocking(False)
-        return listening
+        listener.listen(8)
+        listener.setblocking(False)
+        return listener
 
     def _reap(self) -> None:
-        """Shims are our children, but for those that an earlier supervisor began."""
+        """Reap dead shims. Only shims that this supervisor started are its children."""
         with contextlib.suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
 
     # -- agents
 
-    def _welcome(self, listening: socket.socket) -> None:
+    def _accept_agent(self, listener: socket.socket) -> None:
+        """Accept an agent in place of the current one, and report all runs to it."""
         with contextlib.suppress(OSError):
-            connection, _ = listening.accept()
+            connection, _ = listener.accept()
             if self._agent is not None:
-                self._part_with(self._agent)
-            # Sending may wait a little for an agent that is busy; an agent that hangs must not stop the logs.
+                self._disconnect(self._agent)
+            # Wait briefly for a busy agent, but do not let an agent that hangs stop the log output.
             connection.settimeout(SEND_TIMEOUT_S)
             agent = self._agent = AgentConnection(connection)
-            self._selector.register(connection, selectors.EVENT_READ, lambda: self._hear(agent))
-            agent.queue_message(messages.Hello(os.getpid(), self._leftovers.name, self._leftovers.enforced_limits))
+            self._selector.register(connection, selectors.EVENT_READ, lambda: self._receive(agent))
+            agent.queue_message(messages.Hello(os.getpid(), self._tracker.name, self._tracker.enforced_limits))
             for run in self._runs.values():
-                self._tell_of(run)
+                self._report_run(run)
             for name, why in self._refused.items():
                 agent.queue_message(messages.RunRefused(name, why))
             agent.queue_message(messages.AllRunsSent())
 
-    def _part_with(self, agent: AgentConnection) -> None:
+    def _disconnect(self, agent: AgentConnection) -> None:
         self._selector.unregister(agent.connection)
         agent.connection.close()
         if self._agent is agent:
             self._agent = None
 
-    def _hear(self, agent: AgentConnection) -> None:
+    def _receive(self, agent: AgentConnection) -> None:
+        """Handle the messages that an agent has sent; disconnect at the end or after an invalid message."""
         if self._agent is not agent:
             return
         try:
@@ -180,36 +191,39 @@ class TaskSupervisor:
             data = b""
         try:
             for frame in agent.frames.feed(data):
-                self._obey(_decoder.decode(frame))
+                self._handle_message(_decoder.decode(frame))
         except (messages.UndecodableMessage, msgspec.MsgspecError) as error:
-            log.error("the agent speaks in riddles: %s", error)
+            log.error("closing agent connection: undecodable message error=%s", error)
             data = b""
         if not data:
-            self._part_with(agent)
+            self._disconnect(agent)
 
-    def _obey(self, message: messages.FromAgent) -> None:
+    def _handle_message(self, message: messages.FromAgent) -> None:
+        """Carry out one request of the agent."""
         match message:
             case messages.StartRun(order):
                 self._start(order)
             case messages.SignalRun(name, number):
-                self._early.append((name, number))
-                self._send_early()
+                self._pending_signals.append((name, number))
+                self._send_pending_signals()
             case messages.KillRun(name):
                 if (run := self._runs.get(name)) is not None:
                     run.kill()
             case messages.ForgetRun(name):
                 self._forget(name)
             case messages.ShutDown():
-                self._is_to_end = True
+                self._is_shutting_down = True
 
-    def _send_early(self) -> None:
-        early, self._early = self._early, []
-        for name, number in early:
+    def _send_pending_signals(self) -> None:
+        """Send the waiting signals; those for programs that are still starting stay in the list."""
+        pending, self._pending_signals = self._pending_signals, []
+        for name, number in pending:
             run = self._runs.get(name)
             if run is not None and not run.signal(number):
-                self._early.append((name, number))
+                self._pending_signals.append((name, number))
 
-    def _tell_of(self, run: SupervisedRun) -> None:
+    def _report_run(self, run: SupervisedRun) -> None:
+        """Send the current state of a run to the agent."""
         if self._agent is None:
             return
         if run.end_message is not None:
@@ -222,89 +236,104 @@ class TaskSupervisor:
     # -- runs
 
     def _start(self, order: messages.RunRequest) -> None:
-        known = self._runs.get(order.name)
-        if known is not None:
-            self._tell_of(known)
+        """Start a run; if the name is existing_run, report its state instead."""
+        existing_run = self._runs.get(order.name)
+        if existing_run is not None:
+            self._report_run(existing_run)
             return
         folder = RunFolder(self._folder / RUNS_FOLDER / order.name)
         try:
             folder.create(StoredRun(order.name, self._boot_id, order.log))
-            run = self._run_of(folder, order.log)
+            run = self._create_run(folder, order.log)
         except OSError as error:
             folder.remove()
-            self._refuse(order.name, f"its place in the node's state folder cannot be made: {error.strerror}")
+            self._refuse(order.name, f"its folder in the node's state folder cannot be created: {error.strerror}")
             return
         try:
             run.spawn(order)
         except OSError as error:
             del self._runs[order.name]
             run.discard()
-            self._refuse(order.name, f"it cannot be started: {error.strerror}")
+            self._refuse(order.name, f"the program cannot be started: {error.strerror}")
 
-    def _run_of(self, folder: RunFolder, order: messages.RunLogSettings) -> SupervisedRun:
+    def _create_run(self, folder: RunFolder, order: messages.RunLogSettings) -> SupervisedRun:
         run = SupervisedRun(
-            folder, order, self._leftovers, self._selector, on_change=self._tell_of, on_output_blocked=self._on_stuck
+            folder,
+            order,
+            self._tracker,
+            self._selector,
+            on_change=self._report_run,
+            on_output_blocked=self._on_output_blocked,
         )
         self._runs[run.name] = run
         return run
 
     def _refuse(self, name: str, why: str) -> None:
+        """Report that a run was not started, and remember it for agents that connect later."""
         self._refused[name] = why
         if self._agent is not None:
             self._agent.queue_message(messages.RunRefused(name, why))
 
     def _forget(self, name: str) -> None:
+        """Delete a refused or ended run."""
         self._refused.pop(name, None)
         run = self._runs.get(name)
         if run is not None and run.stage is RunStage.ENDED:
             del self._runs[name]
-            self._stuck.pop(name, None)
+            self._blocked_runs.pop(name, None)
             run.forget()
 
-    def _on_stuck(self, run: SupervisedRun, why: str) -> None:
-        if run.name not in self._stuck:
-            log.error("the output of %s cannot be written: %s; it is tried again", run.name, why)
+    def _on_output_blocked(self, run: SupervisedRun, why: str) -> None:
+        """Retry the output of a run whose log files cannot be written."""
+        if run.name not in self._blocked_runs:
+            log.error("task output cannot be written; retrying run=%s error=%s", run.name, why)
         if run.stage is not RunStage.ENDED:
-            self._stuck[run.name] = run
+            self._blocked_runs[run.name] = run
 
     def _adopt_all(self) -> None:
+        """Take over the runs of an earlier supervisor."""
         for entry in sorted((self._folder / RUNS_FOLDER).iterdir()):
             folder = RunFolder(entry)
             try:
                 self._adopt(folder)
             except (FileNotFoundError, msgspec.ValidationError, msgspec.DecodeError):
-                folder.remove()  # The order is written last: nothing was started yet.
+                folder.remove()  # The file `order` is written last, so nothing was started.
             except (OSError, ValueError, msgspec.MsgspecError) as error:
-                log.error("what is kept of %s cannot be read: %s", entry.name, error)
-        self._leftovers.sweep_unknown_runs(self._runs)
+                log.error("stored run cannot be read run=%s error=%s", entry.name, error)
+        self._tracker.sweep_unknown_runs(self._runs)
 
     def _adopt(self, folder: RunFolder) -> None:
-        kept = folder.read_stored_run()
-        if kept.boot_id != self._boot_id:
-            if folder.read_outcome() is None:  # Whatever it was, it ended with the machine.
+        """Take over one run; delete its folder if the program was never started."""
+        stored_run = folder.read_stored_run()
+        if stored_run.boot_id != self._boot_id:
+            if folder.read_outcome() is None:  # The program ended when the machine was restarted.
                 folder.write_unknown_outcome()
-            self._run_of(folder, kept.log).adopt(None)
+            self._create_run(folder, stored_run.log).adopt(None)
             return
-        shim = self._shim_of(folder)
+        shim = self._find_shim(folder)
         if shim is None and not folder.has_started():
-            # It was never started: whoever wants it says so again.
+            # It was never started; the agent repeats its request.
             folder.remove()
             return
-        self._run_of(folder, kept.log).adopt(shim)
+        self._create_run(folder, stored_run.log).adopt(shim)
 
     @staticmethod
-    def _shim_of(folder: RunFolder) -> Process | None:
-        words = (SHELL, SHIM_PATH, str(folder.path))
+    def _find_shim(folder: RunFolder) -> Process | None:
+        """Return the running shim of a run, found by its stored process id or its command line."""
+        command_line = (SHELL, SHIM_PATH, str(folder.path))
         pid = folder.read_shim_pid()
-        if pid is None:  # It is only just beginning, or could not write it down.
+        if pid is None:  # The shim is starting, or could not write its process id.
             pid = next(
                 iter(
-                    find_processes_by_arguments(*words) or find_processes_by_arguments(*PID_NAMESPACE_COMMAND, *words)
+                    find_processes_by_arguments(*command_line)
+                    or find_processes_by_arguments(*PID_NAMESPACE_COMMAND, *command_line)
                 ),
                 0,
             )
         shim = find_process(pid)
-        if shim is None or not (has_arguments(pid, *words) or has_arguments(pid, *PID_NAMESPACE_COMMAND, *words)):
+        if shim is None or not (
+            has_arguments(pid, *command_line) or has_arguments(pid, *PID_NAMESPACE_COMMAND, *command_line)
+        ):
             return None
         return shim
 
@@ -313,7 +342,7 @@ _decoder: Final = msgspec.msgpack.Decoder(messages.FromAgent)
 
 
 def has_running_supervisor(folder: Path) -> bool:
-    """Whether a supervisor looks after runs in this folder."""
+    """Return whether a supervisor uses this folder and has runs."""
     try:
         lock = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CLOEXEC)
     except OSError:

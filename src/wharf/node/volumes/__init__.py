@@ -1,4 +1,4 @@
-"""Volumes of this host that jobs may ask for: those of its configuration, and those that servers have it make.
+"""Host volumes that jobs may request: those in the node's configuration, and those that servers create on the node.
 
-Responsible for making, remembering and taking away folders, by plugins; never for who may use one, which servers decide.
+Plug-ins create and delete the folders. Servers decide which jobs may use a volume.
 """

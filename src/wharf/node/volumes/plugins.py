@@ -1,8 +1,8 @@
-"""What makes volumes: the built-in `mkdir`, and programs in a folder that the operator chooses.
+"""Plug-ins that create host volumes: the built-in `mkdir`, and programs in a folder that the operator selects.
 
-A program is called with one word, `fingerprint`, `create` or `delete`, and told the rest by its environment (`DHV_…`). It
-answers with one JSON document on its standard output, and fails by an exit code other than 0. It may be called twice for
-the same volume, and must come to the same.
+A program is called with one argument, `fingerprint`, `create` or `delete`; environment variables (`DHV_…`) hold the
+rest. It prints one JSON document and fails with an exit code other than 0. Calls can be repeated and must have the same
+result.
 """
 
 import asyncio
@@ -33,27 +33,27 @@ DEFAULT_MODE: Final = 0o700
 
 
 class VolumePluginError(Exception):
-    """A sentence for whoever asked for the volume."""
+    """A plug-in failed. The message is a sentence for the user who requested the volume."""
 
 
 class VolumePlugin(Protocol):
     name: str
 
     async def fingerprint(self) -> str:
-        """Its version. Raises VolumePluginError."""
+        """Return the plug-in's version. Raises VolumePluginError."""
         ...
 
     async def create(self, volume: NodeVolume) -> NodeVolumeCreated:
-        """Raises VolumePluginError."""
+        """Create the volume's folder. Raises VolumePluginError."""
         ...
 
     async def delete(self, volume: NodeVolume) -> None:
-        """Raises VolumePluginError. One that is not there is deleted."""
+        """Delete the volume's folder, if it exists. Raises VolumePluginError."""
         ...
 
 
 class MkdirPlugin:
-    """A folder, named by the volume's id. Parameters: `mode` (octal), `uid`, `gid`."""
+    """Creates a folder named by the volume's id. Parameters: `mode` (octal), `uid`, `gid`."""
 
     name = MKDIR
 
@@ -109,7 +109,7 @@ def _read_parameters(given: Mapping[str, str]) -> tuple[int, int, int]:
 
 
 class ProgramPlugin:
-    """One that the operator put there."""
+    """A program that the operator installed as a plug-in."""
 
     def __init__(self, path: Path, *, volumes: Path, node_id: str, node_pool: str) -> None:
         self.name = path.name
@@ -204,7 +204,7 @@ class ProgramPlugin:
 
 
 async def _read(stream: asyncio.StreamReader) -> bytes:
-    """The end of it, if it is too long: what went wrong stands there."""
+    """Return the last MAX_OUTPUT_BYTES of the output, because errors are at its end."""
     said = b""
     while piece := await stream.read(MAX_OUTPUT_BYTES):
         said = (said + piece)[-MAX_OUTPUT_BYTES:]
@@ -212,7 +212,10 @@ async def _read(stream: asyncio.StreamReader) -> bytes:
 
 
 def find_program_plugins(folder: Path, *, volumes: Path, node_id: str, node_pool: str) -> dict[str, VolumePlugin]:
-    """Those that may be run. One that others may write is passed over: whoever wrote it would be us."""
+    """Return the executable plug-ins.
+
+    Files that everyone can write are skipped: they would run with the node's rights.
+    """
     found: dict[str, VolumePlugin] = {}
     with suppress(OSError):
         for path in sorted(folder.iterdir()):

@@ -1,6 +1,7 @@
-"""Volumes for tasks that share the file system of the node: a link in the task's folder, to the volume or to a view of it.
+"""Links host volumes into the folders of tasks that see the host's filesystem.
 
-A view is the same folder, mounted once more and only to be read. Nothing is mounted in the folders of allocations.
+A read-only volume is linked through a second, read-only mount of its folder. Nothing is mounted in the folders of
+allocations.
 """
 
 import hashlib
@@ -29,7 +30,7 @@ class ReadOnlyMounts:
         self._folder = folder
 
     def mount_read_only(self, path: str) -> Path:
-        """Raises OSError where this node may not mount."""
+        """Return a read-only mount of the path. Raises OSError if the node may not mount."""
         place = self._place(path)
         if self._is_mounted(place):
             return place
@@ -52,7 +53,7 @@ class ReadOnlyMounts:
                 self._end(place)
 
     def _end(self, place: Path) -> None:
-        """As far as this is allowed."""
+        """Unmount and delete a mount point, as far as permitted."""
         if self._is_mounted(place):
             unmount(place)
         with suppress(OSError):
@@ -67,7 +68,7 @@ class ReadOnlyMounts:
 
 
 def link_volumes(volumes: Sequence[GivenVolume], folders: TaskFolders, views: ReadOnlyMounts) -> None:
-    """At their destinations, counted from the task's folder. Raises NotReady."""
+    """Link the volumes at their destinations in the task's folder. Raises TaskSetupError."""
     for volume in volumes:
         try:
             target = str(views.mount_read_only(volume.path)) if volume.is_read_only else volume.path

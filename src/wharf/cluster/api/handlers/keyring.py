@@ -14,7 +14,7 @@ from wharf.cluster.state import Replica
 from wharf.cluster.state.tables import KEYRING
 from wharf.contract.model.cluster import KeyringKey
 from wharf.contract.model.refusal import invalid_request
-from wharf.contract.wire import keyring as access_to_contract_wire_keyring
+from wharf.contract.wire import keyring as keyring_wire
 
 
 def list_keys(replica: Replica, _request: Request, options: QueryOptions) -> Listing[KeyringKey]:
@@ -37,7 +37,7 @@ class KeyringActions:
         written = await self._server.leader.call(ROTATE_KEYRING, asked)
         assert written.key is not None, "a rotation answers with its key"
         return ActionResult(
-            access_to_contract_wire_keyring.KeyRotationReply(key=build_key_view(written.key), index=written.index),
+            keyring_wire.KeyRotationReply(key=build_key_view(written.key), index=written.index),
             written.index,
         )
 
@@ -49,7 +49,7 @@ class KeyringActions:
         written = await self._server.writer.execute(
             lambda snapshot, _moment: keyring.delete_key(snapshot, key_id, should_force=force)
         )
-        return ActionResult(access_to_contract_wire_keyring.KeyDeletionReply(index=written.index), written.index)
+        return ActionResult(keyring_wire.KeyDeletionReply(index=written.index), written.index)
 
 
 def build_action_handlers(server: Server) -> dict[str, ActionHandler]:
@@ -65,8 +65,8 @@ def _publish_time_ns(given: str) -> int:
     return int(given)
 
 
-def build_key_view(key: KeyringKey) -> access_to_contract_wire_keyring.KeyView:
-    return access_to_contract_wire_keyring.KeyView(
+def build_key_view(key: KeyringKey) -> keyring_wire.KeyView:
+    return keyring_wire.KeyView(
         key_id=key.key_id,
         algorithm=key.algorithm,
         create_time=key.create_time,

@@ -24,7 +24,7 @@ from wharf.contract.model.refusal import invalid_request
 from wharf.contract.model.secrets import SealedData
 from wharf.contract.model.times import format_duration
 from wharf.contract.model.variables import DEFAULT_LOCK_DELAY_NS, DEFAULT_LOCK_TTL_NS, Variable, VariableLock
-from wharf.contract.wire import variables as shapes
+from wharf.contract.wire import variables as variables_wire
 
 VARIABLE_NOT_FOUND_TEXT: Final = "variable not found"
 LOCK_OPERATIONS: Final = ("lock-acquire", "lock-renew", "lock-release")
@@ -66,7 +66,7 @@ class VariableActions:
         self._server = server
 
     async def put_variable(self, request: Request) -> ActionResult:
-        asked = request.decode_body(shapes.VariableRequest)
+        asked = request.decode_body(variables_wire.VariableRequest)
         namespace = request.query.get("namespace") or asked.namespace or request.namespace
         key = VariableKey(namespace, request.get_path_value("path"))
         request.require_permission(namespace=key.namespace, path=key.path)
@@ -87,7 +87,7 @@ class VariableActions:
                 return await self._put(request, key, asked, expected)
 
     async def _put(
-        self, request: Request, key: VariableKey, asked: shapes.VariableRequest, expected: int | None
+        self, request: Request, key: VariableKey, asked: variables_wire.VariableRequest, expected: int | None
     ) -> ActionResult:
         lock = asked.lock
         if lock is not None and (lock.ttl or lock.lock_delay):
@@ -116,8 +116,8 @@ class VariableActions:
 
     # -- locks -------------------------------------------------------------------------------------------------------
 
-    async def _acquire(self, request: Request, key: VariableKey, asked: shapes.VariableRequest) -> ActionResult:
-        given = asked.lock or shapes.LockRequest()
+    async def _acquire(self, request: Request, key: VariableKey, asked: variables_wire.VariableRequest) -> ActionResult:
+        given = asked.lock or variables_wire.LockRequest()
         lock = VariableLock(
             id=given.id,
             ttl=parse_duration_field(given.ttl, field="Lock.TTL") or DEFAULT_LOCK_TTL_NS,
@@ -135,7 +135,7 @@ class VariableActions:
         written = await self._server.writer.execute(decide)
         return self._answer(request, key, written, is_holder=True)
 
-    async def _renew(self, request: Request, key: VariableKey, asked: shapes.VariableRequest) -> ActionResult:
+    async def _renew(self, request: Request, key: VariableKey, asked: variables_wire.VariableRequest) -> ActionResult:
         """Nothing is written: the leader hears that the holder is alive."""
         lock_id = asked.lock.id if asked.lock is not None else ""
         if not lock_id:
@@ -144,7 +144,7 @@ class VariableActions:
         assert held.variable is not None, "a lock that is held is of a variable"
         return ActionResult(build_variable_view(request, held.variable, is_holder=True), held.index)
 
-    async def _release(self, request: Request, key: VariableKey, asked: shapes.VariableRequest) -> ActionResult:
+    async def _release(self, request: Request, key: VariableKey, asked: variables_wire.VariableRequest) -> ActionResult:
         if asked.items:
             raise invalid_request("a lock is given back without items")
         lock_id = asked.lock.id if asked.lock is not None else ""
@@ -172,11 +172,13 @@ class VariableActions:
         if written.conflict is VariableConflict.LOCKED:
             # Also the index tells nothing: whoever does not hold the lock learns only that.
             return ActionResult(
-                shapes.VariableView(namespace=key.namespace, path=key.path), written.index, status=CONFLICT_STATUS
+                variables_wire.VariableView(namespace=key.namespace, path=key.path),
+                written.index,
+                status=CONFLICT_STATUS,
             )
         if written.conflict is not None:
             if variable is None:
-                missing = shapes.VariableView(namespace=key.namespace, path=key.path)
+                missing = variables_wire.VariableView(namespace=key.namespace, path=key.path)
                 return ActionResult(missing, written.index, status=CONFLICT_STATUS)
             may_read = request.has_permission(READ_VARIABLE, namespace=key.namespace, path=key.path)
             replica = self._server.replica
@@ -214,8 +216,10 @@ def parse_expected_version(request: Request) -> int | None:
     return int(given)
 
 
-def build_variable_view(request: Request, variable: Variable, *, is_holder: bool = False) -> shapes.VariableView:
-    return shapes.VariableView(
+def build_variable_view(
+    request: Request, variable: Variable, *, is_holder: bool = False
+) -> variables_wire.VariableView:
+    return variables_wire.VariableView(
         namespace=variable.namespace,
         path=variable.path,
         lock=_lock_shown(request, variable.lock, is_holder=is_holder),
@@ -228,7 +232,7 @@ def build_variable_view(request: Request, variable: Variable, *, is_holder: bool
 
 def build_view_with_items(
     server: Server, replica: Replica, request: Request, variable: Variable, *, is_holder: bool = False
-) -> shapes.VariableView:
+) -> variables_wire.VariableView:
     sealed = SealedData(variable.data, variable.key_id)
     plain = server.access.keyring.open(
         replica, sealed, context=make_variable_context(variable.namespace, variable.path)
@@ -237,12 +241,14 @@ def build_view_with_items(
     return msgspec.structs.replace(build_variable_view(request, variable, is_holder=is_holder), items=items)
 
 
-def _lock_shown(request: Request, lock: VariableLock | None, *, is_holder: bool) -> shapes.LockView | msgspec.UnsetType:
+def _lock_shown(
+    request: Request, lock: VariableLock | None, *, is_holder: bool
+) -> variables_wire.LockView | msgspec.UnsetType:
     """Whoever knows the id of a lock may write as its holder: it is shown to the holder, and to management."""
     if lock is None:
         return msgspec.UNSET
     may_know = is_holder or request.caller.rights.is_management
-    return shapes.LockView(
+    return variables_wire.LockView(
         id=lock.id if may_know else msgspec.UNSET,
         ttl=format_duration(lock.ttl),
         lock_delay=format_duration(lock.lock_delay),

@@ -1,8 +1,8 @@
-"""Whole lists that are asked for again and again, kept in pieces: what changed is encoded anew, and only its piece joined.
+"""A cache of whole encoded lists, stored in segments.
 
-A roll hears of every change to its table. Asked for, it takes over what changed since it was asked last: the forms of
-those records are made, and the pieces that hold them. So a list of ten thousand costs what changed in it. One that too
-much changed in, or whose table was loaded anew, is given up; whoever asks next makes it from the beginning.
+A cached list observes changes of its table. A request encodes only the records that changed since the last request,
+and joins only their segments again, so the cost depends on the changes and not on the length of the list. A list with
+too many changes, or whose table was reloaded, is dropped; the next request encodes it completely.
 """
 
 import asyncio
@@ -25,22 +25,22 @@ from wharf.cluster.state import Replica
 from wharf.cluster.state.watches import RecordChange
 
 MAX_LIST_CHANGES: Final = 2_000
-"""More changes than these between two requests, and all is made anew."""
+"""Changes between two requests above which the list is dropped and encoded completely."""
 MAX_CACHED_LISTS: Final = 16
 MAX_CACHED_LIST_BYTES: Final = 64 * 1024 * 1024
 RECORD_OVERHEAD_BYTES: Final = 60
-"""What a form takes beside its text."""
+"""Estimated memory of an encoded record in addition to its text."""
 
 GZIP_ENCODING: Final = b"gzip"
 GZIP_HEADER: Final = b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\xff"
 RAW_WINDOW_BITS: Final = -zlib.MAX_WBITS
 
 ListPosition = Any
-"""Where a record stands: its key, or its CreateIndex and key. Places of one roll can be compared."""
+"""The sort key of a record in a list: its table key, or its create index and table key."""
 
 
 class ListSegment:
-    """Records that follow each other: their places and forms, and these in one text, made when it is asked for."""
+    """Consecutive records of a list: their positions, their encodings, and the joined text, built on first use."""
 
     __slots__ = ("_deflated", "_deflated_of", "_is_first", "_text", "forms", "places")
 
@@ -53,14 +53,14 @@ class ListSegment:
         self._deflated_of = b""
 
     def get_text(self, *, is_first: bool) -> bytes:
-        """What stands in the list, from the bracket or the comma on."""
+        """Return the joined records, with the list's bracket or a comma before them."""
         if not self._text or is_first != self._is_first:
             self._text = (b"[" if is_first else b",") + b",".join(self.forms)
             self._is_first = is_first
         return self._text
 
     def get_deflated(self, text: bytes) -> bytes:
-        """A text of this piece compressed, as a part that others may stand before and behind."""
+        """Return the compressed text, as a deflate block that can be concatenated with those of other segments."""
         if self._deflated_of is not text:
             compressor = zlib.compressobj(COMPRESSION_LEVEL, zlib.DEFLATED, RAW_WINDOW_BITS)
             self._deflated = compressor.compress(text) + compressor.flush(zlib.Z_SYNC_FLUSH)
@@ -69,7 +69,7 @@ class ListSegment:
 
 
 class SegmentedBody(ReplyBody):
-    """The list as it stood at one moment. Its texts are those of the pieces, so that a new one costs no copy."""
+    """The list at one log index. It shares the texts of the segments, so a new body copies nothing."""
 
     __slots__ = ("_pieces",)
 
@@ -83,7 +83,7 @@ class SegmentedBody(ReplyBody):
             return await super().get_encoded_chunks(encoding)
         if encoding not in self._compressed:
             checksum, parts = 0, [GZIP_HEADER]
-            # A piece that changes meanwhile is another object: these go on being of this moment.
+            # A changed segment is replaced by a new object, so these segments stay as they were.
             for text, piece in zip(self.chunks, self._pieces, strict=False):
                 parts.append(piece.get_deflated(text))
                 checksum = zlib.crc32(text, checksum)
@@ -97,48 +97,48 @@ class SegmentedBody(ReplyBody):
 
 
 ListChanges = Sequence[tuple[ListPosition, Any]]
-"""What stands at each place that something changed at; None: nothing."""
+"""Changed positions, each with its record, or `None` if no record is at that position any more."""
 
 
 class CachedList:
-    """Made in the moment whose records it is filled with; open until `end`."""
+    """One cached list. It observes its tables from creation until `close`, and must be created before `fill` reads."""
 
     def __init__(self, replica: Replica, spec: ListCacheSpec) -> None:
         self.size = 0
         self._kept = spec
         self._replica = replica
         self._rows = replica.get_table_records(spec.table)
-        self._has_ended = False
+        self._is_closed = False
         self._changed: dict[ListPosition, str] = {}
-        """Places that something came to, left, or changed at, with the key."""
+        """Changed positions, with the key of the record."""
         self._pieces: list[ListSegment] = []
         self._firsts: list[ListPosition] = []
         self._body: SegmentedBody | None = None
-        self._renewing = asyncio.Lock()
+        self._refresh_lock = asyncio.Lock()
         self._users = 0
-        """Those who fill or renew it, or are about to."""
+        """Number of fills and refreshes that are in progress or about to start."""
         for table in spec.tables:
             replica.watches.add_observer(table, self)
 
     @property
     def is_current(self) -> bool:
-        """Whether it was told of all that became of its table."""
-        return not self._has_ended and self._replica.get_table_records(self._kept.table) is self._rows
+        """Whether it has observed every change of its table."""
+        return not self._is_closed and self._replica.get_table_records(self._kept.table) is self._rows
 
     def close(self) -> None:
-        """It is told nothing any more. Whoever renews it has what they began with; ending twice is fine."""
-        if not self._has_ended:
-            self._has_ended = True
+        """Stop observing. Refreshes in progress complete with the data they started with. Closing twice is allowed."""
+        if not self._is_closed:
+            self._is_closed = True
             for table in self._kept.tables:
                 self._replica.watches.remove_observer(table, self)
-        self._let_go()
+        self._release()
 
-    def _let_go(self) -> None:
-        if self._has_ended and not self._users:
+    def _release(self) -> None:
+        if self._is_closed and not self._users:
             self._pieces, self._firsts, self._changed, self._body = [], [], {}, None
 
     def on_changes(self, changes: Sequence[RecordChange]) -> None:
-        """Of its own table or of that in which its records rest, where the same keys are."""
+        """Record changes of the list's table or of its dependency table, which has the same keys."""
         kept = self._kept
         for key, old, new in changes:
             if not key.startswith(kept.prefix):
@@ -155,7 +155,7 @@ class CachedList:
     # -- making ------------------------------------------------------------------------------------------------------
 
     async def fill(self, records: Sequence[Any], encode_records: EncodeRecords) -> SegmentedBody:
-        """With all that is listed, in its order, as it stood when this was made."""
+        """Encode all records of the list, in order, and return its body."""
         self._users += 1
         try:
             places: list[ListPosition] = []
@@ -164,29 +164,29 @@ class CachedList:
             for start in range(0, len(records), RECORDS_PER_STEP):
                 if start:
                     await yield_to_loop()
-                several = records[start : start + RECORDS_PER_STEP]
-                made = encode_records(several)
+                batch = records[start : start + RECORDS_PER_STEP]
+                made = encode_records(batch)
                 forms += made
-                places += [self._kept.get_position(self._kept.table.get_key(record), record) for record in several]
+                places += [self._kept.get_position(self._kept.table.get_key(record), record) for record in batch]
                 size += sum(map(len, made))
                 if size > BODY_CHUNK_BYTES:
-                    self._add(ListSegment(places, forms))
+                    self._append_segment(ListSegment(places, forms))
                     places, forms, size = [], [], 0
             if forms:
-                self._add(ListSegment(places, forms))
-            return self._made()
+                self._append_segment(ListSegment(places, forms))
+            return self._build_body()
         except BaseException:
-            self.close()  # It is no list that could be renewed.
+            self.close()  # An incomplete list cannot be refreshed.
             raise
         finally:
             self._users -= 1
-            self._let_go()
+            self._release()
 
-    def _add(self, piece: ListSegment) -> None:
+    def _append_segment(self, piece: ListSegment) -> None:
         self._pieces.append(piece)
         self._firsts.append(piece.places[0])
 
-    def _made(self) -> SegmentedBody:
+    def _build_body(self) -> SegmentedBody:
         body = self._body = SegmentedBody(tuple(self._pieces))
         self.size = 2 * body.size + RECORD_OVERHEAD_BYTES * sum(len(piece.forms) for piece in self._pieces)
         return body
@@ -194,40 +194,40 @@ class CachedList:
     # -- renewing ----------------------------------------------------------------------------------------------------
 
     def take_changes(self) -> ListChanges:
-        """What changed up to this moment. It must be handed to `renewed`, in the order in which it was taken."""
+        """Return the changes since the last call. Pass them to `refresh`, in the order in which they were taken."""
         self._users += 1
         changed, self._changed = self._changed, {}
-        return [(place, self._at(place, key)) for place, key in changed.items()]
+        return [(place, self._get_record(place, key)) for place, key in changed.items()]
 
-    def _at(self, place: ListPosition, key: str) -> Any:
+    def _get_record(self, place: ListPosition, key: str) -> Any:
         kept, record = self._kept, self._rows.records.get(key)
         if record is None or kept.get_position(key, record) != place:
-            return None  # Nothing is there, or it stands elsewhere now.
+            return None  # The record was deleted or has another position now.
         return record if kept.is_selected is None or kept.is_selected(record) else None
 
     async def refresh(self, changes: ListChanges, encode_records: EncodeRecords) -> SegmentedBody:
         try:
-            async with self._renewing:
+            async with self._refresh_lock:
                 for start in range(0, len(changes), RECORDS_PER_STEP):
                     if start:
                         await yield_to_loop()
-                    several = changes[start : start + RECORDS_PER_STEP]
-                    forms = iter(encode_records([record for _, record in several if record is not None]))
-                    for place, record in several:
-                        self._put(place, None if record is None else next(forms))
-                return self._body if self._body is not None and not changes else self._made()
+                    batch = changes[start : start + RECORDS_PER_STEP]
+                    forms = iter(encode_records([record for _, record in batch if record is not None]))
+                    for place, record in batch:
+                        self._update_position(place, None if record is None else next(forms))
+                return self._body if self._body is not None and not changes else self._build_body()
         except BaseException:
             self.close()
             raise
         finally:
             self._users -= 1
-            self._let_go()
+            self._release()
 
-    def _put(self, place: ListPosition, form: bytes | None) -> None:
-        """What stands at this place from now on; None: nothing does."""
+    def _update_position(self, place: ListPosition, form: bytes | None) -> None:
+        """Insert or replace the encoded record at the position; `None` removes it."""
         if not self._pieces:
             if form is not None:
-                self._add(ListSegment([place], [form]))
+                self._append_segment(ListSegment([place], [form]))
             return
         at = max(0, bisect_right(self._firsts, place) - 1)
         places, forms = self._pieces[at].places, self._pieces[at].forms
@@ -242,10 +242,10 @@ class CachedList:
         else:
             places.insert(position, place)
             forms.insert(position, form)
-        self._replace(at, places, forms)
+        self._replace_segment(at, places, forms)
 
-    def _replace(self, at: int, places: list[ListPosition], forms: list[bytes]) -> None:
-        """The piece is another object now: bodies that hold the old one have its text."""
+    def _replace_segment(self, at: int, places: list[ListPosition], forms: list[bytes]) -> None:
+        """Replace a segment with a new object, because existing bodies share the old one. A large segment is split."""
         pieces = [ListSegment(places, forms)] if places else []
         if sum(map(len, forms)) > 2 * BODY_CHUNK_BYTES and len(forms) > 1:
             half = len(forms) // 2
@@ -255,26 +255,26 @@ class CachedList:
 
 
 class ListCache:
-    """Those that were asked for last."""
+    """The most recently used cached lists."""
 
     def __init__(self, *, max_lists: int = MAX_CACHED_LISTS, max_bytes: int = MAX_CACHED_LIST_BYTES) -> None:
-        self._rolls_max = max_lists
+        self._max_lists = max_lists
         self._max_bytes = max_bytes
         self._kept: OrderedDict[Hashable, CachedList] = OrderedDict()
 
     def get(self, name: Hashable) -> CachedList | None:
-        roll = self._kept.get(name)
-        if roll is None:
+        entry = self._kept.get(name)
+        if entry is None:
             return None
-        if not roll.is_current:
-            roll.close()
+        if not entry.is_current:
+            entry.close()
             del self._kept[name]
             return None
         self._kept.move_to_end(name)
-        return roll
+        return entry
 
     def put(self, name: Hashable, cached_list: CachedList) -> None:
-        """One that is filled. Of two that were made at the same time one is kept."""
+        """Store a filled list. It replaces a list of the same name that was built concurrently."""
         before = self._kept.pop(name, None)
         if before is not None:
             before.close()
@@ -282,5 +282,5 @@ class ListCache:
             cached_list.close()
             return
         self._kept[name] = cached_list
-        while len(self._kept) > self._rolls_max or sum(each.size for each in self._kept.values()) > self._max_bytes:
+        while len(self._kept) > self._max_lists or sum(each.size for each in self._kept.values()) > self._max_bytes:
             self._kept.popitem(last=False)[1].close()

@@ -1,1 +1,1 @@
-"""."""
+"""Relaying of requests to other processes, servers and regions."""

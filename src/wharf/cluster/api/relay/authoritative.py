@@ -13,7 +13,7 @@ from wharf.cluster.api.results import ActionResult
 from wharf.cluster.server.server import Server
 from wharf.cluster.state.tables import ACL_AUTH_METHODS, ACL_TOKENS
 from wharf.contract.model.acl.auth_methods import TokenLocality
-from wharf.contract.wire import acl as shapes
+from wharf.contract.wire import acl as acl_wire
 
 GLOBAL_WRITE_ENDPOINTS: Final = frozenset((
     "acl.bootstrap", "acl.policy.store", "acl.policy.delete", "acl.role.create", "acl.role.update", "acl.role.delete",
@@ -34,17 +34,17 @@ def should_relay_write(server: Server, request: Request) -> bool:
 def _is_of_global_token(server: Server, request: Request) -> bool:
     match request.endpoint.name:
         case "acl.token.create" | "acl.token.update":
-            asked = request.decode_body(shapes.TokenRequest)
+            asked = request.decode_body(acl_wire.TokenRequest)
             return asked.global_ or _is_global(server, asked.accessor_id)
         case "acl.token.delete":
             return _is_global(server, request.get_path_value("accessor_id"))
         case "acl.login":
-            return _gives_global(server, request.decode_body(shapes.LoginRequest).auth_method_name)
+            return _gives_global(server, request.decode_body(acl_wire.LoginRequest).auth_method_name)
         case "acl.oidc.complete":
-            return _gives_global(server, request.decode_body(shapes.CompleteAuthRequest).auth_method_name)
+            return _gives_global(server, request.decode_body(acl_wire.CompleteAuthRequest).auth_method_name)
         case "acl.oidc.auth-url":
             # Where the login is completed, it must have been begun.
-            return _gives_global(server, request.decode_body(shapes.AuthUrlRequest).auth_method_name)
+            return _gives_global(server, request.decode_body(acl_wire.AuthUrlRequest).auth_method_name)
     return False
 
 

@@ -1,5 +1,4 @@
-"""Requests that another server of this region answers, or another process of this one: passed on whole, and the reply
-back as it comes."""
+"""Relaying of requests to other servers of the region and to other processes of this server, unchanged."""
 
 from collections.abc import AsyncIterator, Collection
 from typing import Final
@@ -24,7 +23,7 @@ HOP_HEADERS: Final = frozenset((b"accept-encoding", b"content-length", b"transfe
 
 
 def find_member(server: Server, name: str) -> Member | None:
-    """By its id, its name, its name with the region, or as whoever leads; None: there is no such member."""
+    """Return the member with the id, name or `name.region`, or the leader for "leader"; `None` if none matches."""
     replica = server.replica
     if name == LEADER_NAME:
         leader = replica.get(LEADER)
@@ -36,28 +35,28 @@ def find_member(server: Server, name: str) -> Member | None:
 
 
 async def relay_to_member(server: Server, request: Request, member: Member) -> ActionResult | None:
-    """The reply of that member; None when it is this one, which answers by itself."""
+    """Relay the request and return the member's reply, or `None` if the member is this server."""
     if member.id == server.identity.member_id:
         return None
     return await build_relayed_result(await server.relay.send_to_member(member.address, build_relayed_request(request)))
 
 
 class NodeHolder(msgspec.Struct, frozen=True):
-    """Where the connection of a node is: the address, and the hop that leads there."""
+    """The process that holds a node's connection: its address, and the kind of hop that reaches it."""
 
     address: str
     hop: bytes
 
 
 async def find_node_holder(server: Server, node_id: str) -> NodeHolder:
-    """Whoever else holds the node's connection. Raises `no_path` where nobody is known to."""
-    telling = server.local_channels.reporter
-    if telling is None:
+    """Return the other process that holds the node's connection. Raises a `Refusal` if none is known."""
+    reporter = server.local_channels.reporter
+    if reporter is None:
         raise build_no_node_path()
     place = (await server.leader.call(FIND_NODE, FindNodeRequest(node_id))).place
-    if place is None or place == telling.address:
+    if place is None or place == reporter.address:
         raise build_no_node_path()
-    if place.member_id == telling.address.member_id:
+    if place.member_id == reporter.address.member_id:
         return NodeHolder(server.local_channels.address_of(place.process), PROCESS_HOP)
     member = server.replica.get(MEMBERS, place.member_id)
     if member is None:
@@ -66,7 +65,7 @@ async def find_node_holder(server: Server, node_id: str) -> NodeHolder:
 
 
 async def relay_to_node_holder(server: Server, request: Request, node_id: str) -> ActionResult:
-    """The reply of whoever holds the node's connection. Raises Refusal."""
+    """Relay the request to the process that holds the node's connection. Raises `Refusal`."""
     holder = await find_node_holder(server, node_id)
     return await build_relayed_result(
         await server.relay.send_to_member(holder.address, build_relayed_request(request), hop=holder.hop)
@@ -76,44 +75,45 @@ async def relay_to_node_holder(server: Server, request: Request, node_id: str) -
 def build_relayed_request(
     request: Request, *, method: str = "", excluded_parameters: Collection[str] = ()
 ) -> RelayRequest:
-    """The request as it goes on to another server, but for some of its parameters."""
+    """Return the request to send to another server, without the excluded parameters."""
     query = "&".join(
         f"{quote(name, safe='')}={quote(value, safe='')}"
         for name, value in request.query.items()
         if name not in excluded_parameters
     )
     path = build_request_path(request)
-    # How bodies are compressed and cut is settled between us and the caller, and again between us and the other server.
+    # Compression and body framing are negotiated separately for each hop.
     headers = [(name, value) for name, value in request.headers.items() if name not in HOP_HEADERS]
     body = None
     if request.body:
         headers.append((b"content-length", str(len(request.body)).encode()))
-        body = _whole(request.body)
+        body = _iterate_once(request.body)
     target = f"{path}?{query}" if query else path
     return RelayRequest(method or request.endpoint.method, target.encode(), headers, body)
 
 
-async def _whole(body: bytes) -> AsyncIterator[bytes]:
+async def _iterate_once(body: bytes) -> AsyncIterator[bytes]:
     yield body
 
 
-async def build_relayed_result(arrived: RelayedReply) -> ActionResult:
-    """A reply that arrived, as one of ours. What is refused there is refused here, with the same text."""
-    headers = {name.lower(): value for name, value in arrived.headers}
+async def build_relayed_result(relayed_reply: RelayedReply) -> ActionResult:
+    """Return a relayed reply as a streamed result. Refusals keep their status and text."""
+    headers = {name.lower(): value for name, value in relayed_reply.headers}
     content_type = headers.get(b"content-type", b"").decode("latin-1")
     return ActionResult(
-        StreamedBody(_parts(arrived), content_type or "application/octet-stream"), status=arrived.status
+        StreamedBody(_iterate_parts(relayed_reply), content_type or "application/octet-stream"),
+        status=relayed_reply.status,
     )
 
 
-async def _parts(arrived: RelayedReply) -> AsyncIterator[bytes]:
+async def _iterate_parts(relayed_reply: RelayedReply) -> AsyncIterator[bytes]:
     try:
-        async for part in arrived:
+        async for part in relayed_reply:
             yield part
     except Unreachable as error:
         raise Refusal(RefusalCode.UNAVAILABLE, str(error)) from error
     finally:
-        await arrived.aclose()
+        await relayed_reply.aclose()
 
 
 def build_request_path(request: Request) -> str:

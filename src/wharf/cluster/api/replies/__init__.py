@@ -1,1 +1,1 @@
-"""."""
+"""Replies: encoding, compression, CORS headers and sending."""

@@ -1,6 +1,6 @@
-"""What pages from elsewhere may ask: the files and figures of tasks, and variables (conventions 1.9).
+"""Cross-origin requests (CORS): allowed for task files, statistics and variables (conventions 1.9).
 
-Nothing else sends these headers, unless the configuration adds them to every reply.
+Other endpoints send no CORS headers, unless the configuration adds them to every reply.
 """
 
 from collections.abc import Mapping
@@ -21,18 +21,18 @@ CORS_METHODS_BY_PATH: Final = (
     ("/v1/var/", READ_AND_WRITE_METHODS),
 )
 
-CORS_PATH_PREFIXES: Final = tuple(beginning for beginning, _ in CORS_METHODS_BY_PATH)
+CORS_PATH_PREFIXES: Final = tuple(prefix for prefix, _ in CORS_METHODS_BY_PATH)
 
 
 def list_cors_methods(path: str) -> tuple[str, ...]:
-    """The methods that pages from elsewhere may use here; none where they may not come at all."""
+    """Return the methods allowed for cross-origin requests to the path; empty if none are."""
     if not path.startswith(CORS_PATH_PREFIXES):
         return ()
-    return next((methods for beginning, methods in CORS_METHODS_BY_PATH if path.startswith(beginning)), ())
+    return next((methods for prefix, methods in CORS_METHODS_BY_PATH if path.startswith(prefix)), ())
 
 
 def build_cors_headers(headers: Mapping[bytes, bytes]) -> Headers:
-    """What a reply tells the browser of a page from elsewhere."""
+    """Return the CORS headers of a reply."""
     vary = (b"vary", b"Origin")
     if b"origin" not in headers:
         return [vary]
@@ -40,21 +40,21 @@ def build_cors_headers(headers: Mapping[bytes, bytes]) -> Headers:
 
 
 def build_preflight_headers(headers: Mapping[bytes, bytes], methods: tuple[str, ...]) -> Headers:
-    """Whether a browser may send what it is about to; a method that is not allowed gets no word of allowance."""
-    asked = headers.get(b"access-control-request-method", b"").decode("latin-1")
+    """Return the headers of the reply to a preflight request. A method that is not allowed gets no `Allow` headers."""
+    requested_method = headers.get(b"access-control-request-method", b"").decode("latin-1")
     vary = [
         (b"vary", b"Origin"),
         (b"vary", b"Access-Control-Request-Method"),
         (b"vary", b"Access-Control-Request-Headers"),
     ]
-    if b"origin" not in headers or asked not in methods:
+    if b"origin" not in headers or requested_method not in methods:
         return vary
     allowed = [
         (b"access-control-allow-origin", b"*"),
-        (b"access-control-allow-methods", asked.encode()),
+        (b"access-control-allow-methods", requested_method.encode()),
         (b"access-control-allow-credentials", b"true"),
     ]
-    wanted = headers.get(b"access-control-request-headers")
-    if wanted:
-        allowed.append((b"access-control-allow-headers", wanted))
+    requested_headers = headers.get(b"access-control-request-headers")
+    if requested_headers:
+        allowed.append((b"access-control-allow-headers", requested_headers))
     return vary + allowed

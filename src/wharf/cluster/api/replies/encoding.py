@@ -1,8 +1,6 @@
-"""Bodies made smaller, in steps small enough for a loop that must go on.
+"""Encoding and compression of reply bodies, with caches of encoded records and whole lists.
 
-Bodies of lists: each record's form encoded once for each version of it, and whole bodies kept while nothing changed.
-
-Work is done in slices, with a pause for the loop between them; what is listed was taken in one step before.
+Large bodies are processed in slices that yield to the event loop, so that other requests are not delayed.
 """
 
 import asyncio
@@ -14,17 +12,17 @@ from typing import Any, Final
 import msgspec
 
 COMPRESSION_LEVEL: Final = 1
-"""The fastest: a list shrinks to a tenth, and stronger levels win little for several times the work."""
+"""The fastest level: a list shrinks to a tenth; higher levels save little more for several times the CPU time."""
 
 COMPRESSION_STEP_BYTES: Final = 256 * 1024
-"""Bytes taken in one step: about two milliseconds."""
+"""Bytes compressed in one step: about two milliseconds."""
 
-# How zlib is told to write the header that each encoding has.
+# The `wbits` value selects which header zlib writes.
 WINDOW_BITS_BY_ENCODING: Final = {b"gzip": 16 + zlib.MAX_WBITS, b"deflate": zlib.MAX_WBITS}
 
 
 def negotiate_encoding(accept_encoding: bytes) -> bytes:
-    """The first encoding in the list that is spoken here; weights are not understood (conventions 1.9)."""
+    """Return the first supported encoding of the header, or b"". Weights are ignored (conventions 1.9)."""
     for name in accept_encoding.split(b","):
         if (stripped := name.strip()) in WINDOW_BITS_BY_ENCODING:
             return stripped
@@ -32,7 +30,7 @@ def negotiate_encoding(accept_encoding: bytes) -> bytes:
 
 
 def compress_parts(parts: Iterable[bytes], encoding: bytes) -> Iterator[bytes]:
-    """The parts of the compressed body. Each step takes in a bounded number of bytes; what it yields may be empty."""
+    """Yield the compressed body. Each step compresses a bounded number of bytes; a yielded part may be empty."""
     compressor = zlib.compressobj(COMPRESSION_LEVEL, zlib.DEFLATED, WINDOW_BITS_BY_ENCODING[encoding])
     for part in parts:
         for start in range(0, len(part), COMPRESSION_STEP_BYTES):
@@ -41,23 +39,23 @@ def compress_parts(parts: Iterable[bytes], encoding: bytes) -> Iterator[bytes]:
 
 
 RECORDS_PER_STEP: Final = 250
-"""Records that are filtered and encoded before others have their turn: two milliseconds."""
+"""Records filtered and encoded before yielding to the event loop: about two milliseconds."""
 BODY_CHUNK_BYTES: Final = 256 * 1024
 MAX_CACHED_RECORD_BYTES: Final = 64 * 1024 * 1024
 MAX_CACHED_BODY_BYTES: Final = 64 * 1024 * 1024
 CACHE_ENTRY_BYTES: Final = 200
-"""What an entry weighs beside its bytes."""
+"""Estimated memory of a cache entry in addition to its data."""
 
 encode_json: Final = msgspec.json.Encoder().encode
 
 
 async def yield_to_loop() -> None:
-    """Others have their turn."""
+    """Let other tasks of the event loop run."""
     await asyncio.sleep(0)
 
 
 class ReplyBody:
-    """A body in chunks, and its compressed forms, each made once however many ask for it."""
+    """A body in chunks. Each compressed version is created once and shared by all callers."""
 
     __slots__ = ("_compressed", "_lock", "chunks", "size")
 
@@ -68,14 +66,14 @@ class ReplyBody:
         self._lock: asyncio.Lock | None = None
 
     async def get_encoded_chunks(self, encoding: bytes) -> Sequence[bytes]:
-        """`encoding` as negotiated; b"": as it is."""
+        """Return the chunks in the negotiated encoding; b"" means uncompressed."""
         if not encoding:
             return self.chunks
         if encoding in self._compressed:
             return self._compressed[encoding]
         if self.size <= BODY_CHUNK_BYTES:
-            made = self._compressed[encoding] = (b"".join(compress_parts(self.chunks, encoding)),)
-            return made
+            encoded = self._compressed[encoding] = (b"".join(compress_parts(self.chunks, encoding)),)
+            return encoded
         if self._lock is None:
             self._lock = asyncio.Lock()
         async with self._lock:
@@ -98,101 +96,103 @@ def encode_body(value: object, *, is_pretty: bool = False) -> ReplyBody:
 
 
 class EncodedRecordCache:
-    """The encoded list forms of records, by record and what else the form rests on. A record that was written again is
-    another object, so nothing here can be out of date; the oldest go when it is too much."""
+    """Encoded list items by record and dependency. The oldest are evicted above `max_bytes`.
+
+    A record that was written again is another object, so an entry can never be stale.
+    """
 
     def __init__(self, *, max_bytes: int = MAX_CACHED_RECORD_BYTES) -> None:
         self._max_bytes = max_bytes
         self._bytes = 0
-        self._kept: OrderedDict[tuple[str, int], tuple[object, object, bytes]] = OrderedDict()
+        self._entries: OrderedDict[tuple[str, int], tuple[object, object, bytes]] = OrderedDict()
 
     def get(self, list_name: str, record: object, dependency: object) -> bytes | None:
-        kept = self._kept.get((list_name, id(record)))
-        return kept[2] if kept is not None and kept[0] is record and kept[1] is dependency else None
+        entry = self._entries.get((list_name, id(record)))
+        return entry[2] if entry is not None and entry[0] is record and entry[1] is dependency else None
 
     def get_all(self, list_name: str, records: Sequence[object], dependencies: Sequence[object]) -> list[bytes | None]:
-        """The same for many, at a third of the cost."""
-        kept_under = self._kept.get
+        """Return the cached items of many records, at a third of the cost of single lookups."""
+        get_entry = self._entries.get
         return [
-            kept[2]
-            if (kept := kept_under((list_name, id(record)))) is not None and kept[0] is record and kept[1] is rest
+            entry[2]
+            if (entry := get_entry((list_name, id(record)))) is not None and entry[0] is record and entry[1] is rest
             else None
             for record, rest in zip(records, dependencies, strict=True)
         ]
 
     def put(self, list_name: str, record: object, dependency: object, data: bytes) -> None:
-        """Holds on to the record, so that its id is that of no other while the entry is here."""
+        """Store an item. The entry references the record, so that its `id()` cannot be reused meanwhile."""
         key = (list_name, id(record))
-        before = self._kept.pop(key, None)
-        self._bytes += len(data) + CACHE_ENTRY_BYTES - (len(before[2]) + CACHE_ENTRY_BYTES if before else 0)
-        self._kept[key] = (record, dependency, data)
+        previous = self._entries.pop(key, None)
+        self._bytes += len(data) + CACHE_ENTRY_BYTES - (len(previous[2]) + CACHE_ENTRY_BYTES if previous else 0)
+        self._entries[key] = (record, dependency, data)
         while self._bytes > self._max_bytes:
-            _, oldest = self._kept.popitem(last=False)
+            _, oldest = self._entries.popitem(last=False)
             self._bytes -= len(oldest[2]) + CACHE_ENTRY_BYTES
 
 
 class ListBodyCache:
-    """Whole bodies of lists, each with what it stood for, for the next who asks the same before anything changed."""
+    """Encoded lists, each with the version of the data. An entry is used only while its version is current."""
 
     def __init__(self, *, max_bytes: int = MAX_CACHED_BODY_BYTES) -> None:
         self._max_bytes = max_bytes
         self._bytes = 0
-        self._kept: OrderedDict[Hashable, tuple[Hashable, ReplyBody, str]] = OrderedDict()
+        self._entries: OrderedDict[Hashable, tuple[Hashable, ReplyBody, str]] = OrderedDict()
 
     def get(self, key: Hashable, version: Hashable) -> tuple[ReplyBody, str] | None:
-        kept = self._kept.get(key)
-        if kept is None or kept[0] != version:
+        entry = self._entries.get(key)
+        if entry is None or entry[0] != version:
             return None
-        self._kept.move_to_end(key)
-        return kept[1], kept[2]
+        self._entries.move_to_end(key)
+        return entry[1], entry[2]
 
     def put(self, key: Hashable, version: Hashable, body: ReplyBody, next_token: str) -> None:
         self._drop(key)
         if body.size > self._max_bytes // 2:
             return
-        self._kept[key] = (version, body, next_token)
+        self._entries[key] = (version, body, next_token)
         self._bytes += body.size + CACHE_ENTRY_BYTES
         while self._bytes > self._max_bytes:
-            self._drop(next(iter(self._kept)))
+            self._drop(next(iter(self._entries)))
 
     def _drop(self, key: Hashable) -> None:
-        kept = self._kept.pop(key, None)
-        if kept is not None:
-            self._bytes -= kept[1].size + CACHE_ENTRY_BYTES
+        entry = self._entries.pop(key, None)
+        if entry is not None:
+            self._bytes -= entry[1].size + CACHE_ENTRY_BYTES
 
 
 EncodeRecords = Callable[[Sequence[Any]], list[bytes]]
-"""The forms of records, some hundred at a time."""
+"""Encodes a batch of up to a few hundred records."""
 
 
 async def encode_list(records: Sequence[Any], encode_records: EncodeRecords, *, is_pretty: bool) -> ReplyBody:
-    """A JSON list of the records' forms."""
+    """Return the records as a JSON list, encoded in slices."""
     chunks: list[bytes] = []
-    forms: list[bytes] = []
+    encoded_records: list[bytes] = []
     size = 0
     for start in range(0, len(records), RECORDS_PER_STEP):
         if start:
             await yield_to_loop()
-        made = encode_records(records[start : start + RECORDS_PER_STEP])
-        forms += map(_indented, made) if is_pretty else made
-        size += sum(map(len, made))
+        encoded = encode_records(records[start : start + RECORDS_PER_STEP])
+        encoded_records += map(_indent_record, encoded) if is_pretty else encoded
+        size += sum(map(len, encoded))
         if size > BODY_CHUNK_BYTES:
-            chunks.append(_joined(forms, is_first=not chunks, pretty=is_pretty))
-            forms, size = [], 0
-    if forms:
-        chunks.append(_joined(forms, is_first=not chunks, pretty=is_pretty))
+            chunks.append(_join_records(encoded_records, is_first=not chunks, pretty=is_pretty))
+            encoded_records, size = [], 0
+    if encoded_records:
+        chunks.append(_join_records(encoded_records, is_first=not chunks, pretty=is_pretty))
     if not chunks:
         return ReplyBody((b"[]\n" if is_pretty else b"[]",))
     chunks.append(b"\n]\n" if is_pretty else b"]")
     return ReplyBody(chunks if len(chunks) > 2 else (b"".join(chunks),))
 
 
-def _joined(forms: list[bytes], *, is_first: bool, pretty: bool) -> bytes:
-    between = b",\n    " if pretty else b","
-    beginning = (b"[\n    " if pretty else b"[") if is_first else between
-    return beginning + between.join(forms)
+def _join_records(encoded_records: list[bytes], *, is_first: bool, pretty: bool) -> bytes:
+    separator = b",\n    " if pretty else b","
+    beginning = (b"[\n    " if pretty else b"[") if is_first else separator
+    return beginning + separator.join(encoded_records)
 
 
-def _indented(form: bytes) -> bytes:
-    """Texts hold no line ends in JSON, so every one is the layout's."""
-    return msgspec.json.format(form, indent=4).replace(b"\n", b"\n    ")
+def _indent_record(encoded_record: bytes) -> bytes:
+    """Return the record indented as a list item. JSON strings contain no line breaks, so every line break is layout."""
+    return msgspec.json.format(encoded_record, indent=4).replace(b"\n", b"\n    ")

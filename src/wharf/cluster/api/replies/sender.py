@@ -1,4 +1,4 @@
-"""Sending a reply: what is true of every one of them, whatever it holds. Encodings, pages from elsewhere, other names."""
+"""Sending of replies: compression, CORS headers, streams, and Nomad's header names."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, MutableMapping, Sequence
@@ -42,7 +42,7 @@ def build_text_reply(status: int, text: str, *headers: tuple[bytes, bytes]) -> H
 
 
 def build_refusal_headers(refusal: Refusal) -> Headers:
-    """What stands before the sentence of a refusal, however it is sent."""
+    """Return the headers of a refusal: its content type and error code."""
     return [TEXT_HEADER, (CODE_HEADER.encode(), refusal.code.value.encode())]
 
 
@@ -53,28 +53,31 @@ def build_refusal_reply(refusal: Refusal, *headers: tuple[bytes, bytes]) -> Http
 
 
 class ReplyContext(msgspec.Struct, frozen=True):
-    """What a reply must know of its request, and where it goes."""
+    """What sending a reply needs of its request, and the connection to send it on."""
 
     headers: Mapping[bytes, bytes]
     is_cors_allowed: bool
-    """Whether pages from elsewhere may ask for it too."""
+    """Whether browsers may request it from pages of another origin."""
     receive: Receive
     send: Send
     connection: HttpConnection | None = None
 
 
 class ReplySender:
-    """`more_headers` go out with every reply. `compat`: the peer's names of headers are given beside ours, and taken."""
+    """Sends replies. With `is_nomad_compatible`, Nomad's header names are accepted, and sent in addition to Wharf's."""
 
     def __init__(self, world: World, *, extra_headers: Mapping[str, str], is_nomad_compatible: bool) -> None:
         self._world = world
-        self._more = [VARY_HEADER, *((name.lower().encode(), value.encode()) for name, value in extra_headers.items())]
+        self._extra_headers = [
+            VARY_HEADER,
+            *((name.lower().encode(), value.encode()) for name, value in extra_headers.items()),
+        ]
         self._compat = is_nomad_compatible
         self._closing = asyncio.Event()
 
-    def parse_headers(self, given: Sequence[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
-        """The last of each name counts, but of names that the peer has otherwise ours go before."""
-        headers = dict(given)
+    def parse_headers(self, raw_headers: Sequence[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
+        """Return the headers by name; the last value wins. A Wharf header takes precedence over its Nomad equivalent."""
+        headers = dict(raw_headers)
         if self._compat:
             for name in DUPLICATED_REQUEST_HEADERS:
                 if not headers.get(HEADER_PREFIX + name, b"").strip() and NOMAD_HEADER_PREFIX + name in headers:
@@ -83,33 +86,35 @@ class ReplySender:
 
     async def send(self, reply: HttpReply, context: "ReplyContext") -> None:
         headers = context.headers
-        told = [*reply.headers, *self._more]
+        reply_headers = [*reply.headers, *self._extra_headers]
         if self._compat:
-            told += [
+            reply_headers += [
                 (NOMAD_HEADER_PREFIX + name[len(HEADER_PREFIX) :], value)
                 for name, value in reply.headers
                 if name in DUPLICATED_REPLY_HEADERS
             ]
-        if context.is_cors_allowed and reply.status != NO_CONTENT_STATUS:  # A preflight has said it all.
-            told += build_cors_headers(headers)
+        if (
+            context.is_cors_allowed and reply.status != NO_CONTENT_STATUS
+        ):  # Preflight replies (204) already have their CORS headers.
+            reply_headers += build_cors_headers(headers)
         if isinstance(reply.body, StreamedBody):
-            await self._stream(reply.status, told, reply.body, context.receive, context.send)
+            await self._stream(reply.status, reply_headers, reply.body, context.receive, context.send)
             return
         encoding = b""
         if b"accept-encoding" in headers and b"upgrade" not in headers:
             encoding = negotiate_encoding(headers[b"accept-encoding"])
         chunks = await reply.body.get_encoded_chunks(encoding)
         if encoding:
-            told.append((b"content-encoding", encoding))
+            reply_headers.append((b"content-encoding", encoding))
         connection = context.connection if len(chunks) == 1 and len(chunks[0]) <= BODY_CHUNK_BYTES else None
-        if connection is not None and connection.try_write_reply(reply.status, told, chunks[0]):
+        if connection is not None and connection.try_write_reply(reply.status, reply_headers, chunks[0]):
             return
-        told.append((b"content-length", str(sum(map(len, chunks))).encode()))
-        await context.send({"type": "http.response.start", "status": reply.status, "headers": told})
+        reply_headers.append((b"content-length", str(sum(map(len, chunks))).encode()))
+        await context.send({"type": "http.response.start", "status": reply.status, "headers": reply_headers})
         await _send_chunks(chunks, context.send)
 
     async def _stream(self, status: int, headers: Headers, body: StreamedBody, receive: Receive, send: Send) -> None:
-        """Part by part, until the parts or the caller's patience end."""
+        """Send the parts until they end, the caller disconnects, or this server stops."""
         await send(
             {
                 "type": "http.response.start",
@@ -118,27 +123,29 @@ class ReplySender:
             }
         )
         sending = self._world.start_task(_send_parts(send, body), name="stream")
-        leaving = self._world.start_task(wait_for_disconnect(receive), name="caller")
+        disconnect = self._world.start_task(wait_for_disconnect(receive), name="caller")
         closing = self._world.start_task(self._closing.wait(), name="closing")
         try:
-            await asyncio.wait([sending, leaving, closing], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([sending, disconnect, closing], return_when=asyncio.FIRST_COMPLETED)
         finally:
-            leaving.cancel()
+            disconnect.cancel()
             closing.cancel()
             sending.cancel()
             await asyncio.wait([sending])
         if not sending.cancelled():
             sending.result()
         elif self._closing.is_set():
-            await send({"type": "http.response.body", "body": b""})  # The caller sees an end, not a broken reply.
+            await send(
+                {"type": "http.response.body", "body": b""}
+            )  # Ends the reply properly instead of cutting it off.
 
     def close(self) -> None:
-        """This server stops: streams end."""
+        """End all streams because this server stops."""
         self._closing.set()
 
 
 async def _send_chunks(chunks: Sequence[bytes], send: Send) -> None:
-    """Each when the one before is on its way: a caller that does not read holds up nobody else."""
+    """Send the chunks one after another; a caller that reads slowly does not delay other callers."""
     last = len(chunks) - 1
     for number, chunk in enumerate(chunks):
         if len(chunk) <= 2 * BODY_CHUNK_BYTES:
@@ -158,8 +165,8 @@ async def _send_parts(send: Send, body: StreamedBody) -> None:
                 async with asyncio.timeout(body.write_timeout_s):
                     await send({"type": "http.response.body", "body": part, "more_body": True})
             except TimeoutError:
-                return  # It reads nothing: without an end to the reply its connection is closed.
+                return  # The caller reads nothing. The reply stays incomplete, so the server closes the connection.
     finally:
         if isinstance(body.parts, AsyncGenerator):
-            await body.parts.aclose()  # What it holds is let go now, not when the collector comes by.
+            await body.parts.aclose()  # Release its resources now, not at garbage collection.
     await send({"type": "http.response.body", "body": b""})

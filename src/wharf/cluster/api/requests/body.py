@@ -1,4 +1,4 @@
-"""Reading the body of a request, within its bound."""
+"""Reading of request bodies, with limits on size and time."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
@@ -12,46 +12,47 @@ MAX_LENGTH_DIGITS: Final = 18
 
 
 PART_TIMEOUT_S: Final = 30.0
-"""How long the next part of a body may take."""
+"""Timeout for the next part of a body; protects against stalled callers."""
 MIN_BYTES_PER_S: Final = 1_000
-"""How fast a body must come on the whole, after a first `PART_WITHIN_S`: else a byte now and then would hold it open for
-days."""
+"""Minimum average rate of a body after the first `PART_TIMEOUT_S` seconds. Without it, a caller that sends single bytes
+could hold a request open for days."""
 
 
 class ClientDisconnected(Exception):
-    """The caller went away before its body was here."""
+    """The caller disconnected before its body was complete."""
 
 
 class BodyTimeout(Exception):
-    """The caller sends its body too slowly, or not at all."""
+    """The caller sent its body too slowly, or not at all."""
 
 
 async def read_body(receive: Receive, headers: Mapping[bytes, bytes], max_body_bytes: int) -> bytes:
-    told = headers.get(b"content-length", b"")
-    if told.isdigit() and (len(told) > MAX_LENGTH_DIGITS or int(told) > max_body_bytes):
+    """Return the whole body. Raises `Refusal` if it is too large, `ClientDisconnected` or `BodyTimeout`."""
+    content_length = headers.get(b"content-length", b"")
+    if content_length.isdigit() and (len(content_length) > MAX_LENGTH_DIGITS or int(content_length) > max_body_bytes):
         raise build_too_large_refusal(max_body_bytes)
-    first = await _next(receive)
+    first = await _receive_part(receive)
     if first["type"] == "http.disconnect":
         raise ClientDisconnected
     part: bytes = first.get("body", b"")
     if len(part) > max_body_bytes:
         raise build_too_large_refusal(max_body_bytes)
-    return part if not first.get("more_body") else await _rest(receive, part, max_body_bytes)
+    return part if not first.get("more_body") else await _read_remaining_parts(receive, part, max_body_bytes)
 
 
-async def _rest(receive: Receive, first: bytes, body_max_bytes: int) -> bytes:
-    """The whole body in one piece as it grows: of many small parts each alone would take more room than what it holds."""
+async def _read_remaining_parts(receive: Receive, first: bytes, max_body_bytes: int) -> bytes:
+    """Read the remaining parts into one buffer: a list of many small parts would take more memory than the data."""
     body = bytearray(first)
     try:
         async with asyncio.timeout(PART_TIMEOUT_S + len(first) / MIN_BYTES_PER_S) as bound:
             while True:
-                message = await _next(receive)
+                message = await _receive_part(receive)
                 if message["type"] == "http.disconnect":
                     raise ClientDisconnected
                 part = message.get("body", b"")
                 body += part
-                if len(body) > body_max_bytes:
-                    raise build_too_large_refusal(body_max_bytes)
+                if len(body) > max_body_bytes:
+                    raise build_too_large_refusal(max_body_bytes)
                 if not message.get("more_body"):
                     return bytes(body)
                 bound.reschedule((bound.when() or 0) + len(part) / MIN_BYTES_PER_S)
@@ -59,7 +60,7 @@ async def _rest(receive: Receive, first: bytes, body_max_bytes: int) -> bytes:
         raise BodyTimeout from None
 
 
-async def _next(receive: Receive) -> MutableMapping[str, Any]:
+async def _receive_part(receive: Receive) -> MutableMapping[str, Any]:
     try:
         async with asyncio.timeout(PART_TIMEOUT_S):
             return await receive()
@@ -68,11 +69,10 @@ async def _next(receive: Receive) -> MutableMapping[str, Any]:
 
 
 async def iterate_body(receive: Receive) -> AsyncIterator[bytes]:
-    """The body as it comes, for those who may take one of any size. Raises `Gone` where it breaks off, and
-    `TooSlow` where nothing comes."""
+    """Yield the parts of a body of any size as they arrive. Raises `ClientDisconnected` or `BodyTimeout`."""
     more = True
     while more:
-        message = await _next(receive)
+        message = await _receive_part(receive)
         if message["type"] == "http.disconnect":
             raise ClientDisconnected
         if part := message.get("body", b""):
@@ -85,6 +85,6 @@ def build_too_large_refusal(limit_bytes: int) -> Refusal:
 
 
 async def wait_for_disconnect(receive: Receive) -> None:
-    """Until the caller hangs up."""
+    """Return when the caller disconnects."""
     while (await receive())["type"] != "http.disconnect":
         pass

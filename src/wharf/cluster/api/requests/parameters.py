@@ -1,4 +1,4 @@
-"""The query of a request: its pairs, the parameters of every read, and those that an endpoint declares of its own."""
+"""Parsing of query parameters: those that every read takes, and those that an endpoint declares."""
 
 import re
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ MAX_WAIT_S: Final = 600.0
 MAX_INDEX: Final = 2**64 - 1
 MAX_INTEGER: Final = 2**63 - 1
 MAX_PER_PAGE: Final = 2**31 - 1
-MAX_DIGITS: Final = 40  # Zeros may stand in front; an endless number is not worth reading.
+MAX_DIGITS: Final = 40  # Allows leading zeros, and limits the work of parsing a number.
 INTEGER_PATTERN: Final = re.compile(r"[+-]?[0-9]{1,40}")
 BAD_ESCAPE_PATTERN: Final = re.compile(rb"%(?![0-9a-fA-F]{2})")
 TRUE_WORDS: Final = frozenset(("1", "t", "T", "TRUE", "true", "True"))
@@ -26,7 +26,7 @@ ParameterValue = str | bool | int | tuple[str, ...]
 
 
 class QueryOptions(msgspec.Struct, frozen=True, gc=False):
-    """The parameters that every read takes. `index` 0: answer at once; `per_page` 0: everything on one page."""
+    """The parameters that every read takes. `index` 0 replies at once; `per_page` 0 returns all records."""
 
     index: int = 0
     wait_s: float = DEFAULT_WAIT_S
@@ -43,12 +43,12 @@ DEFAULT_QUERY_OPTIONS: Final = QueryOptions()
 
 
 def parse_query_pairs(query_string: bytes) -> list[tuple[str, str]]:
-    """All pairs in order; one that cannot be decoded is dropped."""
-    return [pair for pair in map(_pair, query_string.split(b"&")) if pair is not None and pair[0]]
+    """Return all pairs in order, without those that cannot be decoded."""
+    return [pair for pair in map(_decode_pair, query_string.split(b"&")) if pair is not None and pair[0]]
 
 
 def parse_query(query_string: bytes) -> dict[str, str]:
-    """The first value of each parameter; pairs that cannot be decoded are dropped."""
+    """Return the first value of each parameter, without pairs that cannot be decoded."""
     query: dict[str, str] = {}
     for name, value in parse_query_pairs(query_string):
         query.setdefault(name, value)
@@ -56,13 +56,15 @@ def parse_query(query_string: bytes) -> dict[str, str]:
 
 
 def parse_query_strict(query_string: bytes) -> dict[str, str]:
-    """The first value of each parameter. Raises Refusal for a pair that cannot be decoded: passed over, a filter would
-    filter nothing, and a condition of a write would not bind it."""
+    """Return the first value of each parameter. Raises `Refusal` for a pair that cannot be decoded.
+
+    Ignoring such a pair could drop the filter of a list or the condition of a write.
+    """
     query: dict[str, str] = {}
     if not query_string:
         return query
     for part in query_string.split(b"&"):
-        pair = _pair(part)
+        pair = _decode_pair(part)
         if pair is None:
             wrong = part[:100].decode("latin-1")
             raise invalid_request(f"the query holds {wrong}, which cannot be decoded: escape it as UTF-8")
@@ -71,15 +73,15 @@ def parse_query_strict(query_string: bytes) -> dict[str, str]:
     return query
 
 
-def _pair(part: bytes) -> tuple[str, str] | None:
+def _decode_pair(part: bytes) -> tuple[str, str] | None:
     if b";" in part:
         return None
     name, _, value = part.partition(b"=")
-    decoded_name, decoded_value = _decoded(name), _decoded(value)
+    decoded_name, decoded_value = _decode_text(name), _decode_text(value)
     return None if decoded_name is None or decoded_value is None else (decoded_name, decoded_value)
 
 
-def _decoded(text: bytes) -> str | None:
+def _decode_text(text: bytes) -> str | None:
     if BAD_ESCAPE_PATTERN.search(text):
         return None
     try:
@@ -89,123 +91,123 @@ def _decoded(text: bytes) -> str | None:
 
 
 def parse_query_options(query: Mapping[str, str]) -> QueryOptions:
-    """In the order of the reference: the first wrong parameter is the one that is told."""
+    """Parse the options in Nomad's order, so that the same invalid parameter is reported first. Raises `Refusal`."""
     if not query:
         return DEFAULT_QUERY_OPTIONS
     return QueryOptions(
-        is_stale_allowed=_stale(query),
+        is_stale_allowed=_parse_stale(query),
         prefix=query.get("prefix", ""),
         namespace=query.get("namespace") or "default",
-        per_page=_per_page(query),
-        next_token=unquote(query.get("next_token", "")),  # As it was escaped for its header.
+        per_page=_parse_per_page(query),
+        next_token=unquote(query.get("next_token", "")),  # The reply header escapes the token.
         filter=query.get("filter", ""),
         is_reversed=query.get("reverse") == "true",
-        wait_s=_wait_s(query),
-        index=_index(query),
+        wait_s=_parse_wait_s(query),
+        index=_parse_index(query),
     )
 
 
-def _stale(query: Mapping[str, str]) -> bool:
-    given = query.get("stale")
-    if given is None:
+def _parse_stale(query: Mapping[str, str]) -> bool:
+    text = query.get("stale")
+    if text is None:
         return False
-    if given == "" or given in TRUE_WORDS:
+    if text == "" or text in TRUE_WORDS:
         return True
-    if given in FALSE_WORDS:
+    if text in FALSE_WORDS:
         return False
     raise invalid_request("Expect `true` or `false` for `stale` query string parameter")
 
 
-def _per_page(query: Mapping[str, str]) -> int:
-    given = query.get("per_page", "")
-    if given == "":
+def _parse_per_page(query: Mapping[str, str]) -> int:
+    text = query.get("per_page", "")
+    if text == "":
         return 0
-    # A positive integer, says the specification; 0 stays what it is to existing clients: no limit.
-    if not INTEGER_PATTERN.fullmatch(given) or not 0 <= int(given) <= MAX_PER_PAGE:
+    # The specification requires a positive integer, but existing clients send 0 for "no limit".
+    if not INTEGER_PATTERN.fullmatch(text) or not 0 <= int(text) <= MAX_PER_PAGE:
         raise invalid_request("Expect a number for `per_page` query string parameter")
-    return int(given)
+    return int(text)
 
 
-def _wait_s(query: Mapping[str, str]) -> float:
-    given = query.get("wait")
-    if not given:
+def _parse_wait_s(query: Mapping[str, str]) -> float:
+    text = query.get("wait")
+    if not text:
         return DEFAULT_WAIT_S
     try:
-        wait_s = parse_duration_ns(given) / 1_000_000_000
+        wait_s = parse_duration_ns(text) / 1_000_000_000
     except DurationError:
         raise invalid_request("Invalid wait time") from None
     return min(wait_s, MAX_WAIT_S) if wait_s > 0 else DEFAULT_WAIT_S
 
 
-def _index(query: Mapping[str, str]) -> int:
-    given = query.get("index", "")
-    if given == "":
+def _parse_index(query: Mapping[str, str]) -> int:
+    text = query.get("index", "")
+    if text == "":
         return 0
-    if len(given) > MAX_DIGITS or not (given.isascii() and given.isdigit()) or int(given) > MAX_INDEX:
+    if len(text) > MAX_DIGITS or not (text.isascii() and text.isdigit()) or int(text) > MAX_INDEX:
         raise invalid_request("Invalid index")
-    return int(given)
+    return int(text)
 
 
 def is_pretty(query: Mapping[str, str]) -> bool:
     return query.get("pretty", "0") != "0"
 
 
-# -- an endpoint's own ---------------------------------------------------------------------------------------------
+# -- endpoint parameters ------------------------------------------------------------------------------------------
 
 
 def parse_endpoint_parameters(
     endpoint: Endpoint, query: Mapping[str, str], query_string: bytes
 ) -> Mapping[str, ParameterValue]:
-    """Those that were given, by name. What is declared is read even if the handler never asks for it."""
+    """Return the declared parameters of the query by name. All are validated, used by the handler or not."""
     if not endpoint.parameters or not query:
         return NO_PARAMETERS
     values: dict[str, ParameterValue] = {}
     for parameter in endpoint.parameters:
-        given = query.get(parameter.name, "")
+        text = query.get(parameter.name, "")
         if parameter.kind is ParameterKind.TEXTS:
             values[parameter.name] = tuple(v for name, v in parse_query_pairs(query_string) if name == parameter.name)
-        elif given != "":
-            values[parameter.name] = _value(parameter, given)
+        elif text != "":
+            values[parameter.name] = _parse_value(parameter, text)
     return values
 
 
 NO_PARAMETERS: Final[Mapping[str, ParameterValue]] = {}
 
 
-def _value(parameter: Parameter, given: str) -> ParameterValue:
+def _parse_value(parameter: Parameter, text: str) -> ParameterValue:
     match parameter.kind:
         case ParameterKind.FLAG:
-            if given in TRUE_WORDS:
+            if text in TRUE_WORDS:
                 return True
-            if given in FALSE_WORDS:
+            if text in FALSE_WORDS:
                 return False
-            raise _bad(parameter, given, "bool", "ParseBool", "invalid syntax")
+            raise _build_parse_refusal(parameter, text, "bool", "ParseBool", "invalid syntax")
         case ParameterKind.INTEGER:
-            return _whole(parameter, given, "int", "Atoi", least=-MAX_INTEGER - 1, most=MAX_INTEGER)
+            return _parse_integer(parameter, text, "int", "Atoi", min_value=-MAX_INTEGER - 1, max_value=MAX_INTEGER)
         case ParameterKind.UNSIGNED:
-            return _whole(parameter, given, "uint64", "ParseUint", least=0, most=MAX_INDEX)
+            return _parse_integer(parameter, text, "uint64", "ParseUint", min_value=0, max_value=MAX_INDEX)
         case ParameterKind.DURATION:
             try:
-                return parse_duration_ns(given)
+                return parse_duration_ns(text)
             except DurationError as error:
                 raise invalid_request(
-                    f'{parameter.refusal_prefix}Failed to parse value of "{parameter.name}" ({given}): {error}'
+                    f'{parameter.refusal_prefix}Failed to parse value of "{parameter.name}" ({text}): {error}'
                 ) from error
         case _:
-            return given
+            return text
 
 
-def _whole(parameter: Parameter, given: str, kind: str, reader: str, *, least: int, most: int) -> int:
-    has_sign = given[0] in "+-"
-    if not INTEGER_PATTERN.fullmatch(given) or (least == 0 and has_sign):
-        raise _bad(parameter, given, kind, reader, "invalid syntax")
-    if not least <= int(given) <= most:
-        raise _bad(parameter, given, kind, reader, "value out of range")
-    return int(given)
+def _parse_integer(parameter: Parameter, text: str, kind: str, reader: str, *, min_value: int, max_value: int) -> int:
+    has_sign = text[0] in "+-"
+    if not INTEGER_PATTERN.fullmatch(text) or (min_value == 0 and has_sign):
+        raise _build_parse_refusal(parameter, text, kind, reader, "invalid syntax")
+    if not min_value <= int(text) <= max_value:
+        raise _build_parse_refusal(parameter, text, kind, reader, "value out of range")
+    return int(text)
 
 
-def _bad(parameter: Parameter, given: str, kind: str, reader: str, why: str) -> Exception:
+def _build_parse_refusal(parameter: Parameter, text: str, kind: str, reader: str, reason: str) -> Exception:
     return invalid_request(
-        f'{parameter.refusal_prefix}Failed to parse value of "{parameter.name}" ({given}) as a {kind}: '
-        f'strconv.{reader}: parsing "{given}": {why}'
+        f'{parameter.refusal_prefix}Failed to parse value of "{parameter.name}" ({text}) as a {kind}: '
+        f'strconv.{reader}: parsing "{text}": {reason}'
     )

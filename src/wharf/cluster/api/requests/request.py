@@ -1,4 +1,4 @@
-"""A request as handlers see it: where it goes, who asks, what it asks for, its body."""
+"""A request as handlers see it: its endpoint, caller, parameters and body."""
 
 import re
 from collections.abc import AsyncIterator, Mapping
@@ -22,6 +22,8 @@ TRAILING_CHARACTERS_ERROR: Final = re.compile(r"trailing characters \(byte (\d+)
 
 
 class Request(msgspec.Struct, frozen=True):
+    """One HTTP request that was routed to an endpoint."""
+
     id: str
     endpoint: Endpoint
     path_values: dict[str, str]
@@ -31,14 +33,14 @@ class Request(msgspec.Struct, frozen=True):
     caller: Caller = UNCHECKED_CALLER
     parameters: Mapping[str, ParameterValue] = NO_PARAMETERS
     body_parts: AsyncIterator[bytes] | None = None
-    """The body as it comes, where the endpoint reads it so."""
+    """The parts of the body as they arrive, for endpoints with a streamed body."""
 
     @property
     def namespace(self) -> str:
         return self.query.get("namespace") or "default"
 
     def get_path_value(self, name: str) -> str:
-        """A part of the path, decoded."""
+        """Return a named part of the path, decoded."""
         return self.path_values[name]
 
     # -- rights ------------------------------------------------------------------------------------------------------
@@ -46,7 +48,7 @@ class Request(msgspec.Struct, frozen=True):
     def require_permission(
         self, permission: Permission | None = None, *, namespace: str = "", path: str = "", label: str = ""
     ) -> None:
-        """Raises unless the caller has the endpoint's need, or this one, of what the request turned out to be about."""
+        """Raise a `Refusal` unless the caller has the permission (default: the endpoint's) on the given object."""
         needed = self.endpoint.need if permission is None else permission
         require_rights(
             self.caller, needed, manner=self.endpoint.denial_detail, namespace=namespace, path=path, label=label
@@ -55,7 +57,7 @@ class Request(msgspec.Struct, frozen=True):
     def has_permission(
         self, permission: Permission | None = None, *, namespace: str = "", path: str = "", label: str = ""
     ) -> bool:
-        """Whether the caller has it: for lists, which leave out instead of refusing."""
+        """Return whether the caller has the permission. Lists use this to omit records instead of refusing."""
         needed = self.endpoint.need if permission is None else permission
         rights = self.caller.rights
         return not self.caller.is_refused and rights.satisfies(needed, namespace=namespace, path=path, label=label)
@@ -63,11 +65,11 @@ class Request(msgspec.Struct, frozen=True):
     # -- body --------------------------------------------------------------------------------------------------------
 
     def decode_body(self, body_type: type[T]) -> T:
-        """The body as declared; what is wrong with it is told with its place."""
+        """Return the decoded body. Raises `Refusal` with the position of the error."""
         return self.decode_body_with_warnings(body_type).value
 
     def decode_body_with_warnings(self, body_type: type[T]) -> DecodedInput[T]:
-        """The same, with the fields that nobody knows."""
+        """Return the decoded body and warnings about unknown fields. Raises `Refusal`."""
         if not self.body:
             raise invalid_request("Request body is empty")
         if self.body.isspace():
@@ -81,41 +83,41 @@ class Request(msgspec.Struct, frozen=True):
     # -- the endpoint's own parameters, as it declares them ------------------------------------------------------------
 
     def get_text(self, name: str) -> str:
-        """Not given is ""."""
-        value = self._given(name, "")
-        assert isinstance(value, str), f"{self.endpoint.name}: `{name}` is declared as something else"
+        """Return a text parameter, or "" if it is absent."""
+        value = self._get_parameter(name, "")
+        assert isinstance(value, str), f"{self.endpoint.name}: `{name}` is declared with another type"
         return value
 
     def get_texts(self, name: str) -> tuple[str, ...]:
-        """All values, in order."""
-        value = self._given(name, ())
-        assert isinstance(value, tuple), f"{self.endpoint.name}: `{name}` is declared as something else"
+        """Return all values of a repeatable parameter, in order."""
+        value = self._get_parameter(name, ())
+        assert isinstance(value, tuple), f"{self.endpoint.name}: `{name}` is declared with another type"
         return value
 
     def get_flag(self, name: str, *, default: bool = False) -> bool:
-        value = self._given(name, default)
-        assert isinstance(value, bool), f"{self.endpoint.name}: `{name}` is declared as something else"
+        value = self._get_parameter(name, default)
+        assert isinstance(value, bool), f"{self.endpoint.name}: `{name}` is declared with another type"
         return value
 
     def get_number(self, name: str, *, default: int = 0) -> int:
-        """A whole number, or a duration in nanoseconds."""
-        value = self._given(name, default)
-        assert isinstance(value, int), f"{self.endpoint.name}: `{name}` is declared as something else"
+        """Return an integer parameter, or a duration parameter in nanoseconds."""
+        value = self._get_parameter(name, default)
+        assert isinstance(value, int), f"{self.endpoint.name}: `{name}` is declared with another type"
         return value
 
-    def _given(self, name: str, default: ParameterValue) -> ParameterValue:
+    def _get_parameter(self, name: str, default: ParameterValue) -> ParameterValue:
         declared = any(parameter.name == name for parameter in self.endpoint.parameters)
         assert declared, f"{self.endpoint.name} does not declare `{name}`"
         return self.parameters.get(name, default)
 
 
 def extract_first_value(body: bytes) -> bytes:
-    """The body without what follows its first JSON value, which nobody looks at (conventions 1.4)."""
+    """Return the body up to the end of its first JSON value. The rest is ignored, as Nomad does (conventions 1.4)."""
     try:
         msgspec.json.decode(body, type=msgspec.Raw)
     except RecursionError:
-        return body  # Whoever reads it says that it is nested too deeply.
+        return body  # Decoding the body reports that it is nested too deeply.
     except msgspec.DecodeError as error:
-        found = TRAILING_CHARACTERS_ERROR.search(str(error))
-        return body[: int(found[1]) - 1] if found else body
+        match = TRAILING_CHARACTERS_ERROR.search(str(error))
+        return body[: int(match[1]) - 1] if match else body
     return body

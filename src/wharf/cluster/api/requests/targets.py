@@ -1,6 +1,6 @@
-"""What a method, a path and a query come to: worked out once, for all who ask for the same.
+"""A cache of parsed request targets: method, path and query. Only valid GET requests of read endpoints are cached.
 
-Only reads that are right are kept. What depends on the moment, on who asks or on other headers is no part of it.
+A target does not depend on the time, the caller or other headers.
 """
 
 from collections.abc import Hashable, Mapping
@@ -12,37 +12,41 @@ from wharf.cluster.api.requests.parameters import ParameterValue, QueryOptions
 from wharf.contract.wire.endpoint_table import Endpoint
 
 MAX_CACHED_TARGETS: Final = 8_192
+"""Limits the memory of the cache."""
 MAX_KEY_BYTES: Final = 512
+"""Targets with a longer path and query are not cached."""
 
 TargetKey = tuple[str, bytes, bytes]
-"""Method, raw path, query."""
+"""Method, raw path and raw query."""
 
 
 class RequestTarget(msgspec.Struct, frozen=True):
+    """A routed and parsed read request."""
+
     endpoint: Endpoint
     path_values: dict[str, str]
     query: Mapping[str, str]
     parameters: Mapping[str, ParameterValue]
     options: QueryOptions
     query_key: Hashable
-    """What is asked, without how to answer: the same for all who ask the same."""
+    """Identifies what is read, without parameters that only select how to reply."""
     is_pretty: bool
     is_cors_allowed: bool
-    """Whether pages from elsewhere may ask for it too."""
+    """Whether browsers may request it from pages of another origin."""
 
 
 class RequestTargetCache:
-    """Those that were asked for, up to a number; the oldest go."""
+    """Recently requested targets. The oldest is evicted when the cache is full."""
 
     def __init__(self) -> None:
-        self._kept: dict[TargetKey, RequestTarget] = {}
+        self._targets: dict[TargetKey, RequestTarget] = {}
 
     def get(self, key: TargetKey) -> RequestTarget | None:
-        return self._kept.get(key)
+        return self._targets.get(key)
 
     def put(self, key: TargetKey, target: RequestTarget) -> None:
         if len(key[1]) + len(key[2]) > MAX_KEY_BYTES:
             return
-        if len(self._kept) >= MAX_CACHED_TARGETS:
-            del self._kept[next(iter(self._kept))]
-        self._kept[key] = target
+        if len(self._targets) >= MAX_CACHED_TARGETS:
+            del self._targets[next(iter(self._targets))]
+        self._targets[key] = target

@@ -1,7 +1,4 @@
-"""Ids of work as paths give them: whole UUIDs, with or without their dashes. What is none is told so, not looked for.
-
-Durations as bodies hold them: text like `1h0m0s`, or nanoseconds.
-"""
+"""Parsing of ids, id prefixes and durations in requests. Invalid values are refused without a lookup."""
 
 from typing import Final
 
@@ -16,7 +13,7 @@ UUID_DASH_POSITIONS: Final = (8, 13, 18, 23)
 
 
 def parse_uuid(given: str, *, error_prefix: str) -> str:
-    """The id in the form that records have. `where` begins what is said of one that is none."""
+    """Return the UUID in lower case, as records store it. Raises `Refusal` with the prefix if it is not a UUID."""
     text = given.lower()
     digits = text.replace("-", "")
     if len(text) != UUID_CHARACTERS:
@@ -28,7 +25,7 @@ def parse_uuid(given: str, *, error_prefix: str) -> str:
 
 
 def parse_duration_field(given: DurationText, *, field: str) -> int:
-    """0 where nothing is given."""
+    """Return a duration of a request body in nanoseconds; 0 if it is empty. Raises `Refusal` naming the field."""
     if isinstance(given, int):
         return given
     if not given:
@@ -40,7 +37,7 @@ def parse_duration_field(given: DurationText, *, field: str) -> int:
 
 
 def format_optional_duration(duration_ns: int) -> str:
-    """Empty for none, as tokens show it."""
+    """Return the duration as text, or "" for 0."""
     return format_duration(duration_ns) if duration_ns else ""
 
 
@@ -51,7 +48,10 @@ MAX_ID_DASHES: Final = 4
 
 
 def parse_id_prefix(given: str, *, error_prefix: str = "") -> str:
-    """The beginning of an id: hex digits, an even number of them, and dashes anywhere, four at most."""
+    """Return the id prefix in lower case. It has an even number of hex digits and up to four dashes anywhere.
+
+    Raises `Refusal` with the error prefix if it is invalid.
+    """
     digits = given.replace("-", "")
     dashes = len(given) - len(digits)
     if dashes > MAX_ID_DASHES:

@@ -1,1 +1,1 @@
-"""."""
+"""Routing of paths to endpoints, and replies to paths without an endpoint."""

@@ -1,7 +1,7 @@
-"""From method and path to an endpoint, at the same cost for one route or two hundred.
+"""Routing from method and path to an endpoint. The cost does not grow with the number of routes.
 
-A path is looked up segment by segment in a tree. Where an id may hold slashes, the end of the path decides: whatever
-stands before a known ending is the id (so a job named `a/plan` cannot be read; the reference has the same gap).
+A path is matched segment by segment in a tree. If an id may contain slashes, the end of the path decides: everything
+before a known suffix is the id. A job named `a/plan` can therefore not be read; Nomad has the same limitation.
 """
 
 from collections.abc import Iterable
@@ -15,12 +15,14 @@ from wharf.contract.wire.endpoint_table import Endpoint
 EndpointByMethod = dict[str, Endpoint]
 
 MAX_SUFFIX_SEGMENTS: Final = 3
-"""Segments of the longest ending after an id that may hold slashes."""
+"""Maximum number of segments in the suffix after an id that may contain slashes."""
 
 
 class RouteMatch(msgspec.Struct, frozen=True):
-    """`methods` is empty where no such path exists; then `is_above` and `lacks_id` tell what is near: a path that goes
-    on with an id, and one whose id is empty."""
+    """The endpoints of a path. `methods` is empty if the path does not exist.
+
+    Then `is_id_prefix` means that the path exists with an id appended, and `is_missing_id` that its id is empty.
+    """
 
     methods: EndpointByMethod
     path_values: dict[str, str]
@@ -33,8 +35,8 @@ ID_PREFIX_MATCH: Final = RouteMatch({}, {}, is_id_prefix=True)
 MISSING_ID_MATCH: Final = RouteMatch({}, {}, is_missing_id=True)
 
 
-class _Ending:
-    """What may follow an id with slashes. A named part in it (`versions/{tag}/tag`) takes any segment."""
+class _Suffix:
+    """A suffix after an id with slashes. A named part in it (`versions/{tag}/tag`) matches any segment."""
 
     __slots__ = ("methods", "names", "segments")
 
@@ -43,10 +45,10 @@ class _Ending:
         self.names = tuple(segment[1:-1] if segment.startswith("{") else "" for segment in segments)
         self.methods: EndpointByMethod = {}
 
-    def values(self, given: list[str]) -> dict[str, str] | None:
-        """The named parts; None where this is not the ending."""
+    def values(self, segments: list[str]) -> dict[str, str] | None:
+        """Return the values of the named parts, or `None` if the segments do not match."""
         values = {}
-        for segment, name, part in zip(self.segments, self.names, given, strict=True):
+        for segment, name, part in zip(self.segments, self.names, segments, strict=True):
             if name and part:
                 values[name] = unquote(part)
             elif segment != part:
@@ -54,23 +56,27 @@ class _Ending:
         return values
 
 
-class _Node:
-    __slots__ = ("endings", "long_name", "methods", "named", "open_endings", "segments", "short_name")
+class _RouteNode:
+    """A node of the routing tree: the endpoints of one path and its children."""
+
+    __slots__ = ("long_name", "methods", "named", "named_suffixes", "segments", "short_name", "suffixes")
 
     def __init__(self) -> None:
         self.methods: EndpointByMethod = {}
-        self.segments: dict[str, _Node] = {}
-        self.named: _Node | None = None
+        self.segments: dict[str, _RouteNode] = {}
+        self.named: _RouteNode | None = None
         self.short_name = ""
         self.long_name = ""
-        self.endings: dict[tuple[str, ...], _Ending] = {}
-        self.open_endings: dict[int, list[_Ending]] = {}
-        """Those with named parts, by their length."""
+        self.suffixes: dict[tuple[str, ...], _Suffix] = {}
+        self.named_suffixes: dict[int, list[_Suffix]] = {}
+        """Suffixes with named parts, by their number of segments."""
 
 
 class Router:
+    """The routing tree of all endpoints."""
+
     def __init__(self, endpoints: Iterable[Endpoint]) -> None:
-        self._root = _Node()
+        self._root = _RouteNode()
         for endpoint in endpoints:
             self._add(endpoint)
 
@@ -81,74 +87,79 @@ class Router:
         for position, segment in enumerate(segments):
             if segment.endswith("...}"):
                 name = segment[1:-4]
-                assert node.long_name in ("", name), f"two names for one place: {node.long_name} and {name}"
-                assert node.named is None, f"{endpoint.path}: an id of one segment and a long one in one place"
+                assert node.long_name in ("", name), f"two names for one path position: {node.long_name} and {name}"
+                assert node.named is None, (
+                    f"{endpoint.path}: an id of one segment and an id with slashes at one position"
+                )
                 node.long_name = name
-                methods = _ending_of(node, tuple(segments[position + 1 :])).methods
+                methods = _get_or_add_suffix(node, tuple(segments[position + 1 :])).methods
                 break
             if segment.startswith("{"):
                 if node.named is None:
-                    node.named = _Node()
+                    node.named = _RouteNode()
                 name = segment[1:-1]
-                assert node.short_name in ("", name), f"two names for one place: {node.short_name} and {name}"
+                assert node.short_name in ("", name), f"two names for one path position: {node.short_name} and {name}"
                 node.short_name = name
                 node = node.named
             else:
-                node = node.segments.setdefault(segment, _Node())
+                node = node.segments.setdefault(segment, _RouteNode())
         if methods is None:
             methods = node.methods
         both = endpoint.method == "PUT" and not endpoint.is_put_only
         for method in ("PUT", "POST") if both else (endpoint.method,):
-            # A POST declared for itself goes before one that only stands for PUT.
-            stands = methods.get(method)
-            assert stands is None or stands.method != endpoint.method, f"{endpoint.name}: declared twice"
-            if method == endpoint.method or stands is None:
+            # An endpoint declared as POST takes precedence over the POST alias of a PUT endpoint.
+            existing = methods.get(method)
+            assert existing is None or existing.method != endpoint.method, f"{endpoint.name}: declared twice"
+            if method == endpoint.method or existing is None:
                 methods[method] = endpoint
 
     def find_route(self, raw_path: str) -> RouteMatch:
-        """`raw_path` is still percent-encoded, so that an encoded slash is no separator of a short id."""
+        """Return the match of a path.
+
+        `raw_path` is still percent-encoded, so that an encoded slash does not split an id of one segment.
+        """
         node = self._root
         segments = raw_path.split("/")[1:]
         values: dict[str, str] = {}
         for position, segment in enumerate(segments):
-            inner = node.segments.get(segment)
-            if inner is None and node.endings:
-                return _long(node, segments[position:], values)
-            if inner is None and node.named is not None:
+            child = node.segments.get(segment)
+            if child is None and node.suffixes:
+                return _match_suffix(node, segments[position:], values)
+            if child is None and node.named is not None:
                 if not segment:
                     return MISSING_ID_MATCH if position == len(segments) - 1 else NO_MATCH
                 values[node.short_name] = unquote(segment)
-                inner = node.named
-            if inner is None:
+                child = node.named
+            if child is None:
                 return NO_MATCH
-            node = inner
-        if not node.methods and (node.named is not None or node.endings):
+            node = child
+        if not node.methods and (node.named is not None or node.suffixes):
             return ID_PREFIX_MATCH
         return RouteMatch(node.methods, values)
 
 
-def _ending_of(node: _Node, segments: tuple[str, ...]) -> _Ending:
-    assert len(segments) <= MAX_SUFFIX_SEGMENTS, f"an ending of {len(segments)} segments: raise ENDING_MAX"
-    ending = node.endings.get(segments)
-    if ending is None:
-        ending = node.endings[segments] = _Ending(segments)
-        if any(ending.names):
-            node.open_endings.setdefault(len(segments), []).append(ending)
-    return ending
+def _get_or_add_suffix(node: _RouteNode, segments: tuple[str, ...]) -> _Suffix:
+    assert len(segments) <= MAX_SUFFIX_SEGMENTS, f"a suffix of {len(segments)} segments: raise MAX_SUFFIX_SEGMENTS"
+    suffix = node.suffixes.get(segments)
+    if suffix is None:
+        suffix = node.suffixes[segments] = _Suffix(segments)
+        if any(suffix.names):
+            node.named_suffixes.setdefault(len(segments), []).append(suffix)
+    return suffix
 
 
-def _long(node: _Node, segments: list[str], values: dict[str, str]) -> RouteMatch:
-    """The longest ending that fits, and the id before it."""
+def _match_suffix(node: _RouteNode, segments: list[str], values: dict[str, str]) -> RouteMatch:
+    """Match the longest suffix; the segments before it are the id."""
     if not any(segments):
         return MISSING_ID_MATCH
     for length in range(min(MAX_SUFFIX_SEGMENTS, len(segments) - 1), -1, -1):
         cut = len(segments) - length
         tail = segments[cut:]
-        exact = node.endings.get(tuple(tail))
-        for ending in (*((exact,) if exact else ()), *node.open_endings.get(length, ())):
-            named = ending.values(tail)
+        exact = node.suffixes.get(tuple(tail))
+        for suffix in (*((exact,) if exact else ()), *node.named_suffixes.get(length, ())):
+            named = suffix.values(tail)
             if named is not None and any(segments[:cut]):
                 return RouteMatch(
-                    ending.methods, {**values, node.long_name: unquote("/".join(segments[:cut])), **named}
+                    suffix.methods, {**values, node.long_name: unquote("/".join(segments[:cut])), **named}
                 )
     return NO_MATCH

@@ -1,4 +1,4 @@
-"""Paths that lead to no endpoint: which of them are sent on, which lack an id, and which are nowhere (conventions 1.4)."""
+"""Replies to paths without an endpoint: redirects, missing ids and not found (conventions 1.4)."""
 
 import posixpath
 from html import escape
@@ -32,11 +32,11 @@ MISSING_ID_REPLIES: Final = MappingProxyType({
     "/v1/var/": (400, "missing variable path"),
     "/v1/service/": (400, "missing service name"),
 })  # fmt: skip
-"""What is said where an id should stand and none does."""
+"""Status and text of the reply to a path whose id is empty, by path."""
 
 
 class UnroutedReply(msgspec.Struct, frozen=True):
-    """The whole reply. `location`: where to go instead, without the query."""
+    """The whole reply. `location` is the redirect target, without the query."""
 
     status: int
     content_type: str = ""
@@ -48,7 +48,7 @@ NOT_FOUND_REPLY: Final = UnroutedReply(404)
 
 
 def clean_path(path: str) -> str:
-    """The path without doubled slashes and steps up; a slash at its end stays."""
+    """Return the path without double slashes and `.` or `..` segments; a final slash is retained."""
     if "//" not in path and "/." not in path:
         return path
     clean = posixpath.normpath("/" + path.lstrip("/"))
@@ -62,15 +62,15 @@ def build_redirect(location: str, method: str) -> UnroutedReply:
     return UnroutedReply(307, HTML_CONTENT_TYPE, body, location)
 
 
-def build_unrouted_reply(path: str, routed: RouteMatch, method: str) -> UnroutedReply:
-    """What to say of a path that has no endpoint."""
+def build_unrouted_reply(path: str, match: RouteMatch, method: str) -> UnroutedReply:
+    """Return the reply to a path that has no endpoint."""
     if path == "/":
         return build_redirect(UI_PATH, method)
     if path.startswith(UI_PATH):
         return UnroutedReply(200, HTML_CONTENT_TYPE, UI_PLACEHOLDER_PAGE)
-    if routed.is_id_prefix:
+    if match.is_id_prefix:
         return build_redirect(path + "/", method)
-    if routed.is_missing_id and path in MISSING_ID_REPLIES:
+    if match.is_missing_id and path in MISSING_ID_REPLIES:
         status, text = MISSING_ID_REPLIES[path]
         return UnroutedReply(status, TEXT_CONTENT_TYPE, text.encode())
     return NOT_FOUND_REPLY

@@ -1,1 +1,1 @@
-"""."""
+"""Websocket connections to callers."""

@@ -1,7 +1,4 @@
-"""Websockets: passed on to another region message by message, or answered as the same request without an upgrade would be.
-
-No endpoint of this process speaks over one yet. Whoever tries hears, as the reply to the handshake, what is in the way.
-"""
+"""Rejection of websocket handshakes, with the reply that the same request without an upgrade would get."""
 
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, Final
@@ -21,17 +18,17 @@ NO_WEBSOCKET_TEXT: Final = b"nothing here speaks over a websocket: ask without a
 
 
 async def reply_as_request(app: App, scope: Scope, receive: Receive, send: Send) -> None:
-    """The handshake's reply is that of the plain request; where that would be a success, that there is no socket here."""
+    """Reject the handshake with the reply to the plain request, or with a 400 if that reply would be a success."""
     await receive()
     reply: list[Message] = []
 
-    async def no_body() -> Message:
+    async def receive_empty_body() -> Message:
         return {"type": "http.request", "body": b"", "more_body": False}
 
-    async def take(message: Message) -> None:
+    async def collect(message: Message) -> None:
         reply.append(message)
 
-    await app({**scope, "type": "http", "method": "GET", "scheme": "http"}, no_body, take)
+    await app({**scope, "type": "http", "method": "GET", "scheme": "http"}, receive_empty_body, collect)
     start, *parts = reply
     if start["status"] < 300:
         await refuse_handshake(send, scope, 400, [TEXT_HEADER], NO_WEBSOCKET_TEXT)
@@ -44,7 +41,7 @@ async def refuse_handshake(send: Send, scope: Scope, status: int, headers: RawHe
     if HANDSHAKE_REPLY_EXTENSION not in scope.get("extensions", {}):
         await send({"type": "websocket.close", "code": 1011, "reason": body.decode(errors="replace")[:100]})
         return
-    told = [(name, value) for name, value in headers if name.lower() != b"content-length"]
+    reply_headers = [(name, value) for name, value in headers if name.lower() != b"content-length"]
     length = (b"content-length", str(len(body)).encode())
-    await send({"type": f"{HANDSHAKE_REPLY_EXTENSION}.start", "status": status, "headers": [*told, length]})
+    await send({"type": f"{HANDSHAKE_REPLY_EXTENSION}.start", "status": status, "headers": [*reply_headers, length]})
     await send({"type": f"{HANDSHAKE_REPLY_EXTENSION}.body", "body": body})

@@ -1,6 +1,6 @@
-"""Websockets of this process: found by path as any request, checked as any request, and then a conversation.
+"""Websocket connections to callers. They are routed and authorized like other requests.
 
-Who may not is told before the handshake is done, with the reply that a plain request gets.
+A caller without access gets the refusal of a plain request, before the handshake completes.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ MAX_REASON_BYTES: Final = 120
 
 
 class CallerSocket:
-    """One websocket, from the handshake on."""
+    """A websocket connection to the caller, starting with its handshake."""
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, closing_event: asyncio.Event) -> None:
         self.closing_event = closing_event
@@ -36,12 +36,12 @@ class CallerSocket:
         self.is_open = False
 
     async def accept(self) -> None:
-        await self._receive()  # That somebody wants to connect.
+        await self._receive()  # The `websocket.connect` message.
         await self._send({"type": "websocket.accept"})
         self.is_open = True
 
     async def refuse(self, refusal: Refusal) -> None:
-        """In the place of an acceptance, or at the end of a conversation."""
+        """Reject the handshake, or close an open connection, with the refusal."""
         if self.is_open:
             await self.close(
                 POLICY_VIOLATION_CODE if STATUS_BY_CODE[refusal.code] < 500 else INTERNAL_ERROR_CODE, refusal.text
@@ -53,7 +53,7 @@ class CallerSocket:
         )
 
     async def receive(self) -> str | bytes | None:
-        """The next message; None when the other end has closed."""
+        """Return the next message, or `None` once the caller has closed."""
         message = await self._receive()
         if message["type"] == "websocket.disconnect":
             self.is_open = False
@@ -65,33 +65,33 @@ class CallerSocket:
         return data
 
     async def send(self, message: str | bytes) -> None:
-        """Nothing happens where the other end has closed."""
+        """Send a message. Does nothing if the caller has closed."""
         kind = "text" if isinstance(message, str) else "bytes"
-        async with self._sending:  # One message after the other, whoever sends.
+        async with self._sending:  # Several tasks may send; messages must not interleave.
             if self.is_open:
-                await self._say({"type": "websocket.send", kind: message})
+                await self._send_message({"type": "websocket.send", kind: message})
 
     async def close(self, code: int, reason: str = "") -> None:
         async with self._sending:
             if self.is_open:
                 self.is_open = False
-                await self._say({"type": "websocket.close", "code": code, "reason": _cut(reason)})
+                await self._send_message({"type": "websocket.close", "code": code, "reason": _shorten_reason(reason)})
 
-    async def _say(self, message: Message) -> None:
+    async def _send_message(self, message: Message) -> None:
         try:
             await self._send(message)
-        except OSError:  # As servers say that the other end is gone before anybody was told of it.
+        except OSError:  # ASGI servers raise this when the caller has disconnected.
             self.is_open = False
 
 
-def _cut(reason: str) -> str:
-    """To what a closing frame may hold."""
+def _shorten_reason(reason: str) -> str:
+    """Return the reason, shortened to the size limit of a close frame."""
     if len(reason.encode()) <= MAX_REASON_BYTES:
         return reason
     return reason.encode()[: MAX_REASON_BYTES - len("…".encode())].decode(errors="ignore") + "…"
 
 
 WebSocketHandler = Callable[[Any, CallerSocket], Awaitable[None]]
-"""From a request that was checked, to its end. Raises Refusal."""
+"""Handles an authorized request until its websocket closes. Raises `Refusal`."""
 
 WebSocketHandlers = Mapping[str, WebSocketHandler]

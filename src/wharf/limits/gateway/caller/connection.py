@@ -1,7 +1,7 @@
-"""Connections of callers: what becomes of their requests. Each is decided, handed on, and its reply passed back.
+"""Connections of callers: each request is decided, sent to the service, and the reply is sent back.
 
-What is refused, and with which words, others decide. Here is what may never happen on the way: a second reply, bytes of
-one request taken for another's, a slot that stays held.
+The decision service decides what is refused and with which text. This module guarantees that a request gets only one
+reply, that the bytes of two requests are never mixed, and that every slot is freed.
 """
 
 import asyncio
@@ -16,367 +16,372 @@ from wharf.limits.gateway.proxied_request import ProxiedRequest
 from wharf.limits.gateway.upstream import UpstreamConnection
 
 RETRIED_METHODS: Final = frozenset({b"GET", b"HEAD", b"OPTIONS"})
+"""Methods that are sent again if an idle connection turns out to be closed."""
 
 
 class CallerConnection(CallerRequests):
+    """The connection of a caller, with the current request and its connection to the service."""
+
     __slots__ = ()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         self.gateway.on_connection(self)
 
-    def connection_lost(self, problem: Exception | None) -> None:  # noqa: ARG002 - A caller may leave as it likes.
+    def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002 - The reason makes no difference.
         self.is_closed = True
         self.gateway.on_connection_lost(self)
-        exchange, service = self.exchange, self._service
-        self.exchange = self._service = None
-        if service is not None:
-            service.caller = None
-            service.abort()
-        if exchange is None:
+        proxied, upstream = self.proxied, self._upstream
+        self.proxied = self._upstream = None
+        if upstream is not None:
+            upstream.caller = None
+            upstream.abort()
+        if proxied is None:
             return
-        exchange.is_over = True
+        proxied.is_over = True
         self.gateway.pool.cancel_wait(self)
-        if exchange.passage is not None:
-            desk = self.gateway.decision_service
-            if exchange.is_handed_on:
-                desk.end_request_later(exchange.passage)
-            elif desk.is_local:
-                run_immediately(desk.on_caller_gone(exchange.passage))
+        if proxied.admitted is not None:
+            decision_service = self.gateway.decision_service
+            if proxied.is_sent:
+                decision_service.end_request_later(proxied.admitted)
+            elif decision_service.is_local:
+                run_immediately(decision_service.on_caller_gone(proxied.admitted))
             else:
-                desk.start_task(desk.on_caller_gone(exchange.passage))
+                decision_service.start_task(decision_service.on_caller_gone(proxied.admitted))
 
     def pause_writing(self) -> None:
-        exchange = self.exchange
-        if exchange is not None and exchange.passage is not None:
-            exchange.passage.pause_work(self.gateway.now_s())
-        if self._service is not None:
-            self._service.pause_reading()
-            self._service.deadline_s = 0.0
+        proxied = self.proxied
+        if proxied is not None and proxied.admitted is not None:
+            proxied.admitted.pause_work(self.gateway.now_s())
+        if self._upstream is not None:
+            self._upstream.pause_reading()
+            self._upstream.deadline_s = 0.0
             self.deadline_s = self.gateway.now_s() + self.gateway.idle_s
 
     def resume_writing(self) -> None:
-        exchange = self.exchange
-        if exchange is not None and exchange.passage is not None:
-            exchange.passage.resume_work(self.gateway.now_s())
-        if self._service is not None:
-            self._service.resume_reading()
-            if not self._service.is_tunnel:
-                self._service.deadline_s = self.gateway.pool.compute_deadline_s()
+        proxied = self.proxied
+        if proxied is not None and proxied.admitted is not None:
+            proxied.admitted.resume_work(self.gateway.now_s())
+        if self._upstream is not None:
+            self._upstream.resume_reading()
+            if not self._upstream.is_tunnel:
+                self._upstream.deadline_s = self.gateway.pool.compute_deadline_s()
             self.deadline_s = 0.0
 
-    def on_upstream_full(self, service: UpstreamConnection) -> None:
-        """The service does not read what it was sent: now it is the one that is waited for."""
+    def on_upstream_full(self, upstream: UpstreamConnection) -> None:
+        """Stop reading from the caller, because the service does not read. The deadline now applies to the service."""
         self.pause_reading()
-        if not service.is_tunnel:
+        if not upstream.is_tunnel:
             self.deadline_s = 0.0
-            service.deadline_s = self.gateway.pool.compute_deadline_s()
+            upstream.deadline_s = self.gateway.pool.compute_deadline_s()
 
-    def on_upstream_drained(self, service: UpstreamConnection) -> None:
+    def on_upstream_drained(self, upstream: UpstreamConnection) -> None:
         self.resume_reading()
-        exchange = self.exchange
-        if exchange is None or service.is_tunnel:
+        proxied = self.proxied
+        if proxied is None or upstream.is_tunnel:
             return
-        if exchange.is_body_read:
-            service.deadline_s = self.gateway.pool.compute_deadline_s()
+        if proxied.is_body_read:
+            upstream.deadline_s = self.gateway.pool.compute_deadline_s()
         else:
-            self._await_body(service)
+            self._await_body(upstream)
 
-    def _await_body(self, service: UpstreamConnection) -> None:
-        """The caller owes more of a body. The service owes nothing, until it has all."""
+    def _await_body(self, upstream: UpstreamConnection) -> None:
+        """Set a deadline for the rest of the caller's body, and none for the service, which waits for it."""
         self.deadline_s = self.gateway.now_s() + self.gateway.idle_s
-        service.deadline_s = 0.0
+        upstream.deadline_s = 0.0
 
-    def _decide(self, exchange: ProxiedRequest, body: bytes | None) -> None:
-        desk = self.gateway.decision_service
+    def _decide(self, proxied: ProxiedRequest, body: bytes | None) -> None:
+        decision_service = self.gateway.decision_service
         if self.gateway.is_bare:
-            self._hand_on(exchange)
-        elif desk.is_local:
-            self._on_decided(exchange, desk.admit_locally(exchange.arrival, body))
+            self._forward(proxied)
+        elif decision_service.is_local:
+            self._on_decided(proxied, decision_service.admit_locally(proxied.incoming, body))
         else:
             self._is_deciding = True
-            self._start(self._decide_later(exchange, body))
+            self._start_task(self._decide_async(proxied, body))
 
-    async def _decide_later(self, exchange: ProxiedRequest, body: bytes | None) -> None:
-        admitted = await self.gateway.decision_service.admit(exchange.arrival, body)
+    async def _decide_async(self, proxied: ProxiedRequest, body: bytes | None) -> None:
+        result = await self.gateway.decision_service.admit(proxied.incoming, body)
         self._is_deciding = False
-        if exchange.is_over:
-            if isinstance(admitted, AdmittedRequest):
-                await self.gateway.decision_service.on_caller_gone(admitted)
+        if proxied.is_over:
+            if isinstance(result, AdmittedRequest):
+                await self.gateway.decision_service.on_caller_gone(result)
             return
-        self._on_decided(exchange, admitted)
+        self._on_decided(proxied, result)
         self.resume_reading()
         self._advance()
 
-    def _on_decided(self, exchange: ProxiedRequest, admitted: AdmittedRequest | LocalReply) -> None:
-        if isinstance(admitted, LocalReply):
-            self._answer(exchange, admitted)
+    def _on_decided(self, proxied: ProxiedRequest, result: AdmittedRequest | LocalReply) -> None:
+        if isinstance(result, LocalReply):
+            self._finish_with_reply(proxied, result)
             return
-        exchange.passage = admitted
-        if exchange.arrival.method in ("GET", "HEAD") and self.gateway.is_page(exchange.arrival.path):
+        proxied.admitted = result
+        if proxied.incoming.method in ("GET", "HEAD") and self.gateway.is_page(proxied.incoming.path):
             self._is_deciding = True
-            self._start(self._answer_page(exchange, admitted))
+            self._start_task(self._serve_page(proxied, result))
             return
-        self._hand_on(exchange)
+        self._forward(proxied)
 
-    async def _answer_page(self, exchange: ProxiedRequest, passage: AdmittedRequest) -> None:
-        page = await self.gateway.decision_service.render_page(exchange.arrival, passage)
-        if page is None:  # Limits are off, and this page with them: the service may have one.
+    async def _serve_page(self, proxied: ProxiedRequest, admitted: AdmittedRequest) -> None:
+        page = await self.gateway.decision_service.render_page(proxied.incoming, admitted)
+        if page is None:  # Limits are off, and so is this page: the service may have one at this path.
             self._is_deciding = False
-            if not exchange.is_over:
-                self._hand_on(exchange)
+            if not proxied.is_over:
+                self._forward(proxied)
             return
-        await self.gateway.decision_service.end_request(passage)
-        self._go_on_with(exchange, page)
+        await self.gateway.decision_service.end_request(admitted)
+        self._write_local_reply(proxied, page)
 
-    async def _answer_own(self, exchange: ProxiedRequest) -> None:
-        self._go_on_with(exchange, await self.gateway.render_own_page(exchange.arrival))
+    async def _serve_own_page(self, proxied: ProxiedRequest) -> None:
+        self._write_local_reply(proxied, await self.gateway.render_own_page(proxied.incoming))
 
-    def _go_on_with(self, exchange: ProxiedRequest, reply: LocalReply) -> None:
-        """A reply that was waited for is here."""
+    def _write_local_reply(self, proxied: ProxiedRequest, reply: LocalReply) -> None:
+        """Send a local reply after an asynchronous step, and continue reading."""
         self._is_deciding = False
-        if exchange.is_over or self.is_closed:
+        if proxied.is_over or self.is_closed:
             return
-        self._answer(exchange, reply)
+        self._finish_with_reply(proxied, reply)
         self.resume_reading()
         self._advance()
 
     @property
     def is_head_request(self) -> bool:
-        return self.exchange is not None and self.exchange.head.method == b"HEAD"
+        return self.proxied is not None and self.proxied.head.method == b"HEAD"
 
     @property
     def is_upgrade_request(self) -> bool:
-        return self.exchange is not None and self.exchange.head.is_websocket
+        return self.proxied is not None and self.proxied.head.is_websocket
 
     @property
     def has_sent_all(self) -> bool:
-        return self.exchange is None or self.exchange.is_body_read
+        return self.proxied is None or self.proxied.is_body_read
 
-    def _hand_on(self, exchange: ProxiedRequest) -> None:
+    def _forward(self, proxied: ProxiedRequest) -> None:
         pool = self.gateway.pool
-        service = pool.take_idle()
-        if service is not None:
-            self._send_to(service, exchange)
+        upstream = pool.take_idle()
+        if upstream is not None:
+            self._send_to(upstream, proxied)
         else:
             pool.start_connecting(self)
 
-    def on_upstream_ready(self, service: UpstreamConnection) -> bool:
-        """There is a connection. Whether it is still wanted."""
-        exchange = self.exchange
-        if exchange is None or exchange.is_over or exchange.is_handed_on:
+    def on_upstream_ready(self, upstream: UpstreamConnection) -> bool:
+        """Send the request over a new or freed connection. Return false if the connection is no longer needed."""
+        proxied = self.proxied
+        if proxied is None or proxied.is_over or proxied.is_sent:
             return False
-        self._send_to(service, exchange)
+        self._send_to(upstream, proxied)
         self.resume_reading()
         return True
 
-    def _send_to(self, service: UpstreamConnection, exchange: ProxiedRequest) -> None:
-        head = exchange.head
-        self._service = service
-        service.caller = self
-        service.deadline_s = self.gateway.pool.compute_deadline_s()
-        exchange.is_handed_on = True
-        exchange.may_retry = service.was_used and head.method in RETRIED_METHODS and head.length == 0
-        data = self.gateway.build_request_head(exchange, self._peer, self._proto)
-        if exchange.pending or exchange.is_body_read:
-            data += exchange.frame_body(b"".join(exchange.pending))
-            exchange.pending = []
-        if not exchange.is_body_read:
-            if head.has_expect_continue and not exchange.has_begun and exchange.body_left == max(0, head.length):
+    def _send_to(self, upstream: UpstreamConnection, proxied: ProxiedRequest) -> None:
+        head = proxied.head
+        self._upstream = upstream
+        upstream.caller = self
+        upstream.deadline_s = self.gateway.pool.compute_deadline_s()
+        proxied.is_sent = True
+        proxied.may_retry = upstream.was_used and head.method in RETRIED_METHODS and head.length == 0
+        data = self.gateway.build_request_head(proxied, self._peer, self._scheme)
+        if proxied.unsent_parts or proxied.is_body_read:
+            data += proxied.frame_body(b"".join(proxied.unsent_parts))
+            proxied.unsent_parts = []
+        if not proxied.is_body_read:
+            if head.has_expect_continue and not proxied.has_begun and proxied.body_left == max(0, head.length):
                 self.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-            if exchange.passage is not None:
-                exchange.passage.pause_work(self.gateway.now_s())
-            self._await_body(service)
-        service.write(data)
+            if proxied.admitted is not None:
+                proxied.admitted.pause_work(self.gateway.now_s())
+            self._await_body(upstream)
+        upstream.write(data)
 
-    def _pass_body(self, exchange: ProxiedRequest, body: bytes) -> None:
-        service = self._service
-        if service is None:
-            # Decided and not connected yet, or the service is gone and its reply said so.
+    def _pass_body(self, proxied: ProxiedRequest, body: bytes) -> None:
+        upstream = self._upstream
+        if upstream is None:
+            # The connection is not open yet, or it was lost and an error reply is being sent.
             if body:
-                exchange.pending.append(body)
-            if sum(map(len, exchange.pending)) > MAX_PIPELINED_BYTES:
+                proxied.unsent_parts.append(body)
+            if sum(map(len, proxied.unsent_parts)) > MAX_PIPELINED_BYTES:
                 self.pause_reading()
             return
-        data = exchange.frame_body(body)
-        if exchange.is_body_read:
+        data = proxied.frame_body(body)
+        if proxied.is_body_read:
             self.deadline_s = 0.0
-            service.deadline_s = self.gateway.pool.compute_deadline_s()
-            if exchange.passage is not None:
-                exchange.passage.resume_work(self.gateway.now_s())
+            upstream.deadline_s = self.gateway.pool.compute_deadline_s()
+            if proxied.admitted is not None:
+                proxied.admitted.resume_work(self.gateway.now_s())
         else:
-            self._await_body(service)
-        service.write(data)
+            self._await_body(upstream)
+        upstream.write(data)
 
     def on_reply_head(self, head: ReplyHead, rest: bytes) -> None:
-        exchange, service = self.exchange, self._service
-        assert exchange is not None
-        assert service is not None
-        passage = exchange.passage
-        if passage is not None and (head.status == 304 or head.status >= 500 or head.is_content):
+        proxied, upstream = self.proxied, self._upstream
+        assert proxied is not None
+        assert upstream is not None
+        admitted = proxied.admitted
+        if admitted is not None and (head.status == 304 or head.status >= 500 or head.is_content):
             if not self.gateway.decision_service.is_local:
-                service.pause_reading()
-                self._start(self._settle_then_write(exchange, service, passage, head, rest))
+                upstream.pause_reading()
+                self._start_task(self._apply_charges_then_write(proxied, upstream, admitted, head, rest))
                 return
-            run_immediately(self._settle(passage, head))
-        self._write_head(exchange, head)
-        service.read_body(rest)
+            run_immediately(self._apply_charges(admitted, head))
+        self._write_head(proxied, head)
+        upstream.read_body(rest)
         self._flush_head()
 
-    async def _settle(self, passage: AdmittedRequest, head: ReplyHead) -> None:
-        """What a reply gives back or charges, before it is told."""
-        desk = self.gateway.decision_service
-        await desk.on_status(passage, head.status)
+    async def _apply_charges(self, admitted: AdmittedRequest, head: ReplyHead) -> None:
+        """Refund or charge what depends on the service's reply, before the head with the limits is written."""
+        decision_service = self.gateway.decision_service
+        await decision_service.on_status(admitted, head.status)
         if head.is_content and self.gateway.settings.trusts_marks:
-            await desk.on_content_created(passage)
+            await decision_service.on_content_created(admitted)
 
-    async def _settle_then_write(
+    async def _apply_charges_then_write(
         self,
-        exchange: ProxiedRequest,
-        service: UpstreamConnection,
-        passage: AdmittedRequest,
+        proxied: ProxiedRequest,
+        upstream: UpstreamConnection,
+        admitted: AdmittedRequest,
         head: ReplyHead,
         rest: bytes,
     ) -> None:
-        await self._settle(passage, head)
-        if exchange.is_over or self._service is not service:
+        await self._apply_charges(admitted, head)
+        if proxied.is_over or self._upstream is not upstream:
             return
-        self._write_head(exchange, head)
-        service.resume_reading()
-        service.read_body(rest)
+        self._write_head(proxied, head)
+        upstream.resume_reading()
+        upstream.read_body(rest)
         self._flush_head()
 
-    def on_reply_end(self, service: UpstreamConnection | None) -> None:  # noqa: ARG002
-        self._service = None
-        exchange = self.exchange
-        if exchange is None:
+    def on_reply_end(self, upstream: UpstreamConnection | None) -> None:  # noqa: ARG002
+        self._upstream = None
+        proxied = self.proxied
+        if proxied is None:
             return
         last = LAST_CHUNK if self._writes_chunks else b""
-        if self._held or last:
-            held, self._held = self._held, b""
-            self.write(held + last)
-        self._finish(exchange)
+        if self._unsent_head or last:
+            unsent_head, self._unsent_head = self._unsent_head, b""
+            self.write(unsent_head + last)
+        self._finish(proxied)
 
-    def _finish(self, exchange: ProxiedRequest) -> None:
-        """The reply is out. The slot is free, and the next request may begin."""
-        exchange.is_over = True
-        self.exchange = None
-        if exchange.passage is not None:
-            self.gateway.decision_service.end_request_later(exchange.passage)
+    def _finish(self, proxied: ProxiedRequest) -> None:
+        """End the request after its reply: free the slot, and close the connection or begin the next request."""
+        proxied.is_over = True
+        self.proxied = None
+        if proxied.admitted is not None:
+            self.gateway.decision_service.end_request_later(proxied.admitted)
         if self.is_closed:
             return
-        if not exchange.stays:
-            self._close_softly(exchange)
+        if not proxied.is_persistent:
+            self._close_gracefully(proxied)
             return
-        if not exchange.is_body_read:
-            self._left_to_drain, self._drained = exchange, 0
+        if not proxied.is_body_read:
+            self._drained_request, self._drained_bytes = proxied, 0
         self.deadline_s = self.gateway.now_s() + self.gateway.idle_s
         self.resume_reading()
         if self._buffer:
             asyncio.get_running_loop().call_soon(self._advance)
 
-    def _answer(self, exchange: ProxiedRequest, reply: LocalReply) -> None:
-        """Answer in the service's place. Of a body that nobody reads some is drained, else the connection ends."""
-        if exchange.is_over or self.is_closed:
+    def _finish_with_reply(self, proxied: ProxiedRequest, reply: LocalReply) -> None:
+        """Send a local reply. A short unread body is drained; with a long one the connection is closed."""
+        if proxied.is_over or self.is_closed:
             return
-        is_long = exchange.body_left > MAX_DRAINED_BYTES
-        if (not exchange.is_body_read and (is_long or exchange.head.has_expect_continue)) or self.gateway.is_ending:
-            exchange.stays = False
-        body = b"" if exchange.head.method == b"HEAD" else reply.body
-        self._write_reply(reply, body, stays=exchange.stays)
-        exchange.has_begun = True
-        self._finish(exchange)
+        is_long = proxied.body_left > MAX_DRAINED_BYTES
+        if (not proxied.is_body_read and (is_long or proxied.head.has_expect_continue)) or self.gateway.is_ending:
+            proxied.is_persistent = False
+        body = b"" if proxied.head.method == b"HEAD" else reply.body
+        self._write_reply(reply, body, is_persistent=proxied.is_persistent)
+        proxied.has_begun = True
+        self._finish(proxied)
 
-    def _break(self, exchange: ProxiedRequest, message: str, status: int = 400) -> None:
-        """The body of a request is malformed: whatever follows cannot be told apart."""
-        service, self._service = self._service, None
-        if service is not None:
-            service.caller = None
-            service.abort()
-        exchange.stays = False
-        exchange.is_body_read = True
-        if exchange.has_begun:
-            exchange.is_over = True
+    def _reject_body(self, proxied: ProxiedRequest, message: str, status: int = 400) -> None:
+        """Refuse a malformed body and end the connection, because the end of the body is unknown."""
+        upstream, self._upstream = self._upstream, None
+        if upstream is not None:
+            upstream.caller = None
+            upstream.abort()
+        proxied.is_persistent = False
+        proxied.is_body_read = True
+        if proxied.has_begun:
+            proxied.is_over = True
             self.abort()
             return
         self.gateway.pool.cancel_wait(self)
-        self._fail_with(exchange, message, status)
+        self._start_error_reply(proxied, message, status)
 
-    def _fail_with(self, exchange: ProxiedRequest, message: str, status: int) -> None:
+    def _start_error_reply(self, proxied: ProxiedRequest, message: str, status: int) -> None:
         self._is_deciding = True
-        self._start(self._fail_later(exchange, message, status))
+        self._start_task(self._write_error_reply(proxied, message, status))
 
-    async def _fail_later(self, exchange: ProxiedRequest, message: str, status: int) -> None:
-        desk, passage = self.gateway.decision_service, exchange.passage
-        if passage is not None:
-            await desk.on_status(passage, status)
-        self._go_on_with(exchange, await desk.render_error(exchange.arrival, status, message, passage))
+    async def _write_error_reply(self, proxied: ProxiedRequest, message: str, status: int) -> None:
+        decision_service, admitted = self.gateway.decision_service, proxied.admitted
+        if admitted is not None:
+            await decision_service.on_status(admitted, status)
+        self._write_local_reply(
+            proxied, await decision_service.render_error(proxied.incoming, status, message, admitted)
+        )
 
-    def on_upstream_lost(self, service: UpstreamConnection, *, was_used: bool) -> None:
-        if self._service is not service:
+    def on_upstream_lost(self, upstream: UpstreamConnection, *, was_used: bool) -> None:
+        if self._upstream is not upstream:
             return
-        self._service = None
-        exchange = self.exchange
-        if exchange is None:
+        self._upstream = None
+        proxied = self.proxied
+        if proxied is None:
             return
-        if was_used and exchange.may_retry and not exchange.has_begun:
-            # It closed a connection that was idle, as it may, at the moment in which we used it. Nothing was done.
-            exchange.is_handed_on = exchange.may_retry = False
+        if was_used and proxied.may_retry and not proxied.has_begun:
+            # The service closed an idle connection just as it was used. It has not read the request: send it again.
+            proxied.is_sent = proxied.may_retry = False
             self.gateway.pool.start_connecting(self)
             return
-        self._on_failure(exchange, "The service closed the connection before it answered.", 502)
+        self._on_failure(proxied, "The service closed the connection before it answered.", 502)
 
-    def on_bad_reply(self, why: str) -> None:
-        self._service = None
-        if self.exchange is not None:
-            self._on_failure(self.exchange, f"The service's reply is not understood: {why}.", 502)
+    def on_bad_reply(self, reason: str) -> None:
+        self._upstream = None
+        if self.proxied is not None:
+            self._on_failure(self.proxied, f"The service's reply is not understood: {reason}.", 502)
 
     def on_upstream_failed(self, message: str, *, status: int) -> None:
-        self._service = None
-        if self.exchange is not None and not self.exchange.is_over:
-            self._on_failure(self.exchange, message, status)
+        self._upstream = None
+        if self.proxied is not None and not self.proxied.is_over:
+            self._on_failure(self.proxied, message, status)
 
-    def _on_failure(self, exchange: ProxiedRequest, message: str, status: int) -> None:
+    def _on_failure(self, proxied: ProxiedRequest, message: str, status: int) -> None:
         self.gateway.failures += 1
-        if exchange.has_begun and not self._held:
-            # A part of the reply is out: the only true thing left to say is that it ends here.
+        if proxied.has_begun and not self._unsent_head:
+            # A part of the reply was sent, so an error reply is impossible: reset the connection.
             self.abort()
             return
-        self._held = b""
-        self._fail_with(exchange, message, status)
+        self._unsent_head = b""
+        self._start_error_reply(proxied, message, status)
 
     def on_tunnel(self, head: ReplyHead, rest: bytes) -> None:
-        exchange, service = self.exchange, self._service
-        assert exchange is not None
-        assert service is not None
-        passage = exchange.passage
+        proxied, upstream = self.proxied, self._upstream
+        assert proxied is not None
+        assert upstream is not None
+        admitted = proxied.admitted
         block = b""
-        if passage is not None:
-            passage.pause_work(self.gateway.now_s())
-            block = self.gateway.decision_service.build_header_block(passage)
+        if admitted is not None:
+            admitted.pause_work(self.gateway.now_s())
+            block = self.gateway.decision_service.build_header_block(admitted)
         lines = b"".join(head.lines)
         self.gateway.count_reply(101)
-        exchange.has_begun = True
+        proxied.has_begun = True
         self.deadline_s = 0.0
         self.write(head.status_line + lines + block + b"connection: Upgrade\r\nupgrade: websocket\r\n\r\n" + rest)
         if self._buffer:
-            early, self._buffer = self._buffer, b""
-            service.write(early)
+            early_bytes, self._buffer = self._buffer, b""
+            upstream.write(early_bytes)
 
     def on_tunnel_closed(self) -> None:
-        self._service = None
+        self._upstream = None
         self.close()
 
     def on_deadline(self) -> None:
-        """It took too long: a head that does not end, a body that pauses, a caller who does not read, or nothing at all."""
+        """Handle a timeout of the caller: an incomplete head or body, an unread reply, or an idle connection."""
         self.deadline_s = 0.0
-        exchange = self.exchange
-        if self._lingers or (exchange is None and not self._buffer):
+        proxied = self.proxied
+        if self._is_lingering or (proxied is None and not self._buffer):
             self.close()
-        elif exchange is None:
+        elif proxied is None:
             self._refuse_head("The head of the request did not arrive in time.", 408)
-        elif exchange.has_begun:
+        elif proxied.has_begun:
             self.abort()
-        elif not exchange.is_body_read:
-            exchange.gathered = None
-            self._break(exchange, "The body of the request did not arrive in time.", 408)
+        elif not proxied.is_body_read:
+            proxied.body_parts = None
+            self._reject_body(proxied, "The body of the request did not arrive in time.", 408)

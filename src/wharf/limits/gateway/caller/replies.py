@@ -1,8 +1,6 @@
-"""Replies that are ours and not the service's, as bytes: refusals, pages, and what went wrong on the way.
+"""Writes replies to callers: the service's replies with the rate limit headers added, and local replies.
 
-What callers are sent: heads of the service with the limits in them, bodies framed anew, and replies of ours.
-
-Which reply it is others decide. Nothing is held back longer than until the first bytes of its body.
+Does not decide which reply is sent. A head is held back only until the first bytes of its body.
 """
 
 from typing import TYPE_CHECKING, Final
@@ -26,67 +24,70 @@ REASONS: Final = {
 
 
 def build_reply_head(reply: LocalReply, *, date: str, is_persistent: bool) -> bytes:
-    """The head of a reply; `stays`: whether the connection goes on after it."""
+    """Return the head of a local reply. `is_persistent`: whether the connection stays open after it."""
     lines = "".join(f"{name}: {value}\r\n" for name, value in reply.headers)
-    more = "" if is_persistent else "connection: close\r\n"
+    connection_line = "" if is_persistent else "connection: close\r\n"
     reason = REASONS.get(reply.status, "Answered")
-    head = f"HTTP/1.1 {reply.status} {reason}\r\ndate: {date}\r\n{lines}content-length: {len(reply.body)}\r\n{more}\r\n"
+    head = f"HTTP/1.1 {reply.status} {reason}\r\ndate: {date}\r\n{lines}content-length: {len(reply.body)}\r\n{connection_line}\r\n"
     return head.encode("latin-1")
 
 
 class CallerReplies(CallerTransport):
-    __slots__ = ("_held", "_writes_chunks")
+    """A connection of a caller that writes replies."""
+
+    __slots__ = ("_unsent_head", "_writes_chunks")
 
     def __init__(self, gateway: "Gateway") -> None:
         super().__init__(gateway)
-        self._held = b""
+        self._unsent_head = b""
         self._writes_chunks = False
 
-    def _write_head(self, exchange: ProxiedRequest, head: ReplyHead) -> None:
-        gateway, passage = self.gateway, exchange.passage
-        if head.measured_ms is not None and passage is not None and gateway.settings.trusts_marks:
-            passage.measured_ms = head.measured_ms
-        kept = head.lines
+    def _write_head(self, proxied: ProxiedRequest, head: ReplyHead) -> None:
+        """Build the head of the service's reply with the limiter's headers, and hold it until the body begins."""
+        gateway, admitted = self.gateway, proxied.admitted
+        if head.measured_ms is not None and admitted is not None and gateway.settings.trusts_marks:
+            admitted.measured_ms = head.measured_ms
+        lines = head.lines
         parts = [head.status_line]
         if not head.has_date:
-            # Clients tell by it how far their clock is from ours, on which the reset is told.
+            # Clients compare this date with their clock, to know when `x-ratelimit-reset` is reached.
             parts.append(b"date: %b\r\n" % gateway.format_date().encode())
-        if passage is not None and passage.decision is not None:
-            parts += drop_limit_headers(kept) if head.has_limits else kept
-            parts.append(gateway.decision_service.build_header_block(passage))
+        if admitted is not None and admitted.decision is not None:
+            parts += drop_limit_headers(lines) if head.has_limits else lines
+            parts.append(gateway.decision_service.build_header_block(admitted))
         else:
-            parts += kept
-        if exchange.head.has_origin:
+            parts += lines
+        if proxied.head.has_origin:
             parts.append(b"access-control-expose-headers: %s\r\n" % EXPOSED_HEADERS.encode())
         self._writes_chunks = False
         if head.length in (CHUNKED, UNTIL_CLOSE):
-            if exchange.head.is_http_10:
-                exchange.stays = False
+            if proxied.head.is_http_10:
+                proxied.is_persistent = False
             else:
                 self._writes_chunks = True
                 parts.append(b"transfer-encoding: chunked\r\n")
         if gateway.is_ending:
-            exchange.stays = False
-        if not exchange.stays:
+            proxied.is_persistent = False
+        if not proxied.is_persistent:
             parts.append(b"connection: close\r\n")
         parts.append(b"\r\n")
-        exchange.has_begun = True
+        proxied.has_begun = True
         gateway.count_reply(head.status)
-        # Written with the first bytes of the body, if there are any: one packet instead of two.
-        self._held = b"".join(parts)
+        # Written together with the first bytes of the body: one packet instead of two.
+        self._unsent_head = b"".join(parts)
 
     def on_reply_body(self, data: bytes) -> None:
         if self._writes_chunks:
             data = encode_chunk(data)
-        if self._held:
-            data, self._held = self._held + data, b""
+        if self._unsent_head:
+            data, self._unsent_head = self._unsent_head + data, b""
         self.write(data)
 
     def _flush_head(self) -> None:
-        if self._held:
-            held, self._held = self._held, b""
-            self.write(held)
+        if self._unsent_head:
+            unsent_head, self._unsent_head = self._unsent_head, b""
+            self.write(unsent_head)
 
-    def _write_reply(self, reply: LocalReply, body: bytes, *, stays: bool) -> None:
+    def _write_reply(self, reply: LocalReply, body: bytes, *, is_persistent: bool) -> None:
         self.gateway.count_reply(reply.status)
-        self.write(build_reply_head(reply, date=self.gateway.format_date(), is_persistent=stays) + body)
+        self.write(build_reply_head(reply, date=self.gateway.format_date(), is_persistent=is_persistent) + body)

@@ -1,6 +1,6 @@
-"""Requests of one connection, read one at a time, in their order: head, body, and the rest of a body that nobody wants.
+"""Reads the requests of one connection in order: head, body, and the rest of a body that is not needed.
 
-What a request comes to is for whoever inherits from this. What cannot be read one way only ends the connection.
+Subclasses decide and forward the requests. A request that could be read in two ways is refused and ends the connection.
 """
 
 from abc import ABC, abstractmethod
@@ -20,99 +20,102 @@ if TYPE_CHECKING:
     from wharf.limits.gateway.gateway import Gateway
 
 MAX_PIPELINED_BYTES: Final = 64 * 1024
-"""How much is read of what comes behind the request that is served."""
+"""Bytes that are buffered after the current request, before reading is paused; limits memory."""
 MAX_DRAINED_BYTES: Final = 64 * 1024
+"""Bytes of an unneeded body that are read to keep the connection open; after more the connection is closed."""
 TOKEN_BYTES: Final = frozenset(b"!#$%&'*+-.^_`|~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz\r\n")
 
 
 class CallerRequests(CallerReplies, ABC):
-    __slots__ = ("_drained", "_is_deciding", "_left_to_drain", "_service", "exchange")
+    """A connection of a caller that reads requests. Subclasses handle them in the abstract methods."""
+
+    __slots__ = ("_drained_bytes", "_drained_request", "_is_deciding", "_upstream", "proxied")
 
     def __init__(self, gateway: "Gateway") -> None:
         super().__init__(gateway)
-        self.exchange: ProxiedRequest | None = None
-        self._drained = 0
-        self._left_to_drain: ProxiedRequest | None = None
+        self.proxied: ProxiedRequest | None = None
+        self._drained_bytes = 0
+        self._drained_request: ProxiedRequest | None = None
         self._is_deciding = False
-        self._service: UpstreamConnection | None = None
+        self._upstream: UpstreamConnection | None = None
 
-    # -- what requests come to, for whoever inherits ---------------------------------------------------------------
-
-    @abstractmethod
-    def _decide(self, exchange: ProxiedRequest, body: bytes | None) -> None:
-        """A request is read as far as a decision needs it."""
+    # -- for subclasses --------------------------------------------------------------------------------------------
 
     @abstractmethod
-    def _pass_body(self, exchange: ProxiedRequest, body: bytes) -> None:
-        """A part of its body is here."""
+    def _decide(self, proxied: ProxiedRequest, body: bytes | None) -> None:
+        """Decide a request. `body` is its body if the decision needs it, else `None`."""
 
     @abstractmethod
-    def _break(self, exchange: ProxiedRequest, message: str, status: int = 400) -> None:
-        """Its body is malformed: whatever follows cannot be told apart."""
+    def _pass_body(self, proxied: ProxiedRequest, body: bytes) -> None:
+        """Forward a part of the body."""
 
     @abstractmethod
-    async def _answer_own(self, exchange: ProxiedRequest) -> None:
-        """It asks for a page of the gateway's own."""
+    def _reject_body(self, proxied: ProxiedRequest, message: str, status: int = 400) -> None:
+        """Refuse a malformed body and end the connection, because the end of the body is unknown."""
+
+    @abstractmethod
+    async def _serve_own_page(self, proxied: ProxiedRequest) -> None:
+        """Reply with one of the gateway's own pages."""
 
     # -- reading ---------------------------------------------------------------------------------------------------
 
     def data_received(self, data: bytes) -> None:
-        if self._lingers:
+        if self._is_lingering:
             return
-        service = self._service
-        if service is not None and service.is_tunnel:
-            service.write(data)
+        upstream = self._upstream
+        if upstream is not None and upstream.is_tunnel:
+            upstream.write(data)
             return
         self._buffer = self._buffer + data if self._buffer else data
         self._advance()
 
     def _advance(self) -> None:
-        """Read on as far as the bytes and the request that is served allow."""
-        while self._buffer and not self.is_closed and not self._lingers:
-            exchange = self.exchange
-            if self._left_to_drain is not None:
-                if not self._drain(self._left_to_drain):
+        """Process the buffered bytes, until more bytes or the end of the current request are needed."""
+        while self._buffer and not self.is_closed and not self._is_lingering:
+            proxied = self.proxied
+            if self._drained_request is not None:
+                if not self._drain(self._drained_request):
                     return
-            elif exchange is None:
+            elif proxied is None:
                 if not self._read_head():
                     return
-            elif exchange.is_body_read or self._is_deciding:
+            elif proxied.is_body_read or self._is_deciding:
                 if len(self._buffer) > MAX_PIPELINED_BYTES:
                     self.pause_reading()
                 return
-            elif not self._read_body(exchange):
+            elif not self._read_body(proxied):
                 return
 
     def _read_head(self) -> bool:
-        """Read the head of the next request and begin with it. Whether there was a whole one."""
+        """Read the head of the next request and begin the request. Return whether the head was complete."""
         gateway, data = self.gateway, self._buffer
         if data[:2] == b"\r\n":
             data = self._buffer = data.lstrip(b"\r\n")  # An empty line before a request is harmless.
         end = data.find(b"\r\n\r\n")
-        most = gateway.settings.head_bytes_most
-        if end < 0 or end > most:
-            if end > most or len(data) > most:
-                self._refuse_head(f"The head of the request is longer than {most} bytes.", 431)
+        max_bytes = gateway.settings.head_bytes_most
+        if end < 0 or end > max_bytes:
+            if end > max_bytes or len(data) > max_bytes:
+                self._refuse_head(f"The head of the request is longer than {max_bytes} bytes.", 431)
             elif data and data[0] not in TOKEN_BYTES:
-                self._refuse_head("This is no HTTP request.", 400)
+                self._refuse_head("This is not an HTTP request.", 400)
             elif not self.deadline_s or self.deadline_s > gateway.now_s() + gateway.head_s:
                 self.deadline_s = gateway.now_s() + gateway.head_s
             return False
         try:
             head = read_request_head(data, end + 4, max_headers=gateway.settings.headers_most)
-        except BadHead as problem:
-            self._refuse_head(str(problem), problem.status)
+        except BadHead as error:
+            self._refuse_head(str(error), error.status)
             return False
         self._buffer = data[end + 4 :]
         self.deadline_s = 0.0
-        self._begin(head)
+        self._begin_request(head)
         return True
 
-    def _begin(self, head: RequestHead) -> None:
+    def _begin_request(self, head: RequestHead) -> None:
         gateway = self.gateway
         path, _, query = head.target.decode("ascii").partition("?")
         authorization = head.authorization
-        arrival = IncomingRequest(
+        incoming = IncomingRequest(
             head.method.decode("ascii"),
             path,
             query,
@@ -123,81 +126,81 @@ class CallerRequests(CallerReplies, ABC):
             tuple(value.decode("ascii") for value in head.forwarded_for) if head.forwarded_for else (),
             tuple(value.decode("ascii") for value in head.forwarded) if head.forwarded else (),
         )
-        exchange = self.exchange = ProxiedRequest(head, arrival)
+        proxied = self.proxied = ProxiedRequest(head, incoming)
         gateway.requests += 1
         if path in gateway.own_paths:
             self._is_deciding = True
-            self._start(self._answer_own(exchange))
+            self._start_task(self._serve_own_page(proxied))
             return
-        if head.length and gateway.decision_service.needs_body(arrival.method, path):
-            exchange.gathered = []
+        if head.length and gateway.decision_service.needs_body(incoming.method, path):
+            proxied.body_parts = []
             if head.has_expect_continue:
                 self.write(b"HTTP/1.1 100 Continue\r\n\r\n")
             self.deadline_s = gateway.now_s() + gateway.idle_s
             return
-        self._decide(exchange, None)
+        self._decide(proxied, None)
 
-    def _read_body(self, exchange: ProxiedRequest) -> bool:
-        """Read of the body what there is. Whether more may be read now."""
+    def _read_body(self, proxied: ProxiedRequest) -> bool:
+        """Read the buffered part of the body. Return whether reading may continue."""
         data, self._buffer = self._buffer, b""
         try:
-            body, self._buffer = exchange.feed(data)
-        except BadChunk as problem:
-            self._break(exchange, str(problem))
+            body, self._buffer = proxied.feed(data)
+        except BadChunk as error:
+            self._reject_body(proxied, str(error))
             return False
-        if exchange.gathered is not None:
-            self._gather(exchange, exchange.gathered, body)
-        elif body or exchange.is_body_read:
-            self._pass_body(exchange, body)
+        if proxied.body_parts is not None:
+            self._collect_body(proxied, proxied.body_parts, body)
+        elif body or proxied.is_body_read:
+            self._pass_body(proxied, body)
         return True
 
-    def _gather(self, exchange: ProxiedRequest, gathered: list[bytes], body: bytes) -> None:
-        gathered.append(body)
-        if not exchange.is_body_read and sum(map(len, gathered)) <= MAX_BODY_BYTES:
+    def _collect_body(self, proxied: ProxiedRequest, body_parts: list[bytes], body: bytes) -> None:
+        body_parts.append(body)
+        if not proxied.is_body_read and sum(map(len, body_parts)) <= MAX_BODY_BYTES:
             return
-        exchange.gathered = None
-        whole = b"".join(gathered)
-        exchange.pending = [whole] if whole else []
+        proxied.body_parts = None
+        complete_body = b"".join(body_parts)
+        proxied.unsent_parts = [complete_body] if complete_body else []
         self.deadline_s = 0.0
-        self._decide(exchange, whole)
+        self._decide(proxied, complete_body)
 
-    def _drain(self, exchange: ProxiedRequest) -> bool:
-        """Read past the rest of a body that nobody wants. Whether the next request may be read."""
+    def _drain(self, proxied: ProxiedRequest) -> bool:
+        """Discard the rest of a body that is not needed. Return whether the next request may be read."""
         data, self._buffer = self._buffer, b""
         try:
-            body, self._buffer = exchange.feed(data)
+            body, self._buffer = proxied.feed(data)
         except BadChunk:
-            self._close_softly(exchange)
+            self._close_gracefully(proxied)
             return False
-        self._drained += len(body)
-        if exchange.is_body_read:
-            self._left_to_drain = None
+        self._drained_bytes += len(body)
+        if proxied.is_body_read:
+            self._drained_request = None
             return True
-        if self._drained > MAX_DRAINED_BYTES:
-            self._close_softly(exchange)
+        if self._drained_bytes > MAX_DRAINED_BYTES:
+            self._close_gracefully(proxied)
         return False
 
     def _refuse_head(self, message: str, status: int) -> None:
-        """What cannot be read as a request gets one reply, and the connection ends."""
+        """Reply to an unreadable head with an error and end the connection."""
         self._buffer = b""
-        self._lingers = True
-        arrival = IncomingRequest("GET", "/", "", self._peer)
-        self._start(self._refuse_later(arrival, message, status))
+        self._is_lingering = True
+        incoming = IncomingRequest("GET", "/", "", self._peer)
+        self._start_task(self._write_head_refusal(incoming, message, status))
 
-    async def _refuse_later(self, arrival: IncomingRequest, message: str, status: int) -> None:
-        reply = await self.gateway.decision_service.render_error(arrival, status, message)
+    async def _write_head_refusal(self, incoming: IncomingRequest, message: str, status: int) -> None:
+        reply = await self.gateway.decision_service.render_error(incoming, status, message)
         if self.is_closed:
             return
-        self._write_reply(reply, reply.body, stays=False)
+        self._write_reply(reply, reply.body, is_persistent=False)
         self._linger()
 
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
-        self.gateway.decision_service.start_task(work)
+    def _start_task(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        self.gateway.decision_service.start_task(coroutine)
 
-    def _close_softly(self, exchange: ProxiedRequest) -> None:
-        """Close so that the caller can read the reply, though it may still be sending."""
-        self._left_to_drain = None
-        if exchange.is_body_read:
+    def _close_gracefully(self, proxied: ProxiedRequest) -> None:
+        """Close so that the caller can read the reply, even if it is still sending."""
+        self._drained_request = None
+        if proxied.is_body_read:
             self.close()
         else:
             self._linger()

@@ -1,6 +1,6 @@
-"""The socket of a caller: what is read of it and when, what is written, and how it is closed so that a reply can be read.
+"""The socket of a caller: pausing, writing, deadlines, and closing in a way that the caller can still read the reply.
 
-It knows nothing of requests and limits. Whoever reads and writes here looks at `is_closed` and at the deadline.
+Requests and limits are handled by the subclasses.
 """
 
 import asyncio
@@ -10,15 +10,18 @@ if TYPE_CHECKING:
     from wharf.limits.gateway.gateway import Gateway
 
 LINGER_TIMEOUT_S: Final = 2.0
+"""How long a connection stays half open after the last reply, so that a caller who still sends can read it."""
 
 
 class CallerTransport(asyncio.Protocol):
+    """A connection of a caller as a byte stream. `deadline_s` is checked by the gateway; 0 means no deadline."""
+
     __slots__ = (
         "_buffer",
+        "_is_lingering",
         "_is_paused",
-        "_lingers",
         "_peer",
-        "_proto",
+        "_scheme",
         "_transport",
         "deadline_s",
         "gateway",
@@ -30,22 +33,22 @@ class CallerTransport(asyncio.Protocol):
         self.deadline_s = 0.0
         self.is_closed = False
         self._buffer = b""
-        self._lingers = False
+        self._is_lingering = False
         self._is_paused = False
         self._peer = ""
-        self._proto = b"http"
+        self._scheme = b"http"
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's are none by their class, only by what they do.
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's transports are not subclasses of it.
         address = self._transport.get_extra_info("peername")
         self._peer = address[0] if isinstance(address, tuple) else ""
         if transport.get_extra_info("sslcontext") is not None:
-            self._proto = b"https"
+            self._scheme = b"https"
         self.deadline_s = self.gateway.now_s() + self.gateway.head_s
 
     def eof_received(self) -> None:
-        return None  # The transport closes: a caller who sends no more is a caller who left.
+        return None  # Close the transport: a caller that stops sending has left.
 
     def pause_reading(self) -> None:
         if not self._is_paused and not self.is_closed and self._transport is not None:
@@ -66,7 +69,8 @@ class CallerTransport(asyncio.Protocol):
             self._transport.close()
 
     def _linger(self) -> None:
-        self._lingers = True
+        """Stop writing and discard what the caller sends, until it closes or the linger timeout ends."""
+        self._is_lingering = True
         self._buffer = b""
         self.resume_reading()
         self.deadline_s = self.gateway.now_s() + LINGER_TIMEOUT_S
@@ -74,6 +78,6 @@ class CallerTransport(asyncio.Protocol):
             self._transport.write_eof()
 
     def abort(self) -> None:
-        """End it at once: what was written cannot be taken for a whole reply."""
+        """Reset the connection, so that the caller cannot mistake a partial reply for a complete one."""
         if self._transport is not None:
             self._transport.abort()

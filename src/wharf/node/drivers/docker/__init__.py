@@ -1,7 +1,6 @@
-"""The Engine's HTTP API over its Unix socket, as Docker and Podman both speak it.
+"""The `docker` driver: runs tasks as containers, through the HTTP API of Docker or Podman on a Unix socket.
 
-Responsible for what is said to the engine and what it answers: images, containers, logs, exec. It decides nothing about
-allocations: the driver does, and the core of the node.
+Covers images, containers, their output and commands in them. Decisions about allocations are made by the agent.
 """
 
 from wharf.node.drivers.docker.engine import ContainerEngine

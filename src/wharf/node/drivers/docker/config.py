@@ -1,7 +1,7 @@
-"""What a job says of a container (`Config` of a task with the docker driver), checked, and put as the engine wants it.
+"""The `config` of a task with the docker driver: its keys, and their validation against the node's settings.
 
-A key that is unknown, a value that does not fit and what the node's settings forbid are told together, before anything
-is asked of the engine.
+All problems (unknown keys, wrong types, features that the node forbids) are reported together, before any request to
+the engine.
 """
 
 from collections.abc import Mapping
@@ -14,18 +14,19 @@ from wharf.node.sandbox.privileges import DEFAULT_CAPABILITIES
 
 
 class DockerSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What the operator of the node allows."""
+    """What the operator of the node permits."""
 
     volumes_enabled: bool = False
+    """Whether jobs may mount host paths and named volumes from outside of their allocation."""
     allow_privileged: bool = False
     allow_capabilities: tuple[str, ...] = DEFAULT_CAPABILITIES
-    """What an engine gives a container unless it is told otherwise. A job may ask for these and for no others."""
+    """Capabilities that a job may add; by default those that an engine gives to every container."""
     allow_runtimes: tuple[str, ...] = ("runc", "crun", "nvidia")
     extra_labels: tuple[str, ...] = ()
 
 
 class DockerConfigError(Exception):
-    """All that is wrong, a sentence each."""
+    """The config is invalid. `problems` has one sentence for each problem."""
 
     def __init__(self, problems: list[str]) -> None:
         super().__init__("; ".join(problems))
@@ -33,6 +34,8 @@ class DockerConfigError(Exception):
 
 
 class AuthConfig(msgspec.Struct, forbid_unknown_fields=True):
+    """The block `auth`: credentials for the registry."""
+
     username: str = ""
     password: str = ""
     email: str = ""
@@ -40,38 +43,52 @@ class AuthConfig(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class LoggingConfig(msgspec.Struct, forbid_unknown_fields=True):
+    """The block `logging`: the engine's log driver."""
+
     type: str = ""
     driver: str = ""
     config: dict[str, str] = {}
 
 
 class DeviceConfig(msgspec.Struct, forbid_unknown_fields=True):
+    """A block `devices`: a host device for the container."""
+
     host_path: str
     container_path: str = ""
     cgroup_permissions: str = "rwm"
 
 
 class BindOptions(msgspec.Struct, forbid_unknown_fields=True):
+    """The block `bind_options` of a mount."""
+
     propagation: str = ""
 
 
 class TmpfsOptions(msgspec.Struct, forbid_unknown_fields=True):
+    """The block `tmpfs_options` of a mount; `size` in bytes."""
+
     size: int = 0
     mode: int = 0
 
 
 class VolumeDriverConfig(msgspec.Struct, forbid_unknown_fields=True):
+    """The block `driver_config` of a volume."""
+
     name: str = ""
     options: dict[str, str] = {}
 
 
 class VolumeOptions(msgspec.Struct, forbid_unknown_fields=True):
+    """The block `volume_options` of a mount."""
+
     no_copy: bool = False
     labels: dict[str, str] = {}
     driver_config: VolumeDriverConfig | None = None
 
 
 class MountConfig(msgspec.Struct, forbid_unknown_fields=True):
+    """A block `mount`."""
+
     target: str
     type: str = "volume"
     source: str = ""
@@ -82,10 +99,14 @@ class MountConfig(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class HealthChecksConfig(msgspec.Struct, forbid_unknown_fields=True):
+    """The block `healthchecks`: whether to disable the image's health check."""
+
     disable: bool = False
 
 
 class DockerConfig(msgspec.Struct):
+    """All keys of a task's `config`, with their defaults."""
+
     image: str = ""
     command: str = ""
     args: list[str] = []
@@ -143,28 +164,29 @@ class DockerConfig(msgspec.Struct):
     container_exists_attempts: int = 5
 
 
-# Written as blocks in job files, so that each may come as a list of one.
+# Blocks of job files: each may arrive as a list with one element.
 _SINGLE: Final = ("auth", "logging", "healthchecks", "labels", "ulimit", "sysctl", "storage_opt")
 _SINGLE_WITHIN: Final = ("bind_options", "tmpfs_options", "volume_options", "driver_config")
 _HOST_MODES: Final = ("pid_mode", "ipc_mode", "uts_mode", "userns_mode")
 
 
-def parse_config(config: Mapping[str, Any], settings: DockerSettings) -> DockerConfig:  # As it stands in the job.
-    """Raises DockerConfigError."""
+def parse_config(config: Mapping[str, Any], settings: DockerSettings) -> DockerConfig:
+    """Parse and validate the config of a job's task. Raises DockerConfigError."""
     known = DockerConfig.__struct_fields__
     problems = describe_unknown_keys(config, known, "docker")
-    plain = {key: _single(key, value) for key, value in config.items() if key in known}
+    plain = {key: _unwrap_block(key, value) for key, value in config.items() if key in known}
     try:
-        read = msgspec.convert(plain, DockerConfig, strict=False)
+        parsed = msgspec.convert(plain, DockerConfig, strict=False)
     except msgspec.ValidationError as error:
-        raise DockerConfigError([*problems, f"Config: {_at_key(str(error))}"]) from None
-    problems += _forbidden(read, settings)
+        raise DockerConfigError([*problems, f"Config: {_rewrite_validation_error(str(error))}"]) from None
+    problems += _find_problems(parsed, settings)
     if problems:
         raise DockerConfigError(problems)
-    return read
+    return parsed
 
 
-def _forbidden(config: DockerConfig, settings: DockerSettings) -> list[str]:
+def _find_problems(config: DockerConfig, settings: DockerSettings) -> list[str]:
+    """Return one sentence for each missing or forbidden value."""
     problems = []
     if not config.image:
         problems.append("image is missing: name the image to run")
@@ -203,12 +225,16 @@ def _forbidden(config: DockerConfig, settings: DockerSettings) -> list[str]:
 
 
 def _is_outside(source: str) -> bool:
-    """Of the allocation's folder: absolute, a named volume, or a way up."""
+    """Return whether a volume's source is outside of the allocation's folder.
+
+    That is an absolute path, a named volume, or a path with `..`.
+    """
     is_named = not source.startswith(".") and "/" not in source
     return source.startswith("/") or is_named or ".." in source.split("/")
 
 
-def _single(key: str, value: Any) -> Any:  # As it stands in the job.
+def _unwrap_block(key: str, value: Any) -> Any:
+    """Convert a block of a job file to the type of its key: a single object, or a list for mounts."""
     if key in _SINGLE and isinstance(value, list) and len(value) == 1:
         value = value[0]
     if key in ("mount", "mounts") and isinstance(value, dict):
@@ -216,8 +242,8 @@ def _single(key: str, value: Any) -> Any:  # As it stands in the job.
     if key in ("mount", "mounts") and isinstance(value, list):
         return [
             {
-                name: one[0] if name in _SINGLE_WITHIN and isinstance(one, list) and len(one) == 1 else one
-                for name, one in mount.items()
+                name: nested[0] if name in _SINGLE_WITHIN and isinstance(nested, list) and len(nested) == 1 else nested
+                for name, nested in mount.items()
             }
             if isinstance(mount, dict)
             else mount
@@ -226,7 +252,7 @@ def _single(key: str, value: Any) -> Any:  # As it stands in the job.
     return value
 
 
-def _at_key(told: str) -> str:
-    """`Expected `int`, got `str` - at `$.pids_limit`` as a person says it."""
-    said, _, place = told.partition(" - at `$.")
-    return f"{place.rstrip('`') or 'the whole'}: {said[0].lower()}{said[1:]}"
+def _rewrite_validation_error(error_text: str) -> str:
+    """Turn msgspec's ``Expected `int`, got `str` - at `$.pids_limit` `` into `pids_limit: expected ...`."""
+    reason, _, path = error_text.partition(" - at `$.")
+    return f"{path.rstrip('`') or 'the whole'}: {reason[0].lower()}{reason[1:]}"

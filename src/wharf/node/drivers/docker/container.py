@@ -1,4 +1,4 @@
-"""The body with which the engine makes a container, from what the job says and where the node puts it."""
+"""Builds the JSON body of the engine's request to create a container, from the job's config and the node's context."""
 
 from typing import Any, Final, NamedTuple
 
@@ -6,62 +6,68 @@ from wharf.node.drivers.docker.config import DockerConfig, MountConfig
 
 ALLOCATION_LABEL: Final = "wharf.alloc_id"
 TASK_LABEL: Final = "wharf.task"
-# The name under which existing tools look.
+# The label that existing tools for Nomad search for.
 COMPATIBLE_LABEL: Final = "com.hashicorp.nomad.alloc_id"
 BYTES_PER_MB: Final = 1 << 20
 
 
 class ContainerPort(NamedTuple):
+    """A host port that is allocated to the task."""
+
     label: str
     host_ip: str
     value: int
-    to: int  # Within the container; 0: the same.
+    to: int  # Port in the container; 0: the same as on the host.
 
 
 class ContainerContext(NamedTuple):
-    """What the node gives a task."""
+    """What the node adds to a task's config: identity, folders, resources, network."""
 
     allocation_id: str
     task: str
-    labels: dict[str, str]  # Of job, group, namespace and node: those that the operator wants shown.
+    labels: dict[str, str]  # Labels of job, group, namespace and node that the operator selected.
     environment: dict[str, str]
-    allocation_folder: str  # Seen as /alloc, /local and /secrets.
+    allocation_folder: str  # This and the next two are mounted at /alloc, /local and /secrets.
     local_folder: str
     secrets_folder: str
     memory_mb: int
     memory_max_mb: int
     cpu_mhz: int
     cpu_total_mhz: int
-    cores: str  # As a cpuset; empty without reserved cores.
+    cores: str  # Reserved cores as a cpuset; empty: none.
     ports: tuple[ContainerPort, ...]
     volumes: tuple[tuple[str, str, bool], ...]  # Host volumes: path, target, whether only read.
     user: str
-    network: str  # The file of the namespace that it joins; empty: its own mode.
-    files: tuple[tuple[str, str], ...] = ()  # Of the machine, with where it finds them.
+    network: str  # The file of the network namespace to join; empty: the config's network mode.
+    files: tuple[tuple[str, str], ...] = ()  # Host files with their paths in the container.
     devices: tuple[tuple[str, str, str], ...] = ()  # Path, target, permissions.
     hostname: str = ""
-    log_mb: int = 0  # What is kept of its output in all.
+    log_mb: int = 0  # Size limit of all log files of the task.
 
 
-def make_container_name(place: ContainerContext) -> str:
-    return f"{place.task}-{place.allocation_id}"
+def make_container_name(context: ContainerContext) -> str:
+    """Return the container's name: task and allocation id."""
+    return f"{context.task}-{context.allocation_id}"
 
 
-def build_container_body(
-    config: DockerConfig, place: ContainerContext
-) -> dict[str, Any]:  # JSON, as the engine names things.
-    # In a network that it shares, ports are led to already.
-    ports = [port for port in place.ports if port.label in config.ports and not place.network]
-    labels = {ALLOCATION_LABEL: place.allocation_id, TASK_LABEL: place.task, COMPATIBLE_LABEL: place.allocation_id}
+def build_container_body(config: DockerConfig, context: ContainerContext) -> dict[str, Any]:
+    """Return the JSON body of the engine's request `POST /containers/create`."""
+    # In a shared network namespace, the node forwards the ports.
+    ports = [port for port in context.ports if port.label in config.ports and not context.network]
+    labels = {
+        ALLOCATION_LABEL: context.allocation_id,
+        TASK_LABEL: context.task,
+        COMPATIBLE_LABEL: context.allocation_id,
+    }
     body: dict[str, Any] = {
         "Image": config.image,
-        "Env": [f"{name}={value}" for name, value in sorted(place.environment.items())],
-        "Labels": {**place.labels, **config.labels, **labels},
-        "User": place.user,
+        "Env": [f"{name}={value}" for name, value in sorted(context.environment.items())],
+        "Labels": {**context.labels, **config.labels, **labels},
+        "User": context.user,
         "Tty": config.tty,
         "OpenStdin": config.interactive,
         "ExposedPorts": {f"{port.to or port.value}/{protocol}": {} for port in ports for protocol in ("tcp", "udp")},
-        "HostConfig": _host(config, place, ports),
+        "HostConfig": _build_host_config(config, context, ports),
     }
     if config.command or config.args:
         body["Cmd"] = [*([config.command] if config.command else []), *config.args]
@@ -69,7 +75,7 @@ def build_container_body(
         body["Entrypoint"] = config.entrypoint
     named = {
         "WorkingDir": config.work_dir,
-        "Hostname": config.hostname or place.hostname,
+        "Hostname": config.hostname or context.hostname,
         "MacAddress": config.mac_address,
     }
     body |= {name: value for name, value in named.items() if value}
@@ -84,28 +90,29 @@ def build_container_body(
     return body
 
 
-def _host(config: DockerConfig, place: ContainerContext, ports: list[ContainerPort]) -> dict[str, Any]:
+def _build_host_config(config: DockerConfig, context: ContainerContext, ports: list[ContainerPort]) -> dict[str, Any]:
+    """Return the `HostConfig` of the request. Keys that the job does not set are left to the engine's defaults."""
     logging = config.logging
     log_type = (logging.type or logging.driver) if logging else ""
-    # What the engine drops before it was read is lost, so it keeps as much as the node does.
-    kept = {"max-file": "2", "max-size": f"{max(place.log_mb, 2)}m"}
-    log_config = (logging.config if logging else {}) or ({} if log_type else kept)
+    # The engine must retain as much output as the node, because output is lost if it is dropped before it is read.
+    default_log_options = {"max-file": "2", "max-size": f"{max(context.log_mb, 2)}m"}
+    log_config = (logging.config if logging else {}) or ({} if log_type else default_log_options)
     host: dict[str, Any] = {
-        "Binds": _binds(config, place),
-        "Mounts": [_mount(mount, place) for mount in (*config.mount, *config.mounts)],
+        "Binds": _build_binds(config, context),
+        "Mounts": [_build_mount(mount, context) for mount in (*config.mount, *config.mounts)],
         "LogConfig": {"Type": log_type or "json-file", "Config": log_config},
         "PortBindings": {
             f"{port.to or port.value}/{protocol}": [{"HostIp": port.host_ip, "HostPort": str(port.value)}]
             for port in ports
             for protocol in ("tcp", "udp")
         },
-        "NetworkMode": f"ns:{place.network}" if place.network else config.network_mode,
+        "NetworkMode": f"ns:{context.network}" if context.network else config.network_mode,
         "Init": config.init,
         "Privileged": config.privileged,
         "ReadonlyRootfs": config.readonly_rootfs,
-        # The node decides when a task is started again.
+        # The node decides about restarts.
         "RestartPolicy": {"Name": "no"},
-        **_resources(config, place),
+        **_build_limits(config, context),
     }
     named = {
         "CapAdd": config.cap_add,
@@ -118,7 +125,7 @@ def _host(config: DockerConfig, place: ContainerContext, ports: list[ContainerPo
         "SecurityOpt": config.security_opt,
         "Sysctls": config.sysctl,
         "StorageOpt": config.storage_opt,
-        "Ulimits": [_ulimit(name, limit) for name, limit in sorted(config.ulimit.items())],
+        "Ulimits": [_parse_ulimit(name, limit) for name, limit in sorted(config.ulimit.items())],
         "Devices": [
             {"PathOnHost": path, "PathInContainer": target, "CgroupPermissions": permissions}
             for path, target, permissions in (
@@ -126,7 +133,7 @@ def _host(config: DockerConfig, place: ContainerContext, ports: list[ContainerPo
                     (each.host_path, each.container_path or each.host_path, each.cgroup_permissions)
                     for each in config.devices
                 ),
-                *place.devices,
+                *context.devices,
             )
         ],
         "PidMode": config.pid_mode,
@@ -139,20 +146,21 @@ def _host(config: DockerConfig, place: ContainerContext, ports: list[ContainerPo
         "ShmSize": config.shm_size,
         "OomScoreAdj": config.oom_score_adj,
     }
-    # What the job leaves out is the engine's to choose.
+    # The engine chooses the value of missing keys.
     return host | {name: value for name, value in named.items() if value}
 
 
-def _resources(config: DockerConfig, place: ContainerContext) -> dict[str, Any]:
-    hard_mb = config.memory_hard_limit or place.memory_max_mb or place.memory_mb
+def _build_limits(config: DockerConfig, context: ContainerContext) -> dict[str, Any]:
+    """Return the memory, CPU and process limits."""
+    hard_mb = config.memory_hard_limit or context.memory_max_mb or context.memory_mb
     limits: dict[str, Any] = {"Memory": hard_mb * BYTES_PER_MB, "MemorySwap": hard_mb * BYTES_PER_MB}
-    if hard_mb > place.memory_mb:
-        limits["MemoryReservation"] = place.memory_mb * BYTES_PER_MB
-    limits["CpuShares"] = max(place.cpu_mhz, 2)
-    if config.cpu_hard_limit and place.cpu_total_mhz:
+    if hard_mb > context.memory_mb:
+        limits["MemoryReservation"] = context.memory_mb * BYTES_PER_MB
+    limits["CpuShares"] = max(context.cpu_mhz, 2)
+    if config.cpu_hard_limit and context.cpu_total_mhz:
         limits["CpuPeriod"] = config.cpu_cfs_period
-        limits["CpuQuota"] = max(place.cpu_mhz * config.cpu_cfs_period // place.cpu_total_mhz, 1_000)
-    cpuset = config.cpuset_cpus or place.cores
+        limits["CpuQuota"] = max(context.cpu_mhz * config.cpu_cfs_period // context.cpu_total_mhz, 1_000)
+    cpuset = config.cpuset_cpus or context.cores
     if cpuset:
         limits["CpusetCpus"] = cpuset
     if config.pids_limit:
@@ -160,46 +168,57 @@ def _resources(config: DockerConfig, place: ContainerContext) -> dict[str, Any]:
     return limits
 
 
-def _binds(config: DockerConfig, place: ContainerContext) -> list[str]:
+def _build_binds(config: DockerConfig, context: ContainerContext) -> list[str]:
+    """Return the bind mounts as `source:target[:ro]`."""
     binds = [
-        f"{place.allocation_folder}:/alloc",
-        f"{place.local_folder}:/local",
-        f"{place.secrets_folder}:/secrets",
-        *(f"{path}:{target}{':ro' if is_read_only else ''}" for path, target, is_read_only in place.volumes),
-        *(f"{path}:{target}:ro" for path, target in place.files),
+        f"{context.allocation_folder}:/alloc",
+        f"{context.local_folder}:/local",
+        f"{context.secrets_folder}:/secrets",
+        *(f"{path}:{target}{':ro' if is_read_only else ''}" for path, target, is_read_only in context.volumes),
+        *(f"{path}:{target}:ro" for path, target in context.files),
     ]
     for volume in config.volumes:
         source, _, rest = volume.partition(":")
-        binds.append(f"{_within(source, place)}:{rest}")
+        binds.append(f"{_resolve_source(source, context)}:{rest}")
     return binds
 
 
-def _mount(mount: MountConfig, place: ContainerContext) -> dict[str, Any]:
-    source = _within(mount.source, place) if mount.type == "bind" else mount.source
-    made: dict[str, Any] = {"Type": mount.type, "Target": mount.target, "Source": source, "ReadOnly": mount.readonly}
+def _build_mount(mount: MountConfig, context: ContainerContext) -> dict[str, Any]:
+    """Return one element of `Mounts`."""
+    source = _resolve_source(mount.source, context) if mount.type == "bind" else mount.source
+    engine_mount: dict[str, Any] = {
+        "Type": mount.type,
+        "Target": mount.target,
+        "Source": source,
+        "ReadOnly": mount.readonly,
+    }
     if mount.bind_options and mount.bind_options.propagation:
-        made["BindOptions"] = {"Propagation": mount.bind_options.propagation}
+        engine_mount["BindOptions"] = {"Propagation": mount.bind_options.propagation}
     if mount.tmpfs_options:
         options = {"SizeBytes": mount.tmpfs_options.size, "Mode": mount.tmpfs_options.mode}
-        # Said, a mode of nothing is a folder that nobody may enter.
-        made["TmpfsOptions"] = {name: value for name, value in options.items() if value}
+        # A mode of 0 must be left out: it would deny access to everybody.
+        engine_mount["TmpfsOptions"] = {name: value for name, value in options.items() if value}
     if mount.volume_options:
         driver = mount.volume_options.driver_config
-        made["VolumeOptions"] = {
+        engine_mount["VolumeOptions"] = {
             "NoCopy": mount.volume_options.no_copy,
             "Labels": mount.volume_options.labels,
             **({"DriverConfig": {"Name": driver.name, "Options": driver.options}} if driver else {}),
         }
-    return made
+    return engine_mount
 
 
-def _within(source: str, place: ContainerContext) -> str:
-    """A relative path is one of the task's folder; `config` has refused a way out of it."""
-    task_folder = place.local_folder.rpartition("/")[0]
+def _resolve_source(source: str, context: ContainerContext) -> str:
+    """Return the host path of a volume's source.
+
+    A relative path is in the task's folder; `config` has rejected paths that lead out of it.
+    """
+    task_folder = context.local_folder.rpartition("/")[0]
     is_named = not source.startswith((".", "/")) and "/" not in source
     return source if source.startswith("/") or is_named else f"{task_folder}/{source.removeprefix('./')}"
 
 
-def _ulimit(name: str, limit: str) -> dict[str, Any]:
+def _parse_ulimit(name: str, limit: str) -> dict[str, Any]:
+    """Convert `soft:hard`, or one number for both."""
     soft, _, hard = limit.partition(":")
     return {"Name": name, "Soft": int(soft), "Hard": int(hard or soft)}

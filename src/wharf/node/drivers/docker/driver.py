@@ -1,7 +1,7 @@
-"""The driver that runs a task as a container, by the Engine's HTTP API.
+"""The `docker` driver: runs each task as a container, through the engine's HTTP API.
 
-The name of the run is a label of its container, which outlives the agent: a start is found again by it, whatever the
-journal says, and is made once. Who asks for what the engine cannot do right now waits; what the engine says is told.
+Each container has its run's name as a label and survives the agent. The label finds the container of an earlier start,
+so that a run never has two containers. Requests wait and are repeated while the engine is unreachable.
 """
 
 import asyncio
@@ -34,12 +34,12 @@ log = logging.getLogger(__name__)
 RUN_LABEL: Final = "wharf.run"
 NODE_LABEL: Final = "wharf.node"
 LOG_LABEL_NAMES: Final = ("wharf.log.folder", "wharf.log.task", "wharf.log.files", "wharf.log.bytes")
-"""Where its output goes: known also to an agent that forgot the order."""
+"""Labels with the log settings, so that a restarted agent can resume writing the logs."""
 DEFAULT_SOCKET_PATHS: Final = ("/var/run/docker.sock", "/run/podman/podman.sock")
 RETRY_DELAY_S: Final = 1.0
 PROBE_TIMEOUT_S: Final = 5.0
 ENGINE_WAIT_S: Final = 60.0
-"""So long a start waits for an engine that is away."""
+"""Seconds that a start waits for an unreachable engine."""
 CONFLICT_STATUS: Final = 409
 BYTES_PER_MB: Final = 1_000_000
 CONTAINER_GONE_MESSAGE: Final = (
@@ -48,13 +48,13 @@ CONTAINER_GONE_MESSAGE: Final = (
 
 
 class ContainerRun:
-    """One container, as long as somebody wants to know of it."""
+    """The container of one run, while the agent tracks the run."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.container = ""
         self.pid = 0
-        """Of its first process, while it is known to run."""
+        """Process id of the container's first process; 0 if it is not known to run."""
         self.is_found = asyncio.Event()
         self.starting: asyncio.Task[None] | None = None
         self.watching: asyncio.Task[None] | None = None
@@ -63,6 +63,8 @@ class ContainerRun:
 
 
 class DockerDriver:
+    """Creates, watches and removes the containers of this node."""
+
     name = "docker"
     view = View.OWN
 
@@ -77,7 +79,10 @@ class DockerDriver:
         folder: Path,
         is_current_run: Callable[[str], bool],
     ) -> None:
-        """`folder`: where it keeps how far it has read outputs. `is_wanted`: whether the journal knows of a run."""
+        """`folder`: stores how much output of each container was read.
+
+        `is_current_run`: whether the agent tracks a run.
+        """
         self._world = world
         self._watcher = watcher
         self._socket = socket
@@ -86,9 +91,9 @@ class DockerDriver:
         self._settings = settings
         self._node_id = node_id
         self._folder = folder
-        self._is_wanted = is_current_run
+        self._is_current_run = is_current_run
         self._runs: dict[str, ContainerRun] = {}
-        self._doing: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
         self._joins_namespaces = True
 
     # -- the port `Driver`
@@ -100,7 +105,9 @@ class DockerDriver:
             async with asyncio.timeout(PROBE_TIMEOUT_S):
                 version = await self._engine.read_version()
         except TimeoutError:
-            return Health(is_healthy=False, why=f"the engine at {self._socket} says nothing for {PROBE_TIMEOUT_S:g} s")
+            return Health(
+                is_healthy=False, why=f"the engine at {self._socket} did not answer within {PROBE_TIMEOUT_S:g} s"
+            )
         except (EngineUnreachable, EngineRejected) as error:
             return Health(is_healthy=False, why=str(error))
         self._joins_namespaces = version.is_podman
@@ -117,10 +124,10 @@ class DockerDriver:
         except asyncio.CancelledError:
             if not run.is_start_canceled:
                 raise
-            self._clear(run)
-            raise CannotStart("it was to end before it had begun") from None
+            self._discard_start(run)
+            raise CannotStart("the task was stopped before it had begun") from None
         except CannotStart:
-            self._clear(run)
+            self._discard_start(run)
             raise
         finally:
             run.starting = None
@@ -128,23 +135,25 @@ class DockerDriver:
     async def recover(self, runs: Collection[str]) -> None:
         for name in runs:
             run = self._runs[name] = ContainerRun(name)
-            run.watching = self._begin(self._take_up(run))
-        self._begin(self._sweep())
+            run.watching = self._start_task(self._recover_run(run))
+        self._start_task(self._sweep())
 
     def signal(self, run: str, name: str) -> None:
         if (known := self._runs.get(run)) is not None:
-            known.signaling = self._begin(self._ask(known, known.signaling, _signal(name or "SIGTERM")))
+            known.signaling = self._start_task(
+                self._send_signal(known, known.signaling, _add_signal_prefix(name or "SIGTERM"))
+            )
 
     def give_up(self, run: str) -> None:
         known = self._runs.get(run)
-        # A container that is about to be made is left to begin: it is told to end as every other.
+        # A container that is being created is not interrupted; it is stopped after its start.
         if known is not None and known.starting is not None and not known.container:
             known.is_start_canceled = True
             known.starting.cancel()
 
     def kill(self, run: str) -> None:
         if (known := self._runs.get(run)) is not None:
-            known.signaling = self._begin(self._ask(known, known.signaling, "SIGKILL"))
+            known.signaling = self._start_task(self._send_signal(known, known.signaling, "SIGKILL"))
 
     async def run_beside(self, order: CommandOrder) -> Command:
         known = self._runs.get(order.run)
@@ -153,36 +162,38 @@ class DockerDriver:
         return await start_container_command(self._world, self._engine, known.container, order)
 
     def processes_of(self, run: str) -> list[int]:
-        """For those who measure."""
+        """Return the process ids of a run, for its resource statistics."""
         known = self._runs.get(run)
         return list_container_processes(known.pid, known.container) if known is not None and known.pid else []
 
     def forget(self, run: str) -> None:
         known = self._runs.pop(run, None) or ContainerRun(run)
-        self._begin(self._remove(known))
+        self._start_task(self._remove(known))
 
     def has_run(self, run: str) -> bool:
+        """Return whether the driver tracks this run."""
         return run in self._runs
 
     async def close(self) -> None:
-        """Containers go on."""
-        for task in list(self._doing):
+        """Stop watching. Containers keep running."""
+        for task in list(self._tasks):
             task.cancel()
-        await asyncio.gather(*self._doing, return_exceptions=True)
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._engine.close()
 
-    # -- a start
+    # -- start
 
     async def _start(self, run: ContainerRun, order: TaskOrder) -> None:
-        config = self._config(order)
+        """Create and start the container, or continue an earlier start of this run. Raises CannotStart."""
+        config = self._parse_config(order)
         deadline_s = self._world.monotonic_s() + ENGINE_WAIT_S
         while True:
             try:
-                found = await self._find(run.name)
+                found = await self._find_container(run.name)
                 if found is None:
                     await self._images.ensure_image(run.name, config, order)
-                    run.container = "?"  # From here on the engine may have it whatever we hear.
-                    run.container = await self._create(config, order)
+                    run.container = "?"  # Marks that the engine may have created it, even if the request fails.
+                    run.container = await self._create_container(config, order)
                 else:
                     run.container = found.id
                 run.is_found.set()
@@ -196,31 +207,35 @@ class DockerDriver:
             except EngineRejected as error:
                 raise CannotStart(f"the container engine refuses: {error}") from error
         self._watcher.on_begun(run.name)
-        run.watching = self._begin(self._watch(run))
+        run.watching = self._start_task(self._watch(run))
 
-    def _config(self, order: TaskOrder) -> DockerConfig:
+    def _parse_config(self, order: TaskOrder) -> DockerConfig:
+        """Parse the task's config. Raises CannotStart."""
         try:
             return parse_config(order.config, self._settings)
         except DockerConfigError as error:
             raise CannotStart(f"config: {error}", is_final=True) from error
 
-    async def _find(self, run: str) -> responses.ContainerListItem | None:
+    async def _find_container(self, run: str) -> responses.ContainerListItem | None:
+        """Return the container of a run; None if it has none."""
         return next(iter(await self._engine.list_containers(f"{RUN_LABEL}={run}")), None)
 
-    async def _create(self, config: DockerConfig, order: TaskOrder) -> str:
+    async def _create_container(self, config: DockerConfig, order: TaskOrder) -> str:
+        """Create the container and return its id.
+
+        Removes the container of an earlier run of the same task. Raises CannotStart and EngineRejected.
+        """
         if order.network is not None and not self._joins_namespaces:
-            why = (
-                "this engine joins no network that it has not made: Podman does; else let the group's network be `host`"
-            )
+            why = "this engine cannot join the group's network: use Podman, or set the group's network mode to `host`"
             raise CannotStart(why, is_final=True)
-        place = self._place(order)
-        if strange := [label for label in config.ports if all(port.label != label for port in place.ports)]:
-            there = ", ".join(port.label for port in place.ports) or "none"
-            why = f"config: ports: the group has no port {', '.join(strange)}; it has {there}"
+        context = self._build_context(order)
+        if unknown_ports := [label for label in config.ports if all(port.label != label for port in context.ports)]:
+            known_ports = ", ".join(port.label for port in context.ports) or "none"
+            why = f"config: ports: the group has no port {', '.join(unknown_ports)}; it has {known_ports}"
             raise CannotStart(why, is_final=True)
-        body = build_container_body(config, place)
+        body = build_container_body(config, context)
         body["Image"] = normalize_image_name(config.image)
-        name = make_container_name(place)
+        name = make_container_name(context)
         for attempt in range(max(1, config.container_exists_attempts)):
             try:
                 return (await self._engine.create_container(name, body)).id
@@ -229,34 +244,39 @@ class DockerDriver:
                     raise CannotStart(
                         f"the image {normalize_image_name(config.image)} is not there: {error}"
                     ) from error
-                other = await self._engine.find_container(name)
-                if other is None and error.status != CONFLICT_STATUS:
+                existing = await self._engine.find_container(name)
+                if existing is None and error.status != CONFLICT_STATUS:
                     raise
-                if other is not None:
-                    labels = other.config.labels or {}
+                if existing is not None:
+                    labels = existing.config.labels or {}
                     if labels.get(ALLOCATION_LABEL) != order.allocation_id or labels.get(RUN_LABEL) == order.run:
                         raise
-                    # An earlier run of the same task, which was not removed yet.
-                    await self._engine.remove_container(other.id)
+                    # The container of an earlier run of this task, not removed yet.
+                    await self._engine.remove_container(existing.id)
                 elif attempt:
                     await asyncio.sleep(RETRY_DELAY_S)
-        raise CannotStart(f"the name {name} stays taken by another container")
+        raise CannotStart(f"the container name {name} is in use by another container")
 
-    def _place(self, order: TaskOrder) -> ContainerContext:
+    def _build_context(self, order: TaskOrder) -> ContainerContext:
+        """Collect what the node adds to the task's config."""
         given, folder = order.given, self._folder / order.run
         folder.parent.mkdir(parents=True, exist_ok=True)
-        log_facts = (
+        log_settings = (
             str(order.log_folder) if not order.log.disabled else "",
             order.task,
             str(order.log.max_files),
             str(order.log.max_file_size_mb * BYTES_PER_MB),
         )
-        ours = {RUN_LABEL: order.run, NODE_LABEL: self._node_id, **dict(zip(LOG_LABEL_NAMES, log_facts, strict=True))}
-        shown = {name: value for name, value in order.labels.items() if name in self._settings.extra_labels}
+        own_labels = {
+            RUN_LABEL: order.run,
+            NODE_LABEL: self._node_id,
+            **dict(zip(LOG_LABEL_NAMES, log_settings, strict=True)),
+        }
+        selected_labels = {name: value for name, value in order.labels.items() if name in self._settings.extra_labels}
         return ContainerContext(
             allocation_id=order.allocation_id,
             task=order.task,
-            labels={**shown, **ours},
+            labels={**selected_labels, **own_labels},
             environment=order.environment,
             allocation_folder=str(order.shared_folder),
             local_folder=str(order.task_folder / "local"),
@@ -276,16 +296,16 @@ class DockerDriver:
             log_mb=len(LOG_STREAMS) * order.log.max_files * order.log.max_file_size_mb,
         )
 
-    # -- its life
+    # -- watch
 
-    async def _take_up(self, run: ContainerRun) -> None:
-        """Of a run that was under way when the agent ended."""
+    async def _recover_run(self, run: ContainerRun) -> None:
+        """Watch the container of a run that was active when the agent ended."""
         while True:
             try:
-                found = await self._find(run.name)
+                found = await self._find_container(run.name)
                 break
             except (EngineUnreachable, EngineRejected) as error:
-                log.warning("a container is looked for again: %s", error, extra={"run": run.name})
+                log.warning("container lookup failed; retrying run=%s error=%s", run.name, error)
                 await asyncio.sleep(RETRY_DELAY_S)
         if found is None:
             self._watcher.on_ended(run.name, Outcome(UNKNOWN.exit_code, is_known=False, message=CONTAINER_GONE_MESSAGE))
@@ -296,16 +316,16 @@ class DockerDriver:
         await self._watch(run)
 
     async def _watch(self, run: ContainerRun) -> None:
-        """Until it has ended, and its output is all there."""
-        known = await self._inspect(run)
+        """Copy the container's output and report its end after all output is written."""
+        known = await self._inspect_container(run)
         if known is None:
             self._watcher.on_ended(run.name, Outcome(UNKNOWN.exit_code, is_known=False, message=CONTAINER_GONE_MESSAGE))
             return
         run.pid = known.state.pid
-        follower = self._follower(run, known)
+        follower = self._create_log_follower(run, known)
         following = self._world.start_task(follower.follow(), name=f"output of {run.name}") if follower else None
         try:
-            ended = await self._wait(run)
+            ended = await self._wait_for_end(run)
         finally:
             run.pid = 0
             if following is not None:
@@ -315,15 +335,19 @@ class DockerDriver:
             await self._catch_up(follower)
         self._watcher.on_ended(run.name, build_outcome(ended))
 
-    async def _inspect(self, run: ContainerRun) -> responses.ContainerInfo | None:
+    async def _inspect_container(self, run: ContainerRun) -> responses.ContainerInfo | None:
+        """Return the container's state; None if it was removed. Repeats the request until the engine answers."""
         while True:
             try:
                 return await self._engine.find_container(run.container)
             except (EngineUnreachable, EngineRejected):
                 await asyncio.sleep(RETRY_DELAY_S)
 
-    async def _wait(self, run: ContainerRun) -> responses.ContainerInfo | None:
-        """What it has become; None where it is no more. An engine that is away is waited for."""
+    async def _wait_for_end(self, run: ContainerRun) -> responses.ContainerInfo | None:
+        """Wait for the container's end and return its final state; None if it was removed.
+
+        Waits as long as the engine is unreachable.
+        """
         while True:
             try:
                 await self._engine.wait_for_exit(run.container)
@@ -331,11 +355,12 @@ class DockerDriver:
                 return None
             except (EngineUnreachable, EngineRejected):
                 await asyncio.sleep(RETRY_DELAY_S)
-            known = await self._inspect(run)
+            known = await self._inspect_container(run)
             if known is None or (not known.state.running and known.state.status not in ("created", "restarting")):
                 return known
 
-    def _follower(self, run: ContainerRun, known: responses.ContainerInfo) -> LogFollower | None:
+    def _create_log_follower(self, run: ContainerRun, known: responses.ContainerInfo) -> LogFollower | None:
+        """Return what copies the container's output to the log files; None if it has no log folder."""
         labels = known.config.labels or {}
         folder, task, count, size = (labels.get(name, "") for name in LOG_LABEL_NAMES)
         if not folder or not Path(folder).is_dir():
@@ -349,19 +374,23 @@ class DockerDriver:
         )
 
     async def _catch_up(self, follower: LogFollower) -> None:
+        """Copy the rest of an ended container's output."""
         while True:
             try:
                 await follower.catch_up()
                 return
             except EngineRejected as error:
-                log.warning("the end of a container's output cannot be read: %s", error)
+                log.warning("rest of container output cannot be read error=%s", error)
                 return
             except (EngineUnreachable, OSError) as error:
-                log.warning("the end of a container's output waits: %s", error)
+                log.warning("rest of container output cannot be read; retrying error=%s", error)
                 await asyncio.sleep(RETRY_DELAY_S)
 
-    async def _ask(self, run: ContainerRun, before: asyncio.Task[None] | None, signal: str) -> None:
-        """Until the engine has heard it."""
+    async def _send_signal(self, run: ContainerRun, before: asyncio.Task[None] | None, signal: str) -> None:
+        """Send a signal, and repeat it until the engine answers.
+
+        `before`: the task of the run's previous signal, which SIGKILL cancels.
+        """
         if before is not None and signal == "SIGKILL":
             before.cancel()
         while run.name in self._runs:
@@ -370,20 +399,24 @@ class DockerDriver:
                 await self._engine.signal_container(run.container, signal)
                 return
             except EngineRejected as error:
-                if error.status not in (404, CONFLICT_STATUS):  # Those do not run any more, which is told elsewhere.
-                    log.warning("a container cannot be told %s: %s", signal, error, extra={"run": run.name})
+                if error.status not in (
+                    404,
+                    CONFLICT_STATUS,
+                ):  # The container does not run any more; its end is reported by `_watch`.
+                    log.warning("signal to container failed run=%s signal=%s error=%s", run.name, signal, error)
                 return
             except EngineUnreachable:
                 await asyncio.sleep(RETRY_DELAY_S)
 
-    # -- what is left
+    # -- remove
 
-    def _clear(self, run: ContainerRun) -> None:
-        """Of a start that failed nothing may stay, or begin later."""
+    def _discard_start(self, run: ContainerRun) -> None:
+        """Remove what a failed start left behind."""
         self._runs.pop(run.name, None)
-        self._begin(self._remove(run))
+        self._start_task(self._remove(run))
 
     async def _remove(self, run: ContainerRun) -> None:
+        """Remove the containers and the stored state of a run that is no longer tracked."""
         for task in (run.watching, run.signaling):
             if task is not None:
                 task.cancel()
@@ -394,7 +427,7 @@ class DockerDriver:
                 (self._folder / run.name).unlink(missing_ok=True)
                 return
             except EngineRejected as error:
-                log.warning("a container cannot be removed: %s", error, extra={"run": run.name})
+                log.warning("container removal failed run=%s error=%s", run.name, error)
                 return
             except EngineUnreachable:
                 if not self._socket.exists() and not run.container:
@@ -402,45 +435,49 @@ class DockerDriver:
                 await asyncio.sleep(RETRY_DELAY_S)
 
     async def _sweep(self) -> None:
-        """Containers of this node that nobody remembers are ended, never started again."""
+        """Remove containers of this node whose run the agent does not track."""
         while True:
             try:
                 for found in await self._engine.list_containers(f"{NODE_LABEL}={self._node_id}"):
                     run = (found.labels or {}).get(RUN_LABEL, "")
-                    if run not in self._runs and not self._is_wanted(run):
-                        log.warning("a container that nobody remembers is removed", extra={"run": run})
+                    if run not in self._runs and not self._is_current_run(run):
+                        log.warning("removing container of unknown run run=%s", run)
                         await self._engine.remove_container(found.id)
                 return
             except EngineRejected as error:
-                log.warning("containers cannot be listed: %s", error)
+                log.warning("listing containers failed error=%s", error)
                 return
             except EngineUnreachable:
                 await asyncio.sleep(RETRY_DELAY_S)
 
-    def _begin(self, doing: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = self._world.start_task(doing, name="a container's step")
-        self._doing.add(task)
-        task.add_done_callback(self._done)
+    def _start_task(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run a coroutine in a task that `close` cancels."""
+        task = self._world.start_task(coroutine, name="container step")
+        self._tasks.add(task)
+        task.add_done_callback(self._on_task_done)
         return task
 
-    def _done(self, task: asyncio.Task[None]) -> None:
-        self._doing.discard(task)
+    def _on_task_done(self, task: asyncio.Task[None]) -> None:
+        """Log an unexpected exception of a task."""
+        self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("a step of a container failed by a fault of ours", exc_info=error)
+            log.error("container step failed unexpectedly", exc_info=error)
 
 
-def find_socket(wanted: str) -> Path:
-    """Of the engine: the one that is wanted, or else the first that is where engines put theirs."""
-    known = [Path(wanted)] if wanted else [Path(path) for path in DEFAULT_SOCKET_PATHS]
+def find_socket(configured_path: str) -> Path:
+    """Return the engine's socket: the configured path, or else the first default path that exists."""
+    known = [Path(configured_path)] if configured_path else [Path(path) for path in DEFAULT_SOCKET_PATHS]
     return next((path for path in known if path.exists()), known[0])
 
 
-def _signal(name: str) -> str:
+def _add_signal_prefix(name: str) -> str:
+    """Return the upper-case name with `SIG`."""
     name = name.upper()
     return name if name.startswith("SIG") else f"SIG{name}"
 
 
 def build_outcome(ended: responses.ContainerInfo | None) -> Outcome:
+    """Return the outcome of an ended container; unknown if it was removed."""
     if ended is None:
         return Outcome(UNKNOWN.exit_code, is_known=False, message=CONTAINER_GONE_MESSAGE)
     state = ended.state

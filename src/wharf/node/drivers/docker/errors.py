@@ -1,17 +1,17 @@
-"""What can go wrong with the engine, told in its own words."""
+"""The errors of calls to the container engine."""
 
 
 class EngineUnreachable(Exception):
-    """Nobody answers at the socket, or the answer broke off. Whether the engine did what it was asked is unknown."""
+    """No answer, or a broken one. The engine may have carried out the request or not."""
 
 
 class EngineRejected(Exception):
-    """The engine answered, and said no."""
+    """The engine answered with an error. `status` is the HTTP status."""
 
-    def __init__(self, status: int, told: str) -> None:
-        super().__init__(told)
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
         self.status = status
 
 
 class EngineNotFound(EngineRejected):
-    """The image, container or volume that was named does not exist."""
+    """The image, container or volume does not exist."""

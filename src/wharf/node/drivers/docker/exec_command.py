@@ -1,4 +1,4 @@
-"""A command in the container of a task, as the port `drivers.beside` wants it."""
+"""Runs a command in a task's container, as the protocol `Command` of `drivers.port`."""
 
 import asyncio
 import contextlib
@@ -16,42 +16,43 @@ from wharf.world import World
 log = logging.getLogger(__name__)
 
 MAX_QUEUED_CHUNKS: Final = 16
+"""Limit of output chunks in memory; beyond it the command has to wait."""
 STATE_POLL_INTERVAL_S: Final = 0.05
 UNKNOWN_EXIT_CODE: Final = -1
 
 
 class ContainerCommand:
-    """Begin one by `begin`."""
+    """A running command in a container. Create it with `start_container_command`."""
 
-    def __init__(self, world: World, engine: ContainerEngine, exec_id: str, attached: ExecConnection) -> None:
+    def __init__(self, world: World, engine: ContainerEngine, exec_id: str, connection: ExecConnection) -> None:
         self._world = world
         self._engine = engine
         self._exec_id = exec_id
-        self._attached = attached
-        self._said: dict[Stream, asyncio.Queue[bytes]] = {
+        self._connection = connection
+        self._output: dict[Stream, asyncio.Queue[bytes]] = {
             "stdout": asyncio.Queue(MAX_QUEUED_CHUNKS),
             "stderr": asyncio.Queue(MAX_QUEUED_CHUNKS),
         }
         self._ended: dict[Stream, bool] = {"stdout": False, "stderr": False}
-        self._hearing = world.start_task(self._hear(), name="output of a command in a container")
-        self._resizing: asyncio.Task[None] | None = None
+        self._reader_task = world.start_task(self._read_output(), name="output of a command in a container")
+        self._resize_task: asyncio.Task[None] | None = None
 
     async def read(self, stream: Stream) -> bytes:
         if self._ended[stream]:
             return b""
-        data = await self._said[stream].get()
+        data = await self._output[stream].get()
         self._ended[stream] = not data
         return data
 
     async def write(self, data: bytes) -> None:
         with contextlib.suppress(EngineUnreachable):
-            await self._attached.write(data)
+            await self._connection.write(data)
 
     async def close_input(self) -> None:
-        self._attached.close_input()
+        self._connection.close_input()
 
     def resize(self, height: int, width: int) -> None:
-        self._resizing = self._world.start_task(self._resize(height, width), name="a terminal's new size")
+        self._resize_task = self._world.start_task(self._resize(height, width), name="a terminal's new size")
 
     async def wait(self) -> int:
         while True:
@@ -64,44 +65,48 @@ class ContainerCommand:
             await asyncio.sleep(STATE_POLL_INTERVAL_S)
 
     async def end(self) -> None:
-        self._hearing.cancel()
-        await self._attached.close()
+        self._reader_task.cancel()
+        await self._connection.close()
         with contextlib.suppress(EngineUnreachable, EngineRejected):
             state = await self._engine.read_exec_state(self._exec_id)
             if state.running and state.pid > 1:
                 _kill(state.pid)
 
-    async def _hear(self) -> None:
-        async for chunk in self._attached.read_output():
+    async def _read_output(self) -> None:
+        """Distribute the output to the queues of its streams."""
+        async for chunk in self._connection.read_output():
             if chunk.data:
-                await self._said[chunk.stream].put(chunk.data)
-        # Each on its own: nobody may read one of them.
-        await asyncio.gather(*(queue.put(b"") for queue in self._said.values()))
+                await self._output[chunk.stream].put(chunk.data)
+        # Concurrently, because a stream that nobody reads must not block the other.
+        await asyncio.gather(*(queue.put(b"") for queue in self._output.values()))
 
     async def _resize(self, height: int, width: int) -> None:
         try:
             await self._engine.resize_exec(self._exec_id, height=height, width=width)
         except (EngineUnreachable, EngineRejected) as error:
-            log.info("a terminal keeps its size: %s", error)
+            log.info("terminal resize failed error=%s", error)
 
 
 async def start_container_command(
     world: World, engine: ContainerEngine, container: str, order: CommandOrder
 ) -> ContainerCommand:
-    """Raises CannotStart."""
+    """Start a command in a task's container. Raises CannotStart."""
     try:
         exec_id = await engine.create_exec(container, list(order.command), is_tty=order.is_tty)
-        attached = await engine.start_exec(exec_id, is_tty=order.is_tty)
+        connection = await engine.start_exec(exec_id, is_tty=order.is_tty)
     except (EngineUnreachable, EngineRejected) as error:
         raise CannotStart(f"the command cannot be run in the container: {error}") from error
-    begun = ContainerCommand(world, engine, exec_id, attached)
+    command = ContainerCommand(world, engine, exec_id, connection)
     if order.is_tty and order.height:
-        begun.resize(order.height, order.width)
-    return begun
+        command.resize(order.height, order.width)
+    return command
 
 
 def _kill(pid: int) -> None:
-    """The engine has no request for this. With all of its group, where it leads one."""
+    """Kill a process by its host process id, with its process group if it leads one.
+
+    The engine has no request for this.
+    """
     with contextlib.suppress(ProcessLookupError, PermissionError):
         if os.getpgid(pid) == pid:
             os.killpg(pid, signal.SIGKILL)

@@ -1,6 +1,6 @@
-"""A connection to the engine that stops being HTTP: the input and output of an exec, both ways.
+"""A connection to the engine that is upgraded from HTTP to a raw stream for the input and output of a command.
 
-An HTTP library gives back no connection of its own, so this one request is written by hand.
+The HTTP library does not hand over its connections, so this request is written by hand.
 """
 
 import asyncio
@@ -14,16 +14,19 @@ from wharf.node.drivers.docker.output_stream import FrameDecoder, OutputChunk
 
 CHUNK_BYTES: Final = 64 << 10
 MAX_HEAD_BYTES: Final = 64 << 10
+"""Limit of the response's header."""
 
 
 class ExecConnection:
+    """The input and output of a command in a container."""
+
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, is_tty: bool) -> None:
         self._reader = reader
         self._writer = writer
         self._frames = FrameDecoder(is_tty=is_tty)
 
     async def write(self, data: bytes) -> None:
-        """Raises EngineUnreachable."""
+        """Write to the command's input. Raises EngineUnreachable."""
         try:
             self._writer.write(data)
             await self._writer.drain()
@@ -31,20 +34,21 @@ class ExecConnection:
             raise EngineUnreachable(f"the input cannot be passed on: {error}") from error
 
     def close_input(self) -> None:
+        """Close the command's input."""
         with contextlib.suppress(OSError, NotImplementedError):
             if self._writer.can_write_eof():
                 self._writer.write_eof()
 
     async def read_output(self) -> AsyncIterator[OutputChunk]:
-        """Until the task has closed it."""
+        """Yield the output until the command has closed it."""
         while True:
             try:
-                piece = await self._reader.read(CHUNK_BYTES)
+                data = await self._reader.read(CHUNK_BYTES)
             except OSError:
                 return
-            if not piece:
+            if not data:
                 return
-            for chunk in self._frames.feed(piece):
+            for chunk in self._frames.feed(data):
                 yield chunk
 
     async def close(self) -> None:
@@ -54,7 +58,7 @@ class ExecConnection:
 
 
 async def open_exec_connection(socket: Path, path: str, body: bytes, *, is_tty: bool) -> ExecConnection:
-    """Raises EngineUnreachable, EngineRejected."""
+    """Send the request and return the connection. Raises EngineUnreachable and EngineRejected."""
     try:
         reader, writer = await asyncio.open_unix_connection(str(socket), limit=MAX_HEAD_BYTES)
     except OSError as error:
@@ -66,13 +70,13 @@ async def open_exec_connection(socket: Path, path: str, body: bytes, *, is_tty: 
     try:
         writer.write(head.encode() + body)
         await writer.drain()
-        answered = await reader.readuntil(b"\r\n\r\n")
+        response_head = await reader.readuntil(b"\r\n\r\n")
     except (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError) as error:
         writer.close()
         raise EngineUnreachable(f"the container engine broke off: {error}") from error
-    status = int(answered.split(b" ", 2)[1])
+    status = int(response_head.split(b" ", 2)[1])
     if status not in (101, 200):
-        told = (await reader.read(CHUNK_BYTES)).decode(errors="replace")
+        error_text = (await reader.read(CHUNK_BYTES)).decode(errors="replace")
         writer.close()
-        raise EngineRejected(status, told.strip() or f"the container engine answers {status}")
+        raise EngineRejected(status, error_text.strip() or f"the container engine answers {status}")
     return ExecConnection(reader, writer, is_tty=is_tty)

@@ -1,7 +1,4 @@
-"""Images, asked for by many and pulled once: whoever asks for what is on its way waits for the same pull.
-
-The image of a task: pulled or loaded, with its progress told, and with a sentence where it cannot be had.
-"""
+"""Provides the images of tasks: pulls or loads them and reports progress. Concurrent requests share one pull."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -15,18 +12,18 @@ from wharf.node.drivers.docker.errors import EngineRejected, EngineUnreachable
 from wharf.node.drivers.port import CannotStart, TaskOrder
 from wharf.world import World
 
-# An engine that says nothing for so long pulls nothing.
+# Seconds without progress after which a pull is given up.
 PULL_IDLE_TIMEOUT_S: Final = 120.0
 
 
 def normalize_image_name(image: str) -> str:
-    """With a tag: `web` is `web:latest`. What is named by its digest is left so."""
+    """Return the name with a tag: `web` becomes `web:latest`. Names with a digest stay."""
     image = image.removeprefix("https://").removeprefix("http://")
     return image if "@" in image or ":" in image.rpartition("/")[2] else f"{image}:latest"
 
 
 class PullProgress:
-    """How far a pull is, in one line."""
+    """The progress of a pull, as one line of text."""
 
     def __init__(self) -> None:
         self._layers: dict[str, responses.LayerProgress] = {}
@@ -46,6 +43,8 @@ class PullProgress:
 
 
 class _Pull:
+    """A running pull; it is canceled when `waiters` is 0."""
+
     def __init__(self, task: asyncio.Task[None], progress: PullProgress) -> None:
         self.task = task
         self.progress = progress
@@ -53,10 +52,12 @@ class _Pull:
 
 
 class ImagePuller:
+    """Pulls images; concurrent requests for the same image share one pull."""
+
     def __init__(self, engine: ContainerEngine, world: World, *, idle_timeout_s: float = PULL_IDLE_TIMEOUT_S) -> None:
         self._engine = engine
         self._world = world
-        self._silent_s = idle_timeout_s
+        self._idle_timeout_s = idle_timeout_s
         self._running: dict[tuple[str, RegistryAuth | None], _Pull] = {}
 
     async def ensure_image(
@@ -68,8 +69,11 @@ class ImagePuller:
         timeout_s: float = 300.0,
         on_pull_started: Callable[[], None] = lambda: None,
     ) -> responses.ImageInfo:
-        """The image, pulled where it is not there (or `always`, or its tag is `latest`). `begun` is called before one
-        waits for a pull. Raises EngineAway, EngineRefused, TimeoutError. What nobody waits for any more is given up."""
+        """Return the image, pulled if the engine does not have it.
+
+        Always pulls if `should_always_pull`, or for the tag `latest`. `on_pull_started` is called before the wait for a
+        pull. A pull that nobody waits for is canceled. Raises EngineUnreachable, EngineRejected and TimeoutError.
+        """
         name = normalize_image_name(image)
         if not should_always_pull and not name.endswith(":latest"):
             found = await self._engine.find_image(name)
@@ -79,7 +83,7 @@ class ImagePuller:
         try:
             await self._wait_for(name, auth, timeout_s)
         except EngineRejected:
-            # A registry that is away should not stop what is here already, unless just the newest will do.
+            # If the registry is unreachable, an image that the engine already has is good enough, unless a pull is forced.
             found = None if should_always_pull else await self._engine.find_image(name)
             if found is None:
                 raise
@@ -90,7 +94,7 @@ class ImagePuller:
         return found
 
     def format_progress(self, image: str) -> str:
-        """Of the pull that is on its way; empty if there is none."""
+        """Return the progress of the running pull of this image; empty if there is none."""
         name = normalize_image_name(image)
         return next((str(pull.progress) for (one, _), pull in self._running.items() if one == name), "")
 
@@ -98,7 +102,7 @@ class ImagePuller:
         pull = self._running.get((name, auth))
         if pull is None:
             progress = PullProgress()
-            task = self._start(self._pull(name, auth, progress), name)
+            task = self._start_task(self._pull(name, auth, progress), name)
             pull = self._running[name, auth] = _Pull(task, progress)
         pull.waiters += 1
         try:
@@ -109,23 +113,24 @@ class ImagePuller:
         finally:
             pull.waiters -= 1
             if not pull.waiters:
-                # Before anything else: who asks from now on begins a new one.
+                # Removed before the cancellation, so that later requests start a new pull.
                 self._running.pop((name, auth), None)
                 pull.task.cancel()
                 await asyncio.wait([pull.task])
 
-    def _start(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-        return self._world.start_task(work, name=f"pull {name}")
+    def _start_task(self, coroutine: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        return self._world.start_task(coroutine, name=f"pull {name}")
 
     async def _pull(self, name: str, auth: RegistryAuth | None, progress: PullProgress) -> None:
+        """Pull the image; raises TimeoutError after too long without progress."""
         loop = asyncio.get_running_loop()
-        async with asyncio.timeout(self._silent_s) as silence:
+        async with asyncio.timeout(self._idle_timeout_s) as idle_timeout:
 
-            def tell(line: responses.PullProgressLine) -> None:
+            def on_line(line: responses.PullProgressLine) -> None:
                 progress.add_line(line)
-                silence.reschedule(loop.time() + self._silent_s)
+                idle_timeout.reschedule(loop.time() + self._idle_timeout_s)
 
-            await self._engine.pull_image(name, auth=auth, on_progress=tell)
+            await self._engine.pull_image(name, auth=auth, on_progress=on_line)
 
 
 FIRST_PROGRESS_DELAY_S: Final = 5.0
@@ -133,39 +138,41 @@ SECOND_NS: Final = 1_000_000_000
 
 
 class TaskImages:
-    """`say`: (run, message) for the owner of a task."""
+    """Provides the image for a task. `report_message` is called with a run and a message for the task's owner."""
 
     def __init__(self, engine: ContainerEngine, world: World, report_message: Callable[[str, str], None]) -> None:
         self._engine = engine
         self._world = world
-        self._say = report_message
+        self._report_message = report_message
         self._pulls = ImagePuller(engine, world)
 
     async def ensure_image(self, run: str, config: DockerConfig, order: TaskOrder) -> None:
-        """Raises CannotStart, EngineUnreachable, EngineRejected."""
+        """Pull or load the image of a task. Raises CannotStart, EngineUnreachable and EngineRejected."""
         if config.load:
             await self._load(config.load, order)
             return
-        auth = _auth(config)
+        auth = _build_auth(config)
         try:
             timeout_s = parse_duration_ns(config.image_pull_timeout) / SECOND_NS
         except DurationError as error:
             raise CannotStart(f"config: image_pull_timeout: {error}", is_final=True) from error
-        telling: list[asyncio.Task[None]] = []
+        progress_tasks: list[asyncio.Task[None]] = []
 
-        def begun() -> None:
-            self._say(run, f"Downloading image {normalize_image_name(config.image)}")
-            telling.append(self._world.start_task(self._tell_progress(run, config.image), name="progress of a pull"))
+        def on_pull_started() -> None:
+            self._report_message(run, f"Downloading image {normalize_image_name(config.image)}")
+            progress_tasks.append(
+                self._world.start_task(self._report_progress(run, config.image), name="progress of a pull")
+            )
 
         try:
-            for one in (auth, None) if auth and config.auth_soft_fail else (auth,):
+            for credentials in (auth, None) if auth and config.auth_soft_fail else (auth,):
                 try:
                     await self._pulls.ensure_image(
                         config.image,
-                        auth=one,
+                        auth=credentials,
                         should_always_pull=config.force_pull,
                         timeout_s=timeout_s,
-                        on_pull_started=begun,
+                        on_pull_started=on_pull_started,
                     )
                     return
                 except EngineRejected as error:
@@ -176,21 +183,23 @@ class TaskImages:
         except EngineUnreachable as error:
             raise CannotStart(f"the pull of {normalize_image_name(config.image)} was cut: {error}") from error
         except TimeoutError as error:
-            told = str(error) or f"the registry of {normalize_image_name(config.image)} says nothing any more"
+            told = str(error) or f"the registry of {normalize_image_name(config.image)} sends no more data"
             raise CannotStart(told) from error
         finally:
-            for each in telling:
+            for each in progress_tasks:
                 each.cancel()
 
-    async def _tell_progress(self, run: str, image: str) -> None:
+    async def _report_progress(self, run: str, image: str) -> None:
+        """Report the progress of a pull at growing intervals."""
         wait_s = FIRST_PROGRESS_DELAY_S
         while True:
             await asyncio.sleep(wait_s)
             if progress := self._pulls.format_progress(image):
-                self._say(run, f"Downloading image {normalize_image_name(image)}: {progress}")
-            wait_s *= 2  # Few events are kept.
+                self._report_message(run, f"Downloading image {normalize_image_name(image)}: {progress}")
+            wait_s *= 2  # Growing intervals, because only few events of a task are stored.
 
     async def _load(self, archive: str, order: TaskOrder) -> None:
+        """Load the image from an archive in the task's folder. Raises CannotStart."""
         path = (order.task_folder / archive).resolve()
         if not path.is_relative_to(order.task_folder.resolve()):
             raise CannotStart(f"config: load: {archive} leads out of the task's folder", is_final=True)
@@ -199,6 +208,6 @@ class TaskImages:
         await self._engine.load_image(path)
 
 
-def _auth(config: DockerConfig) -> RegistryAuth | None:
+def _build_auth(config: DockerConfig) -> RegistryAuth | None:
     auth = config.auth
     return RegistryAuth(auth.username, auth.password, auth.email, auth.server_address) if auth is not None else None

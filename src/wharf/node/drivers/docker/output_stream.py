@@ -1,8 +1,6 @@
-"""Output and errors of a task in one stream: each piece behind eight bytes that say which it is and how long.
+"""Decodes the engine's output streams: frames of stdout and stderr, and the timestamps of log entries.
 
-With a terminal there is one stream and no frames.
-
-The engine's log with its moments: entry by entry, each with when it was written, whichever way it is cut on its way.
+Each frame has a header of 8 bytes with its stream and its length. With a terminal there is one stream without frames.
 """
 
 import re
@@ -16,40 +14,43 @@ _HEADER: Final = struct.Struct(">BxxxL")
 
 
 class OutputChunk(NamedTuple):
+    """A part of the output of one stream."""
+
     stream: Literal["stdout", "stderr"]
     data: bytes
-    is_frame_start: bool = True  # A frame: the engine makes one of each entry of the log.
+    is_frame_start: bool = True  # The engine sends each log entry as one frame.
 
 
 class FrameDecoder:
-    """Takes bytes as they come, gives what is complete of them."""
+    """Splits received bytes by stream."""
 
     def __init__(self, *, is_tty: bool) -> None:
         self._is_tty = is_tty
-        self._rest = b""
+        self._buffer = b""
         self._stream: Literal["stdout", "stderr"] = "stdout"
-        self._begins = False
-        self._left = 0  # Of the frame that is begun: large ones are passed on in pieces.
+        self._is_frame_start = False
+        self._remaining_bytes = 0  # Remaining bytes of the current frame; large frames are passed on in parts.
 
     def feed(self, data: bytes) -> Iterator[OutputChunk]:
+        """Yield the output that is complete with `data`."""
         if self._is_tty:
             if data:
                 yield OutputChunk("stdout", data)
             return
-        self._rest += data
-        while self._rest:
-            if not self._left:
-                if len(self._rest) < FRAME_HEADER_BYTES:
+        self._buffer += data
+        while self._buffer:
+            if not self._remaining_bytes:
+                if len(self._buffer) < FRAME_HEADER_BYTES:
                     return
-                kind, self._left = _HEADER.unpack_from(self._rest)
+                kind, self._remaining_bytes = _HEADER.unpack_from(self._buffer)
                 self._stream = "stderr" if kind == 2 else "stdout"
-                self._rest = self._rest[FRAME_HEADER_BYTES:]
-                self._begins = True
+                self._buffer = self._buffer[FRAME_HEADER_BYTES:]
+                self._is_frame_start = True
                 continue
-            piece, self._rest = self._rest[: self._left], self._rest[self._left :]
-            self._left -= len(piece)
-            begins, self._begins = self._begins, False
-            yield OutputChunk(self._stream, piece, begins)
+            piece, self._buffer = self._buffer[: self._remaining_bytes], self._buffer[self._remaining_bytes :]
+            self._remaining_bytes -= len(piece)
+            is_frame_start, self._is_frame_start = self._is_frame_start, False
+            yield OutputChunk(self._stream, piece, is_frame_start)
 
 
 SECOND_NS: Final = 1_000_000_000
@@ -58,7 +59,7 @@ _STAMP: Final = re.compile(rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z
 
 
 class LogEntryChunk(NamedTuple):
-    """Of one entry; `at_ns` is given with its first piece."""
+    """A part of a log entry. The first part has the entry's time in `at_ns`."""
 
     stream: Literal["stdout", "stderr"]
     data: bytes
@@ -66,26 +67,28 @@ class LogEntryChunk(NamedTuple):
 
 
 class TimestampDecoder:
-    """Takes what the engine sends with `timestamps`, gives it without."""
+    """Separates the timestamps from the entries of a log."""
 
     def __init__(self, *, is_tty: bool) -> None:
         self._is_tty = is_tty
         self._head: bytes | None = b""
-        """What there is of a moment that is not read to its end; None within an entry."""
+        """The incomplete timestamp of the current entry; None after the timestamp."""
 
     def feed(self, chunk: OutputChunk) -> Iterator[LogEntryChunk]:
+        """Yield the parts of log entries that `chunk` contains, without timestamps."""
         if not self._is_tty:
             if chunk.is_frame_start:
                 self._head = b""
-            yield from self._entry(chunk.stream, chunk.data)
+            yield from self._decode_entry(chunk.stream, chunk.data)
             return
-        # With a terminal there are no frames: an entry is a line.
-        for line in _lines(chunk.data):
-            yield from self._entry(chunk.stream, line)
+        # Without frames, an entry is a line.
+        for line in _split_lines(chunk.data):
+            yield from self._decode_entry(chunk.stream, line)
             if line.endswith(b"\n"):
                 self._head = b""
 
-    def _entry(self, stream: Literal["stdout", "stderr"], data: bytes) -> Iterator[LogEntryChunk]:
+    def _decode_entry(self, stream: Literal["stdout", "stderr"], data: bytes) -> Iterator[LogEntryChunk]:
+        """Yield the data of an entry as soon as its timestamp is complete."""
         if self._head is None:
             yield LogEntryChunk(stream, data, None)
             return
@@ -96,21 +99,21 @@ class TimestampDecoder:
             return
         self._head = None
         at_ns = parse_timestamp(stamp)
-        if at_ns is None:  # An engine that stamps nothing: better doubled than lost.
+        if at_ns is None:  # No timestamp: repeated output is better than lost output.
             yield LogEntryChunk(stream, head, 0)
         else:
             yield LogEntryChunk(stream, rest, at_ns)
 
 
-def _lines(data: bytes) -> list[bytes]:
-    """By line feeds only: a carriage return is the terminal's."""
+def _split_lines(data: bytes) -> list[bytes]:
+    """Split at line feeds only: a carriage return belongs to the terminal's output."""
     lines = [line + b"\n" for line in data.split(b"\n")]
     lines[-1] = lines[-1][:-1]
     return [line for line in lines if line]
 
 
 def parse_timestamp(stamp: bytes) -> int | None:
-    """Nanoseconds of the Unix clock."""
+    """Return Unix time in nanoseconds; None for an invalid timestamp."""
     found = _STAMP.fullmatch(stamp)
     if found is None:
         return None

@@ -1,4 +1,4 @@
-"""What the engine answers, as far as we read it. What it leaves out has a default: engines differ."""
+"""The parts of the engine's responses that the driver reads. Missing fields have defaults, because engines differ."""
 
 import msgspec
 
@@ -16,6 +16,7 @@ class EngineVersion(msgspec.Struct, rename="pascal"):
 
     @property
     def is_podman(self) -> bool:
+        """Whether the engine is Podman."""
         return any("podman" in each.name.lower() for each in self.components or ())
 
 
@@ -114,7 +115,7 @@ class LayerProgress(msgspec.Struct, rename="camel"):
 
 
 class PullProgressLine(msgspec.Struct, rename="camel"):
-    """One line of a pull. Docker tells of layers by id, Podman in one stream of text."""
+    """One line of a pull's progress. Docker reports layers by id, Podman a stream of text."""
 
     status: str = ""
     id: str = ""

@@ -21,7 +21,7 @@ from wharf.contract.model.acl.binding_rules import BindingRule
 from wharf.contract.model.refusal import invalid_request, not_found
 from wharf.contract.model.secrets import SealedData
 from wharf.contract.model.times import format_duration
-from wharf.contract.wire import acl as shapes
+from wharf.contract.wire import acl as acl_wire
 
 replace = msgspec.structs.replace
 
@@ -62,15 +62,15 @@ class AuthMethodActions:
         self._logins = LoginVerifier(server.world, server.access.keyring, server.access.providers)
 
     async def create_method(self, request: Request) -> ActionResult:
-        return await self._store(request.decode_body(shapes.AuthMethodRequest))
+        return await self._store(request.decode_body(acl_wire.AuthMethodRequest))
 
     async def update_method(self, request: Request) -> ActionResult:
-        asked = request.decode_body(shapes.AuthMethodRequest)
+        asked = request.decode_body(acl_wire.AuthMethodRequest)
         if asked.name != request.get_path_value("name"):
             raise invalid_request("ACL auth method name does not match request path")
         return await self._store(asked)
 
-    async def _store(self, asked: shapes.AuthMethodRequest) -> ActionResult:
+    async def _store(self, asked: acl_wire.AuthMethodRequest) -> ActionResult:
         access, replica = self._server.access, self._server.replica
         await access.ensure_active_key(replica, self._server.leader)
         wanted, given = _split(asked)
@@ -94,7 +94,7 @@ class AuthMethodActions:
 
     async def read_sealed_secrets(self, request: Request) -> ActionResult:
         """For a region that copies the method; nobody else can read them."""
-        asked = request.decode_body(shapes.SealedSecretsRequest)
+        asked = request.decode_body(acl_wire.SealedSecretsRequest)
         replica = self._server.replica
         method = replica.get(ACL_AUTH_METHODS, request.get_path_value("name"))
         if method is None:
@@ -103,7 +103,7 @@ class AuthMethodActions:
         letter = seal_message(
             self._server.world, asked.public_key, plain, context=make_auth_method_context(method.name)
         )
-        return ActionResult(shapes.SealedSecretsReply(sender=letter.sender, sealed=letter.sealed))
+        return ActionResult(acl_wire.SealedSecretsReply(sender=letter.sender, sealed=letter.sealed))
 
     async def delete_method(self, request: Request) -> ActionResult:
         name = request.get_path_value("name")
@@ -115,15 +115,15 @@ class AuthMethodActions:
         return ActionResult(None, index)
 
     async def create_rule(self, request: Request) -> ActionResult:
-        return await self._store_rule(request.decode_body(shapes.BindingRuleRequest))
+        return await self._store_rule(request.decode_body(acl_wire.BindingRuleRequest))
 
     async def update_rule(self, request: Request) -> ActionResult:
-        asked = request.decode_body(shapes.BindingRuleRequest)
+        asked = request.decode_body(acl_wire.BindingRuleRequest)
         if asked.id != request.get_path_value("rule_id"):
             raise invalid_request("ACL binding rule ID does not match request path")
         return await self._store_rule(asked)
 
-    async def _store_rule(self, asked: shapes.BindingRuleRequest) -> ActionResult:
+    async def _store_rule(self, asked: acl_wire.BindingRuleRequest) -> ActionResult:
         wanted = BindingRule(**msgspec.structs.asdict(asked))
         written = await self._server.writer.execute(
             lambda snapshot, moment: binding_rules.store_binding_rule(snapshot, wanted, moment, moment.new_id)
@@ -160,7 +160,7 @@ def build_action_handlers(server: Server) -> dict[str, ActionHandler]:
     }
 
 
-def _split(asked: shapes.AuthMethodRequest) -> tuple[AuthMethod, MethodSecrets]:
+def _split(asked: acl_wire.AuthMethodRequest) -> tuple[AuthMethod, MethodSecrets]:
     """The method with `redacted` where a secret was, and the secrets."""
     config = _config_of(asked.config) if asked.config is not None else None
     secrets = MethodSecrets()
@@ -185,14 +185,14 @@ def _split(asked: shapes.AuthMethodRequest) -> tuple[AuthMethod, MethodSecrets]:
     return method, secrets
 
 
-def _config_of(given: shapes.AuthMethodConfigView) -> AuthMethodConfig:
+def _config_of(given: acl_wire.AuthMethodConfigView) -> AuthMethodConfig:
     fields = {name: getattr(given, name) for name in AuthMethodConfig.__struct_fields__}
     fields |= {name: parse_duration_field(fields[name], field=name) for name in LEEWAY_FIELDS}
     return AuthMethodConfig(**fields)
 
 
-def build_auth_method_stub(method: AuthMethod) -> shapes.AuthMethodStub:
-    return shapes.AuthMethodStub(
+def build_auth_method_stub(method: AuthMethod) -> acl_wire.AuthMethodStub:
+    return acl_wire.AuthMethodStub(
         name=method.name,
         type=method.type,
         default=method.default,
@@ -202,13 +202,13 @@ def build_auth_method_stub(method: AuthMethod) -> shapes.AuthMethodStub:
     )
 
 
-def build_auth_method_view(method: AuthMethod) -> shapes.AuthMethodView:
+def build_auth_method_view(method: AuthMethod) -> acl_wire.AuthMethodView:
     config = None
     if method.config is not None:
         fields = {name: getattr(method.config, name) for name in AuthMethodConfig.__struct_fields__}
         fields |= {name: format_duration(fields[name]) for name in LEEWAY_FIELDS}
-        config = shapes.AuthMethodConfigView(**fields)
-    return shapes.AuthMethodView(
+        config = acl_wire.AuthMethodConfigView(**fields)
+    return acl_wire.AuthMethodView(
         max_token_ttl=format_duration(method.max_token_ttl),
         name=method.name,
         type=method.type,

@@ -10,7 +10,7 @@ from wharf.cluster.operations.acl import logins
 from wharf.cluster.server.security.logins import LoginRejected, LoginVerifier, build_login_refusal
 from wharf.cluster.server.server import Server
 from wharf.contract.model.acl.auth_methods import AuthMethod, AuthMethodType
-from wharf.contract.wire import acl as shapes
+from wharf.contract.wire import acl as acl_wire
 
 log = logging.getLogger(__name__)
 
@@ -22,7 +22,7 @@ class LoginActions:
         self._logins: LoginVerifier | None = None
 
     async def build_auth_url(self, request: Request) -> ActionResult:
-        asked = request.decode_body(shapes.AuthUrlRequest)
+        asked = request.decode_body(acl_wire.AuthUrlRequest)
         method = await self._method(asked.auth_method_name, AuthMethodType.OIDC)
         await self._secrets.ensure_sealing_key()
         try:
@@ -31,10 +31,10 @@ class LoginActions:
             )
         except LoginRejected as why:
             raise build_login_refusal(why) from why
-        return ActionResult(shapes.AuthUrlReply(auth_url=url))
+        return ActionResult(acl_wire.AuthUrlReply(auth_url=url))
 
     async def complete_login(self, request: Request) -> ActionResult:
-        asked = request.decode_body(shapes.CompleteAuthRequest)
+        asked = request.decode_body(acl_wire.CompleteAuthRequest)
         method = await self._method(asked.auth_method_name, AuthMethodType.OIDC)
         try:
             claims = await self._proving().complete_login(
@@ -51,7 +51,7 @@ class LoginActions:
         return await self._log_in(method, claims)
 
     async def log_in(self, request: Request) -> ActionResult:
-        asked = request.decode_body(shapes.LoginRequest)
+        asked = request.decode_body(acl_wire.LoginRequest)
         method = await self._method(asked.auth_method_name, AuthMethodType.JWT)
         try:
             claims = await self._proving().verify_token(method, asked.login_token)

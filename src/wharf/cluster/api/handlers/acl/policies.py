@@ -16,7 +16,7 @@ from wharf.cluster.state.tables import ACL_POLICIES, ACL_ROLES, ACL_TOKENS, ROLE
 from wharf.contract.model.acl.policies import Policy
 from wharf.contract.model.acl.roles import Role
 from wharf.contract.model.refusal import invalid_request
-from wharf.contract.wire import acl as shapes
+from wharf.contract.wire import acl as acl_wire
 
 POLICY_NOT_FOUND = "ACL policy not found"
 ROLE_NOT_FOUND = "ACL role not found"
@@ -95,7 +95,7 @@ class PolicyActions:
 
     async def store_policy(self, request: Request) -> ActionResult:
         name = request.get_path_value("name")
-        asked = request.decode_body(shapes.PolicyRequest)
+        asked = request.decode_body(acl_wire.PolicyRequest)
         if asked.name != name:
             raise invalid_request("ACL policy name does not match request path")
         wanted = Policy(name=name, description=asked.description, rules=asked.rules, job_acl=asked.job_acl)
@@ -108,15 +108,15 @@ class PolicyActions:
         return ActionResult(None, index)
 
     async def create_role(self, request: Request) -> ActionResult:
-        return await self._store_role(request.decode_body(shapes.RoleRequest))
+        return await self._store_role(request.decode_body(acl_wire.RoleRequest))
 
     async def update_role(self, request: Request) -> ActionResult:
-        asked = request.decode_body(shapes.RoleRequest)
+        asked = request.decode_body(acl_wire.RoleRequest)
         if asked.id != request.get_path_value("role_id"):
             raise invalid_request("ACL role ID does not match request path")
         return await self._store_role(asked)
 
-    async def _store_role(self, asked: shapes.RoleRequest) -> ActionResult:
+    async def _store_role(self, asked: acl_wire.RoleRequest) -> ActionResult:
         wanted = Role(id=asked.id, name=asked.name, description=asked.description, policies=asked.policies)
         written = await self._server.leader.call(STORE_ROLE, wanted)
         return ActionResult(written.role, written.index)
@@ -149,8 +149,8 @@ def build_action_handlers(server: Server) -> dict[str, ActionHandler]:
     }
 
 
-def build_policy_stub(policy: Policy) -> shapes.PolicyStub:
-    return shapes.PolicyStub(
+def build_policy_stub(policy: Policy) -> acl_wire.PolicyStub:
+    return acl_wire.PolicyStub(
         name=policy.name,
         description=policy.description,
         job_acl=policy.job_acl,
@@ -160,13 +160,13 @@ def build_policy_stub(policy: Policy) -> shapes.PolicyStub:
     )
 
 
-def build_policy_view(policy: Policy) -> shapes.PolicyView:
+def build_policy_view(policy: Policy) -> acl_wire.PolicyView:
     as_json: msgspec.Raw | None
     try:
         as_json = msgspec.Raw(encode_rules(parse_policy(policy.rules)))
     except InvalidPolicy:
         as_json = None  # Written by a server that knew another grammar; the text is shown all the same.
-    return shapes.PolicyView(
+    return acl_wire.PolicyView(
         name=policy.name,
         description=policy.description,
         rules=policy.rules,

@@ -20,7 +20,7 @@ from wharf.contract.model.acl.policies import ANONYMOUS_POLICY
 from wharf.contract.model.acl.tokens import RoleLink, Token, TokenType
 from wharf.contract.model.refusal import invalid_request
 from wharf.contract.model.secrets import NewSecret, SealedData, hash_secret
-from wharf.contract.wire import acl as shapes
+from wharf.contract.wire import acl as acl_wire
 
 UUID_PATTERN: Final = re.compile("[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 TOKEN_NOT_FOUND_TEXT: Final = "ACL token not found"
@@ -44,10 +44,12 @@ class TokenReads:
     def read_own_token(self, replica: Replica, request: Request, _options: QueryOptions) -> ReadResult:
         caller = request.caller
         if not self._server.access.settings.is_enabled:
-            disabled = shapes.TokenView(accessor_id="acls-disabled", name="ACLs disabled token", type=TokenType.CLIENT)
+            disabled = acl_wire.TokenView(
+                accessor_id="acls-disabled", name="ACLs disabled token", type=TokenType.CLIENT
+            )
             return ReadResult(disabled, replica.get_last_change(ACL_TOKENS), [watch.watch_table(ACL_TOKENS)])
         if caller.kind is CallerKind.ANONYMOUS:
-            nobody = shapes.TokenView(
+            nobody = acl_wire.TokenView(
                 accessor_id=ANONYMOUS_POLICY,
                 name="Anonymous Token",
                 type=TokenType.CLIENT,
@@ -96,7 +98,7 @@ class TokenSecrets:
             hash_secret(secret), ring.seal(snapshot, secret.encode(), context=make_token_context(accessor_id))
         )
 
-    def build_view(self, snapshot: Replica, token: Token) -> shapes.TokenView:
+    def build_view(self, snapshot: Replica, token: Token) -> acl_wire.TokenView:
         """The token with its secret."""
         sealed = SealedData(token.secret_sealed, token.sealed_with)
         secret = self._server.access.keyring.open(snapshot, sealed, context=make_token_context(token.accessor_id))
@@ -109,7 +111,7 @@ class TokenActions:
         self._secrets = TokenSecrets(server)
 
     async def bootstrap_acl(self, request: Request) -> ActionResult:
-        given = request.decode_body(shapes.BootstrapRequest).bootstrap_secret if request.body else ""
+        given = request.decode_body(acl_wire.BootstrapRequest).bootstrap_secret if request.body else ""
         if given:
             bootstrap.check_bootstrap_secret(given)
         world, access = self._server.world, self._server.access
@@ -127,18 +129,18 @@ class TokenActions:
         return self._done(written, secret)
 
     async def create_token(self, request: Request) -> ActionResult:
-        asked = request.decode_body(shapes.TokenRequest)
+        asked = request.decode_body(acl_wire.TokenRequest)
         return await self._update(asked) if self._is_update(asked) else await self._create(asked)
 
     async def update_token(self, request: Request) -> ActionResult:
         accessor_id = request.get_path_value("accessor_id")
-        asked = request.decode_body(shapes.TokenRequest)
+        asked = request.decode_body(acl_wire.TokenRequest)
         if asked.accessor_id != accessor_id:
             raise invalid_request("ACL token accessor does not match request path")
         check_uuid(accessor_id)
         return await self._update(asked)
 
-    def _is_update(self, asked: shapes.TokenRequest) -> bool:
+    def _is_update(self, asked: acl_wire.TokenRequest) -> bool:
         """With an accessor it is about a token that is there; with both ids, one from elsewhere is taken in."""
         if not asked.accessor_id:
             if asked.secret_id:
@@ -153,7 +155,7 @@ class TokenActions:
             raise invalid_request("only client tokens may be taken in with their ids")
         return False
 
-    async def _create(self, asked: shapes.TokenRequest) -> ActionResult:
+    async def _create(self, asked: acl_wire.TokenRequest) -> ActionResult:
         world = self._server.world
         await self._secrets.ensure_sealing_key()
         accessor_id, secret = asked.accessor_id or world.new_id(), asked.secret_id or world.new_secret()
@@ -166,7 +168,7 @@ class TokenActions:
         )
         return self._done(written, secret)
 
-    async def _update(self, asked: shapes.TokenRequest) -> ActionResult:
+    async def _update(self, asked: acl_wire.TokenRequest) -> ActionResult:
         wanted = build_token(asked, asked.accessor_id)
         written = await self._server.writer.execute(
             lambda snapshot, moment: tokens.update_token(snapshot, wanted, moment)
@@ -185,24 +187,24 @@ class TokenActions:
             lambda snapshot, moment: tokens.create_one_time_token(snapshot, caller, hash_secret(secret), moment)
         )
         made = written.one_time_token
-        shown_once = shapes.OneTimeTokenView(
+        shown_once = acl_wire.OneTimeTokenView(
             one_time_secret_id=secret,
             accessor_id=made.accessor_id,
             expires_at=made.expires_at,
             create_index=made.create_index,
             modify_index=made.modify_index,
         )
-        return ActionResult(shapes.OneTimeTokenReply(one_time_token=shown_once, index=written.index), written.index)
+        return ActionResult(acl_wire.OneTimeTokenReply(one_time_token=shown_once, index=written.index), written.index)
 
     async def exchange_one_time_token(self, request: Request) -> ActionResult:
-        secret = request.decode_body(shapes.OneTimeTokenExchangeRequest).one_time_secret_id
+        secret = request.decode_body(acl_wire.OneTimeTokenExchangeRequest).one_time_secret_id
         if UUID_PATTERN.fullmatch(secret) is None:
             raise invalid_request(f'invalid one-time secret ID "{secret}": it has the form of a UUID')
         written = await self._server.writer.execute(
             lambda snapshot, moment: tokens.exchange_one_time_token(snapshot, hash_secret(secret), moment)
         )
         token = self._secrets.build_view(self._server.replica, written.token)
-        return ActionResult(shapes.OneTimeTokenExchangeReply(token=token, index=written.index), written.index)
+        return ActionResult(acl_wire.OneTimeTokenExchangeReply(token=token, index=written.index), written.index)
 
     def _done(self, written: tokens.TokenWriteResult, secret: str) -> ActionResult:
         return ActionResult(build_token_view(self._server.replica, written.token, secret_id=secret), written.index)
@@ -230,7 +232,7 @@ def check_uuid(accessor_id: str) -> None:
         raise invalid_request(f'token lookup failed: "{accessor_id}" is no UUID')
 
 
-def build_token(asked: shapes.TokenRequest, accessor_id: str) -> Token:
+def build_token(asked: acl_wire.TokenRequest, accessor_id: str) -> Token:
     ends = asked.expiration_time
     if ends is not None and ends.year == ZERO_TIME_YEAR:
         ends = None
@@ -248,8 +250,8 @@ def build_token(asked: shapes.TokenRequest, accessor_id: str) -> Token:
     )
 
 
-def build_token_stub(replica: Replica, token: Token) -> shapes.TokenStub:
-    return shapes.TokenStub(
+def build_token_stub(replica: Replica, token: Token) -> acl_wire.TokenStub:
+    return acl_wire.TokenStub(
         accessor_id=token.accessor_id,
         name=token.name,
         type=token.type,
@@ -264,8 +266,8 @@ def build_token_stub(replica: Replica, token: Token) -> shapes.TokenStub:
     )
 
 
-def build_token_view(replica: Replica, token: Token, *, secret_id: str) -> shapes.TokenView:
-    return shapes.TokenView(
+def build_token_view(replica: Replica, token: Token, *, secret_id: str) -> acl_wire.TokenView:
+    return acl_wire.TokenView(
         expiration_ttl=format_optional_duration(token.expiration_ttl),
         accessor_id=token.accessor_id,
         secret_id=secret_id,

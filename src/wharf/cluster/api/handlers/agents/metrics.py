@@ -30,7 +30,7 @@ from wharf.cluster.state.tables import EVALUATIONS_BY_STATUS, LEADER
 from wharf.contract.model.evaluations import EvaluationStatus
 from wharf.contract.model.refusal import Refusal, RefusalCode, not_found
 from wharf.contract.model.times import SECOND
-from wharf.contract.wire import agents as shapes
+from wharf.contract.wire import agents as agents_wire
 
 COLLECT_TIMEOUT_S: Final = 2.0
 """Whoever collects figures asks often: what does not answer in time is left out this time."""
@@ -164,7 +164,7 @@ class MetricActions:
             if published.is_published(f"{METRIC_PREFIX}.{figure.name}")
         ]
 
-    async def _as_json(self, *, ago_s: float) -> shapes.Metrics:
+    async def _as_json(self, *, ago_s: float) -> agents_wire.Metrics:
         meter, published = self._server.meter, self._published
         interval = meter.find_interval(ago_s) if ago_s else meter.last_interval()
         if interval is None:
@@ -172,13 +172,13 @@ class MetricActions:
                 f"no interval of {ago_s:g} s ago is kept: telemetry.in_memory_retention_period tells how many are"
             )
         gauges = [
-            shapes.Gauge(name=f"{METRIC_PREFIX}.{figure.name}", value=figure.value, labels=figure.labels)
+            agents_wire.Gauge(name=f"{METRIC_PREFIX}.{figure.name}", value=figure.value, labels=figure.labels)
             for figure in await self._figures()
         ]
         answers = sorted(interval.summaries.items(), key=lambda item: item[0])
         counted = answers if published.is_published(f"{METRIC_PREFIX}.{REQUESTS_METRIC}") else []
         measured = answers if published.is_published(f"{METRIC_PREFIX}.{DURATIONS_METRIC}") else []
-        return shapes.Metrics(
+        return agents_wire.Metrics(
             timestamp=datetime.fromtimestamp(interval.began_ns // SECOND, tz=UTC).strftime(
                 "%Y-%m-%d %H:%M:%S +0000 UTC"
             ),
@@ -197,17 +197,17 @@ def _labels(series: RequestSeries) -> dict[str, str]:
     return {"noun": series.noun, "kind": series.kind, "status": series.status}
 
 
-def _counted(series: RequestSeries, summed: DurationSummary, interval_s: float) -> shapes.MetricSample:
+def _counted(series: RequestSeries, summed: DurationSummary, interval_s: float) -> agents_wire.MetricSample:
     """A counter: every answer counts one."""
     count = summed.count
-    return shapes.MetricSample(
+    return agents_wire.MetricSample(
         name=f"{METRIC_PREFIX}.{REQUESTS_METRIC}", count=count, rate=count / interval_s, sum=count, min=1, max=1, mean=1, stddev=0,
         labels=_labels(series),
     )  # fmt: skip
 
 
-def _sampled(series: RequestSeries, summed: DurationSummary, interval_s: float) -> shapes.MetricSample:
-    return shapes.MetricSample(
+def _sampled(series: RequestSeries, summed: DurationSummary, interval_s: float) -> agents_wire.MetricSample:
+    return agents_wire.MetricSample(
         name=f"{METRIC_PREFIX}.{DURATIONS_METRIC}",
         count=summed.count,
         rate=summed.sum_ms / interval_s,

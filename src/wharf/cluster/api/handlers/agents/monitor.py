@@ -19,7 +19,7 @@ from wharf.cluster.api.requests.request import Request
 from wharf.cluster.api.results import ActionHandler, ActionResult, EncodedBody, StreamedBody
 from wharf.cluster.server.server import Server
 from wharf.contract.model.refusal import Refusal, RefusalCode, invalid_request, not_found
-from wharf.contract.wire import agents as shapes
+from wharf.contract.wire import agents as agents_wire
 
 TEXT_CONTENT_TYPE: Final = "text/plain"
 LOG_LEVELS: Final = ("trace", "debug", "info", "warn", "error")
@@ -65,7 +65,7 @@ class AgentMonitorActions:
                 if line is None:
                     return
                 upcoming = None
-                yield _frame(shapes.MonitorFrame(data=b64encode(f"{line}\n".encode()).decode()))
+                yield _frame(agents_wire.MonitorFrame(data=b64encode(f"{line}\n".encode()).decode()))
         finally:
             if upcoming is not None:
                 upcoming.cancel()
@@ -104,7 +104,7 @@ class AgentMonitorActions:
         if there is not None:
             return there
         facts = await self._server.agent.read_host()
-        data = shapes.HostData(
+        data = agents_wire.HostData(
             os=facts.os,
             network=[dict(network) for network in facts.networks],
             resolv_conf=facts.resolv_conf,
@@ -112,7 +112,7 @@ class AgentMonitorActions:
             environment=dict(facts.environment),
             disk={mount: dict(sizes) for mount, sizes in facts.disks.items()},
         )
-        return ActionResult(shapes.HostReport(agent_id=self._server.identity.member_id, host_data=data))
+        return ActionResult(agents_wire.HostReport(agent_id=self._server.identity.member_id, host_data=data))
 
     # -- processes -------------------------------------------------------------------------------------------------
 
@@ -203,7 +203,7 @@ async def _as_text(lines: AsyncIterator[str]) -> AsyncGenerator[bytes, None]:
 async def _framed(parts: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
     async with aclosing(parts):
         async for part in parts:
-            yield _frame(shapes.MonitorFrame(data=b64encode(part).decode()))
+            yield _frame(agents_wire.MonitorFrame(data=b64encode(part).decode()))
 
 
 async def _next_line(lines: AsyncIterator[str]) -> str | None:

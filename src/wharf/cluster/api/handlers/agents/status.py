@@ -28,7 +28,7 @@ from wharf.cluster.state.tables import LEADER, MEMBERS
 from wharf.contract.model.acl import permissions
 from wharf.contract.model.cluster import Member
 from wharf.contract.model.refusal import Refusal, RefusalCode, invalid_request, not_found
-from wharf.contract.wire import agents as shapes
+from wharf.contract.wire import agents as agents_wire
 from wharf.contract.wire.times import format_time
 
 REGION_READ_HANDLERS: Final[dict[str, ReadHandler]] = {}
@@ -87,7 +87,7 @@ class AgentActions:
         own = server.replica.get(MEMBERS, server.identity.member_id)
         config = {**facts.configuration, "Version": {"Version": facts.version}}
         member = build_member_view(own) if own is not None else _unwritten(server)
-        return ActionResult(shapes.AgentSelf(config=config, member=member, stats=self._stats()))
+        return ActionResult(agents_wire.AgentSelf(config=config, member=member, stats=self._stats()))
 
     def _stats(self) -> dict[str, dict[str, str]]:
         server, process = self._server, measure_process()
@@ -121,7 +121,7 @@ class AgentActions:
         identity = self._server.identity
         found = sorted(self._server.replica.iter_all(MEMBERS), key=lambda member: member.name)
         return ActionResult(
-            shapes.AgentMembers(
+            agents_wire.AgentMembers(
                 server_name=identity.name,
                 server_region=identity.region,
                 server_dc=identity.datacenter,
@@ -131,17 +131,17 @@ class AgentActions:
 
     async def read_health(self, request: Request) -> ActionResult:
         asked, has_node = request.get_texts("type"), self._server.agent.info.has_node
-        told = shapes.AgentHealth(
+        told = agents_wire.AgentHealth(
             client=_client_health(has_node=has_node) if "client" in asked or (not asked and has_node) else None,
             server=await self._server_health() if "server" in asked or not asked else None,
         )
         is_well = all(part is None or part.ok for part in (told.client, told.server))
         return ActionResult(told, status=200 if is_well else 500)
 
-    async def _server_health(self) -> shapes.HealthReport:
+    async def _server_health(self) -> agents_wire.HealthReport:
         health = await check_engine_health(self._server.engine)
         is_well = self._server.reader.has_leader() and health.writable
-        return shapes.HealthReport(is_well, "ok" if is_well else health.why or "no leader")
+        return agents_wire.HealthReport(is_well, "ok" if is_well else health.why or "no leader")
 
     # -- servers that know each other ------------------------------------------------------------------------------
 
@@ -174,7 +174,7 @@ class AgentActions:
                 f"{', '.join(strangers)}: not a member; servers join by the log that [state] of the configuration names"
             )
         warning = "" if request.has_permission(permissions.WRITE_AGENT) else DEPRECATED_JOIN_WARNING
-        return ActionResult(shapes.JoinResult(len(asked) - len(strangers), error, warning))
+        return ActionResult(agents_wire.JoinResult(len(asked) - len(strangers), error, warning))
 
     async def force_member_leave(self, request: Request) -> ActionResult:
         name, prune = request.get_text("node"), request.get_text("prune")
@@ -201,18 +201,18 @@ class AgentActions:
         own = self._server.replica.get(MEMBERS, identity.member_id)
         told = await self._server.leader.call_member(identity.member_id, GET_SERVER_METRICS, EmptyMessage())
         status = "paused" if not told.brain.is_leading else "started"
-        scheduler = shapes.SchedulerView(
+        scheduler = agents_wire.SchedulerView(
             id=identity.member_id,
             enabled_schedulers=list(self._server.agent.info.enabled_schedulers),
             started=format_time(own.started_at if own else 0),
             status=status,
             workload_status="busy" if told.brain.busy else "idle",
         )
-        return ActionResult(shapes.AgentSchedulers(server_id=identity.member_id, schedulers=[scheduler]))
+        return ActionResult(agents_wire.AgentSchedulers(server_id=identity.member_id, schedulers=[scheduler]))
 
     async def read_schedulers_config(self, _request: Request) -> ActionResult:
         enabled = list(self._server.agent.info.enabled_schedulers)
-        return ActionResult(shapes.AgentSchedulersConfig(self._server.identity.member_id, 1, enabled))
+        return ActionResult(agents_wire.AgentSchedulersConfig(self._server.identity.member_id, 1, enabled))
 
     def build_handlers(self) -> dict[str, ActionHandler]:
         return {
@@ -233,10 +233,10 @@ def build_action_handlers(server: Server) -> dict[str, ActionHandler]:
     return {**AgentActions(server).build_handlers(), **AgentMonitorActions(server).build_handlers()}
 
 
-def build_member_view(member: Member) -> shapes.AgentMember:
+def build_member_view(member: Member) -> agents_wire.AgentMember:
     """As others may see it: without what lets a member in, even the name of that."""
     host, _, port = member.address.rpartition(":")
-    return shapes.AgentMember(
+    return agents_wire.AgentMember(
         name=f"{member.name}.{member.region}",
         addr=host.strip("[]"),
         port=int(port) if port.isdigit() else 0,
@@ -255,7 +255,7 @@ def build_member_view(member: Member) -> shapes.AgentMember:
     )
 
 
-def _unwritten(server: Server) -> shapes.AgentMember:
+def _unwritten(server: Server) -> agents_wire.AgentMember:
     """Ourselves, while the log has no record of us."""
     identity = server.identity
     return build_member_view(
@@ -269,8 +269,8 @@ def _unwritten(server: Server) -> shapes.AgentMember:
     )
 
 
-def _client_health(*, has_node: bool) -> shapes.HealthReport:
-    return shapes.HealthReport(has_node, "ok" if has_node else "client not enabled")
+def _client_health(*, has_node: bool) -> agents_wire.HealthReport:
+    return agents_wire.HealthReport(has_node, "ok" if has_node else "client not enabled")
 
 
 def _say(is_so: bool) -> str:
