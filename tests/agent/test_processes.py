@@ -412,4 +412,4 @@ def test_without_an_agent_a_debug_archive_says_that_none_runs(tmp_path: Path) ->
     done = run(tmp_path / "a", "operator", "debug", "--output", "d.tar.gz")
 
     assert done.returncode == 0
-    assert "No agent runs" in done.stdout
+    assert "No agent is running" in done.stdout
