@@ -17,7 +17,7 @@ SEED: Final = int(os.environ.get("FUZZ_SEED", "1"))
 IS_WHOLE_PROOF: Final = os.environ.get("HYPOTHESIS_PROFILE") == "fuzz"
 DECLARED: Final = frozenset((RefusalCode.NO_LEADER.value, RefusalCode.NOT_IMPLEMENTED.value))
 """Refusals with a 5xx that the documents promise: the leader is not known, and what we leave out."""
-BEHIND: Final = b"behind the "
+BEHIND: Final = b"behind requested index"
 """A stale read with an index that this server has not reached."""
 
 

@@ -67,4 +67,4 @@ def test_an_engine_that_is_away_for_long_is_told_of_once(tmp_path: Path, caplog:
 
     asyncio.run(story())
 
-    assert 1 == caplog.text.count("the output of a container waits")
+    assert 1 == caplog.text.count("container output cannot be copied")
