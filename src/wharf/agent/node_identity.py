@@ -1,4 +1,4 @@
-"""."""
+"""The stored identity of this agent's node: its file, its ID and its secret."""
 
 from pathlib import Path
 from typing import Final

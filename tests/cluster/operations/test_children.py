@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from tests.builders import a_batch_job, a_group, a_job, a_parameterized_job, a_periodic_job
 from tests.kit.state import SETTINGS, AState
 from wharf.cluster.operations.jobs import children, periodic, registration
-from wharf.cluster.operations.jobs import dispatch as children_to_cluster_operations_jobs_dispatch
+from wharf.cluster.operations.jobs import dispatch as job_dispatch
 from wharf.cluster.state.tables import JOBS, PERIODIC_LAUNCHES, SCALING_POLICIES_OF_JOB, SCHEDULER_CONFIGURATION
 from wharf.contract.model.jobs.job import ChildrenSummary, Job, Parameterized
 from wharf.contract.model.log import WRITE_INDEX
@@ -33,10 +33,8 @@ def with_template(**fields: Any) -> AState:
 
 def dispatch(state: AState, **fields: Any) -> children.ChildJobResult:
     given: dict[str, Any] = {"namespace": "default", "job_id": "convert", "meta": {"a": "1"}, **fields}
-    asked = children_to_cluster_operations_jobs_dispatch.DispatchRequest(**given)
-    return state.lead(
-        children_to_cluster_operations_jobs_dispatch.dispatch_job(state.replica, asked, state.moment, SETTINGS)
-    )
+    asked = job_dispatch.DispatchRequest(**given)
+    return state.lead(job_dispatch.dispatch_job(state.replica, asked, state.moment, SETTINGS))
 
 
 def force(state: AState, job_id: str = "nightly") -> children.ChildJobResult:

@@ -1,1 +1,1 @@
-"""."""
+"""Snapshots of the state on schedule and on request, and their files."""

@@ -1,1 +1,1 @@
-"""."""
+"""The parent process: starts, watches and stops the child processes, and talks with them."""

@@ -1,1 +1,1 @@
-"""."""
+"""Certificates and TLS contexts of the agent."""

@@ -39,8 +39,7 @@ from wharf.contract.model.operator.autopilot import ServerHealth, ServerLogStatu
 from wharf.contract.model.operator.scheduler_configuration import SchedulerConfiguration
 from wharf.contract.model.refusal import Refusal, RefusalCode, invalid_request
 from wharf.contract.model.times import format_duration
-from wharf.contract.wire import operator as operator_shapes
-from wharf.contract.wire import operator as shapes_to_contract_wire_operator
+from wharf.contract.wire import operator as operator_wire
 from wharf.contract.wire.times import format_time
 
 SNAPSHOT_CONTENT_TYPE: Final = "application/x-gzip"
@@ -79,7 +78,7 @@ UUID_PATTERN: Final = re.compile(r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA
 
 def read_scheduler_configuration(replica: Replica, _request: Request, _options: QueryOptions) -> ReadResult:
     found = replica.get(SCHEDULER_CONFIGURATION) or SchedulerConfiguration()
-    told = operator_shapes.SchedulerConfigurationReply(
+    told = operator_wire.SchedulerConfigurationReply(
         scheduler_config=found, index=found.modify_index, known_leader=replica.get(LEADER) is not None
     )
     return ReadResult(
@@ -88,7 +87,7 @@ def read_scheduler_configuration(replica: Replica, _request: Request, _options: 
 
 
 def read_autopilot_configuration(replica: Replica, _request: Request, _options: QueryOptions) -> ReadResult:
-    told = operator_shapes.build_autopilot_view(configuration.get_autopilot_configuration(replica))
+    told = operator_wire.build_autopilot_view(configuration.get_autopilot_configuration(replica))
     return ReadResult(
         told, replica.get_last_change(AUTOPILOT_CONFIGURATION), [watch.watch_table(AUTOPILOT_CONFIGURATION)]
     )
@@ -97,7 +96,7 @@ def read_autopilot_configuration(replica: Replica, _request: Request, _options: 
 def read_raft_configuration(replica: Replica, _request: Request, _options: QueryOptions) -> ReadResult:
     leader, index = replica.get(LEADER), replica.get_last_change(MEMBERS, LEADER)
     servers = [
-        operator_shapes.RaftServer(
+        operator_wire.RaftServer(
             id=member.id,
             node=f"{member.name}.{member.region}" if member.name else "(unknown)",
             address=member.address,
@@ -106,7 +105,7 @@ def read_raft_configuration(replica: Replica, _request: Request, _options: Query
         )
         for member in replica.iter_all(MEMBERS)
     ]
-    told = operator_shapes.RaftConfiguration(servers=servers, index=index)
+    told = operator_wire.RaftConfiguration(servers=servers, index=index)
     return ReadResult(told, index, [watch.watch_table(MEMBERS), watch.watch_table(LEADER)])
 
 
@@ -126,9 +125,7 @@ class ClusterOperatorActions:
         health = await check_engine_health(self._server.engine)
         sizes = {name: replica.count_records(table) for name, table in replica.tables.items()}
         return ActionResult(
-            shapes_to_contract_wire_operator.StateSizes(
-                index=replica.index, tables=sizes, engine=msgspec.structs.asdict(health)
-            )
+            operator_wire.StateSizes(index=replica.index, tables=sizes, engine=msgspec.structs.asdict(health))
         )
 
     # -- configurations --------------------------------------------------------------------------------------------
@@ -146,18 +143,18 @@ class ClusterOperatorActions:
                 snapshot, wanted, expected_version=expected, cause=request.id
             )
         )
-        reply = operator_shapes.SchedulerConfigurationWriteReply(updated=done.is_updated, index=done.index)
+        reply = operator_wire.SchedulerConfigurationWriteReply(updated=done.is_updated, index=done.index)
         return ActionResult(reply, done.index)
 
     async def set_autopilot_configuration(self, request: Request) -> ActionResult:
         expected = _expected(request)
         try:
-            document = request.decode_body(operator_shapes.AutopilotConfigurationView)
+            document = request.decode_body(operator_wire.AutopilotConfigurationView)
         except Refusal as refusal:
             if refusal.text == "Request body is empty":
                 raise
             raise Refusal(refusal.code, f"Error parsing autopilot config: {refusal.text}") from refusal
-        wanted = operator_shapes.parse_autopilot_view(document)
+        wanted = operator_wire.parse_autopilot_view(document)
         done = await self._server.writer.execute(
             lambda snapshot, _moment: configuration.set_autopilot_configuration(
                 snapshot, wanted, expected_version=expected, cause=request.id
@@ -264,7 +261,7 @@ class ClusterOperatorActions:
         )
         leader = replica.get(LEADER)
         leader_id = leader.member_id if leader else ""
-        told = operator_shapes.AutopilotHealth(
+        told = operator_wire.AutopilotHealth(
             healthy=judged.is_healthy,
             failure_tolerance=judged.failures_tolerated,
             leader=leader_id,
@@ -326,10 +323,10 @@ def _is_address(text: str) -> bool:
     return bool(colon) and port.isdigit()
 
 
-def _shown_health(member: Member, health: ServerHealth, *, is_leader: bool) -> operator_shapes.AutopilotServer:
+def _shown_health(member: Member, health: ServerHealth, *, is_leader: bool) -> operator_wire.AutopilotServer:
     standing = health.log_status or ServerLogStatus()
     contact_ns = standing.last_contact_ns
-    return operator_shapes.AutopilotServer(
+    return operator_wire.AutopilotServer(
         id=member.id,
         name=f"{member.name}.{member.region}",
         address=member.address,

@@ -1,1 +1,1 @@
-"""."""
+"""Records of allocations: the allocation, its resources, metrics and task states."""

@@ -1,1 +1,1 @@
-"""."""
+"""Records of nodes: the node and its resources."""

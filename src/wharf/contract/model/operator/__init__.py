@@ -1,1 +1,1 @@
-"""."""
+"""Records that operators configure: scheduler configuration, autopilot and rebalancing."""

@@ -1,1 +1,1 @@
-"""."""
+"""Messages and endpoints about allocations."""

@@ -1,1 +1,1 @@
-"""."""
+"""Messages and endpoints about nodes, and of the channel between a node and its server."""
