@@ -1,5 +1,5 @@
-"""Wiring: processes from configuration. It starts the tree, watches it, logs for it, and ends it.
+"""The agent: starts the processes that the configuration requires, supervises them, and stops them.
 
-The parent is small and does no work: it holds the listening socket and the data folder, and tells children what to do.
-No rule of the domain is here.
+The parent process holds the listening socket and the data folder and sends commands to its children. Scheduling and
+API rules do not belong here.
 """

@@ -1,8 +1,6 @@
-"""Makes RSA keys for the keyring: on a thread, since it takes a tenth of a second and the library lets others run meanwhile.
+"""Configures access control of a server: settings, keyring file, RSA keys, and HTTP requests to identity providers.
 
-Asks providers of logins over HTTP: within bounds of time and size, and following nobody elsewhere.
-
-Access control as the configuration has it: what servers are told of it, and where its files are.
+The rules of access control are in `wharf.cluster.access` and `wharf.cluster.server.security`.
 """
 
 import asyncio
@@ -35,33 +33,47 @@ RSA_EXPONENT: Final = 65_537
 
 
 async def create_rsa_key() -> bytes:
-    """A new key, as PKCS #8 without a password: whoever asks wraps it."""
+    """Return a new RSA key as unencrypted PKCS #8. The caller encrypts it.
+
+    The key is generated on a thread, because that takes about 0.1 s.
+    """
     return await asyncio.to_thread(generate_rsa_key)
 
 
 def generate_rsa_key() -> bytes:
+    """Return a new RSA key as unencrypted PKCS #8. Blocks for about 0.1 s."""
     key = generate_private_key(RSA_EXPONENT, RSA_KEY_BITS)
     return key.private_bytes(Encoding.DER, PrivateFormat.PKCS8, NoEncryption())
 
 
 PROVIDER_TIMEOUT_S: Final = 10.0
+"""How long a login waits for the identity provider."""
 MAX_PROVIDER_REPLY_BYTES: Final = 1_000_000
+"""Protects memory from an identity provider that sends an endless reply."""
 
 
 class HttpIdentityProviders:
-    """Implements the port. A connection serves one question: logins are rare, and authorities differ by method."""
+    """Sends requests to identity providers over HTTP.
+
+    Each request opens its own connection: logins are rare, and the trusted authorities differ by auth method.
+    Redirects are not followed.
+    """
 
     async def send(self, request: ProviderRequest) -> ProviderReply:
-        import httpx2  # It is slow to load, and most servers have no provider.
+        """Send the request and return the reply. Raises `ProviderUnreachable`."""
+        import httpx2  # Imported here because it loads slowly, and most servers have no identity provider.
 
         try:
             async with httpx2.AsyncClient(
-                trust_env=False, verify=_believing(request.ca_pem), timeout=PROVIDER_TIMEOUT_S, follow_redirects=False
+                trust_env=False,
+                verify=_build_tls_context(request.ca_pem),
+                timeout=PROVIDER_TIMEOUT_S,
+                follow_redirects=False,
             ) as http:
                 method = "GET" if request.form is None else "POST"
                 data = dict(request.form) if request.form is not None else None
                 async with http.stream(method, request.url, data=data, headers=dict(request.headers)) as reply:
-                    return ProviderReply(reply.status_code, await _bounded(reply))
+                    return ProviderReply(reply.status_code, await _read_limited_body(reply))
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
             raise ProviderUnreachable(f"{request.url} does not answer: {error}".strip()) from error
         except ssl.SSLError as error:
@@ -70,13 +82,15 @@ class HttpIdentityProviders:
             ) from error
 
 
-def _believing(ca_pem: tuple[str, ...]) -> ssl.SSLContext:
+def _build_tls_context(ca_pem: tuple[str, ...]) -> ssl.SSLContext:
+    """Return a context that trusts these CA certificates, or the system's if there are none."""
     context = ssl.create_default_context(cadata="\n".join(ca_pem)) if ca_pem else ssl.create_default_context()
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     return context
 
 
-async def _bounded(reply: "httpx2.Response") -> bytes:
+async def _read_limited_body(reply: "httpx2.Response") -> bytes:
+    """Return the body. Raises `ProviderUnreachable` if it has more than `MAX_PROVIDER_REPLY_BYTES` bytes."""
     parts, size = [], 0
     async for part in reply.aiter_bytes():
         size += len(part)
@@ -90,50 +104,59 @@ log = logging.getLogger(__name__)
 
 ACL_RESET_FILE: Final = "acl-bootstrap-reset"
 MAX_ACL_RESET_CHARS: Final = 100
+"""The file holds one index number. The limit protects against reading a large file."""
 
 
-def configure_access(life: ProcessContext, server: Server) -> None:
-    """What the configuration says. The keyring follows when the log was read (`open_keyring`)."""
-    settings = life.order.settings
-    bounds = LifetimeLimits(settings.acl.token_min_expiration_ttl.ns, settings.acl.token_max_expiration_ttl.ns)
+def configure_access(context: ProcessContext, server: Server) -> None:
+    """Apply the access control settings to the server.
+
+    `open_keyring` adds the keyring later, once the replica is loaded.
+    """
+    settings = context.order.settings
+    lifetime_limits = LifetimeLimits(settings.acl.token_min_expiration_ttl.ns, settings.acl.token_max_expiration_ttl.ns)
     server.access.apply_settings(
         AccessSettings(
             is_enabled=settings.acl.enabled,
-            lifetime_limits=bounds,
+            lifetime_limits=lifetime_limits,
             issuer=settings.server.oidc_issuer,
-            own_node_secret=life.order.own_node_secret,
+            own_node_secret=context.order.own_node_secret,
             authoritative_region=settings.server.authoritative_region,
         )
     )
     server.access.providers = HttpIdentityProviders()
     if settings.keyring.signing_algorithm is SigningAlgorithm.RS256:
         server.access.keyring.make_rsa_key = create_rsa_key
-    reset = Path(life.order.data_folder) / ACL_RESET_FILE
-    server.access.read_bootstrap_reset = lambda: read_acl_reset(reset)
+    reset_file = Path(context.order.data_folder) / ACL_RESET_FILE
+    server.access.read_bootstrap_reset = lambda: read_acl_reset(reset_file)
 
 
-def open_keyring(life: ProcessContext, server: Server) -> None:
-    """And again at each reload, when the file may hold other keys. Raises StartupError."""
-    configured = life.order.settings.keyring.file
-    file = Path(configured) if configured else Path(life.order.data_folder) / KEYRING_FILE
+def open_keyring(context: ProcessContext, server: Server) -> None:
+    """Load the keyring file now and again at each reload, because its keys may have changed.
+
+    Raises `StartupError` if the first load fails. A failed reload only logs an error.
+    """
+    configured = context.order.settings.keyring.file
+    file = Path(configured) if configured else Path(context.order.data_folder) / KEYRING_FILE
     load_keyring(server, file)
 
-    def read_again(_settings: AgentSettings) -> None:
+    def reload_keyring(_settings: AgentSettings) -> None:
         try:
             load_keyring(server, file)
         except StartupError as error:
-            log.error("the key of the keyring stays as it was read before", extra={"why": str(error)})
+            log.error("keyring file not reloaded; the keys loaded before stay in use", extra={"why": str(error)})
 
-    life.add_reload_handler(read_again)
+    context.add_reload_handler(reload_keyring)
 
 
-def build_gate(life: ProcessContext, server: Server) -> CallerAuthenticator:
+def build_gate(context: ProcessContext, server: Server) -> CallerAuthenticator:
+    """Return the authenticator that api processes use for callers."""
     return CallerAuthenticator(
-        life.world, is_enabled=life.order.settings.acl.enabled, verifier=server.access.identity_signer
+        context.world, is_enabled=context.order.settings.acl.enabled, verifier=server.access.identity_signer
     )
 
 
 def build_tending_settings(settings: AgentSettings) -> SecretsSettings:
+    """Return when keys are rotated and when old keys and expired tokens are deleted."""
     server = settings.server
     return SecretsSettings(
         should_create_first_key=True,
@@ -145,9 +168,9 @@ def build_tending_settings(settings: AgentSettings) -> SecretsSettings:
 
 
 def read_acl_reset(file: Path) -> str | None:
-    """What the file says; None where there is none that can be read."""
+    """Return the content of the ACL reset file, or `None` if it cannot be read."""
     try:
-        with open(file, encoding="ascii", errors="replace") as reading:
-            return reading.read(MAX_ACL_RESET_CHARS)
+        with open(file, encoding="ascii", errors="replace") as opened:
+            return opened.read(MAX_ACL_RESET_CHARS)
     except OSError:
         return None

@@ -1,11 +1,6 @@
-"""The entry of every child: `python -m wharf.agent.child`, with the channel to the parent as standard input.
+"""The entry point of every child process: `python -m wharf.agent.child`, with the channel to the parent as standard input.
 
-It takes its order, loads only what its role needs, and runs that role until it is told to stop or its parent is gone.
-
-How many files and sockets a process may have open. Everybody who waits in a blocking query holds one.
-
-The soft limit that processes begin with is often 1,024, for the sake of old programs; the hard one is what the
-machine's owner allows, and may be taken without asking. Processes that start other people's programs keep the soft one.
+It reads its order, imports only the module of its role, and runs the role until the parent stops it or is gone.
 """
 
 import asyncio
@@ -28,17 +23,21 @@ from wharf.agent.errors import StartupError
 from wharf.agent.process_context import ProcessContext
 
 MAX_OPEN_FILES: Final = 1_048_576
-"""Where the owner sets no limit, some systems still refuse a larger one."""
+"""The limit to request if the hard limit is infinite. Some systems refuse a larger one."""
 
 
 def raise_open_file_limit() -> None:
-    """As many as the owner allows. Where even that is refused, the limit stays as it is."""
+    """Raise the soft limit of open files to the hard limit. Keep the soft limit if the system refuses.
+
+    The soft limit is often 1,024, and every blocking query holds a socket. Processes that start programs of users must
+    keep the soft limit, because those programs may not expect a larger one.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = MAX_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, MAX_OPEN_FILES)
-    if soft == resource.RLIM_INFINITY or soft >= wanted:
+    limit = MAX_OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, MAX_OPEN_FILES)
+    if soft == resource.RLIM_INFINITY or soft >= limit:
         return
     try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
     except (OSError, ValueError):
         return
 
@@ -50,7 +49,7 @@ ROLE_MODULE_BY_NAME: Final[Mapping[str, str]] = {
     "node": "wharf.agent.roles.node",
     "snapshot": "wharf.agent.roles.snapshot",
 }
-"""The module of each role. It has `async def run(life: Life) -> None`, which returns when the process should end."""
+"""The module of each role. Its `async def run(context: ProcessContext) -> None` returns when the process should end."""
 
 RunRole = Callable[[ProcessContext], Awaitable[None]]
 
@@ -58,53 +57,55 @@ log = logging.getLogger(__name__)
 
 
 def main() -> int:
-    # The parent speaks to us by the channel; signals of the terminal are its business.
-    # Handlers that do nothing, because what is ignored would stay ignored in programs that we start.
+    """Run the role that the parent orders. Return the exit code: 1 if the role failed."""
+    # Signals of the terminal are for the parent, which stops this process by the channel.
+    # Empty handlers instead of SIG_IGN: programs that this process starts would inherit SIG_IGN.
     signal.signal(signal.SIGINT, lambda *_: None)
     signal.signal(signal.SIGHUP, lambda *_: None)
     faulthandler.enable()
     with contextlib.suppress(AttributeError, ValueError):
         faulthandler.register(signal.SIGUSR1, all_threads=True)
-    life = ProcessContext(_take_channel())
-    if life.order.role != "node":  # Its tasks would inherit it.
+    context = ProcessContext(_take_channel())
+    if context.order.role != "node":  # Tasks of a node would inherit the limit.
         raise_open_file_limit()
-    gc.disable()  # What is imported stays: looking for garbage in it took a sixth of the start.
-    role: RunRole = importlib.import_module(ROLE_MODULE_BY_NAME[life.order.role]).run
-    gc.freeze()  # Nor need the collector look at it later.
+    gc.disable()  # Imported modules stay: collecting garbage took a sixth of the start time.
+    role: RunRole = importlib.import_module(ROLE_MODULE_BY_NAME[context.order.role]).run
+    gc.freeze()  # The collector need not scan them later either.
     gc.enable()
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(_run(life, role))
+            runner.run(_run(context, role))
     except StartupError as error:
-        life.report_failure(str(error))
+        context.report_failure(str(error))
         return 1
-    except Exception as error:  # The top of the process.
-        log.critical("ended by a fault of its own", exc_info=error)
+    except Exception as error:  # Top level of the process.
+        log.critical("process failed with an unexpected error", exc_info=error)
         return 1
     return 0
 
 
 def _take_channel() -> socket.socket:
-    """The socket on standard input, which is then free of it: nothing else should ever read there."""
+    """Move the socket from standard input to a new descriptor and return it. Standard input then reads as empty."""
     channel = socket.socket(fileno=os.dup(0))
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    os.close(nothing)
+    devnull = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(devnull, 0)
+    os.close(devnull)
     return channel
 
 
-async def _run(life: ProcessContext, role: RunRole) -> None:
-    life.attach()
+async def _run(context: ProcessContext, role: RunRole) -> None:
+    """Connect the context to the loop, wait for the parent, and run the role."""
+    context.attach()
     with contextlib.suppress(NotImplementedError):
-        # Someone may end one process by hand; the parent then starts it again.
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, life.stopping.set)
+        # An operator may terminate one process; the parent then starts it again.
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, context.stopping.set)
     log.debug("loaded")
-    beating = life.world.start_task(life.send_signs_of_life(), name="sign of life")
-    if await life.wait_to_begin():
+    signs_of_life = context.world.start_task(context.send_signs_of_life(), name="sign of life")
+    if await context.wait_to_begin():
         log.debug("beginning")
-        await role(life)
+        await role(context)
     log.debug("ending")
-    beating.cancel()
+    signs_of_life.cancel()
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The data folder: whose it is, that one agent at a time uses it, and which names in it are whose."""
+"""The data folder: its lock, so that only one agent uses it, its owner check, and the names of files in it."""
 
 import contextlib
 import errno
@@ -18,29 +18,32 @@ STORE_FOLDER: Final = "state"
 STORE_SOCKET: Final = "store.sock"
 SNAPSHOT_FOLDER: Final = "snapshots"
 TRANSFER_FOLDER_PREFIX: Final = "passing-"
-"""How folders begin whose contents only pass through."""
+"""Prefix of temporary folders for snapshots that are sent or received over HTTP."""
 KEYRING_FILE: Final = "keyring.key"
 
 LOCK_TIMEOUT_S: Final = 2.0
-"""An agent that was killed leaves children that end within moments; only then is the folder free."""
+"""How long to wait for the lock. The children of a killed agent hold it until they end, usually within a second."""
 _PAUSE_S: Final = 0.05
 
 
 class DataFolder:
-    """Held by one agent. The lock goes to its children too, so that it is free only when all of them are gone."""
+    """The data folder of one agent. Children inherit the lock, so it is free only when all of them have ended."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.lock_descriptor = -1
 
     def acquire(self, *, owner: str) -> None:
-        """Make it where it is missing and hold it. `about` is told to the next who wants it. Raises Refused."""
-        self._make()
+        """Create the folder if it is missing, and lock it.
+
+        `owner` describes this agent in the error of another agent that tries to lock the folder. Raises `CommandError`.
+        """
+        self._create()
         self._check_owner()
         try:
             self.lock_descriptor = os.open(self.path / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
-            raise CommandError(_trouble(self.path, error)) from error
+            raise CommandError(_describe_error(self.path, error)) from error
         waited_s = 0.0
         while not self._try_lock():
             if waited_s >= LOCK_TIMEOUT_S:
@@ -57,7 +60,7 @@ class DataFolder:
         os.pwrite(self.lock_descriptor, owner.encode(), 0)
 
     def empty(self) -> None:
-        """Remove all that is in it, but the lock that is held."""
+        """Delete everything in the folder except the lock file."""
         for entry in self.path.iterdir():
             if entry.name == LOCK_FILE:
                 continue
@@ -67,11 +70,12 @@ class DataFolder:
                 entry.unlink()
 
     def remove_leftovers(self) -> None:
-        """What a process that was killed left behind. Call before any process of this agent runs."""
+        """Delete temporary folders of killed processes. Call before any process of this agent runs."""
         for entry in self.path.glob(f"{TRANSFER_FOLDER_PREFIX}*"):
             shutil.rmtree(entry, ignore_errors=True)
 
     def release(self) -> None:
+        """Unlock the folder."""
         if self.lock_descriptor >= 0:
             os.ftruncate(self.lock_descriptor, 0)
             os.close(self.lock_descriptor)
@@ -84,15 +88,16 @@ class DataFolder:
             return False
         return True
 
-    def _make(self) -> None:
+    def _create(self) -> None:
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         except FileExistsError as error:
             raise CommandError(f"{self.path} is a file: choose a folder with --data-dir") from error
         except OSError as error:
-            raise CommandError(_trouble(self.path, error)) from error
+            raise CommandError(_describe_error(self.path, error)) from error
 
     def _check_owner(self) -> None:
+        """Raise `CommandError` if the folder belongs to another user."""
         owner = self.path.stat().st_uid
         if owner == os.geteuid():
             return
@@ -105,7 +110,8 @@ class DataFolder:
         )
 
 
-def _trouble(path: Path, error: OSError) -> str:
+def _describe_error(path: Path, error: OSError) -> str:
+    """Return why the folder cannot be used and what to do."""
     if error.errno in (errno.EACCES, errno.EPERM):
         return f"not allowed to write in {path}: change its owner or mode, or choose another folder with --data-dir"
     if error.errno == errno.EROFS:

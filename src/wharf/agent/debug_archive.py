@@ -1,6 +1,6 @@
-"""The archive of `wharf operator debug`: what someone needs to find a fault, and nothing that is secret.
+"""The archive of `wharf operator debug`: stacks, logs, configuration and system facts, without secrets.
 
-State is told by sizes and counts, never by its contents. Every text goes through the redactor once more.
+The archive describes the cluster state by sizes and counts only. The redactor filters every text before it is written.
 """
 
 import contextlib
@@ -28,13 +28,15 @@ from wharf.contract.model.times import SECOND
 from wharf.world import RealWorld
 
 MAX_LOG_BYTES: Final = 5_000_000
+"""Limits the log text in the archive."""
 MAX_LISTED_FILES: Final = 5_000
+"""Limits the list of the data folder's files in the archive."""
 
 _SYSTEM_FILES: Final = ("/proc/loadavg", "/proc/meminfo", "/proc/uptime", "/proc/pressure/cpu", "/proc/pressure/io")
 
 
 class DebugArchive(msgspec.Struct, frozen=True):
-    """An archive that was made, and what is missing in it."""
+    """A written archive, and what it lacks."""
 
     path: Path
     file_count: int
@@ -45,15 +47,15 @@ class DebugArchive(msgspec.Struct, frozen=True):
 
 
 def make_archive(settings: AgentSettings, output: Path | None, *, timeout_s: float) -> DebugArchive:
-    """Ask the agent that runs on the data folder, if one does, and write all that can be told. Raises CommandError."""
+    """Collect debug information from the running agent, if there is one, and write the archive. Raises `CommandError`."""
     folder = Path(settings.data_dir)
     now_ns = RealWorld().now_ns()
-    answer = send_control_request(folder, DebugRequest(), timeout_s=timeout_s)
-    assert answer is None or isinstance(answer, DebugReply), "each question has one kind of answer"
-    if answer is None and not folder.exists():
+    reply = send_control_request(folder, DebugRequest(), timeout_s=timeout_s)
+    assert reply is None or isinstance(reply, DebugReply), "each request type has one reply type"
+    if reply is None and not folder.exists():
         raise CommandError(f"there is no data folder {folder}: name the agent's with --data-dir or --config")
     files = collect_files(
-        answer,
+        reply,
         folder=folder,
         log_file=Path(settings.log_file) if settings.log_file else None,
         configuration=redact_settings(settings),
@@ -62,16 +64,20 @@ def make_archive(settings: AgentSettings, output: Path | None, *, timeout_s: flo
     stamp = datetime.fromtimestamp(now_ns // SECOND, tz=UTC).strftime("%Y%m%dT%H%M%SZ")
     path = output or Path(f"wharf-debug-{stamp}.tar.gz")
     write_archive(path, files, Redactor(list_secrets(settings)), now_ns=now_ns)
-    silent = [process.name for process in answer.processes if process.description is None] if answer else []
-    return DebugArchive(path, len(files), folder, answer is not None, silent)
+    silent = [process.name for process in reply.processes if process.description is None] if reply else []
+    return DebugArchive(path, len(files), folder, reply is not None, silent)
 
 
 def collect_files(
     reply: DebugReply | None, *, folder: Path, log_file: Path | None, configuration: PlainValue, now_ns: int
 ) -> dict[str, str]:
-    """Files by name. `answer` is the running agent's, or None when none runs; `configuration` is without secrets."""
+    """Return the texts of the archive by file name.
+
+    `reply` comes from the running agent, or is `None` if no agent runs. `configuration` must be free of secrets; it is
+    used if there is no reply.
+    """
     files = {
-        "about.json": _json(
+        "about.json": _format_json(
             {
                 "collected_at": format_log_time(now_ns / SECOND),
                 "wharf": __version__,
@@ -82,19 +88,19 @@ def collect_files(
                 "cores": os.cpu_count(),
             }
         ),
-        "system.txt": _system(),
-        "configuration.json": _json(reply.configuration if reply is not None else configuration),
-        "state.json": _json(_sizes(folder)),
+        "system.txt": _read_system_files(),
+        "configuration.json": _format_json(reply.configuration if reply is not None else configuration),
+        "state.json": _format_json(_measure_folder(folder)),
     }
     if log_file is not None:
-        files["logs/wharf.log"] = _log_tail(log_file)
+        files["logs/wharf.log"] = _read_log_tail(log_file)
     if reply is not None:
-        files |= _of_processes(reply)
+        files |= _collect_process_files(reply)
     return files
 
 
 def write_archive(path: Path, files: Mapping[str, str], redactor: Redactor, *, now_ns: int) -> None:
-    """One compressed archive that only its owner reads. Raises CommandError."""
+    """Write one compressed archive that only its owner can read. Raises `CommandError` if the file exists."""
     name = path.name.removesuffix(".gz").removesuffix(".tar")
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -110,13 +116,14 @@ def write_archive(path: Path, files: Mapping[str, str], redactor: Redactor, *, n
             archive.addfile(member, io.BytesIO(data))
 
 
-def _of_processes(answer: DebugReply) -> dict[str, str]:
-    files = {"stacks/agent.txt": answer.agent_stacks, "logs/agent.jsonl": _lines(answer.agent_log_lines)}
-    told: list[PlainValue] = []
-    for process in answer.processes:
+def _collect_process_files(reply: DebugReply) -> dict[str, str]:
+    """Return stacks and recent log lines of each process, and a summary of all processes."""
+    files = {"stacks/agent.txt": reply.agent_stacks, "logs/agent.jsonl": _join_lines(reply.agent_log_lines)}
+    summaries: list[PlainValue] = []
+    for process in reply.processes:
         description = process.description
         facts: dict[str, str] = description.facts if description is not None else {}
-        told.append(
+        summaries.append(
             {
                 "name": process.name,
                 "pid": process.pid,
@@ -129,18 +136,18 @@ def _of_processes(answer: DebugReply) -> dict[str, str]:
         )
         if description is not None:
             files[f"stacks/{process.name}.txt"] = description.stacks
-            files[f"logs/{process.name}.jsonl"] = _lines(description.log_lines)
-    return files | {"processes.json": _json(told)}
+            files[f"logs/{process.name}.jsonl"] = _join_lines(description.log_lines)
+    return files | {"processes.json": _format_json(summaries)}
 
 
-def _sizes(folder: Path) -> PlainValue:
-    """What lies in the data folder: names, sizes and modes."""
+def _measure_folder(folder: Path) -> PlainValue:
+    """Return names, sizes and modes of the files in the data folder, and the free space of its disk."""
     found: list[PlainValue] = []
     total = 0
     for path, _, names in os.walk(folder):
         for name in sorted(names):
             file = Path(path) / name
-            with contextlib.suppress(OSError):  # It went away while we looked.
+            with contextlib.suppress(OSError):  # The file was deleted during the walk.
                 status = file.lstat()
                 total += status.st_size
                 if len(found) < MAX_LISTED_FILES:
@@ -153,26 +160,30 @@ def _sizes(folder: Path) -> PlainValue:
                     )
     disk: PlainValue = None
     with contextlib.suppress(OSError):
-        room = os.statvfs(folder)
-        disk = {"bytes": room.f_blocks * room.f_frsize, "free_bytes": room.f_bavail * room.f_frsize}
+        file_system = os.statvfs(folder)
+        disk = {
+            "bytes": file_system.f_blocks * file_system.f_frsize,
+            "free_bytes": file_system.f_bavail * file_system.f_frsize,
+        }
     return {"folder": str(folder), "bytes": total, "files": found, "disk": disk}
 
 
-def _log_tail(log_file: Path) -> str:
-    """The newest lines, from the file before too where the newest is short."""
+def _read_log_tail(log_file: Path) -> str:
+    """Return the last `MAX_LOG_BYTES` of the log, continuing into rotated files if the newest is shorter."""
     parts: list[bytes] = []
-    room = MAX_LOG_BYTES
+    remaining_bytes = MAX_LOG_BYTES
     for file in [log_file, *reversed(list_rotated_files(log_file))]:
         with contextlib.suppress(OSError), file.open("rb") as opened:
-            opened.seek(max(0, file.stat().st_size - room))
-            parts.append(opened.read(room))
-            room -= len(parts[-1])
-        if room <= 0:
+            opened.seek(max(0, file.stat().st_size - remaining_bytes))
+            parts.append(opened.read(remaining_bytes))
+            remaining_bytes -= len(parts[-1])
+        if remaining_bytes <= 0:
             break
     return b"".join(reversed(parts)).decode("utf-8", "replace")
 
 
-def _system() -> str:
+def _read_system_files() -> str:
+    """Return load, memory, uptime and pressure of the machine as the kernel reports them."""
     parts: list[str] = []
     for name in _SYSTEM_FILES:
         with contextlib.suppress(OSError):
@@ -180,9 +191,9 @@ def _system() -> str:
     return "\n".join(parts)
 
 
-def _lines(lines: Sequence[str]) -> str:
+def _join_lines(lines: Sequence[str]) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def _json(value: object) -> str:
+def _format_json(value: object) -> str:
     return msgspec.json.format(msgspec.json.encode(value)).decode() + "\n"

@@ -1,4 +1,4 @@
-"""Which engine an agent's processes use, and commands beside it, from its settings."""
+"""Builds the log engine that the settings select, for processes of an agent and for commands."""
 
 import socket
 from pathlib import Path
@@ -12,32 +12,36 @@ from wharf.config.settings import AgentSettings
 from wharf.world import World
 
 VOLATILE_FOLDER = "volatile"
-"""Where the log of the engine `memory` lies for as long as the agent runs."""
+"""The folder of the log of engine `memory` while the agent runs."""
 
 
 def get_store_folder(settings: AgentSettings) -> Path:
+    """Return the folder of the log file."""
     is_volatile = settings.state.engine is EngineKind.MEMORY
     return Path(settings.data_dir) / (VOLATILE_FOLDER if is_volatile else STORE_FOLDER)
 
 
 def get_store_socket(settings: AgentSettings) -> Path:
-    """Where the store process listens (`engines.store.StoreSettings.socket_path`, told without loading the store)."""
+    """Return the socket of the store process.
+
+    The same path as `StoreProcessSettings.socket_path`, computed without importing the store.
+    """
     return get_store_folder(settings) / STORE_SOCKET
 
 
 def build_engine(settings: AgentSettings, world: World) -> LogEngine:
-    """A door to the log for a process of a running agent, not open yet. Loads only what that engine needs."""
+    """Return an engine for a process of a running agent, not opened yet. Imports only what that engine needs."""
     if settings.state.engine is EngineKind.ETCD:
-        return _etcd(settings.state.etcd, world)
+        return _build_etcd_engine(settings.state.etcd, world)
     from wharf.cluster.engines.store.engine import RemoteEngine
 
     return RemoteEngine(world, get_store_socket(settings))
 
 
 def build_command_engine(settings: AgentSettings, world: World, *, can_create: bool) -> LogEngine:
-    """A door for a command: through the running agent's store where there is one, else to the file itself.
+    """Return an engine for a command: it uses the store of a running agent, or else opens the log file itself.
 
-    Raises Refused where there is nothing to open; with `may_be_new` a data folder that is missing is made.
+    Raises `CommandError` if there is no state to open. With `can_create`, a missing data folder is allowed and created.
     """
     if settings.state.engine is EngineKind.ETCD or _is_served(get_store_socket(settings)):
         return build_engine(settings, world)
@@ -51,7 +55,7 @@ def build_command_engine(settings: AgentSettings, world: World, *, can_create: b
 
 
 def describe_state_location(settings: AgentSettings) -> str:
-    """For people: where the state is kept."""
+    """Return where the state is stored, as text for the operator."""
     match settings.state.engine:
         case EngineKind.ETCD:
             return "etcd at " + ", ".join(settings.state.etcd.endpoints)
@@ -61,7 +65,7 @@ def describe_state_location(settings: AgentSettings) -> str:
             return str(get_store_folder(settings))
 
 
-def _etcd(etcd: EtcdStateSettings, world: World) -> LogEngine:
+def _build_etcd_engine(etcd: EtcdStateSettings, world: World) -> LogEngine:
     from wharf.cluster.engines.etcd.engine import EtcdEngine
     from wharf.cluster.engines.etcd.settings import EtcdSettings, EtcdTls
 
@@ -70,7 +74,9 @@ def _etcd(etcd: EtcdStateSettings, world: World) -> LogEngine:
         EtcdSettings(
             endpoints=etcd.endpoints,
             prefix=etcd.prefix,
-            tls=EtcdTls(Path(tls.ca_file), _path(tls.cert_file), _path(tls.key_file)) if tls.ca_file else None,
+            tls=EtcdTls(Path(tls.ca_file), _optional_path(tls.cert_file), _optional_path(tls.key_file))
+            if tls.ca_file
+            else None,
             user=etcd.user,
             password=etcd.password.reveal(),
             max_txn_ops=etcd.max_txn_ops,
@@ -84,6 +90,7 @@ def _etcd(etcd: EtcdStateSettings, world: World) -> LogEngine:
 
 
 def _is_served(path: Path) -> bool:
+    """Return whether a process listens on this socket."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe, shorten_socket_path(path) as name:
         try:
             probe.connect(name)
@@ -92,5 +99,5 @@ def _is_served(path: Path) -> bool:
     return True
 
 
-def _path(text: str) -> Path | None:
+def _optional_path(text: str) -> Path | None:
     return Path(text) if text else None

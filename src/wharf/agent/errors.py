@@ -1,9 +1,9 @@
-"""Why an agent does not start or a command does not run: one sentence that says what and what to do."""
+"""Errors of the agent with texts for the operator: one sentence that says what failed and what to do."""
 
 
 class CommandError(Exception):
-    """For people. Shown without a traceback; the exit code is not 0."""
+    """A command or the agent cannot run. The text is shown without a traceback, and the exit code is not 0."""
 
 
 class StartupError(Exception):
-    """A sentence for people: what keeps this process from its work, and what to do. Raised by roles."""
+    """A role cannot start its process. The text tells the operator why and what to do."""

@@ -1,4 +1,4 @@
-"""The fake nodes that run beside the real one, and who they are from one start to the next."""
+"""The fake nodes of an agent, and the file that keeps their identities across restarts."""
 
 from pathlib import Path
 from typing import Final
@@ -17,6 +17,7 @@ IDENTITIES_FILE: Final = "nodes.json"
 
 
 def build_fake_nodes(world: World, client: AsyncClient, settings: AgentSettings, data_folder: Path) -> list[FakeNode]:
+    """Return the number of fake nodes that `client.fake_nodes` sets."""
     count = settings.client.fake_nodes
     if not count:
         return []
@@ -37,9 +38,9 @@ def build_fake_nodes(world: World, client: AsyncClient, settings: AgentSettings,
 
 
 def load_fake_identities(world: World, file: Path, count: int) -> list[NodeCredentials]:
-    """Those of the file, and new ones where it has too few."""
-    known = msgspec.json.decode(file.read_bytes(), type=list[NodeCredentials]) if file.exists() else []
-    missing = [NodeCredentials(world.new_id(), world.new_secret()) for _ in range(len(known), count)]
-    if missing:
-        replace_file(file, msgspec.json.encode(known + missing))
-    return (known + missing)[:count]
+    """Return `count` identities: those stored in `file`, and new ones if it has too few. New ones are stored."""
+    stored = msgspec.json.decode(file.read_bytes(), type=list[NodeCredentials]) if file.exists() else []
+    created = [NodeCredentials(world.new_id(), world.new_secret()) for _ in range(len(stored), count)]
+    if created:
+        replace_file(file, msgspec.json.encode(stored + created))
+    return (stored + created)[:count]

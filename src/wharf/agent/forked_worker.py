@@ -1,8 +1,8 @@
-"""The sideline as processes: a copy of the brain for a moment, which has the replica and the fleet without their memory.
+"""Runs computations in short-lived forks of the brain process, which read the brain's replica without loading it again.
 
-The kernel shares all pages until somebody writes them, so a copy costs the time to copy the page tables and little else;
-a worker with a replica of its own would cost as much memory again as the brain. One copy lives at a time. Whoever asks
-meanwhile is answered by the next, all together.
+The kernel shares memory pages until a process writes them, so a fork costs little more than copying the page tables.
+A permanent worker would need as much memory as the brain. Only one fork runs at a time. Calls that arrive meanwhile
+wait and run in the next fork as one batch.
 """
 
 import asyncio
@@ -22,115 +22,128 @@ from wharf.contract.model.refusal import Refusal, RefusalCode
 from wharf.world import World
 
 WORKER_TIMEOUT_S: Final = 10.0
-"""Less than whoever asks waits for the brain."""
+"""How long one fork may run. Shorter than the time that callers wait for the brain."""
 
 MAX_JOBS_PER_FORK: Final = 16
+"""Limits the computations of one fork, so that they fit into its timeout."""
 RESULT_TAG: Final = b"d"
 ERROR_TAG: Final = b"f"
 _HEAD: Final = struct.Struct(">cI")
-_FIRST_OF_OURS: Final = 3
-"""Below are the standard streams."""
+_FIRST_OWN_DESCRIPTOR: Final = 3
+"""Descriptors 0 to 2 are the standard streams."""
 
 
 def disable_grpc_fork_support() -> None:
-    """Call before the log's client is loaded. The library under etcd's would start its threads anew in every copy, and
-    abort the copy where their connections are closed; it needs no care, as no copy ever speaks to etcd.
+    """Disable fork support of gRPC, which the etcd client uses. Call before that client is imported.
+
+    gRPC would otherwise restart its threads in every fork and abort the fork when `_close_all_but` closes their
+    connections. Forks never use etcd, so they do not need gRPC.
     """
     os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
 
 
-class _Waiting(NamedTuple):
-    work: WorkerFunction
-    answer: "asyncio.Future[bytes]"
+class _PendingCall(NamedTuple):
+    """A function to run in a fork, and the future of its result."""
+
+    function: WorkerFunction
+    result: "asyncio.Future[bytes]"
 
 
 class ForkedWorker:
-    """A `Sideline`. `answered_within_s`: a copy that takes longer is ended."""
+    """Runs functions in forks of this process. A fork that takes longer than `timeout_s` is killed."""
 
     def __init__(self, world: World, *, timeout_s: float = WORKER_TIMEOUT_S) -> None:
         self._world = world
-        self._answered_within_s = timeout_s
-        self._waiting: list[_Waiting] = []
-        self._turning: asyncio.Task[None] | None = None
+        self._timeout_s = timeout_s
+        self._pending: list[_PendingCall] = []
+        self._runner: asyncio.Task[None] | None = None
 
     async def run(self, work: WorkerFunction) -> bytes:
-        waiting = _Waiting(work, asyncio.get_running_loop().create_future())
-        self._waiting.append(waiting)
-        if self._turning is None:
-            self._turning = self._world.start_task(self._turn(), name="sideline")
-        return await waiting.answer
+        """Run `work` in a fork and return its result.
 
-    async def _turn(self) -> None:
+        Raises `WorkerFailed` if `work` raises, and `Refusal` if the fork fails or takes too long.
+        """
+        call = _PendingCall(work, asyncio.get_running_loop().create_future())
+        self._pending.append(call)
+        if self._runner is None:
+            self._runner = self._world.start_task(self._run_batches(), name="forked worker")
+        return await call.result
+
+    async def _run_batches(self) -> None:
+        """Run pending calls in one fork after another until none is left."""
         try:
-            while self._waiting:
-                # Those who hung up while they waited are worth no work.
-                standing = [each for each in self._waiting if not each.answer.done()]
-                batch, self._waiting = standing[:MAX_JOBS_PER_FORK], standing[MAX_JOBS_PER_FORK:]
+            while self._pending:
+                # Skip calls that were canceled while they waited.
+                calls = [call for call in self._pending if not call.result.done()]
+                batch, self._pending = calls[:MAX_JOBS_PER_FORK], calls[MAX_JOBS_PER_FORK:]
                 if batch:
-                    await self._answer(batch)
+                    await self._run_batch(batch)
         finally:
-            self._turning = None
+            self._runner = None
 
-    async def _answer(self, batch: Sequence[_Waiting]) -> None:
+    async def _run_batch(self, batch: Sequence[_PendingCall]) -> None:
+        """Run the calls in one fork and set their results."""
         try:
-            reading, pid = _copy([each.work for each in batch], within_s=self._answered_within_s)
+            reading, pid = _fork([call.function for call in batch], timeout_s=self._timeout_s)
         except OSError as error:
-            _refuse(batch, f"this server cannot think it through just now: {error.strerror}")
+            _fail_calls(batch, f"this server cannot think it through just now: {error.strerror}")
             return
         try:
-            async with asyncio.timeout(self._answered_within_s):
-                await _read(reading, batch)
+            async with asyncio.timeout(self._timeout_s):
+                await _read_results(reading, batch)
         except TimeoutError:
-            _refuse(batch, f"it could not be thought through within {self._answered_within_s:g} s; ask again later")
+            _fail_calls(batch, f"it could not be thought through within {self._timeout_s:g} s; ask again later")
         except asyncio.IncompleteReadError:
-            _refuse(batch, "the process that thought it through ended before it was done; ask again")
+            _fail_calls(batch, "the process that thought it through ended before it was done; ask again")
         finally:
-            # Nobody has waited for it yet, so the id is still its own.
+            # The fork is not reaped yet, so its process id cannot belong to another process.
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-            # To take down its memory takes the kernel a moment.
+            # Wait on a thread: the kernel takes some time to release the memory of the fork.
             await asyncio.shield(asyncio.to_thread(os.waitpid, pid, 0))
 
 
-async def _read(reading: int, batch: Sequence[_Waiting]) -> None:
-    """Hand each its answer as it comes."""
+async def _read_results(reading: int, batch: Sequence[_PendingCall]) -> None:
+    """Set the result of each call as soon as the fork writes it."""
     reader = asyncio.StreamReader()
     transport, _ = await asyncio.get_running_loop().connect_read_pipe(
         lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(reading, "rb", buffering=0)
     )
     try:
-        for each in batch:
+        for call in batch:
             kind, length = _HEAD.unpack(await reader.readexactly(_HEAD.size))
-            _take(each, kind, await reader.readexactly(length))
+            _set_result(call, kind, await reader.readexactly(length))
     finally:
         transport.close()
 
 
-def _take(waiting: _Waiting, kind: bytes, body: bytes) -> None:
-    if waiting.answer.done():
+def _set_result(call: _PendingCall, kind: bytes, body: bytes) -> None:
+    """Set the result or the exception of a call, unless it was canceled."""
+    if call.result.done():
         return
     if kind == RESULT_TAG:
-        waiting.answer.set_result(body)
+        call.result.set_result(body)
     else:
-        waiting.answer.set_exception(WorkerFailed(body.decode(errors="replace")))
+        call.result.set_exception(WorkerFailed(body.decode(errors="replace")))
 
 
-def _refuse(batch: Sequence[_Waiting], why: str) -> None:
-    for each in batch:
-        if not each.answer.done():
-            each.answer.set_exception(Refusal(RefusalCode.UNAVAILABLE, why))
+def _fail_calls(batch: Sequence[_PendingCall], why: str) -> None:
+    """Raise a `Refusal` in every call of the batch that has no result yet."""
+    for call in batch:
+        if not call.result.done():
+            call.result.set_exception(Refusal(RefusalCode.UNAVAILABLE, why))
 
 
-# -- the copy ----------------------------------------------------------------------------------------------------------
+# -- the fork ----------------------------------------------------------------------------------------------------------
 
 
-def _copy(works: Sequence[WorkerFunction], *, within_s: float) -> tuple[int, int]:
-    """Where its answers can be read, and its id. Raises OSError."""
+def _fork(functions: Sequence[WorkerFunction], *, timeout_s: float) -> tuple[int, int]:
+    """Start a fork. Return the descriptor to read its results from, and its process id. Raises `OSError`."""
     reading, writing = os.pipe()
     try:
         with warnings.catch_warnings():
-            # Newer Pythons warn where there are other threads. Of ours none holds a lock that the copy takes: it only
-            # reads, and leaves by `_exit`.
+            # Newer Pythons warn if the process has other threads. The warning does not apply: the fork takes no lock
+            # that another thread may hold, because it only reads and ends with `_exit`.
             warnings.simplefilter("ignore", DeprecationWarning)
             pid = os.fork()
     except OSError:
@@ -138,42 +151,45 @@ def _copy(works: Sequence[WorkerFunction], *, within_s: float) -> tuple[int, int
         os.close(writing)
         raise
     if pid == 0:
-        _work(works, writing, within_s=within_s)
+        _run_in_fork(functions, writing, timeout_s=timeout_s)
     os.close(writing)
     return reading, pid
 
 
-def _work(works: Sequence[WorkerFunction], writing: int, *, within_s: float) -> NoReturn:
-    """The life of the copy. It has no loop, logs nothing, and comes back to nobody, whatever happens."""
+def _run_in_fork(functions: Sequence[WorkerFunction], writing: int, *, timeout_s: float) -> NoReturn:
+    """Run the functions in the fork, write their results, and exit. Never returns or raises."""
     try:
         gc.disable()
         logging.disable()
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGALRM):
             signal.signal(number, signal.SIG_DFL)
-        # Should the brain die meanwhile, nobody is left to end this.
-        signal.setitimer(signal.ITIMER_REAL, within_s + 1)
+        # If the brain dies meanwhile, the timer ends this fork.
+        signal.setitimer(signal.ITIMER_REAL, timeout_s + 1)
         _close_all_but(writing)
-        for work in works:
+        for function in functions:
             try:
-                kind, body = RESULT_TAG, work()
-            except Exception:  # The top of a task: the others are worked on all the same.
+                kind, body = RESULT_TAG, function()
+            except Exception:  # Top level of a call: the other functions still run.
                 kind, body = ERROR_TAG, traceback.format_exc().encode()
             _write_all(writing, _HEAD.pack(kind, len(body)) + body)
     finally:
         os._exit(0)
 
 
-def _close_all_but(kept: int) -> None:
-    """The brain's connections are not ours: as long as we hold them too, their other ends do not hear that it died."""
+def _close_all_but(exception: int) -> None:
+    """Close all descriptors except the standard streams and `exception`.
+
+    If the fork kept the brain's connections open, their other ends would not notice that the brain died.
+    """
     for name in os.listdir("/dev/fd"):
         descriptor = int(name)
-        if descriptor >= _FIRST_OF_OURS and descriptor != kept:
-            with contextlib.suppress(OSError):  # The folder's own is closed already.
+        if descriptor >= _FIRST_OWN_DESCRIPTOR and descriptor != exception:
+            with contextlib.suppress(OSError):  # The descriptor of the listing itself is closed already.
                 os.close(descriptor)
 
 
 def _write_all(writing: int, data: bytes) -> None:
-    left = memoryview(data)
-    while left:
-        left = left[os.write(writing, left) :]
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(writing, rest) :]

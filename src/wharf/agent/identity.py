@@ -1,4 +1,4 @@
-"""Who this agent is: a name for people, and an id that stays the same over restarts."""
+"""The identity of this agent: its name, the id of its server, and an id of its data folder. All survive restarts."""
 
 import hashlib
 import os
@@ -13,31 +13,35 @@ SERVER_ID_FILE: Final = "server-id"
 
 
 def get_agent_name(settings: AgentSettings) -> str:
+    """Return the configured name, or else the host name without its domain."""
     return settings.name or socket.gethostname().partition(".")[0] or "wharf"
 
 
 def compute_folder_id(data_folder: Path) -> str:
-    """One name for a data folder on its machine, the same at every start; that of a copy is another."""
-    standing = data_folder.stat()
+    """Return an id of this data folder on this machine. It is the same at every start, and differs for a copy."""
+    status = data_folder.stat()
     machine = Path("/etc/machine-id")
     parts = (
         socket.gethostname(),
         machine.read_text("ascii", "replace").strip() if machine.is_file() else "",
-        str(standing.st_dev),
-        str(standing.st_ino),
+        str(status.st_dev),
+        str(status.st_ino),
     )
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
 
 
 def load_server_id(world: World, data_folder: Path) -> str:
-    """Read from the data folder, or made and kept there. Processes that make it at the same moment agree on one."""
+    """Return the server id stored in the data folder, or create it.
+
+    If several processes create it at the same time, all return the same id.
+    """
     file = data_folder / SERVER_ID_FILE
-    made = world.new_id()
+    new_id = world.new_id()
     draft = data_folder / f".{SERVER_ID_FILE}.{os.getpid()}"
     if not file.exists():
-        draft.write_text(made, "ascii")
+        draft.write_text(new_id, "ascii")
         try:
-            os.link(draft, file)  # Fails where another process was first, and is never half written.
+            os.link(draft, file)  # Fails if another process was first. A link is never half written.
         except FileExistsError:
             pass
         finally:

@@ -1,9 +1,6 @@
-"""The machine that an agent runs on, read from the kernel's files when somebody asks. Secrets are taken out.
+"""Gives a server access to the agent it runs in: processes, logs, settings, profiles, snapshots and facts of the host.
 
-Where the time goes in this process, found by looking at its threads again and again.
-
-What a server may ask of the agent around it, answered for real: the control socket knows all processes, this process
-knows itself, the machine is read from the kernel's files.
+Data of other processes comes from the control socket, and facts of the host from files of the kernel, without secrets.
 """
 
 import asyncio
@@ -39,53 +36,57 @@ from wharf.config.values import redact_settings
 from wharf.contract.model.refusal import Refusal, RefusalCode, invalid_request, not_found
 
 MAX_HOST_FILE_BYTES: Final = 100_000
+"""Limits how much of each file of the host is returned."""
 
 
 def read_host_facts(redactor: Redactor) -> HostInfo:
+    """Return operating system, networks, disks, environment and resolver files of this host, without secrets."""
     return HostInfo(
         os=f"{platform.system().lower()} {platform.release()}",
-        networks=list(_networks()),
-        resolv_conf=redactor.redact(_text(Path("/etc/resolv.conf"))),
-        hosts=redactor.redact(_text(Path("/etc/hosts"))),
+        networks=list(_list_networks()),
+        resolv_conf=redactor.redact(_read_text(Path("/etc/resolv.conf"))),
+        hosts=redactor.redact(_read_text(Path("/etc/hosts"))),
         environment={
             name: REDACTED if is_secret_name(name) else redactor.redact(value)
             for name, value in sorted(os.environ.items())
         },
-        disks=dict(_disks()),
+        disks=dict(_list_disks()),
     )
 
 
-def _networks() -> Iterator[Mapping[str, str]]:
+def _list_networks() -> Iterator[Mapping[str, str]]:
+    """Return name, MAC address, MTU and state of each network interface."""
     for _, name in socket.if_nameindex():
         folder = Path("/sys/class/net") / name
         yield {
             "name": name,
-            "mac": _text(folder / "address").strip(),
-            "mtu": _text(folder / "mtu").strip(),
-            "state": _text(folder / "operstate").strip(),
+            "mac": _read_text(folder / "address").strip(),
+            "mtu": _read_text(folder / "mtu").strip(),
+            "state": _read_text(folder / "operstate").strip(),
         }
 
 
-def _disks() -> Iterator[tuple[str, Mapping[str, int]]]:
-    """What is mounted from a device."""
-    for line in _text(Path("/proc/self/mounts")).splitlines():
+def _list_disks() -> Iterator[tuple[str, Mapping[str, int]]]:
+    """Return the size and free space of each file system that is mounted from a device, by mount point."""
+    for line in _read_text(Path("/proc/self/mounts")).splitlines():
         device, mount, *_ = line.split(" ")
         if not device.startswith("/"):
             continue
-        with suppress(OSError):  # It was unmounted while we looked.
-            room = os.statvfs(mount)
+        with suppress(OSError):  # It was unmounted meanwhile.
+            file_system = os.statvfs(mount)
             yield (
                 mount,
                 {
-                    "size": room.f_blocks * room.f_frsize,
-                    "free": room.f_bavail * room.f_frsize,
-                    "inodes": room.f_files,
-                    "inodes_free": room.f_ffree,
+                    "size": file_system.f_blocks * file_system.f_frsize,
+                    "free": file_system.f_bavail * file_system.f_frsize,
+                    "inodes": file_system.f_files,
+                    "inodes_free": file_system.f_ffree,
                 },
             )
 
 
-def _text(path: Path) -> str:
+def _read_text(path: Path) -> str:
+    """Return the start of the file, or an empty text if it cannot be read."""
     try:
         with path.open("rb") as file:
             return file.read(MAX_HOST_FILE_BYTES).decode("utf-8", "replace")
@@ -94,26 +95,31 @@ def _text(path: Path) -> str:
 
 
 SAMPLES_PER_S: Final = 100
+"""How often `sample_stacks` samples each thread."""
 MAX_STACK_FRAMES: Final = 100
+"""Limits the length of a sampled stack in deep recursion."""
 
 
 def sample_stacks(seconds: float) -> str:
-    """Folded stacks: functions from the outermost on, joined by `;`, then how often that was seen. Call on a thread of its
-    own; it leaves itself out.
+    """Sample the stacks of all threads and return them in folded form, most frequent first.
+
+    Each line has the functions from the outermost on, joined by `;`, then the number of samples. Call it on a thread of
+    its own, which it does not sample.
     """
-    own = threading.get_ident()
-    seen: collections.Counter[str] = collections.Counter()
+    own_ident = threading.get_ident()
+    counts: collections.Counter[str] = collections.Counter()
     pause = threading.Event()
     for _ in range(max(1, round(seconds * SAMPLES_PER_S))):
         names = {thread.ident: thread.name for thread in threading.enumerate()}
         for ident, frame in sys._current_frames().items():
-            if ident != own:
-                seen[f"{names.get(ident, ident)};{_folded(frame)}"] += 1
+            if ident != own_ident:
+                counts[f"{names.get(ident, ident)};{_fold_stack(frame)}"] += 1
         pause.wait(1 / SAMPLES_PER_S)
-    return "".join(f"{stack} {count}\n" for stack, count in seen.most_common())
+    return "".join(f"{stack} {count}\n" for stack, count in counts.most_common())
 
 
-def _folded(frame: FrameType | None) -> str:
+def _fold_stack(frame: FrameType | None) -> str:
+    """Return the functions of a stack, outermost first, joined by `;`."""
     calls: list[str] = []
     while frame is not None and len(calls) < MAX_STACK_FRAMES:
         module = frame.f_globals.get("__name__", "?")
@@ -123,20 +129,22 @@ def _folded(frame: FrameType | None) -> str:
 
 
 CONTROL_TIMEOUT_S: Final = 10.0
+"""How long a request waits for the parent process on the control socket."""
 READ_CHUNK_BYTES: Final = 65_536
 
 
 class AgentInspection:
-    """An `AgentDoor`."""
+    """Answers the queries of a server about the agent it runs in. Implements `AgentInterface`."""
 
-    def __init__(self, life: ProcessContext) -> None:
-        self._life = life
-        self._folder = Path(life.order.data_folder)
-        self._snapshots = SnapshotTransfer(life.world, self._folder)
+    def __init__(self, context: ProcessContext) -> None:
+        self._context = context
+        self._folder = Path(context.order.data_folder)
+        self._snapshots = SnapshotTransfer(context.world, self._folder)
 
     @property
     def info(self) -> AgentInfo:
-        settings = self._life.order.settings
+        """Return the settings and facts of this agent that do not change between reloads."""
+        settings = self._context.order.settings
         configuration = redact_settings(settings)
         assert isinstance(configuration, dict), "the settings are one table"
         return AgentInfo(
@@ -156,66 +164,71 @@ class AgentInspection:
         )
 
     def _state_folder(self) -> Path:
-        given = self._life.order.settings.client.state_dir
-        return Path(given) if given else self._folder / "node"
+        state_dir = self._context.order.settings.client.state_dir
+        return Path(state_dir) if state_dir else self._folder / "node"
 
     async def reload(self) -> None:
-        answer = await self._life.request_reload()
-        if answer.problem:
-            raise invalid_request(answer.problem)
+        """Reload the configuration. Raises `Refusal` if the new configuration is invalid."""
+        reply = await self._context.request_reload()
+        if reply.problem:
+            raise invalid_request(reply.problem)
 
     async def follow_log(self, level: str, *, as_json: bool) -> AsyncGenerator[str, None]:
+        """Yield log lines of this level and above from all processes of the agent, as they are written."""
         inbox: MessageDecoder[FollowedLogLines] = MessageDecoder(FollowedLogLines)
         with shorten_socket_path(self._folder / CONTROL_SOCKET) as name:
             try:
                 reader, writer = await asyncio.open_unix_connection(name)
             except OSError as error:
-                raise _silent(error) from error
+                raise _build_unavailable_refusal(error) from error
         try:
             writer.write(frame_message(ControlLogRequest(get_level_number(level))))
             while data := await reader.read(READ_CHUNK_BYTES):
-                for told in inbox.feed(data):
-                    if told.missed:
-                        yield f"({told.missed} lines are left out: they came faster than they were read)"
-                    for line in told.lines:
+                for message in inbox.feed(data):
+                    if message.missed:
+                        yield f"({message.missed} lines were skipped: they were written faster than they were read)"
+                    for line in message.lines:
                         yield line if as_json else render_line(line)
         except OSError as error:
-            raise _silent(error) from error
+            raise _build_unavailable_refusal(error) from error
         finally:
             writer.close()
 
     async def list_processes(self) -> Sequence[ProcessInfo]:
+        """Return the agent process and its children with their stacks. Raises `Refusal` if the agent is silent."""
         try:
-            answer = await asyncio.to_thread(
+            reply = await asyncio.to_thread(
                 send_control_request, self._folder, DebugRequest(), timeout_s=CONTROL_TIMEOUT_S
             )
         except CommandError as error:
-            raise _silent(error) from error
-        if not isinstance(answer, DebugReply):
+            raise _build_unavailable_refusal(error) from error
+        if not isinstance(reply, DebugReply):
             raise Refusal(RefusalCode.UNAVAILABLE, "the agent does not answer")
-        told = [
+        children = [
             ProcessInfo(
                 process.name,
                 process.pid,
                 process.phase,
                 process.restarts,
-                process.description.stacks if process.description else "it did not answer\n",
+                process.description.stacks if process.description else "the process did not respond in time\n",
             )
-            for process in answer.processes
+            for process in reply.processes
         ]
-        return [ProcessInfo("agent", 0, "ready", 0, answer.agent_stacks), *told]
+        return [ProcessInfo("agent", 0, "ready", 0, reply.agent_stacks), *children]
 
     async def profile_process(self, seconds: float) -> str:
+        """Return the sampled stacks of this process over this many seconds."""
         return await asyncio.to_thread(sample_stacks, seconds)
 
     async def read_host(self) -> HostInfo:
-        return await asyncio.to_thread(read_host_facts, Redactor(self._life.order.log.secrets))
+        return await asyncio.to_thread(read_host_facts, Redactor(self._context.order.log.secrets))
 
     async def read_command_line(self) -> bytes:
         return await asyncio.to_thread(Path("/proc/self/cmdline").read_bytes)
 
     def read_log_file(self) -> AsyncGenerator[bytes, None]:
-        file = self._life.order.settings.log_file
+        """Return the chunks of the agent's log file. Raises `Refusal` if the agent writes no log file."""
+        file = self._context.order.settings.log_file
         if not file:
             raise not_found("this agent writes no log file: set log_file in its configuration")
         return read_file_chunks(Path(file))
@@ -227,5 +240,5 @@ class AgentInspection:
         return await self._snapshots.restore(engine, parts)
 
 
-def _silent(error: Exception) -> Refusal:
+def _build_unavailable_refusal(error: Exception) -> Refusal:
     return Refusal(RefusalCode.UNAVAILABLE, f"the agent does not answer: {error}")

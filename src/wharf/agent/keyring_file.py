@@ -1,9 +1,8 @@
-"""The file with the key that wraps the keyring: read, or made at the first start of a cluster, for its owner only.
+"""The file with the wrapping keys, which encrypt the keyring. It is created at the first start of a cluster.
 
-The first line is the key that wraps; more lines are keys that may have wrapped before, or will: so the key can be changed.
-
-It is never in the log, a snapshot or an archive. Where it is missing or another than the log's, a person must be told:
-a new one would not help, because what is sealed would stay closed.
+The first line is the key that encrypts. Further lines are keys that only decrypt, so that the key can be rotated. The
+file is never part of the log, a snapshot or an archive. If it is missing or does not match the log, the server does not
+start: a new key could not decrypt the existing keyring.
 """
 
 import base64
@@ -19,15 +18,19 @@ from wharf.cluster.server.server import Server
 from wharf.cluster.state.tables import KEYRING
 
 MAX_KEYRING_FILE_BYTES: Final = 1_000
+"""Protects against reading a wrong, large file."""
 OTHER_USERS_MODE: Final = stat.S_IRWXG | stat.S_IRWXO
 
 
 def load_keyring(server: Server, file: Path) -> None:
-    """Give the server its wrapping key. Call when the replica is loaded. Raises StartupError."""
+    """Read the wrapping keys, check them against the replica, and set them on the server.
+
+    Call once the replica is loaded. Raises `StartupError`.
+    """
     if not file.exists():
-        _make_first(server, file)
+        _create_keyring_file(server, file)
     ring = Keyring(server.world, None)
-    keys = [WrappingKey(secret, origin=str(file)) for secret in _read(file)]
+    keys = [WrappingKey(secret, origin=str(file)) for secret in _read_keys(file)]
     ring.set_wrapping_keys(*keys)
     try:
         ring.check_wrapping_keys(server.replica)
@@ -36,14 +39,16 @@ def load_keyring(server: Server, file: Path) -> None:
     server.access.keyring.set_wrapping_keys(*keys)
 
 
-def _make_first(server: Server, file: Path) -> None:
-    """Of several processes that start at once, one makes it; the others read what it made."""
-    known = next(server.replica.iter_all(KEYRING), None)
-    if known is not None:
+def _create_keyring_file(server: Server, file: Path) -> None:
+    """Create the keyring file. If several processes start at once, one creates it and the others read it.
+
+    Raises `StartupError` if the replica holds keys already, because a new wrapping key could not decrypt them.
+    """
+    existing_key = next(server.replica.iter_all(KEYRING), None)
+    if existing_key is not None:
         raise StartupError(
-            f"the key of the keyring, {file}, is missing, and the log holds keys that it wraps ({known.wrapped_with}): "
-            "copy it from another server or from where it was saved, or set keyring.file; without it nothing that is "
-            "sealed can be read"
+            f"keyring file {file} is missing, and the log holds keys that it wraps ({existing_key.wrapped_with}): copy the "
+            "file from another server or from a backup, or set keyring.file; without it encrypted data cannot be read"
         )
     draft = file.with_name(f"{file.name}.{os.getpid()}")
     text = base64.b64encode(server.world.token_bytes(KEY_BYTES)) + b"\n"
@@ -53,7 +58,7 @@ def _make_first(server: Server, file: Path) -> None:
             writing.flush()
             os.fsync(writing.fileno())
         try:
-            os.link(draft, file)  # Only where there is none yet.
+            os.link(draft, file)  # Fails if the file exists.
         except FileExistsError:
             return
         finally:
@@ -64,28 +69,30 @@ def _make_first(server: Server, file: Path) -> None:
         finally:
             os.close(folder)
     except OSError as error:
-        raise StartupError(f"the key of the keyring cannot be written to {file}: {error.strerror}") from error
+        raise StartupError(f"keyring file {file} cannot be written: {error.strerror}") from error
 
 
-def _read(file: Path) -> list[bytes]:
+def _read_keys(file: Path) -> list[bytes]:
+    """Return the keys of the file. Raises `StartupError` if it is unreadable, invalid or open to other users."""
     try:
         with open(file, "rb") as reading:
             mode = stat.S_IMODE(os.fstat(reading.fileno()).st_mode)
             text = reading.read(MAX_KEYRING_FILE_BYTES)
     except OSError as error:
-        raise StartupError(f"the key of the keyring, {file}, cannot be read: {error.strerror}") from error
+        raise StartupError(f"keyring file {file} cannot be read: {error.strerror}") from error
     if mode & OTHER_USERS_MODE:
-        raise StartupError(f"the key of the keyring, {file}, is open to others (mode {mode:04o}): chmod 600 {file}")
-    secrets = [_decoded(line) for line in text.splitlines() if line.strip()] or [b""]
+        raise StartupError(f"keyring file {file} is open to others (mode {mode:04o}): chmod 600 {file}")
+    secrets = [_decode_key(line) for line in text.splitlines() if line.strip()] or [b""]
     if any(len(secret) != KEY_BYTES for secret in secrets):
         raise StartupError(
-            f"the key of the keyring, {file}, is none: it holds {KEY_BYTES} bytes as base64 text, one key a line; put the "
-            "right file back, or set keyring.file"
+            f"keyring file {file} is none: it holds {KEY_BYTES} bytes as base64 text, one key a line; restore the file, or "
+            "set keyring.file"
         )
     return secrets
 
 
-def _decoded(line: bytes) -> bytes:
+def _decode_key(line: bytes) -> bytes:
+    """Return the decoded line, or an empty value if it is not base64."""
     try:
         return base64.b64decode(line.strip(), validate=True)
     except (binascii.Error, ValueError):

@@ -1,4 +1,4 @@
-"""The stored identity of this agent's node: its file, its ID and its secret."""
+"""The id and secret of the real node of this agent, stored in its state folder."""
 
 from pathlib import Path
 from typing import Final
@@ -13,7 +13,7 @@ REAL_IDENTITY_FILE: Final = "node.json"
 
 
 def load_own_identity(world: World, state_folder: Path) -> NodeCredentials:
-    """The real node's, made at its first start."""
+    """Return the id and secret of the real node. They are created at its first start."""
     file = state_folder / REAL_IDENTITY_FILE
     if file.exists():
         return msgspec.json.decode(file.read_bytes(), type=NodeCredentials)
@@ -23,7 +23,7 @@ def load_own_identity(world: World, state_folder: Path) -> NodeCredentials:
 
 
 def read_own_node_id(state_folder: Path) -> str:
-    """The real node's id; empty where it has not been started here yet."""
+    """Return the id of the real node, or an empty text if the node has never started here."""
     try:
         return msgspec.json.decode((state_folder / REAL_IDENTITY_FILE).read_bytes(), type=NodeCredentials).id
     except OSError:

@@ -1,6 +1,7 @@
-"""The socket that HTTP listens on: bound by the parent, so that a wrong address is told before anything starts.
+"""Opens listening sockets: the TCP socket of the HTTP port, and Unix sockets in the data folder.
 
-It stays open while api processes come and go: a caller waits a moment instead of being refused.
+The parent process opens the TCP socket, so that a wrong address fails old_mask a child starts. The socket stays open while
+api processes restart: clients wait instead of being refused.
 """
 
 import contextlib
@@ -14,14 +15,14 @@ from typing import Final
 from wharf.agent.errors import CommandError
 
 LISTEN_BACKLOG: Final = 4_096
-_LONGEST_PATH: Final = 100
+_MAX_PATH_BYTES: Final = 100
 MAX_UNSENT_SOCKET_BYTES: Final = 256 * 1024
-"""What may wait in the system for a caller to take it. The system itself would let megabytes wait for each, and a thousand
-callers that read nothing would use up the memory that it has for all connections of the machine."""
+"""Limits unsent reply data of each connection in the kernel. By default the kernel buffers megabytes, and a thousand
+clients that read nothing would use up the memory of all connections of the machine."""
 
 
 def listen_tcp(address: str, port: int) -> socket.socket:
-    """Raises CommandError with what to do."""
+    """Return a listening TCP socket. Raises `CommandError`, which says what to do."""
     host = "127.0.0.1" if address == "localhost" else address
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listening = socket.socket(family, socket.SOCK_STREAM)
@@ -29,41 +30,44 @@ def listen_tcp(address: str, port: int) -> socket.socket:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.setsockopt(
             socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, MAX_UNSENT_SOCKET_BYTES
-        )  # Accepted ones inherit it.
+        )  # Accepted connections inherit it.
         listening.bind((host, port))
         listening.listen(LISTEN_BACKLOG)
     except OSError as error:
         listening.close()
-        raise CommandError(_say(error, address, port)) from error
+        raise CommandError(_describe_error(error, address, port)) from error
     listening.setblocking(False)
     return listening
 
 
 def listen_unix(path: Path, *, backlog: int = LISTEN_BACKLOG) -> socket.socket:
-    """A socket in the file system, which only this user may use."""
+    """Return a listening Unix socket that only this user may connect to. An old socket file is replaced."""
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    path.unlink(missing_ok=True)  # Of a process that was killed; the folder is ours.
-    # Made without rights for anyone else from its first moment on.
-    before = os.umask(0o177)
+    path.unlink(missing_ok=True)  # A killed process leaves its file; only this agent uses the folder.
+    # The mask removes the rights of other users when the file is created, not afterwards.
+    old_mask = os.umask(0o177)
     try:
         with shorten_socket_path(path) as name:
             listening.bind(name)
     finally:
-        os.umask(before)
+        os.umask(old_mask)
     listening.listen(backlog)
     return listening
 
 
 @contextlib.contextmanager
 def shorten_socket_path(path: Path) -> Iterator[str]:
-    """A name of a socket that fits the kernel's bound, also in a deep folder: by way of an open folder."""
-    if len(os.fsencode(path)) <= _LONGEST_PATH or not Path("/proc/self/fd").exists():
+    """Yield a path to the socket that fits the kernel's limit of 107 bytes, even in a deeply nested folder.
+
+    A longer path is replaced by `/proc/self/fd/N/NAME`, where N is a descriptor of the folder.
+    """
+    if len(os.fsencode(path)) <= _MAX_PATH_BYTES or not Path("/proc/self/fd").exists():
         yield str(path)
         return
     try:
         folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError:
-        yield str(path)  # There is no such folder, and so no socket: let the caller find that out.
+        yield str(path)  # The folder is missing: the caller gets the error of a missing socket.
         return
     try:
         yield f"/proc/self/fd/{folder}/{path.name}"
@@ -72,12 +76,14 @@ def shorten_socket_path(path: Path) -> Iterator[str]:
 
 
 def build_url(listening: socket.socket, *, tls: bool) -> str:
+    """Return the URL of a listening TCP socket."""
     host, port = listening.getsockname()[:2]
-    shown = f"[{host}]" if ":" in host else host
-    return f"{'https' if tls else 'http'}://{shown}:{port}"
+    url_host = f"[{host}]" if ":" in host else host
+    return f"{'https' if tls else 'http'}://{url_host}:{port}"
 
 
-def _say(error: OSError, address: str, port: int) -> str:
+def _describe_error(error: OSError, address: str, port: int) -> str:
+    """Return why the address cannot be used and what to do."""
     match error.errno:
         case errno.EADDRINUSE:
             return f"port {port} on {address} is in use: stop what listens there, or choose another with --port"

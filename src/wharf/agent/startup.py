@@ -1,6 +1,6 @@
-"""Starts an agent from its configuration: what has to be there first, which processes it has, and what a reload does.
+"""The parent process of an agent: checks its preconditions, lists its processes, and implements reloads and snapshots.
 
-It ends with one sentence for people, or with nothing when it was asked to end.
+The supervision of the processes is in `wharf.agent.supervision`.
 """
 
 import logging
@@ -35,25 +35,25 @@ from wharf.world import RealWorld
 
 SNAPSHOT_ROLE: Final = "snapshot"
 MAX_STORE_SILENCE_S: Final = 60.0
-"""A commit holds the store's loop until the disk has it, and a disk may take long; one that takes a minute is no disk."""
+"""How long the store may send no sign of life. A commit blocks its loop until the disk has written, which may be slow."""
 
 log = logging.getLogger(__name__)
 
 
 class ReadyReport(msgspec.Struct, frozen=True):
-    """What people are told when everything is ready."""
+    """What the operator sees once all processes are ready."""
 
     address: str
-    """The URL of HTTP; empty for an agent without a server."""
+    """The URL of the HTTP port. Empty for an agent without a server."""
     settings: AgentSettings
     data_folder: Path
     details: Mapping[str, Mapping[str, str]]
-    """What each process says of itself."""
+    """The details that each process reported."""
     ready_after_s: float
 
 
 def list_process_specs(settings: AgentSettings) -> list[ProcessSpec]:
-    """The processes that a configuration asks for."""
+    """Return the processes that the configuration requires."""
     parts: list[ProcessSpec] = []
     needs_store: tuple[str, ...] = ()
     if settings.server.enabled:
@@ -67,18 +67,21 @@ def list_process_specs(settings: AgentSettings) -> list[ProcessSpec]:
         # A node that stops its tasks waits for the longest kill timeout that it allows.
         grace_s = 3.0 + (settings.client.max_kill_timeout.seconds + 7.0 if settings.client.stop_on_shutdown else 0.0)
         grace_s += settings.client.shutdown_drain_timeout_s
-        # Its last words are heard by the brain, through an api.
+        # At its end a node still sends reports to the brain through an api process, so it stops before them.
         servers = (*list_api_names(settings)[:1], "brain") if settings.server.enabled else ()
         parts.append(ProcessSpec("node", servers, grace_s=grace_s))
     return parts
 
 
 def list_api_names(settings: AgentSettings) -> tuple[str, ...]:
+    """Return the names of the api processes: `api`, or `api-1`, `api-2`, ..."""
     count = settings.api.processes
     return ("api",) if count == 1 else tuple(f"api-{number}" for number in range(1, count + 1))
 
 
 class AgentProcess:
+    """The parent process of an agent. Owns the data folder and the HTTP socket, and acts for the supervisor."""
+
     def __init__(
         self,
         configuration: Configuration,
@@ -88,20 +91,21 @@ class AgentProcess:
         is_fresh: bool = False,
         should_introduce_own_node: bool = False,
     ) -> None:
-        """`read_again` reads the configuration anew, for a reload; it raises ConfigurationRefused. `introduces_own_node`:
-        while access control is on, the node here needs no introduction to the server here.
+        """`reload_configuration` reads the configuration files again and may raise `ConfigurationError`. `is_fresh` empties
+        the data folder first. `should_introduce_own_node`: with access control, the node of this agent needs no
+        introduction token to register at its own server.
         """
         self.settings = configuration.settings
-        self._read_again = reload_configuration
-        self._tell_ready = on_ready
+        self._reload_configuration = reload_configuration
+        self._report_ready = on_ready
         self._is_fresh = is_fresh
         self._world = RealWorld()
         self._door_secret = self._world.new_secret()
-        # To servers elsewhere it would say nothing, and they must not see it.
+        # A node that registers at other servers must not send them this secret.
         self._own_node_secret = (
             self._world.new_secret() if should_introduce_own_node and not configuration.settings.client.servers else ""
         )
-        self._began_s = self._world.monotonic_s()
+        self._started_s = self._world.monotonic_s()
         self._folder = DataFolder(Path(self.settings.data_dir))
         self._logs = ProcessLogging("agent")
         self._listening: socket.socket | None = None
@@ -109,10 +113,13 @@ class AgentProcess:
         self._next_snapshot_s: float | None = None
 
     def run(self) -> str:
-        """Until it ends. Returns why, or nothing when it was asked to. Raises CommandError when it cannot even begin."""
+        """Run the agent. Return why it ended, or an empty text after a request to stop.
+
+        Raises `CommandError` if the agent cannot start.
+        """
         self._listen()
         try:
-            self._folder.acquire(owner=self._say_who())
+            self._folder.acquire(owner=self._describe_owner())
             try:
                 return self._run_in_folder()
             finally:
@@ -122,6 +129,7 @@ class AgentProcess:
                 self._listening.close()
 
     def _run_in_folder(self) -> str:
+        """Run the agent while the data folder is locked."""
         if self._is_fresh:
             require_no_running_tasks(self.settings)
             self._folder.empty()
@@ -130,7 +138,7 @@ class AgentProcess:
         except OSError as error:
             raise CommandError(f"the log file {self.settings.log_file} cannot be written: {error.strerror}") from error
         self._folder.remove_leftovers()
-        self._plan_snapshots()
+        self._schedule_snapshots()
         tree = ProcessTree(list_process_specs(self.settings))
         with listen_for_commands(self._folder.path) as commands:
             try:
@@ -140,23 +148,26 @@ class AgentProcess:
                 self._logs.close()
 
     def _remove_sockets(self) -> None:
-        """Processes remove their own when they end in order; one that was killed did not."""
+        """Delete the sockets of processes that were killed. Other processes delete theirs when they end."""
         for folder in (self._folder.path, self._folder.path / STORE_FOLDER):
             for entry in folder.glob("*.sock"):
                 entry.unlink(missing_ok=True)
 
     def _listen(self) -> None:
+        """Open the HTTP socket if this agent has a server."""
         if self.settings.server.enabled:
             self._listening = listen_tcp(get_listen_address(self.settings), self.settings.ports.http)
             self._address = build_url(self._listening, tls=self.settings.tls.http)
 
-    def _say_who(self) -> str:
+    def _describe_owner(self) -> str:
+        """Return how the lock error of another agent names this one."""
         at = f", {self._address}" if self._address else ""
         return f"another wharf (process {os.getpid()}{at})"
 
-    # -- what the supervisor leaves to us
+    # -- callbacks of the supervisor
 
     def build_spawn_spec(self, part: str) -> SpawnSpec:
+        """Return the order and the inherited descriptors of a process."""
         role = part.partition("-")[0]
         descriptors = [self._folder.lock_descriptor]
         listening = -1
@@ -178,18 +189,20 @@ class AgentProcess:
         return SpawnSpec(order, tuple(descriptors))
 
     def on_ready(self, details: Mapping[str, Mapping[str, str]]) -> None:
-        after_s = self._world.monotonic_s() - self._began_s
-        self._tell_ready(ReadyReport(self._address, self.settings, self._folder.path, details, after_s))
+        """Report to the operator that all processes are ready."""
+        after_s = self._world.monotonic_s() - self._started_s
+        self._report_ready(ReadyReport(self._address, self.settings, self._folder.path, details, after_s))
 
     def reload(self) -> tuple[ReloadReply, NewSettings | None]:
+        """Reload the configuration. Return the reply, and the new settings for the children unless it failed."""
         try:
-            wanted = self._read_again().settings
-        except ConfigurationError as refused:
-            problem = "; ".join(str(problem) for problem in refused.problems)
+            new_settings = self._reload_configuration().settings
+        except ConfigurationError as error:
+            problem = "; ".join(str(problem) for problem in error.problems)
             log.error("the configuration was not reloaded", extra={"problems": problem})
             return ReloadReply(0, problem=problem), None
-        difference = compare_settings(self.settings, wanted)
-        settings = apply_live_settings(self.settings, wanted)
+        difference = compare_settings(self.settings, new_settings)
+        settings = apply_live_settings(self.settings, new_settings)
         order = build_log_configuration(settings)
         try:
             self._logs.apply(order)
@@ -203,9 +216,11 @@ class AgentProcess:
         return ReloadReply(0, difference.applied, difference.needs_restart), NewSettings(settings, order)
 
     def forward_log(self, level: int, put: Callable[[int, str], None]) -> None:
+        """Forward log lines of this process to `put` from now on; level 0 stops forwarding."""
         self._logs.forward_lines(level, put)
 
     def build_debug_reply(self, processes: list[ProcessReport]) -> ControlReply:
+        """Return the reply to a debug request, without secrets."""
         return DebugReply(
             version=__version__,
             configuration=redact_settings(self.settings),
@@ -216,7 +231,8 @@ class AgentProcess:
 
     # -- snapshots
 
-    def _plan_snapshots(self) -> None:
+    def _schedule_snapshots(self) -> None:
+        """Compute when the next scheduled snapshot is due."""
         interval_s = self.settings.snapshots.interval.seconds
         if interval_s and self.settings.server.enabled:
             newest_ns = schedule.get_newest_time_ns(schedule.get_snapshot_folder(self.settings, self._folder.path))
@@ -224,19 +240,22 @@ class AgentProcess:
             self._next_snapshot_s = self._world.monotonic_s() + wait_s
 
     def next_one_off_s(self) -> float | None:
+        """Return when the next snapshot is due on the monotonic clock, or `None`."""
         return self._next_snapshot_s
 
     def start_one_off(self) -> str | None:
+        """Return the role that saves a snapshot, and schedule the next one."""
         self._next_snapshot_s = self._world.monotonic_s() + self.settings.snapshots.interval.seconds
         return SNAPSHOT_ROLE
 
     def on_one_off_done(self, part: str, how: str, why: str) -> None:
+        """Log an error if the snapshot process failed."""
         if how != "exit code 0":
             log.error("no snapshot was saved", extra={"part": part, "how": how, "why": why or "see the lines above"})
 
 
 def require_no_running_tasks(settings: AgentSettings) -> None:
-    """A folder is not emptied under the tasks that run in it: nobody could find them again. Raises Refused."""
+    """Raise `CommandError` if tasks run in the data folder. Emptying it would leave them without a supervisor."""
     state = Path(settings.client.state_dir or Path(settings.data_dir) / "node")
     if has_running_supervisor(state):
         raise CommandError(
@@ -246,7 +265,7 @@ def require_no_running_tasks(settings: AgentSettings) -> None:
 
 
 def require_own_folder(folder: Path) -> None:
-    """Nothing is removed from a folder that is none of ours. Raises CommandError."""
+    """Raise `CommandError` if the folder holds files but is not a data folder of an agent, so that --fresh keeps them."""
     try:
         entries = {entry.name for entry in folder.iterdir()} if folder.exists() else set()
     except OSError as error:

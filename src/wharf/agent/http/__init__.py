@@ -1,1 +1,1 @@
-"""The agent's HTTP port: limits on connections, the server protocol and the listening server."""
+"""The HTTP port of api processes: protocol, connection limits and rate limits."""

@@ -1,7 +1,6 @@
-"""Limits around the API, where the configuration switches them on: profile `cluster`, accounts out of the replica's tokens.
+"""Rate limits of the API, if the configuration enables them. Clients are identified by the tokens in the replica.
 
-Several processes of a machine share the counters of the first, and several machines those on Redis: a limit that each
-counts alone is none.
+The api processes of a machine share the counters of the first process. Several machines share counters on Redis.
 """
 
 from pathlib import Path
@@ -26,22 +25,25 @@ from wharf.limits.core.rule import RuleSet
 from wharf.limits.rate_limiter import LimiterStartError, RateLimiter, load_settings
 
 LIMITS_PROFILE: Final = "cluster"
+"""The profile that rule files for the API must name."""
 COUNTING_PROCESS: Final = "api-1"
+"""The process that holds the shared counters of a machine."""
 COUNTERS_SOCKET: Final = "counters.sock"
 LIMITS_FOLDER: Final = "limits"
 REQUEST_ID_HEADER: Final = "x-cluster-limits-id"
 
 
 class ReplicaTokens(MemoryDirectory, frozen=True):
-    """The tokens of this cluster, asked of the replica each time. There is nobody else: no app, no organization."""
+    """A directory of the tokens of this cluster, read from the replica at each lookup. It has no apps or organizations."""
 
     server: Server
 
     def find_token(self, sha256: str) -> DirectoryToken | None:
-        found = self.server.replica.list_by_index(TOKENS_BY_SECRET, sha256)
-        if not found:
+        """Return the token with this hash of its secret, or `None`."""
+        tokens = self.server.replica.list_by_index(TOKENS_BY_SECRET, sha256)
+        if not tokens:
             return None
-        token = found[0]
+        token = tokens[0]
         expires = token.expiration_time
         return DirectoryToken(
             sha256=sha256,
@@ -51,64 +53,69 @@ class ReplicaTokens(MemoryDirectory, frozen=True):
         )
 
     def find_user(self, login: str) -> User | None:
-        """Who a token belongs to nobody knows: each is counted by itself, under its accessor id."""
+        """Return a user for each token: tokens have no owner, so each is counted by its accessor id."""
         return User(login=login)
 
     def is_known_token(self, sha256: str) -> bool:
+        """Return whether a valid token with this hash exists."""
         token = self.find_token(sha256)
         now_ms = self.server.world.now_ns() // 1_000_000
         return token is not None and (token.expires_ms is None or now_ms < token.expires_ms)
 
 
 class ApiLimits:
-    """Of one process that answers HTTP. `app` is what the port serves."""
+    """The rate limiter of one api process. `app` is the application that the HTTP port serves."""
 
-    def __init__(self, life: ProcessContext, server: Server, app: App) -> None:
-        """Raises StartupError, with what to do."""
-        order, world = life.order, life.world
+    def __init__(self, context: ProcessContext, server: Server, app: App) -> None:
+        """Raises `StartupError`, which says what to do."""
+        order, world = context.order, context.world
         self._server = server
         self._tokens = ReplicaTokens(server=server)
-        self._stands_for = (-1, -1)
+        self._directory_version = (-1, -1)
         try:
             settings = build_limiter_settings(order.settings, Path(order.data_folder), order.name)
             self._limits = RateLimiter(settings, world, directory=self._tokens)
-        except (LimiterStartError, CommandError) as refused:
-            raise StartupError(str(refused)) from None
+        except (LimiterStartError, CommandError) as error:
+            raise StartupError(str(error)) from None
         if not has_machine_rules(self._limits.decision_service.evaluator.rules):
             raise StartupError(
                 f'{settings.rules_file}: these are rules for another service: begin the file with profile = "{LIMITS_PROFILE}"'
             )
         self._admin = AdminServer(self._limits, world)
-        known = self._tokens if order.settings.acl.enabled else None
+        known_tokens = self._tokens if order.settings.acl.enabled else None
         inner = LimitsMiddleware(app, self._limits.decision_service)
         self.app: App = RequestClassifier(
-            self._fresh(inner), server, known, is_nomad_compatible=order.settings.compat.nomad
+            self._with_fresh_tokens(inner), server, known_tokens, is_nomad_compatible=order.settings.compat.nomad
         )
 
-    def _fresh(self, inner: App) -> App:
-        """What the limiter remembers of tokens goes when any of them changed, so that a deleted one is nobody's at once."""
+    def _with_fresh_tokens(self, inner: App) -> App:
+        """Return an application that clears the limiter's token cache if any token changed.
+
+        So a deleted token is unknown to the limiter immediately.
+        """
 
         async def serve(scope: Scope, receive: Receive, send: Send) -> None:
             replica = self._server.replica
-            stands_for = (replica.epoch, replica.get_last_change(ACL_TOKENS))
-            if stands_for != self._stands_for:
-                self._stands_for = stands_for
+            version = (replica.epoch, replica.get_last_change(ACL_TOKENS))
+            if version != self._directory_version:
+                self._directory_version = version
                 self._limits.decision_service.caller_resolver.set_directory(self._tokens)
             await inner(scope, receive, send)
 
         return serve
 
     async def open(self) -> None:
+        """Open the limiter and its command socket. Raises `StartupError`."""
         try:
             await self._limits.open()
             await self._admin.open()
-        except LimiterStartError as refused:
-            raise StartupError(str(refused)) from None
+        except LimiterStartError as error:
+            raise StartupError(str(error)) from None
         except OSError as problem:
-            raise StartupError(f"operators' commands cannot be listened for: {problem}") from None
+            raise StartupError(f"the socket for operators' commands cannot be opened: {problem}") from None
 
     def reload(self, _settings: AgentSettings) -> None:
-        """Rules are read again at once, not only when their file is seen to have changed."""
+        """Reload the rules immediately, without waiting for the file watcher."""
         self._limits.decision_service.start_task(self._limits.watcher.reload_all())
 
     async def close(self) -> None:
@@ -117,24 +124,27 @@ class ApiLimits:
 
 
 def has_machine_rules(rules: RuleSet) -> bool:
+    """Return whether any rule limits machines, as rules for the API do."""
     return any(CallerClass.MACHINE in rule.ceilings for rule in rules.rules)
 
 
 def build_limiter_settings(settings: AgentSettings, data_folder: Path, process: str) -> LimiterSettings:
-    """What the limiter of one process is told. Raises LimitsRefused for a file that cannot be used, and Refused for a
-    store that cannot be shared as it would have to be."""
+    """Return the limiter settings of one process.
+
+    Raises `LimiterStartError` if the file cannot be used, and `CommandError` if servers could not share its store.
+    """
     file = settings.limits.file
     if file:
-        told = load_settings(Path(file))
-        for name, is_given in (
-            ("directory", told.directory_file is not None),
-            ("gateway.upstream", told.gateway.upstream is not None),
+        limiter = load_settings(Path(file))
+        for name, is_set in (
+            ("directory", limiter.directory_file is not None),
+            ("gateway.upstream", limiter.gateway.upstream is not None),
         ):
-            if is_given:
+            if is_set:
                 raise CommandError(f"{file}: {name} is for a gateway; here requests and tokens are those of the API")
     else:
-        told = LimiterSettings()
-    store = told.store
+        limiter = LimiterSettings()
+    store = limiter.store
     if store.kind is not StoreKind.REDIS and settings.state.engine is EngineKind.ETCD:
         raise CommandError(
             "limits.enabled: servers on several machines would each count alone; name a file in limits.file with "
@@ -143,19 +153,22 @@ def build_limiter_settings(settings: AgentSettings, data_folder: Path, process: 
     if store.kind is StoreKind.MEMORY and settings.api.processes > 1:
         store = share_on_machine(store, data_folder / LIMITS_FOLDER / COUNTERS_SOCKET, settings.api.processes, process)
     return msgspec.structs.replace(
-        told,
+        limiter,
         store=store,
         profile=LIMITS_PROFILE,
         data_folder=data_folder / LIMITS_FOLDER / process,
         admin_socket=data_folder / f"{LIMITS_FOLDER}-{process}.sock",
         request_id_header=REQUEST_ID_HEADER
-        if told.request_id_header == LimiterSettings().request_id_header
-        else told.request_id_header,
+        if limiter.request_id_header == LimiterSettings().request_id_header
+        else limiter.request_id_header,
     )
 
 
 def share_on_machine(store: StoreSettings, socket: Path, processes: int, process: str) -> StoreSettings:
-    """The first process counts, and the others ask it; while it is away each has its share of a limit."""
+    """Return store settings with which the first process counts for all processes of the machine.
+
+    While the first process is unavailable, each other process allows its share of a limit.
+    """
     if process == COUNTING_PROCESS:
         return msgspec.structs.replace(store, socket=socket)
     guard = msgspec.structs.replace(store.guard, fallback_processes=processes)

@@ -1,12 +1,7 @@
-"""The way past ASGI for one request: its reply in one step, and a word when its caller hangs up.
+"""The HTTP protocol of the port: uvicorn's protocol with connection limits, request limits, and direct replies.
 
-The server sends the head of a reply and its body apart, and who wants to know that a caller has gone must receive in a
-task of their own. Both cost as much as the rest of a small read, and the memory of a long wait.
-
-Connections at the HTTP port: how many one address may have, and how large the head of a request may be.
-
-What comes in here was not read yet by anybody, so everything has a bound. Loopback has no bound of connections: what
-runs on this machine is ours, or has easier ways to do harm.
+A direct reply bypasses ASGI: it is written in one step, and a callback reports that the client disconnected. With ASGI
+both would double the cost of a small read. Authentication and rate limits do not belong here.
 """
 
 import asyncio
@@ -21,10 +16,12 @@ from wharf.world import World
 
 
 class DirectReplyProtocol(HttpToolsProtocol):
-    def __init__(self, *args: Any, **options: Any) -> None:  # Whatever the server gives its protocol.
+    """uvicorn's HTTP protocol, which offers a `DirectReply` to the application of each request."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:  # The arguments are uvicorn's.
         super().__init__(*args, **options)
         self.on_disconnect: Callable[[], None] | None = None
-        """Of the one request that is being answered; those that came behind it wait for their turn."""
+        """Called if the client disconnects during the current request. Pipelined requests wait until it is answered."""
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
@@ -34,7 +31,7 @@ class DirectReplyProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         super().on_headers_complete()
         cycle = self.cycle
-        if cycle is not None and cycle.scope is self.scope:  # Else it is no request that is answered here.
+        if cycle is not None and cycle.scope is self.scope:  # Otherwise it is an upgrade or a pipelined request.
             exchange: dict[Any, Any] = {
                 CONNECTION_EXTENSION: DirectReply(self, cycle, has_body=_has_body(self.headers))
             }
@@ -42,6 +39,8 @@ class DirectReplyProtocol(HttpToolsProtocol):
 
 
 class DirectReply:
+    """The connection of one request, for replies that bypass ASGI."""
+
     __slots__ = ("_cycle", "_has_body", "_protocol")
 
     def __init__(self, protocol: DirectReplyProtocol, cycle: RequestResponseCycle, *, has_body: bool) -> None:
@@ -50,7 +49,10 @@ class DirectReply:
         self._has_body = has_body
 
     def try_write_reply(self, status: int, headers: Headers, body: bytes) -> bool:
-        """Only in the plain case: what is special in any way goes the server's own way."""
+        """Write the whole reply and return `True`, or return `False` if the reply must go through ASGI.
+
+        ASGI handles the special cases: HEAD, closing connections, paused writing, `Expect: 100-continue`.
+        """
         cycle = self._cycle
         if (
             cycle.response_started
@@ -61,10 +63,10 @@ class DirectReply:
             or cycle.scope["method"] == "HEAD"
         ):
             return False
-        told = [*cycle.default_headers, *headers]
-        head = b"".join([b"%b: %b\r\n" % header for header in told])
-        if head.count(b"\n") != len(told) or head.count(b"\r") != len(told):
-            return False  # A value with the end of a line in it, which the server refuses to send.
+        all_headers = [*cycle.default_headers, *headers]
+        head = b"".join([b"%b: %b\r\n" % header for header in all_headers])
+        if head.count(b"\n") != len(all_headers) or head.count(b"\r") != len(all_headers):
+            return False  # A header value contains a line break; uvicorn rejects it.
         transport: asyncio.Transport = cycle.transport
         cycle.response_started = True
         transport.write(b"%b%bcontent-length: %d\r\n\r\n%b" % (STATUS_LINE[status], head, len(body), body))
@@ -74,8 +76,9 @@ class DirectReply:
         return True
 
     def set_disconnect_callback(self, callback: Callable[[], None] | None) -> bool:
+        """Call `callback` if the client disconnects. Return `False` if the request has a body."""
         if self._has_body:
-            return False  # Of a body that nobody takes, the rest would keep the end of the connection from being seen.
+            return False  # An unread body would hide the end of the connection.
         self._protocol.on_disconnect = callback
         if callback is not None and self._cycle.disconnected:
             callback()
@@ -83,19 +86,25 @@ class DirectReply:
 
 
 def _has_body(headers: Sequence[tuple[bytes, bytes]]) -> bool:
+    """Return whether the headers announce a request body."""
     return any(name in (b"content-length", b"transfer-encoding") for name, _ in headers)
 
 
 MAX_HEAD_BYTES: Final = 1024 * 1024
+"""Limits the memory that an unauthenticated request may use for its head."""
 MAX_HEADERS: Final = 1_000
+"""Limits the work of parsing headers before authentication."""
 HEAD_TIMEOUT_S: Final = 30.0
+"""How long a client may take to send the head of a request. Protects against slow clients that hold connections."""
 FIRST_BYTE_TIMEOUT_S: Final = 60.0
-"""How long one may be connected before its first word."""
+"""How long a connection may stay open without sending its first byte."""
 STALLED_REPLY_TIMEOUT_S: Final = 60.0
-"""How long a reply may lie here because its caller reads nothing of it. After that the connection is cut: to close it in
-order would mean to wait for the caller."""
+"""How long a reply may be unsent because the client does not read. Then the connection is aborted, because closing it
+regularly would wait for the client."""
 REJECTION_REPLIES_PER_S: Final = 10.0
+"""How many rejected connections per second get a reply. Others are closed without one, to save work in a flood."""
 MAX_REJECTION_BURST: Final = 100.0
+"""How many such replies may be sent at once."""
 
 TOO_MANY_BODY: Final = b"Your IP is issuing too many concurrent connections, please rate limit your calls\n"
 TIMEOUT_STATUS_LINE: Final = b"408 Request Timeout"
@@ -103,52 +112,59 @@ TOO_LARGE_STATUS_LINE: Final = b"431 Request Header Fields Too Large"
 
 
 class ConnectionLimiter:
-    """Who is connected. One for each process: every process counts its own."""
+    """Counts the open connections of each client address in this process, and enforces their limit.
+
+    Loopback addresses have no limit.
+    """
 
     def __init__(self, world: World, *, max_per_client: int) -> None:
-        """`per_client_max` 0: no bound."""
+        """`max_per_client` 0 means no limit."""
         self._world = world
-        self._per_client_max = max_per_client
-        self._open: dict[str, int] = {}
-        self._may_tell = MAX_REJECTION_BURST
-        self._told_at_s = world.monotonic_s()
+        self._max_per_client = max_per_client
+        self._open_counts: dict[str, int] = {}
+        self._available_replies = MAX_REJECTION_BURST
+        self._replenished_at_s = world.monotonic_s()
 
     def try_admit(self, address: str) -> bool:
-        """Whether the address may have one more; then it counts until `leave`."""
-        if not self._per_client_max or is_loopback(address):
+        """Return whether the address may open another connection. It then counts until `release`."""
+        if not self._max_per_client or is_loopback(address):
             return True
-        count = self._open.get(address, 0)
-        if count >= self._per_client_max:
+        count = self._open_counts.get(address, 0)
+        if count >= self._max_per_client:
             return False
-        self._open[address] = count + 1
+        self._open_counts[address] = count + 1
         return True
 
     def release(self, address: str) -> None:
-        count = self._open.get(address, 0)
+        """Stop counting one connection of the address."""
+        count = self._open_counts.get(address, 0)
         if count > 1:
-            self._open[address] = count - 1
+            self._open_counts[address] = count - 1
         else:
-            self._open.pop(address, None)
+            self._open_counts.pop(address, None)
 
     def should_explain_rejection(self) -> bool:
-        """Whether one who is turned away is told why: some are, a flood is not."""
+        """Return whether to send a reply to a rejected connection. The replies are rate limited, because of floods."""
         now_s = self._world.monotonic_s()
-        earned = (now_s - self._told_at_s) * REJECTION_REPLIES_PER_S
-        self._may_tell, self._told_at_s = min(MAX_REJECTION_BURST, self._may_tell + earned), now_s
-        if self._may_tell < 1:
+        new_replies = (now_s - self._replenished_at_s) * REJECTION_REPLIES_PER_S
+        self._available_replies, self._replenished_at_s = (
+            min(MAX_REJECTION_BURST, self._available_replies + new_replies),
+            now_s,
+        )
+        if self._available_replies < 1:
             return False
-        self._may_tell -= 1
+        self._available_replies -= 1
         return True
 
 
 class LingeringConnections:
-    """ConnectionLimiter that are closed and do not end, because the caller does not read the last of its reply."""
+    """Finds closing connections that do not end because the client does not read the rest of its reply."""
 
     def __init__(self) -> None:
         self._closing: set[asyncio.Transport] = set()
 
     def abort_lingering(self, transports: Iterable[asyncio.Transport]) -> None:
-        """Cut those that were closing at the last look already."""
+        """Abort the connections that were already closing at the previous call."""
         closing = {transport for transport in transports if transport.is_closing()}
         for transport in closing & self._closing:
             transport.abort()
@@ -156,96 +172,100 @@ class LingeringConnections:
 
 
 def is_loopback(address: str) -> bool:
-    """Also where a v4 address is written as one of v6. What has no address, a socket of this machine, is near too."""
+    """Return whether the address is a loopback address, also if it is an IPv4 address mapped to IPv6.
+
+    An empty address counts as loopback: it belongs to a Unix socket.
+    """
     if not address:
         return True
     try:
-        read = ip_address(address.partition("%")[0])
+        parsed = ip_address(address.partition("%")[0])
     except ValueError:
         return False
-    if isinstance(read, IPv6Address) and read.ipv4_mapped is not None:
-        return read.ipv4_mapped.is_loopback
-    return read.is_loopback
+    if isinstance(parsed, IPv6Address) and parsed.ipv4_mapped is not None:
+        return parsed.ipv4_mapped.is_loopback
+    return parsed.is_loopback
 
 
 def build_protocol(connections: ConnectionLimiter) -> type[asyncio.Protocol]:
-    """The server's protocol with these bounds."""
+    """Return the protocol class of a port whose connections share this limiter."""
 
-    class BoundedProtocol(DirectReplyProtocol):
-        def __init__(self, *args: Any, **options: Any) -> None:  # Whatever the server gives its protocol.
+    class LimitedProtocol(DirectReplyProtocol):
+        def __init__(self, *args: Any, **options: Any) -> None:  # The arguments are uvicorn's.
             super().__init__(*args, **options)
             self._address: str | None = None
             self._is_in_head = True
             self._head_bytes = 0
-            self._has_too_many = False
-            self._head_due: asyncio.TimerHandle | None = None
-            self._silent_due: asyncio.TimerHandle | None = None
-            self._stalled_due: asyncio.TimerHandle | None = None
+            self._has_too_many_headers = False
+            self._head_timer: asyncio.TimerHandle | None = None
+            self._first_byte_timer: asyncio.TimerHandle | None = None
+            self._stalled_timer: asyncio.TimerHandle | None = None
 
-        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as the server's
+        def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as in uvicorn
             peer = transport.get_extra_info("peername")
             address = str(peer[0]) if isinstance(peer, tuple) and peer else ""
             if not connections.try_admit(address):
                 if connections.should_explain_rejection():
-                    transport.write(_plain(b"429 Too Many Requests", TOO_MANY_BODY))
+                    transport.write(_build_reply(b"429 Too Many Requests", TOO_MANY_BODY))
                 transport.close()
                 return
             self._address = address
             super().connection_made(transport)
-            self._silent_due = self.loop.call_later(FIRST_BYTE_TIMEOUT_S, transport.abort)
+            self._first_byte_timer = self.loop.call_later(FIRST_BYTE_TIMEOUT_S, transport.abort)
 
         def data_received(self, data: bytes) -> None:
             if self._address is None:
                 return
-            if self._silent_due is not None:
-                self._silent_due.cancel()
-                self._silent_due = None
+            if self._first_byte_timer is not None:
+                self._first_byte_timer.cancel()
+                self._first_byte_timer = None
             if self._is_in_head:
                 self._head_bytes += len(data)
                 if self._head_bytes > MAX_HEAD_BYTES:
-                    self._end_with(TOO_LARGE_STATUS_LINE)
+                    self._reply_and_close(TOO_LARGE_STATUS_LINE)
                     return
             super().data_received(data)
             self._watch_head()
 
         def _watch_head(self) -> None:
-            """A head that was begun must come to its end; most come whole, and cost no timer."""
+            """Start a timer if the head of a request is incomplete; cancel it once the head is complete."""
             if self._is_in_head and self._head_bytes:
-                self._head_due = self._head_due or self.loop.call_later(
-                    HEAD_TIMEOUT_S, self._end_with, TIMEOUT_STATUS_LINE
+                self._head_timer = self._head_timer or self.loop.call_later(
+                    HEAD_TIMEOUT_S, self._reply_and_close, TIMEOUT_STATUS_LINE
                 )
-            elif self._head_due is not None:
-                self._head_due.cancel()
-                self._head_due = None
+            elif self._head_timer is not None:
+                self._head_timer.cancel()
+                self._head_timer = None
 
         def connection_lost(self, exc: Exception | None) -> None:
             if self._address is None:
                 return
             connections.release(self._address)
-            self._forget_bounds()
+            self._cancel_timers()
             super().connection_lost(exc)
 
-        def _forget_bounds(self) -> None:
-            for due in (self._head_due, self._silent_due, self._stalled_due):
-                if due is not None:
-                    due.cancel()
+        def _cancel_timers(self) -> None:
+            """Cancel all timers of the connection."""
+            for timer in (self._head_timer, self._first_byte_timer, self._stalled_timer):
+                if timer is not None:
+                    timer.cancel()
 
         def pause_writing(self) -> None:
             super().pause_writing()
-            if self._stalled_due is None:
-                self._stalled_due = self.loop.call_later(STALLED_REPLY_TIMEOUT_S, self.transport.abort)
+            if self._stalled_timer is None:
+                self._stalled_timer = self.loop.call_later(STALLED_REPLY_TIMEOUT_S, self.transport.abort)
 
         def resume_writing(self) -> None:
             super().resume_writing()
-            if self._stalled_due is not None:
-                self._stalled_due.cancel()
-                self._stalled_due = None
+            if self._stalled_timer is not None:
+                self._stalled_timer.cancel()
+                self._stalled_timer = None
 
         def handle_websocket_upgrade(self) -> None:
-            # Another protocol takes the connection from here, and does not come back to say that it ended.
+            # The websocket protocol takes over the connection and does not report its end, so it no longer counts.
             if self._address is not None:
                 connections.release(self._address)
-            self._forget_bounds()
+            self._cancel_timers()
             super().handle_websocket_upgrade()
 
         def on_message_begin(self) -> None:
@@ -260,25 +280,27 @@ def build_protocol(connections: ConnectionLimiter) -> type[asyncio.Protocol]:
 
         def on_header(self, name: bytes, value: bytes) -> None:
             if len(self.headers) >= MAX_HEADERS:
-                self._has_too_many = True
-                raise ValueError("too many headers")  # The parser stops, and asks for a reply.
+                self._has_too_many_headers = True
+                raise ValueError("too many headers")  # The parser stops and calls `send_400_response`.
             super().on_header(name, value)
 
         def send_400_response(self, msg: str) -> None:
-            if self._has_too_many:
-                self._end_with(TOO_LARGE_STATUS_LINE)
+            if self._has_too_many_headers:
+                self._reply_and_close(TOO_LARGE_STATUS_LINE)
             else:
                 super().send_400_response(msg)
 
-        def _end_with(self, status: bytes) -> None:
+        def _reply_and_close(self, status: bytes) -> None:
+            """Send a reply with this status line and close the connection."""
             if not self.transport.is_closing():
-                self.transport.write(_plain(status, status))
+                self.transport.write(_build_reply(status, status))
                 self.transport.close()
 
-    return BoundedProtocol
+    return LimitedProtocol
 
 
-def _plain(status: bytes, body: bytes) -> bytes:
+def _build_reply(status: bytes, body: bytes) -> bytes:
+    """Return a complete plain-text reply that closes the connection."""
     head = (
         b"HTTP/1.1 %b\r\ncontent-type: text/plain; charset=utf-8\r\nconnection: close\r\ncontent-length: %d\r\n\r\n%b"
     )

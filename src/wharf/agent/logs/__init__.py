@@ -1,1 +1,1 @@
-"""Logging of the agent's processes: lines, levels, redaction, rotation, followers and the audit log."""
+"""Logging of processes: setup, line formats, redaction, rotation, forwarding to followers, and the audit log."""

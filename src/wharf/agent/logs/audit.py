@@ -1,6 +1,6 @@
-"""The audit log: one JSON object a line for every write, in a file of its own that only its owner reads.
+"""The audit log: one JSON line for every write, in a separate file that only its owner can read.
 
-It keeps what the api tells it. It never keeps a body or a secret: those are not part of a record.
+Records contain no request bodies and no secrets.
 """
 
 from pathlib import Path
@@ -19,15 +19,18 @@ AUDIT_FILE = "audit.log"
 
 
 class AuditLog:
+    """Appends audit records to a rotating file."""
+
     def __init__(self, path: Path, rotation: Rotation, *, secrets: tuple[str, ...] = ()) -> None:
         """Raises OSError when the file cannot be opened."""
         self._file = RotatingFile(path, rotation, mode=0o600)
         self._redactor = Redactor(secrets)
 
     def record(self, entry: AuditRecord) -> None:
+        """Append one record. Raises `OSError` if it cannot be written."""
         document: dict[str, Any] = {"time": format_log_time(entry.at_ns / SECOND), **msgspec.to_builtins(entry)}
         del document["at_ns"]
-        for name in ("path", "error"):  # The two that callers have words in.
+        for name in ("path", "error"):  # Only these two contain text of the client.
             if name in document:
                 document[name] = self._redactor.redact(document[name])
         self._file.write(msgspec.json.encode(document) + b"\n", now_ns=entry.at_ns)
@@ -37,7 +40,7 @@ class AuditLog:
 
 
 def open_audit_log(settings: AgentSettings, data_folder: Path, *, secrets: tuple[str, ...] = ()) -> AuditPort:
-    """Raises OSError when the file cannot be opened: an agent that cannot keep its audit log does not serve."""
+    """Return the audit log, or `NoAudit` if it is disabled. Raises `OSError` if the file cannot be opened."""
     audit = settings.audit
     if not audit.enabled:
         return NoAudit()

@@ -1,4 +1,4 @@
-"""How one line of the log looks: as text for people, and as a JSON object for programs."""
+"""Formats log records as text lines for operators and as JSON lines for programs."""
 
 import logging
 from datetime import UTC, datetime
@@ -10,7 +10,7 @@ from wharf.agent.logs.redaction import Redactor
 from wharf.world.request_id import get_request_id
 
 TRACE_LEVEL: Final = 5
-"""Below DEBUG: what happens to every record. The standard library leaves the numbers to us."""
+"""The number of level `trace`, below DEBUG, which the standard library does not define."""
 
 LEVEL_NAME_BY_NUMBER: Final = {
     TRACE_LEVEL: "trace",
@@ -22,23 +22,24 @@ LEVEL_NAME_BY_NUMBER: Final = {
 }
 _COLOURS: Final = {"trace": "2", "debug": "2", "info": "32", "warn": "33", "error": "31;1"}
 _OWN_ATTRIBUTES: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "request_id", "taskName"}
-_WORKED_OUT: Final = "_wharf_line"
-_NOT_SHOWN: Final = frozenset({"color_message"})
+_CACHE_ATTRIBUTE: Final = "_wharf_line"
+_HIDDEN_FIELDS: Final = frozenset({"color_message"})
 
 
 def get_level_name(number: int) -> str:
+    """Return the name of the level, or of the next lower named level."""
     return LEVEL_NAME_BY_NUMBER.get(number) or next(
         (name for level, name in sorted(LEVEL_NAME_BY_NUMBER.items(), reverse=True) if level <= number), "trace"
     )
 
 
 def get_level_number(name: str) -> int:
-    """The least number that is called so."""
-    return min(number for number, called in LEVEL_NAME_BY_NUMBER.items() if called == name)
+    """Return the lowest number of the level with this name."""
+    return min(number for number, level in LEVEL_NAME_BY_NUMBER.items() if level == name)
 
 
 class FormattedLine(msgspec.Struct, frozen=True):
-    """What every form shows, already free of secrets."""
+    """The content of one log line, already redacted."""
 
     at_s: float
     level: str
@@ -52,21 +53,22 @@ class FormattedLine(msgspec.Struct, frozen=True):
 
 
 def format_record(record: logging.LogRecord, process: str, redactor: Redactor) -> FormattedLine:
-    """Worked out once for all places that the record goes to: they share one redactor."""
-    known = getattr(record, _WORKED_OUT, None)
-    if known is not None and known[0] is redactor:
-        line: FormattedLine = known[1]
+    """Return the content of the record. It is cached on the record, because several handlers share one redactor."""
+    cached = getattr(record, _CACHE_ATTRIBUTE, None)
+    if cached is not None and cached[0] is redactor:
+        line: FormattedLine = cached[1]
         return line
-    line = _work_out(record, process, redactor)
-    setattr(record, _WORKED_OUT, (redactor, line))
+    line = _build_line(record, process, redactor)
+    setattr(record, _CACHE_ATTRIBUTE, (redactor, line))
     return line
 
 
-def _work_out(record: logging.LogRecord, process: str, redactor: Redactor) -> FormattedLine:
+def _build_line(record: logging.LogRecord, process: str, redactor: Redactor) -> FormattedLine:
+    """Return the redacted content of the record."""
     fields = {
         name: value
         for name, value in vars(record).items()
-        if name not in _OWN_ATTRIBUTES and name not in _NOT_SHOWN and not name.startswith("_")
+        if name not in _OWN_ATTRIBUTES and name not in _HIDDEN_FIELDS and not name.startswith("_")
     }
     error = logging.Formatter().formatException(record.exc_info) if record.exc_info else ""
     return FormattedLine(
@@ -82,6 +84,8 @@ def _work_out(record: logging.LogRecord, process: str, redactor: Redactor) -> Fo
 
 
 class JsonLineFormatter(logging.Formatter):
+    """Formats a record as one JSON object."""
+
     def __init__(self, process: str, redactor: Redactor) -> None:
         super().__init__()
         self._process = process
@@ -119,11 +123,11 @@ class TextLineFormatter(logging.Formatter):
         line = format_record(record, self._process, self._redactor)
         time = format_log_time(line.at_s) if self._date else format_log_time(line.at_s)[11:23]
         fields = dict(line.fields) | ({"request": line.request_id} if line.request_id else {})
-        said = "".join(f"  {self._dim(f'{name}=')}{_say_value(value)}" for name, value in fields.items())
-        # A message of several lines stays one entry for the eye: what follows is moved in.
+        fields_text = "".join(f"  {self._dim(f'{name}=')}{_format_value(value)}" for name, value in fields.items())
+        # Further lines of a message are indented, so that it looks like one entry.
         message = line.message.replace("\n", "\n    ")
         error = "\n    " + line.error.replace("\n", "\n    ") if line.error else ""
-        return f"{self._dim(time)} {self._level(line.level)} {line.process:<6} {message}{said}{error}"
+        return f"{self._dim(time)} {self._level(line.level)} {line.process:<6} {message}{fields_text}{error}"
 
     def _level(self, level: str) -> str:
         return f"\x1b[{_COLOURS[level]}m{level:<5}\x1b[0m" if self._colours else f"{level:<5}"
@@ -133,7 +137,7 @@ class TextLineFormatter(logging.Formatter):
 
 
 class WrittenLogLine(msgspec.Struct, frozen=True):
-    """A line as `JsonLines` writes it."""
+    """A line as `JsonLineFormatter` writes it."""
 
     time: str
     level: str
@@ -149,20 +153,22 @@ _read_line = msgspec.json.Decoder(WrittenLogLine).decode
 
 
 def render_line(written: str) -> str:
-    """A line that was written as JSON, for people."""
+    """Return a JSON log line as text for operators."""
     line = _read_line(written)
     fields = dict(line.fields) | ({"request": line.request_id} if line.request_id else {})
-    said = "".join(f"  {name}={_say_value(value)}" for name, value in fields.items())
+    fields_text = "".join(f"  {name}={_format_value(value)}" for name, value in fields.items())
     message = line.message.replace("\n", "\n    ")
     error = "\n    " + line.error.replace("\n", "\n    ") if line.error else ""
-    return f"{line.time} {line.level:<5} {line.process:<6} {message}{said}{error}"
+    return f"{line.time} {line.level:<5} {line.process:<6} {message}{fields_text}{error}"
 
 
 def format_log_time(at_s: float) -> str:
+    """Return the time in UTC with milliseconds: `2026-01-31T12:00:01.250Z`."""
     return datetime.fromtimestamp(at_s, tz=UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def _say_value(value: object) -> str:
+def _format_value(value: object) -> str:
+    """Return a field value as text, in quotes if it could be misread."""
     text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
     needs_quotes = text == "" or any(character in text for character in ' "=\n\t')
     return msgspec.json.encode(text).decode() if needs_quotes and isinstance(value, str) else text

@@ -1,6 +1,6 @@
-"""The last guard before a line of text leaves the process: what looks like a secret, or is a known one, is taken out.
+"""Removes secrets from texts before they leave the process: known secrets, and text that looks like one.
 
-No code should log a secret; this is for the day when some does, and for texts of libraries.
+No code should log a secret. This is a second defense, and it covers messages of libraries.
 """
 
 import functools
@@ -15,10 +15,10 @@ _SECRET_NAME: Final = (
     r"\w*(?:secret|password|passwd|credential)\w*|\w*token|private[-_]?key)"
 )
 _SECRET_KEY: Final = re.compile(_SECRET_NAME, re.IGNORECASE)
-_NO_SECRET_KEY: Final = re.compile(r"(?:accessor|token_name|tokens?_(?:count|total|ttl)|secret_?name)", re.IGNORECASE)
+_HARMLESS_KEY: Final = re.compile(r"(?:accessor|token_name|tokens?_(?:count|total|ttl)|secret_?name)", re.IGNORECASE)
 
 _PATTERNS: Final = (
-    # `X-Cluster-Token: abc`, `password=abc`, `"SecretID": "abc"`. Of a scheme such as Bearer, what follows it goes too.
+    # `X-Cluster-Token: abc`, `password=abc`, `"SecretID": "abc"`. After a scheme such as Bearer, the credential is removed too.
     (
         re.compile(
             rf"(?<![\w-])({_SECRET_NAME})(?P<q>[\"']?\s*[:=]\s*[\"']?)(?:(?:bearer|basic|digest)\s+)?[^\s\"',;&}}\])]+",
@@ -32,42 +32,48 @@ _PATTERNS: Final = (
 )
 
 
-# Most lines hold none of these, and looking for them costs a tenth of what the patterns do. Each pattern has its word.
-_TRACES: Final = (
+# Most lines contain none of these words, and searching for them costs a tenth of matching the patterns. Every pattern
+# matches only text with one of these words.
+_TRIGGER_WORDS: Final = (
     *("token", "secret", "passw", "credential", "authorization", "cookie", "apikey", "api-key", "api_key"),
     *("private", "bearer", "basic", "@"),
 )
 
 
 class Redactor:
+    """Replaces secrets in texts and in fields of log lines."""
+
     def __init__(self, secrets: Iterable[str] = ()) -> None:
         """`secrets` are texts known to be secret, such as passwords from the configuration."""
-        # Longest first, so that one that holds another goes whole. What is very short would blacken the page.
+        # Longest first, so that a secret that contains another one is replaced completely. Very short secrets are ignored,
+        # because they would match ordinary text.
         self._secrets = sorted((text for text in secrets if len(text) >= 4), key=len, reverse=True)
 
     def redact(self, text: str) -> str:
+        """Return the text with secrets replaced."""
         for secret in self._secrets:
             text = text.replace(secret, REDACTED)
         lowered = text.lower()
-        if any(trace in lowered for trace in _TRACES):
+        if any(word in lowered for word in _TRIGGER_WORDS):
             for pattern, replacement in _PATTERNS:
                 text = pattern.sub(replacement, text)
         return text
 
     def redact_fields(self, fields: Mapping[str, object]) -> dict[str, object]:
-        """Fields of a structured line: one whose name says that it is secret loses its value."""
-        return {name: REDACTED if is_secret_name(name) else self._clean_value(value) for name, value in fields.items()}
+        """Return the fields with secret values replaced. A field is secret if its name says so."""
+        return {name: REDACTED if is_secret_name(name) else self._redact_value(value) for name, value in fields.items()}
 
-    def _clean_value(self, value: object) -> object:
+    def _redact_value(self, value: object) -> object:
         if isinstance(value, bool | int | float | None):
             return value
         if isinstance(value, Mapping):
             return self.redact_fields({str(key): inner for key, inner in value.items()})
         if isinstance(value, list | tuple):
-            return [self._clean_value(item) for item in value]
+            return [self._redact_value(item) for item in value]
         return self.redact(str(value))
 
 
 @functools.lru_cache(maxsize=1_024)
 def is_secret_name(name: str) -> bool:
-    return _SECRET_KEY.fullmatch(name) is not None and _NO_SECRET_KEY.search(name) is None
+    """Return whether a field or variable with this name holds a secret."""
+    return _SECRET_KEY.fullmatch(name) is not None and _HARMLESS_KEY.search(name) is None

@@ -1,8 +1,8 @@
-"""One file of lines that several processes append to, and that begins anew by size or time.
+"""A log file that several processes append to, rotated by size or time.
 
-A line is one write to a descriptor opened for appending, so lines of several processes never mix. Whoever notices that
-a new file is due takes the lock beside it, looks again, and renames; the others see that the name leads elsewhere and
-open it again. Nobody waits for a coordinator and no timer runs: a file is looked at when a line comes.
+Each line is one write to a descriptor opened for appending, so lines of several processes never mix. The process that
+notices that rotation is due takes a lock file, checks again, and renames the log file. The other processes notice the
+rename and open the new file. There is no timer: rotation is checked at each write.
 """
 
 import contextlib
@@ -22,15 +22,17 @@ _STAMPED: Final = re.compile(r"-(\d{8}T\d{6})(?:\.(\d+))?")
 
 
 class Rotation(msgspec.Struct, frozen=True):
-    """When a new file begins, and how many older ones stay. 0 is never, or all."""
+    """When to rotate a file, and how many rotated files to keep. 0 means never rotate, or keep all."""
 
     bytes: int = 0
     duration_ns: int = 0
-    """Files span whole multiples of this since 1970: `24h` begins a new one at midnight UTC."""
+    """Files cover whole multiples of this duration since 1970: `24h` rotates at midnight UTC."""
     max_files: int = 0
 
 
 class RotatingFile:
+    """A file to append lines to, shared with other processes."""
+
     def __init__(self, path: Path, rotation: Rotation, *, mode: int = 0o640) -> None:
         """Raises OSError when the file cannot be opened."""
         self.path = path
@@ -41,9 +43,9 @@ class RotatingFile:
         self._open()
 
     def write(self, line: bytes, *, now_ns: int) -> None:
-        """Append one line, ended by a newline. Raises OSError when the disk takes it not, or not whole."""
-        if self._is_due(self._follow_name(), len(line), now_ns):
-            self._begin_anew(len(line), now_ns)
+        """Append one line, which must end with a newline. Raises `OSError` if it cannot be written completely."""
+        if self._is_due(self._reopen_if_renamed(), len(line), now_ns):
+            self._rotate(len(line), now_ns)
         written = os.write(self._descriptor, line)
         if written != len(line):
             raise OSError(f"only {written} of {len(line)} bytes were written to {self.path}")
@@ -54,6 +56,7 @@ class RotatingFile:
             self._descriptor = -1
 
     def _open(self) -> os.stat_result:
+        """Open the file, create it if it is missing, and return its status."""
         self.path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, self._mode)
         self.close()
@@ -62,36 +65,39 @@ class RotatingFile:
         self._identity = (status.st_dev, status.st_ino)
         return status
 
-    def _follow_name(self) -> os.stat_result:
-        """The file that the name leads to is open now; tells how it stands."""
+    def _reopen_if_renamed(self) -> os.stat_result:
+        """Open the file again if another process renamed it. Return its status."""
         try:
             status = os.stat(self.path)
         except FileNotFoundError:
             return self._open()
         return status if (status.st_dev, status.st_ino) == self._identity else self._open()
 
-    def _is_due(self, status: os.stat_result, more: int, now_ns: int) -> bool:
+    def _is_due(self, status: os.stat_result, line_bytes: int, now_ns: int) -> bool:
+        """Return whether to rotate the file before a line of this size is written."""
         if status.st_size == 0:
             return False
-        if self._rotation.bytes and status.st_size + more > self._rotation.bytes:
+        if self._rotation.bytes and status.st_size + line_bytes > self._rotation.bytes:
             return True
-        span = self._rotation.duration_ns
-        # When the last line was written tells which span the file belongs to; that survives restarts.
-        return bool(span) and now_ns // span > status.st_mtime_ns // span
+        period_ns = self._rotation.duration_ns
+        # The time of the last write tells which period the file belongs to, also after a restart.
+        return bool(period_ns) and now_ns // period_ns > status.st_mtime_ns // period_ns
 
-    def _begin_anew(self, more: int, now_ns: int) -> None:
+    def _rotate(self, line_bytes: int, now_ns: int) -> None:
+        """Rename the file and open a new one, unless another process did so first."""
         lock = os.open(self.path.with_name(f".{self.path.name}.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            if not self._is_due(self._follow_name(), more, now_ns):
+            if not self._is_due(self._reopen_if_renamed(), line_bytes, now_ns):
                 return  # Another process was first.
-            os.rename(self.path, self._older_name(now_ns))
+            os.rename(self.path, self._build_rotated_name(now_ns))
             self._open()
-            self._drop_oldest()
+            self._delete_oldest()
         finally:
             os.close(lock)
 
-    def _older_name(self, now_ns: int) -> Path:
+    def _build_rotated_name(self, now_ns: int) -> Path:
+        """Return an unused name for the rotated file, with the time in it."""
         stamp = datetime.fromtimestamp(now_ns // SECOND, tz=UTC).strftime(_STAMP)
         name = self.path.with_name(f"{self.path.stem}-{stamp}{self.path.suffix}")
         number = 0
@@ -100,7 +106,8 @@ class RotatingFile:
             name = self.path.with_name(f"{self.path.stem}-{stamp}.{number}{self.path.suffix}")
         return name
 
-    def _drop_oldest(self) -> None:
+    def _delete_oldest(self) -> None:
+        """Delete rotated files beyond `max_files`."""
         if not self._rotation.max_files:
             return
         for old in list_rotated_files(self.path)[: -self._rotation.max_files]:
@@ -109,10 +116,10 @@ class RotatingFile:
 
 
 def list_rotated_files(path: Path) -> list[Path]:
-    """The files that were begun anew, oldest first."""
-    found: list[tuple[str, int, Path]] = []
+    """Return the rotated files of a log file, oldest first."""
+    rotated: list[tuple[str, int, Path]] = []
     for file in path.parent.glob(f"{path.stem}-*{path.suffix}"):
-        stamped = _STAMPED.fullmatch(file.name.removeprefix(path.stem).removesuffix(path.suffix))
-        if stamped is not None:
-            found.append((stamped[1], int(stamped[2] or 0), file))
-    return [file for _, _, file in sorted(found)]
+        match = _STAMPED.fullmatch(file.name.removeprefix(path.stem).removesuffix(path.suffix))
+        if match is not None:
+            rotated.append((match[1], int(match[2] or 0), file))
+    return [file for _, _, file in sorted(rotated)]

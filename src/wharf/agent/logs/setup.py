@@ -1,7 +1,7 @@
-"""Sets up the standard library's logging in one process, and changes levels while it runs.
+"""Configures the standard library's logging in one process, and changes it while the process runs.
 
-Code logs with `logging.getLogger(__name__)` and gives values by `extra={...}`; what is shown, how and where is decided
-here. The newest lines are kept in memory too, for `wharf operator debug`.
+Code logs with `logging.getLogger(__name__)` and passes values in `extra={...}`. Levels, formats and outputs are decided
+here. The newest lines are also stored in memory, for `wharf operator debug`.
 """
 
 import collections
@@ -23,6 +23,7 @@ from wharf.config.values import list_secrets
 from wharf.contract.model.times import SECOND
 
 MAX_RETAINED_LINES: Final = 2_000
+"""Limits the log lines that are stored in memory."""
 
 NUMBER_BY_LEVEL: Final[Mapping[LogLevel, int]] = {
     LogLevel.TRACE: TRACE_LEVEL,
@@ -31,8 +32,8 @@ NUMBER_BY_LEVEL: Final[Mapping[LogLevel, int]] = {
     LogLevel.WARN: logging.WARNING,
     LogLevel.ERROR: logging.ERROR,
 }
-# Libraries that talk much about little; their own level can still be set in log_levels where it is named there.
-_QUIETER: Final[Mapping[str, int]] = {
+# Libraries that log too much at level info. `log_levels` can set another level for them.
+_QUIET_LIBRARIES: Final[Mapping[str, int]] = {
     "asyncio": logging.WARNING,
     "uvicorn": logging.WARNING,
     "httpcore2": logging.WARNING,
@@ -43,7 +44,7 @@ _QUIETER: Final[Mapping[str, int]] = {
 
 
 class LogConfiguration(msgspec.Struct, frozen=True, kw_only=True):
-    """How one process logs."""
+    """The log settings of one process."""
 
     level: LogLevel = LogLevel.INFO
     levels: Mapping[str, LogLevel] = {}
@@ -51,12 +52,13 @@ class LogConfiguration(msgspec.Struct, frozen=True, kw_only=True):
     file: str = ""
     rotation: Rotation = Rotation()
     secrets: tuple[str, ...] = ()
-    """Texts that are taken out of every line."""
+    """Texts that are removed from every line."""
     on_terminal: bool = True
-    """Whether lines go to the standard error output too."""
+    """Whether lines are also written to standard error."""
 
 
 def build_log_configuration(settings: AgentSettings) -> LogConfiguration:
+    """Return the log settings of the processes of an agent."""
     return LogConfiguration(
         level=settings.log_level,
         levels=settings.log_levels,
@@ -72,164 +74,177 @@ def build_log_configuration(settings: AgentSettings) -> LogConfiguration:
 
 
 class LineHandler(logging.Handler):
-    """Formats a line and hands it on with its time in nanoseconds.
+    """Formats records and passes each line to `put` with its time in nanoseconds.
 
-    Whatever goes wrong with a line, the work goes on: it is counted, and no traceback runs over the terminal.
+    A line that cannot be formatted or written is counted in `lost_lines`. Logging never raises.
     """
 
     def __init__(
-        self, put: Callable[[str, int], object], form: logging.Formatter, *, end: Callable[[], None] | None = None
+        self,
+        put: Callable[[str, int], object],
+        formatter: logging.Formatter,
+        *,
+        on_close: Callable[[], None] | None = None,
     ) -> None:
         super().__init__()
-        self.setFormatter(form)
+        self.setFormatter(formatter)
         self.lost_lines = 0
         self._put = put
-        self._end = end
+        self._on_close = on_close
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
             self._put(self.format(record), int(record.created * SECOND))
-        except Exception:  # The top of a log call.
+        except Exception:  # Top level of a log call.
             self.lost_lines += 1
 
     def close(self) -> None:
-        if self._end is not None:
-            self._end()
+        if self._on_close is not None:
+            self._on_close()
         super().close()
 
 
-class _Telling(LineHandler):
-    """Gives each line on with the number of its level."""
+class _ForwardingHandler(LineHandler):
+    """Passes each line to `put` with the number of its level."""
 
-    def __init__(self, put: Callable[[int, str], None], form: logging.Formatter) -> None:
-        super().__init__(lambda _line, _at_ns: None, form)
-        self._tell = put
+    def __init__(self, put: Callable[[int, str], None], formatter: logging.Formatter) -> None:
+        super().__init__(lambda _line, _at_ns: None, formatter)
+        self._put_level = put
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
-            self._tell(record.levelno, self.format(record))
-        except Exception:  # The top of a log call.
+            self._put_level(record.levelno, self.format(record))
+        except Exception:  # Top level of a log call.
             self.lost_lines += 1
 
 
-class _AsOrdered(logging.Filter):
-    """Lets through what would be logged if nobody followed at a lower level."""
+class _ConfiguredLevelFilter(logging.Filter):
+    """Passes only records of the configured levels, while a follower reads at a lower level."""
 
     def __init__(self, order: LogConfiguration) -> None:
         super().__init__()
         self._level = NUMBER_BY_LEVEL[order.level]
-        self._named = _get_level_numbers(order)
+        self._level_by_name = _get_level_numbers(order)
 
     def filter(self, record: logging.LogRecord) -> bool:
         parts = record.name.split(".")
         for length in range(len(parts), 0, -1):
-            level = self._named.get(".".join(parts[:length]))
+            level = self._level_by_name.get(".".join(parts[:length]))
             if level is not None:
                 return record.levelno >= level
         return record.levelno >= self._level
 
 
 class ProcessLogging:
-    """The logging of this process. Made once; `apply` again when the configuration changed."""
+    """The logging of this process. Create it once, and call `apply` again when the configuration changes."""
 
     def __init__(self, process: str, *, stream: TextIO | None = None) -> None:
         self._process = process
         self._stream = stream if stream is not None else sys.stderr
-        self._kept: collections.deque[str] = collections.deque(maxlen=MAX_RETAINED_LINES)
-        self._own: list[logging.Handler] = []
-        self._levelled: set[str] = set()
+        self._retained_lines: collections.deque[str] = collections.deque(maxlen=MAX_RETAINED_LINES)
+        self._handlers: list[logging.Handler] = []
+        self._named_loggers: set[str] = set()
         self._order = LogConfiguration()
-        self._told: tuple[int, Callable[[int, str], None]] | None = None
+        self._forwarding: tuple[int, Callable[[int, str], None]] | None = None
 
     def apply(self, order: LogConfiguration) -> None:
-        """Raises OSError when the log's file cannot be opened; logging is then as it was."""
+        """Apply the configuration. Raises `OSError` if the log file cannot be opened; the old configuration then stays."""
         redactor = Redactor(order.secrets)
         handlers: list[logging.Handler] = [
-            LineHandler(lambda line, _at_ns: self._kept.append(line), JsonLineFormatter(self._process, redactor))
+            LineHandler(
+                lambda line, _at_ns: self._retained_lines.append(line), JsonLineFormatter(self._process, redactor)
+            )
         ]
         if order.file:
             file = RotatingFile(Path(order.file), order.rotation)
-            form = self._form(order, redactor, colours=False, date=True)
+            formatter = self._build_formatter(order, redactor, colours=False, date=True)
             handlers.append(
                 LineHandler(
                     lambda line, at_ns: file.write(line.encode("utf-8", "replace") + b"\n", now_ns=at_ns),
-                    form,
-                    end=file.close,
+                    formatter,
+                    on_close=file.close,
                 )
             )
         if order.on_terminal:
             is_terminal = self._stream.isatty()
             colours = is_terminal and not os.environ.get("NO_COLOR")
-            form = self._form(order, redactor, colours=colours, date=not is_terminal)
-            handlers.append(LineHandler(lambda line, _at_ns: self._show(line), form))
+            formatter = self._build_formatter(order, redactor, colours=colours, date=not is_terminal)
+            handlers.append(LineHandler(lambda line, _at_ns: self._write_line(line), formatter))
 
         root = logging.getLogger()
-        for handler in self._own:
+        for handler in self._handlers:
             root.removeHandler(handler)
             handler.close()
         for handler in handlers:
             root.addHandler(handler)
-        self._own = handlers
+        self._handlers = handlers
         self._order = order
         self._set_levels(order)
-        self._begin_telling()
+        self._start_forwarding()
         logging.captureWarnings(True)
 
     def forward_lines(self, level: int, put: Callable[[int, str], None]) -> None:
-        """From now on give lines of this level and above, as JSON, to `put` too, which must not wait; 0: no more. What is
-        shown and kept stays as ordered.
+        """Forward lines of this level and above as JSON to `put` from now on; 0 stops forwarding.
+
+        `put` must not block. The configured outputs do not change.
         """
-        self._told = (level, put) if level else None
+        self._forwarding = (level, put) if level else None
         self.apply(self._order)
 
-    def _begin_telling(self) -> None:
-        if self._told is None:
+    def _start_forwarding(self) -> None:
+        """Add the forwarding handler if lines are forwarded."""
+        if self._forwarding is None:
             return
-        level, put = self._told
-        ordered = _AsOrdered(self._order)
-        for handler in self._own:
-            handler.addFilter(ordered)
-        telling = _Telling(put, JsonLineFormatter(self._process, Redactor(self._order.secrets)))
-        telling.setLevel(level)
+        level, put = self._forwarding
+        level_filter = _ConfiguredLevelFilter(self._order)
+        for handler in self._handlers:
+            handler.addFilter(level_filter)
+        forwarder = _ForwardingHandler(put, JsonLineFormatter(self._process, Redactor(self._order.secrets)))
+        forwarder.setLevel(level)
         root = logging.getLogger()
-        root.addHandler(telling)
+        root.addHandler(forwarder)
         root.setLevel(min(level, NUMBER_BY_LEVEL[self._order.level]))
-        self._own.append(telling)
+        self._handlers.append(forwarder)
 
     def get_retained_lines(self) -> list[str]:
-        return list(self._kept)
+        """Return the newest log lines as JSON."""
+        return list(self._retained_lines)
 
     def close(self) -> None:
         root = logging.getLogger()
-        for handler in self._own:
+        for handler in self._handlers:
             root.removeHandler(handler)
             handler.close()
-        self._own = []
+        self._handlers = []
         logging.captureWarnings(False)
 
-    def _show(self, line: str) -> None:
-        """In one write, so that the lines of several processes do not mix."""
+    def _write_line(self, line: str) -> None:
+        """Write the line in one call, so that lines of several processes do not mix."""
         self._stream.write(line + "\n")
         self._stream.flush()
 
-    def _form(self, order: LogConfiguration, redactor: Redactor, *, colours: bool, date: bool) -> logging.Formatter:
+    def _build_formatter(
+        self, order: LogConfiguration, redactor: Redactor, *, colours: bool, date: bool
+    ) -> logging.Formatter:
+        """Return the formatter for text or JSON lines."""
         if order.json:
             return JsonLineFormatter(self._process, redactor)
         return TextLineFormatter(self._process, redactor, has_colours=colours, has_date=date)
 
     def _set_levels(self, order: LogConfiguration) -> None:
-        wanted = dict(_QUIETER) | _get_level_numbers(order)
-        for name in self._levelled - set(wanted):
+        """Set the configured levels on the loggers, and reset those no longer configured."""
+        level_by_name = dict(_QUIET_LIBRARIES) | _get_level_numbers(order)
+        for name in self._named_loggers - set(level_by_name):
             logging.getLogger(name).setLevel(logging.NOTSET)
-        for name, level in wanted.items():
+        for name, level in level_by_name.items():
             logging.getLogger(name).setLevel(level)
-        self._levelled = set(wanted)
+        self._named_loggers = set(level_by_name)
         logging.getLogger().setLevel(NUMBER_BY_LEVEL[order.level])
 
 
 def _get_level_numbers(order: LogConfiguration) -> dict[str, int]:
-    """By logger: libraries are named as they are, parts of Wharf as `get_logger_levels` says."""
-    libraries = {name: level for name, level in order.levels.items() if name in _QUIETER}
-    parts = {name: level for name, level in order.levels.items() if name not in _QUIETER}
+    """Return level numbers by logger name. `get_logger_levels` maps names of Wharf's parts to loggers."""
+    libraries = {name: level for name, level in order.levels.items() if name in _QUIET_LIBRARIES}
+    parts = {name: level for name, level in order.levels.items() if name not in _QUIET_LIBRARIES}
     levels = libraries | get_logger_levels(parts)
     return {name: NUMBER_BY_LEVEL[level] for name, level in levels.items()}

@@ -1,4 +1,4 @@
-"""What each process of the tree does: one module a role, loaded in its own process only.
+"""The roles of processes: one module each, imported only in its own process.
 
-Each builds its parts from the order it was given, says when it is ready, and waits to be told to stop.
+A role builds its components from the process order, reports when it is ready, and runs until it is asked to stop.
 """

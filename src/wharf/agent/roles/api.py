@@ -1,4 +1,4 @@
-"""An api process: answers HTTP from its replica, and asks the brain what only the leader may decide."""
+"""The api process: answers HTTP from its replica, and sends writes that the leader decides to the brain."""
 
 import asyncio
 import os
@@ -34,17 +34,18 @@ if TYPE_CHECKING:
     from wharf.agent.http.limits import ApiLimits
 
 ROUTINE_ENDPOINTS: Final = frozenset(("node.heartbeat", "node.fetch", "node.report"))
-"""What nodes say all the time. Only when it is refused is it worth a line."""
+"""Frequent requests of nodes. They are written to the audit log only if they fail."""
 
 
 class WriteAuditor:
-    """Between what the application tells of a write and what the audit log keeps."""
+    """Turns writes reported by the API into audit records."""
 
     def __init__(self, world: World, audit: AuditPort) -> None:
         self._world = world
         self._audit = audit
 
     def record(self, write: AuditedWrite) -> None:
+        """Record a write, unless it is a successful routine request."""
         if write.endpoint in ROUTINE_ENDPOINTS and write.status < 400:
             return
         self._audit.record(
@@ -66,116 +67,118 @@ class WriteAuditor:
 
 
 def get_socket_name(process: str) -> str:
-    """Where an api process listens for the others of its server, below the data folder."""
+    """Return the name of the socket, in the data folder, on which an api process listens for the others of its server."""
     return f"{process}.sock"
 
 
-async def run(life: ProcessContext) -> None:
-    settings = life.order.settings
-    server = build_server(life)
+async def run(context: ProcessContext) -> None:
+    """Run the api process until it is asked to stop."""
+    settings = context.order.settings
+    server = build_server(context)
     if settings.server.enable_event_broker:
         server.enable_events(max_commits=settings.server.event_buffer_size)
-    link = BrainSocketClient(life.world, get_brain_socket(life))
+    brain_client = BrainSocketClient(context.world, get_brain_socket(context))
     tls = build_client_tls_context(settings.tls)
     scheme = "https" if tls is not None else "http"
-    peers = HttpPeerTransports(lambda address: _exchange_with(f"{scheme}://{address}", tls))
-    server.brain_transport = link
-    server.leader = LeaderClient(server.replica, server.identity.member_id, link, peers)
+    peer_transports = HttpPeerTransports(lambda address: _build_transport(f"{scheme}://{address}", tls))
+    server.brain_transport = brain_client
+    server.leader = LeaderClient(server.replica, server.identity.member_id, brain_client, peer_transports)
     server.relay = RequestRelay(
-        lambda address: _passage_to(address if "://" in address else f"{scheme}://{address}", tls),
+        lambda address: _build_relay(address if "://" in address else f"{scheme}://{address}", tls),
         regions={name: region.servers for name, region in settings.regions.items() if name != settings.region},
         sockets_to=lambda address: WebSocketRelay(
             address if "://" in address else f"{scheme}://{address}", tls=tls if scheme == "https" else None
         ),
     )
-    folder = os.open(life.order.data_folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    folder = os.open(context.order.data_folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     server.local_channels.reporter = HeldNodesReporter(
-        life.world, server.replica, server.leader, ProcessAddress(server.identity.member_id, life.order.name)
+        context.world, server.replica, server.leader, ProcessAddress(server.identity.member_id, context.order.name)
     )
-    # By way of the open folder: the name of a socket is short, and the folder's may be long.
+    # The path of a socket is limited to 107 bytes, so use the descriptor of the folder instead of its path.
     server.local_channels.address_of = lambda process: f"{UNIX_SCHEME}/proc/self/fd/{folder}/{get_socket_name(process)}"
-    server.agent = AgentInspection(life)
+    server.agent = AgentInspection(context)
     telemetry = settings.telemetry
     server.meter = RequestMeter(
-        life.world,
+        context.world,
         interval_s=telemetry.in_memory_collection_interval.seconds,
         retention_s=telemetry.in_memory_retention_period.seconds,
     )
     try:
-        audit = open_audit_log(settings, Path(life.order.data_folder), secrets=life.order.log.secrets)
+        audit = open_audit_log(settings, Path(context.order.data_folder), secrets=context.order.log.secrets)
     except OSError as error:
         raise StartupError(
-            f"the audit log cannot be written ({error}): mend that, or set audit.enabled = false"
+            f"the audit log cannot be written ({error}): fix that, or set audit.enabled = false"
         ) from error
     api = Api(
         server,
-        audit=WriteAuditor(life.world, audit),
+        audit=WriteAuditor(context.world, audit),
         max_body_bytes=settings.api.max_body_size.bytes,
         extra_headers=settings.http_api_response_headers,
         is_nomad_compatible=settings.compat.nomad,
-        authenticator=build_gate(life, server),
+        authenticator=build_gate(context, server),
     )
-    door = RegionRelay(api, server)
-    inner_door = Path(life.order.data_folder) / get_socket_name(life.order.name)
-    limits = _limits_around(door, life, server) if settings.limits.enabled else None
-    served = door if limits is None else limits.app
-    port = HttpServer(life.world, served, settings, life.order.listening, socket_path=inner_door)
-    life.add_reload_handler(port.reload)
-    life.add_reload_handler(lambda new: reload_client_tls(tls, new.tls))
+    application = RegionRelay(api, server)
+    socket_path = Path(context.order.data_folder) / get_socket_name(context.order.name)
+    limits = _build_limits(application, context, server) if settings.limits.enabled else None
+    served = application if limits is None else limits.app
+    port = HttpServer(context.world, served, settings, context.order.listening, socket_path=socket_path)
+    context.add_reload_handler(port.reload)
+    context.add_reload_handler(lambda new: reload_client_tls(tls, new.tls))
     if limits is not None:
-        life.add_reload_handler(limits.reload)
-    if not await open_log(life, server.engine):
+        context.add_reload_handler(limits.reload)
+    if not await open_log(context, server.engine):
         return
-    following = life.world.start_task(follow_log(server), name="follower")
-    telling = life.world.start_task(server.local_channels.reporter.run(), name="telling of nodes")
-    stopping = life.world.start_task(life.stopping.wait(), name="asked to stop")
-    serving = life.world.start_task(_serve(life, server, port, limits), name="serving")
-    # Asked to stop, serving ends by itself, in its own time.
-    await asyncio.wait([stopping, following, serving], return_when=asyncio.FIRST_COMPLETED)
-    # Whoever waits in a blocking query is answered with what is there, instead of being cut off.
+    follower_task = context.world.start_task(follow_log(server), name="follower")
+    reporter_task = context.world.start_task(server.local_channels.reporter.run(), name="node reports")
+    stop_task = context.world.start_task(context.stopping.wait(), name="stop request")
+    serve_task = context.world.start_task(_serve(context, server, port, limits), name="serving")
+    # After a request to stop, serve_task ends by itself once open requests are answered.
+    await asyncio.wait([stop_task, follower_task, serve_task], return_when=asyncio.FIRST_COMPLETED)
+    # Blocking queries are answered with the current state instead of being cut off.
     server.reader.close()
     api.close()
-    door.close()
-    if stopping.done() and server.follower.loaded_event.is_set():
-        await serving
-    await life.wait_for_first([stopping, following, serving])
-    telling.cancel()
-    await link.close()
-    await peers.close()
+    application.close()
+    if stop_task.done() and server.follower.loaded_event.is_set():
+        await serve_task
+    await context.wait_for_first([stop_task, follower_task, serve_task])
+    reporter_task.cancel()
+    await brain_client.close()
+    await peer_transports.close()
     await server.relay.close()
     await server.engine.close()
 
 
-def _exchange_with(address: str, tls: ssl.SSLContext | None) -> Transport:
+def _build_transport(address: str, tls: ssl.SSLContext | None) -> Transport:
     from wharf.contract.client.http_transport import (
-        HttpTransport,  # Where there is no other server, what is slow to load is never loaded.
+        HttpTransport,  # Loads slowly, and is needed only with other servers.
     )
 
     return HttpTransport(address, tls=tls)
 
 
-def _passage_to(address: str, tls: ssl.SSLContext | None) -> Relay:
-    from wharf.contract.client.relay.http import HttpRelay  # For the same reason.
+def _build_relay(address: str, tls: ssl.SSLContext | None) -> Relay:
+    from wharf.contract.client.relay.http import HttpRelay  # Loads slowly, and is needed only with other servers.
 
     return HttpRelay(address, tls=tls)
 
 
-def _limits_around(app: Any, life: ProcessContext, server: Server) -> "ApiLimits":  # An ASGI application.
-    from wharf.agent.http.limits import ApiLimits  # Here: whoever has no limits need not wait for them at the start.
+def _build_limits(app: Any, context: ProcessContext, server: Server) -> "ApiLimits":  # An ASGI application.
+    from wharf.agent.http.limits import ApiLimits  # Loads slowly, and is needed only with limits.
 
-    return ApiLimits(life, server, app)
+    return ApiLimits(context, server, app)
 
 
-async def _serve(life: ProcessContext, server: Server, port: HttpServer, limits: "ApiLimits | None") -> None:
+async def _serve(context: ProcessContext, server: Server, port: HttpServer, limits: "ApiLimits | None") -> None:
+    """Open the port once the replica is loaded, and serve until the process is asked to stop."""
     await server.follower.loaded_event.wait()
-    open_keyring(life, server)
+    open_keyring(context, server)
     if limits is not None:
         await limits.open()
     await port.open()
-    life.report_ready(address=life.order.address)
-    preparing = life.world.start_task(asyncio.to_thread(documents.prepare_documents), name="documents")
+    context.report_ready(address=context.order.address)
+    preparing = context.world.start_task(asyncio.to_thread(documents.prepare_documents), name="documents")
     try:
-        await port.serve(life.stopping)
+        await port.serve(context.stopping)
     finally:
         if limits is not None:
             await limits.close()

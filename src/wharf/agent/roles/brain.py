@@ -1,7 +1,4 @@
-"""The way to the authoritative region, as the configuration has it: what the brain copies from there.
-
-The brain process: elects, schedules, watches nodes, and answers what only the leader may decide.
-"""
+"""The brain process: takes part in elections, schedules, watches nodes, and decides writes while it leads."""
 
 import asyncio
 import contextlib
@@ -40,13 +37,16 @@ if TYPE_CHECKING:
     from wharf.contract.client import AsyncClient
 
 
-def start_replication(life: ProcessContext, server: Server, brain: Brain) -> "AsyncClient | None":
-    """None where this region is the authoritative one, or access control is off."""
-    settings = life.order.settings
+def start_replication(context: ProcessContext, server: Server, brain: Brain) -> "AsyncClient | None":
+    """Start to copy access control data from the replication_client region, and return the client for it.
+
+    Return `None` if this region is the replication_client one or access control is off.
+    """
+    settings = context.order.settings
     region = settings.server.authoritative_region
     if not settings.acl.enabled or region in ("", settings.region):
         return None
-    # What is slow to load is loaded only where another region is copied.
+    # These load slowly, and are needed only for replication.
     from wharf.contract.client import NO_RETRIES, AsyncClient
     from wharf.contract.client.http_transport import HttpTransport
 
@@ -57,17 +57,20 @@ def start_replication(life: ProcessContext, server: Server, brain: Brain) -> "As
     ]
     token = settings.acl.replication_token.reveal()
     client = AsyncClient(
-        life.world, [HttpTransport(each, token=token, tls=tls) for each in addresses], retry_policy=NO_RETRIES
+        context.world, [HttpTransport(address, token=token, tls=tls) for address in addresses], retry_policy=NO_RETRIES
     )
     ReplicationDuty(brain, server.access.keyring, client, region=region)
     return client
 
 
 RETRY_DELAY_S: Final = 1.0
+"""Pause before another attempt to bootstrap the cluster or to join."""
 LEAVE_TIMEOUT_S: Final = 1.0
+"""How long stopping may wait to give up leadership."""
 
 
 def build_collection_settings(settings: AgentSettings) -> CollectionSettings:
+    """Return how long ended jobs, evaluations, deployments and nodes are retained."""
     server = settings.server
     return CollectionSettings(
         interval_s=server.job_gc_interval.seconds,
@@ -79,13 +82,14 @@ def build_collection_settings(settings: AgentSettings) -> CollectionSettings:
     )
 
 
-async def run(life: ProcessContext) -> None:
+async def run(context: ProcessContext) -> None:
+    """Run the brain process until it is asked to stop."""
     disable_grpc_fork_support()
-    server = build_server(life)
-    election = build_election(server, folder=compute_folder_id(Path(life.order.data_folder)))
-    settings = life.order.settings.server
+    server = build_server(context)
+    election = build_election(server, folder=compute_folder_id(Path(context.order.data_folder)))
+    settings = context.order.settings.server
     brain = Brain(
-        life.world,
+        context.world,
         server.engine,
         server.follower,
         server.writer,
@@ -98,49 +102,53 @@ async def run(life: ProcessContext) -> None:
         ),
         bootstrap=server.bootstrap,
     )
-    SecretsDuty(brain, server.access.keyring, build_tending_settings(life.order.settings))
-    DeploymentDuty(life.world, brain)
-    DrainDuty(life.world, brain)
-    PeriodicLaunchDuty(life.world, brain, server.job_settings)
-    CollectionDuty(life.world, brain, build_collection_settings(life.order.settings))
+    SecretsDuty(brain, server.access.keyring, build_tending_settings(context.order.settings))
+    DeploymentDuty(context.world, brain)
+    DrainDuty(context.world, brain)
+    PeriodicLaunchDuty(context.world, brain, server.job_settings)
+    CollectionDuty(context.world, brain, build_collection_settings(context.order.settings))
     QuotaDuty(brain)
-    authoritative = start_replication(life, server, brain)
-    if not await open_log(life, server.engine):
+    replication_client = start_replication(context, server, brain)
+    if not await open_log(context, server.engine):
         return
-    door = BrainSocketServer(life.world, get_brain_socket(life), RpcDispatcher(brain, worker=ForkedWorker(life.world)))
-    following = life.world.start_task(follow_log(server), name="follower")
-    stopping = life.world.start_task(life.stopping.wait(), name="asked to stop")
-    working = life.world.start_task(_work(life, server, brain, election, door), name="work")
-    staying = life.world.start_task(election.maintain_membership(), name="membership")
-    compactor = LogCompactor(life.world, server.engine, server.follower, brain)
-    compacting = life.world.start_task(compactor.run(), name="compactor")
-    await life.wait_for_first([stopping, following, working, staying, compacting])
-    await door.close()
-    # Whoever leads next need not wait until our lease runs out.
+    socket_server = BrainSocketServer(
+        context.world, get_brain_socket(context), RpcDispatcher(brain, worker=ForkedWorker(context.world))
+    )
+    follower_task = context.world.start_task(follow_log(server), name="follower")
+    stopping = context.world.start_task(context.stopping.wait(), name="stop request")
+    brain_task = context.world.start_task(_run_brain(context, server, brain, election, socket_server), name="work")
+    membership_task = context.world.start_task(election.maintain_membership(), name="membership")
+    compactor = LogCompactor(context.world, server.engine, server.follower, brain)
+    compactor_task = context.world.start_task(compactor.run(), name="compactor")
+    await context.wait_for_first([stopping, follower_task, brain_task, membership_task, compactor_task])
+    await socket_server.close()
+    # Give up leadership now, so that the next leader need not wait until the lease expires.
     with contextlib.suppress(LogUnavailable, TimeoutError):
         async with asyncio.timeout(LEAVE_TIMEOUT_S):
             await election.leave()
-    if authoritative is not None:
-        await authoritative.close()
+    if replication_client is not None:
+        await replication_client.close()
     await server.engine.close()
 
 
-async def _work(
-    life: ProcessContext, server: Server, brain: Brain, election: Election, door: BrainSocketServer
+async def _run_brain(
+    context: ProcessContext, server: Server, brain: Brain, election: Election, socket_server: BrainSocketServer
 ) -> None:
+    """Once the replica is loaded: bootstrap, join, report ready, and run the brain."""
     await server.follower.loaded_event.wait()
-    open_keyring(life, server)
-    await _found(server)
+    open_keyring(context, server)
+    await _bootstrap(server)
     try:
         await _join(election)
-        await door.open()
-        life.report_ready(state=describe_state_location(life.order.settings))
+        await socket_server.open()
+        context.report_ready(state=describe_state_location(context.order.settings))
         await brain.run()
     except MemberIdInUse as error:
         raise StartupError(str(error)) from error
 
 
-async def _found(server: Server) -> None:
+async def _bootstrap(server: Server) -> None:
+    """Bootstrap the cluster if necessary, and retry until it succeeds."""
     while True:
         try:
             await server.bootstrap_cluster()
@@ -150,7 +158,7 @@ async def _found(server: Server) -> None:
 
 
 async def _join(election: Election) -> None:
-    """Before anybody is told that this server is ready: its id may be another's."""
+    """Join the cluster before the server reports ready. Raises `MemberIdInUse` if another server has its id."""
     while True:
         try:
             await election.join()

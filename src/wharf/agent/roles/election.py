@@ -1,4 +1,4 @@
-"""This server as a candidate: what it says of itself in the log, and what its replica knows of the leader."""
+"""This server as a candidate in elections: the records it writes, and the replica's view of leader and members."""
 
 import asyncio
 from collections.abc import Callable
@@ -17,11 +17,13 @@ from wharf.contract.model.cluster import FIRST_FORMAT, Leader, Member
 from wharf.contract.model.log import WRITE_INDEX
 
 LEADER_TTL_S: Final = 9.0
-"""How long a leader that fell silent is waited for."""
+"""How long a leader that sends nothing keeps its leadership."""
 LEADER_TTL_MARGIN_S: Final = 2.0
 
 
 class ServerCandidate:
+    """Builds the records that this server writes to the log in elections."""
+
     def __init__(self, server: Server, folder: str) -> None:
         self._server = server
         self._folder = folder
@@ -29,6 +31,7 @@ class ServerCandidate:
         self.member_id = server.identity.member_id
 
     def build_member_record(self) -> bytes:
+        """Return the encoded record of this server as a member."""
         identity = self._server.identity
         member = Member(
             id=identity.member_id,
@@ -47,13 +50,14 @@ class ServerCandidate:
         return encode_record(MEMBERS, record, cluster_format=get_active_format(self._server.replica))
 
     def build_leader_record(self, *, successor: str = "") -> bytes:
+        """Return the encoded record of this server as leader, with the server that should lead next."""
         leader = Leader(member_id=self.member_id, elected_at=self._server.world.now_ns(), heir=successor)
         record = msgspec.structs.replace(leader, create_index=WRITE_INDEX, modify_index=WRITE_INDEX)
         return encode_record(LEADER, record, cluster_format=get_active_format(self._server.replica))
 
 
 class ElectionView:
-    """The leader's record and the one under our id, as this process has heard of them."""
+    """The records of the leader and of this server's id, as they are in the replica."""
 
     def __init__(self, server: Server, folder: str) -> None:
         self._folder = folder
@@ -64,7 +68,7 @@ class ElectionView:
         return self._replica.get_version(LEADER)
 
     async def wait_leader_changed(self, version: int) -> None:
-        await self._changed(watch_table(LEADER), lambda: self.get_leader_version() != version)
+        await self._wait_until(watch_table(LEADER), lambda: self.get_leader_version() != version)
 
     def is_successor(self) -> bool:
         leader = self._replica.get(LEADER)
@@ -74,12 +78,16 @@ class ElectionView:
         return self._replica.get_version(MEMBERS, self._identity.member_id)
 
     async def wait_member_changed(self, version: int) -> None:
-        await self._changed(watch_key(MEMBERS, self._identity.member_id), lambda: self.get_member_version() != version)
+        await self._wait_until(
+            watch_key(MEMBERS, self._identity.member_id), lambda: self.get_member_version() != version
+        )
 
     def describe_other_holder(self) -> str:
-        """A record with our secret is of a process of this agent. One of our address and our data folder is of the agent
-        before it, whose lock is held by this one. Neither of the two is enough: hosts may advertise the same address, and
-        machines that were cloned whole have the same folder.
+        """Return which other server holds this server's id, or an empty text if none does.
+
+        A record with this server's secret belongs to this agent. A record with the same address and data folder belongs
+        to an earlier run of the agent, because only one agent can lock the folder. Address or folder alone is not enough:
+        hosts may advertise the same address, and cloned machines have the same folder.
         """
         record, own = self._replica.get(MEMBERS, self._identity.member_id), self._identity
         if record is None or (own.door_secret and record.door_secret == own.door_secret):
@@ -88,11 +96,12 @@ class ElectionView:
             return ""
         return f"{record.name or 'another server'} at {record.address}"
 
-    async def _changed(self, watched: WatchTarget, is_so: Callable[[], bool]) -> None:
+    async def _wait_until(self, watched: WatchTarget, condition: Callable[[], bool]) -> None:
+        """Wait until the condition holds, checking it whenever the watched records change."""
         changed = asyncio.Event()
         subscription = self._replica.watches.subscribe([watched], changed.set)
         try:
-            while not is_so():
+            while not condition():
                 changed.clear()
                 subscription.rearm()
                 await changed.wait()
@@ -101,6 +110,6 @@ class ElectionView:
 
 
 def build_election(server: Server, *, folder: str) -> Election:
-    """`folder` names the data folder and the machine it lies on: a copy of it has another name."""
+    """Return the election of this server. `folder` is the id of its data folder (`compute_folder_id`)."""
     candidate, view = ServerCandidate(server, folder), ElectionView(server, folder)
     return Election(server.world, server.engine, candidate, view, ttl_s=LEADER_TTL_S, margin_s=LEADER_TTL_MARGIN_S)

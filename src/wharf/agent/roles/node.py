@@ -1,4 +1,4 @@
-"""The node process: the agent of the node, and the fake nodes that were asked for beside it."""
+"""The node process: runs the node agent, and fake nodes if the configuration requests them."""
 
 import asyncio
 import logging
@@ -24,54 +24,55 @@ log = logging.getLogger(__name__)
 
 REGISTRATION_TIMEOUT_S: Final = 2.0
 TASK_END_MARGIN_S: Final = 5.0
-"""What tasks are given to end beyond the longest time that they may ask for."""
+"""How long stopping waits for tasks beyond the longest kill timeout."""
 
 
-async def run(life: ProcessContext) -> None:
-    settings = life.order.settings
+async def run(context: ProcessContext) -> None:
+    """Run the node process until it is asked to stop."""
+    settings = context.order.settings
     tls = build_client_tls_context(settings.tls)
-    life.add_reload_handler(lambda new: reload_client_tls(tls, new.tls))
+    context.add_reload_handler(lambda new: reload_client_tls(tls, new.tls))
     scheme = "https" if tls else "http"
     addresses = [
         address if "://" in address else f"{scheme}://{address}"
-        for address in settings.client.servers or (life.order.address,)
+        for address in settings.client.servers or (context.order.address,)
     ]
     sockets = [WebSocketRelay(address, tls=tls if address.startswith("https") else None) for address in addresses]
-    doors = [ServerDialer(address, tls=tls) for address in addresses]
-    exchanges = [
+    dialers = [ServerDialer(address, tls=tls) for address in addresses]
+    transports = [
         HttpTransport(
             address,
-            # Where access control is on, a new node is introduced by it; later it is known by its own secret.
-            token=settings.client.intro_token.reveal() or life.order.own_node_secret,
+            # With access control, a new node registers with this token. Later it uses its own secret.
+            token=settings.client.intro_token.reveal() or context.order.own_node_secret,
             tls=tls,
         )
         for address in addresses
     ]
-    client = AsyncClient(life.world, exchanges, retry_policy=NO_RETRIES)  # Nodes say everything again themselves.
-    data_folder = Path(life.order.data_folder)
+    client = AsyncClient(context.world, transports, retry_policy=NO_RETRIES)  # The node agent retries by itself.
+    data_folder = Path(context.order.data_folder)
     try:
-        node = _node(life, client, data_folder, sockets, doors)
+        node = _build_node_agent(context, client, data_folder, sockets, dialers)
     except OSError as error:
         raise StartupError(f"the node's folder {error.filename} cannot be used: {error.strerror}") from error
     details = {"drivers": ", ".join(await node.list_working_drivers())}
-    fakes = build_fake_nodes(life.world, client, settings, data_folder)
+    fakes = build_fake_nodes(context.world, client, settings, data_folder)
     if fakes:
         log.warning(
-            "fake nodes run here: they take work and report it as running, and start nothing",
+            "fake nodes are running: they report allocations as running and start no tasks",
             extra={"nodes": str(len(fakes))},
         )
         details["fake"] = str(len(fakes))
     is_ready = asyncio.Event()
-    running = [life.world.start_task(node.run(is_ready.set), name="node")]
-    running += [life.world.start_task(fake.run(), name=f"node {fake.id}") for fake in fakes]
+    running = [context.world.start_task(node.run(is_ready.set), name="node")]
+    running += [context.world.start_task(fake.run(), name=f"node {fake.id}") for fake in fakes]
     await is_ready.wait()
     if (
         not settings.client.servers
-    ):  # Its server is of this agent: who reads that all is ready may want work placed at once.
+    ):  # The server is in this agent: once it is ready, jobs should be placeable immediately.
         with suppress(TimeoutError):
             await asyncio.wait_for(node.server_session.is_registered.wait(), REGISTRATION_TIMEOUT_S)
-    life.report_ready(**details)
-    stopping = life.world.start_task(life.stopping.wait(), name="asked to stop")
+    context.report_ready(**details)
+    stopping = context.world.start_task(context.stopping.wait(), name="stop request")
     done, _ = await asyncio.wait([stopping, *running], return_when=asyncio.FIRST_COMPLETED)
     if stopping in done and settings.client.drain_on_shutdown.enabled:
         await node.drain_node()
@@ -83,25 +84,25 @@ async def run(life: ProcessContext) -> None:
                 "tasks did not end in time and are left running",
                 extra={"tasks": str(len(node.allocations.list_live_tasks()))},
             )
-    await life.wait_for_first([stopping, *running])
+    await context.wait_for_first([stopping, *running])
     await client.close()
 
 
-def _node(
-    life: ProcessContext,
+def _build_node_agent(
+    context: ProcessContext,
     client: AsyncClient,
     data_folder: Path,
     sockets: Sequence[SocketRelay],
-    doors: Sequence[Dialer],
+    dialers: Sequence[Dialer],
 ) -> NodeAgent:
-    settings = life.order.settings
-    places = NodeLocation(
+    settings = context.order.settings
+    location = NodeLocation(
         name=get_agent_name(settings),
         datacenter=settings.datacenter,
         region=settings.region,
         state_folder=Path(settings.client.state_dir) if settings.client.state_dir else data_folder / "node",
         allocation_folder=Path(settings.client.alloc_dir) if settings.client.alloc_dir else data_folder / "alloc",
     )
-    places.state_folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    identity = load_own_identity(life.world, places.state_folder)
-    return NodeAgent(life.world, client, settings.client, places, identity, sockets, doors)
+    location.state_folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    identity = load_own_identity(context.world, location.state_folder)
+    return NodeAgent(context.world, client, settings.client, location, identity, sockets, dialers)

@@ -1,11 +1,7 @@
-"""How a serving process runs Python's collector of cycles.
+"""What api and brain processes share: the log engine, the replica that follows the log, and the server's identity.
 
-Records hold no cycles and are not tracked, so what the collector finds is little: tracebacks, tasks, closed
-connections. What it costs is not: it walks everything it tracks, and a loop stands still meanwhile. Of the state it tracks
-the packed maps, one for each allocation that has begun to run since the start; so it looks often, at few, and lets
-what has lived twice alone for long.
-
-What api and brain have in common: a door to the log, a replica that follows it, and who this server is.
+It also tunes Python's garbage collector. A collection blocks the event loop while it scans all tracked objects, but finds
+little, because records hold no cycles. So it scans young objects often and old objects rarely.
 """
 
 import asyncio
@@ -26,47 +22,49 @@ from wharf.cluster.state.codec import DamagedRecord, NewerFormat
 from wharf.contract.model.jobs.defaults import JobSettings
 
 GC_YOUNG_THRESHOLD: Final = 10_000
-"""Containers that came and stayed before the young ones are looked at: a millisecond or two for that many."""
+"""How many new objects start a collection of the young generation. Scanning that many takes 1 to 2 ms."""
 
 GC_MIDDLE_THRESHOLD: Final = 1
 GC_OLD_THRESHOLD: Final = 3_000
 
 
 def tune_garbage_collector() -> None:
-    """Call when the process starts: loading makes millions of containers, and none of them is garbage."""
+    """Set the collector's thresholds. Call at the start: loading creates millions of objects that are not garbage."""
     gc.set_threshold(GC_YOUNG_THRESHOLD, GC_MIDDLE_THRESHOLD, GC_OLD_THRESHOLD)
 
 
 def freeze_loaded_state() -> None:
-    """Call once the state is loaded, before anybody is served: what is there now is never walked again."""
+    """Exclude all existing objects from later collections. Call once the state is loaded, before requests are served."""
     gc.collect()
     gc.freeze()
 
 
 REOPEN_DELAY_S: Final = 2.0
+"""Pause before another attempt to open the log."""
 BRAIN_SOCKET: Final = "brain.sock"
 
 log = logging.getLogger(__name__)
 
 
-def get_brain_socket(life: ProcessContext) -> Path:
-    return Path(life.order.data_folder) / BRAIN_SOCKET
+def get_brain_socket(context: ProcessContext) -> Path:
+    return Path(context.order.data_folder) / BRAIN_SOCKET
 
 
-def build_server(life: ProcessContext) -> Server:
-    settings = life.order.settings
-    address = settings.advertise.http or life.order.address.partition("://")[2]
+def build_server(context: ProcessContext) -> Server:
+    """Return the server of this process, with the configured settings and not yet opened."""
+    settings = context.order.settings
+    address = settings.advertise.http or context.order.address.partition("://")[2]
     identity = ServerIdentity(
-        member_id=load_server_id(life.world, Path(life.order.data_folder)),
+        member_id=load_server_id(context.world, Path(context.order.data_folder)),
         name=get_agent_name(settings),
         region=settings.region,
         datacenter=settings.datacenter,
         address=address,
-        door_secret=life.order.door_secret,
+        door_secret=context.order.door_secret,
     )
     server = Server(
-        life.world,
-        build_engine(life.order.settings, life.world),
+        context.world,
+        build_engine(context.order.settings, context.world),
         identity,
         job_settings=JobSettings(
             region=settings.region,
@@ -78,7 +76,7 @@ def build_server(life: ProcessContext) -> Server:
         ),
         scheduler=settings.server.default_scheduler_config.configuration(),
     )
-    configure_access(life, server)
+    configure_access(context, server)
     search = settings.server.search
     server.search_limits = SearchLimits(
         is_fuzzy_enabled=search.fuzzy_enabled,
@@ -86,41 +84,44 @@ def build_server(life: ProcessContext) -> Server:
         max_results=search.limit_results,
         min_query_bytes=search.min_term_length,
     )
-    life.set_facts(lambda: collect_facts(server))
+    context.set_facts(lambda: collect_facts(server))
     tune_garbage_collector()
     server.follower.load_listeners.append(freeze_loaded_state)
     return server
 
 
-async def open_log(life: ProcessContext, engine: LogEngine) -> bool:
-    """Wait until the log can be reached, saying so. False when the process should stop instead.
+async def open_log(context: ProcessContext, engine: LogEngine) -> bool:
+    """Open the log, retrying until it is available. Return `False` if the process should stop instead.
 
-    Raises `CannotStart` where no waiting helps.
+    Raises `StartupError` if the log is misconfigured.
     """
-    said = ""
-    while not life.stopping.is_set():
+    logged_error = ""
+    while not context.stopping.is_set():
         try:
             await engine.open()
         except LogMisconfigured as error:
             raise StartupError(str(error)) from error
         except LogUnavailable as error:
-            if said != str(error):
-                said = str(error)
-                log.warning("the log cannot be reached yet: %s; trying again until it answers", said)
+            if logged_error != str(error):
+                logged_error = str(error)
+                log.warning("the log cannot be reached yet: %s; trying again until it answers", logged_error)
             try:
                 async with asyncio.timeout(REOPEN_DELAY_S):
-                    await life.stopping.wait()
+                    await context.stopping.wait()
             except TimeoutError:
                 continue
         else:
-            if said:
+            if logged_error:
                 log.info("the log is reached")
             return True
     return False
 
 
 async def follow_log(server: Server) -> None:
-    """Until cancelled. What this program cannot read gets no better by starting again: a person must be told."""
+    """Follow the log until cancelled.
+
+    Raises `StartupError` for records that this version cannot read: a restart would not help.
+    """
     try:
         await server.follower.run()
     except (DamagedRecord, NewerFormat) as error:
@@ -128,7 +129,7 @@ async def follow_log(server: Server) -> None:
 
 
 def collect_facts(server: Server) -> dict[str, str]:
-    """Sizes of the state, for debug archives. Called from another thread: it only counts."""
+    """Return the record counts of the state, for debug archives. It runs on another thread, so it only counts."""
     replica = server.replica
     rows = {f"records in {name}": str(replica.count_records(table)) for name, table in replica.tables.items()}
     return {"log index": str(replica.index)} | {name: count for name, count in rows.items() if count != "0"}

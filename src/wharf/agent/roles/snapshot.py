@@ -1,4 +1,4 @@
-"""A process that saves one snapshot, removes those that are too many, and ends."""
+"""The snapshot process: saves one scheduled snapshot, deletes surplus ones, and ends."""
 
 import contextlib
 import logging
@@ -13,15 +13,16 @@ from wharf.cluster.engines.port import LogUnavailable
 log = logging.getLogger(__name__)
 
 
-async def run(life: ProcessContext) -> None:
-    settings = life.order.settings
-    folder = schedule.get_snapshot_folder(settings, Path(life.order.data_folder))
-    engine = build_engine(life.order.settings, life.world)
-    path = folder / schedule.build_snapshot_name(life.world.now_ns())
+async def run(context: ProcessContext) -> None:
+    """Save a snapshot and delete surplus ones. Raises `StartupError`."""
+    settings = context.order.settings
+    folder = schedule.get_snapshot_folder(settings, Path(context.order.data_folder))
+    engine = build_engine(context.order.settings, context.world)
+    path = folder / schedule.build_snapshot_name(context.world.now_ns())
     try:
         await engine.open()
         try:
-            facts = await commands.save_snapshot(engine, path, world=life.world)
+            facts = await commands.save_snapshot(engine, path, world=context.world)
         finally:
             await engine.close()
     except (LogUnavailable, CommandError) as error:
@@ -31,7 +32,7 @@ async def run(life: ProcessContext) -> None:
         with contextlib.suppress(FileNotFoundError):
             old.unlink()
     log.info(
-        "the state was saved",
+        "snapshot saved",
         extra={
             "file": str(path),
             "bytes": facts.size_bytes,

@@ -1,4 +1,4 @@
-"""The store process: owns the log's file and the order of batches."""
+"""The store process: owns the log file and decides the order of writes."""
 
 import shutil
 import sys
@@ -12,30 +12,31 @@ from wharf.cluster.engines.store.server import StoreProcessSettings, StoreServer
 from wharf.world import World
 
 _SWITCH_INTERVAL_S = 0.001
-"""A load is read on a thread of its own; a commit must not wait the usual 5 ms for its turn."""
+"""How often Python switches threads. Loading runs on a thread, and a commit must not wait the default 5 ms for it."""
 
 
-async def run(life: ProcessContext) -> None:
+async def run(context: ProcessContext) -> None:
+    """Run the store process until it is asked to stop or the log fails."""
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
-    is_volatile = life.order.settings.state.engine is EngineKind.MEMORY
+    is_volatile = context.order.settings.state.engine is EngineKind.MEMORY
     if is_volatile:
-        shutil.rmtree(get_store_folder(life.order.settings), ignore_errors=True)
-    world: World = life.world
+        shutil.rmtree(get_store_folder(context.order.settings), ignore_errors=True)
+    world: World = context.world
     try:
-        server = StoreServer(StoreProcessSettings(folder=str(get_store_folder(life.order.settings))), world)
+        server = StoreServer(StoreProcessSettings(folder=str(get_store_folder(context.order.settings))), world)
         await server.start()
     except LogUnavailable as error:
         raise StartupError(str(error)) from error
-    life.report_ready(state=describe_state_location(life.order.settings))
-    ends = [
-        world.start_task(life.stopping.wait(), name="asked to stop"),
+    context.report_ready(state=describe_state_location(context.order.settings))
+    end_tasks = [
+        world.start_task(context.stopping.wait(), name="stop request"),
         world.start_task(server.store.stopped.wait(), name="end of the log"),
     ]
     try:
-        await life.wait_for_first(ends)
+        await context.wait_for_first(end_tasks)
     finally:
         await server.close()
-        if is_volatile and life.stopping.is_set():
-            shutil.rmtree(get_store_folder(life.order.settings), ignore_errors=True)
-    if not life.stopping.is_set():
+        if is_volatile and context.stopping.is_set():
+            shutil.rmtree(get_store_folder(context.order.settings), ignore_errors=True)
+    if not context.stopping.is_set():
         raise StartupError(server.store.stop_reason)

@@ -1,1 +1,1 @@
-"""Snapshots of the state on schedule and on request, and their files."""
+"""Snapshots of the cluster state: scheduled, saved and restored by commands, and transferred over HTTP."""

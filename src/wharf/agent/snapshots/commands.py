@@ -1,6 +1,6 @@
-"""Saving, inspecting and restoring snapshots beside a running agent or without one, for commands and for the agent itself.
+"""Saves, inspects and restores snapshots for commands and scheduled snapshots, with or without a running agent.
 
-What goes into a snapshot and what must not come out of one is known to `wharf.cluster.server.snapshots`.
+The content of snapshots is decided in `wharf.cluster.server.snapshots`.
 """
 
 import contextlib
@@ -30,7 +30,7 @@ __all__ = [
 
 
 async def save_snapshot(engine: LogEngine, path: Path, *, world: World) -> SnapshotInfo:
-    """Raises CommandError."""
+    """Save the state to `path` and return facts about the snapshot. Raises `CommandError`."""
     try:
         return await saving.save_state(engine, path, world=world)
     except (SnapshotFailed, LogUnavailable) as error:
@@ -38,29 +38,29 @@ async def save_snapshot(engine: LogEngine, path: Path, *, world: World) -> Snaps
 
 
 def inspect_snapshot_file(path: Path) -> SnapshotInfo:
-    """Read the whole file and check it. Raises CommandError."""
+    """Read and check the whole file, and return facts about it. Raises `CommandError`."""
     try:
-        with _snapshot_in(path) as file:
+        with _open_snapshot(path) as file:
             return inspect_snapshot(file)
     except SnapshotUnusable as error:
         raise CommandError(str(error)) from error
 
 
 async def restore_snapshot(engine: LogEngine, path: Path) -> int:
-    """Replace all that the engine's log holds, and answer the index where it stands then.
+    """Replace the content of the engine's log and return the new log index.
 
-    Every record is read before anything is replaced. Raises Refused.
+    All records are read and checked before anything is replaced. Raises `CommandError`.
     """
     try:
-        with _snapshot_in(path) as file:
+        with _open_snapshot(path) as file:
             return await saving.restore_state(engine, file)
     except (SnapshotFailed, LogUnavailable) as error:
         raise CommandError(str(error)) from error
 
 
 @contextlib.contextmanager
-def _snapshot_in(path: Path) -> Iterator[Path]:
-    """The file itself, or what an archive that was saved over HTTP holds."""
+def _open_snapshot(path: Path) -> Iterator[Path]:
+    """Yield the snapshot file. An archive saved over HTTP is unpacked to a temporary file first."""
     if not is_archive(path):
         yield path
         return
@@ -74,7 +74,11 @@ def _snapshot_in(path: Path) -> Iterator[Path]:
 
 
 def get_snapshot_path(file: Path | None, *, world: World, can_replace: bool = False) -> Path:
-    """Where a snapshot may be written. It makes no folder, for a misspelt path would go unseen. Raises CommandError."""
+    """Return the path to write a snapshot to.
+
+    Raises `CommandError` if the file exists or its folder does not. Folders are not created, so that a misspelt path is
+    noticed.
+    """
     path = file or Path(schedule.build_snapshot_name(world.now_ns()))
     if not path.parent.is_dir():
         raise CommandError(f"there is no folder {path.parent}: make it first")
@@ -84,21 +88,22 @@ def get_snapshot_path(file: Path | None, *, world: World, can_replace: bool = Fa
 
 
 async def run_save_command(settings: AgentSettings, path: Path) -> SnapshotInfo:
-    """Beside a running agent or without one. Raises CommandError."""
+    """Save a snapshot with or without a running agent. Raises `CommandError`."""
     world = RealWorld()
-    async with _opened(settings, world, may_be_new=False) as engine:
+    async with _open_engine(settings, world, can_create=False) as engine:
         return await save_snapshot(engine, path, world=world)
 
 
 async def run_restore_command(settings: AgentSettings, file: Path) -> int:
-    """Raises CommandError."""
-    async with _opened(settings, RealWorld(), may_be_new=True) as engine:
+    """Restore a snapshot with or without a running agent, and return the new log index. Raises `CommandError`."""
+    async with _open_engine(settings, RealWorld(), can_create=True) as engine:
         return await restore_snapshot(engine, file)
 
 
 @contextlib.asynccontextmanager
-async def _opened(settings: AgentSettings, world: World, *, may_be_new: bool) -> AsyncIterator[LogEngine]:
-    engine = build_command_engine(settings, world, can_create=may_be_new)
+async def _open_engine(settings: AgentSettings, world: World, *, can_create: bool) -> AsyncIterator[LogEngine]:
+    """Yield an open engine and close it at the end. Raises `CommandError`."""
+    engine = build_command_engine(settings, world, can_create=can_create)
     try:
         await engine.open()
     except LogUnavailable as error:

@@ -1,6 +1,6 @@
-"""Snapshots that come and go over HTTP: they pass through a file of their own in the data folder, on threads.
+"""Sends and receives snapshots over HTTP, by way of temporary files in the data folder.
 
-What an archive looks like is known to `server.snapshot_archive`, what of the state goes into it to `server.saving`.
+Files are read and written on threads. Archive format and content are in `wharf.cluster.server.snapshots`.
 """
 
 import asyncio
@@ -18,20 +18,24 @@ from wharf.contract.model.refusal import Refusal, RefusalCode, invalid_request
 from wharf.world import World
 
 FILE_CHUNK_BYTES: Final = 256 * 1024
+"""How much of a file is in memory at once."""
 
 
 class SnapshotTransfer:
+    """Saves snapshots for download and restores uploaded ones."""
+
     def __init__(self, world: World, data_folder: Path) -> None:
         self._world = world
         self._data_folder = data_folder
 
     async def save(self, engine: LogEngine) -> SavedSnapshot:
-        folder = await self._new_folder()
+        """Save a snapshot as an archive and return its log index, digest and content. Raises `Refusal`."""
+        folder = await self._create_folder()
         state, archive = folder / "state.bin", folder / "archive.tgz"
         try:
             facts = await snapshots.save_state(engine, state, world=self._world)
             digest = await asyncio.to_thread(pack_archive, state, archive, facts)
-            return SavedSnapshot(facts.trailer.standing.index, digest, _parts_of(archive, folder))
+            return SavedSnapshot(facts.trailer.standing.index, digest, _stream_archive(archive, folder))
         except BaseException as error:
             await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
             if isinstance(error, snapshots.SnapshotFailed | LogUnavailable | OSError):
@@ -39,7 +43,8 @@ class SnapshotTransfer:
             raise
 
     async def restore(self, engine: LogEngine, parts: AsyncIterator[bytes]) -> int:
-        folder = await self._new_folder()
+        """Restore an uploaded archive and return the new log index. Raises `Refusal` if it is invalid."""
+        folder = await self._create_folder()
         archive, state = folder / "archive.tgz", folder / "state.bin"
         try:
             with await asyncio.to_thread(archive.open, "wb") as file:
@@ -48,7 +53,7 @@ class SnapshotTransfer:
             await asyncio.to_thread(unpack_archive, archive, state)
             return await snapshots.restore_state(engine, state)
         except (InvalidArchive, snapshots.SnapshotFailed) as error:
-            # Where it lies here means nothing to the caller.
+            # The path of the temporary file means nothing to the client.
             why = str(error).replace(str(state), "that was sent")
             raise invalid_request(f"failed to restore from snapshot: {why}") from error
         except (LogUnavailable, OSError) as error:
@@ -56,15 +61,15 @@ class SnapshotTransfer:
         finally:
             await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
 
-    async def _new_folder(self) -> Path:
-        """A folder that only this process's user can open."""
+    async def _create_folder(self) -> Path:
+        """Create a temporary folder that only the user of this process can open."""
         folder = self._data_folder / f"{TRANSFER_FOLDER_PREFIX}{self._world.new_id()}"
         await asyncio.to_thread(folder.mkdir, mode=0o700)
         return folder
 
 
-async def _parts_of(archive: Path, folder: Path) -> AsyncGenerator[bytes, None]:
-    """The file, which goes when it is sent or nobody wants it any more."""
+async def _stream_archive(archive: Path, folder: Path) -> AsyncGenerator[bytes, None]:
+    """Yield the archive, and delete its folder once it is sent or the client disconnects."""
     try:
         async for part in read_file_chunks(archive):
             yield part
@@ -73,7 +78,7 @@ async def _parts_of(archive: Path, folder: Path) -> AsyncGenerator[bytes, None]:
 
 
 async def read_file_chunks(path: Path) -> AsyncGenerator[bytes, None]:
-    """A file from its beginning to where it ends now. Raises OSError."""
+    """Yield the content of the file up to its current end. Raises `OSError`."""
     with await asyncio.to_thread(path.open, "rb") as file:
         while part := await asyncio.to_thread(file.read, FILE_CHUNK_BYTES):
             yield part

@@ -1,1 +1,1 @@
-"""The parent process: starts, watches and stops the child processes, and talks with them."""
+"""Supervision of the processes of an agent: which run, messages to and from them, and the control socket."""

@@ -1,7 +1,7 @@
-"""What parent and child say to each other, over the socket that is the child's standard input.
+"""Messages between the parent process and its children, over the socket that is the child's standard input.
 
-Nothing secret is ever on a command line or in the environment: settings travel here. The end of this socket is how a
-child learns that its parent is gone.
+Settings are sent here, so that no secret is on a command line or in the environment. A child notices by the end of the
+stream that its parent is gone.
 """
 
 import contextlib
@@ -17,52 +17,58 @@ from wharf.agent.logs.setup import LogConfiguration
 from wharf.config.settings import AgentSettings
 
 MAX_MESSAGE_BYTES: Final = 64_000_000
+"""Protects the receiver's memory from a corrupt length."""
 SIGN_OF_LIFE_INTERVAL_S: Final = 5.0
+"""How often a child reports that its event loop runs."""
 _LENGTH: Final = struct.Struct(">I")
 
 
-# From the parent.
+# Messages from the parent.
 
 
 class ProcessOrder(msgspec.Struct, frozen=True, kw_only=True, tag="Order"):
-    """The first word to a child: what it is and all that it may know."""
+    """The first message to a child: its role, settings and descriptors."""
 
     role: str
     name: str
-    """The role, with a number where several processes have it."""
+    """The role, with a number if several processes have this role: `api-2`."""
     data_folder: str
     settings: AgentSettings
     log: LogConfiguration
     listening: int = -1
-    """The descriptor of the socket that HTTP listens on; for the api only."""
+    """The descriptor of the listening HTTP socket; only for api processes."""
     address: str = ""
-    """The URL of the HTTP port, as it is really bound."""
+    """The URL of the HTTP port, with the port that was bound."""
     door_secret: str = ""
-    """What other members say to be let in: made at each start, the same for all processes of this server."""
+    """The secret that other servers present to this server. Created at each start, shared by its processes."""
     own_node_secret: str = ""
-    """What the node of this agent says to its own server to be let in; for these two only."""
+    """The secret with which the node of this agent registers at its own server; only for node and api processes."""
 
 
 class BeginWork(msgspec.Struct, frozen=True, tag="Go"):
-    """Those that this one stands on are ready: begin."""
+    """Begin: the processes that this one depends on are ready."""
 
 
 class StopRequest(msgspec.Struct, frozen=True, tag="Stop"):
-    pass
+    """End in order: finish open requests and return."""
 
 
 class NewSettings(msgspec.Struct, frozen=True, tag="NewSettings"):
-    """After a reload: what may be taken while running has changed."""
+    """The settings after a reload. Only settings that can change without a restart differ."""
 
     settings: AgentSettings
     log: LogConfiguration
 
 
 class DescribeRequest(msgspec.Struct, frozen=True, tag="DescribeYourself"):
+    """Reply with a `ProcessDescription`. `question` is the request id."""
+
     question: int
 
 
 class ReloadReply(msgspec.Struct, frozen=True, tag="ReloadAnswer"):
+    """The result of a reload: setting names, or the problem that prevented it. `question` is the request id."""
+
     question: int
     applied: list[str] = []
     needs_restart: list[str] = []
@@ -70,7 +76,7 @@ class ReloadReply(msgspec.Struct, frozen=True, tag="ReloadAnswer"):
 
 
 class FollowLogRequest(msgspec.Struct, frozen=True, tag="TellLog"):
-    """From now on tell lines of this level and above; 0: no more."""
+    """Forward log lines of this level and above from now on; 0 stops forwarding."""
 
     level: int
 
@@ -78,27 +84,27 @@ class FollowLogRequest(msgspec.Struct, frozen=True, tag="TellLog"):
 FromParent = ProcessOrder | BeginWork | StopRequest | NewSettings | DescribeRequest | ReloadReply | FollowLogRequest
 
 
-# From a child.
+# Messages from a child.
 
 
 class Ready(msgspec.Struct, frozen=True, tag="Ready"):
-    """`details` are for people: where it listens, where its data is, what it pretends."""
+    """The process is ready. `details` are shown to the operator, such as its address and the location of its data."""
 
     details: dict[str, str] = {}
 
 
 class SignOfLife(msgspec.Struct, frozen=True, tag="Alive"):
-    """Said every `BEAT_S` by the event loop of a child, and by nothing else: one that hangs falls silent."""
+    """Sent every `SIGN_OF_LIFE_INTERVAL_S` by the event loop of a child, so that it stops if the loop hangs."""
 
 
 class StartupFailure(msgspec.Struct, frozen=True, tag="CannotGoOn"):
-    """Said before ending: one sentence on what is wrong and what to do."""
+    """Sent before the process ends. `why` is one sentence: what is wrong and what to do."""
 
     why: str
 
 
 class ProcessDescription(msgspec.Struct, frozen=True, tag="Description"):
-    """The answer to DescribeYourself, for `wharf operator debug`."""
+    """The reply to `DescribeRequest`, for `wharf operator debug`."""
 
     question: int
     stacks: str
@@ -107,13 +113,13 @@ class ProcessDescription(msgspec.Struct, frozen=True, tag="Description"):
 
 
 class ReloadRequest(msgspec.Struct, frozen=True, tag="PleaseReload"):
-    """`agent/reload` was called over HTTP."""
+    """Asks the parent to reload the configuration, because a client called `agent/reload` over HTTP."""
 
     question: int
 
 
 class ForwardedLogLines(msgspec.Struct, frozen=True, tag="LogTold"):
-    """Lines, while TellLog asks for them. `missed`: how many were left out before them."""
+    """Log lines, sent after a `FollowLogRequest`. `missed` counts the lines that were skipped before them."""
 
     lines: list[ForwardedLine]
     missed: int = 0
@@ -125,18 +131,18 @@ M = TypeVar("M")
 
 
 class UndecodableMessage(Exception):
-    """The other end sent what is no message."""
+    """The other end sent bytes that are not a valid message."""
 
 
 class MessageDecoder(Generic[M]):
-    """Bytes in whatever pieces, whole messages out."""
+    """Assembles received bytes into messages. The bytes may arrive in parts of any size."""
 
     def __init__(self, kind: object) -> None:
         self._decoder: msgspec.msgpack.Decoder[M] = msgspec.msgpack.Decoder(kind)
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> Iterator[M]:
-        """Raises UndecodableMessage."""
+        """Yield the messages that are complete with this data. Raises `UndecodableMessage`."""
         self._buffer += data
         while len(self._buffer) >= _LENGTH.size:
             (length,) = _LENGTH.unpack_from(self._buffer)
@@ -154,18 +160,19 @@ class MessageDecoder(Generic[M]):
 
 
 def send_without_waiting(channel: socket.socket, message: msgspec.Struct) -> None:
-    """As `send`, for a small message that is worth no waiting: it is left out where the other end reads nothing."""
+    """Send a small message without blocking. Drop it if the socket buffer is full."""
     frame = msgspec.msgpack.encode(message)
     with contextlib.suppress(BlockingIOError):
-        # The kernel takes so few bytes whole or not at all.
+        # The kernel accepts a message this small completely or not at all.
         channel.send(_LENGTH.pack(len(frame)) + frame, socket.MSG_DONTWAIT)
 
 
 def send_message(channel: socket.socket, message: msgspec.Struct) -> None:
-    """Raises OSError when the other end is gone, TimeoutError when it takes nothing in."""
+    """Send a message. Raises `OSError` if the other end is gone, `TimeoutError` if it does not read."""
     channel.sendall(frame_message(message))
 
 
 def frame_message(message: msgspec.Struct) -> bytes:
+    """Return the encoded message with its length in front."""
     body = msgspec.msgpack.encode(message)
     return _LENGTH.pack(len(body)) + body

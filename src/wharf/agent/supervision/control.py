@@ -1,6 +1,6 @@
-"""The control socket in the data folder: how commands on the same machine speak to a running agent.
+"""The control socket in the data folder: requests from commands on the same machine to a running agent.
 
-Only the owner of the folder can connect. One question and one answer a connection, except for whoever follows the log.
+Only the owner of the folder can connect. A connection carries one request and one reply, or one stream of log lines.
 """
 
 import socket
@@ -20,19 +20,17 @@ from wharf.agent.supervision.channel import (
     send_message,
 )
 
-"""The kernel takes 107 bytes for the path of a socket."""
-
 
 class DebugRequest(msgspec.Struct, frozen=True, tag="DebugAsked"):
-    """Everything about the processes."""
+    """Requests a `DebugReply`: descriptions of all processes."""
 
 
 class ControlReloadRequest(msgspec.Struct, frozen=True, tag="ReloadAsked"):
-    """What SIGHUP does, with an answer."""
+    """Reloads the configuration, as SIGHUP does, and requests the result."""
 
 
 class ControlLogRequest(msgspec.Struct, frozen=True, tag="LogAsked"):
-    """Lines of this level and above, as they are written, until the connection ends (`log_followers.LogLines`)."""
+    """Requests log lines of this level and above until the connection ends, as `FollowedLogLines`."""
 
     level: int
 
@@ -41,18 +39,22 @@ ControlRequest = DebugRequest | ControlReloadRequest | ControlLogRequest
 
 
 class ProcessReport(msgspec.Struct, frozen=True):
+    """The state of one child process."""
+
     name: str
     pid: int
     phase: str
     restarts: int
     details: dict[str, str]
     description: ProcessDescription | None
-    """None when it did not answer in time."""
+    """`None` if the process did not reply in time."""
 
 
 class DebugReply(msgspec.Struct, frozen=True, tag="DebugAnswer"):
+    """The state of the agent and of all its processes, without secrets."""
+
     version: str
-    configuration: Any  # A tree of plain values; msgspec knows no type that holds itself.
+    configuration: Any  # A tree of plain values; msgspec does not support recursive types.
     processes: list[ProcessReport]
     agent_stacks: str
     agent_log_lines: list[str]
@@ -62,11 +64,15 @@ ControlReply = DebugReply | ReloadReply
 
 
 def listen_for_commands(folder: Path) -> socket.socket:
+    """Return the listening control socket of this data folder."""
     return listen_unix(folder / CONTROL_SOCKET, backlog=8)
 
 
 def send_control_request(folder: Path, request: ControlRequest, *, timeout_s: float) -> ControlReply | None:
-    """None when no agent runs on this folder. Raises CommandError when one does and does not answer."""
+    """Send a request to the agent and return its reply, or `None` if no agent runs on this folder.
+
+    Raises `CommandError` if the agent runs but does not reply.
+    """
     with (
         socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as channel,
         shorten_socket_path(folder / CONTROL_SOCKET) as name,
@@ -78,14 +84,14 @@ def send_control_request(folder: Path, request: ControlRequest, *, timeout_s: fl
             return None
         except PermissionError as error:
             raise CommandError(
-                f"not allowed to speak to the agent of {folder}: run as the user that runs it"
+                f"not allowed to connect to the agent of {folder}: run the command as the user that runs the agent"
             ) from error
         inbox: MessageDecoder[ControlReply] = MessageDecoder(ControlReply)
         try:
             send_message(channel, request)
             while data := channel.recv(65_536):
-                for answer in inbox.feed(data):
-                    return answer
+                for reply in inbox.feed(data):
+                    return reply
         except (OSError, UndecodableMessage) as error:
             raise CommandError(f"the agent of {folder} did not answer within {timeout_s:g} s ({error})") from error
-    raise CommandError(f"the agent of {folder} ended before it answered")
+    raise CommandError(f"the agent of {folder} ended before it replied")

@@ -1,4 +1,4 @@
-"""Those who follow the log of this agent over its control socket: what each still has to be sent, within a bound."""
+"""Connections that follow the agent's log over the control socket, with a bounded send buffer for each."""
 
 import contextlib
 import selectors
@@ -12,16 +12,19 @@ from wharf.agent.logs.forwarding import ForwardedLine
 from wharf.agent.supervision.channel import frame_message
 
 MAX_UNSENT_BYTES: Final = 1_000_000
+"""Limits the buffer of one follower. If it reads too slowly, further lines are skipped and counted."""
 
 
 class FollowedLogLines(msgspec.Struct, frozen=True, tag="LogLines"):
-    """Lines as JSON objects. `missed`: how many were left out before them, because the reader was slow."""
+    """Log lines as JSON objects. `missed` counts the lines that were skipped before them because the reader was slow."""
 
     lines: list[str]
     missed: int = 0
 
 
 class _Follower:
+    """One connection that follows the log from this level on."""
+
     def __init__(self, connection: socket.socket, level: int) -> None:
         self.connection = connection
         self.level = level
@@ -30,7 +33,7 @@ class _Follower:
 
 
 class LogFollowers:
-    """`on_level`: told the least level that anybody follows, and 0 when nobody does any more."""
+    """Sends log lines to all followers. Calls `on_level` with the lowest level that a follower reads, or 0 without any."""
 
     def __init__(self, selector: selectors.BaseSelector, on_level: Callable[[int], None]) -> None:
         self._selector = selector
@@ -39,29 +42,32 @@ class LogFollowers:
         self.level = 0
 
     def add(self, connection: socket.socket, level: int) -> None:
+        """Send log lines of this level and above to the connection from now on."""
         connection.setblocking(False)
         follower = _Follower(connection, level)
         self._followers.append(follower)
         self._selector.register(connection, selectors.EVENT_READ, lambda: self._on_ready(follower))
-        self._look_at_levels()
+        self._update_level()
 
     def send_lines(self, lines: Sequence[ForwardedLine], missed: int = 0) -> None:
+        """Send these lines to the followers of their level. `missed` lines were skipped before them."""
         for follower in list(self._followers):
-            wanted = [told.line for told in lines if told.level >= follower.level]
+            selected = [entry.line for entry in lines if entry.level >= follower.level]
             if len(follower.unsent) > MAX_UNSENT_BYTES:
-                follower.missed += len(wanted) + missed
+                follower.missed += len(selected) + missed
                 continue
-            if wanted or missed:
-                follower.unsent += frame_message(FollowedLogLines(wanted, missed + follower.missed))
+            if selected or missed:
+                follower.unsent += frame_message(FollowedLogLines(selected, missed + follower.missed))
                 follower.missed = 0
                 self._send(follower)
 
     def close(self) -> None:
+        """Close the connections of all followers."""
         for follower in list(self._followers):
             self._drop(follower)
 
     def _on_ready(self, follower: _Follower) -> None:
-        """Something is to be read, which is only that it has gone; or there is room to send."""
+        """Handle a ready connection: drop it if the follower closed it, otherwise send buffered lines."""
         try:
             if not follower.connection.recv(1_024):
                 self._drop(follower)
@@ -74,6 +80,7 @@ class LogFollowers:
         self._send(follower)
 
     def _send(self, follower: _Follower) -> None:
+        """Send as much of the follower's buffer as the socket accepts."""
         try:
             while follower.unsent:
                 sent = follower.connection.send(follower.unsent[:65_536])
@@ -83,18 +90,20 @@ class LogFollowers:
         except OSError:
             self._drop(follower)
             return
-        wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if follower.unsent else 0)
-        self._selector.modify(follower.connection, wanted, lambda: self._on_ready(follower))
+        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if follower.unsent else 0)
+        self._selector.modify(follower.connection, events, lambda: self._on_ready(follower))
 
     def _drop(self, follower: _Follower) -> None:
+        """Close the connection of a follower."""
         with contextlib.suppress(KeyError):
             self._selector.unregister(follower.connection)
         follower.connection.close()
         if follower in self._followers:
             self._followers.remove(follower)
-        self._look_at_levels()
+        self._update_level()
 
-    def _look_at_levels(self) -> None:
+    def _update_level(self) -> None:
+        """Report the lowest followed level if it changed."""
         level = min((follower.level for follower in self._followers), default=0)
         if level != self.level:
             self.level = level

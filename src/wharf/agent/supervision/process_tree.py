@@ -1,18 +1,18 @@
-"""Which processes should run: events and the time go in, what to do comes out.
+"""Decides which processes should run: it turns events and the time into effects, and touches no process itself.
 
-It keeps these rules and touches no process itself.
+A part is one process of the tree. The rules are:
 
-1. All parts are spawned at once, so that they load side by side; a part is let go when those it stands on are ready.
-2. A part that ends is spawned again, alone, after a pause that grows with every end in a row and is forgotten once
-   the part has run for a while.
-3. Until everything was ready once, a part that says why it cannot start, or that ends too often, ends the agent: a
-   person is looking and should be told. Later, nothing but a request to stop ends it.
-4. Stopping goes against the order of starting: a part is asked to stop when nothing that stands on it lives any more.
-   One that takes too long is killed. A second request to stop kills all at once; one that follows at once is the
-   first again (a terminal and a program above us may both pass it on).
-5. A part whose event loop gives no sign of life for its bound is killed, and then started again like one that ended.
-   Until it is ready the bound is another, longer one: a large state takes its time. Whoever measures may have stood still
-   itself, with the whole machine: when the bound is passed by more than a moment, all parts are given a new one.
+1. All parts are spawned at once, so that they load in parallel. A part begins its work when its dependencies are ready.
+2. A part that ends is spawned again after a pause. The pause grows with each end in a row, and is reset once the part has
+   run for `RESET_FAILURES_AFTER_S`.
+3. Until all parts have been ready once, the agent ends if a part reports that it cannot start or ends too often: an
+   operator is watching the start. Later, only a request to stop ends the agent.
+4. Parts stop in reverse order of dependency: a part is asked to stop when no living part depends on it. A part that takes
+   too long is killed. A second request to stop kills all parts, unless it follows within `STOP_DEDUPLICATION_S`: a
+   terminal and a parent program may both forward the same request.
+5. A part whose event loop sends no sign of life for too long is killed and spawned again. Until the part is ready the
+   limit is longer, because loading a large state takes time. If a limit is exceeded by more than `STALL_THRESHOLD_S`, the
+   whole machine may have stalled, so the limits of all parts begin again.
 """
 
 import enum
@@ -22,12 +22,19 @@ from typing import Final
 import msgspec
 
 RESTART_PAUSES_S: Final = (0.1, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
+"""Pauses before a part is spawned again, by the number of ends in a row. They protect the CPU from a restart loop."""
 RESET_FAILURES_AFTER_S: Final = 60.0
+"""A part that was ready for this long starts again with the first pause."""
 MAX_ENDS_BEFORE_READY: Final = 3
+"""The agent ends if a part ends this often before all parts were ready."""
 STOP_DEDUPLICATION_S: Final = 0.5
+"""A second request to stop within this time counts as the first one repeated."""
 MAX_SILENCE_S: Final = 20.0
+"""The default time without a sign of life after which a ready part is killed."""
 MAX_SILENCE_BEFORE_READY_S: Final = 600.0
+"""The same limit for a part that is not ready yet."""
 STALL_THRESHOLD_S: Final = 2.0
+"""If a deadline is noticed this late, the machine has stalled."""
 
 
 class ProcessSpec(msgspec.Struct, frozen=True):
@@ -35,73 +42,87 @@ class ProcessSpec(msgspec.Struct, frozen=True):
 
     name: str
     dependencies: tuple[str, ...] = ()
-    """Parts that must be ready before this one begins, and that outlive it."""
+    """Parts that must be ready before this one begins, and that stop after it."""
     grace_s: float = 3.0
-    """How long it may take to stop."""
+    """How long the part may take to stop before it is killed."""
     max_silence_s: float = MAX_SILENCE_S
-    """How long it may give no sign of life once it is ready."""
+    """How long the part may send no sign of life once it is ready."""
 
 
-# What happened.
+# Events.
 
 
 class PartReady(msgspec.Struct, frozen=True):
+    """A part reported that it is ready."""
+
     part: str
 
 
 class PartEnded(msgspec.Struct, frozen=True):
+    """The process of a part ended."""
+
     part: str
     exit_text: str
-    """For people: `exit code 1`, `killed by SIGSEGV`."""
+    """How it ended, for the operator: `exit code 1`, `killed by SIGSEGV`."""
     reason: str = ""
-    """What the part itself said before; empty when it said nothing."""
+    """The reason that the part reported before it ended, or empty."""
 
 
 class PartAlive(msgspec.Struct, frozen=True):
-    """A sign of life."""
+    """A part sent a sign of life."""
 
     part: str
 
 
 class StopRequested(msgspec.Struct, frozen=True):
-    pass
+    """An operator or a parent program asked the agent to stop."""
 
 
 class TimerFired(msgspec.Struct, frozen=True):
-    pass
+    """A deadline may have passed (`ProcessTree.next_deadline_s`)."""
 
 
 Event = PartReady | PartEnded | PartAlive | StopRequested | TimerFired
 
-# What to do.
+# Effects.
 
 
 class SpawnPart(msgspec.Struct, frozen=True):
+    """Start the process of this part. It loads, but does not begin its work."""
+
     part: str
 
 
 class BeginPart(msgspec.Struct, frozen=True):
+    """Tell the part to begin its work."""
+
     part: str
 
 
 class StopPart(msgspec.Struct, frozen=True):
+    """Ask the part to stop."""
+
     part: str
 
 
 class KillPart(msgspec.Struct, frozen=True):
+    """Kill the process of this part."""
+
     part: str
 
 
 class AnnounceReady(msgspec.Struct, frozen=True):
-    """Everything is ready, for the first time."""
+    """All parts are ready for the first time: report it to the operator."""
 
 
 class LogWarning(msgspec.Struct, frozen=True):
+    """Log this text as a warning."""
+
     text: str
 
 
 class FinishTree(msgspec.Struct, frozen=True):
-    """Nothing runs any more. `why` is empty after a request to stop."""
+    """All parts have ended. `reason` is empty after a request to stop."""
 
     reason: str = ""
 
@@ -110,11 +131,13 @@ Effect = SpawnPart | BeginPart | StopPart | KillPart | AnnounceReady | LogWarnin
 
 
 class PartPhase(enum.Enum):
-    LOADING = enum.auto()  # Spawned, waiting for those it stands on.
-    STARTING = enum.auto()  # Let go, not ready yet.
+    """The phases of a part."""
+
+    LOADING = enum.auto()  # Spawned; waits for its dependencies.
+    STARTING = enum.auto()  # Told to begin; not ready yet.
     READY = enum.auto()
     STOPPING = enum.auto()
-    RESTING = enum.auto()  # Ended, to be spawned again.
+    RESTING = enum.auto()  # Ended; spawned again after a pause.
     GONE = enum.auto()
 
 
@@ -123,170 +146,187 @@ _LIVING: Final = (PartPhase.LOADING, PartPhase.STARTING, PartPhase.READY, PartPh
 
 
 class PartState:
-    """How one part stands."""
+    """The state of one part."""
 
     def __init__(self) -> None:
         self.phase = PartPhase.GONE
         self.since_s = 0.0
         self.ends_in_a_row = 0
         self.deadline_s = 0.0
-        """When the next step is due: spawn again while RESTING, kill while STOPPING or when it stays silent until then."""
+        """When the next step is due. RESTING: spawn the part again. STOPPING: kill it. Otherwise: kill it unless it sends a sign
+        of life before."""
         self.was_silent = False
-        """It was killed for its silence."""
+        """Whether it was killed because it sent no sign of life."""
 
 
 class ProcessTree:
+    """The state of all parts, and the decisions about them. See the module for the rules."""
+
     def __init__(self, parts: Sequence[ProcessSpec]) -> None:
         self._parts = {part.name: part for part in parts}
         self.part_states = {part.name: PartState() for part in parts}
-        self._was_ready = False
+        self._were_all_ready = False
         self._is_stopping = False
-        self._asked_at_s: float | None = None
-        self._finished = False
-        self._why = ""
+        self._stop_requested_at_s: float | None = None
+        self._is_finished = False
+        self._end_reason = ""
 
     def start(self, now_s: float) -> list[Effect]:
+        """Spawn all parts."""
         effects: list[Effect] = []
         for name in self._parts:
             effects += self._spawn(name, now_s)
-        return effects + self._let_go(now_s)
+        return effects + self._begin_ready_parts(now_s)
 
     def handle_event(self, event: Event, now_s: float) -> list[Effect]:
+        """Update the state of the parts and return what to do."""
         match event:
             case PartReady(part):
                 return self._on_ready(part, now_s)
             case PartEnded():
                 return self._on_end(event, now_s)
             case PartAlive(part):
-                self._give_time(part, now_s)
+                self._extend_silence_deadline(part, now_s)
                 return []
             case StopRequested():
-                return self._on_stop_asked(now_s)
+                return self._on_stop_requested(now_s)
             case TimerFired():
-                return self._on_time(now_s)
+                return self._on_timer(now_s)
 
     def next_deadline_s(self) -> float | None:
-        """When TimerFired is needed at the latest."""
+        """Return when a `TimerFired` event is due, or `None` if no part has a deadline."""
         return min((s.deadline_s for s in self.part_states.values() if s.phase is not PartPhase.GONE), default=None)
 
-    def _on_stop_asked(self, now_s: float) -> list[Effect]:
-        if self._asked_at_s is not None:
-            return self._kill_all() if now_s - self._asked_at_s >= STOP_DEDUPLICATION_S else []
-        self._asked_at_s = now_s
+    def _on_stop_requested(self, now_s: float) -> list[Effect]:
+        """Stop all parts, or kill them at the second request."""
+        if self._stop_requested_at_s is not None:
+            return self._kill_all() if now_s - self._stop_requested_at_s >= STOP_DEDUPLICATION_S else []
+        self._stop_requested_at_s = now_s
         return [] if self._is_stopping else self._stop(now_s)
 
     def _on_ready(self, name: str, now_s: float) -> list[Effect]:
-        standing = self.part_states[name]
-        if standing.phase is not PartPhase.STARTING:
-            return []  # It was asked to stop meanwhile.
-        self._enter(name, PartPhase.READY, now_s)
-        effects = self._let_go(now_s)
-        if not self._was_ready and all(s.phase is PartPhase.READY for s in self.part_states.values()):
-            self._was_ready = True
+        """Mark the part as ready, and let parts begin that depend on it."""
+        state = self.part_states[name]
+        if state.phase is not PartPhase.STARTING:
+            return []  # The part was asked to stop meanwhile.
+        self._enter_phase(name, PartPhase.READY, now_s)
+        effects = self._begin_ready_parts(now_s)
+        if not self._were_all_ready and all(s.phase is PartPhase.READY for s in self.part_states.values()):
+            self._were_all_ready = True
             effects.append(AnnounceReady())
         return effects
 
     def _on_end(self, event: PartEnded, now_s: float) -> list[Effect]:
-        standing = self.part_states[event.part]
+        """Plan the restart of a part that ended, or stop the tree (rules 2 to 4)."""
+        state = self.part_states[event.part]
         if self._is_stopping:
-            self._enter(event.part, PartPhase.GONE, now_s)
+            self._enter_phase(event.part, PartPhase.GONE, now_s)
             return self._stop_next(now_s)
-        if standing.phase is PartPhase.READY and now_s - standing.since_s >= RESET_FAILURES_AFTER_S:
-            standing.ends_in_a_row = 0
-        standing.ends_in_a_row += 1
-        if not self._was_ready and (event.reason or standing.ends_in_a_row >= MAX_ENDS_BEFORE_READY):
-            self._why = (
+        if state.phase is PartPhase.READY and now_s - state.since_s >= RESET_FAILURES_AFTER_S:
+            state.ends_in_a_row = 0
+        state.ends_in_a_row += 1
+        if not self._were_all_ready and (event.reason or state.ends_in_a_row >= MAX_ENDS_BEFORE_READY):
+            self._end_reason = (
                 event.reason
-                or f"{event.part} ended {standing.ends_in_a_row} times before it was ready ({event.exit_text})"
+                or f"{event.part} ended {state.ends_in_a_row} times before it was ready ({event.exit_text})"
             )
-            self._enter(event.part, PartPhase.GONE, now_s)
+            self._enter_phase(event.part, PartPhase.GONE, now_s)
             return self._stop(now_s)
-        how = (
-            f"killed: no sign of life for {self._silence_s(event.part):g} s" if standing.was_silent else event.exit_text
+        exit_text = (
+            f"killed: no sign of life for {self._max_silence_s(event.part):g} s"
+            if state.was_silent
+            else event.exit_text
         )
-        pause_s = RESTART_PAUSES_S[min(standing.ends_in_a_row, len(RESTART_PAUSES_S)) - 1]
-        self._enter(event.part, PartPhase.RESTING, now_s)
-        standing.deadline_s = now_s + pause_s
-        said = f": {event.reason}" if event.reason else ""
-        return [LogWarning(f"{event.part} ended ({how}){said}; it starts again in {pause_s:g} s")]
+        pause_s = RESTART_PAUSES_S[min(state.ends_in_a_row, len(RESTART_PAUSES_S)) - 1]
+        self._enter_phase(event.part, PartPhase.RESTING, now_s)
+        state.deadline_s = now_s + pause_s
+        reason = f": {event.reason}" if event.reason else ""
+        return [LogWarning(f"{event.part} ended ({exit_text}){reason}; it starts again in {pause_s:g} s")]
 
-    def _on_time(self, now_s: float) -> list[Effect]:
+    def _on_timer(self, now_s: float) -> list[Effect]:
+        """Act on all deadlines that have passed."""
         effects: list[Effect] = []
         if any(s.deadline_s + STALL_THRESHOLD_S < now_s for s in self.part_states.values() if s.phase in _WATCHED):
             for name in self._parts:
-                self._give_time(name, now_s)
-        for name, standing in self.part_states.items():
-            if standing.deadline_s > now_s:
+                self._extend_silence_deadline(name, now_s)
+        for name, state in self.part_states.items():
+            if state.deadline_s > now_s:
                 continue
-            if standing.phase in _WATCHED:
-                standing.was_silent = True
-                standing.deadline_s = (
+            if state.phase in _WATCHED:
+                state.was_silent = True
+                state.deadline_s = (
                     now_s + self._parts[name].max_silence_s
-                )  # Killed again, should that be possible at all.
+                )  # Kill again if the first kill has no effect.
                 effects.append(KillPart(name))
-            elif standing.phase is PartPhase.RESTING:
+            elif state.phase is PartPhase.RESTING:
                 effects += self._spawn(name, now_s)
-            elif standing.phase is PartPhase.STOPPING:
-                standing.deadline_s = now_s + self._parts[name].grace_s  # Killed again, should that be possible at all.
+            elif state.phase is PartPhase.STOPPING:
+                state.deadline_s = now_s + self._parts[name].grace_s  # Kill again if the first kill has no effect.
                 effects += [LogWarning(f"{name} did not stop in time and is killed"), KillPart(name)]
-        return effects + self._let_go(now_s)
+        return effects + self._begin_ready_parts(now_s)
 
     def _spawn(self, name: str, now_s: float) -> list[Effect]:
-        self._enter(name, PartPhase.LOADING, now_s)
+        self._enter_phase(name, PartPhase.LOADING, now_s)
         return [SpawnPart(name)]
 
-    def _let_go(self, now_s: float) -> list[Effect]:
-        """Those that wait for nobody any more."""
+    def _begin_ready_parts(self, now_s: float) -> list[Effect]:
+        """Let every loaded part begin whose dependencies are ready."""
         effects: list[Effect] = []
         for name, part in self._parts.items():
-            is_free = all(self.part_states[other].phase is PartPhase.READY for other in part.dependencies)
-            if self.part_states[name].phase is PartPhase.LOADING and is_free:
-                self._enter(name, PartPhase.STARTING, now_s)
+            can_begin = all(self.part_states[dependency].phase is PartPhase.READY for dependency in part.dependencies)
+            if self.part_states[name].phase is PartPhase.LOADING and can_begin:
+                self._enter_phase(name, PartPhase.STARTING, now_s)
                 effects.append(BeginPart(name))
         return effects
 
     def _stop(self, now_s: float) -> list[Effect]:
+        """Begin to stop the tree. Parts that wait for a restart are not spawned again."""
         self._is_stopping = True
-        for name, standing in self.part_states.items():
-            if standing.phase is PartPhase.RESTING:
-                self._enter(name, PartPhase.GONE, now_s)
+        for name, state in self.part_states.items():
+            if state.phase is PartPhase.RESTING:
+                self._enter_phase(name, PartPhase.GONE, now_s)
         return self._stop_next(now_s)
 
     def _stop_next(self, now_s: float) -> list[Effect]:
+        """Stop every part that no living part depends on. Finish once all parts have ended."""
         effects: list[Effect] = []
         for name, part in self._parts.items():
-            standing = self.part_states[name]
-            if standing.phase not in _LIVING or standing.phase is PartPhase.STOPPING:
+            state = self.part_states[name]
+            if state.phase not in _LIVING or state.phase is PartPhase.STOPPING:
                 continue
-            if not any(name in other.dependencies and self._lives(other.name) for other in self._parts.values()):
-                self._enter(name, PartPhase.STOPPING, now_s)
-                standing.deadline_s = now_s + part.grace_s
+            if not any(
+                name in dependent.dependencies and self._is_living(dependent.name) for dependent in self._parts.values()
+            ):
+                self._enter_phase(name, PartPhase.STOPPING, now_s)
+                state.deadline_s = now_s + part.grace_s
                 effects.append(StopPart(name))
-        if not self._finished and not any(self._lives(name) for name in self._parts):
-            self._finished = True
-            effects.append(FinishTree(self._why))
+        if not self._is_finished and not any(self._is_living(name) for name in self._parts):
+            self._is_finished = True
+            effects.append(FinishTree(self._end_reason))
         return effects
 
     def _kill_all(self) -> list[Effect]:
-        return [KillPart(name) for name in self._parts if self._lives(name)]
+        return [KillPart(name) for name in self._parts if self._is_living(name)]
 
-    def _lives(self, name: str) -> bool:
+    def _is_living(self, name: str) -> bool:
         return self.part_states[name].phase in _LIVING
 
-    def _enter(self, name: str, phase: PartPhase, now_s: float) -> None:
-        standing = self.part_states[name]
-        standing.phase = phase
-        standing.since_s = now_s
+    def _enter_phase(self, name: str, phase: PartPhase, now_s: float) -> None:
+        """Set the phase of the part and restart its silence deadline."""
+        state = self.part_states[name]
+        state.phase = phase
+        state.since_s = now_s
         if phase is PartPhase.LOADING:
-            standing.was_silent = False
-        self._give_time(name, now_s)
+            state.was_silent = False
+        self._extend_silence_deadline(name, now_s)
 
-    def _give_time(self, name: str, now_s: float) -> None:
-        """Its silence is counted from now on."""
-        standing = self.part_states[name]
-        if standing.phase in _WATCHED and not standing.was_silent:
-            standing.deadline_s = now_s + self._silence_s(name)
+    def _extend_silence_deadline(self, name: str, now_s: float) -> None:
+        """Restart the time in which the part must send a sign of life."""
+        state = self.part_states[name]
+        if state.phase in _WATCHED and not state.was_silent:
+            state.deadline_s = now_s + self._max_silence_s(name)
 
-    def _silence_s(self, name: str) -> float:
+    def _max_silence_s(self, name: str) -> float:
+        """Return how long the part may send no sign of life in its phase."""
         is_ready = self.part_states[name].phase is PartPhase.READY
         return self._parts[name].max_silence_s if is_ready else MAX_SILENCE_BEFORE_READY_S

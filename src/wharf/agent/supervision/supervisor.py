@@ -1,7 +1,7 @@
-"""The parent process: does what `wharf.agent.supervision.process_tree` decides to real processes, sockets and signals.
+"""The supervisor in the parent process: applies the decisions of `process_tree` to processes, sockets and signals.
 
-One thread, one selector, no loop of its own and no timer while nothing is due: it sleeps until a child speaks or ends, a
-signal comes, a command connects, or a pause is over.
+It runs on one thread with one selector. It sleeps until a child sends a message or ends, a signal arrives, a command
+connects, or a deadline passes.
 """
 
 import contextlib
@@ -70,19 +70,20 @@ from wharf.node.supervisor.selector_loop import list_callbacks
 from wharf.world import World
 
 SEND_TIMEOUT_S: Final = 1.0
-"""A child takes in what it is told by a thread of its own; one that does not is stopped or broken."""
+"""How long sending to a child may block. Children read on a separate thread, so one that does not read is broken."""
 DESCRIBE_TIMEOUT_S: Final = 3.0
+"""How long a debug request waits for the descriptions of the children."""
 
 log = logging.getLogger(__name__)
 
 
 class ChildProcess:
-    """One living process and the channel to it."""
+    """A running child process and the channel to it."""
 
     def __init__(self, name: str, process: subprocess.Popen[bytes], channel: socket.socket) -> None:
         self.name = name
         self.process = process
-        # Sending may wait a little, reading never does: two handles of one socket, each with its own patience.
+        # Two descriptors of one socket, with different timeouts: sending may block for a short time, reading never does.
         self.channel = channel
         self.channel.settimeout(SEND_TIMEOUT_S)
         self.reading = channel.dup()
@@ -90,12 +91,12 @@ class ChildProcess:
         self.inbox: MessageDecoder[FromChild] = MessageDecoder(FromChild)
         self.failure_reason = ""
         self.silence_deadline_s = float("inf")
-        """Of an errand: when it is killed for its silence."""
+        """When a one-off process is killed unless it sends a sign of life. Infinite for parts of the tree."""
         self.details: dict[str, str] = {}
 
 
 class SpawnSpec(msgspec.Struct, frozen=True):
-    """How a part is started."""
+    """How to start a part: its first message and the descriptors it inherits."""
 
     order: ProcessOrder
     descriptors: tuple[int, ...] = ()
@@ -103,102 +104,112 @@ class SpawnSpec(msgspec.Struct, frozen=True):
 
 
 class PendingDebugRequest:
-    """A command that waits for the descriptions of all children."""
+    """A debug request that waits for the descriptions of children. `waiting_for` holds the ids of open requests."""
 
-    def __init__(self, connection: socket.socket, waiting_for: set[int], due_s: float) -> None:
+    def __init__(self, connection: socket.socket, waiting_for: set[int], deadline_s: float) -> None:
         self.connection = connection
         self.waiting_for = waiting_for
-        self.deadline_s = due_s
+        self.deadline_s = deadline_s
         self.descriptions: dict[str, ProcessDescription] = {}
 
 
 class SupervisorOwner(Protocol):
-    """What the supervisor leaves to its owner: how to start a part, what to tell people, what to read again."""
+    """Callbacks of the supervisor into the agent process that owns it."""
 
-    def build_spawn_spec(self, part: str) -> SpawnSpec: ...
+    def build_spawn_spec(self, part: str) -> SpawnSpec:
+        """Return how to start this part."""
+        ...
 
     def on_ready(self, details: Mapping[str, Mapping[str, str]]) -> None:
-        """Everything is ready, for the first time."""
+        """All parts are ready for the first time. `details` are the reports of the parts by name."""
         ...
 
     def reload(self) -> tuple[ReloadReply, NewSettings | None]:
-        """Read the configuration again: what to answer, and what to tell every child."""
+        """Reload the configuration. Return the reply, and the new settings for the children unless the reload failed."""
         ...
 
-    def build_debug_reply(self, processes: list[ProcessReport]) -> ControlReply: ...
+    def build_debug_reply(self, processes: list[ProcessReport]) -> ControlReply:
+        """Return the reply to a debug request, with these reports of the children."""
+        ...
 
     def forward_log(self, level: int, put: Callable[[int, str], None]) -> None:
-        """Give lines of our own log to `put` too; level 0: no more."""
+        """Forward log lines of the parent process to `put` from now on; level 0 stops forwarding."""
         ...
 
     def next_one_off_s(self) -> float | None:
-        """When, on the monotonic clock, `errand` wants to be called."""
+        """Return when `start_one_off` is due on the monotonic clock, or `None`."""
         ...
 
     def start_one_off(self) -> str | None:
-        """A part to run once, beside the tree."""
+        """Return the name of a process to run once beside the tree, or `None`."""
         ...
 
-    def on_one_off_done(self, part: str, how: str, why: str) -> None: ...
+    def on_one_off_done(self, part: str, how: str, why: str) -> None:
+        """A one-off process ended. `how` is its exit text; `why` is its reported reason, or empty."""
+        ...
 
 
 class Supervisor:
+    """Runs the processes of the tree, one-off processes beside it, and the control socket."""
+
     def __init__(
         self, world: World, tree: ProcessTree, owner: SupervisorOwner, *, commands: socket.socket | None
     ) -> None:
         self._world = world
         self._tree = tree
-        self._duties = owner
+        self._owner = owner
         self._commands = commands
         self._selector = selectors.DefaultSelector()
         self._children: dict[str, ChildProcess] = {}
-        self._errands: dict[str, ChildProcess] = {}
+        self._one_offs: dict[str, ChildProcess] = {}
         self._restarts: dict[str, int] = {}
-        self._debugs: list[PendingDebugRequest] = []
-        self._questions = 0
+        self._pending_debugs: list[PendingDebugRequest] = []
+        self._last_request_id = 0
         self._followers = LogFollowers(self._selector, self._on_log_level)
-        self._finish: FinishTree | None = None
+        self._finish_effect: FinishTree | None = None
 
     def run(self) -> str:
-        """Until all has ended. Returns why it had to, or nothing when someone asked for it."""
-        with _signals_as_bytes() as signals:
+        """Run until all processes have ended. Return the reason, or an empty text after a request to stop."""
+        with _redirect_signals() as signals:
             self._selector.register(signals, selectors.EVENT_READ, lambda: self._on_signals(signals))
             if self._commands is not None:
                 self._commands.setblocking(False)
                 self._selector.register(self._commands, selectors.EVENT_READ, self._on_command)
-            self._do(self._tree.start(self._now_s()))
-            while self._finish is None:
-                for call in list_callbacks(self._selector, self._selector.select(self._rest_s())):
+            self._apply_effects(self._tree.start(self._now_s()))
+            while self._finish_effect is None:
+                for call in list_callbacks(self._selector, self._selector.select(self._compute_sleep_s())):
                     call()
-                self._on_time()
-            self._end_errands()
+                self._handle_deadlines()
+            self._kill_one_offs()
             self._followers.close()
         self._selector.close()
-        return self._finish.reason
+        return self._finish_effect.reason
 
-    # -- what happens
+    # -- events
 
-    def _on_time(self) -> None:
+    def _handle_deadlines(self) -> None:
+        """Act on passed deadlines of the tree, of one-off processes and of debug requests."""
         now_s = self._now_s()
         due_s = self._tree.next_deadline_s()
         if due_s is not None and due_s <= now_s:
-            self._tell_tree(TimerFired())
-        errand_s = self._duties.next_one_off_s()
-        if errand_s is not None and errand_s <= now_s:
-            part = self._duties.start_one_off()
-            if part is not None and part not in self._errands:
-                self._errands[part] = self._spawn(part)
-                self._errands[part].silence_deadline_s = now_s + MAX_SILENCE_BEFORE_READY_S
-                self._send(self._errands[part], BeginWork())
-        for errand in self._errands.values():
-            if errand.silence_deadline_s <= now_s:
-                errand.silence_deadline_s = float("inf")
-                log.error("an errand gives no sign of life and is killed", extra={"part": errand.name})
-                errand.process.kill()
-        for debug in [debug for debug in self._debugs if debug.deadline_s <= now_s]:
-            self._answer_debug(debug)
+            self._send_event(TimerFired())
+        one_off_s = self._owner.next_one_off_s()
+        if one_off_s is not None and one_off_s <= now_s:
+            part = self._owner.start_one_off()
+            if part is not None and part not in self._one_offs:
+                self._one_offs[part] = self._spawn(part)
+                self._one_offs[part].silence_deadline_s = now_s + MAX_SILENCE_BEFORE_READY_S
+                self._send(self._one_offs[part], BeginWork())
+        for one_off in self._one_offs.values():
+            if one_off.silence_deadline_s <= now_s:
+                one_off.silence_deadline_s = float("inf")
+                log.error("killing one-off process: no sign of life", extra={"part": one_off.name})
+                one_off.process.kill()
+        for debug in [debug for debug in self._pending_debugs if debug.deadline_s <= now_s]:
+            self._send_debug_reply(debug)
 
     def _on_signals(self, signals: socket.socket) -> None:
+        """Reap children, reload, or stop, depending on the signal."""
         for number in signals.recv(256):
             match number:
                 case signal.SIGCHLD:
@@ -207,38 +218,41 @@ class Supervisor:
                     self._reload()
                 case _:
                     log.info("stopping", extra={"signal": signal.Signals(number).name})
-                    self._tell_tree(StopRequested())
+                    self._send_event(StopRequested())
 
     def _reap(self) -> None:
-        for child in [*self._children.values(), *self._errands.values()]:
+        """Report the end of every child that has exited."""
+        for child in [*self._children.values(), *self._one_offs.values()]:
             status = child.process.poll()
             if status is None:
                 continue
-            self._read(child)  # Its last words may be waiting.
-            self._forget(child)
+            self._read(child)  # Unread messages may hold the reason for its end.
+            self._close_channel(child)
             how = f"killed by {signal.Signals(-status).name}" if status < 0 else f"exit code {status}"
-            if child.name in self._errands:
-                del self._errands[child.name]
-                self._duties.on_one_off_done(child.name, how, child.failure_reason if status else "")
+            if child.name in self._one_offs:
+                del self._one_offs[child.name]
+                self._owner.on_one_off_done(child.name, how, child.failure_reason if status else "")
             else:
                 del self._children[child.name]
                 self._restarts[child.name] = self._restarts.get(child.name, -1) + 1
-                self._tell_tree(PartEnded(child.name, how, child.failure_reason))
+                self._send_event(PartEnded(child.name, how, child.failure_reason))
 
-    def _forget(self, child: ChildProcess) -> None:
+    def _close_channel(self, child: ChildProcess) -> None:
+        """Close the channel to a child that has ended."""
         with contextlib.suppress(KeyError):
             self._selector.unregister(child.reading)
         child.reading.close()
         child.channel.close()
 
     def _on_child(self, child: ChildProcess) -> None:
+        """Read the messages of a child whose channel is readable."""
         if not self._read(child):
-            # It closed its end; that it ended is told by a signal of its own.
+            # The child closed its end of the channel. SIGCHLD reports the end of the process.
             with contextlib.suppress(KeyError):
                 self._selector.unregister(child.reading)
 
     def _read(self, child: ChildProcess) -> bool:
-        """All that is there. False when the child has closed its end."""
+        """Read and handle all pending messages. Return `False` if the child has closed its end of the channel."""
         while True:
             try:
                 data = child.reading.recv(65_536)
@@ -252,17 +266,18 @@ class Supervisor:
                 for message in child.inbox.feed(data):
                     self._on_message(child, message)
             except UndecodableMessage as error:
-                log.error("a child speaks in riddles and is killed", extra={"part": child.name, "why": str(error)})
+                log.error("killing child process: undecodable message", extra={"part": child.name, "why": str(error)})
                 child.process.kill()
                 return False
 
     def _on_message(self, child: ChildProcess, message: FromChild) -> None:
+        """Act on a message of a child."""
         match message:
             case Ready(details):
                 child.details = details
-                self._tell_tree(PartReady(child.name))
+                self._send_event(PartReady(child.name))
             case SignOfLife():
-                self._on_life(child)
+                self._on_sign_of_life(child)
             case StartupFailure(why):
                 child.failure_reason = why
             case ProcessDescription():
@@ -270,23 +285,25 @@ class Supervisor:
             case ForwardedLogLines(lines, missed):
                 self._followers.send_lines(lines, missed)
             case ReloadRequest(question):
-                answer = self._reload()
-                self._send(child, msgspec.structs.replace(answer, question=question))
+                reply = self._reload()
+                self._send(child, msgspec.structs.replace(reply, question=question))
 
-    def _on_life(self, child: ChildProcess) -> None:
-        if child.name in self._errands:
+    def _on_sign_of_life(self, child: ChildProcess) -> None:
+        """Extend the silence deadline of the child."""
+        if child.name in self._one_offs:
             child.silence_deadline_s = self._now_s() + MAX_SILENCE_BEFORE_READY_S
         else:
-            self._tell_tree(PartAlive(child.name))
+            self._send_event(PartAlive(child.name))
 
-    # -- what is done
+    # -- effects
 
-    def _tell_tree(self, event: Event) -> None:
+    def _send_event(self, event: Event) -> None:
+        """Pass an event to the tree and apply its decisions."""
         if isinstance(event, PartReady | PartAlive) and event.part not in self._tree.part_states:
             return
-        self._do(self._tree.handle_event(event, self._now_s()))
+        self._apply_effects(self._tree.handle_event(event, self._now_s()))
 
-    def _do(self, effects: list[Effect]) -> None:
+    def _apply_effects(self, effects: list[Effect]) -> None:
         for effect in effects:
             match effect:
                 case SpawnPart(part):
@@ -298,23 +315,24 @@ class Supervisor:
                 case KillPart(part):
                     self._children[part].process.kill()
                 case AnnounceReady():
-                    self._duties.on_ready({name: child.details for name, child in self._children.items()})
+                    self._owner.on_ready({name: child.details for name, child in self._children.items()})
                 case LogWarning(text):
                     log.warning(text)
                 case FinishTree():
-                    self._finish = effect
+                    self._finish_effect = effect
 
     def _spawn(self, part: str) -> ChildProcess:
-        spawned = self._duties.build_spawn_spec(part)
+        """Start the process of a part, and send its order."""
+        spawned = self._owner.build_spawn_spec(part)
         ours, theirs = socket.socketpair()
         with theirs:
             process = subprocess.Popen(
-                # -P: a module that lies in the current folder must not take the place of ours.
+                # -P: a module in the current folder must not replace a module of the same name.
                 [sys.executable, "-P", "-m", "wharf.agent.child", part],
                 stdin=theirs.fileno(),
                 stdout=2,
                 pass_fds=spawned.descriptors,
-                # Out of reach of the terminal's signals: children end in order, by the parent's word.
+                # A separate process group gets no signals of the terminal: the parent stops the children in order.
                 process_group=0,
                 env={name: value for name, value in os.environ.items() if not name.startswith(ENVIRONMENT_PREFIX)},
             )
@@ -326,124 +344,134 @@ class Supervisor:
         return child
 
     def _send(self, child: ChildProcess, message: msgspec.Struct) -> None:
+        """Send a message to a child. Kill a child that does not read."""
         try:
             send_message(child.channel, message)
         except TimeoutError:
-            log.error("a child takes in nothing and is killed", extra={"part": child.name})
+            log.error("killing child process: it does not read its messages", extra={"part": child.name})
             child.process.kill()
         except OSError:
-            pass  # It is ending; a signal tells.
+            pass  # The child is ending; SIGCHLD reports it.
 
-    def _end_errands(self) -> None:
-        for child in self._errands.values():
+    def _kill_one_offs(self) -> None:
+        """Kill all one-off processes and wait for their end."""
+        for child in self._one_offs.values():
             child.process.kill()
             child.process.wait()
-            self._forget(child)
+            self._close_channel(child)
 
     def _reload(self) -> ReloadReply:
-        answer, news = self._duties.reload()
-        if news is not None:
+        """Reload the configuration and send the new settings to all children."""
+        reply, new_settings = self._owner.reload()
+        if new_settings is not None:
             for child in self._children.values():
-                self._send(child, news)
-        return answer
+                self._send(child, new_settings)
+        return reply
 
     # -- commands
 
     def _on_command(self) -> None:
+        """Accept a connection on the control socket and handle its request."""
         assert self._commands is not None
         try:
             connection, _ = self._commands.accept()
         except OSError:
-            return  # It went away again.
+            return  # The client has disconnected already.
         connection.settimeout(SEND_TIMEOUT_S)
         inbox: MessageDecoder[ControlRequest] = MessageDecoder(ControlRequest)
         try:
             while data := connection.recv(65_536):
-                for question in inbox.feed(data):
-                    self._on_question(connection, question)
+                for request in inbox.feed(data):
+                    self._on_request(connection, request)
                     return
         except (OSError, UndecodableMessage):
             pass
         connection.close()
 
-    def _on_question(self, connection: socket.socket, question: ControlRequest) -> None:
-        match question:
+    def _on_request(self, connection: socket.socket, request: ControlRequest) -> None:
+        """Answer a request on the control socket, or add the connection to the log followers."""
+        match request:
             case ControlLogRequest(level):
                 self._followers.add(connection, max(1, level))
             case ControlReloadRequest():
-                self._answer(connection, self._reload())
+                self._send_reply(connection, self._reload())
             case DebugRequest():
-                waiting: set[int] = set()
+                request_ids: set[int] = set()
                 for child in self._children.values():
-                    self._questions += 1
-                    waiting.add(self._questions)
-                    self._send(child, DescribeRequest(self._questions))
-                debug = PendingDebugRequest(connection, waiting, self._now_s() + DESCRIBE_TIMEOUT_S)
-                self._debugs.append(debug)
-                if not waiting:
-                    self._answer_debug(debug)
+                    self._last_request_id += 1
+                    request_ids.add(self._last_request_id)
+                    self._send(child, DescribeRequest(self._last_request_id))
+                debug = PendingDebugRequest(connection, request_ids, self._now_s() + DESCRIBE_TIMEOUT_S)
+                self._pending_debugs.append(debug)
+                if not request_ids:
+                    self._send_debug_reply(debug)
 
     def _on_log_level(self, level: int) -> None:
-        self._duties.forward_log(level, lambda number, line: self._followers.send_lines([ForwardedLine(number, line)]))
+        """Forward log lines of this level and above from all processes to the followers."""
+        self._owner.forward_log(level, lambda number, line: self._followers.send_lines([ForwardedLine(number, line)]))
         for child in self._children.values():
             self._send(child, FollowLogRequest(level))
 
     def _on_description(self, child: ChildProcess, description: ProcessDescription) -> None:
-        for debug in list(self._debugs):
+        """Store a child's description, and send the debug reply once it is complete."""
+        for debug in list(self._pending_debugs):
             if description.question in debug.waiting_for:
                 debug.waiting_for.remove(description.question)
                 debug.descriptions[child.name] = description
                 if not debug.waiting_for:
-                    self._answer_debug(debug)
+                    self._send_debug_reply(debug)
 
-    def _answer_debug(self, debug: PendingDebugRequest) -> None:
-        self._debugs.remove(debug)
-        news: list[ProcessReport] = []
-        for name, standing in self._tree.part_states.items():
+    def _send_debug_reply(self, debug: PendingDebugRequest) -> None:
+        """Send the descriptions that have arrived, and close the connection."""
+        self._pending_debugs.remove(debug)
+        reports: list[ProcessReport] = []
+        for name, state in self._tree.part_states.items():
             child = self._children.get(name)
-            news.append(
+            reports.append(
                 ProcessReport(
                     name=name,
                     pid=child.process.pid if child is not None else 0,
-                    phase=standing.phase.name.lower(),
+                    phase=state.phase.name.lower(),
                     restarts=self._restarts.get(name, 0) + (1 if child is None else 0),
                     details=child.details if child is not None else {},
                     description=debug.descriptions.get(name),
                 )
             )
-        self._answer(debug.connection, self._duties.build_debug_reply(news))
+        self._send_reply(debug.connection, self._owner.build_debug_reply(reports))
 
-    def _answer(self, connection: socket.socket, answer: ControlReply) -> None:
+    def _send_reply(self, connection: socket.socket, reply: ControlReply) -> None:
+        """Send the reply and close the connection."""
         with connection, contextlib.suppress(OSError):
             connection.settimeout(SEND_TIMEOUT_S)
-            send_message(connection, answer)
+            send_message(connection, reply)
 
     # -- time
 
     def _now_s(self) -> float:
         return self._world.monotonic_s()
 
-    def _rest_s(self) -> float | None:
-        dues = [
+    def _compute_sleep_s(self) -> float | None:
+        """Return the seconds until the next deadline, or `None` if there is none."""
+        deadlines = [
             self._tree.next_deadline_s(),
-            self._duties.next_one_off_s(),
-            *(debug.deadline_s for debug in self._debugs),
+            self._owner.next_one_off_s(),
+            *(debug.deadline_s for debug in self._pending_debugs),
         ]
-        dues += [errand.silence_deadline_s for errand in self._errands.values()]
-        soonest = min((due for due in dues if due is not None), default=float("inf"))
-        return None if soonest == float("inf") else max(0.0, soonest - self._now_s())
+        deadlines += [process.silence_deadline_s for process in self._one_offs.values()]
+        next_s = min((deadline for deadline in deadlines if deadline is not None), default=float("inf"))
+        return None if next_s == float("inf") else max(0.0, next_s - self._now_s())
 
 
 Handler = Callable[[int, FrameType | None], Any] | int | signal.Handlers | None
 
 
 @contextlib.contextmanager
-def _signals_as_bytes() -> Any:
-    """Signals arrive as bytes on a socket, so that they are handled between events and not in the middle of one."""
+def _redirect_signals() -> Any:
+    """Yield a socket that receives each signal as a byte, so that signals are handled between events."""
     reading, writing = socket.socketpair()
     reading.setblocking(False)
     writing.setblocking(False)
-    before = signal.set_wakeup_fd(writing.fileno(), warn_on_full_buffer=False)
+    old_descriptor = signal.set_wakeup_fd(writing.fileno(), warn_on_full_buffer=False)
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD)
     handlers: dict[int, Handler] = {number: signal.signal(number, lambda *_: None) for number in numbers}
     try:
@@ -451,6 +479,6 @@ def _signals_as_bytes() -> Any:
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
-        signal.set_wakeup_fd(before)
+        signal.set_wakeup_fd(old_descriptor)
         reading.close()
         writing.close()

@@ -1,1 +1,1 @@
-"""Certificates and TLS contexts of the agent."""
+"""TLS: certificates of a cluster, and TLS contexts from configured files."""

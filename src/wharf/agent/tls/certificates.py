@@ -1,6 +1,6 @@
-"""Certificates for a cluster: an authority of its own, and certificates for servers, nodes and people under it.
+"""Creates certificates for a cluster: an authority, and certificates that it signs for servers, nodes and operators.
 
-It makes them in memory and writes them as files that only their owner reads. It never replaces a file.
+The files are readable only by their owner. Existing files are never replaced.
 """
 
 import contextlib
@@ -24,9 +24,9 @@ from wharf.world import RealWorld
 
 AUTHORITY_FILES_NAME: Final = "wharf-ca"
 BACKDATING: Final = datetime.timedelta(minutes=5)
-"""Certificates are valid from a little earlier on: clocks of several machines differ."""
+"""Certificates are valid from this much before their creation, because clocks of machines differ."""
 MAX_REGION_CHARS: Final = 50
-"""The whole name, server.<region>.wharf, has room for 64."""
+"""The whole name `server.<region>.wharf` may have 64 characters."""
 MAX_HOST_CHARS: Final = 253
 
 _FILES_NAME: Final = re.compile("[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}")
@@ -35,12 +35,14 @@ _HOST_LABEL: Final = re.compile("[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
 
 
 class CertificateAndKey(msgspec.Struct, frozen=True):
+    """A certificate and its private key."""
+
     certificate: x509.Certificate
     key: ec.EllipticCurvePrivateKey
 
 
 class CreatedCertificate(msgspec.Struct, frozen=True):
-    """What one call made: what it is, its files, and until when it is valid."""
+    """A created certificate: its role, its files, and its last day of validity."""
 
     role: str
     certificate_file: Path
@@ -58,9 +60,9 @@ def create_certificates(
     days: int,
     authority_days: int,
 ) -> list[CreatedCertificate]:
-    """A certificate, and before it the authority where the folder has none yet. Raises Refused, and then makes none.
+    """Create a certificate, and the authority first if the folder has none. Return the created ones.
 
-    Without `files_name` the files are called by the role and the region.
+    Without `files_name` the files are named after role and region. Raises `CommandError`, and then creates no files.
     """
     role = "server" if is_server else "client"
     _check_region(region)
@@ -73,7 +75,7 @@ def create_certificates(
         if file.exists():
             raise CommandError(f"{file} is there already and is not replaced: choose another --name or --folder")
     now_ns = RealWorld().now_ns()
-    made: list[CreatedCertificate] = []
+    created_list: list[CreatedCertificate] = []
     known = read_authority(folder)
     authority = known or make_authority(now_ns=now_ns, days=authority_days)
     _check_days(folder, authority, now_ns=now_ns, days=days)
@@ -86,13 +88,13 @@ def create_certificates(
         days=days,
     )
     if known is None:
-        made.append(_created("authority", folder, AUTHORITY_FILES_NAME, authority))
-    made.append(_created(role, folder, files_name, pair))
-    return made
+        created_list.append(_write_created("authority", folder, AUTHORITY_FILES_NAME, authority))
+    created_list.append(_write_created(role, folder, files_name, pair))
+    return created_list
 
 
 def _check_region(region: str) -> None:
-    """It becomes a part of the certificate's name, and of its files'."""
+    """Raise `CommandError` if the region cannot be part of certificate and file names."""
     if not _LABEL.fullmatch(region) or len(region) > MAX_REGION_CHARS:
         raise CommandError(f"--region {region}: expected letters, digits and '-', at most {MAX_REGION_CHARS} of them")
 
@@ -117,19 +119,19 @@ def _check_host(name: str) -> None:
 
 
 def _check_days(folder: Path, authority: CertificateAndKey, *, now_ns: int, days: int) -> None:
-    now = _instant(now_ns)
-    ends = authority.certificate.not_valid_after_utc
-    left_days = (ends - now).days
+    now = _to_datetime(now_ns)
+    ends_at = authority.certificate.not_valid_after_utc
+    left_days = (ends_at - now).days
     if left_days < 1:
-        raise CommandError(f"the authority in {folder} ended on {ends.date()}: make a new one with another --folder")
-    if now + datetime.timedelta(days=days) > ends:
+        raise CommandError(f"the authority in {folder} ended on {ends_at.date()}: make a new one with another --folder")
+    if now + datetime.timedelta(days=days) > ends_at:
         raise CommandError(
-            f"--days {days}: the certificate must not outlive its authority, which ends on {ends.date()}: choose "
+            f"--days {days}: the certificate must not outlive its authority, which ends_at on {ends_at.date()}: choose "
             f"--days {left_days} or fewer"
         )
 
 
-def _created(what: str, folder: Path, name: str, pair: CertificateAndKey) -> CreatedCertificate:
+def _write_created(what: str, folder: Path, name: str, pair: CertificateAndKey) -> CreatedCertificate:
     files = write_pair(folder, name, pair)
     return CreatedCertificate(what, *files, pair.certificate.not_valid_after_utc.date())
 
@@ -137,9 +139,9 @@ def _created(what: str, folder: Path, name: str, pair: CertificateAndKey) -> Cre
 def make_authority(*, now_ns: int, days: int) -> CertificateAndKey:
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Wharf authority")])
-    builder = _builder(name, name, key, now_ns=now_ns, days=days)
+    builder = _start_certificate(name, name, key, now_ns=now_ns, days=days)
     builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-    builder = builder.add_extension(_usage(signs_certificates=True), critical=True)
+    builder = builder.add_extension(_build_key_usage(signs_certificates=True), critical=True)
     builder = builder.add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
     return CertificateAndKey(builder.sign(key, hashes.SHA256()), key)
 
@@ -153,12 +155,15 @@ def make_certificate(
     now_ns: int,
     days: int,
 ) -> CertificateAndKey:
-    """`also` are further names and addresses that it is valid for. A server's certificate serves as a client's too."""
+    """Return a certificate that the authority signed. A server certificate is also valid for clients.
+
+    `alternative_names` are further host names and addresses that it is valid for.
+    """
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-    builder = _builder(subject, authority.certificate.subject, key, now_ns=now_ns, days=days)
+    builder = _start_certificate(subject, authority.certificate.subject, key, now_ns=now_ns, days=days)
     builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-    builder = builder.add_extension(_usage(signs_certificates=False), critical=True)
+    builder = builder.add_extension(_build_key_usage(signs_certificates=False), critical=True)
     purposes = [ExtendedKeyUsageOID.CLIENT_AUTH]
     if is_server:
         purposes.insert(0, ExtendedKeyUsageOID.SERVER_AUTH)
@@ -171,7 +176,7 @@ def make_certificate(
 
 
 def read_authority(folder: Path) -> CertificateAndKey | None:
-    """None when there is none yet. Raises CommandError when what is there is no authority."""
+    """Return the authority in the folder, or `None` if there is none. Raises `CommandError` if its files are invalid."""
     certificate_file, key_file = get_files(folder, AUTHORITY_FILES_NAME)
     if not certificate_file.exists() and not key_file.exists():
         return None
@@ -195,12 +200,12 @@ def read_authority(folder: Path) -> CertificateAndKey | None:
 
 
 def get_files(folder: Path, name: str) -> tuple[Path, Path]:
-    """Of the certificate and of its key."""
+    """Return the paths of the certificate and of its key."""
     return folder / f"{name}.pem", folder / f"{name}-key.pem"
 
 
 def write_pair(folder: Path, name: str, pair: CertificateAndKey) -> tuple[Path, Path]:
-    """Raises CommandError where one of the files is there already, and then writes neither."""
+    """Write certificate and key. Raises `CommandError` if a file exists, and then writes neither."""
     certificate_file, key_file = get_files(folder, name)
     for file in (certificate_file, key_file):
         if file.exists():
@@ -223,10 +228,10 @@ def _write(file: Path, data: bytes) -> None:
         raise CommandError(f"{file} cannot be written: {error.strerror}") from error
 
 
-def _builder(
+def _start_certificate(
     subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, *, now_ns: int, days: int
 ) -> x509.CertificateBuilder:
-    now = _instant(now_ns)
+    now = _to_datetime(now_ns)
     return (
         x509.CertificateBuilder()
         .subject_name(subject)
@@ -238,12 +243,12 @@ def _builder(
     )
 
 
-def _instant(now_ns: int) -> datetime.datetime:
-    """To the second, as certificates say it."""
+def _to_datetime(now_ns: int) -> datetime.datetime:
+    """Return the time in whole seconds, as certificates store it."""
     return datetime.datetime.fromtimestamp(now_ns // SECOND, tz=datetime.UTC)
 
 
-def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
+def _build_key_usage(*, signs_certificates: bool) -> x509.KeyUsage:
     return x509.KeyUsage(
         digital_signature=True,
         content_commitment=False,
