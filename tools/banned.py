@@ -1,29 +1,27 @@
-"""Reads the source for what the architecture bans, and names what to use instead.
+"""Find calls that the architecture bans, and name what to use instead.
 
-Rules are data where they can be: a set of names, the packages they are banned in, the replacement. What a rule must let
-pass is listed with its reason in `tools/allowed.toml`, and an entry there that is no longer needed is reported too.
+Most rules are data: a set of names, the packages in which they are banned, and the replacement. `tools/allowed.toml` lists
+exceptions with their reasons; an entry that nothing needs any more is reported.
 """
 
 import ast
-import tomllib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
+from tools.allowances import print_remaining_findings
 from tools.findings import ROOT, Finding
 from tools.imported_names import ImportedNames, imported_modules
 from tools.set_order import find_set_iterations
 
 CHECKED_FOLDERS = ("src/wharf", "simulation", "benchmarks", "tests", "tools")
-ALLOWANCES_FILE = "tools/allowed.toml"
 
-# Decide from what they are given, in one piece: they never wait.
+# These compute a result from their arguments and never wait.
 SYNCHRONOUS_PACKAGES = (
     *("wharf.contract.model", "wharf.contract.wire", "wharf.languages"),
     *("wharf.cluster.state", "wharf.cluster.scheduling", "wharf.cluster.access", "wharf.cluster.operations"),
     *("wharf.cluster.controllers", "wharf.limits.core", "wharf.node.core"),
 )
-# Run under the simulation, where one seed must give one history.
+# These run in the simulation, where one seed must always give the same history.
 SIMULATED_PACKAGES = (
     *("wharf.cluster.server", "wharf.cluster.operations", "wharf.cluster.controllers", "wharf.cluster.api"),
     *("wharf.cluster.state", "wharf.node.core"),
@@ -62,7 +60,7 @@ BANNED_NAMES = (
     BannedNames(
         rule="clock",
         names=("time.perf_counter", "time.perf_counter_ns", "time.process_time", "time.process_time_ns"),
-        packages=("wharf",),  # A simulation may say how long it took.
+        packages=("wharf",),  # A simulation may print its duration.
         excepted_packages=("wharf.world",),
         instead="durations are differences of World.monotonic_s",
     ),
@@ -111,7 +109,7 @@ BANNED_NAMES = (
             *("pytest.importorskip", "unittest.skip", "unittest.skipIf", "unittest.skipUnless"),
         ),
         packages=("tests", "simulation", "benchmarks"),
-        instead='@pytest.mark.needs("<ability>") or needs_program("<program>") where the machine may lack it; else mend it',
+        instead='@pytest.mark.needs("<ability>") or needs_program("<program>") where the machine may lack it; otherwise fix the test',
     ),
     BannedNames(
         rule="sleeping-test",
@@ -127,6 +125,8 @@ BANNED_NAMES = (
     ),
 )
 
+RULES = frozenset({*(banned.rule for banned in BANNED_NAMES), "print", "await", "late-import", "set-order"})
+
 
 def is_inside(module: str, packages: Iterable[str]) -> bool:
     return any(module == package or module.startswith(f"{package}.") for package in packages)
@@ -139,7 +139,7 @@ def get_module_name(path: str) -> str:
 
 
 def check_source(path: str, source: str) -> list[Finding]:
-    """Return all that one file does against the rules. The path decides which rules hold."""
+    """Return the findings of one file. The path decides which rules apply."""
     tree = ast.parse(source, filename=path)
     module = get_module_name(path)
     found = [
@@ -169,7 +169,7 @@ def _check_names(path: str, module: str, tree: ast.Module) -> Iterator[Finding]:
 
 
 def _harmless_uses(tree: ast.Module, names: ImportedNames) -> Iterator[ast.expr]:
-    """Uses of banned names that do none of the harm: a seeded generator, its type, a mere turn of the loop."""
+    """Yield harmless uses of banned names: a seeded generator, its type, and `asyncio.sleep(0)`."""
     for node in ast.walk(tree):
         match node:
             case ast.Call(func=function, args=[ast.Constant(value=0)]) if names.resolve(function) == "asyncio.sleep":
@@ -186,7 +186,7 @@ def _is_unseeded(call: ast.AST, function: ast.expr) -> bool:
 
 
 def _check_methods(path: str, module: str, tree: ast.Module) -> Iterator[Finding]:
-    """`create_task` of a loop or a group: of what kind the receiver is cannot be seen, so the method's name decides."""
+    """Find `create_task` by the name of the method, because the type of the receiver is unknown."""
     if not is_inside(module, ("wharf", "simulation")) or is_inside(module, ("wharf.world",)):
         return
     names = ImportedNames(tree)
@@ -207,7 +207,7 @@ def _check_prints(path: str, module: str, tree: ast.Module) -> Iterator[Finding]
     for node in ast.walk(tree):
         match node:
             case ast.Call(func=ast.Name(id="print")):
-                message = "print is for wharf.cli: log it, or return it to the command that shows it"
+                message = "print is for wharf.cli: log the text, or return it to the command that prints it"
                 yield Finding(path, node.lineno, "print", message)
             case _:
                 pass
@@ -219,9 +219,7 @@ def _check_waiting(path: str, module: str, tree: ast.Module) -> Iterator[Finding
     for node in ast.walk(tree):
         match node:
             case ast.AsyncFunctionDef() | ast.Await() | ast.AsyncFor() | ast.AsyncWith():
-                message = (
-                    "this package decides and never waits: return what should happen; wharf.cluster.server does it"
-                )
+                message = "this package decides and never waits: return the effect; wharf.cluster.server carries it out"
                 yield Finding(path, node.lineno, "await", message)
             case _:
                 pass
@@ -251,54 +249,18 @@ def _check_set_order(path: str, module: str, tree: ast.Module) -> Iterator[Findi
     if not is_inside(module, SIMULATED_PACKAGES):
         return
     for line, reader in find_set_iterations(tree):
-        message = f"{reader} walks a set, whose order differs from run to run: use sorted(...), a dict or a list"
+        message = (
+            f"{reader} iterates over a set, and its order differs from run to run: use sorted(...), a dict or a list"
+        )
         yield Finding(path, line, "set-order", message)
 
 
-@dataclass(frozen=True, slots=True)
-class Allowance:
-    """One entry of `tools/allowed.toml`: a rule that does not hold in a file, and why."""
-
-    file: str
-    rule: str
-    because: str
-
-
-def read_allowances(text: str) -> list[Allowance]:
-    return [Allowance(**entry) for entry in tomllib.loads(text).get("allowed", [])]
-
-
-def apply_allowances(findings: Sequence[Finding], allowances: Sequence[Allowance]) -> list[Finding]:
-    """Return the findings that are not allowed, and one for each allowance that nothing needs."""
-    allowed = {(allowance.file, allowance.rule) for allowance in allowances}
-    used = {(finding.path, finding.rule) for finding in findings} & allowed
-    kept = [finding for finding in findings if (finding.path, finding.rule) not in allowed]
-    unused = [
-        Finding(
-            ALLOWANCES_FILE,
-            1,
-            "allowed",
-            f"nothing in {file} needs its allowance for {rule} any more: remove the entry",
-        )
-        for file, rule in sorted(allowed - used)
-    ]
-    return [*kept, *unused]
-
-
-def check_project(root: Path = ROOT) -> list[Finding]:
-    """Return all findings of the whole project."""
+def main() -> int:
     findings: list[Finding] = []
     for folder in CHECKED_FOLDERS:
-        for file in sorted((root / folder).rglob("*.py")):
-            findings.extend(check_source(file.relative_to(root).as_posix(), file.read_text("utf-8")))
-    return apply_allowances(findings, read_allowances((root / ALLOWANCES_FILE).read_text("utf-8")))
-
-
-def main() -> int:
-    findings = check_project()
-    for finding in findings:
-        print(finding)
-    return 1 if findings else 0
+        for file in sorted((ROOT / folder).rglob("*.py")):
+            findings.extend(check_source(file.relative_to(ROOT).as_posix(), file.read_text("utf-8")))
+    return print_remaining_findings(findings, RULES)
 
 
 if __name__ == "__main__":

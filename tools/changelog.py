@@ -1,7 +1,7 @@
-"""Assembles the fragments of changelog.d/ into CHANGELOG.md; without a version it only checks their form.
+"""Write the fragments of changelog.d/ into CHANGELOG.md. Without a version, only check them.
 
-python -m tools.changelog            are all fragments well formed?
-python -m tools.changelog 0.2.0      write the section of that version and remove the fragments
+python -m tools.changelog            check the names and texts of all fragments
+python -m tools.changelog 0.2.0      write the section of that version and delete the fragments
 """
 
 import re
@@ -19,22 +19,22 @@ _VERSION = re.compile(r"^\d+\.\d+\.\d+$")
 
 
 class FragmentError(Exception):
-    """A fragment has the wrong name or form."""
+    """A fragment has an invalid name or text."""
 
 
 def check_fragment(name: str, text: str) -> str:
-    """Return the kind of a fragment. Raises FragmentError if its name or text is not of the form."""
+    """Return the kind of a fragment. Raises `FragmentError` if its name or text is invalid."""
     match = _NAME.match(name)
     if match is None:
         raise FragmentError(
             f"{FRAGMENT_FOLDER}/{name}: name it what-changed.KIND.md, KIND one of {', '.join(CHANGE_KINDS)}"
         )
     if not text.strip():
-        raise FragmentError(f"{FRAGMENT_FOLDER}/{name}: say in a sentence or two what is new for who uses Wharf")
-    if text.lstrip().startswith(("#", "-", "*")):
         raise FragmentError(
-            f"{FRAGMENT_FOLDER}/{name}: write plain sentences; heading and list are made when it is assembled"
+            f"{FRAGMENT_FOLDER}/{name}: the file is empty; describe the change in one or two sentences, for users of Wharf"
         )
+    if text.lstrip().startswith(("#", "-", "*")):
+        raise FragmentError(f"{FRAGMENT_FOLDER}/{name}: write plain sentences; `make changelog` adds heading and list")
     return match["kind"]
 
 

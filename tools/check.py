@@ -1,7 +1,7 @@
-"""Runs every check of the project, all of them whatever the outcome of each, and says which failed.
+"""Run the checks of the project and print which ones failed. A failed check does not stop the others.
 
 python -m tools.check            all
-python -m tools.check types      those that are named
+python -m tools.check types      the named ones
 """
 
 import subprocess
@@ -44,11 +44,11 @@ def build_module_command(name: str) -> tuple[str, ...]:
 
 # The slowest first: two run at a time.
 CHECKS = (
-    Check("types", (build_program_path("mypy"), *CHECKED_FOLDERS), "mend the types"),
+    Check("types", (build_program_path("mypy"), *CHECKED_FOLDERS), "fix the types"),
     Check(
         "format", (build_program_path("ruff"), "format", "--check", "--quiet", "--diff", "."), ".venv/bin/ruff format ."
     ),
-    Check("lint", (build_program_path("ruff"), "check", "--quiet", "."), ".venv/bin/ruff check --fix . mends some"),
+    Check("lint", (build_program_path("ruff"), "check", "--quiet", "."), ".venv/bin/ruff check --fix . fixes some"),
     Check(
         "imports",
         (build_program_path("lint-imports"), "--no-cache"),
@@ -59,9 +59,11 @@ CHECKS = (
         build_module_command("tools.banned"),
         "use what the line names, or list the exception in tools/allowed.toml",
     ),
-    Check("tidy", build_module_command("tools.tidy"), "take it out"),
+    Check("tidy", build_module_command("tools.tidy"), "remove the text from the file"),
     Check("requirements", build_module_command("tools.requirements"), "make the files agree, then run `make lock`"),
-    Check("changes", build_module_command("tools.changelog"), "changelog.d/README.md tells the form of a fragment"),
+    Check(
+        "changes", build_module_command("tools.changelog"), "changelog.d/README.md describes the format of a fragment"
+    ),
 )
 
 
@@ -77,7 +79,7 @@ def main(names: list[str]) -> int:
     known = {check.name: check for check in CHECKS}
     unknown = [name for name in names if name not in known]
     if unknown:
-        print(f"There is no check {', '.join(unknown)}; there are {', '.join(known)}.", file=sys.stderr)
+        print(f"unknown check {', '.join(unknown)}; known checks: {', '.join(known)}", file=sys.stderr)
         return 2
     chosen = [known[name] for name in names] if names else list(CHECKS)
     with ThreadPoolExecutor(max_workers=2) as pool:
@@ -88,7 +90,7 @@ def main(names: list[str]) -> int:
         if shown:
             print(f"--- {outcome.check.name}\n{shown}\n")
     for outcome in outcomes:
-        state = "ok" if outcome.is_passed else f"FAILED  to mend it: {outcome.check.fix_hint}"
+        state = "ok" if outcome.is_passed else f"FAILED  to fix it: {outcome.check.fix_hint}"
         print(f"{outcome.check.name:13} {outcome.seconds:5.1f} s  {state}")
     return 0 if all(outcome.is_passed for outcome in outcomes) else 1
 

@@ -1,4 +1,4 @@
-"""What a check of ours reports: a place, the rule that it breaks, and what to do instead."""
+"""A finding of a check: the file and line, the broken rule, and what to write instead."""
 
 from dataclasses import dataclass
 from pathlib import Path

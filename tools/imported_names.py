@@ -1,7 +1,7 @@
-"""Tells which library's name an expression means, through the imports of its module.
+"""Resolve the library name that an expression refers to, through the imports of its module.
 
 `dt.datetime.now` after `import datetime as dt` is `datetime.datetime.now`; `now` after `from time import time as now` is
-`time.time`. Scopes are not told apart: a module that uses one name for two imports should not.
+`time.time`. All scopes count as one, so a module should not use one name for two imports.
 """
 
 import ast
@@ -35,7 +35,7 @@ class ImportedNames:
 
 
 def imported_modules(node: ast.AST) -> Iterator[str]:
-    """Yield what an import statement names: modules, and for `from m import n` also `m.n`."""
+    """Yield the modules that an import statement names, and for `from m import n` also `m.n`."""
     if isinstance(node, ast.Import):
         yield from (alias.name for alias in node.names)
     elif isinstance(node, ast.ImportFrom) and node.module and not node.level:

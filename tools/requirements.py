@@ -1,6 +1,6 @@
-"""Checks that the places which name our dependencies agree: pyproject.toml, requirements/*.in and requirements/*.txt.
+"""Check that pyproject.toml, requirements/*.in and requirements/*.txt name the same dependencies.
 
-It asks no registry: that the locked versions fit each other was found out by `make lock`.
+It queries no registry: `make lock` has checked that the locked versions fit each other.
 """
 
 import re
@@ -17,12 +17,12 @@ _PIN = re.compile(r"^([A-Za-z0-9][A-Za-z0-9._-]*)(?:\[[^\]]*\])?==([^\s;\\]+)")
 
 
 def normalize_name(name: str) -> str:
-    """Return the one spelling of a distribution's name that others are compared with."""
+    """Return the normalized name of a distribution, for comparisons."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def read_direct_requirements(text: str) -> frozenset[str]:
-    """Return the names that a .in file asks for itself, without those of files it includes."""
+    """Return the names that a .in file lists itself, without those of included files."""
     lines = (line.partition("#")[0].strip() for line in text.splitlines())
     return frozenset(normalize_name(match.group()) for line in lines if (match := _NAME.match(line)))
 
@@ -34,7 +34,11 @@ def read_pins(text: str) -> dict[str, str]:
 def find_disagreements(
     *, declared: frozenset[str], direct: dict[str, frozenset[str]], pins: dict[str, dict[str, str]]
 ) -> Iterator[Finding]:
-    """`declared` is of pyproject.toml; `wanted` and `pins` are of run, build, dev and lock, by stems."""
+    """Yield names that one file lists and another lacks, and versions that differ.
+
+    `declared` comes from pyproject.toml. `direct` and `pins` come from the requirements files, by file stem (run, build,
+    dev, lock).
+    """
     for name in sorted(declared ^ direct["run"]):
         has, lacks = ("pyproject.toml", "requirements/run.in")[:: 1 if name in declared else -1]
         yield Finding(lacks, 1, "requirements", f"{name} is in {has} and not here: both list what wharf needs to run")
@@ -49,7 +53,7 @@ def find_disagreements(
 
 
 def find_missing_hashes(path: str, text: str) -> Iterator[Finding]:
-    """Every pin is followed by a hash, on its own line or the next."""
+    """Yield each pinned version without a hash on its own line or the next."""
     lines = text.splitlines()
     for number, line in enumerate(lines, start=1):
         following = lines[number] if number < len(lines) else ""
@@ -60,11 +64,11 @@ def find_missing_hashes(path: str, text: str) -> Iterator[Finding]:
 def main(root: Path = ROOT) -> int:
     project = tomllib.loads((root / "pyproject.toml").read_text("utf-8"))["project"]
     folder = root / "requirements"
-    wanted = {file.stem: read_direct_requirements(file.read_text("utf-8")) for file in sorted(folder.glob("*.in"))}
-    locks = {stem: (folder / f"{stem}.txt").read_text("utf-8") for stem in wanted}
+    direct = {file.stem: read_direct_requirements(file.read_text("utf-8")) for file in sorted(folder.glob("*.in"))}
+    locks = {stem: (folder / f"{stem}.txt").read_text("utf-8") for stem in direct}
     declared = frozenset(normalize_name(m.group()) for text in project["dependencies"] if (m := _NAME.match(text)))
     findings = list(
-        find_disagreements(declared=declared, direct=wanted, pins={stem: read_pins(t) for stem, t in locks.items()})
+        find_disagreements(declared=declared, direct=direct, pins={stem: read_pins(t) for stem, t in locks.items()})
     )
     for stem, text in locks.items():
         findings.extend(find_missing_hashes(f"requirements/{stem}.txt", text))

@@ -1,8 +1,8 @@
-"""Finds code whose outcome depends on the order of a set.
+"""Find code whose result depends on the order of a set.
 
-That order differs from process to process, so that a simulation could not be replayed and two servers could disagree.
-Only what one function or class shows is seen: set displays, `set()`, operators between sets, names and attributes
-that are annotated or assigned so. It never follows a value from one function into another.
+That order differs between processes: a simulation could not be replayed, and two servers could disagree. The check reads
+one function or class at a time: set displays, `set()`, operators between sets, and names and attributes that are annotated
+or assigned as sets. It does not follow a value from one function into another.
 """
 
 import ast
@@ -11,9 +11,9 @@ from collections.abc import Iterator
 _SET_TYPES = frozenset({"set", "frozenset", "Set", "AbstractSet", "MutableSet", "FrozenSet"})
 _SET_METHODS = frozenset({"union", "intersection", "difference", "symmetric_difference", "copy"})
 _SET_OPERATORS = (ast.BitOr, ast.BitAnd, ast.Sub, ast.BitXor)
-# What comes out of these does not depend on the order that goes in.
+# The result of these does not depend on the order of their input.
 _ORDER_BLIND = frozenset({"sorted", "set", "frozenset", "any", "all", "sum", "min", "max", "len"})
-# What comes out of these does.
+# The result of these does.
 _ORDER_KEEPING = frozenset({"list", "tuple", "iter", "enumerate", "map", "filter", "zip", "reversed", "deque"})
 _ORDER_KEEPING_METHODS = frozenset({"join", "fromkeys", "extend"})
 
@@ -21,7 +21,7 @@ _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def find_set_iterations(tree: ast.Module) -> Iterator[tuple[int, str]]:
-    """Yield line and description of every place that walks a set in its own order."""
+    """Yield line and description of every expression that iterates over a set in its own order."""
     visitor = _Visitor()
     visitor.visit(tree)
     yield from visitor.found
@@ -32,7 +32,7 @@ class _Visitor(ast.NodeVisitor):
         self.found: list[tuple[int, str]] = []
         self._names: list[frozenset[str]] = [frozenset()]  # Names that hold sets, a scope each.
         self._attributes: list[frozenset[str]] = [frozenset()]  # Attributes of self that hold sets, a class each.
-        self._forgiven: set[int] = set()  # ids of comprehensions whose reader is blind to order.
+        self._order_blind_ids: set[int] = set()  # ids of comprehensions whose consumer ignores order.
 
     # Scopes
 
@@ -54,14 +54,14 @@ class _Visitor(ast.NodeVisitor):
         arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
         self._visit_scope(node, frozenset(a.arg for a in arguments if _is_set_annotation(a.annotation)))
 
-    def _visit_scope(self, node: ast.Module | _Function, given: frozenset[str]) -> None:
-        self._names.append(self._names[-1] | given)
+    def _visit_scope(self, node: ast.Module | _Function, parameters: frozenset[str]) -> None:
+        self._names.append(self._names[-1] | parameters)
         self._names[-1] = self._names[-1] | self._set_names(node)
         self.generic_visit(node)
         self._names.pop()
 
     def _set_names(self, scope: ast.Module | _Function) -> frozenset[str]:
-        """Names of which every assignment in this scope is a set."""
+        """Return the names to which this scope assigns only sets."""
         sets: set[str] = set()
         others: set[str] = set()
         for node in _walk_scope(scope):
@@ -86,7 +86,7 @@ class _Visitor(ast.NodeVisitor):
                 sets.update(target.attr for target in node.targets if isinstance(target, ast.Attribute))
         return frozenset(sets)
 
-    # What is a set
+    # Whether an expression is a set
 
     def _is_set(self, node: ast.expr) -> bool:
         match node:
@@ -110,10 +110,10 @@ class _Visitor(ast.NodeVisitor):
             case _:
                 return False
 
-    # Where its order would show
+    # Expressions in which the order of a set shows
 
     def visit_For(self, node: ast.For) -> None:
-        self._look_at(node.iter, "a loop")
+        self._check_iterable(node.iter, "a loop")
         self.generic_visit(node)
 
     def visit_ListComp(self, node: ast.ListComp) -> None:
@@ -126,17 +126,17 @@ class _Visitor(ast.NodeVisitor):
         self._visit_comprehension(node)
 
     def _visit_comprehension(self, node: ast.ListComp | ast.DictComp | ast.GeneratorExp) -> None:
-        if id(node) not in self._forgiven:
+        if id(node) not in self._order_blind_ids:
             for generator in node.generators:
-                self._look_at(generator.iter, "a comprehension")
+                self._check_iterable(generator.iter, "a comprehension")
         self.generic_visit(node)
 
     def visit_Starred(self, node: ast.Starred) -> None:
-        self._look_at(node.value, "an unpacking")
+        self._check_iterable(node.value, "an unpacking")
         self.generic_visit(node)
 
     def visit_YieldFrom(self, node: ast.YieldFrom) -> None:
-        self._look_at(node.value, "yield from")
+        self._check_iterable(node.value, "yield from")
         self.generic_visit(node)
 
     def visit_Set(self, node: ast.Set) -> None:
@@ -147,20 +147,20 @@ class _Visitor(ast.NodeVisitor):
     def visit_Call(self, node: ast.Call) -> None:
         match node.func:
             case ast.Name(id=name) if name in _ORDER_BLIND:
-                self._forgiven.update(id(argument) for argument in node.args)
+                self._order_blind_ids.update(id(argument) for argument in node.args)
             case ast.Name(id=name) if name in _ORDER_KEEPING:
                 for argument in node.args:
-                    self._look_at(argument, f"{name}()")
+                    self._check_iterable(argument, f"{name}()")
             case ast.Attribute(attr=method) if method in _ORDER_KEEPING_METHODS:
                 for argument in node.args:
-                    self._look_at(argument, f"{method}()")
+                    self._check_iterable(argument, f"{method}()")
             case ast.Attribute(value=receiver, attr="pop") if not node.args:
-                self._look_at(receiver, "pop()")
+                self._check_iterable(receiver, "pop()")
             case _:
                 pass
         self.generic_visit(node)
 
-    def _look_at(self, node: ast.expr, reader: str) -> None:
+    def _check_iterable(self, node: ast.expr, reader: str) -> None:
         if self._is_set(node):
             self.found.append((node.lineno, reader))
 
@@ -184,7 +184,7 @@ def _is_keys_view(node: ast.expr) -> bool:
 
 
 def _walk_scope(scope: ast.Module | _Function) -> Iterator[ast.AST]:
-    """All nodes of a scope, without those of functions and classes inside it."""
+    """Yield all nodes of a scope, without those of functions and classes inside it."""
     waiting: list[ast.AST] = list(scope.body)
     while waiting:
         node = waiting.pop()

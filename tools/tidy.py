@@ -1,6 +1,6 @@
-"""Reads every file of the repository for text that must not be in it: paths of one machine, addresses of registries.
+"""Find text that must not be in the repository: paths of one machine, addresses of package registries.
 
-Also names files that grew long. That is a note and fails nothing: a long table is fine, a second idea in a file is not.
+For a long Python file it prints a note, which is not a failure: a long table is fine, a second topic in one file is not.
 """
 
 import re
@@ -8,7 +8,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-from tools.banned import ALLOWANCES_FILE, apply_allowances, read_allowances
+from tools.allowances import print_remaining_findings
 from tools.findings import ROOT, Finding
 
 LONG_FILE_LINES = 700
@@ -72,13 +72,8 @@ def main() -> int:
         findings.extend(check_text(path, text))
         lines = text.count("\n")
         if path.endswith(".py") and lines > LONG_FILE_LINES:
-            print(f"note: {path} has {lines} lines: is it still one idea?")
-    rules = {rule for rule, _, _ in _BANNED_TEXT}
-    allowances = [a for a in read_allowances((ROOT / ALLOWANCES_FILE).read_text("utf-8")) if a.rule in rules]
-    findings = apply_allowances(findings, allowances)
-    for finding in findings:
-        print(finding)
-    return 1 if findings else 0
+            print(f"note: {path} has {lines} lines: does it still have one topic?")
+    return print_remaining_findings(findings, {rule for rule, _, _ in _BANNED_TEXT})
 
 
 if __name__ == "__main__":

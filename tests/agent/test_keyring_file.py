@@ -96,7 +96,7 @@ def test_the_wrapping_key_is_changed_in_three_steps_and_nothing_is_unreadable_be
     ("spoil", "sentence"),
     [
         (lambda key: key.unlink(), "is missing, and the log holds keys that it wraps"),
-        (lambda key: key.write_text("no key"), "is none: it holds 32 bytes as base64 text"),
+        (lambda key: key.write_text("no key"), "is invalid: expected keys of 32 bytes as base64 text"),
         (lambda key: key.write_text("A" * 43 + "=\n"), "is not the one that wraps the keyring in the log"),
         (lambda key: key.chmod(0o644), "is open to others (mode 0644): chmod 600"),
     ],

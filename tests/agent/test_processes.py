@@ -166,7 +166,7 @@ def test_a_child_that_hangs_is_killed_when_all_is_stopped(tmp_path: Path) -> Non
         agent.signal(signal.SIGINT)
 
         assert agent.wait_end() == 0
-        assert "brain did not stop in time and is killed" in agent.err
+        assert "killing process: it did not stop in time process=brain" in agent.err
         assert not is_alive(pid)
 
 

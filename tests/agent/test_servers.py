@@ -131,15 +131,15 @@ def test_a_copy_of_a_servers_data_folder_is_refused_and_the_first_goes_on(
         wait_until(lambda: first.get("/v1/job/hello/allocations"), what="it is placed")
 
 
-def test_an_etcd_that_cannot_be_reached_is_waited_for_and_said(tmp_path: Path) -> None:
+def test_an_agent_waits_for_an_etcd_that_cannot_be_reached_and_logs_it_once(tmp_path: Path) -> None:
     file = configure(tmp_path / "one", "one", "127.0.0.1:1")
     with running(tmp_path / "one", "agent", "--config", str(file)) as agent:
-        said = "the log cannot be reached yet: etcd at 127.0.0.1:1"
-        wait_until(lambda: agent.err.count(said) >= 2, what="said by api and brain")
+        line = "log cannot be reached; retrying error=etcd at 127.0.0.1:1"
+        wait_until(lambda: agent.err.count(line) >= 2, what="logged by api and brain")
         agent.signal(signal.SIGTERM)
 
         assert agent.wait_end() == 0
-        assert agent.err.count("the log cannot be reached yet") == 2  # Once each.
+        assert agent.err.count("log cannot be reached") == 2  # Once each.
 
 
 def members_of(agent: RunningAgent) -> list[dict[str, object]]:

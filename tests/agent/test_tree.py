@@ -11,7 +11,8 @@ from wharf.agent.supervision.process_tree import (
     Effect,
     FinishTree,
     KillPart,
-    LogWarning,
+    LogPartEnded,
+    LogPartKilled,
     PartAlive,
     PartEnded,
     PartReady,
@@ -63,12 +64,12 @@ def test_a_part_that_ends_is_started_again_alone_after_a_pause_that_grows() -> N
     tree = a_running_tree()
 
     assert tree.handle_event(PartEnded("api", "killed by SIGKILL"), 5.0) == [
-        LogWarning("api ended (killed by SIGKILL); it starts again in 0.1 s")
+        LogPartEnded("api", "killed by SIGKILL", 0.1)
     ]
     assert tree.next_deadline_s() == 5.1
     assert tree.handle_event(TimerFired(), 5.1) == [SpawnPart("api"), BeginPart("api")]
     assert tree.handle_event(PartEnded("api", "exit code 1", "the disk is full"), 5.2) == [
-        LogWarning("api ended (exit code 1): the disk is full; it starts again in 0.5 s")
+        LogPartEnded("api", "exit code 1: the disk is full", 0.5)
     ]
 
 
@@ -86,9 +87,7 @@ def test_ends_are_forgotten_when_a_part_ran_for_a_while() -> None:
     tree.handle_event(TimerFired(), 5.1)
     tree.handle_event(PartReady("api"), 5.2)
 
-    assert tree.handle_event(PartEnded("api", "exit code 1"), 100.0) == [
-        LogWarning("api ended (exit code 1); it starts again in 0.1 s")
-    ]
+    assert tree.handle_event(PartEnded("api", "exit code 1"), 100.0) == [LogPartEnded("api", "exit code 1", 0.1)]
 
 
 def test_a_part_that_says_why_it_cannot_start_ends_the_agent_with_its_words() -> None:
@@ -131,7 +130,7 @@ def test_a_part_that_does_not_stop_in_time_is_killed() -> None:
 
     assert tree.next_deadline_s() == 3.0
     assert tree.handle_event(TimerFired(), 3.0) == [
-        LogWarning("store did not stop in time and is killed"),
+        LogPartKilled("store"),
         KillPart("store"),
     ]
     assert tree.handle_event(PartEnded("store", "killed by SIGKILL"), 3.1) == [FinishTree()]
@@ -172,7 +171,7 @@ def test_a_part_that_falls_silent_is_killed_and_started_again_with_one_line() ->
     assert tree.handle_event(TimerFired(), 25.0) == [KillPart("store")]
     assert tree.handle_event(TimerFired(), 25.1) == []
     assert tree.handle_event(PartEnded("store", "killed by SIGKILL"), 25.2) == [
-        LogWarning("store ended (killed: no sign of life for 20 s); it starts again in 0.1 s")
+        LogPartEnded("store", "killed: no sign of life for 20 s", 0.1)
     ]
 
 
@@ -213,7 +212,7 @@ def test_a_silent_part_that_is_asked_to_stop_has_its_time_to_stop_and_no_more() 
 
     assert tree.handle_event(TimerFired(), 20.5) == []
     assert tree.handle_event(TimerFired(), 22.0) == [
-        LogWarning("node did not stop in time and is killed"),
+        LogPartKilled("node"),
         KillPart("node"),
     ]
 

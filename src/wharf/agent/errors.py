@@ -6,4 +6,4 @@ class CommandError(Exception):
 
 
 class StartupError(Exception):
-    """A role cannot start its process. The text tells the operator why and what to do."""
+    """A role cannot start its process. The text names the cause and what the operator can do."""

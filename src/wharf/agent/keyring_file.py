@@ -85,7 +85,7 @@ def _read_keys(file: Path) -> list[bytes]:
     secrets = [_decode_key(line) for line in text.splitlines() if line.strip()] or [b""]
     if any(len(secret) != KEY_BYTES for secret in secrets):
         raise StartupError(
-            f"keyring file {file} is none: it holds {KEY_BYTES} bytes as base64 text, one key a line; restore the file, or "
+            f"keyring file {file} is invalid: expected keys of {KEY_BYTES} bytes as base64 text, one a line; restore the file, or "
             "set keyring.file"
         )
     return secrets

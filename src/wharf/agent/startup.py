@@ -100,7 +100,7 @@ class AgentProcess:
         self._report_ready = on_ready
         self._is_fresh = is_fresh
         self._world = RealWorld()
-        self._door_secret = self._world.new_secret()
+        self._member_secret = self._world.new_secret()
         # A node that registers at other servers must not send them this secret.
         self._own_node_secret = (
             self._world.new_secret() if should_introduce_own_node and not configuration.settings.client.servers else ""
@@ -183,7 +183,7 @@ class AgentProcess:
             log=build_log_configuration(self.settings),
             listening=listening,
             address=self._address,
-            door_secret=self._door_secret if role in ("api", "brain") else "",
+            door_secret=self._member_secret if role in ("api", "brain") else "",
             own_node_secret=self._own_node_secret if role in ("api", "node") else "",
         )
         return SpawnSpec(order, tuple(descriptors))

@@ -80,7 +80,7 @@ class RotatingFile:
         if self._rotation.bytes and status.st_size + line_bytes > self._rotation.bytes:
             return True
         period_ns = self._rotation.duration_ns
-        # The time of the last write tells which period the file belongs to, also after a restart.
+        # The file belongs to the period of its last write, also after a restart.
         return bool(period_ns) and now_ns // period_ns > status.st_mtime_ns // period_ns
 
     def _rotate(self, line_bytes: int, now_ns: int) -> None:

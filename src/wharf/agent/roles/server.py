@@ -104,7 +104,7 @@ async def open_log(context: ProcessContext, engine: LogEngine) -> bool:
         except LogUnavailable as error:
             if logged_error != str(error):
                 logged_error = str(error)
-                log.warning("the log cannot be reached yet: %s; trying again until it answers", logged_error)
+                log.warning("log cannot be reached; retrying error=%s", logged_error)
             try:
                 async with asyncio.timeout(REOPEN_DELAY_S):
                     await context.stopping.wait()
@@ -112,7 +112,7 @@ async def open_log(context: ProcessContext, engine: LogEngine) -> bool:
                 continue
         else:
             if logged_error:
-                log.info("the log is reached")
+                log.info("log reached")
             return True
     return False
 

@@ -94,7 +94,7 @@ class SpawnPart(msgspec.Struct, frozen=True):
 
 
 class BeginPart(msgspec.Struct, frozen=True):
-    """Tell the part to begin its work."""
+    """Start the work of the part."""
 
     part: str
 
@@ -115,10 +115,18 @@ class AnnounceReady(msgspec.Struct, frozen=True):
     """All parts are ready for the first time: report it to the operator."""
 
 
-class LogWarning(msgspec.Struct, frozen=True):
-    """Log this text as a warning."""
+class LogPartEnded(msgspec.Struct, frozen=True):
+    """Log that a part ended, and why, and that it will be restarted."""
 
-    text: str
+    part: str
+    cause: str
+    restart_delay_s: float
+
+
+class LogPartKilled(msgspec.Struct, frozen=True):
+    """Log that a part is killed because it did not stop in time."""
+
+    part: str
 
 
 class FinishTree(msgspec.Struct, frozen=True):
@@ -127,7 +135,7 @@ class FinishTree(msgspec.Struct, frozen=True):
     reason: str = ""
 
 
-Effect = SpawnPart | BeginPart | StopPart | KillPart | AnnounceReady | LogWarning | FinishTree
+Effect = SpawnPart | BeginPart | StopPart | KillPart | AnnounceReady | LogPartEnded | LogPartKilled | FinishTree
 
 
 class PartPhase(enum.Enum):
@@ -240,8 +248,8 @@ class ProcessTree:
         pause_s = RESTART_PAUSES_S[min(state.ends_in_a_row, len(RESTART_PAUSES_S)) - 1]
         self._enter_phase(event.part, PartPhase.RESTING, now_s)
         state.deadline_s = now_s + pause_s
-        reason = f": {event.reason}" if event.reason else ""
-        return [LogWarning(f"{event.part} ended ({exit_text}){reason}; it starts again in {pause_s:g} s")]
+        cause = f"{exit_text}: {event.reason}" if event.reason else exit_text
+        return [LogPartEnded(event.part, cause, pause_s)]
 
     def _on_timer(self, now_s: float) -> list[Effect]:
         """Act on all deadlines that have passed."""
@@ -262,7 +270,7 @@ class ProcessTree:
                 effects += self._spawn(name, now_s)
             elif state.phase is PartPhase.STOPPING:
                 state.deadline_s = now_s + self._parts[name].grace_s  # Kill again if the first kill has no effect.
-                effects += [LogWarning(f"{name} did not stop in time and is killed"), KillPart(name)]
+                effects += [LogPartKilled(name), KillPart(name)]
         return effects + self._begin_ready_parts(now_s)
 
     def _spawn(self, name: str, now_s: float) -> list[Effect]:

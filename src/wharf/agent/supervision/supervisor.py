@@ -55,7 +55,8 @@ from wharf.agent.supervision.process_tree import (
     Event,
     FinishTree,
     KillPart,
-    LogWarning,
+    LogPartEnded,
+    LogPartKilled,
     PartAlive,
     PartEnded,
     PartReady,
@@ -316,8 +317,10 @@ class Supervisor:
                     self._children[part].process.kill()
                 case AnnounceReady():
                     self._owner.on_ready({name: child.details for name, child in self._children.items()})
-                case LogWarning(text):
-                    log.warning(text)
+                case LogPartEnded(part, cause, delay_s):
+                    log.warning("process ended; restarting it process=%s delay_s=%g cause=%s", part, delay_s, cause)
+                case LogPartKilled(part):
+                    log.warning("killing process: it did not stop in time process=%s", part)
                 case FinishTree():
                     self._finish_effect = effect
 

@@ -81,7 +81,7 @@ class Rights:
         )
 
     def build_namespace_filter(self, *any_of: Capability) -> Callable[[str], bool]:
-        """Return a predicate that tells for each namespace whether a list may show its records."""
+        """Return a predicate: whether a list may show the records of a namespace."""
         return lambda namespace: self.allows_namespace(namespace, *any_of)
 
     # -- variables -----------------------------------------------------------------------------------------------

@@ -86,7 +86,7 @@ class RunningCommand:
         await self._socket.send(encode_terminal_size(height, width).decode())
 
     async def send_heartbeat(self) -> None:
-        """Tell the server that the caller is alive; call it about every ten seconds."""
+        """Report to the server that the caller is alive. Call it about every ten seconds."""
         await self._socket.send(HEARTBEAT_MESSAGE)
 
 

@@ -28,7 +28,7 @@ def to_wire_name(attribute: str) -> str:
 class RecordMeta(msgspec.StructMeta):
     """Makes the fields of every record class keyword-only, because msgspec does not inherit this option.
 
-    The `dataclass_transform` decorators below tell type checkers the same, and that records are frozen.
+    The `dataclass_transform` decorators below declare the same to type checkers, and that records are frozen.
     """
 
     # Any, because a class statement may pass options of any type.

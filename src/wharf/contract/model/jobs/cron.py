@@ -308,15 +308,15 @@ def _parse_days(day: str, weekday: str) -> _Days:
     last_weekdays: set[int] = set()
     nth: set[tuple[int, int]] = set()
     for item in () if any_weekday else weekday.upper().split(","):
-        name, hash_sign, which = item.partition("#")
+        name, hash_sign, number = item.partition("#")
         if hash_sign:
-            if which not in ("1", "2", "3", "4", "5"):
-                raise CronError(f'"{which}" is not one of 1..5 (field {WEEKDAY_FIELD.label})')
-            nth.add((_parse_number(name, WEEKDAY_FIELD) % 7, int(which)))
+            if number not in ("1", "2", "3", "4", "5"):
+                raise CronError(f'"{number}" is not one of 1..5 (field {WEEKDAY_FIELD.label})')
+            nth.add((_parse_number(name, WEEKDAY_FIELD) % 7, int(number)))
         elif item.endswith("L") and item[:-1] and item not in WEEKDAYS:
             last_weekdays.add(_parse_number(item[:-1], WEEKDAY_FIELD) % 7)
         else:
-            weekdays.update(number % 7 for number in _parse_range(item, WEEKDAY_FIELD))
+            weekdays.update(day % 7 for day in _parse_range(item, WEEKDAY_FIELD))
     return _Days(
         any_day=False,
         days=frozenset(days),
