@@ -5,21 +5,18 @@ the method sends that request. Type checkers see the function's own arguments on
 """
 
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
-from typing import TYPE_CHECKING, Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar, overload
+from typing import Any, Concatenate, Final, Generic, ParamSpec, Self, TypeVar, overload
 
 from wharf.contract.client import flow
 from wharf.contract.client.calls import CallSpec, ListSpec, ReadSpec, RequestSpec, Response, StreamSpec
+from wharf.contract.client.flow_runners import AsyncFlowRunner, SyncFlowRunner
 from wharf.contract.client.streams import read_stream
 from wharf.contract.wire.endpoint_table import ENDPOINT_BY_NAME, Endpoint
-
-if TYPE_CHECKING:
-    from wharf.contract.client.async_client import AsyncClient
-    from wharf.contract.client.sync_client import SyncClient
 
 P = ParamSpec("P")
 T = TypeVar("T")
 R = TypeVar("R")
-M = TypeVar("M", bound="SyncClient | AsyncClient")
+M = TypeVar("M", bound=SyncFlowRunner | AsyncFlowRunner)
 
 DescribeCall = Callable[..., RequestSpec]
 
@@ -119,9 +116,9 @@ class ReadMethod(_Method, Generic[P, T]):
     @overload
     def __get__(self, group: None, owner: type) -> Self: ...
     @overload
-    def __get__(self, group: "MethodGroup[SyncClient]", owner: type) -> SyncRead[P, T]: ...
+    def __get__(self, group: MethodGroup[SyncFlowRunner], owner: type) -> SyncRead[P, T]: ...
     @overload
-    def __get__(self, group: "MethodGroup[AsyncClient]", owner: type) -> AsyncRead[P, T]: ...
+    def __get__(self, group: MethodGroup[AsyncFlowRunner], owner: type) -> AsyncRead[P, T]: ...
     def __get__(self, group: Any, owner: type) -> Any:  # The overloads above have the types.
         if group is None:
             return self
@@ -135,9 +132,9 @@ class ListMethod(_Method, Generic[P, R]):
     @overload
     def __get__(self, group: None, owner: type) -> Self: ...
     @overload
-    def __get__(self, group: "MethodGroup[SyncClient]", owner: type) -> SyncList[P, R]: ...
+    def __get__(self, group: MethodGroup[SyncFlowRunner], owner: type) -> SyncList[P, R]: ...
     @overload
-    def __get__(self, group: "MethodGroup[AsyncClient]", owner: type) -> AsyncList[P, R]: ...
+    def __get__(self, group: MethodGroup[AsyncFlowRunner], owner: type) -> AsyncList[P, R]: ...
     def __get__(self, group: Any, owner: type) -> Any:  # The overloads above have the types.
         if group is None:
             return self
@@ -151,9 +148,9 @@ class CallMethod(_Method, Generic[P, T]):
     @overload
     def __get__(self, group: None, owner: type) -> Self: ...
     @overload
-    def __get__(self, group: "MethodGroup[SyncClient]", owner: type) -> Callable[P, T]: ...
+    def __get__(self, group: MethodGroup[SyncFlowRunner], owner: type) -> Callable[P, T]: ...
     @overload
-    def __get__(self, group: "MethodGroup[AsyncClient]", owner: type) -> Callable[P, Coroutine[Any, Any, T]]: ...
+    def __get__(self, group: MethodGroup[AsyncFlowRunner], owner: type) -> Callable[P, Coroutine[Any, Any, T]]: ...
     def __get__(self, group: Any, owner: type) -> Any:  # The overloads above have the types.
         if group is None:
             return self
@@ -171,9 +168,9 @@ class StreamMethod(_Method, Generic[P, T]):
     @overload
     def __get__(self, group: None, owner: type) -> Self: ...
     @overload
-    def __get__(self, group: "MethodGroup[SyncClient]", owner: type) -> Callable[P, Generator[T, None, None]]: ...
+    def __get__(self, group: MethodGroup[SyncFlowRunner], owner: type) -> Callable[P, Generator[T, None, None]]: ...
     @overload
-    def __get__(self, group: "MethodGroup[AsyncClient]", owner: type) -> Callable[P, AsyncGenerator[T, None]]: ...
+    def __get__(self, group: MethodGroup[AsyncFlowRunner], owner: type) -> Callable[P, AsyncGenerator[T, None]]: ...
     def __get__(self, group: Any, owner: type) -> Any:  # The overloads above have the types.
         if group is None:
             return self

@@ -1,40 +1,18 @@
-"""The synchronous client: performs the steps of flows in the calling thread, and makes no decisions."""
+"""The synchronous client."""
 
-import threading
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Sequence
 from types import TracebackType
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Self
 
-from wharf.contract.client.calls import RequestSpec
-from wharf.contract.client.flow import (
-    ClientDefaults,
-    ClientState,
-    CloseStream,
-    Flow,
-    FlowRun,
-    OpenStream,
-    PauseFlow,
-    ReadChunk,
-    RetryPolicy,
-    SendRequest,
-    Step,
-    StepResult,
-    YieldValue,
-    perform_call,
-    send_once,
-)
+from wharf.contract.client.flow import ClientDefaults, RetryPolicy
+from wharf.contract.client.flow_runners import SyncFlowRunner
 from wharf.contract.client.nouns import ClientMethods
-from wharf.contract.client.transport import ClientReply, ClientRequest, SyncStreamedReply, SyncTransport, Unreachable
-from wharf.contract.wire.endpoint_table import Endpoint
+from wharf.contract.client.transport import SyncTransport
 from wharf.world import World
 
-T = TypeVar("T")
 
-
-class SyncClient(ClientMethods["SyncClient"]):
+class SyncClient(SyncFlowRunner, ClientMethods[SyncFlowRunner]):
     """A synchronous client: `client.jobs.read("web")`, or `for` over streams. Fails over between servers."""
-
-    IS_ASYNC: ClassVar = False
 
     def __init__(
         self,
@@ -44,10 +22,8 @@ class SyncClient(ClientMethods["SyncClient"]):
         defaults: ClientDefaults | None = None,
         retry_policy: RetryPolicy | None = None,
     ) -> None:
-        super().__init__(self)
-        self._closing = threading.Event()
-        self._transports = tuple(transports)
-        self._state = ClientState(world, server_count=len(transports), defaults=defaults, retry_policy=retry_policy)
+        SyncFlowRunner.__init__(self, world, transports, defaults=defaults, retry_policy=retry_policy)
+        ClientMethods.__init__(self, self)
 
     def __enter__(self) -> Self:
         return self
@@ -56,77 +32,3 @@ class SyncClient(ClientMethods["SyncClient"]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-    def close(self) -> None:
-        """Close the client, also from another thread: a call that pauses between two attempts fails at once."""
-        self._closing.set()
-        for transport in self._transports:
-            transport.close()
-
-    def send(self, request: ClientRequest) -> ClientReply:
-        """Send any request, for endpoints without a method. The reply may be an error. Raises `Unreachable`."""
-        return self._run(send_once(self._state, request))
-
-    def perform_call(self, endpoint: Endpoint, spec: RequestSpec) -> Any:  # The endpoint's type; methods are typed.
-        """Perform one call with retries and return its decoded reply."""
-        return self._run(perform_call(self._state, endpoint, spec))
-
-    def _run(self, flow: Flow[T]) -> T:
-        """Perform the steps of a flow and return its result."""
-        run = FlowRun(flow)
-        while (step := run.step) is not None:
-            try:
-                result = self._perform_step(step)
-            except Unreachable as error:
-                run.fail(error)
-            else:
-                run.resume(result)
-        return run.result
-
-    def iterate(
-        self,
-        start_flow: Callable[[ClientState, Endpoint, RequestSpec], Flow[None]],
-        endpoint: Endpoint,
-        spec: RequestSpec,
-    ) -> Generator[Any, None, None]:  # The endpoint declares the type; methods are typed.
-        """Perform the steps of a flow and yield its values. Closes the streamed reply at the end."""
-        run = FlowRun(start_flow(self._state, endpoint, spec))
-        streamed_reply: SyncStreamedReply | None = None
-        try:
-            while (step := run.step) is not None:
-                if isinstance(step, YieldValue):
-                    yield step.value
-                    run.resume(None)
-                    continue
-                try:
-                    result = self._perform_step(step)
-                except Unreachable as error:
-                    run.fail(error)
-                    continue
-                if isinstance(step, OpenStream):
-                    streamed_reply = result  # type: ignore[assignment]  # The result of `OpenStream` is a streamed reply.
-                run.resume(result)
-        finally:
-            if streamed_reply is not None:
-                streamed_reply.close()
-
-    def _perform_step(self, step: Step) -> StepResult:
-        """Perform one step and return its result."""
-        match step:
-            case SendRequest(request, server):
-                return self._transports[server].send(request)
-            case OpenStream(request, server):
-                return self._transports[server].open(request)
-            case ReadChunk(reply):
-                chunk: bytes = reply.read_chunk()
-                return chunk
-            case CloseStream(reply):
-                reply.close()
-            case PauseFlow(seconds):
-                self._pause(seconds)
-        return None
-
-    def _pause(self, seconds: float) -> None:
-        """Wait. Raises `Unreachable` if the client is closed meanwhile."""
-        if self._closing.wait(seconds):
-            raise Unreachable("the client was closed", is_sent=False)

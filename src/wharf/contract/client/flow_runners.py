@@ -1,0 +1,219 @@
+"""Runners of flows: they send requests, read streams and pause, and make no decisions.
+
+One runs in the calling thread, the other on an event loop. Which step comes next is decided in `flow`.
+"""
+
+import asyncio
+import threading
+from collections.abc import AsyncGenerator, Callable, Generator, Sequence
+from typing import Any, ClassVar, TypeVar
+
+from wharf.contract.client.calls import RequestSpec
+from wharf.contract.client.flow import (
+    ClientDefaults,
+    ClientState,
+    CloseStream,
+    Flow,
+    FlowRun,
+    OpenStream,
+    PauseFlow,
+    ReadChunk,
+    RetryPolicy,
+    SendRequest,
+    Step,
+    StepResult,
+    YieldValue,
+    perform_call,
+    send_once,
+)
+from wharf.contract.client.transport import (
+    ClientReply,
+    ClientRequest,
+    StreamedReply,
+    SyncStreamedReply,
+    SyncTransport,
+    Transport,
+    Unreachable,
+)
+from wharf.contract.wire.endpoint_table import Endpoint
+from wharf.world import World
+
+T = TypeVar("T")
+
+
+class AsyncFlowRunner:
+    """Runs flows on an event loop."""
+
+    IS_ASYNC: ClassVar = True
+
+    def __init__(
+        self,
+        world: World,
+        transports: Sequence[Transport],
+        *,
+        defaults: ClientDefaults | None = None,
+        retry_policy: RetryPolicy | None = None,
+    ) -> None:
+        self._transports = tuple(transports)
+        self._state = ClientState(world, server_count=len(transports), defaults=defaults, retry_policy=retry_policy)
+
+    async def close(self) -> None:
+        for transport in self._transports:
+            await transport.close()
+
+    async def send(self, request: ClientRequest) -> ClientReply:
+        """Send any request, for endpoints without a method. The reply may be an error. Raises `Unreachable`."""
+        return await self._run(send_once(self._state, request))
+
+    async def perform_call(
+        self, endpoint: Endpoint, spec: RequestSpec
+    ) -> Any:  # The endpoint's type; methods are typed.
+        """Perform one call with retries and return its decoded reply."""
+        return await self._run(perform_call(self._state, endpoint, spec))
+
+    async def _run(self, flow: Flow[T]) -> T:
+        """Perform the steps of a flow and return its result."""
+        run = FlowRun(flow)
+        while (step := run.step) is not None:
+            try:
+                result = await self._perform_step(step)
+            except Unreachable as error:
+                run.fail(error)
+            else:
+                run.resume(result)
+        return run.result
+
+    async def iterate(
+        self,
+        start_flow: Callable[[ClientState, Endpoint, RequestSpec], Flow[None]],
+        endpoint: Endpoint,
+        spec: RequestSpec,
+    ) -> AsyncGenerator[Any, None]:  # The endpoint declares the type; methods are typed.
+        """Perform the steps of a flow and yield its values. Closes the streamed reply at the end."""
+        run = FlowRun(start_flow(self._state, endpoint, spec))
+        streamed_reply: StreamedReply | None = None
+        try:
+            while (step := run.step) is not None:
+                if isinstance(step, YieldValue):
+                    yield step.value
+                    run.resume(None)
+                    continue
+                try:
+                    result = await self._perform_step(step)
+                except Unreachable as error:
+                    run.fail(error)
+                    continue
+                if isinstance(step, OpenStream):
+                    streamed_reply = result  # type: ignore[assignment]  # The result of `OpenStream` is a streamed reply.
+                run.resume(result)
+        finally:
+            if streamed_reply is not None:
+                await streamed_reply.close()
+
+    async def _perform_step(self, step: Step) -> StepResult:
+        """Perform one step and return its result."""
+        match step:
+            case SendRequest(request, server):
+                return await self._transports[server].send(request)
+            case OpenStream(request, server):
+                return await self._transports[server].open(request)
+            case ReadChunk(reply):
+                chunk: bytes = await reply.read_chunk()
+                return chunk
+            case CloseStream(reply):
+                await reply.close()
+            case PauseFlow(seconds):
+                await asyncio.sleep(seconds)
+        return None
+
+
+class SyncFlowRunner:
+    """Runs flows in the calling thread."""
+
+    IS_ASYNC: ClassVar = False
+
+    def __init__(
+        self,
+        world: World,
+        transports: Sequence[SyncTransport],
+        *,
+        defaults: ClientDefaults | None = None,
+        retry_policy: RetryPolicy | None = None,
+    ) -> None:
+        self._closing = threading.Event()
+        self._transports = tuple(transports)
+        self._state = ClientState(world, server_count=len(transports), defaults=defaults, retry_policy=retry_policy)
+
+    def close(self) -> None:
+        """Close the client, also from another thread: a call that pauses between two attempts fails at once."""
+        self._closing.set()
+        for transport in self._transports:
+            transport.close()
+
+    def send(self, request: ClientRequest) -> ClientReply:
+        """Send any request, for endpoints without a method. The reply may be an error. Raises `Unreachable`."""
+        return self._run(send_once(self._state, request))
+
+    def perform_call(self, endpoint: Endpoint, spec: RequestSpec) -> Any:  # The endpoint's type; methods are typed.
+        """Perform one call with retries and return its decoded reply."""
+        return self._run(perform_call(self._state, endpoint, spec))
+
+    def _run(self, flow: Flow[T]) -> T:
+        """Perform the steps of a flow and return its result."""
+        run = FlowRun(flow)
+        while (step := run.step) is not None:
+            try:
+                result = self._perform_step(step)
+            except Unreachable as error:
+                run.fail(error)
+            else:
+                run.resume(result)
+        return run.result
+
+    def iterate(
+        self,
+        start_flow: Callable[[ClientState, Endpoint, RequestSpec], Flow[None]],
+        endpoint: Endpoint,
+        spec: RequestSpec,
+    ) -> Generator[Any, None, None]:  # The endpoint declares the type; methods are typed.
+        """Perform the steps of a flow and yield its values. Closes the streamed reply at the end."""
+        run = FlowRun(start_flow(self._state, endpoint, spec))
+        streamed_reply: SyncStreamedReply | None = None
+        try:
+            while (step := run.step) is not None:
+                if isinstance(step, YieldValue):
+                    yield step.value
+                    run.resume(None)
+                    continue
+                try:
+                    result = self._perform_step(step)
+                except Unreachable as error:
+                    run.fail(error)
+                    continue
+                if isinstance(step, OpenStream):
+                    streamed_reply = result  # type: ignore[assignment]  # The result of `OpenStream` is a streamed reply.
+                run.resume(result)
+        finally:
+            if streamed_reply is not None:
+                streamed_reply.close()
+
+    def _perform_step(self, step: Step) -> StepResult:
+        """Perform one step and return its result."""
+        match step:
+            case SendRequest(request, server):
+                return self._transports[server].send(request)
+            case OpenStream(request, server):
+                return self._transports[server].open(request)
+            case ReadChunk(reply):
+                chunk: bytes = reply.read_chunk()
+                return chunk
+            case CloseStream(reply):
+                reply.close()
+            case PauseFlow(seconds):
+                self._pause(seconds)
+        return None
+
+    def _pause(self, seconds: float) -> None:
+        """Wait. Raises `Unreachable` if the client is closed meanwhile."""
+        if self._closing.wait(seconds):
+            raise Unreachable("the client was closed", is_sent=False)
