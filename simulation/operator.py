@@ -1,4 +1,4 @@
-"""Those who keep the cluster: they drain nodes, switch them, pause, promote and fail deployments, and change the quota."""
+"""Simulated operators: they drain nodes, change their eligibility, control deployments, and change the quota."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
@@ -20,26 +20,28 @@ FORCED_DEADLINE: Final = -1
 
 
 class Operator(SimulatedUser):
+    """A client that performs the actions of an operator."""
+
     @property
     def weighted_actions(self) -> Sequence[tuple[int, UserAction]]:
         return (
-            (4, self._switch_node), (2, self._drain), (2, self._call_off_drain), (3, self._move_deployment),
+            (4, self._set_eligibility), (2, self._drain), (2, self._cancel_drain), (3, self._control_deployment),
             (1, self._change_quota),
         )  # fmt: skip
 
     # -- nodes -----------------------------------------------------------------------------------------------------
 
-    async def _switch_node(self) -> None:
+    async def _set_eligibility(self) -> None:
         eligible = self._random.random() < 0.7
 
-        async def switch(node_id: str) -> RecordResponse:
+        async def set_eligibility(node_id: str) -> RecordResponse:
             done = await self._client.nodes.set_eligibility(node_id, eligible=eligible)
             return RecordState(eligible, 0) if done.index else UnchangedRecord(eligible)
 
-        await self._switch_some_node(eligible, switch)
+        await self._change_random_node(eligible, set_eligibility)
 
     async def _drain(self) -> None:
-        """A node that is drained takes no new work, also when it is empty."""
+        """Drain a node. It stays ineligible afterwards, also if it is empty."""
         deadline_ns = self._random.choice([NO_DEADLINE, FORCED_DEADLINE, 5 * SECOND_NS, 40 * SECOND_NS])
         spec = DrainSpec(deadline=deadline_ns, ignore_system_jobs=self._random.random() < 0.5)
 
@@ -47,54 +49,57 @@ class Operator(SimulatedUser):
             await self._client.nodes.drain(node_id, spec)
             return RecordState(False, 0)
 
-        await self._switch_some_node(False, drain)
+        await self._change_random_node(False, drain)
 
-    async def _call_off_drain(self) -> None:
-        async def call_off(node_id: str) -> RecordResponse:
+    async def _cancel_drain(self) -> None:
+        async def cancel(node_id: str) -> RecordResponse:
             await self._client.nodes.drain(node_id, None, mark_eligible=True)
             return RecordState(True, 0)
 
-        await self._switch_some_node(True, call_off)
+        await self._change_random_node(True, cancel)
 
-    async def _switch_some_node(self, eligible: bool, ask: Callable[[str], Awaitable[RecordResponse]]) -> None:
+    async def _change_random_node(self, eligible: bool, send: Callable[[str], Awaitable[RecordResponse]]) -> None:
+        """Change the eligibility of a random node, and record the call."""
         host = self._random.choice(self._cluster.nodes)
         if host.node is None:
             return
         node_id = host.node.id
         await self._write(
-            host.name, PutRecordValue(eligible), lambda: ask(node_id), history=self._workload.eligibility_history
+            host.name, PutRecordValue(eligible), lambda: send(node_id), history=self._records.eligibility_history
         )
 
     # -- deployments -------------------------------------------------------------------------------------------------
 
-    async def _move_deployment(self) -> None:
-        active = await self._quietly(self._active_deployments())
+    async def _control_deployment(self) -> None:
+        active = await self._try_call(self._list_active_deployments())
         if not active:
             return
-        chosen: Deployment = self._random.choice(active)
-        word = (
-            "resume" if chosen.status is DeploymentStatus.PAUSED else self._random.choice(["pause", "promote", "fail"])
+        deployment: Deployment = self._random.choice(active)
+        action = (
+            "resume"
+            if deployment.status is DeploymentStatus.PAUSED
+            else self._random.choice(["pause", "promote", "fail"])
         )
-        await self._quietly(self._ask_of(chosen, word))
+        await self._try_call(self._send_action(deployment, action))
 
-    async def _active_deployments(self) -> list[Deployment]:
+    async def _list_active_deployments(self) -> list[Deployment]:
         reply = await self._client.deployments.list()
         return [deployment for deployment in reply.value if deployment.is_active]
 
-    async def _ask_of(self, deployment: Deployment, word: str) -> None:
-        asks: dict[str, Callable[[], Awaitable[Any]]] = {
+    async def _send_action(self, deployment: Deployment, action: str) -> None:
+        calls: dict[str, Callable[[], Awaitable[Any]]] = {
             "pause": lambda: self._client.deployments.pause(deployment.id),
             "resume": lambda: self._client.deployments.pause(deployment.id, pause=False),
             "promote": lambda: self._client.deployments.promote(deployment.id),
             "fail": lambda: self._client.deployments.fail(deployment.id),
         }
-        reply = await asks[word]()
-        self._tell(f"{word} deployment {deployment.id[:8]}: {reply.index}", deployment.job_id, deployment.id)
+        reply = await calls[action]()
+        self._log(f"{action} deployment {deployment.id[:8]}: {reply.index}", deployment.job_id, deployment.id)
 
     # -- the quota ---------------------------------------------------------------------------------------------------
 
     async def _change_quota(self) -> None:
-        """Mostly a wide one or none at all: under a narrow one little happens."""
+        """Set a wide quota or none in most cases, because little happens under a narrow one."""
         limit = RegionLimit(
             count=self._random.choice([0, 0, 30, 80]),
             cpu=self._random.choice([0, 0, 10_000, 40_000]),
@@ -102,24 +107,25 @@ class Operator(SimulatedUser):
         )
         quota = Quota(name=QUOTA_NAME, limits=(QuotaLimit(region=REGION, region_limit=limit),))
         name = QUOTA_NAME if self._random.random() < 0.5 else ""
-        await self._quietly(self._put_quota(quota, Namespace(name=DEFAULT_NAMESPACE, quota=name)))
+        await self._try_call(self._put_quota(quota, Namespace(name=DEFAULT_NAMESPACE, quota=name)))
 
     async def _put_quota(self, quota: Quota, namespace: Namespace) -> None:
         await self._client.quotas.store(quota)
         await self._client.namespaces.store(namespace)
-        self._tell(f"quota {quota.limits} for {namespace.quota or 'nobody'}", QUOTA_NAME)
+        self._log(f"quota {quota.limits} for {namespace.quota or 'no namespace'}", QUOTA_NAME)
 
     # -- at the end ---------------------------------------------------------------------------------------------------
 
     async def tidy_up(self) -> None:
-        for deployment in await self._active_deployments():
+        """Resume paused deployments, and stop jobs that always fail."""
+        for deployment in await self._list_active_deployments():
             if deployment.status is DeploymentStatus.PAUSED:
-                await self._quietly(self._ask_of(deployment, "resume"))
-        for sketch in self._workload.jobs:
+                await self._try_call(self._send_action(deployment, "resume"))
+        for sketch in self._records.jobs:
             try:
-                job = await self._ask_job(sketch.id)
+                job = await self._read_checked_job(sketch.id)
             except (Refusal, Unreachable) as error:
-                self._tell(f"read {sketch.id}: {error}", sketch.id)
+                self._log(f"read {sketch.id}: {error}", sketch.id)
                 continue
             if job is not None and not job.stop and is_failing(job):
                 await self._stop_job(job.id)

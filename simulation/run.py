@@ -10,6 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from simulation.chaos import LEASE_EXPIRED, Chaos
+from simulation.client_records import ClientRecords
 from simulation.cluster import Cluster, make_log
 from simulation.error_checks import ErrorLogHandler, check_responses
 from simulation.fault_source import NO_FAULTS, FaultSource
@@ -93,9 +94,10 @@ class SeedRun:
         self.record_history.batch_checks += [self._count_leases, self._check_in_full_now_and_then]
         self.read_checker = ReadChecker(self.record_history)
         self.chaos = Chaos(self.cluster, self.timeline)
-        self.workload = Workload(self.cluster, self.read_checker, self.timeline)
-        self.record_history.batch_checks.append(self.workload.on_batch)
-        self.record_history.on_new_epoch.append(lambda: self.workload.on_restored(self.record_history.replica))
+        self.client_records = ClientRecords(self.cluster, self.read_checker, self.timeline)
+        self.workload = Workload(self.client_records)
+        self.record_history.batch_checks.append(self.client_records.on_batch)
+        self.record_history.on_new_epoch.append(lambda: self.client_records.on_restored(self.record_history.replica))
         self.full_check_count = 0
         self._checked_at = 0
         self.cluster.wrap_app = lambda process, app: check_responses(app, process.name, self.loop.fail)
@@ -133,7 +135,7 @@ class SeedRun:
         return SeedResult(
             seed=self.seed, fingerprint=self.loop.fingerprint, events=self.timeline.event_count, steps=self.loop.steps,
             virtual_s=self.loop.time(), real_s=time.perf_counter() - began_s, faults=dict(self.fault_source.counts),
-            transitions=dict(self.batch_invariants.transitions), calls=len(self.workload.history.calls) + len(self.workload.eligibility_history.calls),
+            transitions=dict(self.batch_invariants.transitions), calls=len(self.client_records.history.calls) + len(self.client_records.eligibility_history.calls),
             reads_checked=self.read_checker.checked_count, full_checks=self.full_check_count, failure=failure,
         )  # fmt: skip
 
@@ -213,7 +215,7 @@ class SeedRun:
 
     def _require_acknowledged(self) -> None:
         """Every write that was acknowledged is in the log, at the index told, as it was asked for."""
-        for call in self.workload.history.calls:
+        for call in self.client_records.history.calls:
             answer = call.response
             if (
                 isinstance(call.request, ReadRecord | RestoreRecord)
@@ -233,13 +235,13 @@ class SeedRun:
                     f"the log has {read_value(job)} in place of an acknowledged write: {call.describe()}", call.key
                 )
 
-        for job_id, index in self.workload.dispatched.items():
+        for job_id, index in self.client_records.dispatched.items():
             if self.record_history.get_record(JOBS, join_key("default", job_id), index) is None:
                 raise InvariantViolation(f"{job_id} was dispatched and is not in the log at {index}", job_id)
 
     def _require_linearizable(self) -> None:
-        _require_explained(self.workload.history, VersionedRecordModel())
-        _require_explained(self.workload.eligibility_history, RegisterModel(True))
+        _require_explained(self.client_records.history, VersionedRecordModel())
+        _require_explained(self.client_records.eligibility_history, RegisterModel(True))
 
     def _failure(self, text: str, about: Sequence[str]) -> SeedFailure:
         return SeedFailure(text, [str(line) for line in self.timeline.select_entries(about)])
