@@ -41,8 +41,10 @@ def find_small_modules(sources: Mapping[str, str], trees: Mapping[str, ast.Modul
         lines = source.count("\n")
         if path.endswith(EXCEPTED_FILES) or lines >= SMALL_MODULE_LINES:
             continue
-        names = importers[get_module_name(path)]
-        if len(names) == 1:
+        module = get_module_name(path)
+        names = importers[module]
+        # A package that imports one of its own modules offers its names to everybody.
+        if len(names) == 1 and not module.startswith(f"{min(names)}."):
             message = f"{lines} lines, and only {min(names)} imports it: move it there"
             yield Finding(path, 1, MODULE_RULE, message)
 

@@ -45,3 +45,7 @@ def test_packages_and_programs_are_not_small_modules() -> None:
     }
 
     assert findings(sources) == []
+
+
+def test_a_small_module_that_its_own_package_imports_passes() -> None:
+    assert findings({"src/wharf/p/a.py": "X = 1", "src/wharf/p/__init__.py": "from wharf.p.a import X"}) == []
