@@ -32,7 +32,7 @@ def bootstrapped(agent: RunningAgent) -> dict[str, str]:
     return made
 
 
-def test_an_agent_with_access_control_lets_in_whoever_holds_a_token_and_audits_who_it_was(tmp_path: Path) -> None:
+def test_an_agent_with_access_control_requires_a_token_and_audits_its_accessor(tmp_path: Path) -> None:
     file = an_agent(tmp_path / "a", ON)
     with running(tmp_path / "a", "agent", "--config", str(file)) as agent:
         agent.wait_ready()
@@ -53,7 +53,7 @@ def test_an_agent_with_access_control_lets_in_whoever_holds_a_token_and_audits_w
         assert token["SecretID"].encode() not in kept
 
 
-def test_the_first_token_is_made_again_by_whoever_can_write_in_the_data_folder(tmp_path: Path) -> None:
+def test_a_reset_file_in_the_data_folder_permits_a_second_bootstrap(tmp_path: Path) -> None:
     file = an_agent(tmp_path / "a", ON)
     with running(tmp_path / "a", "agent", "--config", str(file)) as agent:
         agent.wait_ready()
@@ -99,7 +99,7 @@ def test_a_key_of_the_keyring_that_is_missing_ends_the_start_with_its_sentence(t
         assert "Traceback" not in agent.err
 
 
-def test_a_new_node_joins_with_an_introduction_and_without_one_it_does_not(tmp_path: Path) -> None:
+def test_a_new_node_joins_only_with_an_introduction_token(tmp_path: Path) -> None:
     file = an_agent(tmp_path / "a", ON)
     with running(tmp_path / "a", "agent", "--config", str(file)) as agent:
         agent.wait_ready()
@@ -128,7 +128,7 @@ def test_a_new_node_joins_with_an_introduction_and_without_one_it_does_not(tmp_p
         )
 
 
-def test_the_nodes_of_dev_are_let_in_by_themselves_and_its_words_say_that_control_is_on(tmp_path: Path) -> None:
+def test_dev_admits_its_own_nodes_and_prints_that_access_control_is_on(tmp_path: Path) -> None:
     folder = tmp_path / "a"
     folder.mkdir()
     (folder / "on.toml").write_text(ON)

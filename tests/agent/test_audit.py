@@ -23,7 +23,7 @@ A_WRITE = AuditRecord(
 )
 
 
-def test_a_write_is_one_line_that_says_who_what_from_where_and_how_it_ended(tmp_path: Path) -> None:
+def test_a_write_is_one_line_with_caller_request_source_and_result(tmp_path: Path) -> None:
     audit = AuditLog(tmp_path / "audit.log", Rotation())
     audit.record(A_WRITE)
     audit.close()
@@ -47,7 +47,7 @@ def test_the_audit_log_is_for_its_owner_only(tmp_path: Path) -> None:
     assert stat.S_IMODE((tmp_path / "audit.log").stat().st_mode) == 0o600
 
 
-def test_words_of_callers_lose_what_looks_like_a_secret(tmp_path: Path) -> None:
+def test_secrets_in_texts_of_callers_are_redacted(tmp_path: Path) -> None:
     audit = AuditLog(tmp_path / "audit.log", Rotation(), secrets=("hunter22",))
     audit.record(
         AuditRecord(at_ns=0, request_id="", method="PUT", path="/v1/hunter22", status=400, error="token=abcdef")
@@ -59,12 +59,12 @@ def test_words_of_callers_lose_what_looks_like_a_secret(tmp_path: Path) -> None:
     assert "abcdef" not in text
 
 
-def test_it_is_kept_in_the_data_folder_unless_told_otherwise(tmp_path: Path) -> None:
+def test_the_audit_log_is_in_the_data_folder_by_default(tmp_path: Path) -> None:
     open_audit_log(AgentSettings(), tmp_path).record(A_WRITE)
     open_audit_log(AgentSettings(audit=AuditSettings(file=str(tmp_path / "b.log"))), tmp_path).record(A_WRITE)
 
     assert (tmp_path / "audit.log").read_text() == (tmp_path / "b.log").read_text() != ""
 
 
-def test_it_can_be_off(tmp_path: Path) -> None:
+def test_the_audit_log_can_be_disabled(tmp_path: Path) -> None:
     assert isinstance(open_audit_log(AgentSettings(audit=AuditSettings(enabled=False)), tmp_path), NoAudit)

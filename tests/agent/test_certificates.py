@@ -61,11 +61,11 @@ def handshake(folder: Path, *, client: str | None, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["127.0.0.1", "localhost", "server.global.wharf"])
-def test_a_server_is_believed_under_each_of_its_names(tmp_path: Path, name: str) -> None:
+def test_a_server_certificate_is_valid_for_each_of_its_names(tmp_path: Path, name: str) -> None:
     handshake(a_folder(tmp_path), client="client", name=name)
 
 
-def test_a_server_is_not_believed_under_another_name(tmp_path: Path) -> None:
+def test_a_server_certificate_is_invalid_for_another_name(tmp_path: Path) -> None:
     with pytest.raises(ssl.SSLCertVerificationError):
         handshake(a_folder(tmp_path), client="client", name="example.org")
 
@@ -79,7 +79,7 @@ def test_a_client_cannot_pretend_to_be_a_server(tmp_path: Path) -> None:
         handshake(folder, client="server", name="client.global.wharf")
 
 
-def test_a_caller_without_a_certificate_is_not_let_in(tmp_path: Path) -> None:
+def test_a_client_without_a_certificate_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(ssl.SSLError):
         handshake(a_folder(tmp_path), client=None, name="localhost")
 
@@ -110,7 +110,7 @@ def test_an_authority_is_read_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("broken", ["wharf-ca.pem", "wharf-ca-key.pem"])
-def test_a_broken_authority_is_refused_in_a_sentence(tmp_path: Path, broken: str) -> None:
+def test_a_damaged_authority_is_reported(tmp_path: Path, broken: str) -> None:
     a_folder(tmp_path)
     (tmp_path / broken).write_text("nothing of the kind")
 
@@ -166,7 +166,7 @@ def ask(folder: Path, **given: Any) -> None:
         ({"days": 11}, r"--days 11: the certificate must not outlive its authority, .*choose --days 10 or fewer"),
     ],
 )
-def test_what_cannot_be_in_a_certificate_is_refused_and_no_file_is_made(
+def test_invalid_values_for_a_certificate_are_rejected_and_no_file_is_created(
     tmp_path: Path, given: dict[str, Any], sentence: str
 ) -> None:
     with pytest.raises(CommandError, match=sentence):
@@ -184,7 +184,7 @@ def test_a_certificate_of_an_authority_that_has_ended_is_refused(tmp_path: Path)
 
 
 @pytest.mark.parametrize("name", ["*.example.org", "example.org", "a-b.c", "db_1.internal", "::1", "10.0.0.5"])
-def test_host_names_and_addresses_are_taken(tmp_path: Path, name: str) -> None:
+def test_host_names_and_addresses_are_accepted(tmp_path: Path, name: str) -> None:
     ask(tmp_path, alternative_names=(name,), days=10)
 
     assert (tmp_path / "server-global.pem").exists()

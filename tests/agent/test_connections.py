@@ -25,7 +25,7 @@ def some(per_client_max: int) -> ConnectionLimiter:
     return ConnectionLimiter(SimulatedWorld(1), max_per_client=per_client_max)
 
 
-def test_an_address_has_so_many_connections_and_gets_one_back_for_each_that_ends() -> None:
+def test_an_address_has_a_limited_number_of_connections_and_a_closed_one_counts_no_more() -> None:
     connections = some(2)
 
     first = [connections.try_admit(ELSEWHERE) for _ in range(3)]
@@ -36,7 +36,7 @@ def test_an_address_has_so_many_connections_and_gets_one_back_for_each_that_ends
     assert connections.try_admit("10.0.0.8")
 
 
-def test_loopback_and_a_bound_of_none_are_never_turned_away() -> None:
+def test_loopback_and_a_limit_of_0_are_unlimited() -> None:
     assert all(some(1).try_admit("127.0.0.1") for _ in range(3))
     unbounded = some(0)
     assert all(unbounded.try_admit(ELSEWHERE) for _ in range(1_000))
@@ -47,12 +47,12 @@ def test_loopback_and_a_bound_of_none_are_never_turned_away() -> None:
     [("127.0.0.1", True), ("127.9.9.9", True), ("::1", True), ("::ffff:127.0.0.1", True), ("", True),
      ("10.0.0.1", False), ("::ffff:10.0.0.1", False), ("fe80::1%eth0", False), ("nonsense", False)],
 )  # fmt: skip
-def test_what_is_near_is_known_in_every_writing(address: str, near: bool) -> None:
+def test_loopback_addresses_are_recognized_in_every_notation(address: str, near: bool) -> None:
     assert is_loopback(address) is near
 
 
 @in_virtual_time
-async def test_of_a_flood_a_hundred_are_told_why_and_then_ten_a_second() -> None:
+async def test_a_hundred_excess_connections_get_a_reply_and_then_ten_a_second() -> None:
     connections = ConnectionLimiter(SimulatedWorld(1, asyncio.get_running_loop().time), max_per_client=1)
 
     at_once = sum(connections.should_explain_rejection() for _ in range(500))
@@ -100,7 +100,7 @@ def connect(connections: ConnectionLimiter, address: str = ELSEWHERE) -> tuple[a
     return protocol, wire
 
 
-def test_one_too_many_is_told_and_closed_and_does_not_count() -> None:
+def test_an_excess_connection_gets_a_reply_is_closed_and_does_not_count() -> None:
     async def story() -> None:
         connections = some(1)
         first, _ = connect(connections)
@@ -136,7 +136,7 @@ def test_a_head_without_end_is_cut_off(head: bytes) -> None:
 
 
 @in_virtual_time
-async def test_a_head_that_was_begun_and_does_not_end_is_given_up() -> None:
+async def test_a_request_head_that_stays_incomplete_closes_the_connection() -> None:
     protocol, wire = connect(some(1))
     silent, silent_wire = connect(some(1))
     protocol.data_received(b"GET / HT")
@@ -152,7 +152,7 @@ async def test_a_head_that_was_begun_and_does_not_end_is_given_up() -> None:
 
 
 @in_virtual_time
-async def test_who_is_connected_and_says_nothing_is_let_go_in_the_end() -> None:
+async def test_a_connection_that_sends_nothing_is_closed() -> None:
     protocol, wire = connect(some(1))
     spoken, spoken_wire = connect(some(1))
     spoken.data_received(b"GET / HTTP/1.1\r\n")
@@ -166,7 +166,7 @@ async def test_who_is_connected_and_says_nothing_is_let_go_in_the_end() -> None:
 
 
 @in_virtual_time
-async def test_a_connection_whose_caller_reads_nothing_is_cut() -> None:
+async def test_a_connection_whose_client_reads_nothing_is_aborted() -> None:
     protocol, wire = connect(some(1))
     slow, slow_wire = connect(some(1))
     for one in (protocol, slow):
@@ -182,7 +182,7 @@ async def test_a_connection_whose_caller_reads_nothing_is_cut() -> None:
     slow.connection_lost(None)
 
 
-def test_what_is_closed_and_still_there_at_the_next_look_is_cut() -> None:
+def test_a_closed_connection_that_lingers_until_the_next_check_is_aborted() -> None:
     open_wire, closed, closed_later = Wire(ELSEWHERE), Wire(ELSEWHERE), Wire(ELSEWHERE)
     closed.close()
     lingering = LingeringConnections()

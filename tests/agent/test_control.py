@@ -21,7 +21,7 @@ from wharf.agent.supervision.control import (
 )
 
 
-def test_a_reload_that_is_asked_for_is_answered(tmp_path: Path) -> None:
+def test_a_reload_request_gets_a_reply(tmp_path: Path) -> None:
     file = an_agent(tmp_path / "a")
     with running(tmp_path / "a", "agent", "--config", str(file)) as agent:
         agent.wait_ready()
@@ -32,7 +32,7 @@ def test_a_reload_that_is_asked_for_is_answered(tmp_path: Path) -> None:
         assert answer == ReloadReply(0, applied=["log_level"], needs_restart=["region"])
 
 
-def test_riddles_on_the_socket_do_not_disturb_the_agent(tmp_path: Path) -> None:
+def test_invalid_data_on_the_control_socket_does_not_disturb_the_agent(tmp_path: Path) -> None:
     file = an_agent(tmp_path / "a")
     with running(tmp_path / "a", "agent", "--config", str(file)) as agent:
         agent.wait_ready()
@@ -44,14 +44,14 @@ def test_riddles_on_the_socket_do_not_disturb_the_agent(tmp_path: Path) -> None:
         assert send_control_request(tmp_path / "a" / "data", DebugRequest(), timeout_s=10.0) is not None
 
 
-def test_where_no_agent_runs_there_is_no_answer(tmp_path: Path) -> None:
+def test_without_an_agent_there_is_no_reply(tmp_path: Path) -> None:
     assert send_control_request(tmp_path, DebugRequest(), timeout_s=1.0) is None
     assert send_control_request(tmp_path / "gone", DebugRequest(), timeout_s=1.0) is None
     listen_for_commands(tmp_path).close()
     assert send_control_request(tmp_path, DebugRequest(), timeout_s=1.0) is None
 
 
-def test_an_agent_that_does_not_answer_is_told_as_such(tmp_path: Path) -> None:
+def test_an_agent_that_does_not_reply_in_time_is_an_error(tmp_path: Path) -> None:
     with listen_for_commands(tmp_path), pytest.raises(CommandError, match=r"did not answer within 0.1 s"):
         send_control_request(tmp_path, DebugRequest(), timeout_s=0.1)
 
@@ -61,7 +61,7 @@ def test_only_its_owner_can_connect(tmp_path: Path) -> None:
         assert stat.S_IMODE((tmp_path / CONTROL_SOCKET).stat().st_mode) & 0o077 == 0
 
 
-def test_a_deep_folder_is_no_hindrance(tmp_path: Path) -> None:
+def test_the_control_socket_works_in_a_folder_with_a_long_path(tmp_path: Path) -> None:
     deep = tmp_path / ("a" * 90) / ("b" * 90)
     deep.mkdir(parents=True)
     with listen_for_commands(deep), socket.socket(socket.AF_UNIX) as channel:

@@ -80,7 +80,7 @@ def lines(reply: bytes) -> tuple[Sequence[bytes], bytes]:
 
 
 @in_virtual_time
-async def test_a_reply_in_one_step_is_the_same_as_in_two() -> None:
+async def test_a_reply_written_in_one_step_equals_the_one_in_two_steps() -> None:
     in_one, in_two = [await exchanged(answering(at_once=at_once), REQUEST) for at_once in (True, False)]
 
     assert (len(in_one.writes), len(in_two.writes)) == (1, 2)
@@ -95,7 +95,7 @@ async def test_a_reply_in_one_step_is_the_same_as_in_two() -> None:
         b"GET /v1/jobs HTTP/1.0\r\n\r\n",
     ],
 )
-def test_what_is_special_goes_the_servers_own_way(request_: bytes) -> None:
+def test_special_requests_are_answered_by_the_http_library(request_: bytes) -> None:
     @in_virtual_time
     async def story() -> None:
         one, two = [await exchanged(answering(at_once=at_once), request_) for at_once in (True, False)]
@@ -106,7 +106,7 @@ def test_what_is_special_goes_the_servers_own_way(request_: bytes) -> None:
 
 
 @in_virtual_time
-async def test_requests_behind_each_other_are_answered_in_order_on_one_connection() -> None:
+async def test_pipelined_requests_are_answered_in_order_on_one_connection() -> None:
     wire = await exchanged(answering(at_once=True), REQUEST + REQUEST, REQUEST)
 
     assert wire.sent.count(b"HTTP/1.1 200 OK") == 3
@@ -114,7 +114,7 @@ async def test_requests_behind_each_other_are_answered_in_order_on_one_connectio
 
 
 @in_virtual_time
-async def test_a_value_with_the_end_of_a_line_in_it_splits_no_reply() -> None:
+async def test_a_header_value_with_a_line_break_does_not_split_the_reply() -> None:
     split = [(b"x-cluster-nexttoken", b"a\r\nset-cookie: b")]
 
     wire = await exchanged(answering(at_once=True, headers=split), REQUEST)
@@ -123,7 +123,7 @@ async def test_a_value_with_the_end_of_a_line_in_it_splits_no_reply() -> None:
 
 
 @in_virtual_time
-async def test_whoever_waits_is_told_once_that_the_caller_hung_up() -> None:
+async def test_a_waiting_handler_is_notified_once_when_the_client_disconnects() -> None:
     told: list[str] = []
 
     async def app(scope: Any, _receive: Any, _send: Any) -> None:
@@ -150,7 +150,7 @@ async def test_whoever_waits_is_told_once_that_the_caller_hung_up() -> None:
 
 
 @in_virtual_time
-async def test_of_a_request_with_a_body_the_end_is_seen_by_receiving() -> None:
+async def test_a_request_with_a_body_reports_the_disconnect_while_receiving() -> None:
     answers: list[bool] = []
 
     async def app(scope: Any, _receive: Any, send: Any) -> None:

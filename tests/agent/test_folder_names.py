@@ -6,7 +6,7 @@ from pathlib import Path
 from wharf.agent.identity import compute_folder_id
 
 
-def test_a_folder_has_one_name_whatever_lies_in_it_and_its_copy_has_another(tmp_path: Path) -> None:
+def test_a_folder_keeps_its_id_when_its_content_changes_and_a_copy_has_another_id(tmp_path: Path) -> None:
     folder = tmp_path / "data"
     folder.mkdir()
     name = compute_folder_id(folder)
@@ -17,7 +17,7 @@ def test_a_folder_has_one_name_whatever_lies_in_it_and_its_copy_has_another(tmp_
     assert name != compute_folder_id(tmp_path / "copy")
 
 
-def test_a_folder_that_is_moved_on_its_disk_keeps_its_name(tmp_path: Path) -> None:
+def test_a_folder_that_is_moved_on_its_disk_keeps_its_id(tmp_path: Path) -> None:
     folder = tmp_path / "data"
     folder.mkdir()
     name = compute_folder_id(folder)

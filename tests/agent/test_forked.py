@@ -55,7 +55,7 @@ def fail() -> bytes:
 
 
 @on_a_real_loop
-async def test_work_sees_the_state_as_it_stands_and_what_it_changes_is_lost() -> None:
+async def test_a_worker_reads_the_current_state_and_its_changes_are_discarded() -> None:
     state = {"jobs": 1}
 
     def work() -> bytes:
@@ -71,7 +71,7 @@ async def test_work_sees_the_state_as_it_stands_and_what_it_changes_is_lost() ->
 
 
 @on_a_real_loop
-async def test_all_that_was_asked_meanwhile_is_answered_by_one_copy() -> None:
+async def test_calls_that_arrive_meanwhile_share_one_worker_process() -> None:
     sideline = ForkedWorker(WORLD)
 
     first, *others = await asyncio.gather(*(sideline.run(lambda: str(os.getpid()).encode()) for _ in range(9)))
@@ -80,7 +80,7 @@ async def test_all_that_was_asked_meanwhile_is_answered_by_one_copy() -> None:
 
 
 @on_a_real_loop
-async def test_long_answers_come_whole_and_in_their_order() -> None:
+async def test_long_results_arrive_complete_and_in_order() -> None:
     sideline = ForkedWorker(WORLD)
 
     long, short = await asyncio.gather(sideline.run(lambda: bytes(3_000_000)), sideline.run(lambda: b"short"))
@@ -89,7 +89,7 @@ async def test_long_answers_come_whole_and_in_their_order() -> None:
 
 
 @on_a_real_loop
-async def test_work_that_fails_is_told_with_its_traceback_and_the_others_are_done() -> None:
+async def test_a_failed_call_reports_its_traceback_and_the_others_succeed() -> None:
     sideline = ForkedWorker(WORLD)
 
     failed, done = await asyncio.gather(sideline.run(fail), sideline.run(lambda: b"done"), return_exceptions=True)
@@ -100,7 +100,7 @@ async def test_work_that_fails_is_told_with_its_traceback_and_the_others_are_don
 
 
 @on_a_real_loop
-async def test_a_copy_that_hangs_is_ended_and_the_next_question_is_answered() -> None:
+async def test_a_worker_that_hangs_is_killed_and_the_next_call_succeeds() -> None:
     sideline = ForkedWorker(WORLD, timeout_s=0.3)
 
     with pytest.raises(Refusal, match=r"could not be thought through within 0\.3 s") as refused:
@@ -111,7 +111,7 @@ async def test_a_copy_that_hangs_is_ended_and_the_next_question_is_answered() ->
 
 
 @on_a_real_loop
-async def test_a_copy_that_is_killed_is_told_and_leaves_nothing() -> None:
+async def test_a_killed_worker_is_reported_and_leaves_no_process() -> None:
     sideline = ForkedWorker(WORLD)
 
     with pytest.raises(Refusal, match="ended before it was done"):
@@ -121,7 +121,7 @@ async def test_a_copy_that_is_killed_is_told_and_leaves_nothing() -> None:
 
 
 @on_a_real_loop
-async def test_a_question_that_nobody_waits_for_any_more_is_not_worked_on() -> None:
+async def test_a_canceled_call_is_not_executed() -> None:
     sideline = ForkedWorker(WORLD)
     first = WORLD.start_task(sideline.run(lambda: b"first"), name="first")
     await asyncio.sleep(0)
@@ -135,7 +135,7 @@ async def test_a_question_that_nobody_waits_for_any_more_is_not_worked_on() -> N
 
 
 @on_a_real_loop
-async def test_a_copy_holds_none_of_our_connections_open() -> None:
+async def test_a_worker_keeps_no_connection_of_its_parent_open() -> None:
     here, there = socket.socketpair()
     sideline = ForkedWorker(WORLD, timeout_s=2 * WITHIN_S)
     hanging = WORLD.start_task(sideline.run(hang), name="hanging")

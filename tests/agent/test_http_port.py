@@ -64,7 +64,7 @@ async def a_port_that_ends() -> AsyncIterator[Port]:
             await serving
 
 
-def test_whoever_talks_over_a_websocket_is_told_that_the_server_stops() -> None:
+def test_a_websocket_is_closed_with_a_reason_when_the_server_stops() -> None:
     async def test() -> tuple[int | None, str | None]:
         async with a_port_that_ends() as port:
             caller = await connect(f"ws://{HOST}:{port.number}/", compression=None)
@@ -75,7 +75,7 @@ def test_whoever_talks_over_a_websocket_is_told_that_the_server_stops() -> None:
     assert (1001, "this server is stopping") == asyncio.run(test())
 
 
-def test_a_caller_who_reads_nothing_holds_up_no_end(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_client_that_reads_nothing_does_not_delay_the_stop(caplog: pytest.LogCaptureFixture) -> None:
     async def test() -> None:
         async with a_port_that_ends() as port:
             stalled = await _stalled(port)

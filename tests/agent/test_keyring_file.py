@@ -32,7 +32,7 @@ def test_a_first_start_makes_it_for_its_owner_only(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [file]
 
 
-def test_what_is_there_is_never_replaced(tmp_path: Path) -> None:
+def test_an_existing_key_is_never_replaced(tmp_path: Path) -> None:
     file = tmp_path / "keyring.key"
     _made(file)
     before = file.read_bytes()
@@ -101,7 +101,7 @@ def test_the_wrapping_key_is_changed_in_three_steps_and_nothing_is_unreadable_be
         (lambda key: key.chmod(0o644), "is open to others (mode 0644): chmod 600"),
     ],
 )
-def test_one_that_is_missing_or_wrong_is_told_with_how_to_mend_it(
+def test_a_missing_or_invalid_keyring_file_is_reported_with_the_remedy(
     tmp_path: Path, spoil: Callable[[Path], object], sentence: str
 ) -> None:
     file = tmp_path / "keyring.key"

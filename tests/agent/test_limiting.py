@@ -68,7 +68,7 @@ def metric(agent: RunningAgent, begins: str) -> float:
     return next((float(line.rpartition(" ")[2]) for line in text.splitlines() if line.startswith(begins)), 0.0)
 
 
-def test_an_api_tells_of_no_limits_unless_they_are_switched_on(tmp_path: Path) -> None:
+def test_an_api_without_limits_sends_no_limit_headers(tmp_path: Path) -> None:
     with running(tmp_path / "a", "agent", "--config", str(an_agent(tmp_path / "a"))) as agent:
         agent.wait_ready()
 
@@ -114,7 +114,7 @@ def a_token(agent: RunningAgent, by: str, name: str) -> str:
     return made["SecretID"]
 
 
-def test_each_token_has_its_own_bucket_and_beyond_it_is_told_429_and_when(
+def test_each_token_has_its_own_bucket_and_gets_429_with_a_retry_time_beyond_it(
     limited: RunningAgent, management: str
 ) -> None:
     first, second = (a_token(limited, management, name) for name in ("first", "second"))
@@ -129,7 +129,7 @@ def test_each_token_has_its_own_bucket_and_beyond_it_is_told_429_and_when(
     assert ask(limited, "/v1/jobs", token=second)[0] == 200
 
 
-def test_who_shows_no_token_or_an_unknown_one_is_counted_by_address_and_answered_by_the_gate(
+def test_requests_without_a_known_token_are_counted_by_address(
     limited: RunningAgent,
 ) -> None:
     act(limited, "/reset", caller="address:127.0.0.1")
@@ -142,7 +142,7 @@ def test_who_shows_no_token_or_an_unknown_one_is_counted_by_address_and_answered
     assert [int(told[1]["x-ratelimit-remaining"]) for told in (nobody, unknown)] == [3, 2]
 
 
-def test_who_waits_takes_none_of_the_places_of_those_who_work(limited: RunningAgent, management: str) -> None:
+def test_waiting_requests_do_not_count_as_concurrent(limited: RunningAgent, management: str) -> None:
     token = a_token(limited, management, "waiter")
     index = ask(limited, "/v1/jobs", token=token)[1]["x-cluster-index"]
     wait = f"/v1/jobs?index={index}&wait=60s"
@@ -161,7 +161,7 @@ def test_who_waits_takes_none_of_the_places_of_those_who_work(limited: RunningAg
     wait_until(lambda: metric(limited, "wharf_limits_running ") == 0, what="their places are free")
 
 
-def test_time_spent_waiting_is_no_work(limited: RunningAgent, management: str) -> None:
+def test_time_spent_waiting_is_not_counted_as_cpu_time(limited: RunningAgent, management: str) -> None:
     token = a_token(limited, management, "patient")
     index = ask(limited, "/v1/jobs", token=token)[1]["x-cluster-index"]
 
@@ -226,7 +226,7 @@ def settings_with(file: str, *, processes: int = 1, engine: EngineKind = EngineK
     )
 
 
-def test_counters_in_memory_serve_one_machine_and_no_more(tmp_path: Path) -> None:
+def test_counters_in_memory_serve_one_machine_only(tmp_path: Path) -> None:
     file = tmp_path / "limits.toml"
     file.write_text("")
 
@@ -246,7 +246,7 @@ def test_counters_in_memory_serve_one_machine_and_no_more(tmp_path: Path) -> Non
     assert (told.profile, told.admin_socket) == ("cluster", tmp_path / "limits-api-1.sock")
 
 
-def test_what_only_a_gateway_has_is_refused(tmp_path: Path) -> None:
+def test_settings_that_only_a_gateway_has_are_rejected(tmp_path: Path) -> None:
     file = tmp_path / "limits.toml"
     file.write_text('directory = "people.toml"\n')
 
@@ -254,7 +254,7 @@ def test_what_only_a_gateway_has_is_refused(tmp_path: Path) -> None:
         build_limiter_settings(settings_with(str(file)), tmp_path, "api")
 
 
-def test_several_processes_of_the_api_count_as_one(tmp_path: Path) -> None:
+def test_several_api_processes_share_their_counters(tmp_path: Path) -> None:
     """Connections are spread over processes by the kernel: so many are made that both have some."""
     folder = tmp_path / "a"
     file = with_rules(

@@ -30,7 +30,7 @@ def settings(
     return AgentSettings(data_dir=str(folder), state=StateSettings(engine=engine, etcd=etcd or EtcdStateSettings()))
 
 
-def test_the_store_is_looked_for_where_it_listens(tmp_path: Path) -> None:
+def test_the_client_of_the_store_uses_the_path_of_its_socket(tmp_path: Path) -> None:
     chosen = settings(tmp_path)
 
     assert get_store_socket(chosen) == StoreProcessSettings(folder=str(get_store_folder(chosen))).get_socket_path()

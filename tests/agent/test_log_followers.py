@@ -43,7 +43,7 @@ def taken(connection: socket.socket) -> list[FollowedLogLines]:
     return list(MessageDecoder[FollowedLogLines](FollowedLogLines).feed(connection.recv(65_536)))
 
 
-def test_a_follower_gets_the_lines_of_its_level_and_above() -> None:
+def test_a_follower_receives_lines_of_its_level_and_above() -> None:
     followed = Followed()
     with followed.follow(logging.INFO) as one, followed.follow(logging.DEBUG) as other:
         followed.followers.send_lines([ForwardedLine(logging.DEBUG, "small"), ForwardedLine(logging.ERROR, "large")])
@@ -53,7 +53,7 @@ def test_a_follower_gets_the_lines_of_its_level_and_above() -> None:
     followed.close()
 
 
-def test_processes_are_told_the_least_level_that_is_followed_and_the_end() -> None:
+def test_processes_receive_the_lowest_followed_level_and_the_end_of_following() -> None:
     followed = Followed()
     one, other = followed.follow(logging.INFO), followed.follow(logging.DEBUG)
     other.close()
@@ -65,7 +65,7 @@ def test_processes_are_told_the_least_level_that_is_followed_and_the_end() -> No
     followed.close()
 
 
-def test_a_follower_that_reads_nothing_costs_a_bounded_amount_and_is_told_what_it_missed() -> None:
+def test_a_follower_that_reads_nothing_uses_limited_memory_and_gets_the_number_of_missed_lines() -> None:
     followed = Followed()
     with followed.follow(logging.INFO) as slow:
         for _ in range(100):
@@ -91,7 +91,7 @@ def test_a_follower_that_reads_nothing_costs_a_bounded_amount_and_is_told_what_i
     followed.close()
 
 
-def test_a_teller_never_holds_up_and_counts_what_it_left_out() -> None:
+def test_forwarding_never_blocks_and_counts_dropped_lines() -> None:
     go_on = threading.Event()
     told: list[tuple[int, int]] = []
 
@@ -108,7 +108,7 @@ def test_a_teller_never_holds_up_and_counts_what_it_left_out() -> None:
     assert sum(missed for _, missed in told) > 0
 
 
-def test_a_follower_at_a_lower_level_changes_nothing_of_what_is_kept() -> None:
+def test_a_follower_at_a_lower_level_does_not_change_the_retained_lines() -> None:
     logs, told = ProcessLogging("test"), []
     try:
         logs.apply(LogConfiguration(level=LogLevel.WARN, levels={"quiet": LogLevel.ERROR}, on_terminal=False))
@@ -126,7 +126,7 @@ def test_a_follower_at_a_lower_level_changes_nothing_of_what_is_kept() -> None:
         logs.close()
 
 
-def test_a_line_is_said_for_people_with_its_fields() -> None:
+def test_a_line_is_formatted_as_text_with_its_fields() -> None:
     written = (
         '{"time":"2026-01-02T03:04:05.678Z","level":"info","process":"api","logger":"wharf.x","message":"listening",'
         '"request_id":"r1","fields":{"address":"127.0.0.1:4646"}}'

@@ -56,7 +56,7 @@ def test_a_line_of_json_names_time_level_process_and_values(logs: ProcessLogging
     }
 
 
-def test_a_line_of_text_reads_from_left_to_right(logs: ProcessLogging, stream: io.StringIO) -> None:
+def test_a_text_line_has_time_level_process_and_message(logs: ProcessLogging, stream: io.StringIO) -> None:
     logs.apply(LogConfiguration())
 
     log.info("listening", extra={"address": "127.0.0.1:4646", "why": "as told"})
@@ -89,7 +89,9 @@ def test_an_error_brings_its_traceback_in_the_same_entry(logs: ProcessLogging, s
     assert str(line["error"]).endswith("RuntimeError: boom")
 
 
-def test_a_request_id_is_on_every_line_of_its_work_and_on_no_other(logs: ProcessLogging, stream: io.StringIO) -> None:
+def test_a_request_id_is_on_every_line_of_its_request_and_on_no_other(
+    logs: ProcessLogging, stream: io.StringIO
+) -> None:
     logs.apply(LogConfiguration(json=True))
 
     with RequestIdScope("r-1"):
@@ -108,7 +110,7 @@ def test_a_part_can_be_louder_than_the_rest(logs: ProcessLogging, stream: io.Str
     assert [line["message"] for line in documents(stream)] == ["heard"]
 
 
-def test_levels_can_be_changed_and_taken_back_while_running(logs: ProcessLogging, stream: io.StringIO) -> None:
+def test_levels_can_be_changed_and_restored_while_running(logs: ProcessLogging, stream: io.StringIO) -> None:
     for order in (
         LogConfiguration(json=True, level=LogLevel.DEBUG),
         LogConfiguration(json=True, levels={"api": LogLevel.ERROR}),
@@ -129,7 +131,7 @@ def test_lines_go_to_the_file_as_well(logs: ProcessLogging, stream: io.StringIO,
     assert (tmp_path / "w.log").read_text() == stream.getvalue() != ""
 
 
-def test_the_newest_lines_are_kept_in_memory(logs: ProcessLogging) -> None:
+def test_the_newest_lines_stay_in_memory(logs: ProcessLogging) -> None:
     logs.apply(LogConfiguration(on_terminal=False))
     log.info("kept")
 
@@ -173,7 +175,7 @@ def test_no_secret_is_ever_in_a_line(
         "accessor_id=5f3c",
     ],
 )
-def test_what_is_no_secret_stays(logs: ProcessLogging, stream: io.StringIO, text: str) -> None:
+def test_texts_that_are_not_secrets_stay(logs: ProcessLogging, stream: io.StringIO, text: str) -> None:
     logs.apply(LogConfiguration(json=True))
 
     log.info(text)
@@ -186,7 +188,7 @@ class Unspeakable:
         raise RuntimeError("no words")
 
 
-def test_a_line_that_cannot_be_written_does_not_stop_the_work(logs: ProcessLogging) -> None:
+def test_a_line_that_cannot_be_written_does_not_stop_the_process(logs: ProcessLogging) -> None:
     logs.apply(LogConfiguration())
 
     log.info("lost", extra={"value": Unspeakable()})

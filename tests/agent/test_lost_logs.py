@@ -9,7 +9,7 @@ from tests.agent.test_processes import A_JOB
 from tests.waiting import wait_until
 
 
-def test_a_server_whose_store_forgot_everything_takes_jobs_again(tmp_path: Path) -> None:
+def test_a_server_accepts_jobs_again_after_its_log_was_emptied(tmp_path: Path) -> None:
     file = tmp_path / "wharf.toml"
     file.write_text(
         f'name = "one"\ndata_dir = "{tmp_path}/data"\n[ports]\nhttp = 0\n[server]\nenabled = true\n'

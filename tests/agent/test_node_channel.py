@@ -50,7 +50,7 @@ async def ask_often(address: str) -> list[tuple[int, str]]:
             await asyncio.gather(running_line, return_exceptions=True)
 
 
-def test_whichever_process_is_asked_the_node_answers(tmp_path: Path) -> None:
+def test_a_node_is_reached_through_every_api_process(tmp_path: Path) -> None:
     folder = tmp_path / ("a-folder-with-a-long-name-" * 5)
     folder.mkdir()
     (folder / "wharf.toml").write_text(

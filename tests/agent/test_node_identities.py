@@ -14,7 +14,7 @@ def test_nodes_keep_their_ids_and_secrets_over_a_restart(tmp_path: Path) -> None
     assert load_fake_identities(WORLD, tmp_path / "nodes.json", 3) == before
 
 
-def test_more_nodes_are_added_to_those_that_were_there(tmp_path: Path) -> None:
+def test_more_fake_nodes_are_added_to_the_stored_ones(tmp_path: Path) -> None:
     before = load_fake_identities(WORLD, tmp_path / "nodes.json", 2)
 
     assert load_fake_identities(WORLD, tmp_path / "nodes.json", 5)[:2] == before

@@ -27,7 +27,7 @@ def open_files_of(pid: int | None) -> int:
     return int(line.split()[3])
 
 
-def test_processes_of_a_server_take_what_the_owner_allows_and_nodes_do_not(tmp_path: Path, hard_limit: int) -> None:
+def test_server_processes_raise_their_limit_of_open_files_and_nodes_do_not(tmp_path: Path, hard_limit: int) -> None:
     with running(tmp_path / "a", "dev", "--port", "0") as agent:
         agent.wait_ready()
 

@@ -34,7 +34,7 @@ def dev(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningAgent]:
         yield agent
 
 
-def test_dev_tells_what_runs_where_and_what_to_try(dev: RunningAgent) -> None:
+def test_dev_prints_addresses_and_first_commands(dev: RunningAgent) -> None:
     assert "Wharf 0.1.0 is running" in dev.out
     assert "in .wharf/state" in dev.out
     assert "runs tasks on this machine, drivers raw_exec" in dev.out
@@ -73,7 +73,7 @@ def test_a_job_is_placed_and_its_registration_is_in_the_audit_log(dev: RunningAg
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_stops_all_of_it_and_leaves_nothing_behind(tmp_path: Path, number: signal.Signals) -> None:
+def test_a_signal_stops_all_processes(tmp_path: Path, number: signal.Signals) -> None:
     with running(tmp_path / "a", *DEV) as agent:
         agent.wait_ready()
         children = agent.children()
@@ -170,7 +170,7 @@ def test_a_child_that_hangs_is_killed_when_all_is_stopped(tmp_path: Path) -> Non
         assert not is_alive(pid)
 
 
-def test_data_stays_over_a_restart_and_goes_with_fresh(tmp_path: Path) -> None:
+def test_data_survives_a_restart_and_is_deleted_with_fresh(tmp_path: Path) -> None:
     founded: list[bool] = []
     for arguments in ((), (), ("--reset-data",)):
         with running(tmp_path / "a", *DEV, *arguments) as agent:
@@ -182,7 +182,7 @@ def test_data_stays_over_a_restart_and_goes_with_fresh(tmp_path: Path) -> None:
     assert founded == [True, False, True]
 
 
-def test_fresh_removes_nothing_from_a_folder_that_is_none_of_ours(tmp_path: Path) -> None:
+def test_fresh_deletes_nothing_in_a_folder_of_another_program(tmp_path: Path) -> None:
     (tmp_path / "letters").mkdir()
     (tmp_path / "letters" / "letter.txt").write_text("dear")
 
@@ -193,7 +193,7 @@ def test_fresh_removes_nothing_from_a_folder_that_is_none_of_ours(tmp_path: Path
     assert (tmp_path / "letters" / "letter.txt").read_text() == "dear"
 
 
-def test_a_port_in_use_is_one_line_that_says_what_to_do(tmp_path: Path) -> None:
+def test_a_port_in_use_is_reported_in_one_line_with_the_remedy(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -206,7 +206,7 @@ def test_a_port_in_use_is_one_line_that_says_what_to_do(tmp_path: Path) -> None:
     ]
 
 
-def test_a_folder_in_use_is_one_line_that_says_by_whom(dev: RunningAgent) -> None:
+def test_a_folder_in_use_is_reported_in_one_line_with_its_process(dev: RunningAgent) -> None:
     done = run(dev.folder, *DEV)
 
     assert done.returncode == 1
@@ -214,7 +214,7 @@ def test_a_folder_in_use_is_one_line_that_says_by_whom(dev: RunningAgent) -> Non
     assert f"is in use by another wharf (process {dev.process.pid}, {dev.address})" in line
 
 
-def test_a_folder_of_another_user_is_one_line_that_says_whose(tmp_path: Path) -> None:
+def test_a_folder_of_another_user_is_reported_in_one_line_with_its_owner(tmp_path: Path) -> None:
     if os.geteuid() != 0:
         folder, expected = Path("/"), "/.wharf"
         done = run(tmp_path, *DEV, "--data-dir", str(folder / ".wharf"))
@@ -230,7 +230,7 @@ def test_a_folder_of_another_user_is_one_line_that_says_whose(tmp_path: Path) ->
     assert expected in line
 
 
-def test_a_configuration_that_is_wrong_is_told_line_by_line_and_nothing_starts(tmp_path: Path) -> None:
+def test_errors_of_a_configuration_are_listed_and_nothing_starts(tmp_path: Path) -> None:
     (tmp_path / "a.toml").write_text('data_dir = "/nowhere"\n[sever]\nenabled = true\n[ports]\nhttp = "x"\n')
 
     done = run(tmp_path, "agent", "--config", "a.toml")
@@ -266,7 +266,7 @@ def test_a_damaged_log_ends_the_agent_with_its_sentence(tmp_path: Path) -> None:
     ],
     ids=["a damaged record", "a newer format"],
 )
-def test_what_no_process_can_read_ends_the_agent_with_its_sentence(
+def test_an_unreadable_record_ends_the_agent_with_an_error(
     tmp_path: Path, change: EncodedChange, sentence: str
 ) -> None:
     state = tmp_path / "a" / ".wharf" / "state"
@@ -308,7 +308,7 @@ def an_agent(folder: Path, text: str = "") -> Path:
     return file
 
 
-def test_an_agent_takes_what_is_live_at_a_signal_and_names_what_is_not(tmp_path: Path) -> None:
+def test_a_reload_applies_live_settings_and_names_those_that_need_a_restart(tmp_path: Path) -> None:
     file = an_agent(tmp_path / "a")
     with running(tmp_path / "a", "agent", "--config", str(file)) as agent:
         agent.wait_ready()
@@ -321,7 +321,7 @@ def test_an_agent_takes_what_is_live_at_a_signal_and_names_what_is_not(tmp_path:
         assert 'needs_restart=["datacenter"]' in line
 
 
-def test_a_reload_with_a_mistake_changes_nothing_and_says_so(tmp_path: Path) -> None:
+def test_a_reload_with_an_error_changes_nothing_and_is_logged(tmp_path: Path) -> None:
     file = an_agent(tmp_path / "a")
     with running(tmp_path / "a", "agent", "--config", str(file)) as agent:
         agent.wait_ready()
@@ -333,7 +333,7 @@ def test_a_reload_with_a_mistake_changes_nothing_and_says_so(tmp_path: Path) -> 
         assert len(agent.children()) == 4
 
 
-def test_a_state_in_memory_is_gone_with_the_agent(tmp_path: Path) -> None:
+def test_a_state_in_memory_is_lost_with_the_agent(tmp_path: Path) -> None:
     file = an_agent(tmp_path / "a", '[state]\nengine = "memory"')
     for _ in range(2):
         with running(tmp_path / "a", "agent", "--config", str(file)) as agent:
@@ -344,7 +344,7 @@ def test_a_state_in_memory_is_gone_with_the_agent(tmp_path: Path) -> None:
             assert not (tmp_path / "a" / "data" / "volatile").exists()
 
 
-def test_several_api_processes_answer_on_one_port(tmp_path: Path) -> None:
+def test_several_api_processes_share_one_port(tmp_path: Path) -> None:
     file = an_agent(tmp_path / "a", "[api]\nprocesses = 2")
     with running(tmp_path / "a", "agent", "--config", str(file)) as agent:
         agent.wait_ready()
@@ -354,7 +354,7 @@ def test_several_api_processes_answer_on_one_port(tmp_path: Path) -> None:
         assert isinstance(agent.get("/v1/nodes"), list)
 
 
-def test_settings_of_the_environment_do_not_reach_what_children_start(tmp_path: Path) -> None:
+def test_settings_of_the_environment_are_not_passed_to_child_processes(tmp_path: Path) -> None:
     environment = {"WHARF_CONFIG__CLIENT__INTRO_TOKEN": "s.secret-of-the-node"}
     with running(tmp_path / "a", *DEV, environment=environment) as agent:
         agent.wait_ready()
@@ -392,7 +392,7 @@ def test_a_debug_archive_holds_sizes_logs_and_stacks_of_every_process_and_no_sec
     assert "pw-of-etcd" not in everything
 
 
-def test_a_debug_archive_of_a_stuck_process_still_has_the_others(dev: RunningAgent) -> None:
+def test_a_debug_archive_contains_the_other_processes_if_one_is_stuck(dev: RunningAgent) -> None:
     pid = dev.child("node")
     assert pid is not None
     os.kill(pid, signal.SIGSTOP)
@@ -403,7 +403,7 @@ def test_a_debug_archive_of_a_stuck_process_still_has_the_others(dev: RunningAge
     assert "No reply in time from: node." in done.stdout
 
 
-def test_without_an_agent_a_debug_archive_says_that_none_runs(tmp_path: Path) -> None:
+def test_without_an_agent_a_debug_archive_reports_that_none_runs(tmp_path: Path) -> None:
     with running(tmp_path / "a", *DEV) as agent:
         agent.wait_ready()
         agent.signal(signal.SIGINT)

@@ -46,9 +46,7 @@ def listening() -> Iterator[socket.socket]:
         yield bound
 
 
-def test_somebody_logs_in_at_a_provider_and_gets_a_token_of_a_real_agent(
-    tmp_path: Path, listening: socket.socket
-) -> None:
+def test_a_login_at_an_identity_provider_returns_a_token(tmp_path: Path, listening: socket.socket) -> None:
     issuer = f"http://127.0.0.1:{listening.getsockname()[1]}"
     provider = LoginProvider(lambda: int(time.time()), issuer=issuer)
     file = an_agent(tmp_path / "a", ON)
@@ -81,7 +79,7 @@ def test_somebody_logs_in_at_a_provider_and_gets_a_token_of_a_real_agent(
         assert ask(agent, "GET", "/v1/acl/tokens", token=token["SecretID"])[0] == 200
 
 
-def test_a_provider_that_does_not_answer_says_too_much_or_sends_elsewhere_is_not_followed(
+def test_a_provider_that_is_silent_replies_too_much_or_redirects_is_rejected(
     listening: socket.socket,
 ) -> None:
     app = Starlette(

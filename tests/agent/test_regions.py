@@ -37,7 +37,7 @@ def knows(agent: RunningAgent, token: str) -> bool:
     return ask(agent, "GET", "/v1/acl/token/self", token=token)[0] == 200
 
 
-def test_a_global_token_and_a_namespace_of_one_region_count_in_the_other_and_come_back_after_a_loss(
+def test_global_tokens_and_namespaces_are_replicated_to_the_other_region_and_again_after_a_loss(
     tmp_path: Path,
 ) -> None:
     east_file = a_region(tmp_path / "east", "east")
@@ -74,7 +74,7 @@ def test_a_global_token_and_a_namespace_of_one_region_count_in_the_other_and_com
             assert root not in west.err
 
 
-def test_a_websocket_for_the_other_region_is_answered_as_that_region_answers(tmp_path: Path) -> None:
+def test_a_websocket_for_another_region_is_relayed_to_it(tmp_path: Path) -> None:
     east_file = a_region(tmp_path / "east", "east")
     path = "/v1/client/allocation/11111111-1111-4111-8111-111111111111/exec?task=t&command=%5B%22ls%22%5D&region=east"
     with running(tmp_path / "east", "agent", "--config", str(east_file)) as east:

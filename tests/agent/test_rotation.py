@@ -14,7 +14,7 @@ from wharf.contract.model.times import HOUR, SECOND
 NOON_NS = 1_767_268_800 * SECOND
 
 
-def test_a_new_file_begins_before_the_size_is_passed(tmp_path: Path) -> None:
+def test_a_new_file_starts_before_the_size_is_exceeded(tmp_path: Path) -> None:
     file = RotatingFile(tmp_path / "a.log", Rotation(bytes=10))
     for line in (b"12345\n", b"789\n", b"next\n"):
         file.write(line, now_ns=NOON_NS)
@@ -32,7 +32,7 @@ def test_a_line_longer_than_the_size_still_is_written(tmp_path: Path) -> None:
     assert (tmp_path / "a.log").read_bytes() == b"longer\n"
 
 
-def test_only_so_many_older_files_are_kept_and_the_newest_of_them(tmp_path: Path) -> None:
+def test_only_the_newest_rotated_files_are_retained(tmp_path: Path) -> None:
     file = RotatingFile(tmp_path / "a.log", Rotation(bytes=4, max_files=2))
     for number in range(5):
         file.write(b"%d--\n" % number, now_ns=NOON_NS + number * SECOND)
@@ -41,7 +41,7 @@ def test_only_so_many_older_files_are_kept_and_the_newest_of_them(tmp_path: Path
     assert [old.read_bytes() for old in list_rotated_files(tmp_path / "a.log")] == [b"2--\n", b"3--\n"]
 
 
-def test_files_of_one_second_keep_their_order(tmp_path: Path) -> None:
+def test_files_rotated_in_the_same_second_keep_their_order(tmp_path: Path) -> None:
     file = RotatingFile(tmp_path / "a.log", Rotation(bytes=4))
     for number in range(4):
         file.write(b"%d--\n" % number, now_ns=NOON_NS)
@@ -50,7 +50,7 @@ def test_files_of_one_second_keep_their_order(tmp_path: Path) -> None:
     assert [old.read_bytes() for old in list_rotated_files(tmp_path / "a.log")] == [b"0--\n", b"1--\n", b"2--\n"]
 
 
-def test_other_files_beside_it_are_not_taken_for_older_ones(tmp_path: Path) -> None:
+def test_other_files_in_the_folder_are_not_rotated_files(tmp_path: Path) -> None:
     (tmp_path / "a-plan.log").write_text("mine")
     file = RotatingFile(tmp_path / "a.log", Rotation(bytes=1, max_files=1))
     for _ in range(3):
@@ -60,7 +60,7 @@ def test_other_files_beside_it_are_not_taken_for_older_ones(tmp_path: Path) -> N
     assert (tmp_path / "a-plan.log").read_text() == "mine"
 
 
-def test_a_span_of_time_gets_a_file_of_its_own(tmp_path: Path) -> None:
+def test_each_period_has_its_own_file(tmp_path: Path) -> None:
     path = tmp_path / "a.log"
     file = RotatingFile(path, Rotation(duration_ns=24 * HOUR))
     file.write(b"yesterday\n", now_ns=NOON_NS)
@@ -74,7 +74,7 @@ def test_a_span_of_time_gets_a_file_of_its_own(tmp_path: Path) -> None:
     assert [old.read_bytes() for old in list_rotated_files(path)] == [b"yesterday\nsame day\n"]
 
 
-def test_a_file_that_someone_moved_away_is_opened_again(tmp_path: Path) -> None:
+def test_a_file_that_was_moved_away_is_created_again(tmp_path: Path) -> None:
     file = RotatingFile(tmp_path / "a.log", Rotation())
     file.write(b"one\n", now_ns=NOON_NS)
     (tmp_path / "a.log").rename(tmp_path / "moved")
@@ -86,7 +86,7 @@ def test_a_file_that_someone_moved_away_is_opened_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", [0o600, 0o640])
-def test_a_file_is_readable_for_those_it_is_meant_for(tmp_path: Path, mode: int) -> None:
+def test_a_file_has_the_configured_permissions(tmp_path: Path, mode: int) -> None:
     RotatingFile(tmp_path / "a.log", Rotation(), mode=mode).close()
 
     assert stat.S_IMODE((tmp_path / "a.log").stat().st_mode) & ~mode == 0
@@ -102,7 +102,7 @@ for number in range(1_000):
 """
 
 
-def test_lines_of_several_processes_are_each_kept_once_and_whole(tmp_path: Path) -> None:
+def test_lines_of_several_processes_are_stored_once_and_complete(tmp_path: Path) -> None:
     path = tmp_path / "a.log"
     writers = [subprocess.Popen([sys.executable, "-c", WRITER, str(path), name]) for name in ("a", "b", "c")]
 

@@ -50,7 +50,7 @@ async def tables_of(engine: LogEngine) -> set[str]:
     return {row.table async for rows in engine.load().iter_slices() for row in rows}
 
 
-def test_a_snapshot_holds_the_state_but_not_who_leads_and_who_is_there(tmp_path: Path) -> None:
+def test_a_snapshot_contains_the_state_without_leader_and_members(tmp_path: Path) -> None:
     path = tmp_path / "a.snap"
 
     async def work(engine: LogEngine) -> None:
@@ -105,7 +105,7 @@ def test_a_snapshot_that_this_program_cannot_read_changes_nothing(
 
 
 @pytest.mark.parametrize("kind", kinds())
-def test_what_others_hold_of_a_record_is_still_so_after_a_restore(tmp_path: Path, kind: EngineKind) -> None:
+def test_references_to_a_record_are_valid_after_a_restore(tmp_path: Path, kind: EngineKind) -> None:
     """A job that nothing wrote a second time is still in the life that its allocations say."""
     path, replica = tmp_path / "a.snap", Replica(ALL_TABLES)
 

@@ -108,7 +108,7 @@ def test_the_leadership_moves_to_the_server_that_is_named_and_back(tmp_path: Pat
 
 
 @pytest.mark.parametrize("advertised", ["", "10.0.0.1:4646"], ids=["addresses of their own", "the same address"])
-def test_a_copy_of_a_servers_data_folder_is_refused_and_the_first_goes_on(
+def test_a_copied_data_folder_is_rejected_and_the_first_server_continues(
     tmp_path: Path, endpoint: str, advertised: str
 ) -> None:
     first_file = configure(tmp_path / "one", "one", endpoint)
@@ -155,7 +155,7 @@ def nodes_of(agent: RunningAgent) -> int:
     return len(nodes)
 
 
-def test_a_leader_on_etcd_thinks_aside_again_and_again_and_goes_on_leading(tmp_path: Path, endpoint: str) -> None:
+def test_a_leader_on_etcd_stays_leader_during_many_dry_runs(tmp_path: Path, endpoint: str) -> None:
     file = configure(tmp_path / "one", "one", endpoint)
     with running(tmp_path / "one", "agent", "--config", str(file)) as agent:
         agent.wait_ready()

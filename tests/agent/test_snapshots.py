@@ -51,7 +51,7 @@ def test_a_restart_neither_hurries_nor_delays_the_next_snapshot(newest_ns: int |
     assert compute_wait_s(100.0, now_ns=NOON_NS, newest_ns=newest_ns) == wait
 
 
-def test_the_oldest_go_first_and_as_many_stay_as_told() -> None:
+def test_the_oldest_snapshots_are_deleted_beyond_the_retained_number() -> None:
     files = [Path(str(number)) for number in range(5)]
 
     assert select_surplus(files, keep_count=2) == files[:3]
@@ -71,7 +71,7 @@ def test_a_running_agent_saves_snapshots_and_keeps_only_so_many(tmp_path: Path) 
         assert inspect_snapshot_file(list_scheduled_snapshots(folder)[-1]).trailer.rows["namespaces"] == 1
 
 
-def test_a_snapshot_that_cannot_be_saved_is_logged_and_the_agent_goes_on(tmp_path: Path) -> None:
+def test_a_failed_snapshot_is_logged_and_the_agent_continues(tmp_path: Path) -> None:
     (tmp_path / "taken").write_text("a file, and no folder")
     file = an_agent(tmp_path / "a", f'[snapshots]\ninterval = "1s"\nfolder = "{tmp_path}/taken"')
     with running(tmp_path / "a", "agent", "--config", str(file)) as agent:

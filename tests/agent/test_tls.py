@@ -75,7 +75,7 @@ def test_a_caller_that_never_shakes_hands_is_cut_off_when_its_time_is_over(tmp_p
             assert silent.recv(1) == b""
 
 
-def test_an_agent_whose_tls_file_cannot_be_used_ends_with_a_sentence_that_names_it(tmp_path: Path) -> None:
+def test_an_agent_with_an_unusable_tls_file_ends_with_an_error_that_names_it(tmp_path: Path) -> None:
     file = an_agent(
         tmp_path / "a",
         f'[tls]\nhttp = true\nca_file = "{tmp_path}/ca.pem"\ncert_file = "{tmp_path}/c.pem"\nkey_file = "{tmp_path}/k.pem"',
@@ -146,7 +146,7 @@ def test_where_the_new_files_cannot_be_used_the_old_ones_are_still_shown(right: 
     assert shown == ssl.PEM_cert_to_DER_cert((right / "server.pem").read_text())
 
 
-def test_where_callers_must_show_a_certificate_only_those_of_the_authority_are_let_in(tmp_path: Path) -> None:
+def test_with_mutual_tls_only_clients_with_a_certificate_of_the_authority_are_accepted(tmp_path: Path) -> None:
     folder = tmp_path / "a"
     folder.mkdir()
     assert run(folder, "tls", "create", "--output-dir", "tls").returncode == 0
@@ -202,7 +202,7 @@ def shown_by(calling: ssl.SSLContext, files: Path) -> bytes | None:
     return server.getpeercert(binary_form=True)
 
 
-def test_what_an_agent_shows_to_other_servers_is_renewed_at_a_reload_and_stays_where_the_new_files_are_wrong(
+def test_a_reload_renews_the_client_certificate_and_keeps_the_old_one_if_the_new_is_invalid(
     right: Path,
 ) -> None:
     files = {"ca_file": "wharf-ca.pem", "cert_file": "server.pem", "key_file": "server-key.pem"}

@@ -50,7 +50,7 @@ def test_all_parts_load_at_once_and_only_the_lowest_is_let_go() -> None:
     ]
 
 
-def test_a_part_is_let_go_when_those_it_stands_on_are_ready() -> None:
+def test_a_part_begins_when_the_parts_it_depends_on_are_ready() -> None:
     tree = ProcessTree(PARTS)
     tree.start(0.0)
 
@@ -60,7 +60,7 @@ def test_a_part_is_let_go_when_those_it_stands_on_are_ready() -> None:
     assert tree.handle_event(PartReady("node"), 0.3) == [AnnounceReady()]
 
 
-def test_a_part_that_ends_is_started_again_alone_after_a_pause_that_grows() -> None:
+def test_a_part_that_ends_is_restarted_alone_after_a_growing_delay() -> None:
     tree = a_running_tree()
 
     assert tree.handle_event(PartEnded("api", "killed by SIGKILL"), 5.0) == [
@@ -81,7 +81,7 @@ def test_being_ready_again_is_not_announced_twice() -> None:
     assert tree.handle_event(PartReady("node"), 6.1) == []
 
 
-def test_ends_are_forgotten_when_a_part_ran_for_a_while() -> None:
+def test_the_restart_delay_is_reset_after_a_part_ran_for_a_while() -> None:
     tree = a_running_tree()
     tree.handle_event(PartEnded("api", "exit code 1"), 5.0)
     tree.handle_event(TimerFired(), 5.1)
@@ -90,7 +90,7 @@ def test_ends_are_forgotten_when_a_part_ran_for_a_while() -> None:
     assert tree.handle_event(PartEnded("api", "exit code 1"), 100.0) == [LogPartEnded("api", "exit code 1", 0.1)]
 
 
-def test_a_part_that_says_why_it_cannot_start_ends_the_agent_with_its_words() -> None:
+def test_a_part_that_reports_a_start_error_ends_the_agent_with_that_error() -> None:
     tree = ProcessTree(PARTS)
     tree.start(0.0)
 
@@ -144,7 +144,7 @@ def test_a_second_request_to_stop_kills_all_that_lives() -> None:
     assert tree.handle_event(StopRequested(), 9.6) == [KillPart("store"), KillPart("api"), KillPart("brain")]
 
 
-def test_a_request_to_stop_that_comes_twice_at_once_is_one() -> None:
+def test_two_stop_requests_at_once_count_as_one() -> None:
     tree = a_running_tree()
     tree.handle_event(StopRequested(), 9.0)
 
@@ -161,7 +161,7 @@ def test_a_part_that_rests_is_not_started_again_after_a_request_to_stop() -> Non
     assert (tree.next_deadline_s(), tree.handle_event(TimerFired(), 9.0)) == (None, [])
 
 
-def test_a_part_that_falls_silent_is_killed_and_started_again_with_one_line() -> None:
+def test_a_silent_part_is_killed_and_restarted_and_logged_once() -> None:
     tree = a_running_tree()
     for name in ("api", "brain", "node"):
         tree.handle_event(PartAlive(name), 15.0)
@@ -175,7 +175,7 @@ def test_a_part_that_falls_silent_is_killed_and_started_again_with_one_line() ->
     ]
 
 
-def test_each_part_may_be_silent_for_as_long_as_it_is_allowed_to() -> None:
+def test_each_part_has_its_own_limit_of_silence() -> None:
     tree = ProcessTree([ProcessSpec("store", max_silence_s=60.0)])
     tree.start(0.0)
     tree.handle_event(PartReady("store"), 0.0)
@@ -192,7 +192,7 @@ def test_a_part_that_is_not_ready_yet_may_load_for_long() -> None:
     assert tree.handle_event(TimerFired(), MAX_SILENCE_BEFORE_READY_S) == [KillPart("store")]
 
 
-def test_after_the_whole_machine_stood_still_nobody_is_killed_for_its_silence() -> None:
+def test_no_part_is_killed_for_silence_after_the_whole_machine_was_suspended() -> None:
     tree = a_running_tree()
 
     assert tree.handle_event(TimerFired(), 500.0) == []
@@ -204,7 +204,7 @@ def test_after_the_whole_machine_stood_still_nobody_is_killed_for_its_silence() 
     ]
 
 
-def test_a_silent_part_that_is_asked_to_stop_has_its_time_to_stop_and_no_more() -> None:
+def test_a_silent_part_has_only_its_grace_period_to_stop() -> None:
     tree = ProcessTree([ProcessSpec("node", grace_s=3.0)])
     tree.start(0.0)
     tree.handle_event(PartReady("node"), 0.0)

@@ -94,11 +94,11 @@ def test_a_follower_of_frames_gets_each_line_as_base64(agent: RunningAgent) -> N
         ("server_id=nobody", 400, b"unknown Wharf server nobody"),
     ],
 )
-def test_a_follower_that_asks_wrongly_is_told_so(agent: RunningAgent, query: str, status: int, text: bytes) -> None:
+def test_an_invalid_follow_request_is_rejected(agent: RunningAgent, query: str, status: int, text: bytes) -> None:
     assert fetch(agent, f"/v1/agent/monitor?{query}") == (status, text)
 
 
-def test_the_log_file_is_given_whole(agent: RunningAgent) -> None:
+def test_the_log_file_is_returned_complete(agent: RunningAgent) -> None:
     told = fetch(agent, "/v1/agent/monitor/export?on_disk=true&plain=true")[1]
 
     assert (agent.folder / "wharf.log").read_bytes().startswith(told[:200])
@@ -116,7 +116,7 @@ def test_no_snapshot_leaves_a_file_behind(agent: RunningAgent) -> None:
     wait_until(lambda: not list(left.glob("passing-*")), what="nothing is left behind")
 
 
-def test_stacks_of_all_processes_are_told(agent: RunningAgent) -> None:
+def test_stacks_of_all_processes_are_returned(agent: RunningAgent) -> None:
     status, body = fetch(agent, "/v1/agent/pprof/goroutine")
 
     told = body.decode()
@@ -125,7 +125,7 @@ def test_stacks_of_all_processes_are_told(agent: RunningAgent) -> None:
     assert "task follower" in told
 
 
-def test_a_profile_counts_stacks_and_a_command_line_is_one(agent: RunningAgent) -> None:
+def test_a_profile_and_the_command_line_are_returned(agent: RunningAgent) -> None:
     status, body = fetch(agent, "/v1/agent/pprof/profile?seconds=1")
 
     assert status == 200
@@ -137,7 +137,7 @@ def test_a_profile_counts_stacks_and_a_command_line_is_one(agent: RunningAgent) 
     assert fetch(agent, "/v1/agent/pprof/trace")[0] == 501
 
 
-def test_the_machine_is_told_without_secrets(agent: RunningAgent) -> None:
+def test_the_report_of_the_machine_contains_no_secrets(agent: RunningAgent) -> None:
     status, body = fetch(agent, "/v1/agent/host")
 
     data = json.loads(body)["HostData"]
@@ -146,7 +146,7 @@ def test_the_machine_is_told_without_secrets(agent: RunningAgent) -> None:
     assert data["Hosts"] == Path("/etc/hosts").read_text("utf-8")
 
 
-def test_an_agent_tells_what_it_is(agent: RunningAgent) -> None:
+def test_an_agent_describes_itself(agent: RunningAgent) -> None:
     told = json.loads(fetch(agent, "/v1/agent/self")[1])
 
     assert (told["config"]["region"], told["member"]["Name"]) == ("global", "global-1.global")
