@@ -94,7 +94,7 @@ def test_no_file_is_ever_replaced(tmp_path: Path) -> None:
     folder = a_folder(tmp_path)
     before = (folder / "server-key.pem").read_bytes()
 
-    with pytest.raises(CommandError, match=r"is there already and is not replaced"):
+    with pytest.raises(CommandError, match=r"exists already and is not replaced"):
         write_pair(folder, "server", make_authority(now_ns=NOW_NS, days=1))
     assert (folder / "server-key.pem").read_bytes() == before
 
@@ -149,20 +149,20 @@ def ask(folder: Path, **given: Any) -> None:
         ({"files_name": "-\n"}, "expected the name of a file without its folder"),
         ({"files_name": ""}, "--name : expected the name of a file without its folder"),
         ({"files_name": ".."}, r"--name \.\.: expected the name of a file without its folder"),
-        ({"files_name": "wharf-ca"}, "--name wharf-ca: so the authority's files are called"),
-        ({"files_name": "wharf-ca-key"}, "--name wharf-ca-key: so the authority's files are called"),
+        ({"files_name": "wharf-ca"}, "--name wharf-ca: the files of the authority have this name"),
+        ({"files_name": "wharf-ca-key"}, "--name wharf-ca-key: the files of the authority have this name"),
         ({"region": "../eu"}, r"--region \.\./eu: expected letters, digits and '-', at most 50"),
         ({"region": "e" * 51}, "expected letters, digits and '-', at most 50"),
         ({"region": ""}, "--region : expected letters, digits and '-', at most 50"),
-        ({"alternative_names": ("exa mple.org",)}, "--also exa mple.org: expected a host name or an address"),
-        ({"alternative_names": ("münchen.example",)}, "--also münchen.example: expected a host name or an address"),
+        ({"alternative_names": ("exa mple.org",)}, "--san exa mple.org: expected a host name or an address"),
+        ({"alternative_names": ("münchen.example",)}, "--san münchen.example: expected a host name or an address"),
         (
             {"alternative_names": ("https://example.org",)},
-            "--also https://example.org: expected a host name or an address",
+            "--san https://example.org: expected a host name or an address",
         ),
-        ({"alternative_names": ("10.0.0.5:4646",)}, "--also 10.0.0.5:4646: expected a host name or an address"),
-        ({"alternative_names": ("10.0.0.555",)}, "--also 10.0.0.555: expected a host name or an address"),
-        ({"alternative_names": ("",)}, "--also : expected a host name or an address"),
+        ({"alternative_names": ("10.0.0.5:4646",)}, "--san 10.0.0.5:4646: expected a host name or an address"),
+        ({"alternative_names": ("10.0.0.555",)}, "--san 10.0.0.555: expected a host name or an address"),
+        ({"alternative_names": ("",)}, "--san : expected a host name or an address"),
         ({"days": 11}, r"--days 11: the certificate must not outlive its authority, .*choose --days 10 or fewer"),
     ],
 )
@@ -179,7 +179,7 @@ def test_a_certificate_of_an_authority_that_has_ended_is_refused(tmp_path: Path)
     long_ago_ns = NOW_NS - 20 * 86_400 * 1_000_000_000
     write_pair(tmp_path, AUTHORITY_FILES_NAME, make_authority(now_ns=long_ago_ns, days=10))
 
-    with pytest.raises(CommandError, match=r"the authority in .* ended on .*: make a new one with another --folder"):
+    with pytest.raises(CommandError, match=r"the authority in .* ended on .*: make a new one with another --output-dir"):
         ask(tmp_path)
 
 

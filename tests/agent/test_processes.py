@@ -170,7 +170,7 @@ def test_a_child_that_hangs_is_killed_when_all_is_stopped(tmp_path: Path) -> Non
         assert not is_alive(pid)
 
 
-def test_data_survives_a_restart_and_is_deleted_with_fresh(tmp_path: Path) -> None:
+def test_data_survives_a_restart_and_is_deleted_with_reset_data(tmp_path: Path) -> None:
     founded: list[bool] = []
     for arguments in ((), (), ("--reset-data",)):
         with running(tmp_path / "a", *DEV, *arguments) as agent:
@@ -182,7 +182,7 @@ def test_data_survives_a_restart_and_is_deleted_with_fresh(tmp_path: Path) -> No
     assert founded == [True, False, True]
 
 
-def test_fresh_deletes_nothing_in_a_folder_of_another_program(tmp_path: Path) -> None:
+def test_reset_data_deletes_nothing_in_a_folder_of_another_program(tmp_path: Path) -> None:
     (tmp_path / "letters").mkdir()
     (tmp_path / "letters" / "letter.txt").write_text("dear")
 

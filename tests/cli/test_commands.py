@@ -196,7 +196,7 @@ def test_a_snapshot_is_saved_beside_a_running_agent_and_restored_without_one(tmp
     assert saved.returncode == 0, saved.stderr
     assert (again.returncode, lines(again.stderr), kept) == (
         1,
-        ["wharf: a.snap is there already: choose another name, or replace it with --force"],
+        ["wharf: a.snap exists already: choose another name, or replace it with --force"],
         before,
     )
     assert forced.returncode == 0, forced.stderr
@@ -259,7 +259,7 @@ def test_certificates_are_created_with_instructions_for_their_use(tmp_path: Path
     assert "curl --cacert tls/wharf-ca.pem --cert tls/client-global.pem" in client.stdout
     assert "authority" not in client.stdout.splitlines()[0]
     assert lines(again.stderr) == [
-        "wharf: tls/server-global.pem is there already and is not replaced: choose another --name or --folder"
+        "wharf: tls/server-global.pem exists already and is not replaced: choose another --name or --output-dir"
     ]
 
 

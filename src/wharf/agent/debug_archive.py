@@ -105,7 +105,7 @@ def write_archive(path: Path, files: Mapping[str, str], redactor: Redactor, *, n
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except FileExistsError as error:
-        raise CommandError(f"{path} is there already: choose another --output") from error
+        raise CommandError(f"{path} exists already: choose another --output") from error
     except OSError as error:
         raise CommandError(f"{path} cannot be written: {error.strerror}") from error
     with os.fdopen(descriptor, "wb") as opened, tarfile.open(fileobj=opened, mode="w:gz") as archive:

@@ -259,18 +259,18 @@ def require_no_running_tasks(settings: AgentSettings) -> None:
     state = Path(settings.client.state_dir or Path(settings.data_dir) / "node")
     if has_running_supervisor(state):
         raise CommandError(
-            f"tasks of an earlier run still run in {settings.data_dir}: start once without --fresh and stop them, "
+            f"tasks of an earlier run still run in {settings.data_dir}: start once without --reset-data and stop them, "
             "or choose another folder"
         )
 
 
 def require_own_folder(folder: Path) -> None:
-    """Raise `CommandError` if the folder holds files but is not a data folder of an agent, so that --fresh keeps them."""
+    """Raise `CommandError` if the folder holds files but is not a data folder of an agent, so that --reset-data keeps them."""
     try:
         entries = {entry.name for entry in folder.iterdir()} if folder.exists() else set()
     except OSError as error:
         raise CommandError(f"the data folder {folder} cannot be read: {error.strerror}") from error
     if entries and LOCK_FILE not in entries:
         raise CommandError(
-            f"{folder} holds other things than data of wharf, and --fresh would remove them: choose another"
+            f"{folder} holds other things than data of wharf, and --reset-data would remove them: choose another"
         )

@@ -83,7 +83,7 @@ def get_snapshot_path(file: Path | None, *, world: World, can_replace: bool = Fa
     if not path.parent.is_dir():
         raise CommandError(f"there is no folder {path.parent}: make it first")
     if path.exists() and not can_replace:
-        raise CommandError(f"{path} is there already: choose another name, or replace it with --force")
+        raise CommandError(f"{path} exists already: choose another name, or replace it with --force")
     return path
 
 

@@ -73,7 +73,7 @@ def create_certificates(
         _check_host(name)
     for file in get_files(folder, files_name):
         if file.exists():
-            raise CommandError(f"{file} is there already and is not replaced: choose another --name or --folder")
+            raise CommandError(f"{file} exists already and is not replaced: choose another --name or --output-dir")
     now_ns = RealWorld().now_ns()
     created_list: list[CreatedCertificate] = []
     known = read_authority(folder)
@@ -105,7 +105,7 @@ def _check_files_name(name: str) -> None:
             f"--name {name}: expected the name of a file without its folder: letters, digits, '.', '_' and '-'"
         )
     if name in (AUTHORITY_FILES_NAME, f"{AUTHORITY_FILES_NAME}-key"):
-        raise CommandError(f"--name {name}: so the authority's files are called; choose another")
+        raise CommandError(f"--name {name}: the files of the authority have this name; choose another")
 
 
 def _check_host(name: str) -> None:
@@ -115,7 +115,7 @@ def _check_host(name: str) -> None:
     labels = name.removeprefix("*.").split(".")
     is_host = len(name) <= MAX_HOST_CHARS and all(_HOST_LABEL.fullmatch(label) for label in labels)
     if not is_host or labels[-1].isdigit():
-        raise CommandError(f"--also {name}: expected a host name or an address, such as example.org or 10.0.0.5")
+        raise CommandError(f"--san {name}: expected a host name or an address, such as example.org or 10.0.0.5")
 
 
 def _check_days(folder: Path, authority: CertificateAndKey, *, now_ns: int, days: int) -> None:
@@ -123,7 +123,7 @@ def _check_days(folder: Path, authority: CertificateAndKey, *, now_ns: int, days
     ends_at = authority.certificate.not_valid_after_utc
     left_days = (ends_at - now).days
     if left_days < 1:
-        raise CommandError(f"the authority in {folder} ended on {ends_at.date()}: make a new one with another --folder")
+        raise CommandError(f"the authority in {folder} ended on {ends_at.date()}: make a new one with another --output-dir")
     if now + datetime.timedelta(days=days) > ends_at:
         raise CommandError(
             f"--days {days}: the certificate must not outlive its authority, which ends_at on {ends_at.date()}: choose "
@@ -209,7 +209,7 @@ def write_pair(folder: Path, name: str, pair: CertificateAndKey) -> tuple[Path, 
     certificate_file, key_file = get_files(folder, name)
     for file in (certificate_file, key_file):
         if file.exists():
-            raise CommandError(f"{file} is there already and is not replaced: move it away, or choose another --folder")
+            raise CommandError(f"{file} exists already and is not replaced: move it away, or choose another --output-dir")
     key = pair.key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
