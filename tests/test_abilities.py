@@ -86,7 +86,7 @@ def test_an_entry_for_a_test_that_does_not_need_the_ability_is_refused(pytester:
     assert result.ret == pytest.ExitCode.USAGE_ERROR
 
 
-def test_an_entry_for_a_test_that_is_gone_is_refused_in_a_whole_run(pytester: pytest.Pytester) -> None:
+def test_an_entry_for_a_missing_test_is_rejected_in_a_whole_run(pytester: pytest.Pytester) -> None:
     pytester.makeini("[pytest]\ntestpaths = .")
 
     result = run(pytester, needing("walking"), allowed=IS_GONE)
@@ -95,7 +95,7 @@ def test_an_entry_for_a_test_that_is_gone_is_refused_in_a_whole_run(pytester: py
     result.stderr.fnmatch_lines(["*test_that_was, which does not exist*"])
 
 
-def test_an_entry_for_a_test_that_was_not_asked_for_is_left_alone(pytester: pytest.Pytester) -> None:
+def test_an_entry_for_a_test_outside_the_selection_is_ignored(pytester: pytest.Pytester) -> None:
     result = run(pytester, needing("walking"), "test_it.py", allowed=IS_GONE)
 
     assert result.parseoutcomes() == {"passed": 1}
@@ -145,7 +145,7 @@ def in_two_processes(pytester: pytest.Pytester, test: str, *, allowed: str = "")
     return pytester.runpytest_subprocess("-p", "no:cacheprovider", "-p", "no:schemathesis", "-n", "2")
 
 
-def test_what_two_processes_found_unavailable_is_counted_and_told(pytester: pytest.Pytester) -> None:
+def test_unavailable_tests_of_two_processes_are_counted_and_listed(pytester: pytest.Pytester) -> None:
     result = in_two_processes(pytester, needing("flying"), allowed=MAY_LACK_FLYING)
 
     assert result.parseoutcomes() == {"unavailable": 1}
@@ -162,7 +162,7 @@ def test_no_test_may_be_skipped_in_ci_in_two_processes_either(pytester: pytest.P
     assert result.ret == pytest.ExitCode.TESTS_FAILED
 
 
-def test_an_entry_for_a_test_that_is_gone_is_refused_in_two_processes(pytester: pytest.Pytester) -> None:
+def test_an_entry_for_a_missing_test_is_rejected_in_two_processes(pytester: pytest.Pytester) -> None:
     result = in_two_processes(pytester, needing("walking"), allowed=IS_GONE)
 
     assert result.ret == pytest.ExitCode.USAGE_ERROR
@@ -177,5 +177,5 @@ def test_every_probe_answers_with_a_reason_or_nothing(ability: str) -> None:
 
 
 @pytest.mark.parametrize(("value", "expected"), [("true", True), ("1", True), ("", False), ("false", False)])
-def test_ci_is_told_by_the_environment(value: str, expected: bool) -> None:
+def test_ci_is_recognized_by_the_environment(value: str, expected: bool) -> None:
     assert is_ci({"CI": value}) is expected

@@ -25,7 +25,7 @@ def told(process: subprocess.Popen[str]) -> list[int]:
     return [int(word) for word in process.stdout.readline().split()]
 
 
-def test_processes_that_ask_at_once_are_given_different_ports() -> None:
+def test_processes_that_request_ports_at_once_get_different_ones() -> None:
     with asking(200) as one, asking(200) as other:
         first, second = told(one), told(other)
         one.communicate()
@@ -34,14 +34,14 @@ def test_processes_that_ask_at_once_are_given_different_ports() -> None:
     assert len(set(first + second)) == 400
 
 
-def test_a_process_is_never_given_the_same_port_twice() -> None:
+def test_a_process_never_gets_the_same_port_twice() -> None:
     ports = free_ports(3) + free_ports(3)
 
     assert len(set(ports)) == 6
     assert all(port in PORTS for port in ports)
 
 
-def test_a_port_on_which_somebody_listens_is_not_given() -> None:
+def test_a_port_in_use_is_not_returned() -> None:
     with socket.socket() as server:
         [port] = free_ports(1, first=FIRST + 1_000)
         server.bind(("127.0.0.1", port + 1))

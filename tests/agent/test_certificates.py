@@ -179,7 +179,9 @@ def test_a_certificate_of_an_authority_that_has_ended_is_refused(tmp_path: Path)
     long_ago_ns = NOW_NS - 20 * 86_400 * 1_000_000_000
     write_pair(tmp_path, AUTHORITY_FILES_NAME, make_authority(now_ns=long_ago_ns, days=10))
 
-    with pytest.raises(CommandError, match=r"the authority in .* ended on .*: make a new one with another --output-dir"):
+    with pytest.raises(
+        CommandError, match=r"the authority in .* ended on .*: make a new one with another --output-dir"
+    ):
         ask(tmp_path)
 
 

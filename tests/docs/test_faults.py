@@ -7,7 +7,7 @@ TESTS = Path(__file__).parents[1]
 PAGE = TESTS.parent / "docs" / "faults.md"
 
 
-def test_every_test_that_the_page_names_is_there() -> None:
+def test_every_test_that_the_page_names_exists() -> None:
     named = set(re.findall(r"`(test_\w+)`", PAGE.read_text()))
     there = {
         name

@@ -26,7 +26,7 @@ enabled = true
 REGISTRY = "registry.example"
 
 
-def test_the_walk_shows_what_happens(tmp_path: Path) -> None:
+def test_the_commands_of_the_page_print_what_the_page_shows(tmp_path: Path) -> None:
     with running_podman() as (podman, registry):
         first, second = tmp_path / "first", tmp_path / "second"
         second.mkdir()

@@ -142,7 +142,7 @@ class Terminal:
             process.wait(WITHIN_S)
 
 
-def test_the_walk_through_the_page_shows_what_the_page_shows(tmp_path: Path) -> None:
+def test_the_commands_of_the_page_print_what_the_page_shows(tmp_path: Path) -> None:
     terminal = Terminal(tmp_path)
     shown, expected = [], []
     try:
@@ -169,7 +169,7 @@ def _typed(text: str) -> Iterator[list[str]]:
         yield [lines[start][2:], *lines[start + 1 : end]]
 
 
-def test_the_application_of_the_page_is_one(tmp_path: Path) -> None:
+def test_the_application_of_the_page_runs(tmp_path: Path) -> None:
     found = dict(parts())
     for name in ("rules.toml", "people.toml", "limits.toml"):
         (tmp_path / name).write_text(found[name])
@@ -182,13 +182,13 @@ def test_the_application_of_the_page_is_one(tmp_path: Path) -> None:
     assert names["shared"].app is names["application"]
 
 
-def test_the_tables_of_the_page_are_those_of_the_reader() -> None:
+def test_the_tables_of_the_page_match_the_configuration_reader() -> None:
     page = PAGE.read_text()
 
     assert render_page(page) == page
 
 
-def test_the_files_for_an_api_are_read_as_they_stand(tmp_path: Path) -> None:
+def test_the_files_of_the_page_are_valid(tmp_path: Path) -> None:
     found = dict(parts())
     for name in ("agent.toml", "cluster.toml"):
         (tmp_path / name).write_text(found[name])

@@ -6,7 +6,7 @@ from tests.agent.processes import running
 from tests.docs.walking import PAGES, Typed, Walk, steps
 
 
-def test_the_walk_shows_what_happens(tmp_path: Path) -> None:
+def test_the_commands_of_the_page_print_what_the_page_shows(tmp_path: Path) -> None:
     with running(tmp_path / "walk", "dev", "--port", "0") as agent:
         agent.wait_ready()
         walk = Walk(agent, nodes="vm")

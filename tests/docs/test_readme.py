@@ -12,7 +12,7 @@ README = PAGES / "README.md"
 ALL = [README, PAGES / "CONTRIBUTING.md", *sorted((PAGES / "docs").rglob("*.md"))]
 
 
-def test_the_tour_shows_what_happens(tmp_path: Path) -> None:
+def test_the_commands_of_the_tour_print_what_the_page_shows(tmp_path: Path) -> None:
     with running(tmp_path / "tour", "dev", "--port", "0") as agent:
         agent.wait_ready()
         walk = Walk(agent, nodes="vm")
@@ -26,7 +26,7 @@ def test_the_tour_has_commands_and_requests() -> None:
     assert (typed.count("wharf") >= 5, "curl" in typed) == (True, True)
 
 
-def test_what_dev_says_to_try_is_what_the_tour_begins_with(tmp_path: Path) -> None:
+def test_dev_suggests_the_first_commands_of_the_tour(tmp_path: Path) -> None:
     with running(tmp_path / "a", "dev", "--port", "0") as agent:
         agent.wait_ready()
         tried = re.findall(r"-m (wharf .*)", agent.out)

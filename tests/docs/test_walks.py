@@ -18,7 +18,9 @@ from tests.docs.walking import PAGES, Typed, Walk, steps
         ("access.md", 0, "[acl]\nenabled = true\n"),
     ],
 )
-def test_the_walk_shows_what_happens(tmp_path: Path, page: str, nodes: int, configuration: str) -> None:
+def test_the_commands_of_the_page_print_what_the_page_shows(
+    tmp_path: Path, page: str, nodes: int, configuration: str
+) -> None:
     (tmp_path / "some.toml").write_text(configuration)
     words = ("dev", "--port", "0", "--fake-nodes", str(nodes), "--config", str(tmp_path / "some.toml"))
     with running(tmp_path / "walk", *words) as agent:

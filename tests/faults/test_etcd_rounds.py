@@ -51,9 +51,7 @@ async def ill_treat(
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_whatever_befalls_three_members_nothing_is_lost_or_doubled_and_followers_agree(
-    seed: int, tmp_path: Path
-) -> None:
+def test_faults_of_three_etcd_members_lose_and_repeat_no_write(seed: int, tmp_path: Path) -> None:
     async def rounds(cluster: EtcdCluster) -> None:
         random = Random(seed)
         doors: list[EtcdEngine] = []

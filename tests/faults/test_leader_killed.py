@@ -113,7 +113,7 @@ def endpoint(tmp_path: Path) -> Iterator[str]:
         pytest.param(100, 1_000, 500, id="whole", marks=pytest.mark.faults),
     ],
 )
-def test_a_leader_that_is_killed_while_it_places_leaves_nothing_twice_missing_or_over_committed(
+def test_killing_the_leader_during_placement_loses_repeats_and_overcommits_nothing(
     jobs: int, count: int, nodes: int, tmp_path: Path, endpoint: str
 ) -> None:
     room_for = jobs * count // nodes + 1  # Room is tight: over-committing one node would be the easy way.

@@ -10,9 +10,7 @@ from tests.cluster.engines.killing import run_rounds
 
 @pytest.mark.faults
 @pytest.mark.parametrize("seed", range(10))
-def test_a_store_killed_thirty_times_loses_nothing_acknowledged_and_keeps_nothing_half(
-    tmp_path: Path, seed: int
-) -> None:
+def test_30_kills_of_the_store_lose_no_acknowledged_write_and_leave_no_partial_one(tmp_path: Path, seed: int) -> None:
     tally = asyncio.run(run_rounds(tmp_path / "log", rounds=30, seed=seed))
 
     print(tally)  # What `make faults ARGS=-s` tells.

@@ -9,7 +9,7 @@ from tests.cluster.engines.power import run_lives
 
 @pytest.mark.faults
 @pytest.mark.parametrize("block", range(10))
-def test_no_power_cut_loses_what_was_acknowledged_or_keeps_half_of_anything(tmp_path: Path, block: int) -> None:
+def test_a_power_cut_loses_no_acknowledged_write_and_leaves_no_partial_one(tmp_path: Path, block: int) -> None:
     tallies = [
         run_lives(tmp_path / f"log{seed}", seed=seed, lives=10)
         for seed in range(100_000 + block * 60, 100_060 + block * 60)

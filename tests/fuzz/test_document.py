@@ -50,7 +50,7 @@ def agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningAgent]:
         yield agent
 
 
-def test_what_the_document_promises_is_what_a_server_answers(agent: RunningAgent) -> None:
+def test_replies_match_the_openapi_document(agent: RunningAgent) -> None:
     asyncio.run(equip(int(agent.address.rpartition(":")[2]), BOOTSTRAP))
     schema = schemathesis.openapi.from_url(f"{agent.address}/v1/openapi.json")
     wrong: dict[str, str] = {}

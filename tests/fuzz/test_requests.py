@@ -17,7 +17,7 @@ PARTS = 10 if IS_WHOLE_PROOF else 1
 
 
 @pytest.mark.parametrize("part", range(PARTS))
-def test_no_request_makes_the_server_fail_changes_state_when_refused_or_leaves_anything_behind(part: int) -> None:
+def test_random_requests_cause_no_server_error_no_leak_and_no_change_when_refused(part: int) -> None:
     async def story() -> None:
         async with a_target() as target:
             held, tasks = target.held, len(asyncio.all_tasks())

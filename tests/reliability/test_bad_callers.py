@@ -141,7 +141,7 @@ def story(folder: Path, *steps: Callable[[RunningAgent], Awaitable[None]]) -> No
         asyncio.run(tell())
 
 
-def test_requests_that_are_never_ended_hold_nobody_up(tmp_path: Path) -> None:
+def test_incomplete_requests_do_not_delay_other_clients(tmp_path: Path) -> None:
     story(
         tmp_path / "a",
         lambda agent: harm(agent, "heads cut in the middle", A_HEAD_CUT, count=1_000, memory_mb_most=100),
@@ -151,7 +151,7 @@ def test_requests_that_are_never_ended_hold_nobody_up(tmp_path: Path) -> None:
     )  # fmt: skip
 
 
-def test_replies_and_streams_that_nobody_reads_hold_nobody_up(tmp_path: Path) -> None:
+def test_unread_replies_and_streams_do_not_delay_other_clients(tmp_path: Path) -> None:
     story(
         tmp_path / "a",
         lambda agent: harm(
@@ -169,7 +169,7 @@ def test_replies_and_streams_that_nobody_reads_hold_nobody_up(tmp_path: Path) ->
 
 
 @pytest.mark.faults
-def test_thousands_of_bad_callers_hold_nobody_up(tmp_path: Path) -> None:
+def test_thousands_of_bad_clients_do_not_delay_other_clients(tmp_path: Path) -> None:
     story(
         tmp_path / "a",
         lambda agent: harm(agent, "heads cut in the middle", A_HEAD_CUT, count=5_000, memory_mb_most=300),

@@ -184,18 +184,18 @@ def with_sqlite(folder: Path, *, clients: int, restarts: list[tuple[int, signal.
         servers.close()
 
 
-def test_clients_of_one_server_go_on_from_their_last_index_when_it_comes_back(tmp_path: Path) -> None:
+def test_clients_continue_from_their_last_index_after_a_restart_of_their_server(tmp_path: Path) -> None:
     with_sqlite(tmp_path / "a", clients=300, restarts=[(0, signal.SIGTERM), (0, signal.SIGKILL)])
 
 
 @pytest.mark.faults
-def test_nine_and_a_half_thousand_clients_of_one_server_miss_nothing_while_it_restarts(tmp_path: Path) -> None:
+def test_9500_clients_of_one_server_miss_no_change_while_it_restarts(tmp_path: Path) -> None:
     with_sqlite(tmp_path / "a", clients=9_500, restarts=[(0, signal.SIGTERM), (0, signal.SIGKILL)] * 2)
 
 
 @pytest.mark.faults
 @pytest.mark.needs_program("etcd")
-def test_nine_and_a_half_thousand_clients_of_two_servers_miss_nothing_while_these_restart(tmp_path: Path) -> None:
+def test_9500_clients_of_two_servers_miss_no_change_while_both_restart(tmp_path: Path) -> None:
     allow_sockets(FILES)
     ports = free_ports(2)
     with running_etcd(tmp_path / "etcd") as cluster:

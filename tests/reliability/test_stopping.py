@@ -46,10 +46,10 @@ async def _story(agent: RunningAgent, count: int) -> None:
     assert [answer.status for answer in answers if not answer.is_whole or answer.status != 200] == []
 
 
-def test_whoever_waits_is_answered_before_a_server_stops(tmp_path: Path) -> None:
+def test_blocking_queries_are_answered_before_a_server_stops(tmp_path: Path) -> None:
     stop_with_waiters(tmp_path / "a", 1_000)
 
 
 @pytest.mark.faults
-def test_nine_and_a_half_thousand_who_wait_are_answered_before_a_server_stops(tmp_path: Path) -> None:
+def test_9500_blocking_queries_are_answered_before_a_server_stops(tmp_path: Path) -> None:
     stop_with_waiters(tmp_path / "a", 9_500)

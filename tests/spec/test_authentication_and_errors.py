@@ -16,7 +16,7 @@ READ = 'namespace "default" { policy = "read" }'
 @rule("authentication", "token", "header", "bearer", "forbidden")
 @rule("errors", "forbidden")
 @in_virtual_time
-async def test_a_token_decides_what_is_allowed_in_either_header() -> None:
+async def test_both_token_headers_authenticate_a_request() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
         enable_acl(server)
@@ -34,7 +34,7 @@ async def test_a_token_decides_what_is_allowed_in_either_header() -> None:
 
 @rule("authentication", "expired", "forbidden")
 @in_virtual_time
-async def test_a_token_that_has_expired_is_refused_and_its_owner_learns_why() -> None:
+async def test_an_expired_token_is_refused_with_the_reason() -> None:
     async with ACluster() as cluster:
         operator = await an_operator(cluster)
         await operator.policy("reader", READ)
@@ -66,7 +66,7 @@ async def test_success_is_200_or_204() -> None:
 
 @rule("errors", "invalid", "unknown")
 @in_virtual_time
-async def test_what_is_wrong_is_400_and_what_is_not_there_is_404() -> None:
+async def test_an_invalid_request_is_400_and_a_missing_record_is_404() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
 

@@ -29,7 +29,7 @@ async def test_a_request_with_an_index_waits_for_a_change() -> None:
 
 @rule("blocking", "no-guarantee")
 @in_virtual_time
-async def test_when_the_time_is_over_what_is_there_is_told() -> None:
+async def test_a_blocking_query_returns_the_current_result_after_its_wait() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
         before = await get(server, "/v1/jobs")
@@ -42,7 +42,7 @@ async def test_when_the_time_is_over_what_is_there_is_told() -> None:
 
 @rule("blocking", "idempotent")
 @in_virtual_time
-async def test_a_write_that_changes_nothing_of_the_result_may_end_the_wait_and_gives_the_same() -> None:
+async def test_a_write_that_does_not_change_the_result_may_end_the_wait() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
         await register(server, a_job())
@@ -63,7 +63,7 @@ async def test_a_write_that_changes_nothing_of_the_result_may_end_the_wait_and_g
 
 @rule("blocking", "bounds", "jitter")
 @in_virtual_time
-async def test_the_wait_is_five_minutes_unless_it_is_said_and_ten_at_most_and_a_sixteenth_more() -> None:
+async def test_the_wait_defaults_to_5_minutes_is_at_most_10_and_has_a_jitter_of_a_sixteenth() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
         index = (await get(server, "/v1/vars")).headers["x-cluster-index"]
@@ -82,7 +82,7 @@ async def test_the_wait_is_five_minutes_unless_it_is_said_and_ten_at_most_and_a_
 
 @rule("consistency", "default")
 @in_virtual_time
-async def test_a_default_read_sees_what_another_server_acknowledged() -> None:
+async def test_a_default_read_returns_writes_acknowledged_by_another_server() -> None:
     async with ACluster() as cluster:
         first = await cluster.a_server("m1")
         second = await cluster.a_server("m2", leads=False)
@@ -95,7 +95,7 @@ async def test_a_default_read_sees_what_another_server_acknowledged() -> None:
 
 @rule("consistency", "reads-only")
 @in_virtual_time
-async def test_a_write_is_the_same_whether_it_says_stale_or_not() -> None:
+async def test_a_write_ignores_the_stale_parameter() -> None:
     async with ACluster() as cluster:
         first = await cluster.a_server("m1")
         second = await cluster.a_server("m2", leads=False)
@@ -108,7 +108,7 @@ async def test_a_write_is_the_same_whether_it_says_stale_or_not() -> None:
 
 @rule("consistency", "stale-bound")
 @in_virtual_time
-async def test_a_stale_read_elsewhere_shows_a_write_within_50_milliseconds() -> None:
+async def test_a_stale_read_on_another_server_shows_a_write_within_50_milliseconds() -> None:
     async with ACluster() as cluster:
         first = await cluster.a_server("m1")
         second = await cluster.a_server("m2", leads=False)

@@ -169,7 +169,7 @@ async def test_deployments_are_filtered_by_their_status_and_groups() -> None:
 @rule("filtering", "selectors")
 @pytest.mark.parametrize("selector", ["1ID", "_ID", "I-D", "ID..Name", ".ID", "ID."])
 @in_virtual_time
-async def test_what_is_no_name_is_no_selector(selector: str) -> None:
+async def test_a_selector_must_be_a_name(selector: str) -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
 
@@ -196,7 +196,7 @@ async def test_numbers_may_be_whole_or_floating() -> None:
 
 @rule("filtering", "on-the-leader")
 @in_virtual_time
-async def test_a_filter_sees_what_the_leader_has_unless_it_is_stale() -> None:
+async def test_a_filter_uses_the_leaders_state_unless_the_read_is_stale() -> None:
     async with ACluster() as cluster:
         first = await cluster.a_server("m1")
         second = await cluster.a_server("m2", leads=False)

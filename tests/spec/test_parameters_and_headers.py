@@ -23,7 +23,7 @@ from wharf.contract.model.namespaces import Namespace
 
 @rule("parameters", "namespace")
 @in_virtual_time
-async def test_the_namespace_is_named_where_it_is_not_the_default_one() -> None:
+async def test_a_namespace_other_than_the_default_must_be_named() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
         await write(server, NAMESPACES.build_put(Namespace(name="other", create_index=WRITE_INDEX)))
@@ -61,7 +61,7 @@ async def test_pretty_is_indented() -> None:
 
 @rule("parameters", "gzip")
 @in_virtual_time
-async def test_whoever_accepts_gzip_gets_gzip() -> None:
+async def test_replies_are_compressed_if_the_client_accepts_gzip() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
 
@@ -73,7 +73,7 @@ async def test_whoever_accepts_gzip_gets_gzip() -> None:
 @rule("parameters", "reverse")
 @rule("paging", "order")
 @in_virtual_time
-async def test_lists_are_ascending_and_turned_round_on_demand() -> None:
+async def test_lists_are_ascending_or_reversed_on_request() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
         for name in ("b", "c", "a"):
@@ -107,7 +107,7 @@ async def test_the_index_starts_at_one_and_identifies_the_state() -> None:
 @rule("headers", "nexttoken")
 @rule("paging", "split", "token", "last")
 @in_virtual_time
-async def test_a_token_leads_from_page_to_page_until_there_is_none() -> None:
+async def test_next_tokens_lead_through_all_pages() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
         for name in "abcde":
@@ -124,7 +124,7 @@ async def test_a_token_leads_from_page_to_page_until_there_is_none() -> None:
 @rule("headers", "lastcontact", "knownleader")
 @rule("consistency", "bounds")
 @in_virtual_time
-async def test_reads_tell_how_fresh_they_are() -> None:
+async def test_reads_report_their_last_contact_with_the_leader() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
         fresh = await get(server, "/v1/jobs", "stale")
@@ -141,7 +141,7 @@ async def test_reads_tell_how_fresh_they_are() -> None:
 
 @rule("parameters", "segments")
 @in_virtual_time
-async def test_what_belongs_to_a_job_is_in_its_namespace_and_in_no_other() -> None:
+async def test_records_of_a_job_are_only_in_its_namespace() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
         await write(server, NAMESPACES.build_put(Namespace(name="other", create_index=WRITE_INDEX)))
@@ -197,7 +197,7 @@ async def test_an_index_is_an_integer(given: str) -> None:
 
 @rule("parameters", "flags")
 @in_virtual_time
-async def test_a_flag_need_only_be_there() -> None:
+async def test_a_flag_needs_no_value() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server(leads=False)
 
@@ -230,7 +230,7 @@ async def test_a_request_for_another_region_is_answered_there_with_all_its_heade
 
 @rule("parameters", "forwarded")
 @in_virtual_time
-async def test_a_query_waits_in_the_other_region_too() -> None:
+async def test_a_blocking_query_waits_in_another_region() -> None:
     async with ACluster() as one, ACluster(seed=8) as other:
         regions = await two_regions(one, other)
         index = (await fetch(regions.east_door, "GET", "/v1/jobs?region=west")).headers["x-cluster-index"]
@@ -246,7 +246,7 @@ async def test_a_query_waits_in_the_other_region_too() -> None:
 
 @rule("parameters", "forwarded")
 @in_virtual_time
-async def test_events_of_another_region_are_streamed_as_they_happen() -> None:
+async def test_events_of_another_region_are_streamed() -> None:
     async with ACluster() as one, ACluster(seed=8) as other:
         regions = await two_regions(one, other)
         outgoing = RelayRequest("GET", b"/v1/event/stream?region=west&topic=Job", ())

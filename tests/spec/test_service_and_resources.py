@@ -65,7 +65,7 @@ def test_the_port_is_4646_unless_it_is_changed() -> None:
 
 @rule("service", "prefix")
 @rule("versioning", "prefix")
-def test_every_route_is_under_v1_but_what_others_look_for_elsewhere() -> None:
+def test_every_route_is_under_v1_except_the_well_known_ones() -> None:
     assert {e.path for e in ENDPOINTS if not e.path.startswith(("/v1/", "/.well-known/"))} == set()
 
 
@@ -99,7 +99,7 @@ def test_endpoints_are_called_by_get_put_and_delete_and_a_few_by_post_too() -> N
 
 @rule("endpoints", "members")
 @in_virtual_time
-async def test_members_are_told() -> None:
+async def test_members_are_listed() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
 
@@ -138,7 +138,7 @@ async def test_a_summary_counts_by_group_and_state() -> None:
 
 @rule("states", "job")
 @in_virtual_time
-async def test_a_job_is_pending_until_something_of_it_is_placed_and_then_running() -> None:
+async def test_a_job_is_pending_until_an_allocation_is_placed_and_then_running() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
         await register(server, a_job("shop", a_group("web", a_task(driver="mock")), type="batch"))
@@ -188,7 +188,7 @@ async def test_a_listed_deployment_has_all_its_fields() -> None:
 
 @rule("states", "stop")
 @in_virtual_time
-async def test_a_job_that_was_stopped_says_so() -> None:
+async def test_a_stopped_job_reports_that_it_was_stopped() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
         await register(server, a_job())
@@ -201,7 +201,7 @@ async def test_a_job_that_was_stopped_says_so() -> None:
 
 @rule("states", "texts", "deployment")
 @in_virtual_time
-async def test_deployments_end_as_successful_or_cancelled_and_say_why() -> None:
+async def test_deployments_end_as_successful_or_cancelled_with_a_description() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
         await cluster.ready_nodes(server, 2)

@@ -25,7 +25,7 @@ def test_pins_are_read_with_their_versions() -> None:
     assert read_pins(text) == {"click": "8.1.7", "uvloop": "0.2"}
 
 
-def test_what_agrees_passes() -> None:
+def test_matching_files_pass() -> None:
     assert disagreements(declared={"click"}, run={"click"}, locked={"click": "8"}, dev={"click": "8"}) == []
 
 

@@ -32,7 +32,7 @@ def run(script: str, *arguments: str, path: Path, **environment: str) -> subproc
     )
 
 
-def test_without_a_python_one_sentence_says_what_to_install(programs: Path) -> None:
+def test_without_python_the_error_names_what_to_install(programs: Path) -> None:
     done = run("find-python.sh", path=programs)
 
     assert done.returncode == 1
@@ -42,7 +42,7 @@ def test_without_a_python_one_sentence_says_what_to_install(programs: Path) -> N
     )
 
 
-def test_a_python_that_is_too_old_or_cannot_start_is_passed_over(programs: Path) -> None:
+def test_a_python_that_is_too_old_or_cannot_start_is_skipped(programs: Path) -> None:
     for name in ("python3.14", "python3"):
         (programs / name).write_text("#!/bin/sh\nexit 127\n")
         (programs / name).chmod(0o755)
@@ -52,11 +52,11 @@ def test_a_python_that_is_too_old_or_cannot_start_is_passed_over(programs: Path)
     assert run("find-python.sh", path=programs).stdout == f"{programs / 'python3.11'}\n"
 
 
-def test_the_python_that_is_named_is_taken(programs: Path) -> None:
+def test_the_named_python_is_used(programs: Path) -> None:
     assert run("find-python.sh", path=programs, PYTHON=sys.executable).stdout == f"{sys.executable}\n"
 
 
-def test_a_named_python_that_does_not_suit_is_refused(programs: Path) -> None:
+def test_a_named_python_that_is_unsuitable_is_rejected(programs: Path) -> None:
     done = run("find-python.sh", path=programs, PYTHON="no-such-python")
 
     assert (done.returncode, done.stdout) == (1, "")
@@ -70,7 +70,7 @@ def test_programs_that_may_not_be_installed_here_are_named(programs: Path) -> No
     assert "please install etcd-server (" in done.stderr
 
 
-def test_nothing_is_said_when_no_program_is_missing(programs: Path) -> None:
+def test_nothing_is_printed_if_no_program_is_missing(programs: Path) -> None:
     done = run("install-programs.sh", "sh=dash", path=programs)
 
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
