@@ -31,11 +31,11 @@ def complaints_about(status: int, code: str = "") -> list[str]:
     return [str(each) for each in told]
 
 
-def test_a_reply_of_500_that_tells_no_refusal_fails_the_run() -> None:
+def test_a_500_reply_without_a_refusal_fails_the_run() -> None:
     assert complaints_about(500) == ["server-1/api#1 answered GET /v1/jobs with 500"]
 
 
-def test_replies_that_the_api_promises_are_heard_without_a_word() -> None:
+def test_documented_replies_pass() -> None:
     assert complaints_about(200) == complaints_about(503) == complaints_about(500, RefusalCode.NO_LEADER) == []
 
 

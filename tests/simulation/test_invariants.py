@@ -54,7 +54,7 @@ def an_evaluation(status: EvaluationStatus) -> Evaluation:
     )
 
 
-def test_a_node_that_is_given_more_than_it_has_is_told() -> None:
+def test_an_overcommitted_node_is_a_violation() -> None:
     log = a_watched_log()
     log.put((NODES, a_node()), (ALLOCATIONS, an_allocation("a", cpu=600)))
     log.put((ALLOCATIONS, an_allocation("b", cpu=400)))
@@ -65,7 +65,7 @@ def test_a_node_that_is_given_more_than_it_has_is_told() -> None:
     assert "over-committed at 3: 1001 of 1000 MHz" in log.failures[0]
 
 
-def test_what_is_over_takes_no_room_and_what_comes_back_does() -> None:
+def test_lost_allocations_use_no_resources_until_they_return() -> None:
     log = a_watched_log()
     full = an_allocation("a", cpu=1_000)
     log.put((NODES, a_node()), (ALLOCATIONS, full))
@@ -78,14 +78,14 @@ def test_what_is_over_takes_no_room_and_what_comes_back_does() -> None:
     assert "over-committed" in log.failures[0]
 
 
-def test_a_port_with_two_owners_is_told() -> None:
+def test_a_port_with_two_owners_is_a_violation() -> None:
     log = a_watched_log()
     log.put((NODES, a_node()), (ALLOCATIONS, an_allocation("a", port=80)), (ALLOCATIONS, an_allocation("b", port=80)))
 
     assert "has two owners" in log.failures[0]
 
 
-def test_a_step_that_its_table_does_not_have_is_told() -> None:
+def test_a_forbidden_state_transition_is_a_violation() -> None:
     log = a_watched_log()
     evaluation = an_evaluation(EvaluationStatus.PENDING)
     log.put((EVALUATIONS, evaluation))
@@ -97,7 +97,7 @@ def test_a_step_that_its_table_does_not_have_is_told() -> None:
     assert log.failures == ["evaluation e1 went from complete to pending at 3"]
 
 
-def test_work_that_is_placed_twice_is_told() -> None:
+def test_an_allocation_name_that_is_placed_twice_is_a_violation() -> None:
     log = a_watched_log()
     log.put((ALLOCATIONS, an_allocation("a", name="shop.web[0]")))
     log.put((ALLOCATIONS, an_allocation("b", name="shop.web[0]")))
@@ -105,7 +105,7 @@ def test_work_that_is_placed_twice_is_told() -> None:
     assert "shop.web[0] is placed twice" in log.failures[0]
 
 
-def test_who_takes_the_place_of_one_that_was_stopped_for_it_may_have_its_name_beside_another() -> None:
+def test_the_replacement_of_a_canary_may_share_its_name_with_the_old_allocation() -> None:
     log = a_watched_log()
     canary = AllocDeploymentStatus(canary=True)
     tried = an_allocation("b", name="shop.web[0]", deployment_id="d1", deployment_status=canary)
@@ -118,7 +118,7 @@ def test_who_takes_the_place_of_one_that_was_stopped_for_it_may_have_its_name_be
     assert log.failures == []
 
 
-def test_who_stands_in_for_one_that_nobody_hears_of_has_its_name() -> None:
+def test_the_replacement_of_an_unknown_allocation_has_its_name() -> None:
     log = a_watched_log()
     silent = an_allocation("a", client_status=ClientStatus.UNKNOWN, name="shop.web[0]", next_allocation="b")
     log.put((ALLOCATIONS, replace(silent, client_status=ClientStatus.PENDING)))
@@ -131,7 +131,7 @@ def test_who_stands_in_for_one_that_nobody_hears_of_has_its_name() -> None:
     assert "shop.web[0] is placed twice" in log.failures[0]
 
 
-def test_an_allocation_that_follows_an_unknown_one_in_two_steps_may_have_its_name() -> None:
+def test_the_second_replacement_of_an_unknown_allocation_may_have_its_name() -> None:
     log = a_watched_log()
     unknown = an_allocation("a", client_status=ClientStatus.UNKNOWN, name="shop.web[0]", next_allocation="b")
     first = an_allocation("b", name="shop.web[0]", previous_allocation="a")

@@ -73,7 +73,7 @@ def shown() -> Shown:
     return Shown()
 
 
-def test_a_life_in_order_passes(shown: Shown) -> None:
+def test_an_allocation_that_runs_its_tasks_in_order_passes(shown: Shown) -> None:
     shown.ran("before")
     shown.ran("main", Outcome(3))
     shown.ran("main")
@@ -91,7 +91,7 @@ def test_a_start_happens_once(shown: Shown) -> None:
     assert shown.wrong == ["x of before is started a second time"]
 
 
-def test_who_still_runs_is_not_started_again(shown: Shown) -> None:
+def test_starting_a_task_that_still_runs_is_a_violation(shown: Shown) -> None:
     shown.begins("before", run="x")
     shown.begins("before", run="y")
 
@@ -99,7 +99,9 @@ def test_who_still_runs_is_not_started_again(shown: Shown) -> None:
 
 
 @pytest.mark.parametrize("outcome", [None, Outcome(1), UNKNOWN])
-def test_what_comes_before_has_ended_well(shown: Shown, outcome: Outcome | None) -> None:
+def test_a_main_task_that_starts_before_its_prestart_task_succeeded_is_a_violation(
+    shown: Shown, outcome: Outcome | None
+) -> None:
     if outcome is not None:
         shown.ran("before", outcome)
 
@@ -108,7 +110,7 @@ def test_what_comes_before_has_ended_well(shown: Shown, outcome: Outcome | None)
     assert shown.wrong == ["main of a1 begins before before is done"]
 
 
-def test_what_is_for_the_end_comes_at_the_end(shown: Shown) -> None:
+def test_a_poststop_task_that_starts_before_the_main_task_ended_is_a_violation(shown: Shown) -> None:
     shown.ran("before")
     shown.begins("main")
 
@@ -117,7 +119,7 @@ def test_what_is_for_the_end_comes_at_the_end(shown: Shown) -> None:
     assert shown.wrong == ["after of a1 begins while main runs"]
 
 
-def test_nothing_is_restarted_more_often_than_its_policy_says(shown: Shown) -> None:
+def test_more_restarts_than_the_policy_allows_are_a_violation(shown: Shown) -> None:
     shown.ran("before")
     for _ in range(3):
         shown.ran("main", Outcome(1))
@@ -125,7 +127,7 @@ def test_nothing_is_restarted_more_often_than_its_policy_says(shown: Shown) -> N
     assert shown.wrong == ["main of a1 is started 3 times; 1 restarts may be"]
 
 
-def test_nothing_is_over_while_it_runs(shown: Shown) -> None:
+def test_an_allocation_reported_as_ended_while_a_task_runs_is_a_violation(shown: Shown) -> None:
     shown.begins("before", run="x")
 
     shown.told(ClientStatus.FAILED)
@@ -133,7 +135,7 @@ def test_nothing_is_over_while_it_runs(shown: Shown) -> None:
     assert shown.wrong == ["a1 is told as failed at 1, and x runs"]
 
 
-def test_how_a_task_ended_is_not_made_up(shown: Shown) -> None:
+def test_a_reported_exit_status_that_never_happened_is_a_violation(shown: Shown) -> None:
     shown.ran("before", Outcome(3))
 
     shown.told(ClientStatus.FAILED, before=0)
@@ -141,7 +143,7 @@ def test_how_a_task_ended_is_not_made_up(shown: Shown) -> None:
     assert shown.wrong == ["before of a1 is told to have ended as [('0', '0')] at 1; it was [('3', '0')]"]
 
 
-def test_an_unknown_end_is_told_of_a_start_whose_traces_went_with_the_power_and_of_no_other(shown: Shown) -> None:
+def test_an_unknown_exit_status_may_be_reported_only_after_a_power_loss(shown: Shown) -> None:
     shown.ran("before")
     shown.ledger.record_power_loss("node-1")
     shown.begins("main")
@@ -153,7 +155,7 @@ def test_an_unknown_end_is_told_of_a_start_whose_traces_went_with_the_power_and_
     assert ["main of a1 is told to have ended as [('-1', '0')] at 2; it was []"] == shown.wrong
 
 
-def test_an_end_that_its_node_wrote_down_before_the_power_took_it_may_be_told(shown: Shown) -> None:
+def test_an_exit_status_stored_before_a_power_loss_may_be_reported(shown: Shown) -> None:
     play = shown.begins("before")
     play.ended_s, play.outcome, play.lost_outcome = 100.0, UNKNOWN, Outcome(1)
 
@@ -164,7 +166,7 @@ def test_an_end_that_its_node_wrote_down_before_the_power_took_it_may_be_told(sh
     assert ["before of a1 is told to have ended as [('0', '0')] at 2; it was [('-1', '0')]"] == shown.wrong
 
 
-def test_what_ended_badly_is_not_told_as_complete(shown: Shown) -> None:
+def test_a_failed_task_reported_as_complete_is_a_violation(shown: Shown) -> None:
     shown.ran("before", Outcome(3), run="x")
 
     shown.told(ClientStatus.COMPLETE, before=3)
@@ -172,7 +174,7 @@ def test_what_ended_badly_is_not_told_as_complete(shown: Shown) -> None:
     assert shown.wrong == ["a1 is told as complete at 1; x did not end well"]
 
 
-def test_what_its_node_stopped_between_two_tries_is_complete_though_a_restore_wants_it_again(shown: Shown) -> None:
+def test_a_task_stopped_between_two_attempts_is_complete_also_after_a_restore(shown: Shown) -> None:
     shown.ran("before", Outcome(3))
     shown.is_to(DesiredStatus.STOP)
     shown.is_to(DesiredStatus.RUN)
@@ -182,7 +184,7 @@ def test_what_its_node_stopped_between_two_tries_is_complete_though_a_restore_wa
     assert shown.wrong == []
 
 
-def test_nothing_begins_after_its_end_was_told(shown: Shown) -> None:
+def test_a_task_that_starts_after_its_reported_end_is_a_violation(shown: Shown) -> None:
     shown.told(ClientStatus.COMPLETE)
 
     shown.begins("before", run="x")

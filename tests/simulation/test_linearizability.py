@@ -73,7 +73,7 @@ def test_a_read_beside_a_write_may_see_it_or_not() -> None:
         assert check_calls(beside, RECORD).is_linearizable
 
 
-def test_what_one_reader_saw_a_later_one_must_not_miss() -> None:
+def test_a_later_read_must_return_what_an_earlier_read_returned() -> None:
     flicker = a_history(
         ("begin", "a", PutRecordValue("x")),
         ("begin", "b", ReadRecord()),
@@ -86,7 +86,7 @@ def test_what_one_reader_saw_a_later_one_must_not_miss() -> None:
     assert not check_calls(flicker, RECORD).is_linearizable
 
 
-def test_a_restore_takes_back_what_was_written_and_nobody_may_see_that_again() -> None:
+def test_writes_undone_by_a_restore_must_not_be_read_again() -> None:
     written = [("begin", "a", PutRecordValue("x")), ("ok", "a", RecordState("x", 5))]
     restored = [*written, ("begin", "the restore", RestoreRecord()), ("ok", "the restore", NO_RECORD)]
     for seen, is_so in ((NO_RECORD, True), (RecordState("x", 5), False)):
@@ -126,7 +126,7 @@ def test_a_write_that_failed_must_never_be_seen() -> None:
     assert not check_calls(seen, RECORD).is_linearizable
 
 
-def test_of_two_conditional_writes_on_one_version_one_wins() -> None:
+def test_one_of_two_conditional_writes_on_the_same_version_succeeds() -> None:
     def race(second: RecordResponse) -> list[RecordedCall[RecordRequest, RecordResponse]]:
         return a_history(
             ("begin", "a", PutIfVersion(0, "x")),
@@ -139,7 +139,7 @@ def test_of_two_conditional_writes_on_one_version_one_wins() -> None:
     assert not check_calls(race(RecordState("y", 6)), RECORD).is_linearizable
 
 
-def test_a_stopped_job_keeps_its_value_and_one_that_is_not_there_stays_so() -> None:
+def test_a_stopped_job_keeps_its_value_and_a_missing_one_stays_missing() -> None:
     good = a_history(
         ("begin", "a", StopJob()), ("ok", "a", NO_RECORD),
         ("begin", "a", PutRecordValue(("x", False))), ("ok", "a", RecordState(("x", False), 3)),
@@ -154,7 +154,7 @@ def test_a_stopped_job_keeps_its_value_and_one_that_is_not_there_stays_so() -> N
     assert not check_calls(blind, RECORD).is_linearizable
 
 
-def test_of_a_purged_job_nothing_is_left_and_only_one_that_was_there_is_purged() -> None:
+def test_only_an_existing_job_can_be_purged_and_nothing_of_it_remains() -> None:
     gone = [
         ("begin", "a", PutRecordValue("x")),
         ("ok", "a", RecordState("x", 5)),
@@ -169,7 +169,7 @@ def test_of_a_purged_job_nothing_is_left_and_only_one_that_was_there_is_purged()
     assert not check_calls(a_history(*gone[2:]), RECORD).is_linearizable
 
 
-def test_a_put_of_what_stands_there_may_keep_it_and_no_other_may() -> None:
+def test_only_a_put_of_the_current_value_may_leave_the_record_unchanged() -> None:
     def putting(value: str) -> list[RecordedCall[RecordRequest, RecordResponse]]:
         return a_history(
             ("begin", "a", PutRecordValue("x")), ("ok", "a", RecordState("x", 3)), ("begin", "a", PutRecordValue(value)), ("ok", "a", UnchangedRecord(value))
@@ -179,7 +179,7 @@ def test_a_put_of_what_stands_there_may_keep_it_and_no_other_may() -> None:
     assert not check_calls(putting("y"), RECORD).is_linearizable
 
 
-def test_a_switch_that_was_found_in_place_must_have_been_there() -> None:
+def test_an_eligibility_reported_as_unchanged_must_have_been_set_before() -> None:
     kept = a_history(("begin", "a", PutRecordValue(False)), ("ok", "a", UnchangedRecord(False)))
     put = a_history(
         ("begin", "a", PutRecordValue(False)),
@@ -293,7 +293,7 @@ def _happen(state: RecordState, asked: RecordRequest, version: int) -> tuple[Rec
 
 
 @given(st.integers(0, 2**32))
-def test_what_a_true_record_tells_is_linearizable_and_one_wrong_answer_is_judged_as_by_the_definition(
+def test_a_correct_history_is_linearizable_and_one_with_a_wrong_reply_is_judged_by_the_definition(
     seed: int,
 ) -> None:
     random = Random(seed)
@@ -318,7 +318,7 @@ def test_a_long_history_of_many_clients_is_checked_in_few_tries(seed: int) -> No
     assert verdict.try_count < 50_000
 
 
-def test_one_wrong_answer_in_a_long_history_is_found() -> None:
+def test_one_wrong_reply_in_a_long_history_is_found() -> None:
     calls = a_true_history(Random(3), count=600, clients=5, lost_one_in=60)
     reads = [call for call in calls if isinstance(call.request, ReadRecord) and call.outcome is CallOutcome.OK]
     reads[len(reads) // 2].response = NO_RECORD
@@ -326,7 +326,7 @@ def test_one_wrong_answer_in_a_long_history_is_found() -> None:
     assert not check_calls(calls, RECORD).is_linearizable
 
 
-def test_keys_are_judged_apart() -> None:
+def test_keys_are_checked_independently() -> None:
     history: CallHistory[RecordRequest, RecordResponse] = CallHistory(SimulatedLoop(1))
     for key, seen in (("good", RecordState("x", 5)), ("bad", NO_RECORD)):
         history.complete_call(history.begin_call("a", key, PutRecordValue("x")), RecordState("x", 5))

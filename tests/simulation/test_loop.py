@@ -48,7 +48,7 @@ def test_a_wait_of_a_week_takes_no_time() -> None:
     assert run(wait()) == 7 * 24 * 3600
 
 
-def test_a_timeout_ends_what_takes_too_long_at_its_virtual_moment() -> None:
+def test_a_timeout_ends_at_its_virtual_time() -> None:
     async def wait() -> float:
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(5):
@@ -154,7 +154,7 @@ def test_without_shuffling_the_order_is_that_of_a_real_loop() -> None:
     assert ours == theirs
 
 
-def test_callbacks_that_one_task_asks_for_keep_their_order() -> None:
+def test_callbacks_of_one_task_keep_their_order() -> None:
     async def ask() -> list[int]:
         order: list[int] = []
         loop = asyncio.get_running_loop()
@@ -166,7 +166,7 @@ def test_callbacks_that_one_task_asks_for_keep_their_order() -> None:
     assert run(ask()) == list(range(50))
 
 
-def test_the_order_in_a_set_of_tasks_does_not_depend_on_where_they_lie_in_memory() -> None:
+def test_the_order_of_a_set_of_tasks_does_not_depend_on_memory_addresses() -> None:
     async def names() -> list[str]:
         async def nothing() -> None:
             pass
@@ -192,12 +192,12 @@ def test_the_order_in_a_set_of_tasks_does_not_depend_on_where_they_lie_in_memory
         lambda loop: loop.add_reader(0, print),
     ],
 )
-def test_nothing_real_is_to_be_had(ask: Any) -> None:
+def test_real_clocks_and_sockets_are_not_available(ask: Any) -> None:
     with pytest.raises(RealResourceRequested, match="a simulation has nothing real in it"):
         ask(SimulatedLoop(1))
 
 
-def test_an_exception_that_nobody_handles_fails_the_run() -> None:
+def test_an_unhandled_exception_fails_the_run() -> None:
     async def fail() -> None:
         raise ValueError("nobody catches me")
 
@@ -220,7 +220,7 @@ def test_an_exception_in_a_callback_fails_the_run_at_once() -> None:
         SimulatedLoop(1).run_until_complete(call())
 
 
-def test_a_task_left_behind_fails_the_run_and_is_told_with_its_place() -> None:
+def test_a_task_that_was_not_awaited_fails_the_run_with_its_location() -> None:
     async def wait_for_nothing() -> None:
         await asyncio.Event().wait()
 
@@ -232,7 +232,7 @@ def test_a_task_left_behind_fails_the_run_and_is_told_with_its_place() -> None:
         run(leave())
 
 
-def test_a_run_in_which_nothing_can_happen_any_more_says_who_waits() -> None:
+def test_a_deadlocked_run_lists_the_waiting_tasks() -> None:
     loop = SimulatedLoop(1)
 
     async def wait_for_ever() -> None:
@@ -242,7 +242,7 @@ def test_a_run_in_which_nothing_can_happen_any_more_says_who_waits() -> None:
         loop.run_until_complete(wait_for_ever())
 
 
-def test_a_run_whose_time_does_not_go_on_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_whose_time_does_not_advance_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("simulation.loop.MAX_STEPS_PER_INSTANT", 1_000)
 
     async def spin() -> None:
@@ -253,7 +253,7 @@ def test_a_run_whose_time_does_not_go_on_is_ended(monkeypatch: pytest.MonkeyPatc
         SimulatedLoop(1).run_until_complete(spin())
 
 
-def test_a_killed_process_runs_nothing_more_not_even_what_it_would_do_at_last() -> None:
+def test_a_killed_process_runs_nothing_more_not_even_its_finally_blocks() -> None:
     loop = SimulatedLoop(1)
     doomed, said = a_process(loop, "doomed"), list[str]()
 
@@ -282,7 +282,7 @@ def test_a_killed_process_runs_nothing_more_not_even_what_it_would_do_at_last() 
     loop.close()
 
 
-def test_a_held_process_stands_still_and_then_does_all_that_came_due() -> None:
+def test_a_paused_process_runs_its_due_timers_when_it_resumes() -> None:
     loop = SimulatedLoop(1)
     sleepy, said = a_process(loop, "sleepy"), list[tuple[float, int]]()
 

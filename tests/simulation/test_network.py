@@ -73,7 +73,7 @@ async def echo(scope: Any, receive: Receive, send: Send) -> None:
     await answer(send, scope["path"].encode(), b" ", scope["query_string"], b" ", request["body"], headers[b"x-one"])
 
 
-def test_a_request_reaches_the_app_and_its_reply_comes_back_whole_after_both_ways() -> None:
+def test_a_request_and_its_complete_reply_each_take_the_latency_of_the_network() -> None:
     async def story(place: Place) -> None:
         reply = await place.get("/a%20b?c=d", b"body")
         assert (reply.status, dict(reply.headers)) == (200, {"x-two": "2"})
@@ -83,7 +83,7 @@ def test_a_request_reaches_the_app_and_its_reply_comes_back_whole_after_both_way
     Place(echo).run(story)
 
 
-def test_where_nobody_listens_nothing_happened() -> None:
+def test_a_request_to_a_closed_port_is_unsent() -> None:
     async def story(place: Place) -> None:
         with pytest.raises(RequestNotSent):
             await place.network.exchange(place.client, "elsewhere:1", SimulatedRequest("GET", "/"))
@@ -91,7 +91,7 @@ def test_where_nobody_listens_nothing_happened() -> None:
     Place(echo).run(story)
 
 
-def test_between_parted_machines_nothing_passes_until_they_are_joined() -> None:
+def test_no_data_passes_between_partitioned_machines() -> None:
     async def story(place: Place) -> None:
         place.network.partition("client", "server")
         with pytest.raises(RequestNotSent):
@@ -114,7 +114,7 @@ async def say_ok(_receive: Receive, send: Send) -> None:
     await answer(send, b"ok")
 
 
-def test_a_lost_request_never_reaches_the_app_and_its_caller_cannot_tell() -> None:
+def test_a_lost_request_never_reaches_the_app_and_its_outcome_is_unknown() -> None:
     served: list[str] = []
 
     async def story(place: Place) -> None:
@@ -126,7 +126,7 @@ def test_a_lost_request_never_reaches_the_app_and_its_caller_cannot_tell() -> No
     assert served == []
 
 
-def test_a_lost_reply_leaves_the_deed_done() -> None:
+def test_a_lost_reply_does_not_undo_the_request() -> None:
     served: list[str] = []
 
     async def story(place: Place) -> None:
@@ -153,7 +153,7 @@ def test_a_repeated_request_is_served_twice_and_answered_once() -> None:
     assert [request.target for request in repeated] == ["/"]
 
 
-def test_the_app_hears_of_a_caller_that_goes() -> None:
+def test_the_app_is_notified_when_a_client_disconnects() -> None:
     heard: list[str] = []
 
     async def wait_for_the_end(receive: Receive, _send: Send) -> None:

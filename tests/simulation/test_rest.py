@@ -21,7 +21,7 @@ from wharf.contract.model.nodes.node import DrainStrategy, DriverInfo, NodeStatu
 NOW_NS = 1_000_000_000_000
 
 
-def test_what_is_left_of_a_job_that_is_gone_is_no_rest() -> None:
+def test_an_allocation_of_a_deleted_job_is_not_a_steady_state() -> None:
     log = SmallLog()
     log.put((ALLOCATIONS, an_allocation("a", client_status=ClientStatus.RUNNING)))
 
@@ -29,7 +29,7 @@ def test_what_is_left_of_a_job_that_is_gone_is_no_rest() -> None:
         require_steady_state(log.witness, NOW_NS)
 
 
-def test_a_drain_that_nothing_holds_up_must_end() -> None:
+def test_a_drain_without_allocations_must_end() -> None:
     log = SmallLog()
     log.put((NODES, replace(a_node(), drain_strategy=DrainStrategy())))
 
@@ -37,7 +37,7 @@ def test_a_drain_that_nothing_holds_up_must_end() -> None:
         require_steady_state(log.witness, NOW_NS)
 
 
-def test_a_cluster_with_work_undecided_is_not_at_rest() -> None:
+def test_a_pending_evaluation_is_not_a_steady_state() -> None:
     log = SmallLog()
     log.put((EVALUATIONS, an_evaluation(EvaluationStatus.PENDING)))
 
@@ -45,7 +45,7 @@ def test_a_cluster_with_work_undecided_is_not_at_rest() -> None:
         require_steady_state(log.witness, NOW_NS)
 
 
-def test_a_blocked_evaluation_must_say_why() -> None:
+def test_a_blocked_evaluation_must_have_a_reason() -> None:
     log = SmallLog()
     log.put((EVALUATIONS, an_evaluation(EvaluationStatus.BLOCKED)))
 
@@ -63,7 +63,7 @@ def a_system_job_at_rest(**allocation: Any) -> SmallLog:
     return log
 
 
-def test_a_system_job_is_on_every_node_that_takes_work_in_its_version() -> None:
+def test_a_system_job_must_run_in_its_version_on_every_eligible_node() -> None:
     require_steady_state(a_system_job_at_rest(job_version=1).witness, NOW_NS)
 
     with pytest.raises(InvariantViolation, match="system job shop has 0 on first, 0 of its version"):
@@ -96,7 +96,7 @@ def a_sysbatch_job_at_rest(*, is_late: bool = False, **allocation: Any) -> Small
     ],
     ids=["it ran", "it failed", "the node came later"],
 )
-def test_a_sysbatch_job_ran_in_its_version_wherever_work_was_taken_while_it_was_looked_at(log: SmallLog) -> None:
+def test_a_sysbatch_job_must_have_run_on_the_nodes_that_were_ready_at_its_evaluation(log: SmallLog) -> None:
     require_steady_state(log.witness, NOW_NS)
 
 
@@ -108,12 +108,12 @@ def test_a_sysbatch_job_ran_in_its_version_wherever_work_was_taken_while_it_was_
     ],
     ids=["nothing", "only the version before"],
 )
-def test_a_sysbatch_job_that_ran_nowhere_or_in_an_older_version_is_no_rest(log: SmallLog, sentence: str) -> None:
+def test_a_sysbatch_job_that_did_not_run_in_its_version_is_not_a_steady_state(log: SmallLog, sentence: str) -> None:
     with pytest.raises(InvariantViolation, match=f"sysbatch job shop {sentence}"):
         require_steady_state(log.witness, NOW_NS)
 
 
-def test_who_has_waited_too_long_and_has_no_node_is_told() -> None:
+def test_a_job_that_waits_too_long_without_a_reserved_node_is_a_violation() -> None:
     def waiting(since_ns: int) -> SmallLog:
         log = SmallLog()
         node = replace(a_node(), status=NodeStatus.READY, datacenter="dc1")

@@ -55,7 +55,7 @@ def taken_down(id: str, **fields: Any) -> Any:
     )
 
 
-def test_work_on_a_node_that_takes_none_is_told() -> None:
+def test_a_placement_on_an_ineligible_node_is_a_violation() -> None:
     log = a_watched_log()
     log.put((ALLOCATIONS, an_allocation("a")))
     assert log.failures == []
@@ -67,7 +67,7 @@ def test_work_on_a_node_that_takes_none_is_told() -> None:
     assert "which takes no work" in log.failures[0]
 
 
-def test_batch_work_that_was_done_and_is_placed_again_is_told() -> None:
+def test_a_completed_batch_allocation_that_is_placed_again_is_a_violation() -> None:
     log = a_watched_log()
     log.put((JOBS, a_version(type=JobType.BATCH)))
     log.put((ALLOCATIONS, running("a", name="shop.web[0]")))
@@ -80,7 +80,7 @@ def test_batch_work_that_was_done_and_is_placed_again_is_told() -> None:
     assert "shop.web[0] was done by a and is placed again" in log.failures[0]
 
 
-def test_a_canary_too_many_is_told() -> None:
+def test_more_canaries_than_desired_are_a_violation() -> None:
     log = a_watched_log()
     log.put((DEPLOYMENTS, a_deployment(desired_canaries=1)))
     log.put((ALLOCATIONS, running("a", deployment_status=CANARY, deployment_id="d1")))
@@ -91,7 +91,7 @@ def test_a_canary_too_many_is_told() -> None:
     assert "shop has 2 canaries at 4 and shall have 1" in log.failures[0]
 
 
-def test_one_down_more_than_an_update_may_take_down_is_told() -> None:
+def test_more_allocations_down_than_max_parallel_are_a_violation() -> None:
     log = a_watched_log()
     log.put((JOBS, a_version()), (JOB_VERSIONS, a_version()), (DEPLOYMENTS, a_deployment()))
     log.put((ALLOCATIONS, running("a")), (ALLOCATIONS, running("b")), (ALLOCATIONS, running("c")))
@@ -105,7 +105,7 @@ def test_one_down_more_than_an_update_may_take_down_is_told() -> None:
     assert "shop may have 1 down for an update and has 2 at 7: b c" in log.failures[0]
 
 
-def test_what_comes_after_nobody_is_up_for_what_nobody_followed() -> None:
+def test_a_late_replacement_without_predecessor_counts_for_one_that_is_down() -> None:
     """Two went down: one is followed, one had no room. What is placed when room came says not whom it follows."""
     log = a_watched_log()
     version = replace(a_version(), task_groups=(a_group("web", update=UpdatePolicy(max_parallel=2)),))
@@ -126,7 +126,7 @@ def test_what_comes_after_nobody_is_up_for_what_nobody_followed() -> None:
     assert "shop may have 2 down for an update and has 3 at 9: c d e" in log.failures[0]
 
 
-def test_what_takes_the_place_of_what_came_after_nobody_is_up_for_the_same() -> None:
+def test_the_replacement_of_a_lost_late_replacement_counts_for_the_same_one() -> None:
     """One went down and had no room; what was placed later was lost with its node, and another one came after that."""
     log = a_watched_log()
     log.put((JOBS, a_version()), (JOB_VERSIONS, a_version()), (DEPLOYMENTS, a_deployment()))
@@ -143,7 +143,7 @@ def test_what_takes_the_place_of_what_came_after_nobody_is_up_for_the_same() -> 
     assert "shop may have 1 down for an update and has 2 at 8: b c" in log.failures[0]
 
 
-def test_a_job_that_goes_back_to_another_version_than_the_newest_stable_one_is_told() -> None:
+def test_a_revert_to_another_version_than_the_newest_stable_one_is_a_violation() -> None:
     for value, told in (("b", []), ("a", ["shop was taken back at 3, and not to 1"])):
         log = a_watched_log()
         stable = [(JOB_VERSIONS, a_version(n, value=v, stable=True)) for n, v in ((0, "a"), (1, "b"))]
@@ -155,7 +155,7 @@ def test_a_job_that_goes_back_to_another_version_than_the_newest_stable_one_is_t
         assert log.failures == told
 
 
-def test_more_down_than_may_be_of_a_system_job_is_told_save_on_nodes_that_take_no_work() -> None:
+def test_more_nodes_down_than_max_parallel_are_a_violation_for_a_system_job_except_ineligible_ones() -> None:
     log = a_watched_log()
     version = a_version(type=JobType.SYSTEM)
     nodes = [replace(a_node(), id=key, status=NodeStatus.READY) for key in ("n1", "n2", "n3")]
@@ -181,7 +181,7 @@ def a_system_log() -> SmallLog:
     return log
 
 
-def test_a_node_of_a_system_job_goes_down_once_and_is_up_when_any_version_is_healthy_there() -> None:
+def test_a_node_of_a_system_job_is_up_when_any_version_is_healthy_on_it() -> None:
     log = a_system_log()
     slot = {"name": "shop.web[0]", "node_id": "n1"}
     log.put((ALLOCATIONS, taken_down("a1", **slot)))
@@ -207,7 +207,7 @@ def test_a_node_on_which_a_system_job_starts_is_not_up_for_another_node() -> Non
     assert "shop may have 1 down for an update and has 2 at 7: a1 a2" in log.failures[0]
 
 
-def test_what_comes_back_in_the_version_before_is_up_for_what_was_taken_down_for_the_next() -> None:
+def test_a_healthy_replacement_of_the_previous_version_counts_as_up() -> None:
     log = a_watched_log()
     version = a_version()
     log.put((JOBS, version), (JOB_VERSIONS, version), (DEPLOYMENTS, a_deployment()))
@@ -224,7 +224,7 @@ def test_what_comes_back_in_the_version_before_is_up_for_what_was_taken_down_for
     assert "shop may have 1 down for an update and has 2 at 8: a2 a3" in log.failures[0]
 
 
-def test_a_child_too_many_is_told() -> None:
+def test_more_running_children_than_allowed_are_a_violation() -> None:
     for later_s, told in (
         (CHANGE_NOTICE_S - 1.0, []),
         (CHANGE_NOTICE_S, ["c begins at 4 and 2 children of p run; 1 may"]),
@@ -242,7 +242,7 @@ def test_a_child_too_many_is_told() -> None:
         assert log.failures == told
 
 
-def test_what_is_placed_beyond_a_quota_is_told() -> None:
+def test_placements_beyond_a_quota_are_a_violation() -> None:
     log = a_watched_log()
     limit = QuotaLimit(region="global", region_limit=RegionLimit(cpu=150))
     log.put((QUOTAS, Quota(name="team", limits=(limit,))), (NAMESPACES, Namespace(name="default", quota="team")))

@@ -34,7 +34,7 @@ def test_a_seed_is_the_same_run_in_every_process_and_is_long_enough() -> None:
     assert int(told[2]) >= 10
 
 
-def test_a_failure_tells_its_seed_what_happened_and_how_to_see_it_again() -> None:
+def test_a_failure_prints_its_seed_timeline_and_the_command_to_repeat_it() -> None:
     done = simulate("--seeds", "20", "--first", "1", "--plant", "split-batch")
 
     assert done.returncode == 0
