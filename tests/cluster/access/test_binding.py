@@ -98,7 +98,7 @@ def test_missing_roles_and_policies_are_ignored(state: AState) -> None:
     assert TokenBindings(type=TokenType.CLIENT, policies=("readers",)) == bound(state, a_rule(id="3"))
 
 
-def test_an_unknown_method_is_told(state: AState) -> None:
+def test_an_unknown_auth_method_is_an_error(state: AState) -> None:
     assert METHOD.name == find_auth_method(state.replica, "sso").name
     with pytest.raises(Refusal, match='auth-method "x" not found') as told:
         find_auth_method(state.replica, "x")
@@ -146,7 +146,7 @@ def test_a_bind_name_is_filled_in_or_binds_nothing(text: str, name: str | None) 
     assert name == fill_bind_name(a_rule(bind_name=text), ADA)
 
 
-def test_what_a_claim_brings_is_not_filled_in_again() -> None:
+def test_variables_in_the_value_of_a_claim_are_not_replaced() -> None:
     claims = MappedClaims({"a": "${value.b}", "b": "admin"})
 
     assert fill_bind_name(a_rule(bind_name="${value.a}"), claims) == "${value.b}"
@@ -164,7 +164,7 @@ def test_what_a_claim_brings_is_not_filled_in_again() -> None:
         (a_rule(bind_name=""), ["bind name is missing"]),
     ],
 )  # fmt: skip
-def test_what_is_wrong_with_a_rule_is_told_when_it_is_written(rule: BindingRule, problems: list[str]) -> None:
+def test_an_invalid_binding_rule_is_rejected_when_it_is_stored(rule: BindingRule, problems: list[str]) -> None:
     assert problems == find_binding_rule_problems(rule)
 
 

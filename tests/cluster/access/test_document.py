@@ -92,7 +92,7 @@ def test_every_block_of_the_grammar_is_read() -> None:
 
 
 @given(some_rules())
-def test_a_policy_says_the_same_as_hcl_and_as_json(rules: PolicyRules) -> None:
+def test_a_policy_has_the_same_meaning_as_hcl_and_as_json(rules: PolicyRules) -> None:
     assert rules == parse_policy(as_hcl(rules)) == parse_policy(as_json(rules))
 
 
@@ -233,7 +233,7 @@ def test_any_text_is_a_policy_or_is_refused_in_our_words(text: str) -> None:
 # -- RulesJSON -----------------------------------------------------------------------------------------------------
 
 
-def test_rules_json_shows_what_the_policy_says_and_null_for_what_it_does_not() -> None:
+def test_rules_json_has_the_blocks_of_the_policy_and_null_for_missing_ones() -> None:
     assert {
         "Agent": {"Policy": "read"},
         "HostVolumes": None,

@@ -52,21 +52,21 @@ def test_the_policy_of_the_page_is_the_same_in_both_forms() -> None:
 
 
 @pytest.mark.parametrize(("namespace", "capability", "allowed"), JOBS)
-def test_the_policy_of_the_page_allows_in_namespaces_what_the_page_tells(
+def test_the_policy_of_the_page_grants_the_namespace_rights_of_the_page(
     namespace: str, capability: str, allowed: str
 ) -> None:
     assert (allowed == "yes") is rights(POLICY).allows_namespace(namespace, Capability(capability))
 
 
 @pytest.mark.parametrize(("namespace", "path", "capability", "allowed"), VARIABLES)
-def test_the_policy_of_the_page_allows_with_variables_what_the_page_tells(
+def test_the_policy_of_the_page_grants_the_variable_rights_of_the_page(
     namespace: str, path: str, capability: str, allowed: str
 ) -> None:
     assert (allowed == "yes") is rights(POLICY).allows_variable(namespace, path, VariableCapability(capability))
 
 
 @pytest.mark.parametrize(("text", "error"), ERRORS)
-def test_an_error_of_the_page_is_told_in_these_words(text: str, error: str) -> None:
+def test_an_error_has_the_text_of_the_page(text: str, error: str) -> None:
     with pytest.raises(InvalidPolicy) as told:
         parse_policy_strict(text)
 
@@ -74,7 +74,7 @@ def test_an_error_of_the_page_is_told_in_these_words(text: str, error: str) -> N
 
 
 @pytest.mark.parametrize(("selector", "selected"), SELECTORS)
-def test_a_selector_of_the_page_selects_what_the_page_tells(selector: str, selected: str) -> None:
+def test_a_selector_of_the_page_selects_the_value_of_the_page(selector: str, selected: str) -> None:
     assert (selected == "yes") is matches_selector(BindingRule(id="r", selector=selector), CLAIMS)
 
 
@@ -94,7 +94,7 @@ def test_the_levels_of_the_page_are_those_of_namespaces() -> None:
     assert write == allowed_in(rights('namespace "x" { policy = "write" }'), "x")
 
 
-def test_the_page_tells_what_covers_what() -> None:
+def test_the_page_lists_which_capabilities_include_others() -> None:
     told = {name: {name, *words(found)} for name, found in COVERS if name in NAMESPACE_COVERS}
     found = {
         name: allowed_in(rights(f'namespace "x" {{ capabilities = ["{name}"] }}'), "x") for name in NAMESPACE_COVERS
@@ -116,7 +116,7 @@ def test_the_page_names_every_scope_and_every_capability() -> None:
     assert {name.value for name in names} - words(PAGE) == set()
 
 
-def test_the_page_tells_the_bounds() -> None:
+def test_the_page_lists_the_limits() -> None:
     told = " ".join(PAGE.split())
 
     assert (

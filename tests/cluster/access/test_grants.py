@@ -84,7 +84,7 @@ def test_a_policy_without_deny_never_narrows_where_it_brings_no_new_label(
     SOME_NAMES,
     SOME_PATHS,
 )
-def test_what_several_policies_deny_none_of_them_gives_back(
+def test_a_deny_of_one_policy_is_not_lifted_by_another(
     policies: list[PolicyRules], names: list[str], paths: list[str]
 ) -> None:
     denied = [only_denying(policy) for policy in policies]

@@ -115,11 +115,11 @@ def test_a_secret_that_is_not_known_is_refused_also_where_no_right_is_needed(sta
     }
 
 
-def test_what_needs_no_token_is_open_to_a_bad_one(state: AState) -> None:
+def test_an_endpoint_without_authentication_accepts_an_invalid_token(state: AState) -> None:
     assert answer(caller(state, TokenSecret(hash_secret("x"))), permissions.PUBLIC_ACCESS) == "allowed"
 
 
-def test_an_empty_digest_finds_nobody(state: AState) -> None:
+def test_an_empty_digest_matches_no_token(state: AState) -> None:
     state.put(ACL_TOKENS.build_put(Token(accessor_id="without a secret", type="management")))
 
     assert caller(state, TokenSecret("")).kind is CallerKind.UNKNOWN
@@ -151,7 +151,7 @@ def test_an_expired_token_is_refused_in_the_words_of_the_endpoint(
         (DenialDetail.AGENT_SHORT, "failed to parse signed token: no dots"),
     ],
 )
-def test_what_is_neither_secret_nor_identity_is_refused_in_the_words_of_the_endpoint(
+def test_an_unreadable_token_is_refused_with_the_error_of_the_endpoint(
     state: AState, manner: DenialDetail, text: str
 ) -> None:
     assert text == answer(
@@ -191,7 +191,7 @@ def test_a_client_token_has_its_policies_and_those_of_its_roles(state: AState) -
     assert may_submit(somebody)
 
 
-def test_names_of_policies_and_roles_that_are_gone_are_passed_over(state: AState) -> None:
+def test_deleted_policies_and_roles_are_ignored(state: AState) -> None:
     somebody = caller(state, a_token(state, policies=("gone", "readers"), roles=(RoleLink(id="gone"),)))
 
     assert (("readers",), True, False) == (somebody.policies, may_read(somebody), may_submit(somebody))
@@ -227,7 +227,7 @@ def test_a_policy_that_can_not_be_read_any_more_leaves_no_rights(state: AState) 
     assert not may_read(caller(state, a_token(state, policies=("readers", "broken"))))
 
 
-def test_a_stream_asks_again_by_the_accessor(state: AState) -> None:
+def test_a_stream_checks_its_token_again_by_accessor(state: AState) -> None:
     a_token(state, policies=("readers",))
     accessor = f"of {SECRET_ID}"
     known = find_token_caller(state.replica, accessor, state.moment)
@@ -257,7 +257,7 @@ def lines_run(state: AState, secret: str) -> int:
     return lines
 
 
-def test_a_secret_that_is_almost_right_takes_no_longer_to_refuse_than_any_other(state: AState) -> None:
+def test_refusing_an_almost_correct_secret_takes_no_longer(state: AState) -> None:
     a_token(state, policies=("readers",))
     lines_run(state, SECRET_ID)
     guesses = [SECRET_ID[:-1] + "0", SECRET_ID[:18] + "0" * 18, "f" * 36, SECRET_ID.upper()]

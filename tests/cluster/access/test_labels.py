@@ -39,14 +39,14 @@ def find_slowly(granted: Mapping[str, frozenset[NodePoolCapability]], name: str)
 
 @given(st.text("ab*", max_size=4), st.text("ab*", max_size=4), st.text("ab", max_size=8))
 @example("ab", "ba", "aba")  # Its two ends may not share a character.
-def test_a_glob_matches_what_the_obvious_way_matches(first: str, last: str, name: str) -> None:
+def test_a_glob_matches_like_a_simple_matcher(first: str, last: str, name: str) -> None:
     glob = f"{first}*{last}"
 
     assert matches_slowly(glob, name) == Glob(glob).matches(name)
 
 
 @given(st.dictionaries(LABELS, SETS | st.just(DENIED), max_size=6), NAMES)
-def test_the_closest_label_is_the_one_that_the_obvious_way_finds(
+def test_the_closest_label_is_that_of_a_simple_search(
     granted: dict[str, frozenset[NodePoolCapability]], name: str
 ) -> None:
     labels = LabelCapabilities(granted)

@@ -133,12 +133,12 @@ ROWS: list[tuple[str, Permission, str]] = [
 
 
 @pytest.mark.parametrize(("asked", "row"), [pytest.param(asked, row, id=group) for group, asked, row in ROWS])
-def test_a_group_needs_what_its_row_says_and_nothing_else_will_do(asked: Permission, row: str) -> None:
+def test_an_endpoint_group_requires_exactly_the_capabilities_of_its_row(asked: Permission, row: str) -> None:
     assert named(row) == met_by(asked)
 
 
 @pytest.mark.parametrize("asked", [pytest.param(asked, id=group) for group, asked, _ in ROWS])
-def test_a_group_is_open_to_management_and_closed_to_those_without_rights(asked: Permission) -> None:
+def test_an_endpoint_group_admits_management_tokens_and_rejects_tokens_without_rights(asked: Permission) -> None:
     assert (True, False) == (meets(ALL_RIGHTS, asked), meets(NO_RIGHTS, asked))
 
 
@@ -153,7 +153,7 @@ def test_a_group_is_open_to_management_and_closed_to_those_without_rights(asked:
         (permissions.READ_SCALING_POLICY, ["list-jobs", "read-job"]),
     ],
 )
-def test_what_needs_two_rights_is_met_by_both_and_by_neither_alone(asked: Permission, together: list[str]) -> None:
+def test_a_request_that_needs_two_capabilities_needs_both(asked: Permission, together: list[str]) -> None:
     assert meets(rights(*(GRANTS[name] for name in together)), asked)
     assert not any(meets(rights(GRANTS[name]), asked) for name in together)
 
@@ -171,7 +171,7 @@ def test_a_namespace_is_read_with_any_right_in_it() -> None:
     assert in_namespace - {"deny", "variables deny"} == met_by(permissions.READ_NAMESPACE)
 
 
-def test_a_right_in_one_place_is_none_in_another() -> None:
+def test_a_capability_in_one_namespace_does_not_apply_to_another() -> None:
     given = rights(GRANTS["submit-job"], GRANTS["variables read"], GRANTS["node_pool read"])
 
     assert not given.satisfies(permissions.REGISTER_JOB, namespace="y")

@@ -58,7 +58,7 @@ def test_a_list_over_all_namespaces_shows_those_that_may_be_read() -> None:
         ('namespace "y" { policy = "write" }', False),
     ],
 )
-def test_a_namespace_is_seen_by_whoever_has_any_right_in_it(policy: str, is_seen: bool) -> None:
+def test_a_namespace_is_visible_to_callers_with_any_capability_in_it(policy: str, is_seen: bool) -> None:
     assert is_seen is rights(policy).allows_any_in("x")
 
 
@@ -114,14 +114,14 @@ IMPLICIT = frozenset({("x", "nomad/jobs/web")})
         ('namespace "x" { variables { path "nomad/*" { capabilities = ["write"] } } }', "list read write"),
     ],
 )
-def test_what_a_workload_has_comes_after_the_exact_path_and_before_globs(policy: str, allowed: str) -> None:
+def test_the_rights_of_a_workload_rank_after_an_exact_path_and_before_globs(policy: str, allowed: str) -> None:
     given = rights(policy).with_implicit_paths(IMPLICIT)
 
     found = {c.value for c in VariableCapability if given.allows_variable("x", "nomad/jobs/web", c)} - {"deny"}
     assert set(allowed.split()) == found
 
 
-def test_what_a_workload_has_is_one_path_in_one_namespace() -> None:
+def test_the_rights_of_a_workload_are_limited_to_its_paths_in_its_namespace() -> None:
     given = NO_RIGHTS.with_implicit_paths(IMPLICIT)
 
     assert not may_read(given, "nomad/jobs/web", "y")

@@ -19,7 +19,7 @@ from wharf.contract.model.refusal import RefusalCode
         (Policy(name="a", description="x" * 257), ["description longer than 256"]),
     ],
 )  # fmt: skip
-def test_everything_that_is_wrong_with_a_policy_is_told(policy: Policy, problems: list[str]) -> None:
+def test_all_errors_of_a_policy_are_reported(policy: Policy, problems: list[str]) -> None:
     assert problems == find_policy_problems(policy)
 
 

@@ -62,7 +62,7 @@ def opened(tmp_path: Path) -> Opening:
 
 
 @EveryKind
-async def test_an_empty_log_holds_nothing_and_stands_at_index_0(kind: EngineKind, opened: Opening) -> None:
+async def test_an_empty_log_has_no_records_and_index_0(kind: EngineKind, opened: Opening) -> None:
     async with opened(kind) as (_, door):
         rows, standing = await load(door)
 
@@ -102,9 +102,7 @@ async def test_a_committed_record_is_read_with_the_index_of_its_batch_as_version
 
 
 @EveryKind
-async def test_what_was_committed_is_still_there_when_the_log_is_opened_again(
-    kind: EngineKind, opened: Opening
-) -> None:
+async def test_committed_records_exist_after_the_log_is_reopened(kind: EngineKind, opened: Opening) -> None:
     async with opened(kind) as (log, door):
         first = await commit(door, put("a", b"1"), put("b", b"1"))
         second = await commit(door, drop("a"), put("c", b"2", table="nodes"))
@@ -193,7 +191,7 @@ async def test_conditions_of_the_first_write_are_checked_too(kind: EngineKind, o
 
 
 @EveryKind
-async def test_of_many_writes_on_one_condition_one_wins(kind: EngineKind, opened: Opening) -> None:
+async def test_one_of_many_writes_on_the_same_condition_succeeds(kind: EngineKind, opened: Opening) -> None:
     async with opened(kind) as (log, door):
         doors = [door, await log.door()] if kind.has_many_doors else [door]
         index = await commit(door, put("a"))

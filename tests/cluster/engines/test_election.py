@@ -335,7 +335,7 @@ def test_an_ended_term_cannot_transfer_leadership() -> None:
 
 
 @pytest.mark.parametrize("others", [(), ("two",)])
-def test_a_leaders_record_that_a_restore_brings_back_is_not_kept_alive_by_the_member_that_it_names(
+def test_a_restored_leader_record_is_not_renewed_by_its_member(
     others: tuple[str, ...],
 ) -> None:
     async def scene(stage: Stage) -> None:
@@ -395,7 +395,7 @@ def test_a_short_disconnection_does_not_end_the_term() -> None:
     play(scene)
 
 
-def test_a_paused_leader_that_comes_back_cannot_write() -> None:
+def test_a_paused_leader_cannot_write_after_it_resumes() -> None:
     async def scene(stage: Stage) -> None:
         one, two = await stage.founded("one", "two")
         stage.live(one)
@@ -542,7 +542,7 @@ def test_a_server_restarted_at_the_same_address_does_not_wait() -> None:
     play(scene)
 
 
-def test_a_server_that_comes_back_at_another_address_waits_until_its_earlier_lease_ran_out() -> None:
+def test_a_server_restarted_at_another_address_waits_until_its_old_lease_expires() -> None:
     async def scene(stage: Stage) -> None:
         before, other = await stage.founded("one", "two")
         await before.election.join()
@@ -561,7 +561,7 @@ def test_a_server_that_comes_back_at_another_address_waits_until_its_earlier_lea
 
 
 @pytest.mark.parametrize("is_leader", [True, False])
-def test_a_member_whose_record_vanishes_while_it_lives_writes_it_again(is_leader: bool) -> None:
+def test_a_member_whose_record_vanishes_writes_it_again(is_leader: bool) -> None:
     async def scene(stage: Stage) -> None:
         one, two = await stage.founded("one", "two")
         stage.live(one)

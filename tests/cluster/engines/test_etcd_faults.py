@@ -55,7 +55,7 @@ async def doors(cluster: EtcdCluster, count: int, *, prefix: str = "/wharf") -> 
             await door.close()
 
 
-async def test_the_only_member_killed_and_started_again_loses_and_doubles_nothing(etcd: EtcdCluster) -> None:
+async def test_restarting_the_only_member_loses_and_repeats_no_write(etcd: EtcdCluster) -> None:
     async with doors(etcd, 3) as opened, Workload(opened[:2] * 3, opened) as workload:
         await workload.until_written(60)
         for _ in range(3):
@@ -67,7 +67,7 @@ async def test_the_only_member_killed_and_started_again_loses_and_doubles_nothin
         assert [follower.loads for follower in workload.followers] == [0, 0, 0]
 
 
-async def test_any_of_three_members_killed_loses_and_doubles_nothing(three: EtcdCluster) -> None:
+async def test_killing_any_of_three_members_loses_and_repeats_no_write(three: EtcdCluster) -> None:
     async with doors(three, 3, prefix="/one-killed") as opened, Workload(opened * 2, opened) as workload:
         await workload.until_written(50)
         for victim in (three.members[0], three.leader()):
@@ -80,7 +80,7 @@ async def test_any_of_three_members_killed_loses_and_doubles_nothing(three: Etcd
         assert [follower.loads for follower in workload.followers] == [0, 0, 0]
 
 
-async def test_all_three_members_killed_and_started_again_lose_and_double_nothing(three: EtcdCluster) -> None:
+async def test_restarting_all_three_members_loses_and_repeats_no_write(three: EtcdCluster) -> None:
     async with doors(three, 3, prefix="/all-killed") as opened, Workload(opened * 2, opened) as workload:
         await workload.until_written(50)
         three.kill()
@@ -104,7 +104,7 @@ async def test_requests_move_from_a_frozen_member_to_another(three: EtcdCluster)
             three.members[0].resume()
 
 
-async def test_a_door_without_its_etcd_is_unavailable_within_its_time_and_contact_stands_still(
+async def test_an_engine_without_its_etcd_is_unavailable_in_time_and_its_last_contact_stays(
     etcd: EtcdCluster,
 ) -> None:
     async with doors(etcd, 1) as (door,):
@@ -165,7 +165,7 @@ async def test_keys_of_other_programs_on_the_same_etcd_do_no_harm(etcd: EtcdClus
         await other.prove()
 
 
-async def test_an_etcd_restored_from_an_older_copy_begins_a_new_epoch_above_every_index_told(
+async def test_an_etcd_restored_from_an_older_copy_begins_a_new_epoch_above_every_reported_index(
     etcd: EtcdCluster,
 ) -> None:
     async with doors(etcd, 2) as (one, two):
@@ -194,7 +194,7 @@ async def test_an_etcd_restored_from_an_older_copy_begins_a_new_epoch_above_ever
         assert await commit(two, put("a", b"new"), conditions=[unchanged("a", version)]) > standing.index
 
 
-async def test_a_row_in_etcd_tells_when_it_was_written_however_often_an_older_copy_is_put_back(
+async def test_a_row_in_etcd_keeps_its_index_over_repeated_restores_of_older_copies(
     etcd: EtcdCluster,
 ) -> None:
     async with doors(etcd, 2) as (one, two):
@@ -216,7 +216,7 @@ async def test_a_row_in_etcd_tells_when_it_was_written_however_often_an_older_co
         }
 
 
-async def test_a_restored_etcd_that_has_moved_past_what_a_door_saw_is_still_found_out(etcd: EtcdCluster) -> None:
+async def test_a_restored_etcd_is_detected_even_if_its_index_exceeds_that_of_the_engine(etcd: EtcdCluster) -> None:
     async with doors(etcd, 1) as (ours,):
         await commit(ours, put("a", b"old"))
         snapshot = etcd.save_snapshot()
@@ -237,7 +237,7 @@ async def test_a_restored_etcd_that_has_moved_past_what_a_door_saw_is_still_foun
         assert rows["jobs", "a"][0] > lost
 
 
-async def test_an_etcd_whose_quota_is_used_up_refuses_writes_and_goes_on_serving_reads(tmp_path: Path) -> None:
+async def test_an_etcd_without_space_refuses_writes_and_serves_reads(tmp_path: Path) -> None:
     with running_etcd(tmp_path / "etcd", options=[f"--quota-backend-bytes={4 * 1024 * 1024}"]) as etcd:
         async with doors(etcd, 1) as (door,):
             index = await commit(door, put("a"))
@@ -264,7 +264,7 @@ async def test_an_etcd_whose_quota_is_used_up_refuses_writes_and_goes_on_serving
             assert (await door.read_health()).writable
 
 
-async def test_a_paused_process_that_comes_back_cannot_write_as_the_leader_it_was(etcd: EtcdCluster) -> None:
+async def test_a_paused_leader_process_cannot_write_after_it_resumes(etcd: EtcdCluster) -> None:
     command = [sys.executable, "-m", "tests.cluster.engines.paused_leader", etcd.endpoints[0], "/wharf", "2"]
     async with doors(etcd, 1) as (door,):
         founded = await commit(door, put("founded"))
@@ -293,7 +293,7 @@ async def test_a_paused_process_that_comes_back_cannot_write_as_the_leader_it_wa
                 await process.wait()
 
 
-async def test_no_computation_on_the_loop_lets_a_lease_lapse(etcd: EtcdCluster) -> None:
+async def test_a_long_computation_on_the_event_loop_does_not_expire_a_lease(etcd: EtcdCluster) -> None:
     async with doors(etcd, 2) as (door, other):
         await commit(door, put("founded"))
         lease = await door.grant_lease(2.0)

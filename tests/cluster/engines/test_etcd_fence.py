@@ -34,7 +34,7 @@ async def test_a_write_that_arrives_after_a_search_for_it_is_rejected() -> None:
     await sending.client.close()
 
 
-async def test_doors_whose_writes_were_fenced_off_go_on_at_once() -> None:
+async def test_engines_whose_writes_were_fenced_continue_at_once() -> None:
     settings = fresh_settings(shared_server())
     one, two = EtcdEngine(settings, RealWorld()), EtcdEngine(settings, RealWorld())
     await one.open()

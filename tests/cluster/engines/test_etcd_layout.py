@@ -19,9 +19,9 @@ OVER = [PastEpoch(since=100, base=1_000_000), PastEpoch(since=200, base=2_000_00
         (300, 0),  # Its version tells it.
     ],
 )
-def test_a_row_was_written_at_the_index_that_its_own_epoch_told(revision: int, index: int) -> None:
+def test_the_index_of_a_row_is_that_of_its_own_epoch(revision: int, index: int) -> None:
     assert index == EpochHistory(NOW, OVER).find_write_index(revision)
 
 
-def test_where_nobody_kept_account_of_epochs_a_row_was_written_at_its_version() -> None:
+def test_without_records_of_epochs_the_index_of_a_row_is_its_version() -> None:
     assert EpochHistory(NOW, []).find_write_index(50) == 0

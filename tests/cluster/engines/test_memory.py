@@ -107,7 +107,7 @@ def test_a_refused_write_changes_nothing() -> None:
     play(scene)
 
 
-def test_a_full_log_refuses_writes_and_goes_on_serving_reads() -> None:
+def test_a_full_log_refuses_writes_and_serves_reads() -> None:
     async def scene(stage: Stage) -> None:
         await commit(stage.door, put("a"))
         stage.log.full_reason = "the quota is used up"
@@ -134,7 +134,7 @@ def test_a_slow_request_is_decided_when_it_arrives() -> None:
     play(scene)
 
 
-def test_a_late_feed_comes_late_and_whole() -> None:
+def test_a_delayed_feed_arrives_complete() -> None:
     async def scene(stage: Stage) -> None:
         stage.strike(EngineOperation.FEED, DelayFault(request_s=5.0))
         indexes = [await commit(stage.calm, put(f"k{number}")) for number in range(3)]
@@ -146,7 +146,7 @@ def test_a_late_feed_comes_late_and_whole() -> None:
     play(scene)
 
 
-def test_a_cut_line_is_unavailable_and_contact_stands_still() -> None:
+def test_a_cut_connection_is_unavailable_and_the_last_contact_stays() -> None:
     async def scene(stage: Stage) -> None:
         index = await commit(stage.door, put("a"))
         feed = stage.door.follow(index)
@@ -169,7 +169,7 @@ def test_a_cut_line_is_unavailable_and_contact_stands_still() -> None:
     play(scene)
 
 
-def test_a_line_cut_while_the_request_is_on_its_way_leaves_the_writer_in_doubt() -> None:
+def test_a_connection_cut_during_a_write_leaves_its_outcome_unknown() -> None:
     async def scene(stage: Stage) -> None:
         stage.strike(EngineOperation.COMMIT, DelayFault(request_s=1.0), DelayFault(reply_s=1.0))
         lost, answered = a_write(put("lost")), a_write(put("answered"))
@@ -186,7 +186,7 @@ def test_a_line_cut_while_the_request_is_on_its_way_leaves_the_writer_in_doubt()
     play(scene)
 
 
-def test_a_cut_that_is_a_fault_mends_by_itself() -> None:
+def test_a_temporary_disconnection_ends_by_itself() -> None:
     async def scene(stage: Stage) -> None:
         stage.strike(EngineOperation.BARRIER, DisconnectFault(duration_s=30.0))
         with pytest.raises(LogUnavailable):
@@ -217,7 +217,7 @@ def test_a_crash_strikes_before_or_after_the_write(after: bool, expected: dict[t
     play(scene)
 
 
-def test_a_crash_ends_feeds_and_lets_leases_run_out() -> None:
+def test_a_crash_ends_feeds_and_leases_expire() -> None:
     async def scene(stage: Stage) -> None:
         lease = await stage.door.grant_lease(9.0)
         index = await commit(stage.door, put("m", table="members"), lease=lease.id)
@@ -235,7 +235,7 @@ def test_a_crash_ends_feeds_and_lets_leases_run_out() -> None:
     play(scene)
 
 
-def test_a_cancelled_watch_ends_the_feed_and_another_goes_on() -> None:
+def test_a_cancelled_watch_ends_its_feed_and_a_new_one_continues() -> None:
     async def scene(stage: Stage) -> None:
         indexes = [await commit(stage.calm, put(f"k{number}")) for number in range(3)]
         stage.strike(EngineOperation.FEED, CancelWatchFault())
@@ -247,7 +247,7 @@ def test_a_cancelled_watch_ends_the_feed_and_another_goes_on() -> None:
     play(scene)
 
 
-def test_a_compaction_under_a_follower_leaves_it_behind() -> None:
+def test_a_follower_before_the_compacted_index_is_behind() -> None:
     async def scene(stage: Stage) -> None:
         feed = stage.door.follow(0)
         await commit(stage.calm, put("a"))
@@ -261,7 +261,7 @@ def test_a_compaction_under_a_follower_leaves_it_behind() -> None:
     play(scene)
 
 
-def test_an_older_copy_put_back_begins_an_epoch_above_every_index_told() -> None:
+def test_restoring_an_older_copy_begins_an_epoch_above_every_reported_index() -> None:
     async def scene(stage: Stage) -> None:
         await commit(stage.door, put("a", b"old"))
         copy = stage.log.make_copy()
@@ -279,7 +279,7 @@ def test_an_older_copy_put_back_begins_an_epoch_above_every_index_told() -> None
     play(scene)
 
 
-def test_a_row_tells_when_it_was_written_however_often_an_older_copy_is_put_back() -> None:
+def test_a_row_keeps_its_index_over_repeated_restores_of_older_copies() -> None:
     async def scene(stage: Stage) -> None:
         first = await commit(stage.door, put("a"))
         stage.log.restore_copy(stage.log.make_copy())
@@ -294,7 +294,7 @@ def test_a_row_tells_when_it_was_written_however_often_an_older_copy_is_put_back
     play(scene)
 
 
-def test_the_leases_of_a_copy_live_again_for_their_whole_time_and_run_out_where_nobody_renews_them() -> None:
+def test_leases_of_a_restored_copy_start_again_with_their_whole_ttl() -> None:
     async def scene(stage: Stage) -> None:
         kept, gone = await stage.door.grant_lease(9.0), await stage.calm.grant_lease(9.0)
         await stage.door.commit(a_write(put("kept", table="members"), lease=kept.id))

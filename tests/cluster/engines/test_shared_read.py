@@ -50,7 +50,7 @@ async def test_concurrent_callers_share_one_read() -> None:
     assert source.reads == 1
 
 
-async def test_callers_who_ask_while_a_read_is_under_way_share_the_next() -> None:
+async def test_callers_during_a_read_share_the_next_one() -> None:
     source = Source()
     first = source.ask(1)
     await source.until_begun()
@@ -75,7 +75,7 @@ async def test_a_cancelled_caller_does_not_cancel_the_others() -> None:
     assert await patient == [1]
 
 
-async def test_a_read_that_fails_fails_for_those_it_served_and_the_next_is_another() -> None:
+async def test_a_failed_read_fails_only_for_its_own_callers() -> None:
     source = Source()
     first = source.ask(2)
     await source.until_begun()

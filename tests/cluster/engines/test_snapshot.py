@@ -58,7 +58,7 @@ async def save(engine: LogEngine, path: Path) -> Path:
     return path
 
 
-async def test_what_was_saved_is_restored_whole_into_another_kind_of_engine(tmp_path: Path) -> None:
+async def test_a_snapshot_is_restored_completely_into_another_kind_of_engine(tmp_path: Path) -> None:
     async with a_file_log(tmp_path / "log") as source, a_memory_log() as target:
         await fill(source)
         _, standing = await load(source)
@@ -85,7 +85,7 @@ async def test_a_restored_file_log_is_the_same_after_it_is_opened_again(tmp_path
         assert index == await again.barrier()
 
 
-async def test_a_look_into_a_snapshot_tells_where_it_stands_and_how_many_rows_it_holds(tmp_path: Path) -> None:
+async def test_inspecting_a_snapshot_returns_its_index_and_row_counts(tmp_path: Path) -> None:
     async with a_file_log(tmp_path / "log") as source:
         await fill(source, batches=2)
         path = await save(source, tmp_path / "a.snapshot")
@@ -118,7 +118,7 @@ async def test_a_snapshot_is_readable_by_its_owner_only_and_leaves_nothing_besid
     assert [path] == list(folder.iterdir())
 
 
-async def test_a_snapshot_taken_under_writes_is_the_state_of_one_index(tmp_path: Path) -> None:
+async def test_a_snapshot_taken_during_writes_is_the_state_of_one_index(tmp_path: Path) -> None:
     async with a_file_log(tmp_path / "log") as source, a_memory_log() as target:
         await fill(source)
 
@@ -150,7 +150,7 @@ async def test_a_flipped_bit_anywhere_is_refused_and_the_log_is_untouched(tmp_pa
         assert await records(target) == {("jobs", "mine"): b"data"}
 
 
-async def test_a_file_that_was_cut_off_anywhere_or_goes_on_is_refused(tmp_path: Path) -> None:
+async def test_a_truncated_or_extended_snapshot_is_rejected(tmp_path: Path) -> None:
     async with a_file_log(tmp_path / "log") as source:
         await fill(source, batches=3)
         path = await save(source, tmp_path / "a.snapshot")
@@ -163,7 +163,7 @@ async def test_a_file_that_was_cut_off_anywhere_or_goes_on_is_refused(tmp_path: 
             inspect_snapshot(path)
 
 
-async def test_a_newer_format_is_refused_with_a_sentence(tmp_path: Path) -> None:
+async def test_a_newer_snapshot_format_is_rejected_with_an_error(tmp_path: Path) -> None:
     path = tmp_path / "newer.snapshot"
     path.write_bytes(SNAPSHOT_MAGIC + (SNAPSHOT_FORMAT + 1).to_bytes(2, "big") + b"whatever")
 
@@ -171,7 +171,7 @@ async def test_a_newer_format_is_refused_with_a_sentence(tmp_path: Path) -> None
         inspect_snapshot(path)
 
 
-async def test_a_snapshot_that_cannot_be_written_says_so_and_leaves_nothing(tmp_path: Path) -> None:
+async def test_a_snapshot_that_cannot_be_written_is_an_error_and_leaves_no_file(tmp_path: Path) -> None:
     async with a_file_log(tmp_path / "log") as source:
         with pytest.raises(SnapshotUnusable, match="cannot be written"):
             await save(source, tmp_path / "missing" / "a.snapshot")

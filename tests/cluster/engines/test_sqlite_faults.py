@@ -86,7 +86,7 @@ def test_each_write_of_a_group_is_checked_against_the_earlier_ones(store: Sqlite
     assert rows(store) == {("jobs", "a"): b"3"}
 
 
-def test_the_tail_keeps_what_was_promised_and_the_state_survives_its_trimming(tmp_path: Path, clock: Clock) -> None:
+def test_the_log_tail_keeps_the_promised_batches_and_trimming_keeps_the_state(tmp_path: Path, clock: Clock) -> None:
     store = SqliteStore(tmp_path / "log", clock=clock, min_tail_changes=1_000)
     store.open()
     for number in range(120):
@@ -104,7 +104,7 @@ def test_the_tail_keeps_what_was_promised_and_the_state_survives_its_trimming(tm
     store.close()
 
 
-def test_a_compaction_takes_whole_batches_and_leaves_the_tail_that_was_promised(tmp_path: Path, clock: Clock) -> None:
+def test_a_compaction_deletes_whole_batches_and_keeps_the_promised_tail(tmp_path: Path, clock: Clock) -> None:
     store = SqliteStore(tmp_path / "log", clock=clock, min_tail_changes=5)
     store.open()
     for _ in range(4):
@@ -122,7 +122,7 @@ def test_a_compaction_takes_whole_batches_and_leaves_the_tail_that_was_promised(
 # --- the disk ---
 
 
-def test_a_full_disk_refuses_writes_with_a_sentence_and_reads_go_on(store: SqliteStore, disk: FailingDisk) -> None:
+def test_a_full_disk_refuses_writes_with_an_error_and_reads_continue(store: SqliteStore, disk: FailingDisk) -> None:
     commit(store, a_write(put("a")))
     disk.fail = lambda operation, _path: apsw.FullError() if operation == "write" else None
 
@@ -150,7 +150,7 @@ def test_writes_resume_when_the_disk_has_space_again(store: SqliteStore, disk: F
     assert {("jobs", "a"), ("jobs", "c")} <= rows(store).keys()
 
 
-def test_a_commit_whose_sync_fails_is_unknown_and_what_the_file_says_afterwards_holds(
+def test_a_commit_whose_sync_fails_is_unknown_until_the_file_is_read_again(
     store: SqliteStore, disk: FailingDisk
 ) -> None:
     commit(store, a_write(put("a")))
@@ -170,7 +170,7 @@ def test_a_commit_whose_sync_fails_is_unknown_and_what_the_file_says_afterwards_
     assert isinstance(outcome, Committed)
 
 
-def test_a_write_that_find_did_not_find_is_never_committed_later(store: SqliteStore, disk: FailingDisk) -> None:
+def test_a_write_that_was_not_found_is_never_committed_later(store: SqliteStore, disk: FailingDisk) -> None:
     failures = iter([apsw.IOError("once")])
     disk.fail = lambda operation, path: next(failures, None) if (operation, path[-4:]) == ("sync", "-wal") else None
     write = a_write(put("b"))
@@ -182,7 +182,7 @@ def test_a_write_that_find_did_not_find_is_never_committed_later(store: SqliteSt
     assert found == store.reader.find_write(write.id, since=0)
 
 
-def test_a_folder_that_became_read_only_refuses_writes_and_reads_go_on(store: SqliteStore, disk: FailingDisk) -> None:
+def test_a_read_only_folder_refuses_writes_and_reads_continue(store: SqliteStore, disk: FailingDisk) -> None:
     commit(store, a_write(put("a")))
     disk.fail = lambda operation, _path: apsw.ReadOnlyError() if operation != "sync" else None
     commit(store, a_write(put("b")))
@@ -194,7 +194,7 @@ def test_a_folder_that_became_read_only_refuses_writes_and_reads_go_on(store: Sq
     assert rows(store) == {("jobs", "a"): b"data"}
 
 
-def test_a_folder_that_may_not_be_written_is_refused_in_a_sentence(tmp_path: Path) -> None:
+def test_a_folder_without_write_permission_is_rejected_with_an_error(tmp_path: Path) -> None:
     folder = tmp_path / "log"
     folder.mkdir(mode=0o555)
     tmp_path.chmod(0o755)
@@ -258,7 +258,7 @@ def test_damage_is_reported_at_open_or_on_read_and_never_returned_as_data(tmp_pa
     assert all("is damaged" in why and "restore the newest snapshot" in why for why in told)
 
 
-def test_a_file_that_is_no_log_is_refused_untouched(tmp_path: Path, clock: Clock) -> None:
+def test_a_file_of_another_format_is_rejected_and_not_changed(tmp_path: Path, clock: Clock) -> None:
     for content in (b"not a database at all, " * 400, b"x"):
         folder = tmp_path / f"log{len(content)}"
         folder.mkdir()
@@ -279,7 +279,7 @@ def test_a_database_of_another_program_is_refused(tmp_path: Path, clock: Clock) 
         SqliteStore(tmp_path / "log", clock=clock).open()
 
 
-def test_a_newer_format_is_refused_in_a_sentence(tmp_path: Path, clock: Clock) -> None:
+def test_a_newer_database_format_is_rejected_with_an_error(tmp_path: Path, clock: Clock) -> None:
     path = filled(tmp_path / "log", clock)
     newer = apsw.Connection(str(path))
     newer.execute("PRAGMA user_version = 2")
@@ -304,7 +304,7 @@ def test_a_second_process_on_the_same_folder_is_refused_by_the_name_of_the_first
         first.end()
 
 
-def test_a_restore_that_was_cut_off_leaves_no_trace(tmp_path: Path, clock: Clock) -> None:
+def test_an_interrupted_restore_leaves_no_trace(tmp_path: Path, clock: Clock) -> None:
     filled(tmp_path / "log", clock)
     leftover = tmp_path / "log" / "restoring.db"
     leftover.write_bytes(b"half")

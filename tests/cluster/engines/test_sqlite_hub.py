@@ -32,7 +32,7 @@ class Held(Executor):
         self.given.clear()
 
 
-async def test_a_barrier_waits_for_no_large_group_that_is_being_written(tmp_path: Path) -> None:
+async def test_a_barrier_does_not_wait_for_a_large_group_of_writes(tmp_path: Path) -> None:
     thread = Held()
     hub = AsyncSqliteStore(
         SqliteStore(tmp_path, clock=lambda: 0.0),
@@ -54,7 +54,7 @@ async def test_a_barrier_waits_for_no_large_group_that_is_being_written(tmp_path
     await hub.close()
 
 
-async def test_what_is_small_is_written_on_the_loop(tmp_path: Path) -> None:
+async def test_small_writes_run_on_the_event_loop(tmp_path: Path) -> None:
     thread, outcomes = Held(), list[WriteOutcome]()
     hub = AsyncSqliteStore(
         SqliteStore(tmp_path, clock=lambda: 0.0),

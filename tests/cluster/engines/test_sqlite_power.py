@@ -9,7 +9,7 @@ from wharf.cluster.engines.port import LogUnavailable
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_a_power_cut_at_any_operation_loses_nothing_acknowledged_and_keeps_nothing_half(
+def test_a_power_cut_at_any_operation_loses_no_acknowledged_write_and_keeps_no_partial_one(
     tmp_path: Path, seed: int
 ) -> None:
     tally = run_lives(tmp_path / "log", seed=seed, lives=8)
@@ -40,7 +40,7 @@ def test_power_cuts_strike_before_and_after_the_point_of_no_return(tmp_path: Pat
     assert [kind for kind, times in met.items() if not times] == []
 
 
-def test_a_log_that_did_not_sync_would_be_found_out(tmp_path: Path) -> None:
+def test_the_test_detects_a_log_that_does_not_sync(tmp_path: Path) -> None:
     found_out = 0
     for seed in range(4):
         try:

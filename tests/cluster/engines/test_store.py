@@ -66,7 +66,7 @@ async def attached(store: StoreProcess, *, answer_within_s: float = 60.0) -> Asy
 # --- its life ---
 
 
-async def test_a_store_that_is_told_to_end_ends_within_a_second_with_all_it_acknowledged(
+async def test_a_stopped_store_ends_within_a_second_and_keeps_all_acknowledged_writes(
     store: StoreProcess, start: Start
 ) -> None:
     async with attached(store) as engine:
@@ -95,7 +95,7 @@ async def test_a_store_that_is_told_to_end_ends_within_a_second_with_all_it_ackn
         assert standing.index >= max(acknowledged)
 
 
-async def test_a_store_ends_when_its_parent_is_gone(store: StoreProcess) -> None:
+async def test_a_store_ends_when_its_parent_process_ends(store: StoreProcess) -> None:
     async with attached(store) as engine:
         await commit(engine, put("a"))
         store.leave()
@@ -112,7 +112,7 @@ def end(store: StoreProcess) -> tuple[int, str]:
 # --- while it is away ---
 
 
-async def test_an_engine_without_a_store_says_what_is_missing(tmp_path: Path) -> None:
+async def test_an_engine_without_a_store_reports_what_is_missing(tmp_path: Path) -> None:
     engine = RemoteEngine(WORLD, tmp_path / "store.sock", open_timeout_s=0.1)
 
     with pytest.raises(LogUnavailable, match=r"no store listens at .*: is the server running with this data folder?"):
@@ -178,7 +178,7 @@ async def test_a_store_that_hangs_leaves_a_commit_unknown_and_refuses_the_rest_w
         assert [(LogUnavailable, why)] * 3 == [(type(end), str(end)) for end in ends[1:]]
 
 
-async def test_an_engine_is_attached_again_when_the_store_that_hung_goes_on(store: StoreProcess) -> None:
+async def test_an_engine_reattaches_when_a_hung_store_continues(store: StoreProcess) -> None:
     async with attached(store, answer_within_s=0.5) as engine:
         await commit(engine, put("a"))
         store.pause()
@@ -191,9 +191,7 @@ async def test_an_engine_is_attached_again_when_the_store_that_hung_goes_on(stor
         assert await commit(engine, put("b")) == 2
 
 
-async def test_an_engine_comes_back_by_itself_and_its_feed_goes_on_where_it_was(
-    store: StoreProcess, start: Start
-) -> None:
+async def test_an_engine_reconnects_by_itself_and_its_feed_continues(store: StoreProcess, start: Start) -> None:
     async with attached(store) as engine:
         first = await commit(engine, put("a"))
         store.kill()
@@ -240,7 +238,7 @@ async def lost_lease(store: StoreProcess) -> bool:
 # --- its socket ---
 
 
-async def test_the_socket_is_for_its_owner_only(store: StoreProcess) -> None:
+async def test_only_its_owner_can_connect_to_the_socket(store: StoreProcess) -> None:
     async with attached(store):
         assert stat.S_IMODE(os.stat(store.socket_path).st_mode) == 0o600
 
@@ -266,7 +264,7 @@ async def test_invalid_data_on_the_socket_closes_only_that_connection(store: Sto
         assert await commit(engine, put("a")) == 1
 
 
-async def test_an_engine_that_came_back_is_not_answered_by_what_it_sent_before(store: StoreProcess) -> None:
+async def test_a_reconnected_engine_ignores_replies_to_earlier_requests(store: StoreProcess) -> None:
     """So that after a barrier `find` tells for good: no request of the lost connection is still waiting to be read."""
     async with attached(store) as engine:
         first_reader, first = await connect(store, StoreHello(PROTOCOL_VERSION, "owner", is_main=True))
@@ -320,7 +318,7 @@ async def read_replies(reader: asyncio.StreamReader, count: int) -> list[StoreMe
 # --- who does not keep up ---
 
 
-async def test_a_follower_that_does_not_read_costs_no_memory_and_gets_everything_when_it_does(
+async def test_a_follower_that_does_not_read_uses_no_memory_and_receives_everything_later(
     store: StoreProcess,
 ) -> None:
     async with attached(store) as engine:

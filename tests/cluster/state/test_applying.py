@@ -119,7 +119,7 @@ def test_a_subscription_made_after_a_large_batch_was_applied_is_not_woken_for_it
     assert (woken, first.has_fired, late) == ([0], True, [])
 
 
-def test_a_large_batch_wakes_nobody_if_all_subscriptions_were_closed() -> None:
+def test_a_large_batch_wakes_no_subscription_if_all_were_closed() -> None:
     replica = make_replica()
     woken: list[int] = []
     (only,) = subscribe_many(replica, 1, woken)

@@ -75,7 +75,7 @@ def test_rule_9_the_selectors_that_occur_work() -> None:
     assert compile_filter("TaskGroups.db is empty", Deployment).accepts(deployment)
 
 
-def test_what_a_key_that_is_there_cannot_be_asked_is_told_with_its_place() -> None:
+def test_an_operator_that_an_existing_field_does_not_support_is_an_error_with_its_location() -> None:
     job = Job(id="web", meta={"team": "red"})
     nil = compile_filter("ID == web and Meta.team is nil", Job)
 

@@ -418,7 +418,7 @@ def test_a_command_without_a_limiter_says_what_to_do(tmp_path: Path) -> None:
     assert "no limiter listens at" in done.output
 
 
-def test_the_socket_is_for_its_owner_only(tmp_path: Path) -> None:
+def test_only_its_owner_can_connect_to_the_socket(tmp_path: Path) -> None:
     async def scenario(_: Desk) -> int:
         return (tmp_path / "data" / "admin.sock").stat().st_mode & 0o777
 

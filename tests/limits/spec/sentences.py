@@ -191,7 +191,7 @@ DESIGN: Final[Tests] = {
     ],
     "7": ["test_the_example_of_the_design_is_read"],
     "8": [
-        "test_the_socket_is_for_its_owner_only",
+        "test_only_its_owner_can_connect_to_the_socket",
         "test_over_a_port_the_token_is_needed_and_does_the_same",
         "test_a_grant_holds_at_once_ends_by_itself_and_is_audited",
         "test_addresses_in_the_log_of_decisions_can_be_cut",
