@@ -17,7 +17,7 @@ IDENTITIES_FILE: Final = "nodes.json"
 
 
 def build_fake_nodes(world: World, client: AsyncClient, settings: AgentSettings, data_folder: Path) -> list[FakeNode]:
-    """Return the number of fake nodes that `client.fake_nodes` sets."""
+    """Return the fake nodes of this agent, as many as `client.fake_nodes` requests."""
     count = settings.client.fake_nodes
     if not count:
         return []

@@ -6,11 +6,11 @@ import pytest
 
 from wharf.languages.templates import ParsedTemplate, TemplateError
 
-GIVEN: Any = {"text": "Hello World", "list": ["b", "a"], "map": {"k": "v"}, "n": 7}
+VALUES: Any = {"text": "Hello World", "list": ["b", "a"], "map": {"k": "v"}, "n": 7}
 
 
 def render(template: str) -> str:
-    return ParsedTemplate("{{" + template + "}}").render(GIVEN).text
+    return ParsedTemplate("{{" + template + "}}").render(VALUES).text
 
 
 @pytest.mark.parametrize(
@@ -81,6 +81,47 @@ def render(template: str) -> str:
         ('"text" | hmacSHA256Hex "key"', "6afa9046a9579cad143a384c1b564b9a250d27d6f6a63f9f20bf3a7594c9e2c6"),
         ('html "<a>"', "&lt;a&gt;"),
         ('urlquery "a b&c"', "a+b%26c"),
+        ("le 2 2", "true"),
+        ("gt .n 8", "false"),
+        ("ne nil 1", "true"),
+        ('index (parseJSON `{"a":[5,6]}`) "a" 1', "6"),
+        ('index .map "missing"', "<no value>"),
+        ("slice .list 1", "[a]"),
+        ("slice .list", "[b a]"),
+        ('.map | contains "k"', "true"),
+        ('.text | contains "World"', "true"),
+        ('nil | contains "k"', "false"),
+        ('containsAny (split "," "x") nil', "false"),
+        ("containsAll nil .list", "true"),
+        ("modulo 5 7", "2"),
+        ("divide -2 9", "-4"),
+        ("loop 5 2", "[]"),
+        ('parseUint "18446744073709551615"', "18446744073709551615"),
+        ('parseInt " -12 "', "-12"),
+        ('parseBool "F"', "false"),
+        ("parseYAML `d: 2026-11-21`", "map[d:2026-11-21]"),
+        ("parseYAML `!!binary aGk=`", "aGk="),
+        ("parseYAML `? [1, 2]\n: x`", "map[[1 2]:x]"),
+        ("parseYAML `~`", "<no value>"),
+        ('parseJSON ""', "map[]"),
+        ("toYAML .map", "k: v"),
+        ("toUnescapedJSON `<a>`", '"<a>"'),
+        ('sha1sum "a"', "86f7e437faa5a7fce15d1ddcb9eaeaea377667b8"),
+        ('printf "%v|%s|%t" nil 1.5 true', "<no value>|1.5|true"),
+        ('printf "%c%c" 65 1114112', "A\ufffd"),
+        ('printf "%.2s|%.0f|%e|%g" "abc" 2.5 1.5 0.1', "ab|2|1.500000e+00|0.1"),
+        ('printf "%X|%x" "hi" 255', "6869|ff"),
+        ('printf "%q" "a\\"b\\n"', '"a\\"b\\n"'),
+        ('printf "% 5d|%05d|%-5d|" 42 42 42', "   42|00042|42   |"),
+        ('println "a" 1', "a 1\n"),
+        ('join nil ","', ""),
+        ('split "" "abc"', "[a b c]"),
+        ('split "," ""', "[]"),
+        ('splitToMap "," "" "a=1,b"', "map[a:1 b:]"),
+        ('short "0123456789"', "01234567"),
+        ('lower "ABC"', "abc"),
+        ('toLower "ABC"', "abc"),
+        ('upper "abc"', "ABC"),
     ],
 )
 def test_functions_return_their_documented_results(template: str, expected: str) -> None:
@@ -103,6 +144,32 @@ def test_functions_return_their_documented_results(template: str, expected: str)
         ('parseBool "maybe"', "'maybe' is neither true nor false"),
         ("slice .text 3 99", "3 to 99 is out of range: the text has length 11"),
         ("parseJSON (printf `%s` (print `[` ))", "parseJSON cannot read this"),
+        ("lt true false", "only numbers and texts can be ordered, got a boolean"),
+        ("lt .map .map", "only numbers and texts can be ordered, got a map"),
+        ("eq .list 1", "cannot compare [b a] (a list) with 1 (a number)"),
+        ('index .n "k"', "a number has no element k"),
+        ("index .list true", "a list has no element true"),
+        ('slice .text "1"', "slice takes a text or a list, and whole numbers"),
+        ("slice .map 1", "slice takes a text or a list, and whole numbers"),
+        ("len .n", "a number has no length"),
+        ("in .n 7", "cannot search in a number"),
+        ("mergeMap .map .list", "mergeMap takes two maps"),
+        ("add 1 true", "true is not a number: convert text with parseInt"),
+        ('add 1 ""', "an empty text is not a number: convert text with parseInt"),
+        ("modulo 2.5 7", "modulo takes whole numbers"),
+        ("loop 1.5", "loop takes whole numbers"),
+        ('parseUint "-1"', "-1 is below zero"),
+        ('parseInt "99999999999999999999"', "the number does not fit in 64 bits"),
+        ('parseFloat "x"', "'x' is not a number"),
+        ("explodeMap .list", "explodeMap takes a map"),
+        ('explodeMap (parseJSON `{"a":1,"a/b":2}`)', "explodeMap: a key above a/b has a value of its own"),
+        ('base64URLDecode "/w"', "this is not valid base64"),
+        ('printf "%f" "a"', "printf %f takes a number, got a"),
+        ('printf "%y" 1', "printf does not support %y: use %s %v %q %d %f %g %e %t %x %c"),
+        ('printf "100%"', "printf does not support %: use %s"),
+        ('join "a" "b"', "join takes a list and a separator"),
+        ('indent -1 "a"', "indent takes a number from 0 to"),
+        ('indent "2" "a"', "indent takes a number from 0 to"),
     ],
 )
 def test_functions_reject_wrong_arguments_with_a_reason(template: str, error: str) -> None:
@@ -123,3 +190,8 @@ def test_a_yaml_document_with_exploding_aliases_is_rejected() -> None:
 def test_json_that_is_nested_too_deep_is_rejected() -> None:
     with pytest.raises(TemplateError, match="parseJSON cannot read this"):
         ParsedTemplate("{{parseJSON .}}").render("[" * 100_000)
+
+
+def test_a_yaml_document_that_is_nested_too_deep_is_rejected() -> None:
+    with pytest.raises(TemplateError, match="parseYAML reads at most 1,000,000 values, 200 deep"):
+        ParsedTemplate("{{parseYAML .}}").render("[" * 202 + "]" * 202)

@@ -51,6 +51,13 @@ def render(template: str, value: Any = None) -> str:
         ('{{define "x"}}{{.ID}}{{end}}{{range .}}{{executeTemplate "x" . | toUpper}}{{end}}', "WEBSUMS"),
         ("{{range .}}{{.Meta}}{{end}}", "map[owner:shop]<no value>"),
         ("{{ range . }}\n{{- .ID }}\n{{ end -}}\n", "web\nsums\n"),
+        ("{{range $k, $v := (index . 0).Meta}}{{$k}}:{{$v}}{{end}}", "owner:shop"),
+        ("{{range nil}}a{{else}}b{{end}}{{range -1}}c{{end}}", "b"),
+        ("{{'a'}} {{'\\n'}}", "97 10"),
+        ("{{(index . 0).ID | printf `%s:%s` `x`}}", "x:web"),
+        ("{{range .}}{{range $}}{{.ID}}{{end}} {{end}}", "websums websums "),
+        ("{{(index . 1).Meta.owner}}", "<no value>"),
+        ('{{define "x"}}{{end}}{{executeTemplate "x"}}', ""),
     ],
 )
 def test_a_template_renders_its_text(template: str, expected: str) -> None:
@@ -95,6 +102,17 @@ def test_the_delimiters_can_be_changed() -> None:
         ),
         ("{{if 1}}" * 200 + "{{end}}" * 200, "line 1, column 803: blocks are nested more than 100 deep"),
         ("{{08}}", "line 1, column 3: 08 is not a number: write 8 or 0o10"),
+        ("{{$a, $b := 1}}", "line 1, column 1: only range sets two variables at once"),
+        ("{{if $a, $b := 1}}{{end}}", "line 1, column 3: only range sets two variables at once"),
+        ("{{$ := 1}}", "line 1, column 3: a variable needs a name, such as $name"),
+        ('{{define "x"}}{{else}}{{end}}', "line 1, column 3: define cannot have an else"),
+        ("{{define x}}{{end}}", "line 1, column 10: define needs a name in quotes"),
+        ("{{if 1}}{{end 1}}", "line 1, column 15: unexpected 1"),
+        ("{{len len}}", "line 1, column 7: put parentheses around len and its arguments"),
+        ("{{len |}}", "line 1, column 3: len takes 1 argument, got 0"),
+        ("{{/* a */ b}}", "line 1, column 11: only }} can follow a comment"),
+        ("{{" + "1" * 101 + "}}", "line 1, column 3: a number has at most 100 characters"),
+        ('{{"\\U00110000"}}', "line 1, column 4: \\U00110000 is not a Unicode character"),
     ],
 )
 def test_a_template_that_cannot_be_parsed_is_rejected_with_its_location(template: str, error: str) -> None:
@@ -117,6 +135,8 @@ def test_a_template_that_cannot_be_parsed_is_rejected_with_its_location(template
         ('{{eq 1 "1"}}', "line 1, column 3: cannot compare 1 (a number) with 1 (a text)"),
         ("{{lt nil 1}}", "line 1, column 3: only numbers and texts can be ordered, got a null value"),
         ("{{divide 0 5}}", "line 1, column 3: division by zero"),
+        ('{{executeTemplate "x"}}', 'line 1, column 3: no template is named "x"'),
+        ("{{range true}}{{end}}", "line 1, column 3: range takes a list, a map or a number, got true"),
         (
             '{{define "x"}}{{template "x"}}{{end}}{{template "x"}}',
             "line 1, column 17: templates include each other more than 100 deep",
@@ -135,6 +155,17 @@ def test_an_error_of_rendering_has_its_location(template: str, error: str) -> No
 def test_an_unknown_field_of_a_record_is_an_error() -> None:
     with pytest.raises(TemplateError, match=r"there is no field \.JobId: did you mean \.JobID\?"):
         render("{{.JobId}}", RecordFields(JobID="a"))
+
+
+def test_an_unknown_field_without_a_similar_one_lists_the_fields() -> None:
+    with pytest.raises(TemplateError, match=r"there is no field \.Zone: the fields are ID, Name"):
+        render("{{.Zone}}", RecordFields(ID="a", Name="b"))
+
+
+def test_a_strict_template_rejects_a_field_of_null() -> None:
+    assert "<no value>" == render("{{.a.b}}", {"a": None})
+    with pytest.raises(TemplateError, match=r"a null value has no field \.b"):
+        ParsedTemplate("{{.a.b}}", is_strict=True).render({"a": None})
 
 
 def test_a_strict_template_rejects_a_missing_key() -> None:

@@ -65,6 +65,12 @@ def render(template: str, sources: FakeSources) -> RenderResult:
         ('{{timestamp "Mon Jan _2 03:04:05.000 PM 2006"}}', "Sat Nov 21 02:05:09.120 PM 2026"),
         ('{{timestamp "2/1/06 15h"}}', "21/11/26 14h"),
         ('{{timestamp "unix"}}', "1795269909"),
+        ('{{timestamp "unixMilli"}} {{timestamp "unixNano"}}', "1795269909120 1795269909120000000"),
+        ('{{timestamp "Monday, January 2, 2006 3:4:5 pm.999 MST -0700"}}', "Saturday, November 21, 2026 2:5:9 pm.12 UTC +0000"),
+        ('{{timestamp "002 Z07:00 -07 .00,999"}}', "325 Z +00 .12,12"),
+        ('{{with variable "app/db"}}{{.Values}}{{range .}}{{.K}}={{.V}} {{.Key}}={{.Value}} {{end}}{{end}}',
+         "[secret me]password=secret password=secret user=me user=me "),
+        ('{{range service -1 "key" "db"}}{{.ID}}{{end}}', ""),
     ],
 )  # fmt: skip
 def test_templates_query_their_sources(template: str, expected: str) -> None:
@@ -101,6 +107,36 @@ def test_a_required_environment_variable_that_is_not_set_is_an_error() -> None:
         render('{{mustEnv "NONE"}}', FakeSources())
 
 
+def test_a_variable_has_only_its_own_fields() -> None:
+    with pytest.raises(TemplateError, match=r"me has no field \.X"):
+        render('{{range variable "a"}}{{.X}}{{end}}', FakeSources({"a": {"user": "me"}}))
+
+
+def test_a_selection_of_instances_needs_a_count_a_key_and_a_name() -> None:
+    with pytest.raises(TemplateError, match="service takes a name, or a count, a key and a name"):
+        render('{{service "db" "key" 1}}', FakeSources())
+
+
 def test_a_template_without_sources_cannot_read_the_time() -> None:
     with pytest.raises(MissingSource, match="the time"):
         ParsedTemplate("{{timestamp}}").render()
+
+
+@pytest.mark.parametrize(
+    ("template", "missing"),
+    [
+        ('{{file "a"}}', "the file a"),
+        ('{{variable "a"}}', "the variable a"),
+        ("{{services}}", "the services"),
+        ('{{service "db"}}', "the service db"),
+        ('{{nomadVarListSafe "a"}}', "variables under a"),
+    ],
+)
+def test_a_template_without_sources_reports_what_is_missing(template: str, missing: str) -> None:
+    assert (missing,) == ParsedTemplate(template).render().missing
+
+
+def test_a_template_without_sources_finds_no_variables() -> None:
+    rendered = ParsedTemplate('{{variables "a"}}{{variableExists "a"}}').render()
+
+    assert ("[]false", ()) == (rendered.text, rendered.missing)
