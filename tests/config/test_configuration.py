@@ -7,6 +7,7 @@ import pytest
 from wharf.cluster.engines.settings import EngineKind
 from wharf.config.configuration import CommandFlag, Configuration, load_configuration
 from wharf.config.errors import ConfigurationError
+from wharf.config.files import MAX_FILE_BYTES
 from wharf.contract.model.settings import Duration, Size
 
 SERVER_SETTINGS = 'data_dir = "/var/lib/wharf"\n[server]\nenabled = true\n'
@@ -135,6 +136,15 @@ def test_values_take_the_types_of_their_settings(tmp_path: Path) -> None:
         ("[client]\nmeta = 3", "0.toml:5: client.meta: expected a table, given the number 3"),
         ("[client.meta]\na = 3", "0.toml:5: client.meta.a: expected a text, given the number 3"),
         ("[tls.http]\na = 3", "0.toml:4: tls.http: expected true or false, given a table"),
+        ("[client]\nservers = [{a = 1}]", "0.toml:5: client.servers: expected a list of texts, given a list"),
+        (
+            "job_gc_interval = 2026-11-21",
+            '0.toml:4: server.job_gc_interval: expected a duration such as "30s", given the date or time 2026-11-21',
+        ),
+        (
+            "[client.metadata]\na = 'b'",
+            "0.toml:4: client.metadata: there is no such setting; did you mean client.meta?",
+        ),
         (
             "[state]\nengine = 'sqlit'",
             '0.toml:5: state.engine: expected one of "sqlite", "etcd", "memory", given the text "sqlit"; '
@@ -203,6 +213,71 @@ def test_a_file_that_is_not_a_configuration_is_rejected(tmp_path: Path, ending: 
 def test_a_missing_file_says_what_to_check(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"gone\.toml: there is no such file or folder: check the path$"):
         load_configuration([tmp_path / "gone.toml"], environment={})
+
+
+def test_a_number_for_a_float_setting_and_a_number_for_a_size_are_accepted(tmp_path: Path) -> None:
+    settings = read(tmp_path, SERVER_SETTINGS + "max_heartbeats_per_second = 2.5\njob_max_source_size = 5000").settings
+
+    assert (settings.server.max_heartbeats_per_second, settings.server.job_max_source_size) == (2.5, Size(5_000))
+
+
+def test_variables_are_converted_to_the_types_of_their_settings(tmp_path: Path) -> None:
+    settings = read(
+        tmp_path,
+        SERVER_SETTINGS,
+        WHARF_CONFIG__SERVER__MAX_HEARTBEATS_PER_SECOND="2.5",
+        WHARF_CONFIG__TLS__HTTP="FALSE",
+    ).settings
+
+    assert (settings.server.max_heartbeats_per_second, settings.tls.http) == (2.5, False)
+
+
+def test_a_variable_of_the_wrong_type_is_rejected_by_name(tmp_path: Path) -> None:
+    assert problems(tmp_path, SERVER_SETTINGS, WHARF_CONFIG__PORTS__HTTP="many") == [
+        'WHARF_CONFIG__PORTS__HTTP: ports.http: expected an integer, given the text "many"'
+    ]
+
+
+def test_an_empty_json_file_has_no_values(tmp_path: Path) -> None:
+    (tmp_path / "a.toml").write_text(SERVER_SETTINGS)
+    (tmp_path / "b.json").write_text("\n")
+
+    assert load_configuration([tmp_path], environment={}).settings.server.enabled
+
+
+def test_a_file_with_a_byte_order_mark_is_read(tmp_path: Path) -> None:
+    (tmp_path / "a.toml").write_bytes(b"\xef\xbb\xbf" + SERVER_SETTINGS.encode())
+
+    assert load_configuration([tmp_path], environment={}).settings.server.enabled
+
+
+def test_a_file_that_is_too_large_is_rejected_unread(tmp_path: Path) -> None:
+    with (tmp_path / "disk.toml").open("wb") as file:
+        file.truncate(MAX_FILE_BYTES + 1)
+
+    with pytest.raises(ConfigurationError, match=r"disk\.toml: the file is larger than \d+ MB: check the path$"):
+        load_configuration([tmp_path / "disk.toml"], environment={})
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (PermissionError(13, "Permission denied"), "permission denied: change its owner or mode, or run as its owner"),
+        (OSError(5, "Input/output error"), "cannot be read: Input/output error"),
+    ],
+)
+def test_a_folder_that_cannot_be_listed_is_reported_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: OSError, reason: str
+) -> None:
+    def fail(_folder: Path) -> None:
+        raise error
+
+    monkeypatch.setattr(Path, "iterdir", fail)
+
+    with pytest.raises(ConfigurationError) as raised:
+        load_configuration([tmp_path], environment={})
+
+    assert [str(problem) for problem in raised.value.problems] == [f"{tmp_path}: {reason}"]
 
 
 def test_a_file_that_is_not_text_is_rejected(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from wharf.config.configuration import CommandFlag, Configuration, load_configuration
-from wharf.config.display import compare_settings, list_values
+from wharf.config.display import apply_live_settings, compare_settings, list_values
 from wharf.config.tree import KeyPath, PlainValue, Scalar
 from wharf.config.values import list_secrets, redact_settings
 
@@ -51,3 +51,11 @@ def test_equal_configurations_have_no_differences(tmp_path: Path) -> None:
     difference = compare_settings(load_configuration([tmp_path], environment={}).settings, configure().settings)
 
     assert (difference.applied, difference.needs_restart) == ([], [])
+
+
+def test_a_reload_applies_only_the_values_that_can_change_at_run_time() -> None:
+    running = configure(ports__http=1).settings
+
+    settings = apply_live_settings(running, configure(ports__http=2, log_level="debug").settings)
+
+    assert (settings.ports.http, settings.log_level) == (1, "debug")

@@ -60,6 +60,31 @@ def configure(**given: object) -> Configuration:
             {"limits__enabled": True, "state__engine": "etcd", "state__etcd__endpoints": ["a:1"]},
             "limits.file: every server would count requests on its own",
         ),
+        (
+            {"telemetry__in_memory_collection_interval": "0s"},
+            "telemetry.in_memory_collection_interval: expected more than 0, such as 10s",
+        ),
+        (
+            {"tls__http": True, "tls__cert_file": "/c", "tls__key_file": "/k", "tls__verify_https_client": True},
+            "tls.ca_file: required by tls.verify_https_client = true: set the certificate of the authority",
+        ),
+        (
+            {"state__engine": "etcd", "state__etcd__endpoints": ["a:1"], "state__etcd__tls__cert_file": "/c"},
+            "state.etcd.tls.key_file: required: a certificate and its key must be set together",
+        ),
+        (
+            {"state__engine": "etcd", "state__etcd__endpoints": ["a:1"], "state__etcd__tls__key_file": "/k"},
+            "state.etcd.tls.cert_file: required: a certificate and its key must be set together",
+        ),
+        (
+            {
+                "state__engine": "etcd",
+                "state__etcd__endpoints": ["a:1"],
+                "state__etcd__tls__cert_file": "/c",
+                "state__etcd__tls__key_file": "/k",
+            },
+            "state.etcd.tls.ca_file: required by state.etcd.tls.cert_file: set the certificate of etcd's authority",
+        ),
         ({"server__enabled": False, "client__enabled": False}, "this agent would do nothing"),
         ({"server__enabled": False}, "client.servers: a node without a server in the same agent"),
     ],
