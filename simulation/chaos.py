@@ -1,6 +1,6 @@
-"""What befalls the cluster while it works: processes die and are held, lines are cut, clocks step, logs are compacted.
+"""Injects faults into a running cluster: killed and paused processes, cut connections, stepped clocks, restored logs.
 
-Everything is drawn from the seed, counted by name, and mended again within a bounded time; `calm` mends it all.
+Each fault is drawn from the seed, counted by name, and repaired after a limited time. `repair_all` repairs all of them.
 """
 
 import asyncio
@@ -24,34 +24,34 @@ from wharf.cluster.engines.memory.faults import (
     RefuseFault,
 )
 
-LOG_SLOW: Final = "log answers late"
-LOG_REQUEST_LOST: Final = "log never hears a request"
-LOG_REPLY_LOST: Final = "log's reply lost"
-LOG_REFUSES: Final = "log refuses"
-FEED_DELAYED: Final = "feed late"
+LOG_SLOW: Final = "log slow"
+LOG_REQUEST_LOST: Final = "request to the log lost"
+LOG_REPLY_LOST: Final = "reply of the log lost"
+LOG_REFUSES: Final = "log refused a write"
+FEED_DELAYED: Final = "feed delayed"
 FEED_CANCELLED: Final = "feed cancelled"
 DIED_BEFORE_COMMIT: Final = "server process died just before a commit"
 DIED_AFTER_COMMIT: Final = "server process died just after a commit"
-PAUSED_AT_COMMIT: Final = "server process held while it commits"
+PAUSED_AT_COMMIT: Final = "server process paused at a commit"
 SERVER_KILLED: Final = "server process killed"
 SERVER_RESTARTED: Final = "server process restarted"
-SERVER_PAUSED: Final = "server process held"
-CUT_FROM_LOG: Final = "server cut from the log"
-SERVERS_PARTITIONED: Final = "servers parted"
+SERVER_PAUSED: Final = "server process paused"
+CUT_FROM_LOG: Final = "server disconnected from the log"
+SERVERS_PARTITIONED: Final = "servers partitioned"
 NODE_KILLED: Final = "node killed"
-POWER_LOST: Final = "node's machine lost its power"
+POWER_LOST: Final = "node lost power"
 SUPERVISOR_KILLED: Final = "supervisor killed"
 SHIM_KILLED: Final = "shim killed"
-DISK_FULL: Final = "node's disk full"
+DISK_FULL: Final = "disk of a node full"
 NODE_RETURNED: Final = "node returned"
-NODE_PAUSED: Final = "node held"
-NODE_CUT_OFF: Final = "node cut off"
+NODE_PAUSED: Final = "node paused"
+NODE_CUT_OFF: Final = "node disconnected from all servers"
 CLOCK_STEPPED: Final = "clock stepped"
 COMPACTED: Final = "log compacted"
-FOREIGN_KEYS_WRITTEN: Final = "other people's keys written"
-LEASE_EXPIRED: Final = "lease ran out"
+FOREIGN_KEYS_WRITTEN: Final = "foreign keys written"
+LEASE_EXPIRED: Final = "lease expired"
 LOG_RESTORED: Final = "log restored from an older copy"
-FAULT_RATE_RAISED: Final = "storm"
+FAULT_RATE_RAISED: Final = "fault rate raised"
 
 ALL_FAULTS: Final = (
     *NETWORK_FAULTS, *TASK_FAULTS, LOG_SLOW, LOG_REQUEST_LOST, LOG_REPLY_LOST, LOG_REFUSES, FEED_DELAYED, FEED_CANCELLED,
@@ -73,290 +73,295 @@ MEAN_PAUSE_S: Final = 1.6
 
 
 class Chaos:
+    """Injects random faults until it is cancelled."""
+
     def __init__(self, cluster: Cluster, timeline: Timeline) -> None:
         self._cluster = cluster
-        self._story = timeline
+        self._timeline = timeline
         self._random = Random(f"{cluster.seed}/chaos")
         self._is_calm = True
-        self._outside = Context()
-        self._mending: dict[asyncio.Task[None], None] = {}
-        self._returning: dict[str, None] = {}
-        self._dies_after: dict[Process, None] = {}
-        self._deeds: Sequence[tuple[int, Callable[[], None]]] = (
-            (4, self._kill_server), (4, self._hold_server), (4, self._cut_from_log), (3, self._part_servers),
-            (4, self._kill_node), (3, self._hold_node), (3, self._cut_off_node), (2, self._step_clock),
-            (2, self._compact), (2, self._write_other_keys), (2, self._change_weather), (1, self._restore_log),
+        self._repair_context = Context()
+        self._repairs: dict[asyncio.Task[None], None] = {}
+        self._killed_after_commit: dict[Process, None] = {}
+        self._faults: Sequence[tuple[int, Callable[[], None]]] = (
+            (4, self._kill_server), (4, self._pause_server), (4, self._disconnect_from_log), (3, self._partition_servers),
+            (4, self._kill_node), (3, self._pause_node), (3, self._disconnect_node), (2, self._step_clock),
+            (2, self._compact), (2, self._write_foreign_keys), (2, self._raise_fault_rate), (1, self._restore_log),
             (2, self._cut_power), (2, self._kill_supervisor), (1, self._kill_shim), (1, self._fill_disk),
         )  # fmt: skip
-        cluster.choose_faults_for = self._decide_for
+        cluster.choose_faults_for = self._make_fault_chooser
         cluster.log.after_commit = self._after_commit
 
-    def _tell(self, fault: str, *about: str) -> None:
+    def _record_fault(self, fault: str, *subjects: str) -> None:
+        """Count a fault, and add it to the timeline."""
         self._cluster.fault_source.count_fault(fault)
-        self._story.add_event(f"fault: {fault}: {' '.join(about)}", *about)
+        self._timeline.add_event(f"fault: {fault}: {' '.join(subjects)}", *subjects)
 
-    # -- the course of it ------------------------------------------------------------------------------------------
+    # -- start and end ------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Inject faults until cancelled."""
         self._is_calm = False
         self._cluster.fault_source.fault_rate = NORMAL_FAULT_RATE
-        # Every seed has a taste of its own: what mostly happens together differs, and some things do not happen at all.
-        weights = [weight * self._random.choice([0, 1, 1, 2, 4]) for weight, _ in self._deeds]
+        # Each seed has its own weights, so different faults coincide. A weight of 0 excludes a fault.
+        weights = [weight * self._random.choice([0, 1, 1, 2, 4]) for weight, _ in self._faults]
         weights[self._random.randrange(len(weights))] += 3
         while True:
             await asyncio.sleep(self._random.expovariate(1 / MEAN_PAUSE_S))
-            _, deed = self._random.choices(self._deeds, weights)[0]
-            deed()
+            _, inject_fault = self._random.choices(self._faults, weights)[0]
+            inject_fault()
 
     async def repair_all(self) -> None:
-        """Mend everything, and wait until everybody is back."""
+        """Repair all faults, and start all processes that are down."""
         self._is_calm = True
         self._cluster.fault_source.fault_rate = NO_FAULTS
-        self._dies_after.clear()
-        for mending in list(self._mending):
-            mending.cancel()
-        await asyncio.gather(*self._mending, return_exceptions=True)
+        self._killed_after_commit.clear()
+        for repair in list(self._repairs):
+            repair.cancel()
+        await asyncio.gather(*self._repairs, return_exceptions=True)
         cluster = self._cluster
         cluster.network.heal_all()
         for server in cluster.server_processes:
-            self._release(server)
+            self._resume(server)
             if server.engine is not None and server.is_alive:
                 server.engine.faults.reconnect()
                 cluster.log.wake_waiters()
             if not server.is_alive:
-                self._restart(server)
+                self._restart_server(server)
         for node in cluster.nodes:
-            self._release(node)
+            self._resume(node)
             if node.machine is not None:
                 node.machine.fill_disk(is_full=False)
             if not node.is_alive:
-                self._return(node)
-        self._story.add_event("calm: everything is mended")
+                self._restart_node(node)
+        self._timeline.add_event("calm: all faults are repaired")
 
-    def _later(self, within_s: tuple[float, float], mend: Callable[[], None]) -> None:
-        """Mend it after a while, or at once when the calm comes."""
+    def _repair_later(self, delay_range_s: tuple[float, float], repair: Callable[[], None]) -> None:
+        """Repair a fault after a random delay. `repair_all` cancels the delay."""
 
         async def wait() -> None:
-            await asyncio.sleep(self._random.uniform(*within_s))
-            mend()
+            await asyncio.sleep(self._random.uniform(*delay_range_s))
+            repair()
 
-        # Who asks may be the very process that dies now; what is started here must not die with it.
-        task = self._outside.run(self._cluster.log_world.start_task, wait(), name="mending")
-        self._mending[task] = None
-        task.add_done_callback(lambda done: self._mending.pop(done, None))
+        # The current process may be the one that is killed. The repair must not be killed with it.
+        task = self._repair_context.run(self._cluster.log_world.start_task, wait(), name="repair")
+        self._repairs[task] = None
+        task.add_done_callback(lambda done: self._repairs.pop(done, None))
 
-    # -- at the door to the log ------------------------------------------------------------------------------------
+    # -- requests to the log ------------------------------------------------------------------------------------
 
-    def _decide_for(self, server: ServerProcess) -> Callable[[EngineOperation], Fault | None]:
+    def _make_fault_chooser(self, server: ServerProcess) -> Callable[[EngineOperation], Fault | None]:
+        """Return a function that chooses the fault of each request of this server to the log."""
         draw = Random(f"{self._cluster.seed}/door/{server.name}#{server.start_count}")
-        weather = self._cluster.fault_source
+        fault_source = self._cluster.fault_source
 
-        def decide(operation: EngineOperation) -> Fault | None:
+        def choose_fault(operation: EngineOperation) -> Fault | None:
             if operation is EngineOperation.FEED:
-                if weather.draw_fault(FEED_CANCELLED, once_in=700):
+                if fault_source.draw_fault(FEED_CANCELLED, once_in=700):
                     return CancelWatchFault()
-                if weather.draw_fault(FEED_DELAYED, once_in=120):
+                if fault_source.draw_fault(FEED_DELAYED, once_in=120):
                     return DelayFault(request_s=draw.uniform(0.05, 3.0))
                 return DelayFault(request_s=draw.uniform(0.0, 0.002))
-            if operation is EngineOperation.COMMIT and not self._is_calm and self._strikes_committer(server):
+            if operation is EngineOperation.COMMIT and not self._is_calm and self._disturb_commit(server):
                 return DelayFault(request_s=0.01)
             if operation in REQUEST_OPERATIONS:
-                if weather.draw_fault(LOG_REQUEST_LOST, once_in=400):
+                if fault_source.draw_fault(LOG_REQUEST_LOST, once_in=400):
                     return LoseRequestFault()
-                if weather.draw_fault(LOG_REPLY_LOST, once_in=150):
+                if fault_source.draw_fault(LOG_REPLY_LOST, once_in=150):
                     return LoseReplyFault()
-                if operation is EngineOperation.COMMIT and weather.draw_fault(LOG_REFUSES, once_in=400):
+                if operation is EngineOperation.COMMIT and fault_source.draw_fault(LOG_REFUSES, once_in=400):
                     return RefuseFault()
-                if weather.draw_fault(LOG_SLOW, once_in=150):
+                if fault_source.draw_fault(LOG_SLOW, once_in=150):
                     return DelayFault(request_s=draw.uniform(0.01, 1.5), reply_s=draw.uniform(0.01, 1.5))
             return DelayFault(request_s=draw.uniform(0.000_2, 0.003), reply_s=draw.uniform(0.000_2, 0.003))
 
-        return decide
+        return choose_fault
 
-    def _strikes_committer(self, server: ServerProcess) -> bool:
-        """It commits now; its request is still on the way when this strikes."""
+    def _disturb_commit(self, server: ServerProcess) -> bool:
+        """Perhaps kill or pause a server while its commit is in flight. Return whether a fault was injected."""
         process = server.process
         if process is None or current_process() is not process or process.is_dead or process.is_paused:
             return False
-        weather = self._cluster.fault_source
-        if weather.draw_fault(DIED_BEFORE_COMMIT, once_in=500):
+        fault_source = self._cluster.fault_source
+        if fault_source.draw_fault(DIED_BEFORE_COMMIT, once_in=500):
             self._kill(server)
             return True
-        if weather.draw_fault(DIED_AFTER_COMMIT, once_in=400):
-            self._dies_after[process] = None
+        if fault_source.draw_fault(DIED_AFTER_COMMIT, once_in=400):
+            self._killed_after_commit[process] = None
             return True
-        if weather.draw_fault(PAUSED_AT_COMMIT, once_in=200):
-            self._story.add_event(f"fault: {PAUSED_AT_COMMIT}: {server.name}", server.name)
-            self._hold(server, (3.0, 25.0))
+        if fault_source.draw_fault(PAUSED_AT_COMMIT, once_in=200):
+            self._timeline.add_event(f"fault: {PAUSED_AT_COMMIT}: {server.name}", server.name)
+            self._pause(server, (3.0, 25.0))
             return True
         return False
 
     def _after_commit(self, process: Process) -> None:
-        if process in self._dies_after:
-            del self._dies_after[process]
-            server = next(each for each in self._cluster.server_processes if each.process is process)
-            self._story.add_event(f"fault: {DIED_AFTER_COMMIT}: {server.name}", server.name)
+        if process in self._killed_after_commit:
+            del self._killed_after_commit[process]
+            server = next(server for server in self._cluster.server_processes if server.process is process)
+            self._timeline.add_event(f"fault: {DIED_AFTER_COMMIT}: {server.name}", server.name)
             self._kill(server)
 
-    # -- deeds -----------------------------------------------------------------------------------------------------
+    # -- faults ---------------------------------------------------------------------------------------------------
 
-    def _some_server(self) -> ServerProcess | None:
-        """One that lives and runs. A majority of servers is always left with both."""
-        able = [
+    def _choose_server(self) -> ServerProcess | None:
+        """Return a random server process that runs and is not paused, or `None`."""
+        candidates = [
             server
             for server in self._cluster.server_processes
             if server.is_alive and server.process is not None and not server.process.is_paused
         ]
-        return self._random.choice(able) if able else None
+        return self._random.choice(candidates) if candidates else None
 
-    def _some_node(self) -> NodeHost | None:
-        able = [n for n in self._cluster.nodes if n.is_alive and n.process is not None and not n.process.is_paused]
-        return self._random.choice(able) if len(able) > len(self._cluster.nodes) // 2 else None
+    def _choose_node(self) -> NodeHost | None:
+        candidates = [
+            n for n in self._cluster.nodes if n.is_alive and n.process is not None and not n.process.is_paused
+        ]
+        return self._random.choice(candidates) if len(candidates) > len(self._cluster.nodes) // 2 else None
 
     def _kill(self, server: ServerProcess) -> None:
         self._cluster.kill(server)
-        self._later((0.2, 12.0), lambda: self._restart(server))
+        self._repair_later((0.2, 12.0), lambda: self._restart_server(server))
 
-    def _restart(self, server: ServerProcess) -> None:
-        self._tell(SERVER_RESTARTED, server.name)
+    def _restart_server(self, server: ServerProcess) -> None:
+        self._record_fault(SERVER_RESTARTED, server.name)
         server.start()
 
-    def _hold(self, one: ServerProcess | NodeHost, within_s: tuple[float, float]) -> None:
-        process = one.process
-        assert process is not None, "only what runs is held"
+    def _pause(self, host: ServerProcess | NodeHost, delay_range_s: tuple[float, float]) -> None:
+        process = host.process
+        assert process is not None, "only a running process is paused"
         self._cluster.loop.pause(process)
-        self._later(within_s, lambda: self._release(one))
+        self._repair_later(delay_range_s, lambda: self._resume(host))
 
-    def _release(self, one: ServerProcess | NodeHost) -> None:
-        if one.process is not None and one.process.is_paused and not one.process.is_dead:
-            self._cluster.loop.resume(one.process)
-            if isinstance(one, NodeHost) and one.machine is not None:
-                one.machine.record_disturbance()
-            if isinstance(one, ServerProcess):
-                one.paused_until_s = self._cluster.loop.time()
-            self._story.add_event(f"{one.name} goes on", one.name)
+    def _resume(self, host: ServerProcess | NodeHost) -> None:
+        if host.process is not None and host.process.is_paused and not host.process.is_dead:
+            self._cluster.loop.resume(host.process)
+            if isinstance(host, NodeHost) and host.machine is not None:
+                host.machine.record_disturbance()
+            if isinstance(host, ServerProcess):
+                host.paused_until_s = self._cluster.loop.time()
+            self._timeline.add_event(f"{host.name} resumed", host.name)
 
     def _kill_server(self) -> None:
-        if (server := self._some_server()) is not None:
-            self._tell(SERVER_KILLED, server.name)
+        if (server := self._choose_server()) is not None:
+            self._record_fault(SERVER_KILLED, server.name)
             self._kill(server)
 
-    def _hold_server(self) -> None:
-        if (server := self._some_server()) is not None:
-            self._tell(SERVER_PAUSED, server.name)
-            self._hold(server, (0.5, 20.0))
+    def _pause_server(self) -> None:
+        if (server := self._choose_server()) is not None:
+            self._record_fault(SERVER_PAUSED, server.name)
+            self._pause(server, (0.5, 20.0))
 
-    def _cut_from_log(self) -> None:
-        server = self._some_server()
+    def _disconnect_from_log(self) -> None:
+        server = self._choose_server()
         if server is None or server.engine is None:
             return
-        self._tell(CUT_FROM_LOG, server.name)
+        self._record_fault(CUT_FROM_LOG, server.name)
         engine = server.engine
         engine.faults.disconnect()
         self._cluster.log.wake_waiters()
 
-        def mend() -> None:
+        def reconnect() -> None:
             engine.faults.reconnect()
             self._cluster.log.wake_waiters()
 
-        self._later((0.5, 15.0), mend)
+        self._repair_later((0.5, 15.0), reconnect)
 
-    def _part_servers(self) -> None:
-        one, other = self._random.sample(self._cluster.members, 2)
-        self._tell(SERVERS_PARTITIONED, one.name, other.name)
-        self._cluster.network.partition(one.name, other.name)
-        self._later((1.0, 15.0), lambda: self._cluster.network.heal(one.name, other.name))
+    def _partition_servers(self) -> None:
+        first, second = self._random.sample(self._cluster.members, 2)
+        self._record_fault(SERVERS_PARTITIONED, first.name, second.name)
+        self._cluster.network.partition(first.name, second.name)
+        self._repair_later((1.0, 15.0), lambda: self._cluster.network.heal(first.name, second.name))
 
     def _kill_node(self) -> None:
-        if (node := self._some_node()) is not None:
-            self._tell(NODE_KILLED, node.name)
+        if (node := self._choose_node()) is not None:
+            self._record_fault(NODE_KILLED, node.name)
             self._cluster.kill(node)
-            self._later((1.0, 60.0), lambda: self._return(node))
+            self._repair_later((1.0, 60.0), lambda: self._restart_node(node))
 
-    def _return(self, node: NodeHost) -> None:
-        self._tell(NODE_RETURNED, node.name)
+    def _restart_node(self, node: NodeHost) -> None:
+        self._record_fault(NODE_RETURNED, node.name)
         node.start()
 
     def _cut_power(self) -> None:
-        node = self._some_node()
+        node = self._choose_node()
         if node is not None and node.machine is not None:
-            self._tell(POWER_LOST, node.name)
+            self._record_fault(POWER_LOST, node.name)
             self._cluster.kill(node)
             node.machine.lose_power()
-            self._later((1.0, 60.0), lambda: self._return(node))
+            self._repair_later((1.0, 60.0), lambda: self._restart_node(node))
 
-    def _some_machine(self) -> SimulatedMachine | None:
-        able = [node.machine for node in self._cluster.nodes if node.machine is not None]
-        return self._random.choice(able) if able else None
+    def _choose_machine(self) -> SimulatedMachine | None:
+        candidates = [node.machine for node in self._cluster.nodes if node.machine is not None]
+        return self._random.choice(candidates) if candidates else None
 
     def _kill_supervisor(self) -> None:
-        if (machine := self._some_machine()) is not None:
-            self._tell(SUPERVISOR_KILLED, machine.name)
+        if (machine := self._choose_machine()) is not None:
+            self._record_fault(SUPERVISOR_KILLED, machine.name)
             machine.kill_supervisor()
 
     def _kill_shim(self) -> None:
-        machine = self._some_machine()
+        machine = self._choose_machine()
         if machine is not None and machine.kill_shim():
-            self._tell(SHIM_KILLED, machine.name)
+            self._record_fault(SHIM_KILLED, machine.name)
 
     def _fill_disk(self) -> None:
-        if (machine := self._some_machine()) is not None:
-            self._tell(DISK_FULL, machine.name)
+        if (machine := self._choose_machine()) is not None:
+            self._record_fault(DISK_FULL, machine.name)
             machine.fill_disk(is_full=True)
-            self._later((1.0, 30.0), lambda: machine.fill_disk(is_full=False))
+            self._repair_later((1.0, 30.0), lambda: machine.fill_disk(is_full=False))
 
-    def _hold_node(self) -> None:
-        if (node := self._some_node()) is not None:
-            self._tell(NODE_PAUSED, node.name)
-            self._hold(node, (1.0, 60.0))
+    def _pause_node(self) -> None:
+        if (node := self._choose_node()) is not None:
+            self._record_fault(NODE_PAUSED, node.name)
+            self._pause(node, (1.0, 60.0))
 
-    def _cut_off_node(self) -> None:
-        node = self._some_node()
+    def _disconnect_node(self) -> None:
+        node = self._choose_node()
         if node is None:
             return
-        self._tell(NODE_CUT_OFF, node.name)
+        self._record_fault(NODE_CUT_OFF, node.name)
         for member in self._cluster.members:
             self._cluster.network.partition(node.name, member.name)
 
-        def mend() -> None:
+        def reconnect() -> None:
             for member in self._cluster.members:
                 self._cluster.network.heal(node.name, member.name)
 
-        self._later((1.0, 60.0), mend)
+        self._repair_later((1.0, 60.0), reconnect)
 
     def _step_clock(self) -> None:
         machine = self._random.choice([m.name for m in self._cluster.members] + [n.name for n in self._cluster.nodes])
         offset_s = self._random.choice([-3600.0, -30.0, -0.5, 0.0, 0.5, 30.0, 3600.0, 86_400.0 * 40])
-        self._tell(CLOCK_STEPPED, machine)
+        self._record_fault(CLOCK_STEPPED, machine)
         self._cluster.step_clock(machine, round(offset_s * 1_000_000_000))
 
     def _compact(self) -> None:
         log = self._cluster.log
         before = log.index + 1 - self._random.choice([0, 0, 5, 50])
-        self._tell(COMPACTED, str(before))
+        self._record_fault(COMPACTED, str(before))
         log.compact(max(1, before))
 
-    def _write_other_keys(self) -> None:
-        self._tell(FOREIGN_KEYS_WRITTEN)
+    def _write_foreign_keys(self) -> None:
+        self._record_fault(FOREIGN_KEYS_WRITTEN)
         self._cluster.log.advance_index(self._random.randint(1, 40))
 
     def _restore_log(self) -> None:
-        """Somebody keeps a copy of the log and puts it back a while later: what was written in between never was."""
+        """Copy the log, and restore the copy later: the writes in between are lost."""
         log = self._cluster.log
         copy = log.make_copy()
 
-        def put_back() -> None:
-            self._tell(LOG_RESTORED)
+        def restore() -> None:
+            self._record_fault(LOG_RESTORED)
             log.restore_copy(copy)
 
-        self._later((0.5, 20.0), put_back)
+        self._repair_later((0.5, 20.0), restore)
 
-    def _change_weather(self) -> None:
-        self._tell(FAULT_RATE_RAISED)
+    def _raise_fault_rate(self) -> None:
+        self._record_fault(FAULT_RATE_RAISED)
         self._cluster.fault_source.fault_rate = HIGH_FAULT_RATE
 
-        def fair() -> None:
+        def lower_fault_rate() -> None:
             self._cluster.fault_source.fault_rate = NORMAL_FAULT_RATE
 
-        self._later((2.0, 10.0), fair)
+        self._repair_later((2.0, 10.0), lower_fault_rate)

@@ -1,4 +1,4 @@
-"""What must hold between the machines of a cluster and what its nodes were told: looked at now and then, and at rest."""
+"""Invariants of running tasks: nodes run the tasks that servers assigned, and no others. Checked during a run and at its end."""
 
 from typing import Final
 
@@ -12,68 +12,73 @@ from wharf.contract.model.allocations.allocation import Allocation, ClientStatus
 from wharf.contract.model.jobs.groups import LifecycleHook, Task
 
 MAX_STOP_S: Final = 60.0
-"""What was told to stop: its kill timeout, a kill that it clings against, and the next one."""
+"""How long a stopping task may run: its kill timeout, a first kill that fails, and a second one."""
 
 
 class TaskInvariants:
+    """Compares the tasks of simulated machines with the state of the servers."""
+
     def __init__(self, cluster: Cluster, history: RecordHistory) -> None:
         self._cluster = cluster
-        self._witness = history
-        self._doomed_since_s: dict[str, float] = {}
-        """Runs that go on although their node knows that they are to end, or knows nothing of them."""
+        self._history = history
+        self._stopping_since_s: dict[str, float] = {}
+        """Since when a run continues although its node stops it or does not know it."""
 
     def check_stopping_tasks(self) -> None:
+        """Raise `InvariantViolation` if a task runs too long after it should have stopped."""
         now_s = self._cluster.loop.time()
-        doomed: dict[str, float] = {}
+        stopping: dict[str, float] = {}
         for host in self._cluster.nodes:
             if host.machine is None or not host.is_alive or host.process is None or host.process.is_paused:
                 continue
-            for play in host.machine.list_alive_runs():
-                if not self._is_doomed(host, play):
+            for run in host.machine.list_alive_runs():
+                if not self._should_stop(host, run):
                     continue
-                since_s = max(self._doomed_since_s.get(play.run, now_s), host.machine.steady_since_s)
-                doomed[play.run] = since_s
+                since_s = max(self._stopping_since_s.get(run.run, now_s), host.machine.steady_since_s)
+                stopping[run.run] = since_s
                 if now_s - since_s > MAX_STOP_S and not host.machine.disk.is_full:
                     raise InvariantViolation(
-                        f"{play.run} of {play.task} was to end {now_s - since_s:.0f} s ago and runs on {host.name}",
-                        play.allocation_id, host.name,
+                        f"{run.run} of {run.task} should have ended {now_s - since_s:.0f} s ago and still runs on {host.name}",
+                        run.allocation_id, host.name,
                     )  # fmt: skip
-        self._doomed_since_s = doomed
+        self._stopping_since_s = stopping
 
     @staticmethod
-    def _is_doomed(host: NodeHost, play: TaskRun) -> bool:
-        assert isinstance(host.node, CoreNode), "only those have a ground"
-        work = host.node.allocation_manager.find(play.allocation_id)
-        if work is None:
+    def _should_stop(host: NodeHost, run: TaskRun) -> bool:
+        """Return whether the node stops the run, or does not know its allocation."""
+        assert isinstance(host.node, CoreNode), "only core nodes run tasks"
+        managed = host.node.allocation_manager.find(run.allocation_id)
+        if managed is None:
             return True
-        return work.record.is_to_stop and get_hook(_task(play)) != LifecycleHook.POSTSTOP
+        return managed.record.is_to_stop and get_hook(_task(run)) != LifecycleHook.POSTSTOP
 
     def check_running_tasks(self) -> None:
-        """When all has come to rest."""
-        replica = self._witness.replica
+        """Compare running tasks with the state of the servers, in a steady cluster."""
+        replica = self._history.replica
         for host in self._cluster.nodes:
             if host.machine is None or host.node is None:
                 continue
             alive = host.machine.list_alive_runs()
-            for play in alive:
-                known = replica.get(ALLOCATIONS, play.allocation_id)
-                if known is None or known.node_id != host.node.id or not _is_to_run(known):
+            for run in alive:
+                allocation = replica.get(ALLOCATIONS, run.allocation_id)
+                if allocation is None or allocation.node_id != host.node.id or not _should_run(allocation):
                     raise InvariantViolation(
-                        f"{play.run} of {play.task} runs on {host.name}; nobody wants it", play.allocation_id
+                        f"{run.run} of {run.task} runs on {host.name}, and no allocation requires it", run.allocation_id
                     )
             for allocation in replica.list_by_index(ALLOCATIONS_ON_NODE, host.node.id):
-                if _is_to_run(allocation):
-                    _require_tasks(allocation, [each for each in alive if each.allocation_id == allocation.id])
+                if _should_run(allocation):
+                    _require_tasks(allocation, [run for run in alive if run.allocation_id == allocation.id])
 
 
 def _require_tasks(allocation: Allocation, alive: list[TaskRun]) -> None:
-    """Each of its lasting tasks runs, once."""
+    """Require that each long-running task of the allocation runs exactly once."""
     if not alive:
         raise InvariantViolation(
-            f"{allocation.id} is told as running on {allocation.node_name}, and nothing of it runs", allocation.id
+            f"{allocation.id} is reported as running on {allocation.node_name}, and none of its tasks runs",
+            allocation.id,
         )
     for task in alive[0].group.tasks or ():
-        count = sum(play.task == task.name for play in alive)
+        count = sum(run.task == task.name for run in alive)
         lasts = not get_hook(task) or is_sidecar(task)
         if count > 1 or (lasts and count == 0):
             raise InvariantViolation(
@@ -81,9 +86,9 @@ def _require_tasks(allocation: Allocation, alive: list[TaskRun]) -> None:
             )
 
 
-def _is_to_run(allocation: Allocation) -> bool:
+def _should_run(allocation: Allocation) -> bool:
     return allocation.desired_status is DesiredStatus.RUN and allocation.client_status is ClientStatus.RUNNING
 
 
-def _task(play: TaskRun) -> Task:
-    return next(task for task in play.group.tasks or () if task.name == play.task)
+def _task(run: TaskRun) -> Task:
+    return next(task for task in run.group.tasks or () if task.name == run.task)

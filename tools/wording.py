@@ -13,7 +13,7 @@ from pathlib import Path
 from tools.allowances import print_remaining_findings
 from tools.findings import ROOT, Finding
 
-CHECKED_FOLDERS = ("src/wharf", "tools")
+CHECKED_FOLDERS = ("src/wharf", "tools", "simulation", "benchmarks")
 RULE = "private-word"
 
 # A word of an identifier, and what to write instead.
