@@ -1,11 +1,11 @@
-"""The event loop of the simulation: virtual time, an order out of the seed, nothing real.
+"""The event loop of the simulation: virtual time, an order that is drawn from the seed, and no real resources.
 
-It runs one callback at a time. What may run now stands in lanes: the steps of one task in a lane of their own, other
-callbacks in the lane of whoever asked for them. A lane keeps its order, as asyncio promises; which lane goes next is
-drawn from the seed, so that a run meets orders that a real loop would show once a year. When nothing may run, the
-clock jumps to the next timer. The same seed gives the same run, step by step: `fingerprint` tells.
+The loop runs one callback at a time. Callbacks that can run wait in lanes: the steps of one task in a lane of its own, other
+callbacks in the lane that scheduled them. A lane keeps its order, as asyncio promises. The next lane is drawn from the
+seed, so a run has orders that a real loop shows once a year. If nothing can run, the clock jumps to the next timer. The same
+seed gives the same run, step by step; `fingerprint` shows that.
 
-It never touches sockets, threads, processes or signals: asking for one is refused with a sentence.
+The loop never uses sockets, threads, processes or signals. A request for one raises `RealResourceRequested`.
 """
 
 import asyncio
@@ -34,19 +34,19 @@ MAX_STEPS_PER_INSTANT: Final = 1_000_000
 
 
 class RealResourceRequested(Exception):
-    """Something asked the simulation for a thing of the real world."""
+    """Code in the simulation requested a real resource, such as a socket or a thread."""
 
 
 class SimulationStuck(Exception):
-    """Nothing can ever happen again, or time does not go on any more."""
+    """No callback can ever run again, or time does not advance any more."""
 
 
 class RunFailed(Exception):
-    """An exception that nobody handled, or a task that was left behind. The message holds all of them."""
+    """Unhandled exceptions, or tasks that were not awaited. The message lists all of them."""
 
 
 class Lane:
-    """Callbacks that keep their order among themselves."""
+    """Callbacks that run in their order of arrival."""
 
     __slots__ = ("handles", "number")
 
@@ -56,7 +56,7 @@ class Lane:
 
 
 class SimulatedFuture(asyncio.Future[T]):
-    """A future whose place in a set does not depend on where it lies in memory."""
+    """A future whose position in a set does not depend on its memory address."""
 
     number: int
 
@@ -76,7 +76,7 @@ class SimulatedTask(asyncio.Task[T]):
         name: str,
         context: contextvars.Context | None,
     ) -> None:
-        self.lane = lane  # Before the rest: asyncio asks for the first step, and for the hash, while it makes the task.
+        self.lane = lane  # Set first: asyncio schedules the first step and uses the hash while it creates the task.
         self.process = (context if context is not None else contextvars.copy_context()).get(PROCESS)
         super().__init__(work, loop=loop, name=name, context=context)
 
@@ -88,28 +88,30 @@ class SimulatedTask(asyncio.Task[T]):
         return self.process is not None and self.process.is_dead
 
     def describe(self) -> str:
-        """Name, process, and where it waits, from the outermost call to the innermost."""
-        places: list[str] = []
+        """Return name, process and waiting position of the task, from the outermost call to the innermost."""
+        positions: list[str] = []
         work: object = self.get_coro()
         while work is not None and (frame := getattr(work, "cr_frame", None)) is not None:
-            places.append(f"{frame.f_code.co_qualname}:{frame.f_lineno}")
+            positions.append(f"{frame.f_code.co_qualname}:{frame.f_lineno}")
             work = getattr(work, "cr_await", None)
         process = f" of {self.process.name}" if self.process is not None else ""
-        return f"{self.get_name()}{process}, in {' > '.join(places) or 'nothing'}"
+        return f"{self.get_name()}{process}, in {' > '.join(positions) or 'nothing'}"
 
 
-def _refused(what: str) -> Any:
+def _refuse_resource(name: str) -> Any:
+    """Return a method of the loop that raises `RealResourceRequested`."""
+
     def refuse(*_args: object, **_options: object) -> None:
         raise RealResourceRequested(
-            f"a simulation has nothing real in it, and was asked for {what}. Put a port in between, and play the other "
-            "side of it in the simulation."
+            f"a simulation has no real resources, and the code requested {name}: put a port in between, and simulate "
+            "its other side"
         )
 
     return refuse
 
 
 class SimulatedLoop(AbstractEventLoop):
-    """`shuffle=False` runs everything in the order of a real loop, to see whether an order is to blame."""
+    """An asyncio event loop with virtual time. `is_shuffled=False` runs callbacks in the order of a real loop, for comparison."""
 
     def __init__(self, seed: int, *, is_shuffled: bool = True, max_steps: int = 1 << 62) -> None:
         self.steps = 0
@@ -119,36 +121,36 @@ class SimulatedLoop(AbstractEventLoop):
         self._fingerprint = 0
         self._random = Random(f"{seed}/order") if is_shuffled else None
         self._now_s = 0.0
-        self._lanes: list[Lane] = []  # Those that hold something.
-        self._outside = Lane(0)
-        self._lane = self._outside
+        self._lanes: list[Lane] = []  # Lanes with callbacks.
+        self._default_lane = Lane(0)
+        self._lane = self._default_lane
         self._numbers = 0
         self._timers: list[tuple[float, int, TimerHandle, Lane]] = []
         self._timer_numbers = 0
-        self._halted = 0  # How many processes are dead or held: while there are none, nobody need ask.
-        self._held: dict[Process, list[tuple[Handle, Lane]]] = {}
-        self._graves: list[Handle] = []
+        self._halted = 0  # The number of dead or paused processes. While it is 0, steps need no check.
+        self._paused_handles: dict[Process, list[tuple[Handle, Lane]]] = {}
+        self._dead_handles: list[Handle] = []
         self._tasks: dict[SimulatedTask[Any], None] = {}
         self._running = False
         self._stopping = False
         self._closed = False
-        self._is_buried = False
+        self._is_discarded = False
         self._exception_handler: ExceptionHandler | None = None
         self._asyncgens: dict[int, AsyncGenerator[Any, Any]] = {}
 
-    # -- what is asked of it ---------------------------------------------------------------------------------------
+    # -- scheduling ---------------------------------------------------------------------------------------
 
     @property
     def fingerprint(self) -> str:
-        """Two runs with the same fingerprint took the same steps in the same order."""
+        """A digest of all steps. Two runs with the same fingerprint took the same steps in the same order."""
         return f"{self._fingerprint & 0xFFFF_FFFF_FFFF_FFFF:016x}"
 
     def add_to_fingerprint(self, text: str) -> None:
-        """Mix a word about what happened into the fingerprint."""
+        """Include an event in the fingerprint."""
         self._fingerprint = hash((self._fingerprint, zlib.crc32(text.encode())))
 
     def fail(self, error: Exception) -> None:
-        """End the run at the next step with this error: for those who see something wrong where they must not raise."""
+        """End the run at the next step with this error. For checks that run where an exception would be caught."""
         if self._fatal is None:
             self._fatal = error
 
@@ -169,13 +171,13 @@ class SimulatedLoop(AbstractEventLoop):
         context: contextvars.Context | None = None,
     ) -> asyncio.Task[T]:
         self._require_open()
-        if self._is_buried:
-            raise RuntimeError("this loop is over")
+        if self._is_discarded:
+            raise RuntimeError("the run of this loop has ended")
         self._numbers += 1
         lane = Lane(self._numbers)
         task = SimulatedTask(coro, lane, loop=self, name=str(name or f"task {lane.number}"), context=context)
         self._tasks[task] = None
-        task.add_done_callback(self._forget_task)
+        task.add_done_callback(self._remove_task)
         return task
 
     def call_soon(
@@ -201,7 +203,7 @@ class SimulatedLoop(AbstractEventLoop):
         when = self._now_s + delay
         if (
             delay > 0.0 and when == self._now_s
-        ):  # However short, it takes time: or who waits for a moment never gets there.
+        ):  # Any delay takes time. Otherwise code that polls until a time would never reach it.
             when = math.nextafter(when, math.inf)
         return self.call_at(when, callback, *args, context=context)
 
@@ -219,27 +221,27 @@ class SimulatedLoop(AbstractEventLoop):
         return timer
 
     def _timer_handle_cancelled(self, _handle: TimerHandle) -> None:
-        """Asyncio's timers say so; a cancelled one is dropped when its time has come."""
+        """Do nothing: a cancelled timer is dropped when it is due."""
 
     # -- lanes -----------------------------------------------------------------------------------------------------
 
     def _lane_for(self, callback: Callable[..., object]) -> Lane:
         if self._random is None:
-            return self._outside  # All in one lane is the order of a real loop.
+            return self._default_lane  # One lane for all has the order of a real loop.
         owner = getattr(callback, "__self__", None)  # A task's steps are bound to it.
         if type(owner) is SimulatedTask:
             return owner.lane
         return self._lane
 
     def _enqueue(self, handle: Handle, lane: Lane) -> None:
-        if self._is_buried:
-            return  # The last words of something that was left behind.
+        if self._is_discarded:
+            return  # A callback of a discarded task.
         if not lane.handles:
             self._lanes.append(lane)
         lane.handles.append(handle)
 
     def _take(self) -> tuple[Handle, Lane]:
-        """The next handle, out of a lane that the seed picks."""
+        """Return the next callback, from a random lane."""
         lanes = self._lanes
         position = int(self._random.random() * len(lanes)) if self._random is not None else 0
         lane = lanes[position]
@@ -253,39 +255,39 @@ class SimulatedLoop(AbstractEventLoop):
     # -- processes -------------------------------------------------------------------------------------------------
 
     def kill(self, process: Process) -> None:
-        """Nothing of it runs ever again: no `finally`, no farewell. Its open ends are for others to notice."""
+        """Stop a process for ever: not even its `finally` blocks run. Other processes only notice closed connections."""
         if process.is_dead:
             return
         process.is_dead = True
         self._halted += 1
-        for handle, _ in self._held.pop(process, ()):
-            self._graves.append(handle)
+        for handle, _ in self._paused_handles.pop(process, ()):
+            self._dead_handles.append(handle)
 
     def pause(self, process: Process) -> None:
-        """Nothing of it runs until `release`; then all that has come due meanwhile does."""
+        """Stop a process until `resume`. Then all callbacks that have become due meanwhile run."""
         if process.is_dead or process.is_paused:
             return
         process.is_paused = True
         self._halted += 1
-        self._held[process] = []
+        self._paused_handles[process] = []
 
     def resume(self, process: Process) -> None:
         if process.is_dead or not process.is_paused:
             return
         process.is_paused = False
         self._halted -= 1
-        for handle, lane in self._held.pop(process):
+        for handle, lane in self._paused_handles.pop(process):
             self._enqueue(handle, lane)
 
     def _is_halted(self, handle: Handle, lane: Lane) -> bool:
-        process = handle._context.get(PROCESS)  # type: ignore[attr-defined]  # asyncio keeps it there
+        process = handle._context.get(PROCESS)  # type: ignore[attr-defined]  # private in asyncio
         if process is None:
             return False
         if process.is_dead:
-            self._graves.append(handle)  # Kept, so that nothing of it is tidied up before the run is over.
+            self._dead_handles.append(handle)  # Kept, so that its objects are not finalized before the end of the run.
             return True
         if process.is_paused:
-            self._held[process].append((handle, lane))
+            self._paused_handles[process].append((handle, lane))
             return True
         return False
 
@@ -298,18 +300,18 @@ class SimulatedLoop(AbstractEventLoop):
         self._running = True
         self._stopping = False
         hooks = sys.get_asyncgen_hooks()
-        sys.set_asyncgen_hooks(firstiter=self._on_asyncgen_begins, finalizer=self._on_asyncgen_dropped)
-        collecting = gc.isenabled()
-        gc.disable()  # When garbage is collected must not depend on what ran before in this process.
+        sys.set_asyncgen_hooks(firstiter=self._on_asyncgen_started, finalizer=self._on_asyncgen_dropped)
+        was_gc_enabled = gc.isenabled()
+        gc.disable()  # Garbage collection must not depend on earlier runs in this process.
         asyncio._set_running_loop(self)
         try:
             self._run()
         finally:
             asyncio._set_running_loop(None)
             sys.set_asyncgen_hooks(*hooks)
-            if collecting:
+            if was_gc_enabled:
                 gc.enable()
-            self._lane = self._outside
+            self._lane = self._default_lane
             self._running = False
 
     def _run(self) -> None:
@@ -328,12 +330,12 @@ class SimulatedLoop(AbstractEventLoop):
                 continue
             self.steps += 1
             if self.steps > self.max_steps:
-                raise SimulationStuck(f"{self.max_steps} steps were taken by {self._now_s} s: something runs hot")
+                raise SimulationStuck(f"{self.max_steps} steps were taken by {self._now_s} s: a task never waits")
             if self.steps - since > MAX_STEPS_PER_INSTANT:
                 if self._now_s == instant:
                     raise SimulationStuck(
-                        f"{MAX_STEPS_PER_INSTANT} steps were taken at {instant} s and time does not go on; the last "
-                        f"one was {handle!r}"
+                        f"{MAX_STEPS_PER_INSTANT} steps were taken at {instant} s and time does not advance; the last "
+                        f"step was {handle!r}"
                     )
                 instant, since = self._now_s, self.steps
             self._fingerprint = hash((self._fingerprint, self._now_s, lane.number, count))
@@ -341,12 +343,12 @@ class SimulatedLoop(AbstractEventLoop):
             handle._run()
 
     def _jump(self) -> None:
-        """Nothing may run now: go to the next timer, and let all that are due at that instant run."""
+        """Advance the time to the next timer, and enqueue all timers that are due then."""
         while self._timers and self._timers[0][2].cancelled():
             heapq.heappop(self._timers)
         if not self._timers:
             waiting = "\n".join(f"  {task.describe()}" for task in self._tasks if not task.is_dead) or "  (no task)"
-            raise SimulationStuck(f"at {self._now_s} s nothing can happen any more; these wait for ever:\n{waiting}")
+            raise SimulationStuck(f"at {self._now_s} s nothing can run any more; these tasks wait for ever:\n{waiting}")
         self._now_s = max(self._now_s, self._timers[0][0])
         while self._timers and self._timers[0][0] <= self._now_s:
             _, _, timer, lane = heapq.heappop(self._timers)
@@ -361,7 +363,7 @@ class SimulatedLoop(AbstractEventLoop):
         finally:
             main.remove_done_callback(self._stop_for)
         if not main.done():
-            raise RuntimeError("the loop was stopped before what it ran for was complete")
+            raise RuntimeError("the loop was stopped before its main task was complete")
         return main.result()
 
     def _stop_for(self, _future: asyncio.Future[Any]) -> None:
@@ -377,45 +379,52 @@ class SimulatedLoop(AbstractEventLoop):
         return self._closed
 
     def close(self) -> None:
-        """End it. Tasks that still wait, unless they are a dead process's, are a failure."""
+        """End the run. Raises `RunFailed` if a task still waits, except tasks of dead processes."""
         if self._closed:
             return
-        gc.collect()  # A future that was dropped with an exception that nobody looked at says so now.
+        gc.collect()  # Report exceptions of futures that were dropped without being read.
         for task in self._tasks:
             if not task.is_dead and not task.done():
-                self.failures.append(f"at {self._now_s} s the run ended and a task was left behind: {task.describe()}")
-        self._bury()
+                self.failures.append(f"at {self._now_s} s the run ended and a task was not awaited: {task.describe()}")
+        self._discard()
         if self.failures:
             raise RunFailed("\n".join(self.failures))
 
     def abandon(self) -> None:
-        """End it and drop what still runs: the run is over, well or not, and its servers were never told to stop."""
-        self._bury()
+        """End the run and drop all tasks. For runs whose servers are never stopped."""
+        self._discard()
 
-    def _bury(self) -> None:
-        """Let go of all that is left, whatever it says about it: it is over."""
+    def _discard(self) -> None:
+        """Drop all tasks and callbacks, and ignore their errors."""
         hook, sys.unraisablehook = sys.unraisablehook, lambda _: None
-        self._is_buried = self._closed = True
+        self._is_discarded = self._closed = True
         try:
             for task in self._tasks:
                 task._log_destroy_pending = False  # type: ignore[attr-defined]  # asyncio's own switch
             for work in [task.get_coro() for task in self._tasks if not task.done()]:
-                with contextlib.suppress(BaseException):  # What it does at last is no part of the run any more.
+                with contextlib.suppress(BaseException):  # Its `finally` blocks do not belong to the run.
                     work.close()
-            for gone in (self._tasks, self._lanes, self._timers, self._graves, self._held, self._asyncgens):
-                gone.clear()
+            for collection in (
+                self._tasks,
+                self._lanes,
+                self._timers,
+                self._dead_handles,
+                self._paused_handles,
+                self._asyncgens,
+            ):
+                collection.clear()
             gc.collect()
         finally:
             sys.unraisablehook = hook
 
-    def _forget_task(self, task: asyncio.Task[Any]) -> None:
+    def _remove_task(self, task: asyncio.Task[Any]) -> None:
         self._tasks.pop(cast(SimulatedTask[Any], task), None)
 
     def _require_open(self) -> None:
-        if self._closed and not self._is_buried:
+        if self._closed and not self._is_discarded:
             raise RuntimeError("this loop is closed")
 
-    # -- what goes wrong -------------------------------------------------------------------------------------------
+    # -- errors -------------------------------------------------------------------------------------------
 
     def get_exception_handler(self) -> ExceptionHandler | None:
         return self._exception_handler
@@ -434,30 +443,30 @@ class SimulatedLoop(AbstractEventLoop):
             return
         error = context.get("exception")
         owner = context.get("task") or context.get("future") or context.get("handle")
-        told = f"at {self._now_s} s: {context.get('message') or 'an exception that nobody handled'}"
+        text = f"at {self._now_s} s: {context.get('message') or 'unhandled exception'}"
         if isinstance(owner, SimulatedTask):
-            told += f": {owner.describe()}"
+            text += f": {owner.describe()}"
         elif owner is not None:
-            told += f": {owner!r}"
+            text += f": {owner!r}"
         if isinstance(error, BaseException):
-            told += "\n" + "".join(traceback.format_exception(error)).rstrip()
-        self.failures.append(told)
+            text += "\n" + "".join(traceback.format_exception(error)).rstrip()
+        self.failures.append(text)
 
     def get_task_factory(self) -> None:
         return None
 
-    set_task_factory = _refused("tasks of another make")
+    set_task_factory = _refuse_resource("a task factory")
 
     def get_debug(self) -> bool:
         return False
 
     def set_debug(self, enabled: bool) -> None:
-        """Asyncio's debug mode measures real time: it has no meaning here."""
+        """Do nothing: asyncio's debug mode measures real time."""
 
     # -- asynchronous generators -----------------------------------------------------------------------------------
 
-    def _on_asyncgen_begins(self, generator: AsyncGenerator[Any, Any]) -> None:
-        """Nothing to do: they are closed when they are dropped, and a run ends with none that matters."""
+    def _on_asyncgen_started(self, generator: AsyncGenerator[Any, Any]) -> None:
+        """Do nothing: generators are closed when they are dropped."""
 
     def _on_asyncgen_dropped(self, generator: AsyncGenerator[Any, Any]) -> None:
         process = PROCESS.get()
@@ -472,36 +481,36 @@ class SimulatedLoop(AbstractEventLoop):
     async def shutdown_default_executor(self) -> None:
         return
 
-    # -- what it refuses -------------------------------------------------------------------------------------------
+    # -- real resources -------------------------------------------------------------------------------------------
 
-    run_in_executor = _refused("a thread")
-    set_default_executor = _refused("threads")
-    getaddrinfo = _refused("the address of a host")
-    getnameinfo = _refused("the name of a host")
-    create_connection = _refused("a socket")
-    create_server = _refused("a listening socket")
-    create_unix_connection = _refused("a Unix socket")
-    create_unix_server = _refused("a listening Unix socket")
-    create_datagram_endpoint = _refused("a datagram socket")
-    connect_accepted_socket = _refused("a socket")
-    start_tls = _refused("a TLS connection")
-    sendfile = _refused("a file")
-    connect_read_pipe = _refused("a pipe")
-    connect_write_pipe = _refused("a pipe")
-    subprocess_shell = _refused("a process")
-    subprocess_exec = _refused("a process")
-    add_reader = _refused("a file descriptor")
-    remove_reader = _refused("a file descriptor")
-    add_writer = _refused("a file descriptor")
-    remove_writer = _refused("a file descriptor")
-    sock_recv = _refused("a socket")
-    sock_recv_into = _refused("a socket")
-    sock_recvfrom = _refused("a socket")
-    sock_recvfrom_into = _refused("a socket")
-    sock_sendall = _refused("a socket")
-    sock_sendto = _refused("a socket")
-    sock_connect = _refused("a socket")
-    sock_accept = _refused("a socket")
-    sock_sendfile = _refused("a socket")
-    add_signal_handler = _refused("a signal")
-    remove_signal_handler = _refused("a signal")
+    run_in_executor = _refuse_resource("a thread")
+    set_default_executor = _refuse_resource("threads")
+    getaddrinfo = _refuse_resource("the address of a host")
+    getnameinfo = _refuse_resource("the name of a host")
+    create_connection = _refuse_resource("a socket")
+    create_server = _refuse_resource("a listening socket")
+    create_unix_connection = _refuse_resource("a Unix socket")
+    create_unix_server = _refuse_resource("a listening Unix socket")
+    create_datagram_endpoint = _refuse_resource("a datagram socket")
+    connect_accepted_socket = _refuse_resource("a socket")
+    start_tls = _refuse_resource("a TLS connection")
+    sendfile = _refuse_resource("a file")
+    connect_read_pipe = _refuse_resource("a pipe")
+    connect_write_pipe = _refuse_resource("a pipe")
+    subprocess_shell = _refuse_resource("a process")
+    subprocess_exec = _refuse_resource("a process")
+    add_reader = _refuse_resource("a file descriptor")
+    remove_reader = _refuse_resource("a file descriptor")
+    add_writer = _refuse_resource("a file descriptor")
+    remove_writer = _refuse_resource("a file descriptor")
+    sock_recv = _refuse_resource("a socket")
+    sock_recv_into = _refuse_resource("a socket")
+    sock_recvfrom = _refuse_resource("a socket")
+    sock_recvfrom_into = _refuse_resource("a socket")
+    sock_sendall = _refuse_resource("a socket")
+    sock_sendto = _refuse_resource("a socket")
+    sock_connect = _refuse_resource("a socket")
+    sock_accept = _refuse_resource("a socket")
+    sock_sendfile = _refuse_resource("a socket")
+    add_signal_handler = _refuse_resource("a signal")
+    remove_signal_handler = _refuse_resource("a signal")

@@ -1,8 +1,7 @@
-"""The network of the simulation: requests from process to process, answered by ASGI apps, with all that goes wrong.
+"""The simulated network: HTTP requests between processes, with delays and faults. ASGI apps answer them.
 
-It carries HTTP exchanges as messages with delays; it knows no path and no product. Faults come from the weather, from
-partitions between machines, and from processes that die. A fault is told to the caller as one of two errors: either
-surely nothing happened, or nobody can tell.
+Faults come from the fault source, from partitions between machines, and from killed processes. The caller gets one of two
+errors: `RequestNotSent` (nothing happened) or `OutcomeLost` (the outcome is unknown).
 """
 
 import asyncio
@@ -24,27 +23,27 @@ AsgiApp = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
 Headers = Sequence[tuple[str, str]]
 
 MAX_UNREAD_BYTES: Final = 65_536
-"""What a connection takes before the sender has to wait for the reader."""
+"""How many bytes a connection buffers before the sender waits for the reader."""
 
 PARTITION: Final = "partition"
-CONNECTION_LOST: Final = "connection broken by a death"
-CALLER_DISCONNECTED: Final = "caller gone"
+CONNECTION_LOST: Final = "connection lost with its process"
+CALLER_DISCONNECTED: Final = "caller disconnected"
 
 
 class ExchangeFailed(Exception):
-    """No reply came."""
+    """The caller received no reply."""
 
 
 class RequestNotSent(ExchangeFailed):
-    """The request reached nobody: nothing happened."""
+    """The request reached no server: nothing happened."""
 
 
 class OutcomeLost(ExchangeFailed):
-    """The request or its reply was lost: it may have happened or not."""
+    """The request or its reply was lost: the outcome is unknown."""
 
 
 class SimulatedRequest(msgspec.Struct, frozen=True):
-    """`target` is the path with its query, as it stands in a request line."""
+    """An HTTP request. `target` is the path with its query, as in a request line."""
 
     method: str
     target: str
@@ -53,7 +52,7 @@ class SimulatedRequest(msgspec.Struct, frozen=True):
 
 
 class SimulatedReply:
-    """Status and headers at once; the body as it comes."""
+    """A reply: status and headers at once, and the body as it arrives."""
 
     def __init__(self, exchange: "NetworkExchange", status: int, headers: Headers) -> None:
         self.status = status
@@ -61,7 +60,7 @@ class SimulatedReply:
         self._exchange = exchange
 
     async def iterate_parts(self) -> AsyncIterator[bytes]:
-        """Raises `Lost` where the connection breaks off."""
+        """Yield the parts of the body. Raises `OutcomeLost` if the connection breaks."""
         while (part := await self._exchange.read_part()) is not None:
             yield part
 
@@ -69,26 +68,30 @@ class SimulatedReply:
         return b"".join([part async for part in self.iterate_parts()])
 
     def close(self) -> None:
-        """Stop reading: the app sees its caller go."""
+        """Stop reading. The app is notified of the disconnect."""
         self._exchange.abandon()
 
 
 class NetworkListener(msgspec.Struct, frozen=True):
+    """An app that a process serves at an address."""
+
     process: Process
     app: AsgiApp
 
 
 class Network:
+    """Connects the processes of all machines."""
+
     def __init__(self, loop: SimulatedLoop, fault_source: FaultSource) -> None:
         self.loop = loop
         self.fault_source = fault_source
         self.on_repeated: Callable[[SimulatedRequest], None] = lambda _: None
-        self.context = Context()  # Of no process: what is on its way goes on, whoever dies.
+        self.context = Context()  # Belongs to no process: messages in transit arrive even if their sender is killed.
         self._listeners: dict[str, NetworkListener] = {}
-        self._parted: dict[frozenset[str], None] = {}
+        self._partitions: dict[frozenset[str], None] = {}
         self._exchanges: dict[NetworkExchange, None] = {}
 
-    # -- who is where ----------------------------------------------------------------------------------------------
+    # -- listeners and partitions ----------------------------------------------------------------------------------------------
 
     def listen(self, address: str, process: Process, app: AsgiApp) -> None:
         self._listeners[address] = NetworkListener(process, app)
@@ -96,21 +99,21 @@ class Network:
     def stop_listening(self, address: str) -> None:
         self._listeners.pop(address, None)
 
-    def partition(self, one: str, other: str) -> None:
-        """Nothing passes between two machines until they are joined again."""
-        self._parted[frozenset((one, other))] = None
+    def partition(self, first: str, second: str) -> None:
+        """Cut the connection between two machines until `heal`."""
+        self._partitions[frozenset((first, second))] = None
 
-    def heal(self, one: str, other: str) -> None:
-        self._parted.pop(frozenset((one, other)), None)
+    def heal(self, first: str, second: str) -> None:
+        self._partitions.pop(frozenset((first, second)), None)
 
     def heal_all(self) -> None:
-        self._parted.clear()
+        self._partitions.clear()
 
-    def is_partitioned(self, one: str, other: str) -> bool:
-        return bool(self._parted) and frozenset((one, other)) in self._parted
+    def is_partitioned(self, first: str, second: str) -> bool:
+        return bool(self._partitions) and frozenset((first, second)) in self._partitions
 
     def on_process_death(self, process: Process) -> None:
-        """The machine of a dead process closes its connections; the other ends hear of it."""
+        """Close the connections of a killed process, as its machine would."""
         for address in [address for address, listener in self._listeners.items() if listener.process is process]:
             del self._listeners[address]
         for exchange in list(self._exchanges):
@@ -121,28 +124,28 @@ class Network:
     async def exchange(
         self, source: Process, address: str, request: SimulatedRequest, *, can_repeat: bool = True
     ) -> SimulatedReply:
-        """One request and the beginning of its reply. Raises `NotSent` or `Lost`.
+        """Send a request and return the start of its reply. Raises `RequestNotSent` or `OutcomeLost`.
 
-        A line itself brings nothing twice: proxies and impatient callers do. So between servers nothing is repeated.
+        Proxies and impatient callers repeat requests; connections do not. So requests between servers are not repeated.
         """
-        fate = self.fault_source.draw_delivery()
+        delivery = self.fault_source.draw_delivery()
         listener = self._listeners.get(address)
         if listener is None or listener.process.is_dead:
-            await asyncio.sleep(fate.request_s)
-            raise RequestNotSent(f"nobody listens at {address}")
+            await asyncio.sleep(delivery.request_s)
+            raise RequestNotSent(f"no process listens at {address}")
         if self.is_partitioned(source.machine, listener.process.machine):
             self.fault_source.count_fault(PARTITION)
             await asyncio.sleep(self.fault_source.draw_detection_delay_s())
-            raise RequestNotSent(f"no way from {source.machine} to {address}")
-        exchange = NetworkExchange(self, source, listener, request, fate)
+            raise RequestNotSent(f"{source.machine} and {address} are partitioned")
+        exchange = NetworkExchange(self, source, listener, request, delivery)
         self._exchanges[exchange] = None
-        if fate.is_repeated and can_repeat:
+        if delivery.is_repeated and can_repeat:
             self.on_repeated(request)
-            again = NetworkExchange(
-                self, source, listener, request, Delivery(request_s=fate.request_s * 2 + 0.01), is_read=False
+            repeated = NetworkExchange(
+                self, source, listener, request, Delivery(request_s=delivery.request_s * 2 + 0.01), is_read=False
             )
-            self._exchanges[again] = None
-            again.send_request()
+            self._exchanges[repeated] = None
+            repeated.send_request()
         return await exchange.reply()
 
     def remove_exchange(self, exchange: "NetworkExchange") -> None:
@@ -150,7 +153,7 @@ class Network:
 
 
 class NetworkExchange:
-    """One request on its way, and its reply on the way back. Of a repeated one the second reply is not read."""
+    """One request and its reply, in transit. The reply to a repeated request is not read."""
 
     def __init__(
         self,
@@ -167,26 +170,26 @@ class NetworkExchange:
         self._source = source
         self._listener = listener
         self._request = request
-        self._fate = delivery
+        self._delivery = delivery
         self._is_read = is_read
         self._reply: asyncio.Future[SimulatedReply] = self._loop.create_future()
         self._parts: list[bytes] = []
         self._unread_bytes = 0
         self._is_complete = False  # The last part has arrived.
-        self._is_failing = False  # It is lost, and nobody has noticed yet.
+        self._is_failing = False  # Lost, but the caller has not noticed it yet.
         self._broken: ExchangeFailed | None = None
-        self._arrived = asyncio.Event()  # Something new for the caller.
-        self._room = asyncio.Event()  # The sender need not wait.
-        self._room.set()
+        self._arrived = asyncio.Event()  # Set when data for the caller has arrived.
+        self._can_send = asyncio.Event()  # Cleared while the buffer is full.
+        self._can_send.set()
         self._is_request_read = False
-        self._caller_is_gone = asyncio.Event()  # As the app sees it.
+        self._caller_disconnected = asyncio.Event()  # Set when the app is notified.
         self._outbox: list[Message] = []
-        self._is_sent_whole = False
+        self._is_sent_completely = False
         self._last_arrival_s = 0.0
         self._status = 0
         self._headers: Headers = ()
 
-    # -- the caller's end ------------------------------------------------------------------------------------------
+    # -- caller ------------------------------------------------------------------------------------------
 
     async def reply(self) -> SimulatedReply:
         self.send_request()
@@ -197,9 +200,9 @@ class NetworkExchange:
             raise
 
     async def read_part(self) -> bytes | None:
-        """The next part of the body; None at its end."""
-        if self._fate.read_s:
-            await asyncio.sleep(self._fate.read_s)
+        """Return the next part of the body, or `None` at its end."""
+        if self._delivery.read_s:
+            await asyncio.sleep(self._delivery.read_s)
         while not self._parts:
             if self._broken is not None:
                 raise self._broken
@@ -214,33 +217,33 @@ class NetworkExchange:
         part = self._parts.pop(0)
         self._unread_bytes -= len(part)
         if self._unread_bytes < MAX_UNREAD_BYTES:
-            self._room.set()
+            self._can_send.set()
         return part
 
     def abandon(self) -> None:
-        """The caller goes; the app hears of it, if the line carries."""
+        """Disconnect the caller. The app is notified, unless the machines are partitioned."""
         if self._is_complete or self._broken is not None:
             return
-        self._break(OutcomeLost("the caller has gone"))
-        if not self._is_parted():
+        self._break(OutcomeLost("the caller disconnected"))
+        if not self._is_partitioned():
             self._network.fault_source.count_fault(CALLER_DISCONNECTED)
-            self._after(self._fate.request_s, self._hang_up)
+            self._schedule(self._delivery.request_s, self._disconnect_caller)
 
-    # -- the way there ---------------------------------------------------------------------------------------------
+    # -- request in transit ---------------------------------------------------------------------------------------------
 
     def send_request(self) -> None:
-        if self._fate.is_request_lost:
-            self._fail_later(OutcomeLost("no reply came: the request was lost"))
+        if self._delivery.is_request_lost:
+            self._fail_later(OutcomeLost("no reply: the request was lost"))
             return
-        self._after(self._fate.request_s, self._arrive)
+        self._schedule(self._delivery.request_s, self._arrive)
 
     def _arrive(self) -> None:
         if self._listener.process.is_dead:
-            self._break(RequestNotSent("nobody listens any more"))
-        elif self._is_parted():
+            self._break(RequestNotSent("no process listens any more"))
+        elif self._is_partitioned():
             self._network.fault_source.count_fault(PARTITION)
-            self._fail_later(OutcomeLost("no reply came: the line is cut"))
-        elif not self._caller_is_gone.is_set():
+            self._fail_later(OutcomeLost("no reply: the machines are partitioned"))
+        elif not self._caller_disconnected.is_set():
             self._listener.process.start(self._serve(), name=f"{self._request.method} {self._request.target}")
 
     async def _serve(self) -> None:
@@ -256,57 +259,59 @@ class NetworkExchange:
             "query_string": query.encode(),
             "root_path": "",
             "headers": [
-                (name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in self._headers_sent()
+                (name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in self._build_headers()
             ],
             "client": (self._source.machine, 40_000),
             "server": (self._listener.process.machine, 4646),
             "state": {},
         }
-        asked = f"{self._request.method} {self._request.target}"
+        request_line = f"{self._request.method} {self._request.target}"
         try:
             await self._listener.app(scope, self._receive, self._send)
-            assert self._is_sent_whole or self._caller_is_gone.is_set(), "the app returned and its reply is not whole"
-        except Exception as error:  # The top of a task: nobody waits for it, so it says itself what went wrong.
-            self._loop.call_exception_handler({"message": f"the app failed at {asked}", "exception": error})
+            assert self._is_sent_completely or self._caller_disconnected.is_set(), (
+                "the app returned before its reply was complete"
+            )
+        except Exception as error:  # Top level of the task: no caller awaits it.
+            self._loop.call_exception_handler({"message": f"the app failed at {request_line}", "exception": error})
 
-    def _headers_sent(self) -> list[tuple[str, str]]:
-        given: Mapping[str, str] = {name.lower(): value for name, value in self._request.headers}
-        more = [("host", self._listener.process.machine)] if "host" not in given else []
-        if self._request.body and "content-length" not in given:
-            more.append(("content-length", str(len(self._request.body))))
-        return [*self._request.headers, *more]
+    def _build_headers(self) -> list[tuple[str, str]]:
+        names: Mapping[str, str] = {name.lower(): value for name, value in self._request.headers}
+        added = [("host", self._listener.process.machine)] if "host" not in names else []
+        if self._request.body and "content-length" not in names:
+            added.append(("content-length", str(len(self._request.body))))
+        return [*self._request.headers, *added]
 
-    # -- the app's end ---------------------------------------------------------------------------------------------
+    # -- app ---------------------------------------------------------------------------------------------
 
     async def _receive(self) -> Message:
         if not self._is_request_read:
             self._is_request_read = True
             return {"type": "http.request", "body": self._request.body, "more_body": False}
-        await self._caller_is_gone.wait()
+        await self._caller_disconnected.wait()
         return {"type": "http.disconnect"}
 
     async def _send(self, message: Message) -> None:
-        if self._caller_is_gone.is_set():
-            return  # As servers do: what is sent to nobody is dropped.
+        if self._caller_disconnected.is_set():
+            return  # Drop the message, as servers do after a disconnect.
         self._outbox.append(message)
-        arrival_s = max(self._last_arrival_s, self._loop.time() + self._fate.reply_s)
+        arrival_s = max(self._last_arrival_s, self._loop.time() + self._delivery.reply_s)
         self._last_arrival_s = arrival_s
-        self._loop.call_at(arrival_s, self._bring, context=self._network.context)
-        self._is_sent_whole = message["type"] == "http.response.body" and not message.get("more_body", False)
+        self._loop.call_at(arrival_s, self._deliver_message, context=self._network.context)
+        self._is_sent_completely = message["type"] == "http.response.body" and not message.get("more_body", False)
         self._unread_bytes += len(message.get("body", b""))
         if self._is_read and self._unread_bytes >= MAX_UNREAD_BYTES:
-            self._room.clear()
-            await self._room.wait()
+            self._can_send.clear()
+            await self._can_send.wait()
 
-    # -- the way back ----------------------------------------------------------------------------------------------
+    # -- reply in transit ----------------------------------------------------------------------------------------------
 
-    def _bring(self) -> None:
-        """The oldest message under way arrives."""
+    def _deliver_message(self) -> None:
+        """Deliver the oldest message in transit to the caller."""
         message = self._outbox.pop(0)
         if self._broken is not None or self._is_failing:
             return
-        if self._fate.is_reply_lost or self._is_parted():
-            self._fail_later(OutcomeLost("no reply came: it was lost"))
+        if self._delivery.is_reply_lost or self._is_partitioned():
+            self._fail_later(OutcomeLost("no reply: it was lost"))
             return
         if message["type"] == "http.response.start":
             self._status = message["status"]
@@ -321,28 +326,28 @@ class NetworkExchange:
             self._end()
         self._arrived.set()
 
-    def _is_parted(self) -> bool:
+    def _is_partitioned(self) -> bool:
         return self._network.is_partitioned(self._source.machine, self._listener.process.machine)
 
     def on_process_death(self, process: Process) -> None:
         if process is self._listener.process:
             self._network.fault_source.count_fault(CONNECTION_LOST)
-            self._fail_later(OutcomeLost(f"{process.name} died"))
+            self._fail_later(OutcomeLost(f"{process.name} was killed"))
         elif process is self._source:
             self.abandon()
 
-    # -- ends ------------------------------------------------------------------------------------------------------
+    # -- end ------------------------------------------------------------------------------------------------------
 
     def _fail_later(self, error: ExchangeFailed) -> None:
-        """The caller's machine needs a while to notice."""
+        """Fail after a delay: the caller's machine notices a broken connection late."""
         if self._is_failing:
             return
         self._is_failing = True
-        self._after(self._network.fault_source.draw_detection_delay_s(), self._break, error)
-        self._hang_up()
+        self._schedule(self._network.fault_source.draw_detection_delay_s(), self._break, error)
+        self._disconnect_caller()
 
-    def _after(self, delay_s: float, then: Callable[..., None], *args: object) -> None:
-        self._loop.call_later(delay_s, then, *args, context=self._network.context)
+    def _schedule(self, delay_s: float, callback: Callable[..., None], *args: object) -> None:
+        self._loop.call_later(delay_s, callback, *args, context=self._network.context)
 
     def _break(self, error: ExchangeFailed) -> None:
         if self._is_complete or self._broken is not None:
@@ -350,14 +355,14 @@ class NetworkExchange:
         self._broken = error
         if not self._reply.done():
             self._reply.set_exception(error)
-            self._reply.exception()  # Looked at: a caller that has gone need not hear of it.
+            self._reply.exception()  # Mark it as read: a disconnected caller does not await it.
         self._arrived.set()
         self._end()
 
-    def _hang_up(self) -> None:
-        self._caller_is_gone.set()
-        self._room.set()
+    def _disconnect_caller(self) -> None:
+        self._caller_disconnected.set()
+        self._can_send.set()
 
     def _end(self) -> None:
-        self._hang_up()
+        self._disconnect_caller()
         self._network.remove_exchange(self)

@@ -199,7 +199,7 @@ def test_the_death_of_a_server_breaks_its_connections() -> None:
         await asyncio.sleep(1)
         place.loop.kill(place.server)
         place.network.on_process_death(place.server)
-        with pytest.raises(OutcomeLost, match="server died"):
+        with pytest.raises(OutcomeLost, match="server was killed"):
             await asking
         with pytest.raises(RequestNotSent):
             await place.get()
@@ -225,7 +225,7 @@ def test_an_app_that_does_not_finish_its_reply_fails_the_run() -> None:
     async def story(place: Place) -> None:
         await (await place.get()).read_body()
 
-    with pytest.raises(RunFailed, match="is not whole"):
+    with pytest.raises(RunFailed, match="before its reply was complete"):
         Place(counting([], begin)).run(story)
 
 
