@@ -1,7 +1,8 @@
-"""What must hold while versions of a job take each other's place, checked on what each batch changed.
+"""Invariants of rollouts, checked on the changes of each batch.
 
-At most `max_parallel` are down by our own doing, canaries are never more than were asked for, a job that goes back goes
-back to its newest stable version, and nothing is placed beyond a quota, out of its turn, or done a second time.
+At most `max_parallel` allocations are down for an update. There are no more canaries than desired. A reverted job has the
+content of its newest stable version. No placement exceeds a quota or a limit of children, is on an ineligible node, or
+repeats completed batch work.
 """
 
 from collections.abc import Callable, Iterable
@@ -29,13 +30,13 @@ from wharf.contract.model.jobs.job import Job, JobType
 from wharf.contract.model.nodes.node import Node, NodeStatus, SchedulingEligibility
 
 CHANGE_NOTICE_S: Final = 15.0
-"""After so long every leader has heard of a quota or a job that was changed, or leads no more."""
+"""After this time, every leader has received a changed quota or job, or has lost its leadership."""
 
 TERMINAL_STATUSES: Final = (ClientStatus.COMPLETE, ClientStatus.FAILED, ClientStatus.LOST)
 
 
 def find_reverted_job(kind: str, changed: ObservedChange) -> Job | None:
-    """The job as a batch of this kind takes it back to an older version; None: that is not what the change is."""
+    """Return the job if the change reverts it to an older version, or else `None`. `kind` is that of the batch."""
     if changed.table != JOBS.name or changed.new is None or kind not in ("deployment-failed", "allocation-health"):
         return None
     job: Job = changed.new
@@ -43,13 +44,15 @@ def find_reverted_job(kind: str, changed: ObservedChange) -> Job | None:
 
 
 class RolloutInvariants:
+    """Checks each batch, and remembers which allocations are down for an update."""
+
     def __init__(self, history: RecordHistory, get_time_s: Callable[[], float]) -> None:
-        self._witness = history
+        self._history = history
         self._now_s = get_time_s
-        self._quota_moved_s = 0.0
-        self._parents_moved_s: dict[tuple[str, str], float] = {}
+        self._quota_changed_s = 0.0
+        self._parents_changed_s: dict[tuple[str, str], float] = {}
         self._down: dict[str, dict[str, str]] = {}
-        """Of each deployment: the allocations that it took down, while nobody who took their places is well."""
+        """By deployment: the allocations that it stopped and that have no healthy replacement yet, with their group."""
         history.on_new_epoch += [self._down.clear, self._on_new_epoch]
         history.batch_checks += [
             self.check_revert_target,
@@ -62,103 +65,121 @@ class RolloutInvariants:
         ]
 
     def _on_new_epoch(self) -> None:
-        self._quota_moved_s = self._now_s()
-        self._parents_moved_s |= {(job.namespace, job.id): self._now_s() for job in self._replica.iter_all(JOBS)}
+        self._quota_changed_s = self._now_s()
+        self._parents_changed_s |= {(job.namespace, job.id): self._now_s() for job in self._replica.iter_all(JOBS)}
 
     @property
     def _replica(self) -> Replica:
-        return self._witness.replica
+        return self._history.replica
 
-    def check_revert_target(self, taken: ObservedBatch) -> None:
-        for changed in taken.changes:
-            job = find_reverted_job(taken.batch.kind, changed)
+    def check_revert_target(self, batch: ObservedBatch) -> None:
+        """A reverted job has the content of its newest stable version."""
+        for changed in batch.changes:
+            job = find_reverted_job(batch.batch.kind, changed)
             if job is None:
                 continue
-            standing = self._replica.list_by_index(VERSIONS_OF_JOB, job.namespace, job.id)
-            dropped = [each.old for each in taken.changes if each.table == JOB_VERSIONS.name and each.new is None]
-            mine = [each for each in (*standing, *dropped) if each is not None and each.id == job.id]
-            stable = max((each for each in mine if each.stable), key=lambda each: each.version, default=None)
+            stored = self._replica.list_by_index(VERSIONS_OF_JOB, job.namespace, job.id)
+            deleted = [
+                change.old for change in batch.changes if change.table == JOB_VERSIONS.name and change.new is None
+            ]
+            versions = [version for version in (*stored, *deleted) if version is not None and version.id == job.id]
+            stable = max((v for v in versions if v.stable), key=lambda version: version.version, default=None)
             if stable is None:
-                raise InvariantViolation(f"{job.id} was taken back to no stable version at {taken.batch.index}", job.id)
-            same = (job.meta, job.task_groups, job.stop) == (stable.meta, stable.task_groups, stable.stop)
-            if not same or job.stable or job.version <= stable.version:
                 raise InvariantViolation(
-                    f"{job.id} was taken back at {taken.batch.index}, and not to {stable.version}", job.id
+                    f"{job.id} was reverted without a stable version at {batch.batch.index}", job.id
+                )
+            is_same = (job.meta, job.task_groups, job.stop) == (stable.meta, stable.task_groups, stable.stop)
+            if not is_same or job.stable or job.version <= stable.version:
+                raise InvariantViolation(
+                    f"{job.id} was reverted at {batch.batch.index}, but not to {stable.version}", job.id
                 )
 
-    def check_canary_count(self, taken: ObservedBatch) -> None:
-        for placed in _placed(taken):
+    def check_canary_count(self, batch: ObservedBatch) -> None:
+        """A group has at most its desired number of canaries."""
+        for placed in _list_placements(batch):
             if not _is_canary(placed):
                 continue
             deployment = self._replica.get(DEPLOYMENTS, placed.deployment_id)
             group = (deployment.task_groups or {}).get(placed.task_group) if deployment is not None else None
-            trying = [each for each in self._of_deployment(placed) if _is_canary(each) and _is_wanted(each)]
-            if group is None or len(trying) > group.desired_canaries:
+            canaries = [
+                other
+                for other in self._list_allocations_of_deployment(placed)
+                if _is_canary(other) and _is_active(other)
+            ]
+            if group is None or len(canaries) > group.desired_canaries:
                 raise InvariantViolation(
-                    f"{placed.job_id} has {len(trying)} canaries at {taken.batch.index} and shall have "
-                    f"{group.desired_canaries if group is not None else 'none'}",
+                    f"{placed.job_id} has {len(canaries)} canaries at {batch.batch.index}; desired: "
+                    f"{group.desired_canaries if group is not None else 'no group'}",
                     placed.job_id, placed.id,
                 )  # fmt: skip
 
-    def check_max_parallel(self, taken: ObservedBatch) -> None:
-        for changed in taken.changes:
+    def check_max_parallel(self, batch: ObservedBatch) -> None:
+        """At most `max_parallel` allocations of a group are down for an update."""
+        for changed in batch.changes:
             if changed.table != ALLOCATIONS.name or changed.new is None:
                 continue
             new: Allocation = changed.new
-            if _is_well(new):
-                self._is_up_again(new)
-        concerned: dict[str, Deployment] = {}
-        for stopped in _stopped_for_update(taken):
-            deployment = self._active_of(stopped)
-            if deployment is not None and not _is_ailing(stopped) and not self._is_down_there(deployment, stopped):
-                concerned[deployment.id] = deployment
+            if _is_healthy(new):
+                self._mark_up(new)
+        affected: dict[str, Deployment] = {}
+        for stopped in _list_stopped_for_update(batch):
+            deployment = self._find_active_deployment(stopped)
+            if deployment is not None and not _was_down(stopped) and not self._is_node_down(deployment, stopped):
+                affected[deployment.id] = deployment
                 self._down.setdefault(deployment.id, {})[stopped.id] = stopped.task_group
-        for deployment in concerned.values():
-            self._require_few_down(deployment, taken.batch.index)
+        for deployment in affected.values():
+            self._require_max_parallel(deployment, batch.batch.index)
 
-    def _require_few_down(self, deployment: Deployment, index: int) -> None:
+    def _require_max_parallel(self, deployment: Deployment, index: int) -> None:
         version = self._replica.get(
             JOB_VERSIONS, deployment.namespace, deployment.job_id, f"{deployment.job_version:020d}"
         )
         for group in version.groups if version is not None else ():
-            most = group.update.max_parallel if group.update is not None else 0
+            max_parallel = group.update.max_parallel if group.update is not None else 0
             down = [key for key, name in self._down[deployment.id].items() if name == group.name]
             if version is not None and version.type == JobType.SYSTEM:
-                down = [key for key in down if self._is_on_a_node_that_takes_work(key)]
-            if most and len(down) > most:
+                down = [key for key in down if self._is_on_a_node_that_is_eligible(key)]
+            if max_parallel and len(down) > max_parallel:
                 raise InvariantViolation(
-                    f"{deployment.job_id} may have {most} down for an update and has {len(down)} at {index}: "
+                    f"{deployment.job_id} may have {max_parallel} down for an update and has {len(down)} at {index}: "
                     f"{' '.join(down)}",
                     deployment.job_id, deployment.id, *down,
                 )  # fmt: skip
 
-    def _is_up_again(self, well: Allocation) -> None:
-        """What it came after, by however many steps, also where it is of the version before; who came after nobody, or
-        takes the place of one of its own deployment that did, fills the oldest gap of it that nobody else fills."""
-        if self._is_of_system_job(well):
-            self._is_up_again_on_its_node(well)
+    def _mark_up(self, healthy: Allocation) -> None:
+        """Count the allocations as up that a healthy allocation replaces, directly or in several steps, in any version.
+
+        If the first allocation of its chain has no predecessor and belongs to the same deployment, it replaces the oldest
+        allocation that is down and has no active successor.
+        """
+        if self._is_of_system_job(healthy):
+            self._mark_up_on_node(healthy)
             return
-        down = self._down.get(well.deployment_id)
-        first = self._first_of(well)
-        if down and not first.previous_allocation and first.deployment_id == well.deployment_id:
-            gaps = (key for key, group in down.items() if group == well.task_group and not self._is_followed(key))
-            down.pop(next(gaps, ""), None)
-        before: Allocation | None = well
+        down = self._down.get(healthy.deployment_id)
+        first = self._find_first(healthy)
+        if down and not first.previous_allocation and first.deployment_id == healthy.deployment_id:
+            unreplaced = (
+                key
+                for key, group in down.items()
+                if group == healthy.task_group and not self._has_active_successor(key)
+            )
+            down.pop(next(unreplaced, ""), None)
+        before: Allocation | None = healthy
         while before is not None and before.previous_allocation:
-            for each in self._down.values():
-                each.pop(before.previous_allocation, None)
+            for down_allocations in self._down.values():
+                down_allocations.pop(before.previous_allocation, None)
             before = self._replica.get(ALLOCATIONS, before.previous_allocation)
 
-    def _is_up_again_on_its_node(self, well: Allocation) -> None:
-        """For a system job, any healthy allocation on the node counts, whichever version and predecessor it has."""
-        if not _is_wanted(well):
+    def _mark_up_on_node(self, healthy: Allocation) -> None:
+        """Count a node of a system job as up: any healthy allocation on it counts, in any version."""
+        if not _is_active(healthy):
             return
         for down in self._down.values():
-            for key in [key for key in down if self._is_same_slot(key, well)]:
+            for key in [key for key in down if self._is_same_slot(key, healthy)]:
                 del down[key]
 
-    def _is_down_there(self, deployment: Deployment, stopped: Allocation) -> bool:
-        """For a system job, a node that is down already does not go down again."""
+    def _is_node_down(self, deployment: Deployment, stopped: Allocation) -> bool:
+        """Return whether this node of a system job is down already. It does not count twice."""
         down = self._down.get(deployment.id, {})
         return self._is_of_system_job(stopped) and any(self._is_same_slot(key, stopped) for key in down)
 
@@ -171,8 +192,8 @@ class RolloutInvariants:
         slot = (other.job_id, other.name, other.node_id)
         return found is not None and (found.job_id, found.name, found.node_id) == slot
 
-    def _first_of(self, allocation: Allocation) -> Allocation:
-        """The one that began it all, as far as the log knows those before it."""
+    def _find_first(self, allocation: Allocation) -> Allocation:
+        """Return the first allocation in the chain of predecessors that still exist."""
         while allocation.previous_allocation:
             before = self._replica.get(ALLOCATIONS, allocation.previous_allocation)
             if before is None:
@@ -180,23 +201,24 @@ class RolloutInvariants:
             allocation = before
         return allocation
 
-    def _node_of(self, allocation_id: str) -> str:
+    def _get_node_id(self, allocation_id: str) -> str:
         allocation = self._replica.get(ALLOCATIONS, allocation_id)
         return allocation.node_id if allocation is not None else ""
 
-    def _is_on_a_node_that_takes_work(self, allocation_id: str) -> bool:
-        """Else it would be gone from there anyway, and nobody waits for who comes after it."""
-        return _takes_work(self._replica.get(NODES, self._node_of(allocation_id)))
+    def _is_on_a_node_that_is_eligible(self, allocation_id: str) -> bool:
+        """Return whether the node of an allocation is eligible. On any other node the allocation would stop anyway."""
+        return _is_eligible(self._replica.get(NODES, self._get_node_id(allocation_id)))
 
-    def _is_followed(self, allocation_id: str) -> bool:
-        """Somebody who goes on came after it, by however many steps."""
+    def _has_active_successor(self, allocation_id: str) -> bool:
+        """Return whether the last allocation in the chain of its replacements is active."""
         after: Allocation | None = self._replica.get(ALLOCATIONS, allocation_id)
         while after is not None and after.next_allocation:
             after = self._replica.get(ALLOCATIONS, after.next_allocation)
-        return after is not None and _is_wanted(after)
+        return after is not None and _is_active(after)
 
-    def check_batch_runs_once(self, taken: ObservedBatch) -> None:
-        for placed in _placed(taken):
+    def check_batch_runs_once(self, batch: ObservedBatch) -> None:
+        """Completed batch work is not placed again."""
+        for placed in _list_placements(batch):
             job = self._replica.get(JOBS, placed.namespace, placed.job_id)
             if job is None or job.type not in (JobType.BATCH, JobType.SYSBATCH):
                 continue
@@ -206,105 +228,119 @@ class RolloutInvariants:
                 same = same and (job.type == JobType.BATCH or other.node_id == placed.node_id)
                 if same and other.client_status is ClientStatus.COMPLETE and other.desired_status is DesiredStatus.RUN:
                     raise InvariantViolation(
-                        f"{placed.name} was done by {other.id} and is placed again as {placed.id} at {taken.batch.index}",
+                        f"{placed.name} was completed by {other.id} and is placed again as {placed.id} at {batch.batch.index}",
                         placed.job_id, placed.id, other.id,
                     )  # fmt: skip
 
-    def check_eligible_nodes(self, taken: ObservedBatch) -> None:
-        for placed in _placed(taken):
-            if not _takes_work(self._replica.get(NODES, placed.node_id)):
+    def check_eligible_nodes(self, batch: ObservedBatch) -> None:
+        """Allocations are placed on eligible nodes only."""
+        for placed in _list_placements(batch):
+            if not _is_eligible(self._replica.get(NODES, placed.node_id)):
                 raise InvariantViolation(
-                    f"{placed.id} is placed at {taken.batch.index} on {placed.node_name}, which takes no work",
+                    f"{placed.id} is placed at {batch.batch.index} on {placed.node_name}, which is not eligible",
                     placed.id, placed.node_id, placed.job_id,
                 )  # fmt: skip
 
-    def check_running_children(self, taken: ObservedBatch) -> None:
-        """Who has begun goes on whatever is allowed later, and no write rests on the parent: a leader hears of it a
-        little later."""
-        for changed in taken.changes:
-            if changed.table == JOBS.name and _children_most(changed.old) != _children_most(changed.new):
+    def check_running_children(self, batch: ObservedBatch) -> None:
+        """At most `max_running` children of a job run.
+
+        Children that run when the limit is lowered continue. Placements have no condition on the parent, and a leader
+        receives a changed limit a little later.
+        """
+        for changed in batch.changes:
+            if changed.table == JOBS.name and _get_max_children(changed.old) != _get_max_children(changed.new):
                 job = changed.new or changed.old
-                self._parents_moved_s[job.namespace, job.id] = self._now_s()
-        begun = {(each.namespace, each.job_id) for each in _placed(taken)} - self._at_work_before(taken)
-        for namespace, job_id in sorted(begun):
+                self._parents_changed_s[job.namespace, job.id] = self._now_s()
+        started_jobs = {
+            (placed.namespace, placed.job_id) for placed in _list_placements(batch)
+        } - self._list_jobs_active_before(batch)
+        for namespace, job_id in sorted(started_jobs):
             job = self._replica.get(JOBS, namespace, job_id)
             parent = self._replica.get(JOBS, namespace, job.parent_id) if job is not None and job.parent_id else None
-            most = _children_most(parent)
+            max_children = _get_max_children(parent)
             if (
                 parent is None
-                or not most
-                or self._now_s() < self._parents_moved_s[namespace, parent.id] + CHANGE_NOTICE_S
+                or not max_children
+                or self._now_s() < self._parents_changed_s[namespace, parent.id] + CHANGE_NOTICE_S
             ):
                 continue
-            children = [each.id for each in self._replica.iter_all(JOBS) if each.parent_id == parent.id]
-            at_work = [each for each in children if self._has_work(namespace, each)]
-            if len(at_work) > most:
+            children = [child.id for child in self._replica.iter_all(JOBS) if child.parent_id == parent.id]
+            active = [child for child in children if self._has_active_allocation(namespace, child)]
+            if len(active) > max_children:
                 raise InvariantViolation(
-                    f"{job_id} begins at {taken.batch.index} and {len(at_work)} children of {parent.id} run; {most} may",
-                    job_id, parent.id, *at_work,
+                    f"{job_id} starts at {batch.batch.index}, and {len(active)} children of {parent.id} run; max_running is {max_children}",
+                    job_id, parent.id, *active,
                 )  # fmt: skip
 
-    def _at_work_before(self, taken: ObservedBatch) -> set[tuple[str, str]]:
-        moved = {changed.key: changed.old for changed in taken.changes if changed.table == ALLOCATIONS.name}
-        jobs = {(each.namespace, each.job_id) for each in _placed(taken)}
+    def _list_jobs_active_before(self, batch: ObservedBatch) -> set[tuple[str, str]]:
+        """Return the jobs with placements in this batch that had active allocations before it."""
+        old_by_key = {changed.key: changed.old for changed in batch.changes if changed.table == ALLOCATIONS.name}
+        jobs = {(placed.namespace, placed.job_id) for placed in _list_placements(batch)}
         return {
             job
             for job in jobs
-            for each in self._replica.list_by_index(ALLOCATIONS_OF_JOB, *job)
-            if (before := moved.get(each.id, each)) is not None and _is_wanted(before)
+            for allocation in self._replica.list_by_index(ALLOCATIONS_OF_JOB, *job)
+            if (before := old_by_key.get(allocation.id, allocation)) is not None and _is_active(before)
         }
 
-    def _has_work(self, namespace: str, job_id: str) -> bool:
-        return any(_is_wanted(each) for each in self._replica.list_by_index(ALLOCATIONS_OF_JOB, namespace, job_id))
+    def _has_active_allocation(self, namespace: str, job_id: str) -> bool:
+        return any(_is_active(each) for each in self._replica.list_by_index(ALLOCATIONS_OF_JOB, namespace, job_id))
 
-    def check_quota(self, taken: ObservedBatch) -> None:
-        """What is there already may be more: limits are lowered whenever somebody likes, and a leader hears of it a
-        little later. No write rests on the quota: what is placed until then is placed."""
-        if any(changed.table in (QUOTAS.name, NAMESPACES.name) for changed in taken.changes):
-            self._quota_moved_s = self._now_s()
-        if self._now_s() < self._quota_moved_s + CHANGE_NOTICE_S:
+    def check_quota(self, batch: ObservedBatch) -> None:
+        """No batch increases the use of a namespace beyond its quota.
+
+        The use may exceed a quota that was lowered. Placements have no condition on the quota, and a leader receives a
+        changed quota a little later.
+        """
+        if any(changed.table in (QUOTAS.name, NAMESPACES.name) for changed in batch.changes):
+            self._quota_changed_s = self._now_s()
+        if self._now_s() < self._quota_changed_s + CHANGE_NOTICE_S:
             return
-        for namespace in dict.fromkeys(placed.namespace for placed in _placed(taken)):
+        for namespace in dict.fromkeys(placed.namespace for placed in _list_placements(batch)):
             found = self._replica.get(NAMESPACES, namespace)
             quota = self._replica.get(QUOTAS, found.quota) if found is not None and found.quota else None
             for limit in quota.limits or () if quota is not None else ():
-                bounds = limit.region_limit
-                changes = [each for each in taken.changes if each.table == ALLOCATIONS.name]
-                before = _used(each.old for each in changes if each.old is not None)
-                after = _used(each.new for each in changes if each.new is not None)
-                used = _used(each for each in self._replica.iter_all(ALLOCATIONS) if each.namespace == namespace)
-                for what, most in (("count", bounds.count), ("cpu", bounds.cpu), ("memory_mb", bounds.memory_mb)):
-                    if most and used[what] > most and after[what] > before[what]:
+                region_limit = limit.region_limit
+                changes = [change for change in batch.changes if change.table == ALLOCATIONS.name]
+                before = _sum_resources(change.old for change in changes if change.old is not None)
+                after = _sum_resources(change.new for change in changes if change.new is not None)
+                used = _sum_resources(a for a in self._replica.iter_all(ALLOCATIONS) if a.namespace == namespace)
+                for resource, maximum in (
+                    ("count", region_limit.count),
+                    ("cpu", region_limit.cpu),
+                    ("memory_mb", region_limit.memory_mb),
+                ):
+                    if maximum and used[resource] > maximum and after[resource] > before[resource]:
                         raise InvariantViolation(
-                            f"namespace {namespace} uses {used[what]} {what} of {most} at {taken.batch.index}",
-                            *(placed.id for placed in _placed(taken)),
+                            f"namespace {namespace} uses {used[resource]} {resource} of {maximum} at {batch.batch.index}",
+                            *(placed.id for placed in _list_placements(batch)),
                         )
 
-    # -- whose it is -----------------------------------------------------------------------------------------------
+    # -- lookups -----------------------------------------------------------------------------------------------
 
-    def _of_deployment(self, allocation: Allocation) -> list[Allocation]:
-        mine = self._replica.list_by_index(ALLOCATIONS_OF_JOB, allocation.namespace, allocation.job_id)
-        return [each for each in mine if each.deployment_id == allocation.deployment_id]
+    def _list_allocations_of_deployment(self, allocation: Allocation) -> list[Allocation]:
+        of_job = self._replica.list_by_index(ALLOCATIONS_OF_JOB, allocation.namespace, allocation.job_id)
+        return [other for other in of_job if other.deployment_id == allocation.deployment_id]
 
-    def _active_of(self, allocation: Allocation) -> Deployment | None:
-        mine = self._replica.list_by_index(DEPLOYMENTS_OF_JOB, allocation.namespace, allocation.job_id)
-        return next((deployment for deployment in mine if deployment.is_active), None)
+    def _find_active_deployment(self, allocation: Allocation) -> Deployment | None:
+        of_job = self._replica.list_by_index(DEPLOYMENTS_OF_JOB, allocation.namespace, allocation.job_id)
+        return next((deployment for deployment in of_job if deployment.is_active), None)
 
 
-def _placed(taken: ObservedBatch) -> list[Allocation]:
+def _list_placements(batch: ObservedBatch) -> list[Allocation]:
     return [
         changed.new
-        for changed in taken.changes
+        for changed in batch.changes
         if changed.table == ALLOCATIONS.name and changed.old is None and changed.new is not None
     ]
 
 
-def _children_most(parent: Job | None) -> int:
-    """How many children may run at the same time; 0: any number."""
+def _get_max_children(parent: Job | None) -> int:
+    """Return how many children of a job may run at the same time; 0 is unlimited."""
     return parent.parameterized_job.max_running if parent is not None and parent.parameterized_job is not None else 0
 
 
-def _takes_work(node: Node | None) -> bool:
+def _is_eligible(node: Node | None) -> bool:
     return (
         node is not None
         and node.status is NodeStatus.READY
@@ -313,11 +349,11 @@ def _takes_work(node: Node | None) -> bool:
     )
 
 
-def _stopped_for_update(taken: ObservedBatch) -> list[Allocation]:
-    """As they were before."""
+def _list_stopped_for_update(batch: ObservedBatch) -> list[Allocation]:
+    """Return the allocations that the batch stops for an update, as they were before it."""
     return [
         changed.old
-        for changed in taken.changes
+        for changed in batch.changes
         if changed.table == ALLOCATIONS.name
         and changed.old is not None
         and changed.new is not None
@@ -327,8 +363,8 @@ def _stopped_for_update(taken: ObservedBatch) -> list[Allocation]:
     ]
 
 
-def _is_ailing(allocation: Allocation) -> bool:
-    """It was down already, or nobody knew: who stops it takes nothing away."""
+def _was_down(allocation: Allocation) -> bool:
+    """Return whether the allocation was not running, so that stopping it takes nothing down."""
     return allocation.client_status is not ClientStatus.RUNNING
 
 
@@ -336,15 +372,15 @@ def _is_canary(allocation: Allocation) -> bool:
     return allocation.deployment_status is not None and allocation.deployment_status.canary
 
 
-def _is_well(allocation: Allocation) -> bool:
+def _is_healthy(allocation: Allocation) -> bool:
     return allocation.deployment_status is not None and allocation.deployment_status.healthy is True
 
 
-def _is_wanted(allocation: Allocation) -> bool:
+def _is_active(allocation: Allocation) -> bool:
     return allocation.desired_status is DesiredStatus.RUN and allocation.client_status not in TERMINAL_STATUSES
 
 
-def _used(allocations: Iterable[Allocation]) -> dict[str, int]:
+def _sum_resources(allocations: Iterable[Allocation]) -> dict[str, int]:
     used = {"count": 0, "cpu": 0, "memory_mb": 0}
     for allocation in allocations:
         if allocation.client_status in TERMINAL_STATUSES:

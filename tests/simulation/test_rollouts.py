@@ -64,7 +64,7 @@ def test_a_placement_on_an_ineligible_node_is_a_violation() -> None:
     log.put((NODES, closed))
     log.put((ALLOCATIONS, an_allocation("b")))
 
-    assert "which takes no work" in log.failures[0]
+    assert "which is not eligible" in log.failures[0]
 
 
 def test_a_completed_batch_allocation_that_is_placed_again_is_a_violation() -> None:
@@ -77,7 +77,7 @@ def test_a_completed_batch_allocation_that_is_placed_again_is_a_violation() -> N
 
     log.put((ALLOCATIONS, running("c", name="shop.web[0]")))
 
-    assert "shop.web[0] was done by a and is placed again" in log.failures[0]
+    assert "shop.web[0] was completed by a and is placed again" in log.failures[0]
 
 
 def test_more_canaries_than_desired_are_a_violation() -> None:
@@ -88,7 +88,7 @@ def test_more_canaries_than_desired_are_a_violation() -> None:
 
     log.put((ALLOCATIONS, running("b", deployment_status=CANARY, deployment_id="d1")))
 
-    assert "shop has 2 canaries at 4 and shall have 1" in log.failures[0]
+    assert "shop has 2 canaries at 4; desired: 1" in log.failures[0]
 
 
 def test_more_allocations_down_than_max_parallel_are_a_violation() -> None:
@@ -144,7 +144,7 @@ def test_the_replacement_of_a_lost_late_replacement_counts_for_the_same_one() ->
 
 
 def test_a_revert_to_another_version_than_the_newest_stable_one_is_a_violation() -> None:
-    for value, told in (("b", []), ("a", ["shop was taken back at 3, and not to 1"])):
+    for value, told in (("b", []), ("a", ["shop was reverted at 3, but not to 1"])):
         log = a_watched_log()
         stable = [(JOB_VERSIONS, a_version(n, value=v, stable=True)) for n, v in ((0, "a"), (1, "b"))]
         log.put(*stable, (JOBS, a_version(2, value="c")), (JOB_VERSIONS, a_version(2, value="c")))
@@ -227,7 +227,7 @@ def test_a_healthy_replacement_of_the_previous_version_counts_as_up() -> None:
 def test_more_running_children_than_allowed_are_a_violation() -> None:
     for later_s, told in (
         (CHANGE_NOTICE_S - 1.0, []),
-        (CHANGE_NOTICE_S, ["c begins at 4 and 2 children of p run; 1 may"]),
+        (CHANGE_NOTICE_S, ["c starts at 4, and 2 children of p run; max_running is 1"]),
     ):
         log, times_s = SmallLog(), [100.0]
         RolloutInvariants(log.witness, partial(times_s.__getitem__, -1))
