@@ -1,7 +1,8 @@
-"""Middleware that puts limits in front of any ASGI application.
+"""Middleware that applies limits to any ASGI application.
 
-Every reply carries the limits' headers, refusals too. A slot is free at the last byte, when the caller hangs up, when the
-application raises, or at the end of the server. Bodies are read before a decision for GraphQL and large-file batches only.
+Every reply carries the rate limit headers, refusals included. A concurrency slot is freed with the last byte of the reply,
+when the caller disconnects, when the application raises, or when the server stops. A body is read before the decision
+only for GraphQL requests and for batches of large files.
 """
 
 import asyncio
@@ -9,19 +10,12 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any, Final
 
 from wharf.limits.core.rule import ConnectionClass
-from wharf.limits.decisions.headers import (
-    CONTENT_MARK_HEADER,
-    CPU_MARK_HEADER,
-    EXPOSED_HEADERS,
-    MARK_PREFIX,
-    REPLACED_HEADERS,
-    read_milliseconds,
-)
+from wharf.limits.decisions.headers import EXPOSED_HEADERS, HeaderPair, filter_reply_headers
 from wharf.limits.decisions.requests import AdmittedRequest, IncomingRequest, LocalReply
 from wharf.limits.decisions.service import MAX_BODY_BYTES, DecisionService
 from wharf.limits.rate_limiter import RateLimiter
 
-Message = MutableMapping[str, Any]  # As ASGI has it: what is in a message, its type says.
+Message = MutableMapping[str, Any]  # Which keys a message has depends on its type: see the ASGI specification.
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
@@ -29,88 +23,100 @@ Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 CLOSE_POLICY_VIOLATION: Final = 1008
 MAX_SHARED_PATHS: Final = 4_096
+"""Paths in the cache of decoded paths; limits memory."""
 MAX_SHARED_PATH_BYTES: Final = 256
+"""Longer paths are not cached."""
 READ_HEADERS: Final = frozenset(
     {b"authorization", b"if-none-match", b"if-modified-since", b"x-forwarded-for", b"forwarded", b"origin"}
 )
-"""Of a request's headers; all others are the application's business."""
+"""The request headers that a decision depends on. All others are ignored."""
 SCOPE_KEY: Final = "wharf.limits"
-"""Where whoever stands before the middleware may say of a request what its headers do not: a dict with `kind` ("machine",
-or another word), `class` ("plain" or "waiting"), and `authorization`, which is read in the place of the header."""
+"""The key of the scope with which the application around the middleware describes a request.
+
+The value is a dict with `kind` ("machine", or any other word), `class` ("plain" or "waiting"), and `authorization`, which
+replaces the header of this name.
+"""
 
 
 class LimitsMiddleware:
-    """`limits` is opened and closed with the application's lifespan; a desk that is open already may be given instead."""
+    """Applies limits to an ASGI application.
+
+    A `RateLimiter` is opened and closed with the application's lifespan. A `DecisionService` must be open already.
+    `has_pages`: whether the limiter serves its own pages, such as `/rate_limit`, instead of the application.
+    """
 
     def __init__(
         self, application: Application, limits: RateLimiter | DecisionService, *, has_pages: bool = True
     ) -> None:
         self._application = application
         self._limits = limits if isinstance(limits, RateLimiter) else None
-        self._desk = limits.decision_service if isinstance(limits, RateLimiter) else limits
-        self._answers_pages = has_pages
+        self._decision_service = limits.decision_service if isinstance(limits, RateLimiter) else limits
+        self._has_pages = has_pages
         self._paths: dict[bytes, str] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        kind = scope["type"]
-        if kind != "http":
-            await self._serve_other(kind, scope, receive, send)
+        if scope["type"] != "http":
+            await self._serve_other(scope, receive, send)
             return
-        desk = self._desk
-        arrival = read_incoming_request(scope, paths=self._paths)
+        decision_service = self._decision_service
+        incoming = read_incoming_request(scope, paths=self._paths)
         if SCOPE_KEY in scope and _is_machine(scope):
-            desk.admit_machine(arrival)
+            decision_service.admit_machine(incoming)
             await self._application(scope, receive, send)
             return
         body = None
-        if desk.needs_body(arrival.method, arrival.path):
-            body, receive = await _read_before(receive)
-        admitted = desk.admit_locally(arrival, body) if desk.is_local else await desk.admit(arrival, body)
-        if isinstance(admitted, LocalReply):
-            await _answer(admitted, send, arrival)
+        if decision_service.needs_body(incoming.method, incoming.path):
+            body, receive = await _read_body(receive)
+        if decision_service.is_local:
+            result = decision_service.admit_locally(incoming, body)
+        else:
+            result = await decision_service.admit(incoming, body)
+        if isinstance(result, LocalReply):
+            await _send_local_reply(result, send, incoming)
             return
         if (
-            self._answers_pages
-            and desk.pages.is_own_path(arrival.path)
-            and await self._tell_page(arrival, admitted, send)
+            self._has_pages
+            and decision_service.pages.is_own_path(incoming.path)
+            and await self._serve_page(incoming, result, send)
         ):
             return
-        waits = arrival.connection is ConnectionClass.WAITING
-        exchange = _Exchange(desk, admitted, receive, send, has_origin=arrival.has_origin, waits=waits)
+        call = _ApplicationCall(decision_service, result, incoming, receive, send)
         try:
-            await self._application(scope, exchange.receive, exchange.send)
+            await self._application(scope, call.receive, call.send)
         except Exception:
-            if not exchange.has_begun:
-                # Whoever called us answers 500 without our headers; so it is said here, and then told on.
-                await exchange.fail(arrival)
+            if not call.has_reply_begun:
+                # The server would reply with 500 and without the rate limit headers: reply first, then raise again.
+                await call.send_server_error()
             raise
         finally:
-            exchange.stop()
-            if not admitted.is_ended:
-                await desk.end_request(admitted)
+            call.stop()
+            if not result.is_ended:
+                await decision_service.end_request(result)
 
-    async def _tell_page(self, arrival: IncomingRequest, passage: AdmittedRequest, send: Send) -> bool:
-        """Answer in the application's place. False where the page is the application's."""
-        is_ours = True
+    async def _serve_page(self, incoming: IncomingRequest, admitted: AdmittedRequest, send: Send) -> bool:
+        """Send the limiter's own page. Return false if it has no page at this path, so that the application replies."""
+        has_page = True
         try:
-            page = await self._desk.render_page(arrival, passage)
-            is_ours = page is not None
+            page = await self._decision_service.render_page(incoming, admitted)
+            has_page = page is not None
             if page is not None:
-                await _answer(page, send, arrival)
+                await _send_local_reply(page, send, incoming)
         finally:
-            if is_ours:
-                await self._desk.end_request(passage)
-        return is_ours
+            if has_page:
+                await self._decision_service.end_request(admitted)
+        return has_page
 
-    async def _serve_other(self, kind: str, scope: Scope, receive: Receive, send: Send) -> None:
-        if kind == "websocket":
-            await self._connect(scope, receive, send)
-        elif kind == "lifespan" and self._limits is not None:
-            await self._live(self._limits, scope, receive, send)
+    async def _serve_other(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a connection that is not an HTTP request."""
+        if scope["type"] == "websocket":
+            await self._serve_websocket(scope, receive, send)
+        elif scope["type"] == "lifespan" and self._limits is not None:
+            await self._run_lifespan(self._limits, scope, receive, send)
         else:
             await self._application(scope, receive, send)
 
-    async def _live(self, limits: RateLimiter, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _run_lifespan(self, limits: RateLimiter, scope: Scope, receive: Receive, send: Send) -> None:
+        """Open the limiter before the application starts, and close it after the application has stopped."""
         is_open = False
 
         async def receive_and_open() -> Message:
@@ -127,164 +133,156 @@ class LimitsMiddleware:
             if is_open:
                 await limits.close()
 
-    async def _connect(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """A websocket costs one request at its handshake, and then holds a slot of a class of its own."""
-        desk = self._desk
-        arrival = read_incoming_request(scope, connection=ConnectionClass.WEBSOCKET)
+    async def _serve_websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Charge one request for the handshake, and hold a slot of the websocket class until the websocket closes."""
+        decision_service = self._decision_service
+        incoming = read_incoming_request(scope, connection=ConnectionClass.WEBSOCKET)
         if _is_machine(scope):
-            desk.admit_machine(arrival)
+            decision_service.admit_machine(incoming)
             await self._application(scope, receive, send)
             return
-        admitted = await desk.admit(arrival)
-        if isinstance(admitted, LocalReply):
-            await receive()  # The handshake's own message comes first.
-            await _refuse_websocket(admitted, scope, send)
+        result = await decision_service.admit(incoming)
+        if isinstance(result, LocalReply):
+            await receive()  # A reply is allowed only after the message `websocket.connect` was received.
+            await _refuse_websocket(result, scope, send)
             return
-        admitted.pause_work(desk.world.monotonic_s())
+        result.pause_work(decision_service.world.monotonic_s())
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] in ("websocket.accept", "websocket.http.response.start"):
-                message = {**message, "headers": [*message.get("headers", ()), *desk.build_header_pairs(admitted)]}
+                rate_headers = decision_service.build_header_pairs(result)
+                message = {**message, "headers": [*message.get("headers", ()), *rate_headers]}
             elif message["type"] == "websocket.close":
-                await desk.end_request(admitted)
+                await decision_service.end_request(result)
             await send(message)
 
-        async def receive_until_gone() -> Message:
+        async def receive_until_disconnect() -> Message:
             message = await receive()
             if message["type"] == "websocket.disconnect":
-                await desk.end_request(admitted)
+                await decision_service.end_request(result)
             return message
 
         try:
-            await self._application(scope, receive_until_gone, send_with_headers)
+            await self._application(scope, receive_until_disconnect, send_with_headers)
         finally:
-            await desk.end_request(admitted)
+            await decision_service.end_request(result)
 
 
-class _Exchange:
-    """One request that the application answers, watched from both sides."""
+class _ApplicationCall:
+    """One admitted request that the application handles: adds headers to its reply, and measures its work."""
 
     __slots__ = (
-        *("_desk", "_gone", "_has_origin", "_is_body_read", "_is_receiving", "_now_s", "_passage", "_receive", "_send"),
-        *("_waits", "has_begun"),
+        *("_admitted", "_decision_service", "_disconnect_task", "_incoming", "_is_body_read", "_is_receiving"),
+        *("_now_s", "_receive", "_send", "_waits", "has_reply_begun"),
     )
 
     def __init__(
         self,
-        desk: DecisionService,
-        passage: AdmittedRequest,
+        decision_service: DecisionService,
+        admitted: AdmittedRequest,
+        incoming: IncomingRequest,
         receive: Receive,
         send: Send,
-        *,
-        has_origin: bool,
-        waits: bool = False,
     ) -> None:
-        """`waits`: of a request that mostly waits only what passes before its reply is work."""
-        self.has_begun = False
-        self._desk = desk
-        self._passage = passage
+        self.has_reply_begun = False
+        self._decision_service = decision_service
+        self._admitted = admitted
+        self._incoming = incoming
         self._receive = receive
         self._send = send
-        self._has_origin = has_origin
-        self._waits = waits
+        self._waits = incoming.connection is ConnectionClass.WAITING
+        """Whether the request mostly waits: then only the time before its reply counts as work."""
         self._is_body_read = False
         self._is_receiving = False
-        self._gone: asyncio.Task[Message] | None = None
-        self._now_s = desk.world.monotonic_s
-        if passage.decision is not None:
-            passage.on_long_running = self._watch
+        self._disconnect_task: asyncio.Task[Message] | None = None
+        self._now_s = decision_service.world.monotonic_s
+        if admitted.decision is not None:
+            admitted.on_long_running = self._watch_disconnect
 
     async def receive(self) -> Message:
-        if self._gone is not None:
-            return await asyncio.shield(self._gone)
-        self._passage.pause_work(self._now_s())
+        """Receive a message for the application. The time spent waiting for the caller does not count as work."""
+        if self._disconnect_task is not None:
+            return await asyncio.shield(self._disconnect_task)
+        self._admitted.pause_work(self._now_s())
         self._is_receiving = True
         try:
             message = await self._receive()
         finally:
             self._is_receiving = False
-            self._passage.resume_work(self._now_s())
+            self._admitted.resume_work(self._now_s())
         if message["type"] == "http.disconnect":
-            await self._desk.end_request(self._passage)
+            await self._decision_service.end_request(self._admitted)
         elif not message.get("more_body", False):
             self._is_body_read = True
         return message
 
-    def _watch(self) -> None:
-        """The request takes long. An application that does not listen would not hear that its caller left."""
-        if self._is_body_read and not self._is_receiving and self._gone is None:
-            self._gone = self._desk.world.start_task(
-                self._wait_until_gone(), name="limits: wait for the caller to leave"
+    def _watch_disconnect(self) -> None:
+        """Wait for the caller's disconnect, because many applications with a long request do not."""
+        if self._is_body_read and not self._is_receiving and self._disconnect_task is None:
+            self._disconnect_task = self._decision_service.world.start_task(
+                self._receive_disconnect(), name="limits: wait for the caller's disconnect"
             )
 
-    async def _wait_until_gone(self) -> Message:
+    async def _receive_disconnect(self) -> Message:
         message = await self._receive()
-        await self._desk.end_request(self._passage)
+        await self._decision_service.end_request(self._admitted)
         return message
 
     def stop(self) -> None:
-        if self._gone is not None:
-            self._gone.cancel()
+        if self._disconnect_task is not None:
+            self._disconnect_task.cancel()
 
     async def send(self, message: Message) -> None:
-        desk, passage = self._desk, self._passage
+        """Send a message of the application, with the rate limit headers, and end the request with the last one."""
+        decision_service, admitted = self._decision_service, self._admitted
         is_last = False
         if message["type"] == "http.response.start":
             status = message["status"]
             if status == 304 or status >= 500:
-                await desk.on_status(passage, status)
-            headers, makes_content = self._headers(message)
-            if makes_content:
-                await desk.on_content_created(passage)
-            self.has_begun = True
+                await decision_service.on_status(admitted, status)
+            headers, has_content = self._build_headers(message)
+            if has_content:
+                await decision_service.on_content_created(admitted)
+            self.has_reply_begun = True
             message = {**message, "headers": headers}
         else:
             is_last = message["type"] == "http.response.body" and not message.get("more_body")
-        passage.pause_work(self._now_s())
+        admitted.pause_work(self._now_s())
         await self._send(message)
         if not is_last:
-            if (
-                not self._waits
-            ):  # A part is out, and the service works on the next one; else it waits until there is one.
-                passage.resume_work(self._now_s())
-        elif desk.is_local:
-            desk.end_request_locally(passage)
+            if not self._waits:  # The application works on the next part of the body.
+                admitted.resume_work(self._now_s())
+        elif decision_service.is_local:
+            decision_service.end_request_locally(admitted)
         else:
-            await desk.end_request(passage)
+            await decision_service.end_request(admitted)
 
-    def _headers(self, message: Message) -> tuple[list[tuple[bytes, bytes]], bool]:
-        """Those of the reply with ours in the place of its own; and whether it says that content was made."""
-        passage = self._passage
-        kept: list[tuple[bytes, bytes]] = []
-        makes_content = False
-        for pair in message.get("headers", ()):
-            name = pair[0]
-            if name in REPLACED_HEADERS and passage.decision is not None:
-                continue
-            if name.startswith(MARK_PREFIX):
-                if name == CPU_MARK_HEADER:
-                    passage.measured_ms = read_milliseconds(pair[1])
-                elif name == CONTENT_MARK_HEADER:
-                    makes_content = pair[1] == b"1"
-                continue
-            kept.append(pair)
-        kept += self._desk.build_header_pairs(passage)
-        if self._has_origin:
-            kept.append((b"access-control-expose-headers", EXPOSED_HEADERS.encode()))
-        return kept, makes_content
+    def _build_headers(self, message: Message) -> tuple[list[HeaderPair], bool]:
+        """Return the headers of the reply with the limiter's own, and whether the application created content."""
+        admitted = self._admitted
+        headers, marks = filter_reply_headers(message.get("headers", ()), replaces_limits=admitted.decision is not None)
+        if marks.measured_ms is not None:
+            admitted.measured_ms = marks.measured_ms
+        headers += self._decision_service.build_header_pairs(admitted)
+        if self._incoming.has_origin:
+            headers.append((b"access-control-expose-headers", EXPOSED_HEADERS.encode()))
+        return headers, marks.is_content
 
-    async def fail(self, arrival: IncomingRequest) -> None:
-        desk = self._desk
-        await desk.on_status(self._passage, 500)
-        reply = await desk.render_error(arrival, 500, "Server Error", self._passage)
-        self.has_begun = True
-        await _answer(reply, self._send, arrival)
+    async def send_server_error(self) -> None:
+        """Reply with 500 instead of the application."""
+        await self._decision_service.on_status(self._admitted, 500)
+        reply = await self._decision_service.render_error(self._incoming, 500, "Server Error", self._admitted)
+        self.has_reply_begun = True
+        await _send_local_reply(reply, self._send, self._incoming)
 
 
 def read_incoming_request(
     scope: Scope, *, connection: ConnectionClass = ConnectionClass.PLAIN, paths: dict[bytes, str] | None = None
 ) -> IncomingRequest:
-    """`paths` are texts of paths seen before, so that all that is kept of their requests shares them."""
+    """Return the parts of a request that its decision needs.
+
+    `paths` is a cache of decoded paths: requests to the same path share one string, which saves memory.
+    """
     authorization: str | None = None
     is_conditional = False
     forwarded_for: list[str] = []
@@ -294,7 +292,7 @@ def read_incoming_request(
         if name not in READ_HEADERS:
             continue
         if name == b"authorization":
-            # Two credentials are none: which of them counts would be a guess.
+            # With two credentials it is unclear which one counts: "twice" is never a valid credential.
             text = value.decode("latin-1")
             authorization = text if authorization is None else "twice"
         elif name in (b"if-none-match", b"if-modified-since"):
@@ -305,23 +303,15 @@ def read_incoming_request(
             forwarded.append(value.decode("latin-1"))
         elif name == b"origin":
             has_origin = True
-    mark = scope.get(SCOPE_KEY)
-    if mark is not None:
-        authorization = mark["authorization"]
-        if mark["class"] == ConnectionClass.WAITING.value:
+    description = scope.get(SCOPE_KEY)
+    if description is not None:
+        authorization = description["authorization"]
+        if description["class"] == ConnectionClass.WAITING.value:
             connection = ConnectionClass.WAITING
     client = scope.get("client")
-    raw: bytes | None = scope.get("raw_path")
-    path = None if raw is None or paths is None else paths.get(raw)
-    if path is None:
-        path = raw.decode("latin-1") if raw else scope["path"]
-        if raw and paths is not None and len(raw) <= MAX_SHARED_PATH_BYTES:
-            if len(paths) >= MAX_SHARED_PATHS:
-                paths.clear()
-            paths[raw] = path
     return IncomingRequest(
         scope.get("method", "GET"),
-        path,
+        _decode_path(scope, paths),
         scope["query_string"].decode("latin-1"),
         client[0] if client and client[0] else "127.0.0.1",
         authorization,
@@ -333,13 +323,31 @@ def read_incoming_request(
     )
 
 
+def _decode_path(scope: Scope, paths: dict[bytes, str] | None) -> str:
+    """Return the path as it was sent, from the cache `paths` if it is there."""
+    raw: bytes | None = scope.get("raw_path")
+    if not raw:
+        path: str = scope["path"]
+        return path
+    shared_path = None if paths is None else paths.get(raw)
+    if shared_path is not None:
+        return shared_path
+    path = raw.decode("latin-1")
+    if paths is not None and len(raw) <= MAX_SHARED_PATH_BYTES:
+        if len(paths) >= MAX_SHARED_PATHS:
+            paths.clear()
+        paths[raw] = path
+    return path
+
+
 def _is_machine(scope: Scope) -> bool:
-    mark = scope.get(SCOPE_KEY)
-    return mark is not None and mark["kind"] == "machine"
+    """Return whether a machine of the cluster sent the request, as the application around the middleware says."""
+    description = scope.get(SCOPE_KEY)
+    return description is not None and description["kind"] == "machine"
 
 
-async def _read_before(receive: Receive) -> tuple[bytes, Receive]:
-    """The body, up to what is read before a decision; and a `receive` that gives it again."""
+async def _read_body(receive: Receive) -> tuple[bytes, Receive]:
+    """Return the body, or its first part if it exceeds MAX_BODY_BYTES, and a `receive` that returns it again."""
     messages: list[Message] = []
     body = b""
     while len(body) <= MAX_BODY_BYTES:
@@ -349,27 +357,31 @@ async def _read_before(receive: Receive) -> tuple[bytes, Receive]:
         if message["type"] != "http.request" or not message.get("more_body", False):
             break
 
-    async def again() -> Message:
+    async def receive_again() -> Message:
         return messages.pop(0) if messages else await receive()
 
-    return body, again
+    return body, receive_again
 
 
-async def _answer(reply: LocalReply, send: Send, arrival: IncomingRequest) -> None:
-    headers = [(name.encode(), value.encode("latin-1")) for name, value in reply.headers]
-    headers.append((b"content-length", b"%d" % len(reply.body)))
-    if arrival.has_origin:
+async def _send_local_reply(reply: LocalReply, send: Send, incoming: IncomingRequest) -> None:
+    headers = _encode_headers(reply)
+    if incoming.has_origin:
         headers.append((b"access-control-expose-headers", EXPOSED_HEADERS.encode()))
     await send({"type": "http.response.start", "status": reply.status, "headers": headers})
-    await send({"type": "http.response.body", "body": b"" if arrival.method == "HEAD" else reply.body})
+    await send({"type": "http.response.body", "body": b"" if incoming.method == "HEAD" else reply.body})
 
 
 async def _refuse_websocket(reply: LocalReply, scope: Scope, send: Send) -> None:
+    """Refuse a handshake with the reply if the server can send one, otherwise with a close code."""
     if "websocket.http.response" not in scope.get("extensions", {}):
         await send({"type": "websocket.close", "code": CLOSE_POLICY_VIOLATION})
         return
+    status = reply.status if reply.status >= 400 else 403
+    await send({"type": "websocket.http.response.start", "status": status, "headers": _encode_headers(reply)})
+    await send({"type": "websocket.http.response.body", "body": reply.body})
+
+
+def _encode_headers(reply: LocalReply) -> list[HeaderPair]:
     headers = [(name.encode(), value.encode("latin-1")) for name, value in reply.headers]
     headers.append((b"content-length", b"%d" % len(reply.body)))
-    status = reply.status if reply.status >= 400 else 403
-    await send({"type": "websocket.http.response.start", "status": status, "headers": headers})
-    await send({"type": "websocket.http.response.body", "body": reply.body})
+    return headers

@@ -1,6 +1,6 @@
-"""A small service, a gateway in front of it, and callers of several kinds: limits at work, in one process, for a minute.
+"""The demonstration of limits: a small service, a gateway in front of it, and several callers, all in one process.
 
-What it shows it tells to whoever asked for the demonstration, line by line. It leaves nothing behind.
+It prints its progress through `print_line`, and writes only below the given folder.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ USER_TOKEN: Final = "ghp_ada0of0the0demonstration0000000000000"
 INSTALLATION_TOKEN: Final = "ghs_bot0of0the0demonstration0000000000000"
 
 RULES: Final = """\
-# A code host's limits, made small enough to be met within a minute.
+# The limits of a code hosting service, small enough to be reached within a minute.
 profile = "code-host"
 
 [[rule]]
@@ -53,29 +53,44 @@ installations = [{{ id = 71, on = "acme", tokens = [{{ sha256 = "{hash_secret(IN
 """
 
 
-class _Asker(msgspec.Struct):
-    """Someone who asks again and again, and what came of it."""
+class _DemoCaller(msgspec.Struct):
+    """A caller that sends the same request again and again, with counts of the replies."""
 
     name: str
-    about: str
+    description: str
     path: str
-    every_s: float
+    interval_s: float
     token: str | None = None
-    waits: bool = True
-    """Whether they wait as they are told."""
-    asked: int = 0
+    obeys_retry_after: bool = True
+    """Whether the caller waits after a refusal as long as `retry-after` says."""
+    requests: int = 0
     admitted: int = 0
     refused: int = 0
     remaining: str = "-"
-    last: str = ""
+    """The last value of `x-ratelimit-remaining`."""
+    last_reply: str = ""
+
+    def record_reply(self, status: int, headers: dict[str, str]) -> float:
+        """Count a reply. Return the seconds until the next request."""
+        self.requests += 1
+        self.remaining = headers.get("x-ratelimit-remaining", "-")
+        if status == 200:
+            self.admitted += 1
+            self.last_reply = "200"
+            return self.interval_s
+        self.refused += 1
+        wait_s = int(headers.get("retry-after", "1"))
+        self.last_reply = f"{status}, retry-after {wait_s} s"
+        return wait_s if self.obeys_retry_after else self.interval_s
 
 
-def _askers() -> list[_Asker]:
+def _make_callers() -> list[_DemoCaller]:
+    issues, site, search = "/repos/acme/site/issues", "/repos/acme/site", "/search/issues?q=limits"
     return [
-        _Asker("ada", "a user with a token, who waits when told to", "/repos/acme/site/issues", 0.2, USER_TOKEN),
-        _Asker("bot", "an installation of an app, well within its limits", "/repos/acme/site", 0.3, INSTALLATION_TOKEN),
-        _Asker("crawler", "nobody in particular, who goes on while limited", "/repos/acme/site", 0.4, waits=False),
-        _Asker("searcher", "ada too, at a search with a bucket of its own", "/search/issues?q=limits", 0.5, USER_TOKEN),
+        _DemoCaller("ada", "a user with a token, who obeys retry-after", issues, 0.2, USER_TOKEN),
+        _DemoCaller("bot", "an installation of an app, well below its limits", site, 0.3, INSTALLATION_TOKEN),
+        _DemoCaller("crawler", "no credential, ignores retry-after", site, 0.4, obeys_retry_after=False),
+        _DemoCaller("searcher", "the user ada, on the search, which has its own bucket", search, 0.5, USER_TOKEN),
     ]
 
 
@@ -88,7 +103,7 @@ async def run_demo(
     print_line: Callable[[str], object],
     stop_event: asyncio.Event,
 ) -> None:
-    """Show limits at work until the time is over or the event says so."""
+    """Run the demonstration for this many seconds, or until `stop_event` is set. Raises OSError if the port is in use."""
     (folder / "rules.toml").write_text(RULES)
     (folder / "people.toml").write_text(DIRECTORY)
     (folder / "limits.toml").write_text(
@@ -101,21 +116,22 @@ async def run_demo(
     await limits.open()
     gateway = Gateway(limits, upstream, world)
     admin = AdminServer(limits, world, gateway)
-    askers = _askers()
+    callers = _make_callers()
     tasks: list[asyncio.Task[None]] = []
     try:
         await gateway.open()
         await admin.open()
-        _say_beginning(print_line, gateway.port, folder, askers)
+        _print_introduction(print_line, gateway.port, folder, callers)
         tasks = [
-            world.start_task(_ask(asker, gateway.port, print_line), name=f"demo: {asker.name}") for asker in askers
+            world.start_task(_send_requests(caller, gateway.port, folder, print_line), name=f"demo: {caller.name}")
+            for caller in callers
         ]
-        begun_s = world.monotonic_s()
-        while (left_s := begun_s + seconds - world.monotonic_s()) > 0 and not stop_event.is_set():
+        started_s = world.monotonic_s()
+        while (left_s := started_s + seconds - world.monotonic_s()) > 0 and not stop_event.is_set():
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(stop_event.wait(), min(REPORT_INTERVAL_S, left_s))
-            print_line(_table(askers, round(world.monotonic_s() - begun_s)))
-        print_line("\nThat was all. `wharf gateway --upstream URL` does this in front of a service of yours.")
+            print_line(_render_table(callers, round(world.monotonic_s() - started_s)))
+        print_line("\nDemonstration ended. To limit a service of your own, run `wharf gateway --upstream URL`.")
     finally:
         for task in tasks:
             task.cancel()
@@ -126,28 +142,34 @@ async def run_demo(
         service.close()
 
 
-def _say_beginning(say: Callable[[str], object], port: int, folder: Path, askers: Sequence[_Asker]) -> None:
-    say(f"A small service is behind a gateway at http://127.0.0.1:{port}. These ask it:\n")
-    for asker in askers:
-        say(f"  {asker.name:<9} {asker.about}")
-    say(
-        "\nTry it yourself meanwhile, in another terminal:\n\n"
+def _print_introduction(
+    print_line: Callable[[str], object], port: int, folder: Path, callers: Sequence[_DemoCaller]
+) -> None:
+    print_line(f"A small service runs behind a gateway at http://127.0.0.1:{port}. Its callers are:\n")
+    for caller in callers:
+        print_line(f"  {caller.name:<9} {caller.description}")
+    print_line(
+        "\nTry it in another terminal:\n\n"
         f"  curl -i http://127.0.0.1:{port}/repos/acme/site\n"
         f"  curl -i -H 'Authorization: Bearer {USER_TOKEN}' http://127.0.0.1:{port}/rate_limit\n"
-        f"  wharf limits top --socket {folder}/data/admin.sock\n"
-        f"\nThe rules are in {folder}/rules.toml: change them, and they are in force within a second.\n"
+        f"  wharf limits top --admin-address {folder}/data/admin.sock\n"
+        f"\nChange the rules in {folder}/rules.toml: they apply within a second.\n"
     )
 
 
-def _table(askers: Sequence[_Asker], second: int) -> str:
-    rows = [f"\nafter {second} s   asked  admitted  refused  remaining  last answer"]
-    rows += [f"  {a.name:<10} {a.asked:>6} {a.admitted:>9} {a.refused:>8} {a.remaining:>10}  {a.last}" for a in askers]
+def _render_table(callers: Sequence[_DemoCaller], second: int) -> str:
+    """Return the counts of all callers as a table."""
+    rows = [f"\n{f'after {second} s':<12} requests  admitted  refused  remaining  last reply"]
+    rows += [
+        f"  {c.name:<10} {c.requests:>8} {c.admitted:>9} {c.refused:>8} {c.remaining:>10}  {c.last_reply}"
+        for c in callers
+    ]
     return "\n".join(rows)
 
 
 async def _serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """The service: it knows nothing of limits."""
-    body = b'{"hello": "from a service that knows nothing of limits"}\n'
+    """Serve one connection of the small service, which knows nothing about limits."""
+    body = b'{"hello": "from a service that knows nothing about limits"}\n'
     with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):
         while True:
             await reader.readuntil(b"\r\n\r\n")
@@ -158,10 +180,11 @@ async def _serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
     writer.close()
 
 
-async def _ask(asker: _Asker, port: int, say: Callable[[str], object]) -> None:
+async def _send_requests(caller: _DemoCaller, port: int, folder: Path, print_line: Callable[[str], object]) -> None:
+    """Send the caller's request again and again. Print its first refusal in full."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    who = f"Authorization: Bearer {asker.token}\r\n" if asker.token is not None else ""
-    request = f"GET {asker.path} HTTP/1.1\r\nHost: demo\r\n{who}\r\n".encode()
+    credential = f"Authorization: Bearer {caller.token}\r\n" if caller.token is not None else ""
+    request = f"GET {caller.path} HTTP/1.1\r\nHost: demo\r\n{credential}\r\n".encode()
     try:
         while True:
             writer.write(request)
@@ -170,23 +193,11 @@ async def _ask(asker: _Asker, port: int, say: Callable[[str], object]) -> None:
             headers = {name: value for name, _, value in (line.partition(": ") for line in lines[1:])}
             body = await reader.readexactly(int(headers["content-length"]))
             status = int(lines[0].split()[1])
-            await asyncio.sleep(_note(asker, status, headers, body, say))
+            wait_s = caller.record_reply(status, headers)
+            if status != 200 and caller.refused == 1:
+                request_id = headers.get("x-github-request-id", "")
+                print_line(f"\n{caller.name} was refused: {status} {body.decode()}")
+                print_line(f"  why: wharf limits explain {request_id} --admin-address {folder}/data/admin.sock")
+            await asyncio.sleep(wait_s)
     finally:
         writer.close()
-
-
-def _note(asker: _Asker, status: int, headers: dict[str, str], body: bytes, say: Callable[[str], object]) -> float:
-    """Keep what was answered, tell the first refusal in full, and say how long this caller waits now."""
-    asker.asked += 1
-    asker.remaining = headers.get("x-ratelimit-remaining", "-")
-    if status == 200:
-        asker.admitted += 1
-        asker.last = "200"
-        return asker.every_s
-    asker.refused += 1
-    wait_s = int(headers.get("retry-after", "1"))
-    asker.last = f"{status}, retry-after {wait_s} s"
-    if asker.refused == 1:
-        say(f"\n{asker.name} is refused: {status} {body.decode()}")
-        say(f"  why: wharf limits why {headers.get('x-github-request-id', '')} --socket <as above>")
-    return wait_s if asker.waits else asker.every_s

@@ -1,7 +1,7 @@
-"""Middleware that puts limits in front of any WSGI application.
+"""Middleware that applies limits to any WSGI application.
 
-The desk lives on an event loop in a thread of its own, which the first request starts, so that servers may fork before.
-The threads of the server ask it and wait. What a request costs is the CPU time of its thread.
+The decision service runs on an event loop in a thread of its own. The first request starts this thread, so that servers
+may fork before. The server's threads wait for each decision. A request is charged the CPU time of its thread.
 """
 
 import asyncio
@@ -11,30 +11,29 @@ import time
 from collections.abc import Callable, Coroutine, Iterable, Iterator, MutableMapping
 from typing import Any, Final, TypeVar
 
-from wharf.limits.decisions.headers import (
-    CONTENT_MARK_HEADER,
-    CPU_MARK_HEADER,
-    EXPOSED_HEADERS,
-    MARK_PREFIX,
-    REPLACED_HEADERS,
-    read_milliseconds,
-)
+from wharf.limits.decisions.headers import EXPOSED_HEADERS, HeaderPair, filter_reply_headers, get_reason_phrase
 from wharf.limits.decisions.requests import AdmittedRequest, IncomingRequest, LocalReply
 from wharf.limits.decisions.service import MAX_BODY_BYTES, DecisionService
 from wharf.limits.rate_limiter import RateLimiter
 
 T = TypeVar("T")
-Environ = MutableMapping[str, Any]  # As WSGI has it.
+Environ = MutableMapping[str, Any]  # The keys and their types are those of the WSGI specification.
 Headers = list[tuple[str, str]]
 StartResponse = Callable[..., Callable[[bytes], object]]
 Application = Callable[[Environ, StartResponse], Iterable[bytes]]
 
-REASONS: Final = {200: "OK", 400: "Bad Request", 401: "Unauthorized", 403: "Forbidden", 404: "Not Found"}
 OPEN_TIMEOUT_S: Final = 30.0
+"""How long a request waits for the limiter to open or close, such as while it reads its counters."""
+MAX_LENGTH_DIGITS: Final = 19
+"""A longer Content-Length is ignored."""
 
 
 class LimitsMiddleware:
-    """`make` builds the limiter in the process that serves; it is opened with the first request."""
+    """Applies limits to a WSGI application. Call `close` when the server stops.
+
+    `make_limiter` builds the limiter in the process that serves; the first request opens it.
+    `has_pages`: whether the limiter serves its own pages, such as `/rate_limit`, instead of the application.
+    """
 
     def __init__(
         self,
@@ -45,200 +44,201 @@ class LimitsMiddleware:
         read_cpu_s: Callable[[], float] = time.thread_time,
     ) -> None:
         self._application = application
-        self._make = make_limiter
-        self._answers_pages = has_pages
-        self._cpu_s = read_cpu_s
+        self._make_limiter = make_limiter
+        self._has_pages = has_pages
+        self._read_cpu_s = read_cpu_s
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
-        self._limits: RateLimiter | None = None
+        self._limiter: RateLimiter | None = None
 
-    def _desk(self) -> DecisionService:
-        if self._limits is None:
+    def _get_decision_service(self) -> DecisionService:
+        """Return the decision service. The first call opens the limiter."""
+        if self._limiter is None:
             with self._lock:
-                if self._limits is None:
+                if self._limiter is None:
                     self._open()
-        assert self._limits is not None
-        return self._limits.decision_service
+        assert self._limiter is not None
+        return self._limiter.decision_service
 
     def _open(self) -> None:
+        """Start the limiter's thread, and open the limiter in it."""
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="limits", daemon=True)
         self._thread.start()
-        limits = self._make()
-        asyncio.run_coroutine_threadsafe(limits.open(), self._loop).result(OPEN_TIMEOUT_S)
-        self._limits = limits
+        limiter = self._make_limiter()
+        asyncio.run_coroutine_threadsafe(limiter.open(), self._loop).result(OPEN_TIMEOUT_S)
+        self._limiter = limiter
 
     def close(self) -> None:
-        """Free what is held, save, and end the thread."""
-        if self._limits is None or self._loop is None or self._thread is None:
+        """Free all slots, save the counters, and end the thread."""
+        if self._limiter is None or self._loop is None or self._thread is None:
             return
-        asyncio.run_coroutine_threadsafe(self._limits.close(), self._loop).result(OPEN_TIMEOUT_S)
+        asyncio.run_coroutine_threadsafe(self._limiter.close(), self._loop).result(OPEN_TIMEOUT_S)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
-        self._limits = None
+        self._limiter = None
 
-    def _ask(self, work: Coroutine[Any, Any, T]) -> T:
+    def _run(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """Run a coroutine in the limiter's thread, and wait for its result."""
         assert self._loop is not None
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
 
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
-        desk = self._desk()
-        arrival = _arrival_of(environ)
-        body = _read_before(environ) if desk.needs_body(arrival.method, arrival.path) else None
-        told = self._ask(self._admit(desk, arrival, body))
-        if isinstance(told, LocalReply):
-            headers = [*told.headers, ("content-length", str(len(told.body)))]
-            if "HTTP_ORIGIN" in environ:
+        decision_service = self._get_decision_service()
+        incoming = _read_incoming_request(environ)
+        body = _read_body(environ) if decision_service.needs_body(incoming.method, incoming.path) else None
+        result = self._run(self._admit(decision_service, incoming, body))
+        if isinstance(result, LocalReply):
+            headers = [*result.headers, ("content-length", str(len(result.body)))]
+            if incoming.has_origin:
                 headers.append(("access-control-expose-headers", EXPOSED_HEADERS))
-            start_response(_status_line(told.status), headers)
-            return [b"" if arrival.method == "HEAD" else told.body]
-        answering = _Answering(self, desk, told, start_response, self._cpu_s, has_origin="HTTP_ORIGIN" in environ)
+            start_response(f"{result.status} {get_reason_phrase(result.status)}", headers)
+            return [b"" if incoming.method == "HEAD" else result.body]
+        call = _ApplicationCall(
+            self, decision_service, result, start_response, self._read_cpu_s, has_origin=incoming.has_origin
+        )
         try:
-            return answering.of(self._application(environ, answering.start))
+            call.body = self._application(environ, call.start_response)
         except BaseException:
-            answering.close()
+            call.close()
             raise
+        return call
 
     async def _admit(
-        self, desk: DecisionService, arrival: IncomingRequest, body: bytes | None
+        self, decision_service: DecisionService, incoming: IncomingRequest, body: bytes | None
     ) -> AdmittedRequest | LocalReply:
-        admitted = await desk.admit(arrival, body)
-        if isinstance(admitted, LocalReply) or not self._answers_pages:
+        """Decide a request, and reply with the limiter's own page if it has one at this path."""
+        admitted = await decision_service.admit(incoming, body)
+        if isinstance(admitted, LocalReply) or not self._has_pages:
             return admitted
-        page = await desk.render_page(arrival, admitted)
+        page = await decision_service.render_page(incoming, admitted)
         if page is None:
             return admitted
-        await desk.end_request(admitted)
+        await decision_service.end_request(admitted)
         return page
 
-    def settle_status(
-        self, desk: DecisionService, passage: AdmittedRequest, status: int, *, is_content: bool
-    ) -> list[tuple[bytes, bytes]]:
-        """What a reply is told, when its status is known."""
+    def build_headers(
+        self, decision_service: DecisionService, admitted: AdmittedRequest, status: int, *, is_content: bool
+    ) -> list[HeaderPair]:
+        """Refund or charge what depends on the reply, and return the limiter's headers for it."""
 
-        async def on_desk() -> list[tuple[bytes, bytes]]:
-            await desk.on_status(passage, status)
+        async def charge_and_build() -> list[HeaderPair]:
+            await decision_service.on_status(admitted, status)
             if is_content:
-                await desk.on_content_created(passage)
-            return desk.build_header_pairs(passage)
+                await decision_service.on_content_created(admitted)
+            return decision_service.build_header_pairs(admitted)
 
         if is_content or status == 304 or status >= 500:
-            return self._ask(on_desk())
-        return desk.build_header_pairs(passage)
+            return self._run(charge_and_build())
+        return decision_service.build_header_pairs(admitted)
 
-    def end_request(self, desk: DecisionService, passage: AdmittedRequest) -> None:
+    def end_request(self, decision_service: DecisionService, admitted: AdmittedRequest) -> None:
         if self._loop is not None:
-            self._loop.call_soon_threadsafe(desk.end_request_later, passage)
+            self._loop.call_soon_threadsafe(decision_service.end_request_later, admitted)
 
 
-class _Answering:
-    """One reply of the application. It is over when the server closes it."""
+class _ApplicationCall:
+    """One admitted request that the application handles, and the body of its reply. It ends when the server closes it."""
 
     def __init__(
         self,
         middleware: LimitsMiddleware,
-        desk: DecisionService,
-        passage: AdmittedRequest,
+        decision_service: DecisionService,
+        admitted: AdmittedRequest,
         start_response: StartResponse,
-        cpu_s: Callable[[], float],
+        read_cpu_s: Callable[[], float],
         *,
         has_origin: bool,
     ) -> None:
+        self.body: Iterable[bytes] = ()
         self._middleware = middleware
-        self._desk = desk
-        self._passage = passage
+        self._decision_service = decision_service
+        self._admitted = admitted
         self._start_response = start_response
-        self._cpu_s = cpu_s
-        self._began_s = cpu_s()
+        self._read_cpu_s = read_cpu_s
+        self._start_cpu_s = read_cpu_s()
         self._has_origin = has_origin
-        self._body: Iterable[bytes] = ()
-        self._is_over = False
+        self._is_closed = False
 
-    def start(self, status: str, headers: Headers, *more: object) -> Callable[[bytes], object]:
-        passage = self._passage
-        kept, makes_content = [], False
-        for name, value in headers:
-            lower = name.lower().encode()
-            if lower == CPU_MARK_HEADER:
-                passage.measured_ms = read_milliseconds(value.encode("latin-1"))
-            elif lower == CONTENT_MARK_HEADER:
-                makes_content = value == "1"
-            is_ours = passage.decision is not None and lower in REPLACED_HEADERS
-            if not is_ours and not lower.startswith(MARK_PREFIX):
-                kept.append((name, value))
-        pairs = self._middleware.settle_status(self._desk, passage, int(status[:3]), is_content=makes_content)
-        kept += [(name.decode(), value.decode()) for name, value in pairs]
+    def start_response(self, status: str, headers: Headers, *exc_info: object) -> Callable[[bytes], object]:
+        """Start the reply with the rate limit headers. The application calls this."""
+        admitted = self._admitted
+        passed, marks = filter_reply_headers(
+            ((name.encode("latin-1"), value.encode("latin-1")) for name, value in headers),
+            replaces_limits=admitted.decision is not None,
+        )
+        if marks.measured_ms is not None:
+            admitted.measured_ms = marks.measured_ms
+        passed += self._middleware.build_headers(
+            self._decision_service, admitted, int(status[:3]), is_content=marks.is_content
+        )
+        lines = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in passed]
         if self._has_origin:
-            kept.append(("access-control-expose-headers", EXPOSED_HEADERS))
-        return self._start_response(status, kept, *more)
-
-    def of(self, body: Iterable[bytes]) -> "_Answering":
-        self._body = body
-        return self
+            lines.append(("access-control-expose-headers", EXPOSED_HEADERS))
+        return self._start_response(status, lines, *exc_info)
 
     def __iter__(self) -> Iterator[bytes]:
-        return iter(self._body)
+        return iter(self.body)
 
     def close(self) -> None:
-        if self._is_over:
+        """Close the application's body, then end the request. A second call does nothing."""
+        if self._is_closed:
             return
-        self._is_over = True
+        self._is_closed = True
         try:
-            close = getattr(self._body, "close", None)
-            if close is not None:
-                close()
+            close_body = getattr(self.body, "close", None)
+            if close_body is not None:
+                close_body()
         finally:
-            if self._passage.measured_ms is None:
-                self._passage.measured_ms = round((self._cpu_s() - self._began_s) * 1_000)
-            self._middleware.end_request(self._desk, self._passage)
+            if self._admitted.measured_ms is None:
+                self._admitted.measured_ms = round((self._read_cpu_s() - self._start_cpu_s) * 1_000)
+            self._middleware.end_request(self._decision_service, self._admitted)
 
 
-def _arrival_of(environ: Environ) -> IncomingRequest:
-    path = (environ.get("SCRIPT_NAME", "") + environ.get("PATH_INFO", "")) or "/"
-    lines = {name: environ.get(name) for name in ("HTTP_X_FORWARDED_FOR", "HTTP_FORWARDED")}
+def _read_incoming_request(environ: Environ) -> IncomingRequest:
+    """Return the parts of a request that its decision needs."""
+    forwarded_for, forwarded = environ.get("HTTP_X_FORWARDED_FOR"), environ.get("HTTP_FORWARDED")
     return IncomingRequest(
         method=environ["REQUEST_METHOD"],
-        path=path,
+        path=(environ.get("SCRIPT_NAME", "") + environ.get("PATH_INFO", "")) or "/",
         query=environ.get("QUERY_STRING", ""),
         peer=environ.get("REMOTE_ADDR") or "127.0.0.1",
         authorization=environ.get("HTTP_AUTHORIZATION"),
         is_conditional="HTTP_IF_NONE_MATCH" in environ or "HTTP_IF_MODIFIED_SINCE" in environ,
-        forwarded_for=(lines["HTTP_X_FORWARDED_FOR"],) if lines["HTTP_X_FORWARDED_FOR"] else (),
-        forwarded=(lines["HTTP_FORWARDED"],) if lines["HTTP_FORWARDED"] else (),
+        forwarded_for=(forwarded_for,) if forwarded_for else (),
+        forwarded=(forwarded,) if forwarded else (),
+        has_origin="HTTP_ORIGIN" in environ,
     )
 
 
-def _read_before(environ: Environ) -> bytes:
-    """The body, up to what is read before a decision. The application reads it again from the beginning."""
-    length = environ.get("CONTENT_LENGTH") or ""
-    whole = int(length) if length.isascii() and length.isdigit() and len(length) < 20 else 0
+def _read_body(environ: Environ) -> bytes:
+    """Return the body, or its first part if it exceeds MAX_BODY_BYTES. The application reads it again from the start."""
+    text = environ.get("CONTENT_LENGTH") or ""
+    is_length = text.isascii() and text.isdigit() and len(text) <= MAX_LENGTH_DIGITS
+    length = int(text) if is_length else 0
     rest = environ["wsgi.input"]
-    body: bytes = rest.read(min(whole, MAX_BODY_BYTES + 1)) if whole else b""
-    environ["wsgi.input"] = io.BufferedReader(_Again(body, rest, whole - len(body)))
+    body: bytes = rest.read(min(length, MAX_BODY_BYTES + 1)) if length else b""
+    environ["wsgi.input"] = io.BufferedReader(_ReplayedBody(body, rest, length - len(body)))
     return body
 
 
-class _Again(io.RawIOBase):
-    """What was read, and then what is left."""
+class _ReplayedBody(io.RawIOBase):
+    """A body of which the first part was read already: returns that part, and then the rest from the server."""
 
-    def __init__(self, read: bytes, rest: Any, left: int) -> None:  # `rest`: whatever the server reads bodies from.
-        self._read = io.BytesIO(read)
+    def __init__(self, first_part: bytes, rest: Any, rest_bytes: int) -> None:  # `rest`: any object with `read`.
+        self._first_part = io.BytesIO(first_part)
         self._rest = rest
-        self._left = left  # No more may be asked for: the server would wait for bytes that nobody sends.
+        self._rest_bytes = rest_bytes  # To read more would block: the caller sends no further bytes.
 
     def readable(self) -> bool:
         return True
 
-    def readinto(self, buffer: Any) -> int:  # Any writable buffer, as io has it.
-        some: bytes = self._read.read(len(buffer))
-        if not some and self._left:
-            some = self._rest.read(min(len(buffer), self._left))
-            self._left -= len(some)
-        buffer[: len(some)] = some
-        return len(some)
-
-
-def _status_line(status: int) -> str:
-    return f"{status} {REASONS.get(status, 'Limited')}"
+    def readinto(self, buffer: Any) -> int:  # `buffer`: any writable buffer, as in the base class.
+        data: bytes = self._first_part.read(len(buffer))
+        if not data and self._rest_bytes:
+            data = self._rest.read(min(len(buffer), self._rest_bytes))
+            self._rest_bytes -= len(data)
+        buffer[: len(data)] = data
+        return len(data)

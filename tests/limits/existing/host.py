@@ -137,7 +137,7 @@ def limited_by(folder: Path, rules: str) -> Iterator[Limited]:
             stderr=subprocess.STDOUT,
         )
     try:
-        wait_until(lambda: "Limits stand at" in out.read_text(), what="the gateway listens")
+        wait_until(lambda: "Gateway listens at" in out.read_text(), what="the gateway listens")
         yield Limited(service, service.gateway, folder)
     finally:
         gateway.terminate()

@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 import pytest
 from click.testing import CliRunner
 
-from tests.limits.front.desks import ADA, INSTALLATION, OAUTH
-from tests.limits.gateway.places import Place, at
+from tests.limits.decision_services import ADA, INSTALLATION, OAUTH
+from tests.limits.gateway.running_gateway import RunningGateway, run_scenario
 from wharf.cli.root import root
 from wharf.limits.admin.actions import ActionError, OperatorActions
 from wharf.limits.admin.server import AdminServer
@@ -25,7 +25,7 @@ TWO_AN_HOUR = '[[rule]]\nname = "core"\nceiling = 2\n'
 class Desk:
     """An operator at the terminal of the machine on which a gateway runs."""
 
-    def __init__(self, place: Place, folder: Path) -> None:
+    def __init__(self, place: RunningGateway, folder: Path) -> None:
         self.place = place
         self.folder = folder
         self.acts: OperatorActions
@@ -44,7 +44,7 @@ class Desk:
         return json.loads(await self.type(*words, "--json"))
 
     async def ask(self, *headers: str, target: str = "/things") -> int:
-        return (await self.place.ask(target, *headers)).status
+        return (await self.place.request(target, *headers)).status
 
     def audited(self) -> list[str]:
         lines = (self.folder / "data" / "audit.jsonl").read_text().splitlines()
@@ -52,8 +52,8 @@ class Desk:
 
 
 def operate(folder: Path, scenario: Callable[[Desk], Awaitable[T]], *, rules: str = TWO_AN_HOUR, more: str = "") -> T:
-    async def whole(place: Place) -> T:
-        admin = AdminServer(place.gateway.limits, place.desk.world, place.gateway)
+    async def whole(place: RunningGateway) -> T:
+        admin = AdminServer(place.gateway.limits, place.decision_service.world, place.gateway)
         await admin.open()
         desk = Desk(place, folder)
         desk.acts, desk.port = admin.actions, admin.port
@@ -62,13 +62,13 @@ def operate(folder: Path, scenario: Callable[[Desk], Awaitable[T]], *, rules: st
         finally:
             await admin.close()
 
-    return at(folder, whole, rules=rules, more=more)
+    return run_scenario(folder, whole, rules=rules, more=more)
 
 
 def test_why_tells_each_limit_of_a_refusal_with_its_counter_and_its_line(tmp_path: Path) -> None:
     async def scenario(desk: Desk) -> tuple[str, Any]:
-        wire = await desk.place.wire()
-        heard = [await wire.ask("/things", ADA_SENDS) for _ in range(3)][-1]
+        wire = await desk.place.connect()
+        heard = [await wire.request("/things", ADA_SENDS) for _ in range(3)][-1]
         request_id = heard.headers["x-github-request-id"]
         return await desk.type("why", request_id), await desk.json("why", request_id)
 
@@ -82,7 +82,7 @@ def test_why_tells_each_limit_of_a_refusal_with_its_counter_and_its_line(tmp_pat
 
 def test_why_of_an_admitted_request_and_of_one_that_nobody_knows(tmp_path: Path) -> None:
     async def scenario(desk: Desk) -> tuple[str, str]:
-        heard = await desk.place.ask("/things", ADA_SENDS)
+        heard = await desk.place.request("/things", ADA_SENDS)
         request_id = heard.headers["x-github-request-id"]
         return await desk.type("why", request_id), await desk.type("why", "A:B", fails=True)
 
@@ -95,9 +95,9 @@ def test_why_of_an_admitted_request_and_of_one_that_nobody_knows(tmp_path: Path)
 def test_why_finds_refusals_in_the_file_when_memory_has_forgotten_and_no_token_is_there(tmp_path: Path) -> None:
     async def scenario(desk: Desk) -> str:
         for _ in range(3):
-            heard = await desk.place.ask("/things", ADA_SENDS)
-        journal = desk.place.desk.decision_log
-        await journal.write(desk.place.desk.now_ms())
+            heard = await desk.place.request("/things", ADA_SENDS)
+        journal = desk.place.decision_service.decision_log
+        await journal.write(desk.place.decision_service.now_ms())
         journal._recent.clear()
         return (await desk.json("why", heard.headers["x-github-request-id"]))["verdict"]  # type: ignore[no-any-return] # JSON.
 
@@ -179,9 +179,9 @@ def test_a_grant_holds_at_once_ends_by_itself_and_is_audited(tmp_path: Path) -> 
         said = [await desk.ask(ADA_SENDS) for _ in range(3)]
         await desk.type("grant", "ada", "--amount", "2", "--duration", "1h", "--reason", "a migration")
         said += [await desk.ask(ADA_SENDS) for _ in range(3)]
-        grants = desk.place.desk.overrides.grant_file
+        grants = desk.place.decision_service.overrides.grant_file
         grants.grants = [type(grant)(**{**_facts(grant), "until_ms": 1}) for grant in grants.grants]
-        await desk.place.desk.run_maintenance(should_renew=False)
+        await desk.place.decision_service.run_maintenance(should_renew=False)
         return said
 
     def _facts(grant: Any) -> dict[str, Any]:
@@ -211,7 +211,7 @@ def test_a_grant_ends_at_a_moment_that_is_named(tmp_path: Path) -> None:
     async def scenario(desk: Desk) -> tuple[str, list[int], list[str]]:
         grant = ("grant", "ada", "--resource", "core", "--amount", "3")
         told = await desk.type(*grant, "--until", "2126-01-31T12:00:00Z")
-        kept = [one.until_ms for one in desk.place.desk.overrides.grant_file.grants]
+        kept = [one.until_ms for one in desk.place.decision_service.overrides.grant_file.grants]
         wrong = [
             await desk.type(*grant, fails=True),
             await desk.type(*grant, "--duration", "1h", "--until", "2126-01-31T12:00:00Z", fails=True),
@@ -233,7 +233,7 @@ def test_grants_are_kept_over_a_restart(tmp_path: Path) -> None:
         await desk.type("grant", "ada", "--amount", "3", "--duration", "1h")
 
     async def ask(desk: Desk) -> str:
-        return (await desk.place.ask("/things", ADA_SENDS)).headers["x-ratelimit-limit"]
+        return (await desk.place.request("/things", ADA_SENDS)).headers["x-ratelimit-limit"]
 
     operate(tmp_path, give)
 
@@ -307,7 +307,7 @@ def test_what_is_exported_can_be_put_in_elsewhere(tmp_path: Path) -> None:
 
     async def arrive(desk: Desk) -> dict[str, str]:
         await desk.type("import", str(tmp_path / "export.json"))
-        return (await desk.place.ask("/things", ADA_SENDS)).headers
+        return (await desk.place.request("/things", ADA_SENDS)).headers
 
     headers = operate(tmp_path / "two", arrive)
 
@@ -358,15 +358,15 @@ def test_metrics_are_told_over_tcp_where_configured_and_nothing_else_is(tmp_path
         writer.close()
         return said
 
-    async def whole(place: Place) -> tuple[bytes, bytes]:
-        admin = AdminServer(place.gateway.limits, place.desk.world, place.gateway)
+    async def whole(place: RunningGateway) -> tuple[bytes, bytes]:
+        admin = AdminServer(place.gateway.limits, place.decision_service.world, place.gateway)
         await admin.open()
         try:
             return await get(admin.metrics_port, "/metrics"), await get(admin.metrics_port, "/rules")
         finally:
             await admin.close()
 
-    metrics, rules = at(tmp_path, whole, gateway='metrics_listen = "127.0.0.1:0"')
+    metrics, rules = run_scenario(tmp_path, whole, gateway='metrics_listen = "127.0.0.1:0"')
 
     assert metrics.startswith(b"HTTP/1.1 200 OK\r\ncontent-type: text/plain; version=0.0.4\r\n")
     assert rules.startswith(b"HTTP/1.1 404 ")

@@ -9,8 +9,8 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-from tests.limits.front.desks import ADA, run
-from tests.limits.gateway.places import Place, a_place
+from tests.limits.decision_services import ADA, run_async
+from tests.limits.gateway.running_gateway import RunningGateway, run_gateway
 from tests.limits.stores.redis_server import RedisServer, running_redis
 from tests.waiting import wait_on_loop_until
 from wharf.cli.root import root
@@ -27,12 +27,12 @@ pytestmark = pytest.mark.needs_program("redis-server")
 
 
 class Process:
-    def __init__(self, place: Place, admin: AdminServer) -> None:
+    def __init__(self, place: RunningGateway, admin: AdminServer) -> None:
         self.place = place
         self.acts = admin.actions
 
     async def ask(self) -> int:
-        return (await self.place.ask("/things", ADA_SENDS)).status
+        return (await self.place.request("/things", ADA_SENDS)).status
 
 
 def in_two(folder: Path, scenario: Callable[[Process, Process], Awaitable[T]], redis: RedisServer) -> T:
@@ -43,10 +43,12 @@ def in_two(folder: Path, scenario: Callable[[Process, Process], Awaitable[T]], r
         for name in ("a", "b"):
             (folder / name).mkdir()
         async with (
-            a_place(folder / "a", rules=TWO_AN_HOUR, more=f'admin_socket = "../limits-a.sock"\n{store}') as one,
-            a_place(folder / "b", rules=TWO_AN_HOUR, more=f'admin_socket = "../limits-b.sock"\n{store}') as other,
+            run_gateway(folder / "a", rules=TWO_AN_HOUR, more=f'admin_socket = "../limits-a.sock"\n{store}') as one,
+            run_gateway(folder / "b", rules=TWO_AN_HOUR, more=f'admin_socket = "../limits-b.sock"\n{store}') as other,
         ):
-            admins = [AdminServer(place.gateway.limits, place.desk.world, place.gateway) for place in (one, other)]
+            admins = [
+                AdminServer(place.gateway.limits, place.decision_service.world, place.gateway) for place in (one, other)
+            ]
             for admin in admins:
                 await admin.open()
             try:
@@ -55,7 +57,7 @@ def in_two(folder: Path, scenario: Callable[[Process, Process], Awaitable[T]], r
                 for admin in admins:
                     await admin.close()
 
-    return run(whole)
+    return run_async(whole)
 
 
 async def typed_at(path: Path, *words: str) -> str:
@@ -68,10 +70,14 @@ def test_a_grant_and_its_end_reach_the_other_process(tmp_path: Path) -> None:
     async def scenario(one: Process, other: Process) -> list[int]:
         spent = [await one.ask(), await one.ask(), await other.ask()]
         await one.acts.add_grant("user:ada", resource="core", amount=5, for_ms=60_000, by="eve", reason="a test")
-        await wait_on_loop_until(lambda: len(other.place.desk.overrides.grant_file.grants) == 1, what="the other knows")
+        await wait_on_loop_until(
+            lambda: len(other.place.decision_service.overrides.grant_file.grants) == 1, what="the other knows"
+        )
         granted = await other.ask()
         await other.acts.revoke_grants("user:ada", resource=None, by="eve", reason="over")
-        await wait_on_loop_until(lambda: one.place.desk.overrides.grant_file.grants == [], what="it is over everywhere")
+        await wait_on_loop_until(
+            lambda: one.place.decision_service.overrides.grant_file.grants == [], what="it is over everywhere"
+        )
         return [*spent, granted, await one.ask()]
 
     with running_redis(tmp_path) as redis:
@@ -82,10 +88,10 @@ def test_limits_are_off_and_on_again_in_all_processes(tmp_path: Path) -> None:
     async def scenario(one: Process, other: Process) -> list[int]:
         statuses = [await one.ask(), await one.ask(), await one.ask()]
         await one.acts.set_off(for_ms=60_000, by="eve", reason="")
-        await wait_on_loop_until(lambda: other.place.desk.overrides.is_off, what="off there too")
+        await wait_on_loop_until(lambda: other.place.decision_service.overrides.is_off, what="off there too")
         statuses.append(await other.ask())
         await other.acts.set_off(for_ms=0, by="eve", reason="")
-        await wait_on_loop_until(lambda: not one.place.desk.overrides.is_off, what="on here too")
+        await wait_on_loop_until(lambda: not one.place.decision_service.overrides.is_off, what="on here too")
         return [*statuses, await one.ask()]
 
     with running_redis(tmp_path) as redis:
@@ -116,7 +122,7 @@ def test_top_adds_up_what_all_processes_of_the_machine_saw(tmp_path: Path) -> No
         for process in (one, other, other):
             await process.ask()
         told = msgspec.json.decode(await typed_at(tmp_path, "top", "--json"), type=list[dict[str, object]])
-        request_id = next(iter(other.place.desk.decision_log.list_recent())).id
+        request_id = next(iter(other.place.decision_service.decision_log.list_recent())).id
         return told, await typed_at(tmp_path, "why", request_id)
 
     with running_redis(tmp_path) as redis:
@@ -133,7 +139,7 @@ def test_what_another_process_decided_and_saw_is_told_by_any(tmp_path: Path) -> 
         for _ in range(3):
             await other.ask()
         await one.ask()
-        desk = other.place.desk
+        desk = other.place.decision_service
         desk.activity.fold_counts(desk.now_ms())
         await desk.decision_log.write(desk.now_ms())
         await desk.shared_records.write(desk.now_ms(), is_last=True)
@@ -158,7 +164,7 @@ def test_what_is_left_for_others_is_bounded_and_a_store_that_is_away_holds_up_no
     async def scenario(one: Process, _other: Process) -> tuple[bool, int, int, int]:
         for _ in range(3):
             await one.ask()
-        sharing, now_ms = one.place.desk.shared_records, one.place.desk.now_ms()
+        sharing, now_ms = one.place.decision_service.shared_records, one.place.decision_service.now_ms()
         assert isinstance(sharing.record_store, RedisRecords)
         few = RedisRecords(one.place.gateway.limits.redis_store.link, "few:", max_decisions=100, retention_ms=60_000)  # type: ignore[union-attr] # It is on Redis.
         sharing.record_store = few
@@ -215,12 +221,14 @@ def test_grants_outlive_a_redis_that_forgets(tmp_path: Path) -> None:
     async def scenario(one: Process, other: Process) -> int:
         await one.ask()
         await one.acts.add_grant("user:ada", resource="core", amount=5, for_ms=60_000, by="eve", reason="")
-        await wait_on_loop_until(lambda: len(other.place.desk.overrides.grant_file.grants) == 1, what="the other knows")
+        await wait_on_loop_until(
+            lambda: len(other.place.decision_service.overrides.grant_file.grants) == 1, what="the other knows"
+        )
         await asyncio.to_thread(redis.ask, "FLUSHALL")
         for process in (one, other):
-            await process.place.desk.overrides.sync_shared()
-        await one.place.desk.overrides.sync_shared()
-        return len(one.place.desk.overrides.grant_file.grants)
+            await process.place.decision_service.overrides.sync_shared()
+        await one.place.decision_service.overrides.sync_shared()
+        return len(one.place.decision_service.overrides.grant_file.grants)
 
     with running_redis(tmp_path) as redis:
         assert in_two(tmp_path, scenario, redis) == 1

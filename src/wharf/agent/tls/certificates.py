@@ -123,7 +123,9 @@ def _check_days(folder: Path, authority: CertificateAndKey, *, now_ns: int, days
     ends_at = authority.certificate.not_valid_after_utc
     left_days = (ends_at - now).days
     if left_days < 1:
-        raise CommandError(f"the authority in {folder} ended on {ends_at.date()}: make a new one with another --output-dir")
+        raise CommandError(
+            f"the authority in {folder} ended on {ends_at.date()}: make a new one with another --output-dir"
+        )
     if now + datetime.timedelta(days=days) > ends_at:
         raise CommandError(
             f"--days {days}: the certificate must not outlive its authority, which ends_at on {ends_at.date()}: choose "
@@ -209,7 +211,9 @@ def write_pair(folder: Path, name: str, pair: CertificateAndKey) -> tuple[Path, 
     certificate_file, key_file = get_files(folder, name)
     for file in (certificate_file, key_file):
         if file.exists():
-            raise CommandError(f"{file} exists already and is not replaced: move it away, or choose another --output-dir")
+            raise CommandError(
+                f"{file} exists already and is not replaced: move it away, or choose another --output-dir"
+            )
     key = pair.key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )

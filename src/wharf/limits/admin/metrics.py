@@ -73,9 +73,14 @@ def _lines(limits: RateLimiter, gateway: Gateway | None) -> Iterator[MetricLine]
         yield "store_too_few_replicas_total", about, "", link.replica_shortages
         yield "rule_hashes", "How many different rules count on this store.", "", limits.redis_store.rule_hashes
     if gateway is not None:
-        for kind, count in sorted(gateway.statuses.items()):
+        for kind, count in sorted(gateway.counts.replies.items()):
             yield "gateway_replies_total", "Replies by the hundred of their status.", f'status="{kind}xx"', count
-        yield "gateway_requests_total", "Requests whose head was read.", "", gateway.requests
-        yield "gateway_failures_total", "Replies of the service that could not be passed on.", "", gateway.failures
+        yield "gateway_requests_total", "Requests whose head was read.", "", gateway.counts.requests
+        yield (
+            "gateway_failures_total",
+            "Replies of the service that could not be passed on.",
+            "",
+            gateway.counts.failures,
+        )
         yield "gateway_connections", "Connections of callers.", "", len(gateway.connections)
-        yield "gateway_turned_away_total", "Connections beyond the bound.", "", gateway.rejected_connections
+        yield "gateway_turned_away_total", "Connections beyond the bound.", "", gateway.counts.rejected_connections

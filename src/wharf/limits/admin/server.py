@@ -15,6 +15,7 @@ import msgspec
 
 from wharf.limits.admin.actions import ActionError, OperatorActions
 from wharf.limits.admin.metrics import render_metrics
+from wharf.limits.decisions.headers import get_reason_phrase
 from wharf.limits.decisions.insights import InvalidInsightsQuery, compute_insights, read_time_range
 from wharf.limits.gateway.gateway import Gateway
 from wharf.limits.gateway.heads import BadHead, read_request_head
@@ -26,14 +27,6 @@ log = logging.getLogger(__name__)
 MAX_HEAD_BYTES: Final = 16 * 1024
 MAX_BODY_BYTES: Final = 64 << 20
 READ_TIMEOUT_S: Final = 10.0
-REASONS: Final = {
-    200: "OK",
-    400: "Bad Request",
-    401: "Unauthorized",
-    404: "Not Found",
-    409: "Conflict",
-    503: "Service Unavailable",
-}
 
 
 class ActionRequest(msgspec.Struct, frozen=True):
@@ -133,7 +126,7 @@ class AdminServer:
         except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, TimeoutError, ConnectionError):
             writer.close()
             return
-        reason = REASONS.get(status, "Answered")
+        reason = get_reason_phrase(status)
         start = f"HTTP/1.1 {status} {reason}\r\ncontent-type: {kind}\r\ncontent-length: {len(told)}\r\n"
         with contextlib.suppress(ConnectionError):
             writer.write(f"{start}connection: close\r\n\r\n".encode() + told)

@@ -197,7 +197,7 @@ GATEWAY: Final = TableSchema(
 
 DECISIONS: Final = TableSchema(
     "decisions",
-    "The decision log, which `wharf limits why` reads.",
+    "The decision log, which `wharf limits explain` reads.",
     (
         KeySchema("kept", FLAG, "Whether the log is written to the data folder.", "`true`"),
         KeySchema(

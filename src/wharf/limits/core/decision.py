@@ -31,7 +31,7 @@ class Verdict(Enum):
 
 
 class EvaluatedLimit(msgspec.Struct, frozen=True, gc=False):
-    """One limit in a decision with its count before and after, for `wharf limits why` and the decision log."""
+    """One limit in a decision with its count before and after, for `wharf limits explain` and the decision log."""
 
     rule: str
     key: str

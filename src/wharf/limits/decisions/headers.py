@@ -1,10 +1,12 @@
-"""Renders the rate limit headers of replies to admitted requests, quickly: from one template for each bucket.
+"""The headers of replies to admitted requests: renders the limiter's own, and filters those of the service.
 
-The result is the same, byte for byte, as that of `core.responses.build_headers`. That function is called instead if
-secondary limits are disclosed too.
+`HeaderWriter` is the fast way to render rate limit headers: from one template for each bucket. Its result is the same, byte
+for byte, as that of `core.responses.build_headers`, which it calls only if secondary limits are disclosed too.
 """
 
 import datetime
+import http
+from collections.abc import Iterable
 from typing import Final
 
 import msgspec
@@ -17,6 +19,7 @@ from wharf.limits.core.rule import RuleSet
 
 HeaderPair = tuple[bytes, bytes]
 MAX_HEADER_TEMPLATES: Final = 4_096
+"""Header templates in the cache of one `HeaderWriter`; limits memory."""
 EXPOSED_HEADERS: Final = (
     "ETag, Link, Location, Retry-After, X-GitHub-OTP, X-RateLimit-Limit, X-RateLimit-Remaining, X-RateLimit-Used, "
     "X-RateLimit-Resource, X-RateLimit-Reset, X-OAuth-Scopes, X-Accepted-OAuth-Scopes, X-Poll-Interval, "
@@ -35,18 +38,21 @@ REPLACED_HEADERS: Final = frozenset(
 SCOPES_HEADER: Final = "x-oauth-scopes"
 EXPIRY_HEADER: Final = "github-authentication-token-expiration"
 MARK_PREFIX: Final = b"x-wharf-"
+"""Headers with this prefix are between service and limiter; they are never forwarded."""
 CPU_MARK_HEADER: Final = b"x-wharf-cpu-ms"
 CONTENT_MARK_HEADER: Final = b"x-wharf-content"
+MAX_CPU_DIGITS: Final = 9
+"""Longer numbers of milliseconds are malformed; a request does not run for weeks."""
 
 
 class _HeaderTemplate(msgspec.Struct, frozen=True, gc=False):
-    """The constant parts of the headers of one bucket; `block` and `left` are formats for the numbers."""
+    """The constant parts of the headers of one bucket. `block` and `remaining` are format strings for the numbers."""
 
     block: bytes
     limit: HeaderPair
     resource: HeaderPair
     policy: HeaderPair
-    left: bytes
+    remaining: bytes
 
 
 class HeaderWriter:
@@ -72,13 +78,13 @@ class HeaderWriter:
         """Return the headers of a reply to an admitted request as lines of an HTTP/1.1 head."""
         if self._has_secondary:
             return encode_headers([*build_headers(decision, self.rules), (self._id_name.decode(), request_id)])
-        used, left, reset_s, left_s = _compute_numbers(decision)
+        used, remaining, reset_s, wait_s = _compute_numbers(decision)
         return self._get_template(decision.bucket_charge).block % (
-            left,
+            remaining,
             used,
             reset_s,
-            left,
-            left_s,
+            remaining,
+            wait_s,
             request_id.encode(),
         )
 
@@ -87,17 +93,17 @@ class HeaderWriter:
         if self._has_secondary:
             headers = [(name.encode(), value.encode()) for name, value in build_headers(decision, self.rules)]
             return [*headers, (self._id_name, request_id.encode())]
-        used, left, reset_s, left_s = _compute_numbers(decision)
+        used, remaining, reset_s, wait_s = _compute_numbers(decision)
         charge = decision.plan.bucket_charge if decision.plan.is_free else decision.charges[0]
         template = self._templates.get((charge.name, charge.ceiling)) or self._get_template(charge)
         return [
             template.limit,
-            (b"x-ratelimit-remaining", b"%d" % left),
+            (b"x-ratelimit-remaining", b"%d" % remaining),
             (b"x-ratelimit-used", b"%d" % used),
             (b"x-ratelimit-reset", b"%d" % reset_s),
             template.resource,
             template.policy,
-            (b"ratelimit", template.left % (left, left_s)),
+            (b"ratelimit", template.remaining % (remaining, wait_s)),
             (self._id_name, request_id.encode()),
         ]
 
@@ -114,8 +120,8 @@ def _compute_numbers(decision: LimitDecision) -> tuple[int, int, int, int]:
     ceiling = charge.ceiling
     if used > ceiling:
         used = ceiling
-    left_s = (end_ms - result.now_ms + 999) // 1_000
-    return used, ceiling - used, (end_ms + 999) // 1_000, left_s if left_s > 0 else 0
+    wait_s = (end_ms - result.now_ms + 999) // 1_000
+    return used, ceiling - used, (end_ms + 999) // 1_000, wait_s if wait_s > 0 else 0
 
 
 def _build_template(charge: Charge, id_name: bytes) -> _HeaderTemplate:
@@ -124,18 +130,18 @@ def _build_template(charge: Charge, id_name: bytes) -> _HeaderTemplate:
     unit = b"" if charge.rule.counts.value == "requests" else b';qu="%s"' % charge.rule.counts.value.encode()
     resource = (charge.rule.resource or "").encode()
     policy = b'"%s";q=%d%s;w=%d' % (name, limit, unit, max(1, charge.rule.window_ms // 1_000))
-    left = b'"%s";r=%%d;t=%%d' % name
+    remaining = b'"%s";r=%%d;t=%%d' % name
     block = (
         b"x-ratelimit-limit: %d\r\nx-ratelimit-remaining: %%d\r\nx-ratelimit-used: %%d\r\nx-ratelimit-reset: %%d\r\n"
         b"x-ratelimit-resource: %s\r\nratelimit-policy: %s\r\nratelimit: %s\r\n%s: %%s\r\n"
-        % (limit, resource, policy, left, id_name)
+        % (limit, resource, policy, remaining, id_name)
     )
     return _HeaderTemplate(
         block,
         (b"x-ratelimit-limit", b"%d" % limit),
         (b"x-ratelimit-resource", resource),
         (b"ratelimit-policy", policy),
-        left,
+        remaining,
     )
 
 
@@ -156,6 +162,50 @@ def encode_headers(headers: Headers | list[tuple[str, str]]) -> bytes:
     return "".join(f"{name}: {value}\r\n" for name, value in headers).encode("latin-1")
 
 
-def read_milliseconds(value: bytes) -> int | None:
-    """Return the value of a header as a number of milliseconds, or `None` if it is not one of up to 9 digits."""
-    return int(value) if value.isdigit() and len(value) <= 9 else None
+class ReplyMarks(msgspec.Struct, frozen=True, gc=False):
+    """What the service reports to the limiter, in headers of its reply that begin with MARK_PREFIX."""
+
+    measured_ms: int | None = None
+    """The CPU time of the request."""
+    is_content: bool = False
+    """Whether the request created content."""
+
+
+NO_MARKS: Final = ReplyMarks()
+
+
+def read_mark(marks: ReplyMarks, name: bytes, value: bytes) -> ReplyMarks:
+    """Return the marks with one more header applied. `name` is in lower case. Unknown and malformed marks are ignored."""
+    if name == CPU_MARK_HEADER and value.isdigit() and len(value) <= MAX_CPU_DIGITS:
+        return msgspec.structs.replace(marks, measured_ms=int(value))
+    if name == CONTENT_MARK_HEADER:
+        return msgspec.structs.replace(marks, is_content=value == b"1")
+    return marks
+
+
+def filter_reply_headers(
+    headers: Iterable[HeaderPair], *, replaces_limits: bool
+) -> tuple[list[HeaderPair], ReplyMarks]:
+    """Return the headers of a reply that are passed on to the caller, and the marks among the others.
+
+    With `replaces_limits`, the limiter adds its own headers, so those in REPLACED_HEADERS are left out.
+    """
+    passed: list[HeaderPair] = []
+    marks = NO_MARKS
+    for pair in headers:
+        name = pair[0].lower()
+        if name in REPLACED_HEADERS and replaces_limits:
+            continue
+        if name.startswith(MARK_PREFIX):
+            marks = read_mark(marks, name, pair[1])
+        else:
+            passed.append(pair)
+    return passed, marks
+
+
+def get_reason_phrase(status: int) -> str:
+    """Return the reason phrase of a status; "Unknown" for a status that HTTP does not define."""
+    try:
+        return http.HTTPStatus(status).phrase
+    except ValueError:
+        return "Unknown"

@@ -8,8 +8,10 @@ from typing import Final
 
 import msgspec
 
+from wharf.limits.decisions.headers import NO_MARKS, ReplyMarks, read_mark
+
 MAX_TARGET_BYTES: Final = 8_192
-METHOD_BYTES_MOST: Final = 32
+"""A longer target of a request is refused; limits memory, and the length of log lines."""
 _TOKEN: Final = rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]"
 _REQUEST_LINE: Final = re.compile(rb"(" + _TOKEN + rb"{1,32}) ([\x21-\x7e]+) HTTP/1\.([01])\r\n")
 _REQUEST_HEADERS: Final = re.compile(rb"(?:" + _TOKEN + rb"++:[\t\x20-\x7e]*+\r\n)*+")
@@ -21,22 +23,28 @@ _HOST: Final = re.compile(rb"[\w.~!$&'()*+,;=%:\[\]-]*+")
 _ABSOLUTE: Final = re.compile(rb"https?://([^/?#@]+)(.*)", re.IGNORECASE | re.DOTALL)
 
 CHUNKED: Final = -1
+"""The length of a body that is sent in chunks."""
 UNTIL_CLOSE: Final = -2
+"""The length of a body that ends when the connection is closed."""
 
-HOP_BY_HOP: Final = frozenset(
+HOP_BY_HOP_HEADERS: Final = frozenset(
     {
         *(b"connection", b"keep-alive", b"proxy-connection", b"te", b"trailer", b"transfer-encoding", b"upgrade"),
         *(b"proxy-authorization", b"expect"),
     }
 )
-_SPECIAL_HEADERS: Final = HOP_BY_HOP | {
+_SPECIAL_HEADERS: Final = HOP_BY_HOP_HEADERS | {
     *(b"host", b"content-length", b"authorization", b"if-none-match", b"if-modified-since", b"origin"),
     *(b"x-forwarded-for", b"x-forwarded-proto", b"forwarded"),
 }
 
 
 class BadHead(Exception):
-    """A head is refused. The text is the error message for the sender, and `status` the status of the reply."""
+    """A head is refused.
+
+    Of a request, the text is the error message for the caller, and `status` the status of the reply. Of a reply, the text
+    is only the reason.
+    """
 
     def __init__(self, message: str, status: int = 400) -> None:
         super().__init__(message)
@@ -44,11 +52,12 @@ class BadHead(Exception):
 
 
 class RequestHead(msgspec.Struct, gc=False):
+    """The head of a request: its header lines that are forwarded, and the values that the gateway needs."""
+
     method: bytes
     target: bytes
     """Path and query, as they are sent to the service."""
     is_http_10: bool
-    """HTTP/1.0."""
     lines: list[bytes]
     """The unchanged header lines that are forwarded."""
     length: int = 0
@@ -56,25 +65,32 @@ class RequestHead(msgspec.Struct, gc=False):
     host: bytes | None = None
     authorization: bytes | None = None
     is_conditional: bool = False
+    """Whether the request has `If-None-Match` or `If-Modified-Since`."""
     has_origin: bool = False
     has_close: bool = False
+    """Whether the caller asks to close the connection after the reply."""
     has_expect_continue: bool = False
     is_websocket: bool = False
     forwarded_for: list[bytes] = []
+    """The values of the `X-Forwarded-For` headers, in order."""
     forwarded: list[bytes] = []
 
 
 class ReplyHead(msgspec.Struct, gc=False):
+    """The head of the service's reply: its header lines that are forwarded, and the values that the gateway needs."""
+
     status: int
     status_line: bytes
     """The status line for the caller."""
     lines: list[bytes]
+    """The unchanged header lines that are forwarded."""
     length: int
+    """Length of the body in bytes, CHUNKED or UNTIL_CLOSE."""
     is_reusable: bool
-    """Whether the connection can be used again."""
-    measured_ms: int | None = None
-    is_content: bool = False
+    """Whether the connection to the service can be used again."""
+    marks: ReplyMarks = NO_MARKS
     has_upgrade: bool = False
+    """Whether the reply has an `Upgrade` header."""
     has_limits: bool = False
     """Whether the service sent rate limit headers of its own."""
     has_date: bool = False
@@ -87,16 +103,18 @@ def read_request_head(data: bytes, end: int, *, max_headers: int) -> RequestHead
         raise BadHead(_explain_request_line(data))
     method, target, minor = line.groups()
     if len(target) > MAX_TARGET_BYTES:
-        raise BadHead(f"The target of the request has {len(target)} bytes; at most {MAX_TARGET_BYTES} are read.", 414)
+        raise BadHead(
+            f"The target of the request has {len(target)} bytes: at most {MAX_TARGET_BYTES} are allowed.", 414
+        )
     start = line.end()
     checked = _REQUEST_HEADERS.match(data, start, end - 2)
     if checked is None or checked.end() != end - 2:
         raise BadHead(
-            "A header is malformed: each is a name, a colon and a value of ASCII signs, in one line that ends with CR LF."
+            "A header is malformed: it must be a name, a colon and a value in ASCII, on one line that ends with CR LF."
         )
     lines = _LINES.findall(data, start, end - 2)
     if len(lines) > max_headers:
-        raise BadHead(f"The request has {len(lines)} headers; at most {max_headers} are read.", 431)
+        raise BadHead(f"The request has {len(lines)} headers: at most {max_headers} are allowed.", 431)
     head = RequestHead(method, target, minor == b"0", [], forwarded_for=[], forwarded=[])
     forwarded_lines = head.lines
     special_headers: list[tuple[bytes, bytes, bytes]] | None = None
@@ -115,6 +133,10 @@ def read_request_head(data: bytes, end: int, *, max_headers: int) -> RequestHead
 
 
 def _apply_special_headers(head: RequestHead, special_headers: list[tuple[bytes, bytes, bytes]]) -> None:
+    """Set the fields of the head from headers with a meaning for the gateway. Raises BadHead.
+
+    Each header is its whole line, its name in lower case, and its value.
+    """
     forwarded_lines = head.lines
     has_length = has_encoding = False
     upgrade = b""
@@ -129,12 +151,12 @@ def _apply_special_headers(head: RequestHead, special_headers: list[tuple[bytes,
             if has_length:
                 raise BadHead("The request has two Content-Length headers: send one.")
             if _LENGTH.fullmatch(value) is None:
-                raise BadHead("Content-Length is no number of bytes.")
+                raise BadHead("Content-Length is not a number of bytes.")
             has_length = True
             head.length = int(value)
         elif name == b"transfer-encoding":
             if has_encoding or value.lower() != b"chunked":
-                raise BadHead("Of transfer encodings only one `chunked` is read.")
+                raise BadHead("The Transfer-Encoding is not supported: send `chunked` once, or a Content-Length.")
             has_encoding = True
             head.length = CHUNKED
         elif name == b"authorization":
@@ -153,7 +175,7 @@ def _apply_special_headers(head: RequestHead, special_headers: list[tuple[bytes,
             upgrade = value.lower()
         elif name == b"expect":
             if value.lower() != b"100-continue":
-                raise BadHead("Of expectations only `100-continue` is met.", 417)
+                raise BadHead("The expectation is not supported: only `100-continue` is.", 417)
             head.has_expect_continue = not head.is_http_10
         elif name == b"x-forwarded-for":
             head.forwarded_for.append(value)
@@ -162,7 +184,7 @@ def _apply_special_headers(head: RequestHead, special_headers: list[tuple[bytes,
     if has_length and has_encoding:
         raise BadHead("The request has both Content-Length and Transfer-Encoding: send one of them.")
     if has_encoding and head.is_http_10:
-        raise BadHead("HTTP/1.0 knows no Transfer-Encoding: send a Content-Length.")
+        raise BadHead("HTTP/1.0 has no Transfer-Encoding: send a Content-Length.")
     if options:
         head.has_close = b"close" in options
         head.is_websocket = b"upgrade" in options and upgrade == b"websocket" and head.method == b"GET"
@@ -177,41 +199,43 @@ def _drop_connection_headers(forwarded_lines: list[bytes], options: list[bytes])
 
 
 def _check_request(head: RequestHead) -> None:
+    """Check target and host, and turn a target with a host into a path. Raises BadHead."""
     target = head.target
     if head.method == b"CONNECT":
-        raise BadHead("This is no proxy that connects to others.", 405)
+        raise BadHead("CONNECT is not supported: this is a reverse proxy.", 405)
     if target[:1] != b"/" and not (target == b"*" and head.method == b"OPTIONS"):
         found = _ABSOLUTE.fullmatch(target)
         if found is None:
-            raise BadHead("The target of a request is a path that begins with a slash.")
+            raise BadHead("The target of the request is not a path: begin it with a slash.")
         head.host = found[1]
         head.lines[:] = [line for line in head.lines if line[:5].lower() != b"host:"]
         head.lines.append(b"Host: %s\r\n" % found[1])
         head.target = found[2] if found[2][:1] == b"/" else b"/" + found[2]
     if b"#" in head.target:
-        raise BadHead("The target of a request has no fragment: leave out what begins with `#`.")
+        raise BadHead("The target of the request has a fragment: leave out `#` and everything after it.")
     if head.host is None:
         if not head.is_http_10:
-            raise BadHead("The request has no Host header.")
+            raise BadHead("The request has no Host header: send one.")
     elif _HOST.fullmatch(head.host) is None:
-        raise BadHead("The Host header is no name of a host.")
+        raise BadHead("The Host header is not the name of a host.")
 
 
 def _explain_request_line(data: bytes) -> str:
+    """Return the error message for a head whose first line cannot be read."""
     line = data.partition(b"\n")[0]
     if b" HTTP/" in line and b" HTTP/1." not in line:
-        return "The version of HTTP is not spoken here: send HTTP/1.1."
-    return "This is no HTTP request: its first line is a method, a path and HTTP/1.1, and ends with CR LF."
+        return "The version of HTTP is not supported: send HTTP/1.1."
+    return "This is not an HTTP request: its first line must be a method, a path and HTTP/1.1, and end with CR LF."
 
 
 def read_reply_head(data: bytes, end: int, *, is_head: bool) -> ReplyHead:
-    """Parse the head of the service's reply. Raises BadHead if it cannot be forwarded."""
+    """Parse the head of the service's reply to a request, which is a HEAD request if `is_head`. Raises BadHead."""
     line = _STATUS_LINE.match(data, 0, end)
     if line is None:
-        raise BadHead("the reply begins with no status line")
+        raise BadHead("it does not begin with a status line")
     checked = _REPLY_HEADERS.match(data, line.end(), end - 2)
     if checked is None or checked.end() != end - 2:
-        raise BadHead("a header of the reply is malformed")
+        raise BadHead("one of its headers is malformed")
     minor, code, reason = line.groups()
     status = int(code)
     head = ReplyHead(status, b"HTTP/1.1 %s %s\r\n" % (code, reason or b""), [], UNTIL_CLOSE, minor == b"1")
@@ -224,21 +248,21 @@ def read_reply_head(data: bytes, end: int, *, is_head: bool) -> ReplyHead:
         if lower == b"content-length":
             value = value.strip(b" \t")
             if _LENGTH.fullmatch(value) is None or (length is not None and length != int(value)):
-                raise BadHead("the reply has no one length")
+                raise BadHead("its Content-Length is not a number, or it has two different ones")
             if length is None:
                 forwarded_lines.append(whole)
             length = int(value)
-        elif lower in HOP_BY_HOP:
+        elif lower in HOP_BY_HOP_HEADERS:
             if lower == b"connection":
                 options += [option.strip(b" \t").lower() for option in value.split(b",")]
             elif lower == b"transfer-encoding":
                 if value.strip(b" \t").lower() != b"chunked" or is_chunked:
-                    raise BadHead("the reply has a transfer encoding that is not known")
+                    raise BadHead("its Transfer-Encoding is not supported")
                 is_chunked = True
             elif lower == b"upgrade":
                 head.has_upgrade = True
         elif lower[:8] == b"x-wharf-":
-            _apply_mark_header(head, lower, value.strip(b" \t"))
+            head.marks = read_mark(head.marks, lower, value.strip(b" \t"))
         elif lower[:11] == b"x-ratelimit" or lower in (b"ratelimit", b"ratelimit-policy"):
             head.has_limits = True
             forwarded_lines.append(whole)  # Removed if limits are on: see `drop_limit_headers`.
@@ -253,7 +277,7 @@ def read_reply_head(data: bytes, end: int, *, is_head: bool) -> ReplyHead:
             head.is_reusable = True
         _drop_connection_headers(forwarded_lines, options)
     if is_chunked and length is not None:
-        raise BadHead("the reply has both a length and a transfer encoding")
+        raise BadHead("it has both Content-Length and Transfer-Encoding")
     if is_head or status in (204, 304) or status < 200:
         head.length = 0
     elif is_chunked:
@@ -263,13 +287,6 @@ def read_reply_head(data: bytes, end: int, *, is_head: bool) -> ReplyHead:
     else:
         head.is_reusable = False
     return head
-
-
-def _apply_mark_header(head: ReplyHead, name: bytes, value: bytes) -> None:
-    if name == b"x-wharf-cpu-ms" and value.isdigit() and len(value) <= 9:
-        head.measured_ms = int(value)
-    elif name == b"x-wharf-content":
-        head.is_content = value == b"1"
 
 
 def drop_limit_headers(lines: list[bytes]) -> list[bytes]:

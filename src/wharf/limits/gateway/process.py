@@ -14,7 +14,7 @@ from wharf.world import World
 
 
 class GatewayStartError(Exception):
-    """The gateway cannot listen. The text is the error message for the operator."""
+    """The gateway cannot listen. The text is the message for the operator."""
 
 
 async def run_gateway(
@@ -38,22 +38,20 @@ async def run_gateway(
         except OSError as error:
             raise GatewayStartError(explain_listen_error(error, settings.gateway.host, settings.gateway.port)) from None
         except ValueError as error:
-            raise GatewayStartError(f"the gateway cannot listen: {error}") from None
+            raise GatewayStartError(f"cannot start the gateway: {error}") from None
         try:
             await admin.open()
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or error
-            raise GatewayStartError(
-                f"the gateway cannot listen for operators at {settings.socket_path}: {reason}"
-            ) from None
+            raise GatewayStartError(f"cannot listen for admin commands at {settings.socket_path}: {reason}") from None
         _install_signal_handlers(stop, limits)
         # Objects that exist now live until the end, and requests create few reference cycles: collect garbage rarely.
         gc.freeze()
         gc.set_threshold(20_000, 50, 50)
         scheme = "https" if settings.gateway.certificate_file is not None else "http"
         host = f"[{settings.gateway.host}]" if ":" in settings.gateway.host else settings.gateway.host
-        print_line(f"Limits stand at {scheme}://{host}:{gateway.port} in front of {upstream}")
-        print_line(f"Operators' commands find it at {settings.socket_path}")
+        print_line(f"Gateway listens at {scheme}://{host}:{gateway.port} and forwards to {upstream}")
+        print_line(f"Admin commands connect through {settings.socket_path}")
         await stop.wait()
     finally:
         await gateway.close()
@@ -62,7 +60,7 @@ async def run_gateway(
 
 
 def explain_listen_error(error: OSError, host: str, port: int) -> str:
-    """Return the error message for an operator whose gateway cannot listen."""
+    """Return the message for an operator whose gateway cannot listen on this address."""
     match error.errno:
         case errno.EADDRINUSE:
             return f"port {port} on {host} is in use: stop what listens there, or choose another with --port"
@@ -71,7 +69,7 @@ def explain_listen_error(error: OSError, host: str, port: int) -> str:
         case errno.EADDRNOTAVAIL:
             return f"this machine has no address {host}: choose one that it has with --host"
         case _:
-            return f"the gateway cannot listen on {host}:{port}: {error.strerror or error}"
+            return f"cannot listen on {host} port {port}: {error.strerror or error}"
 
 
 def _install_signal_handlers(stop: asyncio.Event, limits: RateLimiter) -> None:

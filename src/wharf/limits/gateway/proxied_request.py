@@ -1,47 +1,63 @@
 """A request in the gateway: its head and body, its admission, and the progress of request and reply."""
 
+from typing import Final
+
+from wharf.limits.core.rule import ConnectionClass
 from wharf.limits.decisions.requests import AdmittedRequest, IncomingRequest
+from wharf.limits.decisions.service import MAX_BODY_BYTES
 from wharf.limits.gateway.chunks import LAST_CHUNK, ChunkReader, encode_chunk
 from wharf.limits.gateway.heads import CHUNKED, RequestHead
 
+RETRIED_METHODS: Final = frozenset({b"GET", b"HEAD", b"OPTIONS"})
+"""Methods that are sent again if an idle connection turns out to be closed."""
+
 
 class ProxiedRequest:
-    """The state of one request that the gateway forwards."""
+    """The state of one request that the gateway forwards. `peer` is the address of the caller's socket."""
 
     __slots__ = (
         "admitted",
         "body_left",
         "body_parts",
         "chunks",
-        "has_begun",
+        "has_reply_begun",
         "head",
         "incoming",
         "is_body_read",
-        "is_over",
+        "is_ended",
         "is_persistent",
         "is_sent",
         "may_retry",
         "unsent_parts",
     )
 
-    def __init__(self, head: RequestHead, incoming: IncomingRequest) -> None:
+    def __init__(self, head: RequestHead, peer: str) -> None:
         self.head = head
-        self.incoming = incoming
+        self.incoming = _build_incoming(head, peer)
         self.admitted: AdmittedRequest | None = None
+        """`None` until the request is admitted, and for requests that are not counted."""
         self.chunks = ChunkReader() if head.length == CHUNKED else None
         self.body_left = max(0, head.length)
+        """Bytes of the body that the caller has not sent yet; 0 if the body is chunked."""
         self.is_body_read = head.length == 0
         self.body_parts: list[bytes] | None = None
         """The parts of the body read so far, if the decision needs the body."""
         self.unsent_parts: list[bytes] = []
         """The parts of the body that wait for a connection to the service."""
         self.is_sent = False
-        self.has_begun = False
-        """Whether the reply has begun."""
-        self.is_over = False
+        """Whether the head was sent to the service."""
+        self.has_reply_begun = False
+        self.is_ended = False
+        """Whether the reply is complete or the caller has disconnected."""
         self.may_retry = False
+        """Whether the request can be sent again if the service closes the connection without a reply."""
         self.is_persistent = not head.has_close and not head.is_http_10
         """Whether the caller's connection stays open after the reply."""
+
+    def on_sent(self, *, was_used: bool) -> None:
+        """Record that the head was sent to the service. `was_used`: over a connection that carried requests before."""
+        self.is_sent = True
+        self.may_retry = was_used and self.head.length == 0 and self.head.method in RETRIED_METHODS
 
     def feed(self, data: bytes) -> tuple[bytes, bytes]:
         """Return the body bytes in `data`, and the bytes after the end of the body. Raises BadChunk."""
@@ -54,8 +70,35 @@ class ProxiedRequest:
         self.is_body_read = not self.body_left
         return body, rest
 
+    def collect_body(self, parts: list[bytes], part: bytes) -> bytes | None:
+        """Add a part of a body that the decision needs. Return the body once it is complete or longer than the limit."""
+        parts.append(part)
+        if not self.is_body_read and sum(map(len, parts)) <= MAX_BODY_BYTES:
+            return None
+        body = b"".join(parts)
+        self.body_parts = None
+        self.unsent_parts = [body] if body else []
+        return body
+
     def frame_body(self, body: bytes) -> bytes:
         """Return a part of the body as it is sent to the service, with the end mark after the last part."""
         if self.chunks is None:
             return body
         return (encode_chunk(body) if body else b"") + (LAST_CHUNK if self.is_body_read else b"")
+
+
+def _build_incoming(head: RequestHead, peer: str) -> IncomingRequest:
+    """Return the parts of the request that the decision service needs."""
+    path, _, query = head.target.decode("ascii").partition("?")
+    authorization = head.authorization
+    return IncomingRequest(
+        head.method.decode("ascii"),
+        path,
+        query,
+        peer,
+        None if authorization is None else authorization.decode("ascii"),
+        head.is_conditional,
+        ConnectionClass.WEBSOCKET if head.is_websocket else ConnectionClass.PLAIN,
+        tuple(value.decode("ascii") for value in head.forwarded_for) if head.forwarded_for else (),
+        tuple(value.decode("ascii") for value in head.forwarded) if head.forwarded else (),
+    )

@@ -1,94 +1,130 @@
 """Connections to the service behind the gateway, and the pool that reuses them. Each carries one request at a time.
 
-A connection parses the reply; the caller's side of the gateway decides what to do with it.
+A connection parses the reply, and passes its parts to a `ReplyHandler`, which decides what to do with them.
 """
 
 import asyncio
 import ssl
 from collections import deque
-from typing import TYPE_CHECKING, Final, cast
+from typing import Final, Protocol, cast
 
 from wharf.limits.config.settings import GatewaySettings, Upstream
 from wharf.limits.gateway.chunks import BadChunk, ChunkReader
 from wharf.limits.gateway.heads import CHUNKED, UNTIL_CLOSE, BadHead, ReplyHead, read_reply_head
+from wharf.limits.gateway.proxied_request import ProxiedRequest
 from wharf.world import World
-
-if TYPE_CHECKING:
-    from wharf.limits.gateway.caller.connection import CallerConnection
 
 MAX_HEAD_BYTES: Final = 256 * 1024
 """A longer reply head is an error; limits memory."""
 IDLE_TIMEOUT_S: Final = 30.0
+"""An idle connection is closed after this time."""
 MAX_IDLE_CONNECTIONS: Final = 256
+"""Connections that are kept open without a request; limits the load on the service."""
+
+
+class ReplyHandler(Protocol):
+    """Receives the reply to one request from the connection and the pool. Nothing is called after the end or a failure."""
+
+    def on_upstream_ready(self, upstream: "UpstreamConnection") -> bool:
+        """Send the request over this connection. Return false if the connection is no longer needed."""
+
+    def on_upstream_full(self, upstream: "UpstreamConnection") -> None:
+        """Send no more of the request until `on_upstream_drained`."""
+
+    def on_upstream_drained(self, upstream: "UpstreamConnection") -> None: ...
+
+    def on_reply_head(self, head: ReplyHead, rest: bytes) -> None:
+        """Handle the head. Then, at once or later, pass `rest`, the first bytes of the body, to `read_body`."""
+
+    def on_reply_body(self, data: bytes) -> None: ...
+
+    def on_reply_end(self) -> None: ...
+
+    def on_tunnel(self, head: ReplyHead, rest: bytes) -> None:
+        """Handle the reply that turns the connection into a tunnel, a websocket. `rest` holds its first bytes."""
+
+    def on_tunnel_data(self, data: bytes) -> None: ...
+
+    def on_tunnel_closed(self) -> None: ...
+
+    def on_upstream_lost(self, upstream: "UpstreamConnection", *, was_idle: bool) -> None:
+        """Handle the loss of the connection. `was_idle`: it was reused, and no byte of the reply has arrived."""
+
+    def on_upstream_failed(self, message: str, *, status: int) -> None:
+        """Handle a failure: `message` and `status` are for the error reply to the caller."""
 
 
 class UpstreamConnection(asyncio.Protocol):
-    """One connection to the service. `caller` is the connection whose request it carries, or `None` while idle."""
+    """One connection to the service. `handler` receives the reply to `request`; it is `None` while idle."""
 
     __slots__ = (
         "_buffer",
         "_chunks",
         "_head",
-        "_left",
+        "_remaining",
         "_transport",
-        "caller",
         "deadline_s",
+        "handler",
         "is_closed",
         "is_tunnel",
         "pool",
+        "request",
         "was_used",
     )
 
     def __init__(self, pool: "UpstreamPool") -> None:
         self.pool = pool
-        self.caller: CallerConnection | None = None
+        self.handler: ReplyHandler | None = None
+        self.request: ProxiedRequest | None = None
         self.deadline_s = 0.0
         self.is_closed = False
         self.is_tunnel = False
+        """Whether the service accepted an upgrade: from then on bytes are passed on unchanged."""
         self.was_used = False
+        """Whether the connection carried a request before."""
         self._buffer = b""
         self._head: ReplyHead | None = None
-        self._left = 0
+        self._remaining = 0
+        """Bytes of the reply's body that have not arrived, CHUNKED or UNTIL_CLOSE."""
         self._chunks: ChunkReader | None = None
         self._transport: asyncio.Transport | None = None
 
-    # -- the transport's calls -------------------------------------------------------------------------------------
+    # -- callbacks of the socket -----------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's transports are not subclasses of it.
 
-    def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002 - Why does not matter to the caller.
+    def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002 - The reason makes no difference.
         self.is_closed = True
         self.pool.on_connection_lost(self)
-        caller = self.caller
-        if caller is None:
+        handler, self.handler = self.handler, None
+        if handler is None:
             return
-        self.caller = None
         if self.is_tunnel:
-            caller.on_tunnel_closed()
-        elif self._head is not None and self._left == UNTIL_CLOSE:
-            caller.on_reply_end(None)
+            handler.on_tunnel_closed()
+        elif self._head is not None and self._remaining == UNTIL_CLOSE:
+            handler.on_reply_end()
         else:
-            caller.on_upstream_lost(self, was_used=self.was_used and self._head is None and not self._buffer)
+            handler.on_upstream_lost(self, was_idle=self.was_used and self._head is None and not self._buffer)
 
     def eof_received(self) -> None:
         return None
 
     def pause_writing(self) -> None:
-        if self.caller is not None:
-            self.caller.on_upstream_full(self)
+        if self.handler is not None:
+            self.handler.on_upstream_full(self)
 
     def resume_writing(self) -> None:
-        if self.caller is not None:
-            self.caller.on_upstream_drained(self)
+        if self.handler is not None:
+            self.handler.on_upstream_drained(self)
 
     def data_received(self, data: bytes) -> None:
-        caller = self.caller
-        if caller is None:
+        handler = self.handler
+        if handler is None:
             self.abort()  # Data without a request must not reach any caller.
             return
         if self.is_tunnel:
-            caller.write(data)
+            handler.on_tunnel_data(data)
             return
         self.deadline_s = self.pool.compute_deadline_s()
         if self._head is None:
@@ -97,54 +133,52 @@ class UpstreamConnection(asyncio.Protocol):
             if end < 0:
                 self._buffer = data
                 if len(data) > MAX_HEAD_BYTES:
-                    self._fail("the head of the reply is too long")
+                    self._fail(f"its head is longer than {MAX_HEAD_BYTES} bytes")
                 return
             self._buffer = b""
             self._read_head(data, end + 4)
         else:
-            self._read_body(data)
+            self.read_body(data)
 
     # -- the reply -------------------------------------------------------------------------------------------------
 
     def _read_head(self, data: bytes, end: int) -> None:
-        """Parse the head of a reply and pass it to the caller's side."""
-        caller = self.caller
-        assert caller is not None
+        """Parse the head of a reply and pass it to the handler."""
+        handler, request = self.handler, self.request
+        assert handler is not None
+        assert request is not None
         try:
-            head = read_reply_head(data, end, is_head=caller.is_head_request)
+            head = read_reply_head(data, end, is_head=request.head.method == b"HEAD")
         except BadHead as error:
             self._fail(str(error))
             return
         if head.status == 101:
-            if not caller.is_upgrade_request or not head.has_upgrade:
-                self._fail("the service changed the protocol although no upgrade was requested")
+            if not request.head.is_websocket or not head.has_upgrade:
+                self._fail("it switches the protocol although no upgrade was requested")
                 return
             self.is_tunnel = True
             self.deadline_s = 0.0
-            caller.on_tunnel(head, data[end:])
+            handler.on_tunnel(head, data[end:])
             return
         if head.status < 200:
             if len(data) > end:
                 self.data_received(data[end:])  # An informational reply: the final one follows.
             return
         self._head = head
-        self._left = head.length
+        self._remaining = head.length
         if head.length == CHUNKED:
             self._chunks = ChunkReader()
-        caller.on_reply_head(head, data[end:])
+        handler.on_reply_head(head, data[end:])
 
-    def read_body(self, rest: bytes) -> None:
-        """Process the first bytes of the body. The caller's side calls this after it has built the head."""
-        self._read_body(rest)
-
-    def _read_body(self, data: bytes) -> None:
-        caller = self.caller
-        assert caller is not None
-        if self._left == UNTIL_CLOSE:
+    def read_body(self, data: bytes) -> None:
+        """Process bytes of the body. The handler calls this for the first bytes, after it has built the head."""
+        handler = self.handler
+        assert handler is not None
+        if self._remaining == UNTIL_CLOSE:
             if data:
-                caller.on_reply_body(data)
+                handler.on_reply_body(data)
             return
-        if self._left == CHUNKED:
+        if self._remaining == CHUNKED:
             assert self._chunks is not None
             try:
                 body = self._chunks.feed(data)
@@ -152,45 +186,52 @@ class UpstreamConnection(asyncio.Protocol):
                 self._fail(str(error))
                 return
             if body:
-                caller.on_reply_body(body)
-            if self._chunks.is_done and self.caller is caller:
+                handler.on_reply_body(body)
+            if self._chunks.is_done and self.handler is handler:
                 self._end(is_clean=not self._chunks.rest)
             return
-        if len(data) > self._left:
-            data, is_clean = data[: self._left], False
+        if len(data) > self._remaining:
+            data, is_clean = data[: self._remaining], False
         else:
             is_clean = True
-        self._left -= len(data)
+        self._remaining -= len(data)
         if data:
-            caller.on_reply_body(data)
-        if not self._left and self.caller is caller:
+            handler.on_reply_body(data)
+        if not self._remaining and self.handler is handler:
             self._end(is_clean=is_clean)
 
     def _end(self, *, is_clean: bool) -> None:
         """End the reply. The connection is reused if nothing follows the reply and the request was sent completely."""
-        caller, head = self.caller, self._head
-        assert caller is not None
+        handler, head, request = self.handler, self._head, self.request
+        assert handler is not None
         assert head is not None
-        self.caller = None
+        assert request is not None
+        self.handler = None
         self._head = None
         self._chunks = None
-        can_reuse = head.is_reusable and is_clean and caller.has_sent_all
-        # Return the connection first, so that the caller's next request can use it at once.
+        can_reuse = head.is_reusable and is_clean and request.is_body_read
+        # Return the connection first, so that the caller's next request can use it.
         if can_reuse:
             self.was_used = True
             self.pool.return_connection(self)
         else:
             self.abort()
-        caller.on_reply_end(self)
+        handler.on_reply_end()
 
     def _fail(self, reason: str) -> None:
-        caller = self.caller
-        self.caller = None
-        self.abort()
-        if caller is not None:
-            caller.on_bad_reply(reason)
+        """End the request because the reply is malformed. `reason` completes "The service's reply is malformed"."""
+        handler = self.handler
+        self.abandon()
+        if handler is not None:
+            handler.on_upstream_failed(f"The service's reply is malformed: {reason}.", status=502)
 
-    # -- called by the caller's side -------------------------------------------------------------------------------
+    # -- called by the handler -------------------------------------------------------------------------------------
+
+    def begin(self, handler: ReplyHandler, request: ProxiedRequest) -> None:
+        """Assign a request to this connection. The handler then writes the request, and receives its reply."""
+        self.handler = handler
+        self.request = request
+        self.deadline_s = self.pool.compute_deadline_s()
 
     def write(self, data: bytes) -> None:
         if self._transport is not None and not self.is_closed:
@@ -204,6 +245,11 @@ class UpstreamConnection(asyncio.Protocol):
         if self._transport is not None and not self.is_closed:
             self._transport.resume_reading()
 
+    def abandon(self) -> None:
+        """Abort the connection; its handler is not called any more."""
+        self.handler = None
+        self.abort()
+
     def abort(self) -> None:
         self.is_closed = True
         if self._transport is not None:
@@ -216,18 +262,18 @@ class UpstreamConnection(asyncio.Protocol):
 
 
 class UpstreamPool:
-    """All connections to one service. Callers wait in order while all connections are busy."""
+    """All connections to one service. Requests wait in order while all connections are busy."""
 
     def __init__(self, upstream: Upstream, settings: GatewaySettings, world: World) -> None:
         self.upstream: Final = upstream
-        self.opened_connections = 0
-        self.pending_connections = 0
+        self._pending_connections = 0
+        """Connections that are being opened."""
         self._settings = settings
         self._world = world
         self._idle: list[UpstreamConnection] = []
-        self._all: set[UpstreamConnection] = set()
-        self._waiting: deque[tuple[CallerConnection, float]] = deque()
-        """Waiting callers with their deadlines, in order of both arrival and deadline."""
+        self._connections: set[UpstreamConnection] = set()
+        self._waiting: deque[tuple[ReplyHandler, float]] = deque()
+        """Handlers of waiting requests with their deadlines, in order of both arrival and deadline."""
         self._tls = _build_tls_context(settings) if upstream.is_tls else None
         self._tasks: set[asyncio.Task[None]] = set()
         self._reply_timeout_s = settings.upstream_ms / 1_000
@@ -244,20 +290,20 @@ class UpstreamPool:
                 return connection
         return None
 
-    def start_connecting(self, caller: "CallerConnection") -> None:
-        """Open a connection for a caller, or queue the caller if the maximum number of connections is reached.
+    def start_connecting(self, handler: ReplyHandler) -> None:
+        """Open a connection, or queue the request if the maximum number of connections is reached.
 
-        The caller's `on_upstream_ready` or `on_upstream_failed` is called later.
+        The handler's `on_upstream_ready` or `on_upstream_failed` is called later.
         """
-        if len(self._all) + self.pending_connections >= self._settings.upstream_connections_most:
-            self._waiting.append((caller, self.compute_deadline_s()))
+        if len(self._connections) + self._pending_connections >= self._settings.upstream_connections_most:
+            self._waiting.append((handler, self.compute_deadline_s()))
             return
-        self.pending_connections += 1
-        task = self._world.start_task(self._connect(caller), name="gateway: connect to the service")
+        self._pending_connections += 1
+        task = self._world.start_task(self._connect(handler), name="gateway: connect to the service")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _connect(self, caller: "CallerConnection") -> None:
+    async def _connect(self, handler: ReplyHandler) -> None:
         upstream = self.upstream
         try:
             async with asyncio.timeout(self._settings.connect_ms / 1_000):
@@ -269,28 +315,27 @@ class UpstreamPool:
                     server_hostname=upstream.host if self._tls is not None else None,
                 )
         except TimeoutError:
-            self._on_no_connection(caller, "The service does not accept connections.", status=504)
+            self._on_no_connection(handler, "The service did not accept a connection in time.", status=504)
         except OSError:
-            self._on_no_connection(caller, "The service cannot be reached.", status=502)
+            self._on_no_connection(handler, "The service cannot be reached.", status=502)
         else:
-            self.pending_connections -= 1
-            self.opened_connections += 1
-            self._all.add(connection)
-            if not caller.on_upstream_ready(connection):
+            self._pending_connections -= 1
+            self._connections.add(connection)
+            if not handler.on_upstream_ready(connection):
                 self.return_connection(connection)
 
-    def _on_no_connection(self, caller: "CallerConnection", message: str, *, status: int) -> None:
-        self.pending_connections -= 1
-        caller.on_upstream_failed(message, status=status)
-        if self._all or self.pending_connections:
+    def _on_no_connection(self, handler: ReplyHandler, message: str, *, status: int) -> None:
+        """Fail a request for which no connection could be opened, and all waiting ones if none can become free."""
+        self._pending_connections -= 1
+        handler.on_upstream_failed(message, status=status)
+        if self._connections or self._pending_connections:
             return
-        # No connection is left that could become free, so the waiting callers would wait until their deadline.
         waiting, self._waiting = self._waiting, deque()
-        for waiting_caller, _ in waiting:
-            waiting_caller.on_upstream_failed(message, status=status)
+        for waiting_handler, _ in waiting:
+            waiting_handler.on_upstream_failed(message, status=status)
 
     def return_connection(self, connection: UpstreamConnection) -> None:
-        """Give a free connection to the caller that has waited longest, or keep it as idle."""
+        """Give a free connection to the request that has waited longest, or keep it as idle."""
         while self._waiting:
             if self._waiting.popleft()[0].on_upstream_ready(connection):
                 return
@@ -301,35 +346,34 @@ class UpstreamPool:
         self._idle.append(connection)
 
     def on_connection_lost(self, connection: UpstreamConnection) -> None:
-        self._all.discard(connection)
+        self._connections.discard(connection)
         if connection in self._idle:
             self._idle.remove(connection)
         if self._waiting:
             self.start_connecting(self._waiting.popleft()[0])
 
-    def cancel_wait(self, caller: "CallerConnection") -> None:
-        """Remove a caller from the queue, if it is in it."""
+    def cancel_wait(self, handler: ReplyHandler) -> None:
+        """Remove the request of this handler from the queue, if it is in it."""
         for index, (waiting, _) in enumerate(self._waiting):
-            if waiting is caller:
+            if waiting is handler:
                 del self._waiting[index]
                 return
 
     def expire_deadlines(self, now_s: float) -> None:
-        """Fail the callers whose wait or whose reply has taken too long, and close connections that were idle too long."""
+        """Fail requests that waited, or whose reply took, too long. Close connections that were idle too long."""
         while self._waiting and now_s >= self._waiting[0][1]:
-            message = "The service did not answer in time: all connections to it were busy."
+            message = "The service did not reply in time: all connections to it were busy."
             self._waiting.popleft()[0].on_upstream_failed(message, status=504)
-        for connection in list(self._all):
+        for connection in list(self._connections):
             if not connection.deadline_s or now_s < connection.deadline_s:
                 continue
-            caller = connection.caller
-            connection.caller = None
-            connection.abort()
-            if caller is not None:
-                caller.on_upstream_failed("The service did not answer in time.", status=504)
+            handler = connection.handler
+            connection.abandon()
+            if handler is not None:
+                handler.on_upstream_failed("The service did not reply in time.", status=504)
 
     async def close(self) -> None:
-        for connection in list(self._all):
+        for connection in list(self._connections):
             connection.close()
         for task in list(self._tasks):
             task.cancel()

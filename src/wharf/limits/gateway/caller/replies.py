@@ -1,93 +1,120 @@
-"""Writes replies to callers: the service's replies with the rate limit headers added, and local replies.
+"""Writes replies to a caller: the service's replies with the rate limit headers added, and local replies.
 
-Does not decide which reply is sent. A head is held back only until the first bytes of its body.
+Does not decide which reply is sent.
 """
 
-from typing import TYPE_CHECKING, Final
-
-from wharf.limits.decisions.headers import EXPOSED_HEADERS
+from wharf.limits.decisions.headers import EXPOSED_HEADERS, get_reason_phrase
 from wharf.limits.decisions.requests import LocalReply
 from wharf.limits.gateway.caller.transport import CallerTransport
-from wharf.limits.gateway.chunks import encode_chunk
+from wharf.limits.gateway.chunks import LAST_CHUNK, encode_chunk
+from wharf.limits.gateway.environment import GatewayEnvironment
 from wharf.limits.gateway.heads import CHUNKED, UNTIL_CLOSE, ReplyHead, drop_limit_headers
 from wharf.limits.gateway.proxied_request import ProxiedRequest
-
-if TYPE_CHECKING:
-    from wharf.limits.gateway.gateway import Gateway
-
-REASONS: Final = {
-    200: "OK", 400: "Bad Request", 401: "Unauthorized", 403: "Forbidden", 404: "Not Found", 405: "Method Not Allowed",
-    408: "Request Timeout", 413: "Content Too Large", 414: "URI Too Long", 417: "Expectation Failed",
-    429: "Too Many Requests", 431: "Request Header Fields Too Large", 502: "Bad Gateway", 503: "Service Unavailable",
-    504: "Gateway Timeout",
-}  # fmt: skip
 
 
 def build_reply_head(reply: LocalReply, *, date: str, is_persistent: bool) -> bytes:
     """Return the head of a local reply. `is_persistent`: whether the connection stays open after it."""
     lines = "".join(f"{name}: {value}\r\n" for name, value in reply.headers)
     connection_line = "" if is_persistent else "connection: close\r\n"
-    reason = REASONS.get(reply.status, "Answered")
-    head = f"HTTP/1.1 {reply.status} {reason}\r\ndate: {date}\r\n{lines}content-length: {len(reply.body)}\r\n{connection_line}\r\n"
+    head = (
+        f"HTTP/1.1 {reply.status} {get_reason_phrase(reply.status)}\r\ndate: {date}\r\n{lines}"
+        f"content-length: {len(reply.body)}\r\n{connection_line}\r\n"
+    )
     return head.encode("latin-1")
 
 
-class CallerReplies(CallerTransport):
-    """A connection of a caller that writes replies."""
+class ReplyWriter:
+    """Writes the replies of one connection, one after the other.
 
-    __slots__ = ("_unsent_head", "_writes_chunks")
+    The head of the service's reply is held until the first bytes of its body, so that one packet carries both.
+    """
 
-    def __init__(self, gateway: "Gateway") -> None:
-        super().__init__(gateway)
+    __slots__ = ("_environment", "_has_chunks", "_transport", "_unsent_head")
+
+    def __init__(self, transport: CallerTransport, environment: GatewayEnvironment) -> None:
+        self._transport = transport
+        self._environment = environment
         self._unsent_head = b""
-        self._writes_chunks = False
+        self._has_chunks = False
+        """Whether the body of the current reply is sent in chunks."""
 
-    def _write_head(self, proxied: ProxiedRequest, head: ReplyHead) -> None:
+    @property
+    def has_unsent_head(self) -> bool:
+        return bool(self._unsent_head)
+
+    def begin(self, request: ProxiedRequest, head: ReplyHead) -> None:
         """Build the head of the service's reply with the limiter's headers, and hold it until the body begins."""
-        gateway, admitted = self.gateway, proxied.admitted
-        if head.measured_ms is not None and admitted is not None and gateway.settings.trusts_marks:
-            admitted.measured_ms = head.measured_ms
+        environment, admitted = self._environment, request.admitted
         lines = head.lines
         parts = [head.status_line]
         if not head.has_date:
             # Clients compare this date with their clock, to know when `x-ratelimit-reset` is reached.
-            parts.append(b"date: %b\r\n" % gateway.format_date().encode())
+            parts.append(b"date: %b\r\n" % environment.format_date().encode())
         if admitted is not None and admitted.decision is not None:
             parts += drop_limit_headers(lines) if head.has_limits else lines
-            parts.append(gateway.decision_service.build_header_block(admitted))
+            parts.append(environment.decision_service.build_header_block(admitted))
         else:
             parts += lines
-        if proxied.head.has_origin:
+        if request.head.has_origin:
             parts.append(b"access-control-expose-headers: %s\r\n" % EXPOSED_HEADERS.encode())
-        self._writes_chunks = False
+        self._has_chunks = False
         if head.length in (CHUNKED, UNTIL_CLOSE):
-            if proxied.head.is_http_10:
-                proxied.is_persistent = False
+            if request.head.is_http_10:
+                request.is_persistent = False
             else:
-                self._writes_chunks = True
+                self._has_chunks = True
                 parts.append(b"transfer-encoding: chunked\r\n")
-        if gateway.is_ending:
-            proxied.is_persistent = False
-        if not proxied.is_persistent:
+        if environment.is_ending:
+            request.is_persistent = False
+        if not request.is_persistent:
             parts.append(b"connection: close\r\n")
         parts.append(b"\r\n")
-        proxied.has_begun = True
-        gateway.count_reply(head.status)
-        # Written together with the first bytes of the body: one packet instead of two.
+        request.has_reply_begun = True
+        environment.counts.add_reply(head.status)
         self._unsent_head = b"".join(parts)
 
-    def on_reply_body(self, data: bytes) -> None:
-        if self._writes_chunks:
+    def write_body(self, data: bytes) -> None:
+        """Write a part of the body, which must not be empty."""
+        if self._has_chunks:
             data = encode_chunk(data)
         if self._unsent_head:
             data, self._unsent_head = self._unsent_head + data, b""
-        self.write(data)
+        self._transport.write(data)
 
-    def _flush_head(self) -> None:
+    def flush_head(self) -> None:
+        """Write the head if it is still held."""
         if self._unsent_head:
             unsent_head, self._unsent_head = self._unsent_head, b""
-            self.write(unsent_head)
+            self._transport.write(unsent_head)
 
-    def _write_reply(self, reply: LocalReply, body: bytes, *, is_persistent: bool) -> None:
-        self.gateway.count_reply(reply.status)
-        self.write(build_reply_head(reply, date=self.gateway.format_date(), is_persistent=is_persistent) + body)
+    def end(self) -> None:
+        """End the service's reply: write the end mark of a chunked body, and the head if there was no body."""
+        last = LAST_CHUNK if self._has_chunks else b""
+        if self._unsent_head or last:
+            unsent_head, self._unsent_head = self._unsent_head, b""
+            self._transport.write(unsent_head + last)
+
+    def discard_head(self) -> None:
+        """Discard the head that is held: nothing of its reply is written."""
+        self._unsent_head = b""
+
+    def write_local_reply(self, reply: LocalReply, body: bytes, *, is_persistent: bool) -> None:
+        """Write a local reply. `body` is empty for a HEAD request, although the head has the length of the full body."""
+        environment = self._environment
+        environment.counts.add_reply(reply.status)
+        head = build_reply_head(reply, date=environment.format_date(), is_persistent=is_persistent)
+        self._transport.write(head + body)
+
+    def write_upgrade(self, request: ProxiedRequest, head: ReplyHead, first_bytes: bytes) -> None:
+        """Write the reply that opens a websocket, and the first bytes that the service sent over it."""
+        environment, admitted = self._environment, request.admitted
+        block = b"" if admitted is None else environment.decision_service.build_header_block(admitted)
+        environment.counts.add_reply(101)
+        request.has_reply_begun = True
+        self._transport.write(
+            head.status_line
+            + b"".join(head.lines)
+            + block
+            + b"connection: Upgrade\r\nupgrade: websocket\r\n\r\n"
+            + first_bytes
+        )

@@ -1,11 +1,11 @@
-"""A limiter whose Redis is not there when it begins: it decides by each rule's own policy, or does not begin."""
+"""The start of a limiter without its Redis: it decides by the policy of each rule, or refuses to start."""
 
 import asyncio
 from pathlib import Path
 
 import pytest
 
-from tests.limits.front.desks import ADA, DIRECTORY, run
+from tests.limits.decision_services import ADA, DIRECTORY, run_async
 from tests.limits.stores.redis_server import RedisServer
 from tests.ports import free_ports
 from tests.waiting import wait_on_loop_until
@@ -16,7 +16,7 @@ from wharf.world import RealWorld
 TWO_AN_HOUR = '[[rule]]\nname = "core"\nceiling = 2\n'
 
 
-def a_limiter(folder: Path, port: int, rules: str) -> RateLimiter:
+def make_limiter(folder: Path, port: int, rules: str) -> RateLimiter:
     (folder / "rules.toml").write_text(rules)
     (folder / "people.toml").write_text(DIRECTORY)
     file = folder / "limits.toml"
@@ -27,70 +27,68 @@ def a_limiter(folder: Path, port: int, rules: str) -> RateLimiter:
     return RateLimiter(load_settings(file), RealWorld())
 
 
-async def ask(limits: RateLimiter) -> bool:
-    """Whether ada is admitted."""
-    passage = await limits.decision_service.admit(IncomingRequest("GET", "/x", "", "192.0.2.1", f"token {ADA}"))
-    if isinstance(passage, LocalReply):
+async def is_admitted(limits: RateLimiter) -> bool:
+    """Send a request of ada. Return whether it is admitted."""
+    admitted = await limits.decision_service.admit(IncomingRequest("GET", "/x", "", "192.0.2.1", f"token {ADA}"))
+    if isinstance(admitted, LocalReply):
         return False
-    await limits.decision_service.end_request(passage)
+    await limits.decision_service.end_request(admitted)
     return True
 
 
-def test_it_begins_in_its_fallback_and_counts_on_redis_once_that_is_there(tmp_path: Path) -> None:
+def test_a_limiter_starts_with_its_fallback_and_counts_on_redis_once_it_is_reachable(tmp_path: Path) -> None:
     (port,) = free_ports(1)
 
     async def scenario(redis: RedisServer) -> tuple[list[bool], bool, list[bool]]:
-        limits = a_limiter(tmp_path, port, TWO_AN_HOUR)
+        limits = make_limiter(tmp_path, port, TWO_AN_HOUR)
         await limits.open()
         assert limits.guarded_store is not None
         guard = limits.guarded_store
         try:
-            alone = [await ask(limits) for _ in range(3)]
+            in_fallback = [await is_admitted(limits) for _ in range(3)]
             was_away = guard.counts.is_away
             await asyncio.to_thread(redis.start)
-            await wait_on_loop_until(lambda: not guard.counts.is_away, what="the store was found")
-            return alone, was_away, [await ask(limits) for _ in range(3)]
+            await wait_on_loop_until(lambda: not guard.counts.is_away, what="Redis is reachable")
+            return in_fallback, was_away, [await is_admitted(limits) for _ in range(3)]
         finally:
             await limits.close()
 
     redis = RedisServer(tmp_path, port)
     try:
-        # What was admitted alone, Redis never heard of.
-        assert run(lambda: scenario(redis)) == ([True, True, False], True, [True, True, False])
+        # Redis does not know the requests that the fallback admitted.
+        assert run_async(lambda: scenario(redis)) == ([True, True, False], True, [True, True, False])
     finally:
         redis.kill()
 
 
-def test_a_redis_that_may_hold_no_counters_is_not_used_when_it_comes(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_redis_with_an_unsafe_eviction_policy_is_not_used(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (port,) = free_ports(1)
 
     async def scenario(redis: RedisServer) -> bool:
-        limits = a_limiter(tmp_path, port, TWO_AN_HOUR)
+        limits = make_limiter(tmp_path, port, TWO_AN_HOUR)
         await limits.open()
         assert limits.guarded_store is not None
         try:
             await asyncio.to_thread(redis.start)
-            await wait_on_loop_until(lambda: "maxmemory-policy" in caplog.text, what="it was looked at")
+            await wait_on_loop_until(lambda: "maxmemory-policy" in caplog.text, what="its settings are checked")
             return limits.guarded_store.counts.is_away
         finally:
             await limits.close()
 
     redis = RedisServer(tmp_path, port, "--maxmemory-policy", "allkeys-lru")
     try:
-        assert run(lambda: scenario(redis))
+        assert run_async(lambda: scenario(redis))
     finally:
         redis.kill()
 
 
-def test_a_rule_that_is_closed_without_its_store_ends_the_start(tmp_path: Path) -> None:
+def test_a_rule_that_refuses_without_its_store_prevents_the_start(tmp_path: Path) -> None:
     (port,) = free_ports(1)
-    limits = a_limiter(tmp_path, port, f'{TWO_AN_HOUR}on_store_loss = "closed"\n')
+    limits = make_limiter(tmp_path, port, f'{TWO_AN_HOUR}on_store_loss = "closed"\n')
 
     async def scenario() -> str:
         with pytest.raises(LimiterStartError) as refused:
             await limits.open()
         return str(refused.value)
 
-    assert 'core has on_store_loss = "closed"' in run(scenario)
+    assert 'core has on_store_loss = "closed"' in run_async(scenario)

@@ -1,4 +1,4 @@
-"""Callers near a limit are told of once a window at 80 and at 95 per cent."""
+"""Alerts: once per window when a caller has used 80, and 95 percent of a limit."""
 
 import asyncio
 from pathlib import Path
@@ -6,7 +6,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests.limits.front.desks import ADA, Caller, MovingWorld, a_desk, ask, run
+from tests.limits.decision_services import (
+    ADA,
+    AdvancingWorld,
+    AsgiCaller,
+    make_decision_service,
+    run_async,
+    send_request,
+)
 from wharf.limits.config import read_settings
 from wharf.limits.decisions.alerts import Alert, AlertQueue, Webhook
 from wharf.limits.rules import InvalidFile
@@ -14,25 +21,27 @@ from wharf.limits.rules import InvalidFile
 TWENTY_A_MINUTE = '[[rule]]\nname = "core"\nwindow = "1m"\nceiling = 20\n'
 
 
-def test_each_level_is_told_once_a_window() -> None:
-    world = MovingWorld()
-    desk = a_desk(TWENTY_A_MINUTE, world=world)
-    desk.alerts = AlertQueue()
+def test_each_level_sends_one_alert_per_window() -> None:
+    world = AdvancingWorld()
+    decision_service = make_decision_service(TWENTY_A_MINUTE, world=world)
+    decision_service.alerts = AlertQueue()
     for _ in range(25):
-        ask(desk, Caller(token=ADA))
-    first = desk.alerts.take_pending()
+        send_request(decision_service, AsgiCaller(token=ADA))
+    first = decision_service.alerts.take_pending()
     world.advance(61)
     for _ in range(16):
-        ask(desk, Caller(token=ADA))
+        send_request(decision_service, AsgiCaller(token=ADA))
 
-    assert [(a.caller, a.resource, a.percent, a.used, a.limit) for a in first] == [
+    assert [(alert.caller, alert.resource, alert.percent, alert.used, alert.limit) for alert in first] == [
         ("user:ada", "core", 80, 16, 20),
         ("user:ada", "core", 95, 19, 20),
     ]
-    assert [a.percent for a in desk.alerts.take_pending()] == [80]
+    assert [alert.percent for alert in decision_service.alerts.take_pending()] == [80]
 
 
-def test_alerts_are_posted_and_a_receiver_that_is_away_costs_a_count(caplog: pytest.LogCaptureFixture) -> None:
+def test_alerts_are_posted_and_an_unreachable_receiver_is_counted_as_a_failure(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     alert = Alert("user:ada", "core", 80, 16, 20, 1_800_000_000)
 
     async def scenario() -> tuple[bytes, int]:
@@ -53,13 +62,13 @@ def test_alerts_are_posted_and_a_receiver_that_is_away_costs_a_count(caplog: pyt
         await webhook.send([alert])
         return await body, webhook.failures
 
-    body, failures = run(scenario)
+    body, failures = run_async(scenario)
 
     assert msgspec.json.decode(body) == {"alerts": [msgspec.to_builtins(alert)]}
     assert failures == 1
     assert "sending alerts to the webhook failed alerts=1" in caplog.text
 
 
-def test_the_address_of_a_webhook_is_checked() -> None:
+def test_the_url_of_a_webhook_is_checked() -> None:
     with pytest.raises(InvalidFile, match=r"webhook.url: 'acme' is not a URL: write https://host/path"):
         read_settings('[webhook]\nurl = "acme"', folder=Path())

@@ -1,4 +1,4 @@
-"""Desks for tests: accounts with every kind of credential, and an ASGI caller that is asked step by step."""
+"""Decision services for tests: accounts with every kind of credential, and a caller of ASGI applications."""
 
 import asyncio
 import base64
@@ -59,8 +59,8 @@ tokens = [{{ sha256 = "{hash_secret(WORKFLOW)}" }}]
 """
 
 
-class MovingWorld(SimulatedWorld):
-    """A world whose time moves when it is told to."""
+class AdvancingWorld(SimulatedWorld):
+    """A world whose time moves only by `advance`."""
 
     def __init__(self) -> None:
         self.elapsed_s = 0.0
@@ -70,26 +70,26 @@ class MovingWorld(SimulatedWorld):
         self.elapsed_s += seconds
 
 
-def basic(name: str, secret: str) -> str:
+def encode_basic(name: str, secret: str) -> str:
     return "Basic " + base64.b64encode(f"{name}:{secret}".encode()).decode()
 
 
-def a_desk(
+def make_decision_service(
     rules: RuleSet | str | None = None,
     *,
     world: World | None = None,
     settings: LimiterSettings | None = None,
     folder: Path | None = None,
 ) -> DecisionService:
-    read = read_rules(rules) if isinstance(rules, str) else rules or read_profile()
+    """Return a decision service with counters in memory; without `rules`, with those of the built-in profile."""
+    rule_set = read_rules(rules) if isinstance(rules, str) else rules or read_profile()
     world = world or SimulatedWorld(1)
-    store = MemoryStore(world, read)
-    service = LimitEvaluator(read, store, lambda: world.now_ns() // 1_000_000)
-    return DecisionService(service, world, settings, directory=read_directory(DIRECTORY), folder=folder)
+    evaluator = LimitEvaluator(rule_set, MemoryStore(world, rule_set), lambda: world.now_ns() // 1_000_000)
+    return DecisionService(evaluator, world, settings, directory=read_directory(DIRECTORY), folder=folder)
 
 
-class Heard(msgspec.Struct):
-    """A reply, as its parts came."""
+class RecordedReply(msgspec.Struct):
+    """The parts of a reply that have arrived."""
 
     status: int = 0
     headers: dict[str, str] = {}
@@ -99,8 +99,8 @@ class Heard(msgspec.Struct):
         return msgspec.json.decode(self.body)
 
 
-class Caller:
-    """Calls an application as a server does: what it sends is given, what it hears is kept."""
+class AsgiCaller:
+    """Calls an application as an ASGI server does, with one request, and records the reply."""
 
     def __init__(
         self,
@@ -127,56 +127,65 @@ class Caller:
             "client": (peer, 4321),
             "extensions": {"websocket.http.response": {}},
         }
-        self.heard = Heard()
-        self.to_send: asyncio.Queue[Message] = asyncio.Queue()
+        self.reply = RecordedReply()
+        self.messages: asyncio.Queue[Message] = asyncio.Queue()
+        """The messages that the application receives next."""
         if kind == "http":
-            self.to_send.put_nowait({"type": "http.request", "body": body, "more_body": False})
+            self.messages.put_nowait({"type": "http.request", "body": body, "more_body": False})
 
-    def hang_up(self) -> None:
+    def disconnect(self) -> None:
         kind = self.scope["type"]
-        self.to_send.put_nowait({"type": "websocket.disconnect" if kind == "websocket" else "http.disconnect"})
+        self.messages.put_nowait({"type": "websocket.disconnect" if kind == "websocket" else "http.disconnect"})
 
     async def send(self, message: Message) -> None:
+        """Record a message of the application."""
         if "status" in message:
-            self.heard.status = message["status"]
+            self.reply.status = message["status"]
         if "headers" in message:
-            self.heard.headers |= {name.decode(): value.decode() for name, value in message["headers"]}
-        self.heard.body += message.get("body", b"")
+            self.reply.headers |= {name.decode(): value.decode() for name, value in message["headers"]}
+        self.reply.body += message.get("body", b"")
 
-    async def call(self, application: Any) -> Heard:
-        await application(self.scope, self.to_send.get, self.send)
-        return self.heard
+    async def call(self, application: Any) -> RecordedReply:
+        await application(self.scope, self.messages.get, self.send)
+        return self.reply
 
 
-def replies(
+def make_application(
     status: int = 200, headers: Sequence[tuple[bytes, bytes]] = (), body: Sequence[bytes] = (b"hello",)
 ) -> Application:
+    """Return an application that sends the same reply to every request."""
+
     async def application(_scope: Any, receive: Any, send: Any) -> None:
         await receive()
         await send({"type": "http.response.start", "status": status, "headers": list(headers)})
-        for some in body:
-            await send({"type": "http.response.body", "body": some, "more_body": True})
+        for part in body:
+            await send({"type": "http.response.body", "body": part, "more_body": True})
         await send({"type": "http.response.body", "body": b""})
 
     return application
 
 
-def ask(desk: DecisionService, caller: Caller, application: Application | None = None) -> Heard:
-    return asyncio.run(caller.call(LimitsMiddleware(application or replies(), desk)))
+def send_request(
+    decision_service: DecisionService, caller: AsgiCaller, application: Application | None = None
+) -> RecordedReply:
+    """Send a caller's request through the ASGI middleware."""
+    return asyncio.run(caller.call(LimitsMiddleware(application or make_application(), decision_service)))
 
 
-def run(scenario: Callable[[], Awaitable[T]]) -> T:
-    async def whole() -> T:
+def run_async(scenario: Callable[[], Awaitable[T]]) -> T:
+    async def run() -> T:
         return await scenario()
 
-    return asyncio.run(whole())
+    return asyncio.run(run())
 
 
-def held(desk: DecisionService, owner: str = "user:ada", rule: str = "concurrent") -> int:
-    """How many slots an owner holds now."""
-    assert isinstance(desk.evaluator.store, MemoryStore)
-    return desk.evaluator.store.counters.tables[rule].count_used(owner, desk.now_ms())
+def count_slots(decision_service: DecisionService, owner: str = "user:ada", rule: str = "concurrent") -> int:
+    """Return how many slots of a rule an owner holds."""
+    return count_used(decision_service, rule, owner)
 
 
-def used(desk: DecisionService, rule: str, owner: str = "user:ada") -> int:
-    return held(desk, owner, rule)
+def count_used(decision_service: DecisionService, rule: str, owner: str = "user:ada") -> int:
+    """Return how much of a rule's limit an owner has used."""
+    assert isinstance(decision_service.evaluator.store, MemoryStore)
+    table = decision_service.evaluator.store.counters.tables[rule]
+    return table.count_used(owner, decision_service.now_ms())

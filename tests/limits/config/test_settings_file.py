@@ -1,11 +1,11 @@
-"""The file that sets a limiter up: read whole, refused with places; built, watched and reloaded."""
+"""The limiter's configuration file: keys, errors with line and column, and reloads while it runs."""
 
 import logging
 from pathlib import Path
 
 import pytest
 
-from tests.limits.front.desks import DIRECTORY, Caller, MovingWorld, run
+from tests.limits.decision_services import DIRECTORY, AdvancingWorld, AsgiCaller, run_async
 from wharf.limits.asgi import LimitsMiddleware
 from wharf.limits.config import LimiterSettings, StoreKind, read_settings
 from wharf.limits.config.settings_file import InvalidUpstream, read_upstream
@@ -16,7 +16,7 @@ from wharf.limits.stores.quota_leases import QuotaSettings
 from wharf.limits.stores.redis import RedisKind
 from wharf.world import RealWorld
 
-WHOLE = """
+EVERY_TABLE = """
 rules = "rules.toml"
 directory = "people.toml"
 [addresses]
@@ -41,7 +41,7 @@ api = ["192.0.2.0/24"]
 
 
 def test_every_part_of_the_file_is_read() -> None:
-    settings = read_settings(WHOLE, folder=Path("etc"))
+    settings = read_settings(EVERY_TABLE, folder=Path("etc"))
 
     assert (settings.rules_file, settings.directory_file) == (Path("etc/rules.toml"), Path("etc/people.toml"))
     assert settings.proxies == read_proxies(trusted=["10.0.0.0/8"])
@@ -58,7 +58,7 @@ def test_every_part_of_the_file_is_read() -> None:
     assert settings.meta == {"api": ["192.0.2.0/24"]}
 
 
-def test_an_empty_file_is_the_built_in_profile_in_memory() -> None:
+def test_an_empty_file_selects_the_built_in_profile_and_counters_in_memory() -> None:
     assert read_settings("") == LimiterSettings()
 
 
@@ -86,7 +86,7 @@ def test_an_empty_file_is_the_built_in_profile_in_memory() -> None:
         ),
     ],
 )
-def test_what_is_wrong_is_said_with_its_place(text: str, expected: str) -> None:
+def test_errors_name_file_line_and_key(text: str, expected: str) -> None:
     with pytest.raises(InvalidFile) as refused:
         read_settings(text)
 
@@ -94,7 +94,7 @@ def test_what_is_wrong_is_said_with_its_place(text: str, expected: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("files", "says"),
+    ("files", "message"),
     [
         ({}, "limits.toml cannot be read: No such file or directory"),
         ({"limits.toml": 'rules = "rules.toml"'}, "rules.toml cannot be read: No such file or directory"),
@@ -109,79 +109,79 @@ def test_what_is_wrong_is_said_with_its_place(text: str, expected: str) -> None:
         ({"limits.toml": "\xff"}, "limits.toml is not UTF-8"),
     ],
 )
-def test_a_limiter_that_cannot_start_says_why(tmp_path: Path, files: dict[str, str], says: str) -> None:
+def test_a_limiter_that_cannot_start_reports_the_reason(tmp_path: Path, files: dict[str, str], message: str) -> None:
     for name, text in files.items():
         (tmp_path / name).write_text(text, "latin-1")
 
     with pytest.raises(LimiterStartError) as refused:
-        RateLimiter(load_settings(tmp_path / "limits.toml"), MovingWorld())
+        RateLimiter(load_settings(tmp_path / "limits.toml"), AdvancingWorld())
 
-    assert says in str(refused.value)
+    assert message in str(refused.value)
 
 
-def ready(folder: Path) -> LimiterSettings:
+def write_files(folder: Path) -> LimiterSettings:
     (folder / "rules.toml").write_text('[[rule]]\nname = "core"\nceiling = 10\n')
     (folder / "people.toml").write_text(DIRECTORY)
     (folder / "limits.toml").write_text('rules = "rules.toml"\ndirectory = "people.toml"\ndata_folder = "data"\n')
     return load_settings(folder / "limits.toml")
 
 
-def test_files_that_change_are_in_force_and_those_that_are_wrong_change_nothing(
+def test_changed_files_are_applied_and_invalid_ones_are_ignored(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
 
     async def scenario() -> list[int | str]:
-        limits = RateLimiter(ready(tmp_path), RealWorld())
+        limits = RateLimiter(write_files(tmp_path), RealWorld())
         rules, directory = limits.watcher.files
 
         core = [rule.name for rule in limits.decision_service.evaluator.rules.rules].index("core")
-        seen: list[int | str] = []
+        values: list[int | str] = []
         for text in ("ceiling = 20", "ceiling = -1", "celing = 3", "ceiling = 30"):
             rules.path.write_text(f'[[rule]]\nname = "core"\n{text}\n')
             await rules.check()
-            seen.append(max(limits.decision_service.evaluator.rules.rules[core].ceilings.values()))
+            values.append(max(limits.decision_service.evaluator.rules.rules[core].ceilings.values()))
         directory.path.write_text("user = 1")
         await directory.check()
-        seen.append(len(limits.decision_service.caller_resolver.directory.users))  # type: ignore[attr-defined] # A register, out of a file.
+        values.append(len(limits.decision_service.caller_resolver.directory.users))  # type: ignore[attr-defined] # The directory of a file has users.
         directory.path.write_text("")
         await directory.check()
-        seen.append(len(limits.decision_service.caller_resolver.directory.users))  # type: ignore[attr-defined] # The same.
-        return seen
+        values.append(len(limits.decision_service.caller_resolver.directory.users))  # type: ignore[attr-defined] # The same.
+        return values
 
-    assert run(scenario) == [20, 20, 20, 30, 1, 0]
+    assert run_async(scenario) == [20, 20, 20, 30, 1, 0]
     assert "file rejected, previous version stays in use purpose=rules" in caplog.text
     assert "rules.toml:3:1" in caplog.text
 
 
-def test_counters_grants_and_accounts_are_there_after_a_restart(tmp_path: Path) -> None:
-    async def once() -> str:
-        limits = RateLimiter(ready(tmp_path), RealWorld())
+def test_counters_survive_a_restart(tmp_path: Path) -> None:
+    async def send_one_request() -> str:
+        limits = RateLimiter(write_files(tmp_path), RealWorld())
         await limits.open()
-        heard = await Caller(token="ghp_adaadaadaadaadaadaada").call(LimitsMiddleware(_hello, limits))
+        reply = await AsgiCaller(token="ghp_adaadaadaadaadaadaada").call(LimitsMiddleware(_application, limits))
         await limits.close()
-        return heard.headers["x-ratelimit-used"]
+        return reply.headers["x-ratelimit-used"]
 
-    assert [run(once), run(once)] == ["1", "2"]
+    assert [run_async(send_one_request), run_async(send_one_request)] == ["1", "2"]
 
 
-async def _hello(_scope: object, _receive: object, send: object) -> None:
+async def _application(_scope: object, _receive: object, send: object) -> None:
     assert callable(send)
     await send({"type": "http.response.start", "status": 200, "headers": []})
     await send({"type": "http.response.body", "body": b"hello"})
 
 
-def test_rules_with_errors_that_lint_finds_are_refused(tmp_path: Path) -> None:
+def test_rules_with_lint_errors_are_refused(tmp_path: Path) -> None:
     (tmp_path / "rules.toml").write_text('[[rule]]\nname = "odd"\ncounts = "points"\nwindow = "1m"\nceiling = 3\n')
     (tmp_path / "limits.toml").write_text('rules = "rules.toml"\n')
 
     with pytest.raises(LimiterStartError, match=r"rules.toml:1:1: rule odd: "):
-        RateLimiter(load_settings(tmp_path / "limits.toml"), MovingWorld())
+        RateLimiter(load_settings(tmp_path / "limits.toml"), AdvancingWorld())
 
 
 @pytest.mark.parametrize(
     "text", ["http://[::1", "http://a b", "http://a\tb", "http://b\u00fccher", "http://x]", "http://" + "a" * 300]
 )
-def test_an_address_that_is_none_of_a_service_is_refused_with_a_sentence(text: str) -> None:
+def test_a_text_that_is_not_the_url_of_a_service_is_refused(text: str) -> None:
     with pytest.raises(InvalidUpstream, match="is not the URL of a service"):
         read_upstream(text)

@@ -1,4 +1,4 @@
-"""A gateway between a caller who sends bytes and a service that is scripted, all in one loop and on real sockets."""
+"""A running gateway for tests, between a caller that sends bytes and a scripted service, on one loop and real sockets."""
 
 import asyncio
 import re
@@ -10,26 +10,28 @@ from typing import Any, TypeVar
 import msgspec
 import uvloop
 
-from tests.limits.front.desks import DIRECTORY
+from tests.limits.decision_services import DIRECTORY
 from wharf.limits.config.settings_file import read_upstream
 from wharf.limits.gateway import Gateway
 from wharf.limits.rate_limiter import RateLimiter, load_settings
 from wharf.world import RealWorld
 
 T = TypeVar("T")
-WITHIN_S = 60.0
-Handler = Callable[["Got", asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+READ_TIMEOUT_S = 60.0
+Handler = Callable[["ReceivedRequest", asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
-class Got(msgspec.Struct):
-    """A request as the service got it."""
+class ReceivedRequest(msgspec.Struct):
+    """A request as the service received it."""
 
     line: str
     headers: dict[str, str]
     body: bytes = b""
 
 
-class Heard(msgspec.Struct):
+class Reply(msgspec.Struct):
+    """A reply as the caller received it."""
+
     status: int
     headers: dict[str, str]
     body: bytes
@@ -38,7 +40,7 @@ class Heard(msgspec.Struct):
         return msgspec.json.decode(self.body)
 
 
-async def hello(_got: Got, _reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def reply_hello(_request: ReceivedRequest, _reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello")
 
 
@@ -53,13 +55,13 @@ async def read_body(headers: dict[str, str], reader: asyncio.StreamReader) -> by
     return await reader.readexactly(int(headers.get("content-length", 0)))
 
 
-class Service:
-    """Answers by its handler, which may be changed. It keeps what it got."""
+class ScriptedService:
+    """The service behind the gateway. It stores each request, and replies with `handler`, which a test can replace."""
 
     def __init__(self) -> None:
-        self.handler: Handler = hello
+        self.handler: Handler = reply_hello
         self.reads_bodies = True
-        self.got: list[Got] = []
+        self.requests: list[ReceivedRequest] = []
         self.connections = 0
         self.port = 0
         self._server: asyncio.Server | None = None
@@ -85,11 +87,11 @@ class Service:
                 headers = {
                     name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines[1:])
                 }
-                got = Got(lines[0], headers)
-                self.got.append(got)
+                request = ReceivedRequest(lines[0], headers)
+                self.requests.append(request)
                 if self.reads_bodies:
-                    got.body = await read_body(headers, reader)
-                await self.handler(got, reader, writer)
+                    request.body = await read_body(headers, reader)
+                await self.handler(request, reader, writer)
                 await writer.drain()
         except (asyncio.IncompleteReadError, ConnectionError):
             pass
@@ -98,8 +100,8 @@ class Service:
             writer.close()
 
 
-class Wire:
-    """One connection of a caller."""
+class CallerSocket:
+    """One connection of a caller to the gateway."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
@@ -109,8 +111,9 @@ class Wire:
         self.writer.write(data)
         await self.writer.drain()
 
-    async def hear(self, *, is_head: bool = False) -> Heard:
-        async with asyncio.timeout(WITHIN_S):
+    async def read_reply(self, *, is_head: bool = False) -> Reply:
+        """Return the next reply. `is_head`: it answers a HEAD request, so it has no body."""
+        async with asyncio.timeout(READ_TIMEOUT_S):
             head = await self.reader.readuntil(b"\r\n\r\n")
             lines = head.decode("latin-1").split("\r\n")
             headers = {
@@ -118,23 +121,24 @@ class Wire:
             }
             status = int(lines[0].split()[1])
             if is_head or status in (101, 204, 304):
-                return Heard(status, headers, b"")
+                return Reply(status, headers, b"")
             if "content-length" in headers or "transfer-encoding" in headers:
-                return Heard(status, headers, await read_body(headers, self.reader))
-            return Heard(status, headers, await self.reader.read())
+                return Reply(status, headers, await read_body(headers, self.reader))
+            return Reply(status, headers, await self.reader.read())
 
-    async def ask(
+    async def request(
         self, target: str = "/things", *headers: str, method: str = "GET", body: bytes | None = None
-    ) -> Heard:
+    ) -> Reply:
+        """Send a request, and return the reply."""
         lines = [f"{method} {target} HTTP/1.1", "Host: service.example", *headers]
         if body is not None:
             lines.append(f"Content-Length: {len(body)}")
         await self.send("\r\n".join([*lines, "", ""]).encode("latin-1") + (body or b""))
-        return await self.hear(is_head=method == "HEAD")
+        return await self.read_reply(is_head=method == "HEAD")
 
-    async def rest(self) -> bytes:
-        """Everything until the gateway closes."""
-        async with asyncio.timeout(WITHIN_S):
+    async def read_until_close(self) -> bytes:
+        """Return everything until the gateway closes the connection."""
+        async with asyncio.timeout(READ_TIMEOUT_S):
             try:
                 return await self.reader.read()
             except ConnectionError:
@@ -144,33 +148,37 @@ class Wire:
         self.writer.close()
 
 
-class Place:
-    def __init__(self, service: Service, gateway: Gateway) -> None:
+class RunningGateway:
+    """A gateway with its service and its callers."""
+
+    def __init__(self, service: ScriptedService, gateway: Gateway) -> None:
         self.service = service
         self.gateway = gateway
-        self.desk = gateway.decision_service
-        self._wires: list[Wire] = []
+        self.decision_service = gateway.limits.decision_service
+        self._callers: list[CallerSocket] = []
 
-    async def wire(self) -> Wire:
-        wire = Wire(*await asyncio.open_connection("127.0.0.1", self.gateway.port, limit=1 << 22))
-        self._wires.append(wire)
-        return wire
+    async def connect(self) -> CallerSocket:
+        caller = CallerSocket(*await asyncio.open_connection("127.0.0.1", self.gateway.port, limit=1 << 22))
+        self._callers.append(caller)
+        return caller
 
-    async def ask(
+    async def request(
         self, target: str = "/things", *headers: str, method: str = "GET", body: bytes | None = None
-    ) -> Heard:
-        wire = await self.wire()
-        return await wire.ask(target, *headers, method=method, body=body)
+    ) -> Reply:
+        """Send a request over a new connection, and return the reply."""
+        caller = await self.connect()
+        return await caller.request(target, *headers, method=method, body=body)
 
     def close(self) -> None:
-        for wire in self._wires:
-            wire.close()
+        for caller in self._callers:
+            caller.close()
 
 
 @asynccontextmanager
-async def a_place(
+async def run_gateway(
     folder: Path, *, rules: str = "", gateway: str = "", more: str = "", upstream: str = ""
-) -> AsyncIterator[Place]:
+) -> AsyncIterator[RunningGateway]:
+    """Run a gateway with its files in `folder`. `gateway` is TOML for the table of this name, `more` for all others."""
     (folder / "rules.toml").write_text(rules)
     (folder / "people.toml").write_text(DIRECTORY)
     (folder / "limits.toml").write_text(
@@ -178,30 +186,33 @@ async def a_place(
         f'[gateway]\nlisten = "127.0.0.1:0"\ndrain_timeout = "1s"\n{gateway}\n'
     )
     world = RealWorld()
-    service = Service()
+    service = ScriptedService()
     await service.open()
     limits = RateLimiter(load_settings(folder / "limits.toml"), world)
     await limits.open()
-    running = Gateway(limits, read_upstream(upstream or f"http://127.0.0.1:{service.port}"), world)
-    await running.open()
-    place = Place(service, running)
+    opened = Gateway(limits, read_upstream(upstream or f"http://127.0.0.1:{service.port}"), world)
+    await opened.open()
+    running = RunningGateway(service, opened)
     try:
-        yield place
+        yield running
     finally:
-        place.close()
-        await running.close()
+        running.close()
+        await opened.close()
         await limits.close()
         service.close()
 
 
-def at(folder: Path, scenario: Callable[[Place], Awaitable[T]], **how: str) -> T:
-    async def whole() -> T:
-        async with a_place(folder, **how) as place:
-            return await scenario(place)
+def run_scenario(folder: Path, scenario: Callable[[RunningGateway], Awaitable[T]], **options: str) -> T:
+    """Run a scenario with a gateway on uvloop. The options are those of `run_gateway`."""
+
+    async def run() -> T:
+        async with run_gateway(folder, **options) as running:
+            return await scenario(running)
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(whole())
+        return runner.run(run())
 
 
-def statuses(data: bytes) -> list[int]:
+def find_statuses(data: bytes) -> list[int]:
+    """Return the statuses of all replies in the bytes that a caller received."""
     return [int(code) for code in re.findall(rb"HTTP/1\.1 (\d{3}) ", data)]

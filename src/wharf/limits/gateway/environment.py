@@ -1,0 +1,112 @@
+"""What all connections of a gateway share: settings, decision service, connection pool, counts and the health pages.
+
+The connections themselves are tracked by `Gateway`.
+"""
+
+from email.utils import formatdate
+from typing import Final
+
+import msgspec
+
+from wharf.limits.config.settings import GatewaySettings, Upstream
+from wharf.limits.core.responses import JSON_TYPE
+from wharf.limits.decisions.requests import IncomingRequest, LocalReply
+from wharf.limits.decisions.service import DecisionService
+from wharf.limits.gateway.proxied_request import ProxiedRequest
+from wharf.limits.gateway.upstream import UpstreamPool
+from wharf.limits.rate_limiter import RateLimiter
+from wharf.world import World
+
+ALIVE_PATH: Final = "/healthz"
+READY_PATH: Final = "/readyz"
+HEALTH_PATHS: Final = frozenset({ALIVE_PATH, READY_PATH})
+
+
+class GatewayCounts:
+    """What one gateway has counted since it was opened. The metrics page shows these numbers."""
+
+    __slots__ = ("failures", "rejected_connections", "replies", "requests")
+
+    def __init__(self) -> None:
+        self.requests = 0
+        self.failures = 0
+        """Requests for which the service sent no usable reply."""
+        self.rejected_connections = 0
+        self.replies: dict[int, int] = {}
+        """Number of replies by the first digit of their status."""
+
+    def add_reply(self, status: int) -> None:
+        status_class = status // 100
+        self.replies[status_class] = self.replies.get(status_class, 0) + 1
+
+
+class GatewayEnvironment:
+    """The shared parts of one gateway. `is_bare` turns limits off completely, to measure their cost."""
+
+    def __init__(self, limits: RateLimiter, upstream: Upstream, world: World, *, is_bare: bool = False) -> None:
+        self.decision_service: Final[DecisionService] = limits.decision_service
+        self.settings: Final[GatewaySettings] = limits.settings.gateway
+        self.pool: Final = UpstreamPool(upstream, self.settings, world)
+        self.counts: Final = GatewayCounts()
+        self.now_s: Final = world.monotonic_s
+        self.is_bare: Final = is_bare
+        self.is_limiter_page: Final = self.decision_service.pages.is_own_path
+        self.head_timeout_s: Final = self.settings.head_ms / 1_000
+        self.idle_timeout_s: Final = self.settings.idle_ms / 1_000
+        self.is_ending = False
+        """Whether the gateway stops after the running requests: every reply then closes its connection."""
+        self._date_second = -1
+        self._date = ""
+        self._limits = limits
+        self._world = world
+        self._has_proxies = bool(limits.settings.proxies.trusted or limits.settings.proxies.hops)
+        self._base_path = upstream.base_path.encode("ascii")
+        self._authority = upstream.authority.encode("ascii")
+
+    def format_date(self) -> str:
+        """Return the current time in the format of the Date header; formatted once a second."""
+        second = self._world.now_ns() // 1_000_000_000
+        if second != self._date_second:
+            self._date_second, self._date = second, formatdate(second, usegmt=True)
+        return self._date
+
+    def build_request_head(self, request: ProxiedRequest, peer: str, scheme: bytes) -> bytes:
+        """Return the head of a request as it is sent to the service. `peer` is the address of the caller's socket."""
+        head = request.head
+        parts = [b"%b %b%b HTTP/1.1\r\n" % (head.method, self._base_path, head.target)]
+        parts += head.lines
+        if head.host is None:
+            parts.append(b"Host: %b\r\n" % self._authority)
+        if head.length:
+            if request.chunks is not None:
+                parts.append(b"Transfer-Encoding: chunked\r\n")
+            else:
+                parts.append(b"Content-Length: %d\r\n" % head.length)
+        if head.is_websocket:
+            parts.append(b"Connection: Upgrade\r\nUpgrade: websocket\r\n")
+        # The caller's own X-Forwarded-For is passed on only if trusted proxies are configured.
+        hops = b", ".join([*head.forwarded_for, peer.encode()]) if self._has_proxies else peer.encode()
+        if request.admitted is None:
+            parts.append(b"X-Forwarded-For: %b\r\nX-Forwarded-Proto: %b\r\n\r\n" % (hops, scheme))
+        else:
+            parts.append(
+                b"X-Forwarded-For: %b\r\nX-Forwarded-Proto: %b\r\nX-Wharf-Request-Id: %b\r\n\r\n"
+                % (hops, scheme, request.admitted.id.encode())
+            )
+        return b"".join(parts)
+
+    async def render_health_page(self, incoming: IncomingRequest) -> LocalReply:
+        """Return the page at one of HEALTH_PATHS. Requests for it are not counted."""
+        problems = [file.problem for file in self._limits.watcher.files if file.problem]
+        if incoming.path == ALIVE_PATH:
+            status, body = 200, {"status": "alive"}
+        else:
+            status = 503 if self.is_ending else 200
+            body = {
+                "status": "ending" if self.is_ending else "ready",
+                "rules": self.decision_service.evaluator.limiter.rulebook.hash,
+            }
+        template = await self.decision_service.render_error(incoming, status, "")
+        headers = tuple((name, value) for name, value in template.headers if name != "content-type")
+        page = {**body, **({"warnings": [line.partition("\n")[0] for line in problems]} if problems else {})}
+        return LocalReply(status, (*headers, ("content-type", JSON_TYPE)), msgspec.json.encode(page))

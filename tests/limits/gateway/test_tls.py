@@ -1,0 +1,68 @@
+"""The gateway with TLS, on the side of its callers and on the side of its service."""
+
+import asyncio
+import ssl
+from pathlib import Path
+
+from tests.limits.decision_services import run_async
+from tests.limits.gateway.running_gateway import RunningGateway, run_gateway, run_scenario
+from wharf.agent.tls import certificates
+from wharf.agent.tls.certificates import CreatedCertificate
+
+
+def make_certificates(folder: Path) -> tuple[CreatedCertificate, CreatedCertificate]:
+    """Return the files of an authority, and of a server's certificate for localhost that it issued."""
+    created = certificates.create_certificates(
+        folder / "tls",
+        region="global",
+        is_server=True,
+        files_name="here",
+        alternative_names=(),
+        days=1,
+        authority_days=1,
+    )
+    return created[0], created[-1]
+
+
+def test_the_gateway_speaks_tls_with_callers(tmp_path: Path) -> None:
+    authority, server = make_certificates(tmp_path)
+    client_tls = ssl.create_default_context(cafile=str(authority.certificate_file))
+
+    async def scenario(running: RunningGateway) -> tuple[bytes, str]:
+        reader, writer = await asyncio.open_connection(
+            "127.0.0.1", running.gateway.port, ssl=client_tls, server_hostname="localhost"
+        )
+        writer.write(b"GET /things HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+        received = await asyncio.wait_for(reader.read(), 60)
+        writer.close()
+        return received, running.service.requests[0].headers["x-forwarded-proto"]
+
+    files = f'certificate_file = "{server.certificate_file}"\nkey_file = "{server.key_file}"'
+    received, scheme = run_scenario(tmp_path, scenario, gateway=files)
+
+    assert received.endswith(b"\r\n\r\nhello")
+    assert b"x-ratelimit-limit: 60\r\n" in received
+    assert scheme == "https"
+
+
+def test_the_gateway_trusts_only_the_configured_authority_of_the_service(tmp_path: Path) -> None:
+    authority, server = make_certificates(tmp_path)
+    service_tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    service_tls.load_cert_chain(str(server.certificate_file), str(server.key_file))
+
+    async def scenario(settings: str) -> tuple[int, bytes]:
+        async def serve_secret(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nsecret")
+            await writer.drain()
+            writer.close()
+
+        service = await asyncio.start_server(serve_secret, "127.0.0.1", 0, ssl=service_tls)
+        port = service.sockets[0].getsockname()[1]
+        async with run_gateway(tmp_path, gateway=settings, upstream=f"https://localhost:{port}") as running:
+            reply = await running.request()
+        service.close()
+        return reply.status, reply.body[:6]
+
+    assert run_async(lambda: scenario(f'upstream_ca_file = "{authority.certificate_file}"')) == (200, b"secret")
+    assert run_async(lambda: scenario(""))[0] == 502

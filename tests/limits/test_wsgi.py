@@ -1,0 +1,118 @@
+"""The WSGI middleware: limit headers, charges and slots, for a server with threads."""
+
+import io
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.limits.decision_services import ADA, DIRECTORY, RecordedReply, count_slots, count_used
+from tests.waiting import wait_until
+from wharf.limits.rate_limiter import RateLimiter, load_settings
+from wharf.limits.wsgi import Environ, LimitsMiddleware, StartResponse
+from wharf.world import RealWorld
+
+
+class WsgiCaller:
+    """An application behind the middleware, and a caller that calls it as a WSGI server does."""
+
+    def __init__(self, folder: Path) -> None:
+        (folder / "people.toml").write_text(DIRECTORY)
+        (folder / "rules.toml").write_text('[[rule]]\nname = "core"\nceiling = 3\n')
+        (folder / "limits.toml").write_text('rules = "rules.toml"\ndirectory = "people.toml"\ndata_folder = "data"\n')
+        self.limits = RateLimiter(load_settings(folder / "limits.toml"), RealWorld())
+        self.status = "200 OK"
+        self.headers: list[tuple[str, str]] = []
+        self.bodies: list[bytes] = []
+        """The bodies that the application has read."""
+        self.cpu_s = 0.0
+        self.middleware = LimitsMiddleware(self._application, lambda: self.limits, read_cpu_s=lambda: self.cpu_s)
+
+    def _application(self, environ: Environ, start: StartResponse) -> Iterable[bytes]:
+        self.bodies.append(environ["wsgi.input"].read())
+        self.cpu_s += 0.25
+        start(self.status, self.headers)
+        return [b"hello ", b"there"]
+
+    def request(
+        self, path: str = "/things", *, method: str = "GET", body: bytes = b"", **variables: str
+    ) -> RecordedReply:
+        """Send a request, and return the reply. `variables` are added to the environ."""
+        reply = RecordedReply()
+        environ: dict[str, Any] = {
+            "REQUEST_METHOD": method,
+            "PATH_INFO": path,
+            "REMOTE_ADDR": "192.0.2.7",
+            "HTTP_AUTHORIZATION": f"token {ADA}",
+            "CONTENT_LENGTH": str(len(body)),
+            "wsgi.input": io.BytesIO(body),
+            **variables,
+        }
+
+        def start(status: str, headers: list[tuple[str, str]], *_: object) -> Any:
+            reply.status, reply.headers = int(status[:3]), dict(headers)
+
+        parts = self.middleware(environ, start)
+        reply.body = b"".join(parts)
+        close = getattr(parts, "close", None)
+        if close is not None:
+            close()
+        return reply
+
+
+@pytest.fixture
+def caller(tmp_path: Path) -> Iterator[WsgiCaller]:
+    caller = WsgiCaller(tmp_path)
+    yield caller
+    caller.middleware.close()
+
+
+def test_replies_have_the_limit_headers_and_refusals_their_cause(caller: WsgiCaller) -> None:
+    replies = [caller.request() for _ in range(4)]
+
+    assert [(reply.status, reply.headers["x-ratelimit-remaining"]) for reply in replies] == [
+        (200, "2"),
+        (200, "1"),
+        (200, "0"),
+        (403, "0"),
+    ]
+    assert replies[0].body == b"hello there"
+    assert replies[3].json()["cause"] == "primary"
+
+
+def test_an_unchanged_reply_costs_nothing(caller: WsgiCaller) -> None:
+    caller.status = "304 Not Modified"
+
+    assert caller.request(HTTP_IF_NONE_MATCH='"1"').headers["x-ratelimit-used"] == "0"
+
+
+def test_the_cpu_time_of_the_thread_is_charged_and_the_slot_is_freed(caller: WsgiCaller) -> None:
+    caller.request()
+    decision_service = caller.limits.decision_service
+
+    wait_until(lambda: not count_slots(decision_service), what="the slot is freed")
+    assert count_used(decision_service, "cpu") == 250
+
+
+def test_a_graphql_query_is_read_for_the_decision_and_again_by_the_application(caller: WsgiCaller) -> None:
+    reply = caller.request("/graphql", method="POST", body=b'{"query": "{ viewer { login } }"}')
+
+    assert reply.headers["x-ratelimit-resource"] == "graphql"
+    assert caller.bodies == [b'{"query": "{ viewer { login } }"}']
+
+
+def test_the_middleware_serves_the_status_page(caller: WsgiCaller) -> None:
+    assert caller.request("/rate_limit").json()["rate"]["limit"] == 3
+    assert caller.bodies == []
+
+
+def test_an_application_that_raises_frees_its_slot(caller: WsgiCaller) -> None:
+    def application_that_raises(_environ: Environ, _start: StartResponse) -> Iterable[bytes]:
+        raise LookupError("broken")
+
+    caller.middleware._application = application_that_raises
+    with pytest.raises(LookupError):
+        caller.request()
+
+    wait_until(lambda: not count_slots(caller.limits.decision_service), what="the slot is freed")
