@@ -39,7 +39,7 @@ from wharf.cluster.server.server import Server, ServerIdentity
 from wharf.cluster.state.codec import RecordDecoder
 from wharf.contract.client import NO_RETRIES, AsyncClient
 from wharf.contract.model.refusal import Refusal
-from wharf.node.agent.servers.session import NodeCredentials
+from wharf.node.credentials import NodeCredentials
 from wharf.node.fake_node import FakeMachine, FakeNode
 from wharf.world import SimulatedWorld
 

@@ -16,10 +16,15 @@ from simulation.process import Process
 from wharf.contract.client import AsyncClient
 from wharf.contract.model.nodes.node import Node
 from wharf.contract.model.services import ServiceRegistration
+from wharf.node.agent.allocations.assignments import LocalAssignmentHandler
+from wharf.node.agent.allocations.ended_files import EndedAllocationFiles
 from wharf.node.agent.allocations.journal import NodeJournal
 from wharf.node.agent.allocations.manager import AllocationManager
-from wharf.node.agent.servers.session import NodeCredentials, ServerSession
-from wharf.node.core.outcome import UNKNOWN, Outcome
+from wharf.node.agent.allocations.run_events import RunEvents
+from wharf.node.agent.allocations.table import AllocationTable
+from wharf.node.agent.servers.session import ServerSession
+from wharf.node.core.outcome import UNKNOWN
+from wharf.node.credentials import NodeCredentials
 from wharf.node.devices.port import NOTHING_RESERVED, Reserved
 from wharf.node.drivers.port import CannotStart, Health, TaskOrder, View
 from wharf.node.fake_node import FakeMachine, build_fake_node
@@ -138,9 +143,9 @@ class SimulatedDriver:
 
     def _pass_on(self, told: RunReport) -> None:
         if told.outcome is not None:
-            self._node.on_ended(told.run, told.outcome)
+            self._node.run_events.on_ended(told.run, told.outcome)
         elif told.has_begun:
-            self._node.on_begun(told.run)
+            self._node.run_events.on_begun(told.run)
 
     def list_runs(self) -> list[str]:
         return list(self._known)
@@ -153,7 +158,7 @@ class SimulatedDriver:
     async def start(self, order: TaskOrder) -> None:
         if order.config.get("start_error"):
             raise CannotStart(str(order.config["start_error"]))
-        work = self._node.allocation_manager.find(order.allocation_id)
+        work = self._node.allocations.find(order.allocation_id)
         assert work is not None, "what is started is known"
         group = work.job.find_group(work.assignment.allocation.task_group)
         assert group is not None, "and is of a group"
@@ -165,7 +170,7 @@ class SimulatedDriver:
         for run in runs:
             told = self._known.get(run)
             if told is None:
-                self._node.on_ended(run, UNKNOWN)
+                self._node.run_events.on_ended(run, UNKNOWN)
             else:
                 self._pass_on(told)
 
@@ -196,19 +201,21 @@ class CoreNode:
         self._journal = NodeJournal(machine.disk, machine.boot_id)
         self._driver = SimulatedDriver(process, machine, self, random)
         place = TaskHost(node_profile.datacenter, REGION, "10.0.0.1", node_id=identity.id, node_name=node_profile.name)
-        self.allocation_manager = AllocationManager(
-            world, self._journal, SimulatedFolders(), {"mock": self._driver}, host=place,
-            reference_values=build_reference_values(self.build_node(), region=REGION), task_hooks=SimulatedTaskHooks(), on_change=self._on_change,
-            max_kill_timeout_s=MAX_KILL_TIMEOUT_S,
+        self.allocations, folders, hooks = AllocationTable(self._journal), SimulatedFolders(), SimulatedTaskHooks()
+        self._manager = AllocationManager(
+            world, self._journal, self.allocations, folders, {"mock": self._driver}, host=place,
+            reference_values=build_reference_values(self.build_node(), region=REGION), task_hooks=hooks,
+            on_change=self._on_change, max_kill_timeout_s=MAX_KILL_TIMEOUT_S,
         )  # fmt: skip
-        self._talk = ServerSession(
-            world, client, identity, self.allocation_manager, self._describe, log_name=node_profile.name
-        )
+        self.run_events = RunEvents(self._manager, self._forget_when_stored)
+        files = EndedAllocationFiles(self.allocations, folders)
+        handler = LocalAssignmentHandler(self._manager, self._journal, files, hooks)
+        self._talk = ServerSession(world, client, identity, handler, self._describe, log_name=node_profile.name)
 
     async def run(self) -> None:
         """Until cancelled, or killed."""
-        self.allocation_manager.restore(self._journal.load(), has_rebooted=self._journal.has_rebooted)
-        parts = (self._driver.run(), self.allocation_manager.run_deadlines(), self._talk.run(), self._mend_journal())
+        self._manager.restore(self._journal.load(), has_rebooted=self._journal.has_rebooted)
+        parts = (self._driver.run(), self._manager.run_deadlines(), self._talk.run(), self._mend_journal())
         await asyncio.gather(*[self._world.start_task(part, name=f"{self._looks.name} part") for part in parts])
 
     def build_node(self) -> Node:
@@ -226,19 +233,11 @@ class CoreNode:
             self._journal.retry_write()
 
     async def on_supervisor_connected(self) -> None:
-        await self.allocation_manager.recover_driver(self._driver)
+        await self._manager.recover_driver(self._driver)
         for run in self._driver.list_runs():
-            if not self.allocation_manager.is_current_run(run):
+            if not self.allocations.is_current_run(run):
                 self._driver.kill(run)
-                self.allocation_manager.run_when_stored(partial(self._driver.forget, run))
+                self._forget_when_stored(run)
 
-    # -- what the driver says (the port `Watcher`)
-
-    def on_begun(self, run: str) -> None:
-        self.allocation_manager.on_begun(run)
-
-    def on_ended(self, run: str, outcome: Outcome) -> None:
-        if self.allocation_manager.is_current_run(run):
-            self.allocation_manager.on_ended(run, outcome)
-        else:
-            self.allocation_manager.run_when_stored(partial(self._driver.forget, run))
+    def _forget_when_stored(self, run: str) -> None:
+        self._manager.tasks.run_when_stored(partial(self._driver.forget, run))

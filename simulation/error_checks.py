@@ -19,7 +19,7 @@ EXPECTED_CODES: Final = frozenset({RefusalCode.NO_LEADER})
 
 EXPECTED_LOG_MESSAGES: Final[frozenset[str]] = frozenset(
     {
-        "failed to write the journal: %s; no task is started until it can be written",
+        "failed to write the journal; starting no tasks until it can be written reason=%s",
     }
 )
 """Error lines that are no fault of the product, by the text as it stands in the code, before values are put in."""

@@ -47,7 +47,7 @@ class TaskInvariants:
     def _should_stop(host: NodeHost, run: TaskRun) -> bool:
         """Return whether the node stops the run, or does not know its allocation."""
         assert isinstance(host.node, CoreNode), "only core nodes run tasks"
-        managed = host.node.allocation_manager.find(run.allocation_id)
+        managed = host.node.allocations.find(run.allocation_id)
         if managed is None:
             return True
         return managed.record.is_to_stop and get_hook(_task(run)) != LifecycleHook.POSTSTOP

@@ -11,10 +11,9 @@ from tests.agent.processes import running
 from wharf.contract.client.relay.websockets import WebSocketRelay
 from wharf.contract.model.nodes.node import Node
 from wharf.contract.wire.nodes import channel, messages
-from wharf.node.agent.servers.session import NodeCredentials
 from wharf.node.channel.connection import ChannelConnection
-from wharf.node.channel.endpoint import ChannelReply
-from wharf.node.channel.files import RequestDispatcher
+from wharf.node.channel.endpoint import ChannelReply, RequestDispatcher
+from wharf.node.credentials import NodeCredentials
 from wharf.world import RealWorld
 
 NODE = "8a6f0c44-0000-4000-8000-000000000001"

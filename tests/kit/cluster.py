@@ -28,7 +28,7 @@ from wharf.cluster.server.security.keyring import WrappingKey
 from wharf.cluster.server.server import Server, ServerIdentity
 from wharf.cluster.state.tables import NODES
 from wharf.contract.client import NO_RETRIES, AsyncClient
-from wharf.node.agent.servers.session import NodeCredentials
+from wharf.node.credentials import NodeCredentials
 from wharf.node.fake_node import FakeMachine, FakeNode
 from wharf.world import SimulatedWorld
 

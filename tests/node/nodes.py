@@ -1,4 +1,4 @@
-"""A server and a node as real processes, which tests kill one by one."""
+"""Runs a server and a node as real processes, which tests kill one by one."""
 
 import json
 import os
@@ -20,10 +20,11 @@ from wharf.node.supervisor.process_tracker import RUN_MARK_VARIABLE
 from wharf.node.supervisor.processes import is_session_leader, list_pids
 
 ROOT: Final = Path(__file__).parents[2]
-BROKE_OFF: Final = "the node's connection was closed; retry"
+CHANNEL_CLOSED_TEXT: Final = "the node's connection was closed; retry"
 """The text for a request that was in flight when the node agent's channel broke."""
-AWAY: Final = ("No path to node", BROKE_OFF)
-SERVER_ALONE: Final = """\
+UNREACHABLE_TEXTS: Final = ("No path to node", CHANNEL_CLOSED_TEXT)
+"""The texts of requests that are repeated while the node agent restarts."""
+SERVER_CONFIG: Final = """\
 data_dir = "{folder}/data"
 [server]
 enabled = true
@@ -37,22 +38,26 @@ class ANode:
 
     module = "tests.node.one_node"
 
-    def __init__(self, server: RunningAgent, folder: Path, *, way: str = "auto", address: str = "") -> None:
-        """`address` is where the node connects to its server, if not directly."""
+    def __init__(self, server: RunningAgent, folder: Path, *, tracking_method: str = "auto", address: str = "") -> None:
+        """`address` is where the node connects to its server, if not directly.
+
+        `tracking_method` is how the supervisor finds processes of a task: `auto`, or `mark` for environment variables
+        only.
+        """
         self.server = server
         self._address = address or server.address
         self.folder = folder
-        self._way = way
+        self._tracking_method = tracking_method
         self._process: subprocess.Popen[bytes] | None = None
 
-    def begin(self) -> None:
+    def start(self) -> None:
         """Start the node agent."""
-        words = [sys.executable, "-m", self.module, self._address, str(self.folder), self._way]
-        # What is installed there is installed for the node: its plugins.
+        command = [sys.executable, "-m", self.module, self._address, str(self.folder), self._tracking_method]
+        # Plug-ins that a test installed for the node.
         environment = {**os.environ, "PYTHONPATH": str(self.folder / "installed")}
-        with open(self.folder / "node.txt", "ab") as said:
+        with open(self.folder / "node.txt", "ab") as log:
             self._process = subprocess.Popen(
-                words, stdin=subprocess.DEVNULL, stdout=said, stderr=said, cwd=ROOT, env=environment
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=ROOT, env=environment
             )
 
     def wait_ready(self) -> None:
@@ -62,25 +67,25 @@ class ANode:
             what="the node is ready",
             within_s=READY_WITHIN_S,
         )
-        self.asked("/v1/client/stats")
+        self.query("/v1/client/stats")
 
     def _is_ready(self) -> bool:
         nodes: Any = self.server.get("/v1/nodes")
         return any((node["ID"], node["Status"]) == (read_own_node_id(self.folder / "node"), "ready") for node in nodes)
 
-    def asked(self, path: str) -> object:
+    def query(self, path: str) -> object:
         """Return the node's own reply to a request; repeated while the agent is restarting."""
 
-        def answer() -> object:
+        def send() -> object:
             try:
                 return self.server.get(f"{path}?node_id={read_own_node_id(self.folder / 'node')}")
-            except urllib.error.HTTPError as refused:
-                with refused:
-                    said = refused.read().decode()
-                assert said in AWAY, said
+            except urllib.error.HTTPError as error:
+                with error:
+                    text = error.read().decode()
+                assert text in UNREACHABLE_TEXTS, text
                 return None
 
-        return wait_until(answer, what=f"the node answers {path}")
+        return wait_until(send, what=f"the node replies to {path}")
 
     def agent(self) -> int:
         """Return the process id of the agent."""
@@ -92,60 +97,61 @@ class ANode:
         assert self._process is not None
         self._process.kill()
         self._process.wait()
-        self.begin()
+        self.start()
 
-    def damage(self, journal: bytes) -> None:
+    def replace_journal(self, journal: bytes) -> None:
         """Kill the agent and start it again with these bytes as its journal."""
         assert self._process is not None
         self._process.kill()
         self._process.wait()
         (self.folder / "node" / "journal").write_bytes(journal)
-        self.begin()
+        self.start()
 
     def supervisor(self) -> int | None:
         """Return the process id of the supervisor that listens; its parent and surplus ones end soon."""
         return next(
-            (pid for pid in self._supervisors() if any(each.startswith("socket:") for each in open_by(pid))), None
+            (pid for pid in self._supervisors() if any(file.startswith("socket:") for file in list_open_files(pid))),
+            None,
         )
 
     def _supervisors(self) -> list[int]:
-        return self._with_words("wharf.node.supervisor", str(self.folder / "node"))
+        return self._find_processes("wharf.node.supervisor", str(self.folder / "node"))
 
-    def keeps_all(self) -> bool:
+    def has_adopted_all_runs(self) -> bool:
         """Return whether a supervisor has taken over all runs: it holds their pipes."""
         pid = self.supervisor()
         if pid is None:
             return False
-        held = open_by(pid)
-        return all(str(run / "out") in held for run in (self.folder / "node" / "runs").iterdir())
+        open_files = list_open_files(pid)
+        return all(str(run / "out") in open_files for run in (self.folder / "node" / "runs").iterdir())
 
     def shims(self) -> list[int]:
         """Return the shims that lead a session; a fork of one has its command line for a moment."""
-        return [pid for pid in self._with_words("shim.sh", str(self.folder / "node")) if is_session_leader(pid)]
+        return [pid for pid in self._find_processes("shim.sh", str(self.folder / "node")) if is_session_leader(pid)]
 
     @staticmethod
-    def _with_words(word: str, start: str) -> list[int]:
-        """Return the processes with these arguments."""
-        found = []
+    def _find_processes(program: str, folder: str) -> list[int]:
+        """Return the processes with an argument that ends with `program`, and one that begins with `folder`."""
+        pids = []
         for pid in list_pids():
             with suppress(OSError):
-                words = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
-                if any(w.endswith(word) for w in words) and any(w.startswith(start) for w in words):
-                    found.append(pid)
-        return found
+                arguments = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+                if any(a.endswith(program) for a in arguments) and any(a.startswith(folder) for a in arguments):
+                    pids.append(pid)
+        return pids
 
-    def left(self, allocations: list[str]) -> list[int]:
+    def list_processes(self, allocations: list[str]) -> list[int]:
         """Return the processes that belong to these allocations."""
         marks = [f"{RUN_MARK_VARIABLE}={id}.".encode() for id in allocations]
-        found = []
+        pids = []
         for pid in list_pids():
             with suppress(OSError):
                 environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-                if any(each.startswith(mark) for each in environment for mark in marks) and is_alive(pid):
-                    found.append(pid)
-        return found
+                if any(variable.startswith(mark) for variable in environment for mark in marks) and is_alive(pid):
+                    pids.append(pid)
+        return pids
 
-    def said(self) -> str:
+    def read_log(self) -> str:
         """Return the log of the node agent."""
         return (self.folder / "node.txt").read_text()
 
@@ -153,8 +159,8 @@ class ANode:
         self.server.put("/v1/jobs", {"Job": job})
 
     def allocations(self, job: str) -> list[dict[str, Any]]:
-        found: Any = self.server.get(f"/v1/job/{job}/allocations")
-        return list(found)
+        allocations: Any = self.server.get(f"/v1/job/{job}/allocations")
+        return list(allocations)
 
     def end(self) -> None:
         """Kill everything that belongs to the node and clean up."""
@@ -162,16 +168,16 @@ class ANode:
             self._process.kill()
             self._process.wait()
         ids = [path.name for path in (self.folder / "alloc").glob("*")]
-        # The supervisor first: it must not see the others end.
-        for pid in (*self._supervisors(), *self.shims(), *self.left(ids)):
+        # The supervisor first: it must not notice the end of the others.
+        for pid in (*self._supervisors(), *self.shims(), *self.list_processes(ids)):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        wait_until(lambda: not self.left(ids), what="nothing of the node is left")
+        wait_until(lambda: not self.list_processes(ids), what="no process of the node is left")
         unmount_below(self.folder)
         remove_groups_below(self.folder)
 
 
-def open_by(pid: int) -> set[str]:
+def list_open_files(pid: int) -> set[str]:
     """Return the files that a process has open."""
     with suppress(OSError):
         return {os.readlink(link) for link in Path(f"/proc/{pid}/fd").iterdir()}
@@ -181,22 +187,22 @@ def open_by(pid: int) -> set[str]:
 @contextmanager
 def a_server(folder: Path) -> Iterator[RunningAgent]:
     folder.mkdir()
-    (folder / "wharf.toml").write_text(SERVER_ALONE.format(folder=folder))
+    (folder / "wharf.toml").write_text(SERVER_CONFIG.format(folder=folder))
     with running(folder, "agent", "--config", "wharf.toml") as server:
         server.wait_ready()
         yield server
 
 
 @contextmanager
-def a_node(server: RunningAgent, folder: Path, *, way: str = "auto") -> Iterator[ANode]:
+def a_node(server: RunningAgent, folder: Path, *, tracking_method: str = "auto") -> Iterator[ANode]:
     """Run a node.
 
     Folders in `folder/static` are its host volumes; those whose name begins with `frozen` are read-only.
     """
     folder.mkdir(exist_ok=True)
-    node = ANode(server, folder, way=way)
+    node = ANode(server, folder, tracking_method=tracking_method)
     try:
-        node.begin()
+        node.start()
         node.wait_ready()
         yield node
     finally:
@@ -230,9 +236,9 @@ def a_raw_job(id: str, script: str, *, count: int = 1, kind: str = "batch", **ta
     }
 
 
-def ended(allocation: dict[str, Any]) -> dict[str, str]:
-    """Return the details of the last end of the allocation's task."""
+def find_termination(allocation: dict[str, Any]) -> dict[str, str]:
+    """Return the details of the last `Terminated` event of the allocation's task."""
     events = allocation["TaskStates"]["t"]["Events"]
-    found = [event["Details"] for event in events if event["Type"] == "Terminated"]
-    assert found, json.dumps(events)
-    return dict(found[-1])
+    details = [event["Details"] for event in events if event["Type"] == "Terminated"]
+    assert details, json.dumps(events)
+    return dict(details[-1])

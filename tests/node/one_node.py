@@ -1,4 +1,6 @@
-"""Runs a node agent alone, without the agent process around it: `python -m tests.node.one_node ADDRESS FOLDER`."""
+"""Runs a node agent alone, without the agent process around it: `python -m tests.node.one_node ADDRESS FOLDER
+TRACKING_METHOD`.
+"""
 
 import asyncio
 import logging
@@ -15,30 +17,31 @@ from wharf.node.settings import DriversSettings, HostVolumeSettings, NodeLocatio
 from wharf.world import RealWorld, World
 
 
-async def main(address: str, folder: Path, way: str, world: World) -> None:
+async def main(address: str, folder: Path, tracking_method: str, world: World) -> None:
     client = AsyncClient(world, [HttpTransport(address)], retry_policy=NO_RETRIES)
-    state = folder / "node"
-    state.mkdir(exist_ok=True)
-    static = sorted((folder / "static").glob("*"))
+    state_folder = folder / "node"
+    state_folder.mkdir(exist_ok=True)
+    host_volumes = sorted((folder / "static").glob("*"))
     settings = NodeSettings(
         drivers=DriversSettings(raw_exec=RawExecSettings(enabled=True)),
-        finds_left_overs_by=way,
+        finds_left_overs_by=tracking_method,
         cni_path=str(folder / "cni" / "bin"),
         cni_config_dir=str(folder / "cni" / "config"),
         options={"lamps.folder": str(folder / "lamps")},
         host_volume={
-            path.name: HostVolumeSettings(path=str(path), read_only=path.name.startswith("frozen")) for path in static
+            path.name: HostVolumeSettings(path=str(path), read_only=path.name.startswith("frozen"))
+            for path in host_volumes
         },
     )
-    places = NodeLocation(
-        name="one", datacenter="dc1", region="global", state_folder=state, allocation_folder=folder / "alloc"
+    location = NodeLocation(
+        name="one", datacenter="dc1", region="global", state_folder=state_folder, allocation_folder=folder / "alloc"
     )
     node = NodeAgent(
         world,
         client,
         settings,
-        places,
-        load_own_identity(world, state),
+        location,
+        load_own_identity(world, state_folder),
         [WebSocketRelay(address)],
         [ServerDialer(address)],
     )

@@ -1,4 +1,4 @@
-"""`one_node` with a wall clock that is ahead by the seconds in `FOLDER/ahead`: `python -m tests.node.stepped_node …`."""
+"""Runs `one_node` with a wall clock that is ahead by the number of seconds in the file `FOLDER/ahead`."""
 
 import asyncio
 import logging
@@ -11,15 +11,17 @@ from wharf.world import RealWorld
 
 
 class SteppedWorld(RealWorld):
-    def __init__(self, ahead: Path) -> None:
+    """The real world with another wall clock. The monotonic clock stays."""
+
+    def __init__(self, offset_file: Path) -> None:
         super().__init__()
-        self._ahead = ahead
+        self._offset_file = offset_file
 
     def now_ns(self) -> int:
-        return super().now_ns() + int(self._ahead.read_text() or "0") * SECOND_NS
+        return super().now_ns() + int(self._offset_file.read_text() or "0") * SECOND_NS
 
 
 if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO)
-    place = Path(sys.argv[2])
-    asyncio.run(one_node.main(sys.argv[1], place, sys.argv[3], SteppedWorld(place / "ahead")))
+    folder = Path(sys.argv[2])
+    asyncio.run(one_node.main(sys.argv[1], folder, sys.argv[3], SteppedWorld(folder / "ahead")))

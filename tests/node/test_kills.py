@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.agent.processes import ANSWERED_WITHIN_S, RunningAgent, is_alive
-from tests.node.nodes import ANode, a_node, a_raw_job, a_server, ended
+from tests.node.nodes import ANode, a_node, a_raw_job, a_server, find_termination
 from tests.waiting import wait_until
 
 LINES = 2_000
@@ -28,25 +28,25 @@ exit $((WHARF_ALLOC_INDEX % 3 + 40))
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ANode]:
-    """One for all: a server goes on to give work to a node that is dead until its heartbeat is missed."""
+    """Run one node for all tests: servers assign allocations to a dead node until its heartbeat is missed."""
     folder = tmp_path_factory.mktemp("kills")
-    with a_server(folder / "server") as server, a_node(server, folder / "node") as it:
-        yield it
+    with a_server(folder / "server") as server, a_node(server, folder / "node") as node:
+        yield node
 
 
-class Rounds:
-    """A job under churn, and killings; afterwards everything is accounted for."""
+class KillRounds:
+    """Runs jobs while processes of the node are killed, and checks that every task ran once."""
 
     def __init__(self, node: ANode, folder: Path, seed: int) -> None:
         self._node = node
         self._starts = folder / "starts"
         self._starts.mkdir()
-        self._chance = Random(seed)
+        self._random = Random(seed)
         self._orphans: set[str] = set()
-        """Allocations whose shim was killed: nobody knows how their tasks ended."""
+        """Allocations whose shim was killed, so that the exit codes of their tasks are unknown."""
 
-    def kill(self, what: str) -> None:
-        match what:
+    def kill(self, target: str) -> None:
+        match target:
             case "agent":
                 self._node.kill_agent()
             case "supervisor":
@@ -67,95 +67,97 @@ class Rounds:
     def _kill_shims(self) -> None:
         for pid in self._node.shims():
             with suppress(OSError):
-                words = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
-                self._orphans.add(Path(words[2]).name.partition(".")[0])
+                arguments = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+                self._orphans.add(Path(arguments[2]).name.partition(".")[0])
                 os.kill(pid, signal.SIGKILL)
 
     def run(self, job: str, count: int, kills: list[str]) -> None:
         go = self._starts.with_name(f"{job}.go")
-        # When supervisor and shim are dead, a task that ends takes with it what nobody has read: then they outlast it.
-        outlast = "all" in kills or {"supervisor", "shims"} <= set(kills)
-        if not outlast:
+        # If supervisor and shim are dead, unread output is lost when the task ends. The tasks then end later.
+        must_outlive_kills = "all" in kills or {"supervisor", "shims"} <= set(kills)
+        if not must_outlive_kills:
             go.touch()
         self._node.run(a_raw_job(job, SCRIPT, count=count, Env={"STARTS": str(self._starts), "GO": str(go)}))
-        for what in kills:
-            wait_until(self._is_moment, what="a moment by chance")
-            self.kill(what)
-        if outlast:
-            wait_until(lambda: self._has_begun(job, count), what="all have begun, or never will")
+        for target in kills:
+            wait_until(self._is_random_moment, what="a random moment")
+            self.kill(target)
+        if must_outlive_kills:
+            wait_until(lambda: self._has_begun(job, count), what="all tasks have started or failed")
             go.touch()
         self._check(job, count)
 
-    def _is_moment(self) -> bool:
-        return self._chance.random() < 0.05
+    def _is_random_moment(self) -> bool:
+        return self._random.random() < 0.05
 
     def _has_begun(self, job: str, count: int) -> bool:
-        """By the word of a node that is there again."""
-        found = self._node.allocations(job)
-        has_begun = [each["ClientStatus"] != "pending" for each in found]
-        return len(found) == count and all(has_begun) and self._node.keeps_all()
+        """Return whether no task is pending, and the node has recovered from the kills."""
+        allocations = self._node.allocations(job)
+        has_begun = [allocation["ClientStatus"] != "pending" for allocation in allocations]
+        return len(allocations) == count and all(has_begun) and self._node.has_adopted_all_runs()
 
     def _check(self, job: str, count: int) -> None:
         wait_until(lambda: self._are_over(job, count), what=f"all of {job} has ended", within_s=60.0)
         for allocation in self._node.allocations(job):
             id, index = allocation["ID"], int(allocation["Name"].rpartition("[")[2].rstrip("]"))
-            if id in self._orphans and was_not_begun(allocation):
+            if id in self._orphans and was_never_started(allocation):
                 assert not (self._starts / id).exists()
                 continue
-            how = ended(allocation)
+            termination = find_termination(allocation)
             logs = self._node.folder / "alloc" / id / "alloc" / "logs"
-            told = "".join(path.read_text() for path in sorted(logs.glob("t.stdout.*")))
+            output = "".join(path.read_text() for path in sorted(logs.glob("t.stdout.*")))
             starts = self._starts / id
-            if id in self._orphans and how["exit_code"] == "-1" and not starts.exists():
-                assert told == ""  # Its shim was killed before it had begun: nobody can know that.
+            if id in self._orphans and termination["exit_code"] == "-1" and not starts.exists():
+                assert output == ""  # Its shim was killed before the task started, and nothing shows that.
                 continue
             assert starts.read_text() == "start\n"
-            if how["exit_code"] == "-1":
+            if termination["exit_code"] == "-1":
                 assert id in self._orphans
             else:
-                assert how == {"exit_code": str(index % 3 + 40), "signal": "0"}
-            assert len(told.splitlines()) == LINES
-            assert told == "".join(f"{number}\n" for number in range(1, LINES // 20 + 1)) * 20
+                assert termination == {"exit_code": str(index % 3 + 40), "signal": "0"}
+            assert len(output.splitlines()) == LINES
+            assert output == "".join(f"{number}\n" for number in range(1, LINES // 20 + 1)) * 20
         ids = [allocation["ID"] for allocation in self._node.allocations(job)]
-        wait_until(lambda: not self._node.left(ids), what="no process of it is left")
-        wait_until(
-            lambda: not list((self._node.folder / "node" / "runs").iterdir()), what="nothing is kept of its runs"
-        )
+        wait_until(lambda: not self._node.list_processes(ids), what="no process of the job is left")
+        wait_until(lambda: not list((self._node.folder / "node" / "runs").iterdir()), what="no run is left")
         assert not self._node.shims()
 
     def _are_over(self, job: str, count: int) -> bool:
-        found = self._node.allocations(job)
-        return len(found) == count and all(each["ClientStatus"] in ("complete", "failed") for each in found)
+        statuses = [allocation["ClientStatus"] for allocation in self._node.allocations(job)]
+        return len(statuses) == count and all(status in ("complete", "failed") for status in statuses)
 
 
-def was_not_begun(allocation: dict[str, Any]) -> bool:
-    """Its shim was killed so early that nothing had been started, and this is surely known."""
+def was_never_started(allocation: dict[str, Any]) -> bool:
+    """Return whether the driver reported that the task was not started, because its shim was killed early."""
     return any(event["Type"] == "Driver Failure" for event in allocation["TaskStates"]["t"]["Events"])
 
 
-@pytest.mark.parametrize("what", ["agent", "supervisor", "shims", "all"])
-def test_tasks_run_once_and_to_their_end_whichever_process_is_killed(node: ANode, tmp_path: Path, what: str) -> None:
-    Rounds(node, tmp_path, seed=1).run(f"one-{what}", 6, [what] * 2)
+@pytest.mark.parametrize("target", ["agent", "supervisor", "shims", "all"])
+def test_tasks_run_once_and_to_their_end_whichever_process_is_killed(node: ANode, tmp_path: Path, target: str) -> None:
+    KillRounds(node, tmp_path, seed=1).run(f"one-{target}", 6, [target] * 2)
 
 
 @pytest.mark.faults
-@pytest.mark.parametrize("way", ["auto", "mark"])
-def test_a_hundred_kills_under_churn(tmp_path: Path, way: str) -> None:
-    chance = Random(7)
-    with a_server(tmp_path / "server") as server, a_node(server, tmp_path / "node", way=way) as node:
-        rounds = Rounds(node, tmp_path, seed=7)
+@pytest.mark.parametrize("tracking_method", ["auto", "mark"])
+def test_a_hundred_kills_under_churn(tmp_path: Path, tracking_method: str) -> None:
+    random = Random(7)
+    with (
+        a_server(tmp_path / "server") as server,
+        a_node(server, tmp_path / "node", tracking_method=tracking_method) as node,
+    ):
+        rounds = KillRounds(node, tmp_path, seed=7)
         for number in range(25):
-            kills = [chance.choice(("agent", "supervisor", "shims", "all")) for _ in range(4)]
-            rounds.run(f"churn-{way}-{number}", 12, kills)
+            kills = [random.choice(("agent", "supervisor", "shims", "all")) for _ in range(4)]
+            rounds.run(f"churn-{tracking_method}-{number}", 12, kills)
 
 
 def test_a_service_keeps_its_process_when_the_agent_is_killed(node: ANode) -> None:
     node.run(a_raw_job("stays", "echo $$; exec sleep 1000", kind="service"))
     (allocation,) = wait_until(
-        lambda: [each for each in node.allocations("stays") if each["ClientStatus"] == "running"], what="it runs"
+        lambda: [a for a in node.allocations("stays") if a["ClientStatus"] == "running"], what="it runs"
     )
     (pid,) = wait_until(
-        lambda: [p for p in node.left([allocation["ID"]]) if p not in node.shims()], what="its process is there"
+        lambda: [p for p in node.list_processes([allocation["ID"]]) if p not in node.shims()],
+        what="its process exists",
     )
     before = allocation["TaskStates"]["t"]["Events"]
     node.kill_agent()
@@ -163,16 +165,16 @@ def test_a_service_keeps_its_process_when_the_agent_is_killed(node: ANode) -> No
 
     node.run(a_raw_job("next", "exit 0"))
     wait_until(
-        lambda: [each["ClientStatus"] for each in node.allocations("next")] == ["complete"],
-        what="it works",
+        lambda: [a["ClientStatus"] for a in node.allocations("next")] == ["complete"],
+        what="the node runs tasks again",
     )
     (after,) = node.allocations("stays")
     assert is_alive(pid)
     assert (after["ClientStatus"], after["TaskStates"]["t"]["Events"]) == ("running", before)
 
     _stop(node.server, "stays")
-    wait_until(lambda: not is_alive(pid), what="it has stopped")
-    wait_until(lambda: node.allocations("stays")[0]["ClientStatus"] == "complete", what="its end is told")
+    wait_until(lambda: not is_alive(pid), what="the process has ended")
+    wait_until(lambda: node.allocations("stays")[0]["ClientStatus"] == "complete", what="its end is reported")
 
 
 def _stop(server: RunningAgent, job: str) -> None:

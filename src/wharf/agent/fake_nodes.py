@@ -8,7 +8,7 @@ import msgspec
 from wharf.agent.identity import get_agent_name
 from wharf.config.settings import AgentSettings
 from wharf.contract.client import AsyncClient
-from wharf.node.agent.servers.session import NodeCredentials
+from wharf.node.credentials import NodeCredentials
 from wharf.node.durable_file import replace_file
 from wharf.node.fake_node import FakeMachine, FakeNode
 from wharf.world import World

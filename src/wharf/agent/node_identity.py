@@ -5,7 +5,7 @@ from typing import Final
 
 import msgspec
 
-from wharf.node.agent.servers.session import NodeCredentials
+from wharf.node.credentials import NodeCredentials
 from wharf.node.durable_file import replace_file
 from wharf.world import World
 

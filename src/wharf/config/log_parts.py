@@ -41,7 +41,7 @@ LOGGER_BY_FORMER_PART: Final[Mapping[str, str]] = {
     "node.agent.channel_line": "wharf.node.channel.connection",
     "node.agent.checking": "wharf.node.services.check_runner",
     "node.agent.folders": "wharf.node.tasks.folders",
-    "node.agent.formers": "wharf.node.migration.predecessors",
+    "node.agent.formers": "wharf.node.agent.allocations.predecessors",
     "node.agent.journal": "wharf.node.agent.allocations.journal",
     "node.agent.keeper_link": "wharf.node.supervisor.client",
     "node.agent.leaving": "wharf.node.agent.shutdown_drain",

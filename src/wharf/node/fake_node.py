@@ -24,7 +24,8 @@ from wharf.contract.model.nodes.resources import NodeCpu, NodeDisk, NodeMemory, 
 from wharf.contract.model.times import to_datetime
 from wharf.contract.wire.nodes import messages
 from wharf.contract.wire.times import DurationError, parse_duration_ns
-from wharf.node.agent.servers.session import NodeCredentials, ServerSession
+from wharf.node.agent.servers.session import ServerSession
+from wharf.node.credentials import NodeCredentials
 from wharf.world import World
 
 SECOND_NS: Final = 1_000_000_000

@@ -24,14 +24,14 @@ from wharf.node.agent.fingerprint.machine import detect_cloud, probe_machine
 def test_a_cloud_is_detected_by_the_firmware_of_the_machine(
     tmp_path: Path, firmware: dict[str, str], cloud: str
 ) -> None:
-    for name, said in firmware.items():
-        (tmp_path / name).write_text(f"{said}\n")
+    for name, value in firmware.items():
+        (tmp_path / name).write_text(f"{value}\n")
 
     assert cloud == detect_cloud(tmp_path)
 
 
 def test_the_cores_of_each_numa_node_are_reported(tmp_path: Path) -> None:
     attributes = probe_machine(tmp_path).attributes
-    told = [attributes.get(f"numa.node{number}.cores", "") for number in range(int(attributes["numa.node.count"]))]
+    cores = [attributes.get(f"numa.node{number}.cores", "") for number in range(int(attributes["numa.node.count"]))]
 
-    assert all(told)
+    assert all(cores)

@@ -12,19 +12,19 @@ from tests.kit.exchange import InMemory
 from tests.kit.virtual_time import in_virtual_time, pass_time, until
 from wharf.cluster.state.tables import ALLOCATIONS
 from wharf.contract.client import NO_RETRIES, AsyncClient, ClientRequest
-from wharf.node.agent.servers.session import NodeCredentials
+from wharf.node.credentials import NodeCredentials
 from wharf.node.fake_node import FakeMachine, FakeNode
 
 
-class SlowToKeep(FakeNode):
-    """What it is to keep is on its disk when `is_kept` is set."""
+class SlowDiskNode(FakeNode):
+    """A node whose disk has stored everything once `is_stored` is set."""
 
-    def __init__(self, *given: Any, **named: Any) -> None:
-        super().__init__(*given, **named)
-        self.is_kept = asyncio.Event()
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.is_stored = asyncio.Event()
 
     async def wait_until_stored(self) -> None:
-        await self.is_kept.wait()
+        await self.is_stored.wait()
 
 
 def statuses(server: OneServer) -> list[str]:
@@ -38,7 +38,7 @@ async def test_an_end_is_reported_once_it_is_stored_and_any_other_change_at_once
         world = cluster.world("node-1")
         identity = NodeCredentials(world.new_id(), world.new_secret())
         client = AsyncClient(world, [InMemory(server.api)])
-        node = SlowToKeep(world, client, FakeMachine(name="node-1"), identity=identity)
+        node = SlowDiskNode(world, client, FakeMachine(name="node-1"), identity=identity)
         cluster.start(node.run(), name="node-1")
         task = a_task("work", driver="mock", config={"run_for": "1s"}, resources=some_resources(cpu=10, memory_mb=10))
         await server.client.jobs.register(replace(a_batch_job("batch"), task_groups=(a_group("web", task, count=1),)))
@@ -47,8 +47,8 @@ async def test_an_end_is_reported_once_it_is_stored_and_any_other_change_at_once
         await pass_time(20.0)
         assert statuses(server) == ["running"]
 
-        node.is_kept.set()
-        await until(lambda: statuses(server) == ["complete"], what="its end is told")
+        node.is_stored.set()
+        await until(lambda: statuses(server) == ["complete"], what="its end is reported")
 
 
 @in_virtual_time
@@ -59,28 +59,28 @@ async def test_reports_of_an_agent_without_journal_are_accepted_and_late_ones_of
         world = cluster.world("node-1")
         identity = NodeCredentials(world.new_id(), world.new_secret())
         exchange = InMemory(server.api)
-        looks = FakeMachine(name="node-1")
+        machine = FakeMachine(name="node-1")
 
-        def a_life() -> FakeNode:
-            return FakeNode(world, AsyncClient(world, [exchange], retry_policy=NO_RETRIES), looks, identity=identity)
+        def create_node() -> FakeNode:
+            return FakeNode(world, AsyncClient(world, [exchange], retry_policy=NO_RETRIES), machine, identity=identity)
 
-        def said() -> list[tuple[str, bytes]]:
+        def list_reports() -> list[tuple[str, bytes]]:
             return [(path, body) for _, path, body in exchange.sent if path.endswith("/report")]
 
-        before = cluster.start(a_life().run(), name="node-1")
+        first_agent = cluster.start(create_node().run(), name="node-1")
         task = a_task("work", driver="mock", config={"run_for": "1h"}, resources=some_resources(cpu=10, memory_mb=10))
         await server.client.jobs.register(replace(a_batch_job("batch"), task_groups=(a_group("web", task, count=1),)))
         await until(lambda: statuses(server) == ["running"], what="it runs")
-        path, body = said()[0]
-        before.cancel()
+        path, body = list_reports()[0]
+        first_agent.cancel()
 
-        cluster.start(a_life().run(), name="node-1 again")
-        await until(lambda: len(said()) == 2, what="its second life says what it runs")
-        await server.lead()  # Who took what was said before remembers it; a new leader does not.
+        cluster.start(create_node().run(), name="node-1 again")
+        await until(lambda: len(list_reports()) == 2, what="the second agent reports its allocations")
+        await server.lead()  # The old leader remembers earlier reports; a new one does not.
         secret = {"x-cluster-node-secret": identity.secret_id}
         late = await exchange.send(ClientRequest("PUT", path, headers=secret, body=body))
 
-        former, now = (json.loads(body)["Number"] for _, body in said()[:2])
-        assert 0 < former < now
+        old_number, new_number = (json.loads(body)["Number"] for _, body in list_reports()[:2])
+        assert 0 < old_number < new_number
         assert (late.status, b"is outdated" in late.body) == (400, True)
-        assert [now] == [allocation.report_number for allocation in server.replica.iter_all(ALLOCATIONS)]
+        assert [new_number] == [allocation.report_number for allocation in server.replica.iter_all(ALLOCATIONS)]

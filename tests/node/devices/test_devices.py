@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.node.nodes import BROKE_OFF, ANode, a_node, a_raw_job, a_server, ended
+from tests.node.nodes import CHANNEL_CLOSED_TEXT, ANode, a_node, a_raw_job, a_server, find_termination
 from tests.waiting import wait_until
 from wharf.contract.client import ClientSettings, Unreachable, run_command_blocking
 from wharf.contract.model.refusal import Refusal
@@ -92,7 +92,7 @@ def test_a_task_gets_what_it_needs_for_its_own_devices_and_nobody_else_gets_thes
     second = over(node, "waits")
 
     assert (["one", "two"], []) == (sorted(lit.split(",")), waits)
-    assert ("0", True) == (ended(second)["exit_code"], said(node, second).strip() in ("one", "two"))
+    assert ("0", True) == (find_termination(second)["exit_code"], said(node, second).strip() in ("one", "two"))
 
 
 def test_a_command_beside_a_task_finds_its_devices_also_after_the_agent_was_killed(node: ANode) -> None:
@@ -112,7 +112,7 @@ def test_a_command_beside_a_task_finds_its_devices_also_after_the_agent_was_kill
         except Refusal:
             return None  # The agent is not back yet.
         except Unreachable as error:
-            if str(error) != BROKE_OFF:
+            if str(error) != CHANNEL_CLOSED_TEXT:
                 raise
             return None  # It was asked of the one that was only just killed.
         return beside.stdout.decode().strip() or None
@@ -122,7 +122,7 @@ def test_a_command_beside_a_task_finds_its_devices_also_after_the_agent_was_kill
 
 
 def test_figures_of_devices_are_told_with_those_of_the_machine(node: ANode) -> None:
-    figures: Any = node.asked("/v1/client/stats")
+    figures: Any = node.query("/v1/client/stats")
     (lamps,) = figures["DeviceStats"]
 
     assert ("acme", {"one", "two", "three"}) == (lamps["Vendor"], set(lamps["InstanceStats"]))

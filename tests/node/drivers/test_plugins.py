@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.agent.processes import ANSWERED_WITHIN_S
-from tests.node.nodes import ANode, a_node, a_raw_job, a_server, ended
+from tests.node.nodes import ANode, a_node, a_raw_job, a_server, find_termination
 from tests.waiting import wait_until
 
 ENTRIES = """\
@@ -56,7 +56,7 @@ def events(allocation: dict[str, Any]) -> list[tuple[str, str]]:
 def test_a_node_offers_the_drivers_of_others_and_tells_of_those_that_it_cannot_use(node: ANode) -> None:
     found = told(node)
     driver = found["Drivers"]["kite"]
-    refused = {event["Details"]["plugin"] for event in found["Events"] if "plugin" in event["Details"]}
+    refused = {event["Details"]["plugin"] for event in found["Events"] if "plugin" in (event["Details"] or {})}
 
     assert (True, True, {"driver.kite.wind": "west"}) == (driver["Detected"], driver["Healthy"], driver["Attributes"])
     assert ("1", "west") == (found["Attributes"]["driver.kite"], found["Attributes"]["driver.kite.wind"])
@@ -64,7 +64,7 @@ def test_a_node_offers_the_drivers_of_others_and_tells_of_those_that_it_cannot_u
 
 
 def test_a_task_of_such_a_driver_ends_as_it_says(node: ANode) -> None:
-    assert "3" == ended(fly(node, "lands", until="failed", lands=3))["exit_code"]
+    assert "3" == find_termination(fly(node, "lands", until="failed", lands=3))["exit_code"]
 
 
 def test_what_it_refuses_and_what_it_does_wrong_fails_the_task_alone(node: ANode) -> None:
@@ -87,7 +87,7 @@ def test_its_tasks_are_taken_up_again_by_the_next_agent_and_stopped_when_they_ar
     landed = status(node, "stays", "complete")
 
     assert 1 == [kind for kind, _ in events(again)].count("Started")
-    assert (flying["ID"], "0") == (landed["ID"], ended(landed)["exit_code"])
+    assert (flying["ID"], "0") == (landed["ID"], find_termination(landed)["exit_code"])
 
 
 def test_a_driver_that_falls_ill_and_is_well_again_is_told_by_events_of_the_node(node: ANode) -> None:

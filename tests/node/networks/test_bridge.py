@@ -157,7 +157,7 @@ def test_tasks_of_an_allocation_share_a_network_and_its_ports_are_reached_from_t
     }
     assert {"lo", "eth0"} == interfaces
     # The task beside it, of a driver without walls, is in the same network.
-    (pid,) = [pid for pid in node.left([allocation["ID"]]) if _words(pid) == ["/bin/sleep", "1000"]]
+    (pid,) = [pid for pid in node.list_processes([allocation["ID"]]) if _words(pid) == ["/bin/sleep", "1000"]]
     held = os.stat(folder_of(allocation) / "namespace").st_ino
     assert held == os.stat(f"/proc/{pid}/ns/net").st_ino
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.agent.processes import ANSWERED_WITHIN_S
-from tests.node.nodes import ANode, a_node, a_raw_job, a_server, ended
+from tests.node.nodes import ANode, a_node, a_raw_job, a_server, find_termination
 from tests.waiting import wait_until
 
 WAITS = "while true; do sleep 0.05; done"
@@ -119,7 +119,7 @@ def test_a_volume_is_made_used_kept_over_the_death_of_the_agent_and_taken_away_w
     reads = is_in(node, "reads", "complete", "failed")
 
     assert (refused[0], "in use by allocations" in refused[1]) == (400, True)
-    assert ("it\n", "0") == (said(node, reads), ended(reads)["exit_code"])
+    assert ("it\n", "0") == (said(node, reads), find_termination(reads)["exit_code"])
     asked(node, "DELETE", "/v1/job/writes")
     is_in(node, "writes", "complete")
     assert 200 == asked(node, "DELETE", f"/v1/volume/host/{made['ID']}")[0]

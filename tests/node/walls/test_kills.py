@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.node.nodes import ANode, a_node, a_raw_job, a_server, ended
+from tests.node.nodes import ANode, a_node, a_raw_job, a_server, find_termination
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.needs("namespaces")
@@ -44,11 +44,11 @@ def told(node: ANode, job: str, folders: list[Path]) -> list[tuple[str, str, int
         what=f"{job} has ended",
         within_s=WITHIN_S,
     )
-    codes = [ended(each)["exit_code"] for each in node.allocations(job)]
+    codes = [find_termination(each)["exit_code"] for each in node.allocations(job)]
     lines = [len((folder / "logs" / "t.stdout.0").read_text().splitlines()) for folder in folders]
     starts = [(folder / "starts").read_text() for folder in folders]
     ids = [each["ID"] for each in node.allocations(job)]
-    wait_until(lambda: not node.left(ids), what="no process of it is left")
+    wait_until(lambda: not node.list_processes(ids), what="no process of it is left")
     wait_until(lambda: not list((node.folder / "node" / "runs").iterdir()), what="nothing is kept of its runs")
     assert [place for place in _mounts() if place.startswith(f"{node.folder}/")] == []
     return list(zip(codes, starts, lines, strict=True))

@@ -2,56 +2,52 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from itertools import cycle
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from wharf.contract.client import AsyncClient
 from wharf.contract.client.relay.dialers import Dialer
 from wharf.contract.client.relay.websockets import SocketRelay
 from wharf.contract.model.nodes.node import NodeEventSubsystem
+from wharf.node.agent.allocations.assignments import LocalAssignmentHandler
+from wharf.node.agent.allocations.ended_files import EndedAllocationFiles
 from wharf.node.agent.allocations.journal import DiskJournalFile, NodeJournal, RestoredAllocation, SettledAllocation
 from wharf.node.agent.allocations.manager import AllocationManager
+from wharf.node.agent.allocations.run_events import RunEvents
+from wharf.node.agent.allocations.table import AllocationTable
 from wharf.node.agent.allocations.task_hooks import LocalTaskHooks
+from wharf.node.agent.builtin_drivers import BuiltinDrivers
 from wharf.node.agent.fingerprint.metadata import MetadataHandlers, NodeMetadata
 from wharf.node.agent.fingerprint.node import NodeFingerprint
 from wharf.node.agent.servers.node_events import NodeEventQueue
 from wharf.node.agent.servers.node_identity import SignedNodeIdentity
-from wharf.node.agent.servers.session import NodeCredentials, ServerSession
+from wharf.node.agent.servers.session import ServerSession
 from wharf.node.agent.shutdown_drain import ShutdownDrain
-from wharf.node.channel.allocations import AllocationHandlers
+from wharf.node.channel.allocations import NodeAllocationHandlers
 from wharf.node.channel.connection import ChannelConnection
+from wharf.node.channel.endpoint import RequestDispatcher
 from wharf.node.channel.exec import ExecHandlers
-from wharf.node.channel.files import FileHandlers, RequestDispatcher
+from wharf.node.channel.files import FileHandlers
 from wharf.node.channel.stats import StatsHandlers
-from wharf.node.core.garbage_collection import CollectionLimits
-from wharf.node.core.outcome import Outcome
+from wharf.node.credentials import NodeCredentials
 from wharf.node.devices.node_devices import NodeDevices
 from wharf.node.drivers.command_process import COMMAND_MARK_VARIABLE, kill_marked_processes
-from wharf.node.drivers.docker.config import DockerSettings
-from wharf.node.drivers.docker.driver import DockerDriver, find_socket
-from wharf.node.drivers.exec import ExecDriver
-from wharf.node.drivers.missing import MissingDriver
-from wharf.node.drivers.mock import MockDriver
 from wharf.node.drivers.plugins import DriverPlugins
 from wharf.node.drivers.port import Driver
-from wharf.node.drivers.raw_exec import RawExecDriver
 from wharf.node.migration.download import MigrationDownloader
 from wharf.node.migration.upload import MigrationUploader
 from wharf.node.networks.allocation_networks import AllocationNetworks
-from wharf.node.sandbox import DEFAULT_FOLDERS
 from wharf.node.settings import NodeLocation, NodeSettings
 from wharf.node.statistics import MachineMeter, TaskMeter
-from wharf.node.supervisor.client import SupervisorClient
 from wharf.node.supervisor.messages import ForgetRun, KillRun
 from wharf.node.supervisor.processes import read_boot_id
 from wharf.node.tasks.environment import TaskHost
 from wharf.node.tasks.folders import AllocationFolders
 from wharf.node.tasks.identities.manager import TaskIdentityManager
-from wharf.node.tasks.interpolation import build_reference_values
-from wharf.node.tasks.resources import list_volume_users
+from wharf.node.tasks.interpolation import ReferenceValues, build_reference_values
 from wharf.node.volumes.node_volumes import NodeVolumes
 from wharf.node.volumes.task_links import ReadOnlyMounts
 from wharf.world import World
@@ -66,7 +62,7 @@ JOURNAL_RETRY_DELAY_S: Final = 1.0
 
 
 class NodeAgent:
-    """The node agent: owns all parts and connects them. Receives the drivers' reports as their `Watcher`."""
+    """The node agent: owns all parts of the node and connects them."""
 
     def __init__(
         self,
@@ -80,6 +76,7 @@ class NodeAgent:
     ) -> None:
         """`servers` carry the node channel, used in turn; `server_endpoints` are for API requests of tasks."""
         self._world = world
+        self._client = client
         self._settings = settings
         self._location = location
         self._identity = identity
@@ -93,54 +90,50 @@ class NodeAgent:
         self._folders = AllocationFolders(
             location.allocation_folder, max_parallel_removals=settings.gc_parallel_destroys
         )
-        self.supervisor = SupervisorClient(
-            world, location.state_folder, identity.id, self, tracking_method=settings.finds_left_overs_by
-        )
-        raw_exec = RawExecDriver(
-            self.supervisor,
-            is_allowed=settings.drivers.raw_exec.enabled,
-            is_memory_limited=settings.drivers.raw_exec.bounds_memory,
-        )
-        self._docker = self._build_docker_driver()
-        exec_driver = ExecDriver(
-            self.supervisor, settings.drivers.exec, settings.chroot_env or DEFAULT_FOLDERS, location.state_folder
-        )
-        drivers: list[Driver] = [
-            raw_exec,
-            exec_driver,
-            self._docker,
-            MockDriver(self),
-            MockDriver(self, name="mock_driver"),
-            MissingDriver(self),
-        ]
-        self._drivers: dict[str, Driver] = {driver.name: driver for driver in drivers}
-        self._supervised_drivers: tuple[Driver, ...] = (raw_exec, exec_driver)
-        self._metadata = NodeMetadata(location.state_folder / METADATA_FILE, settings.meta)
-        self._signed_identity = SignedNodeIdentity(world, client, identity, self._event_queue.mark_changed)
-        self._networks = AllocationNetworks(world, settings, identity.id)
+        self.allocations = AllocationTable(self._journal)
+        self._files = EndedAllocationFiles(self.allocations, self._folders, log_tail_bytes=settings.log_tail_bytes)
+        self._drivers: dict[str, Driver] = {}
+        """The drivers by name. Filled below, because drivers report to the allocation manager, which uses them."""
+        self._build_resources()
+        self._fingerprint = self._build_fingerprint()
+        self._build_allocation_manager(server_endpoints)
+        self._build_drivers()
+        self._build_server_exchange(servers)
+
+    # -- construction
+
+    def _build_resources(self) -> None:
+        """Build what tasks use of the machine: networks, devices and volumes."""
+        world, settings, state_folder = self._world, self._settings, self._location.state_folder
+        self._networks = AllocationNetworks(world, settings, self._identity.id)
         self._devices = NodeDevices(
             world, settings.options, partial(self._event_queue.add_event, NodeEventSubsystem.DRIVER)
         )
-        self._read_only_mounts = ReadOnlyMounts(location.state_folder / "read-only")
+        self._read_only_mounts = ReadOnlyMounts(state_folder / "read-only")
         self._volumes = NodeVolumes(
             settings.host_volume,
-            state_folder=location.state_folder,
-            volumes_folder=Path(settings.host_volumes_dir or location.state_folder.parent / "host_volumes"),
-            plugins_folder=Path(
-                settings.host_volume_plugin_dir or location.state_folder.parent / "host_volume_plugins"
-            ),
-            node_id=identity.id,
+            state_folder=state_folder,
+            volumes_folder=Path(settings.host_volumes_dir or state_folder.parent / "host_volumes"),
+            plugins_folder=Path(settings.host_volume_plugin_dir or state_folder.parent / "host_volume_plugins"),
+            node_id=self._identity.id,
             node_pool=settings.node_pool,
             report_event=partial(self._event_queue.add_event, NodeEventSubsystem.STORAGE),
             on_change=self._event_queue.mark_changed,
-            list_users=lambda name: list_volume_users(self.allocations, name),
+            list_users=self.allocations.list_volume_users,
             on_deleted=self._read_only_mounts.unmount,
         )
-        self._fingerprint = NodeFingerprint(
-            world,
-            identity.id,
-            settings,
-            location,
+
+    def _build_fingerprint(self) -> NodeFingerprint:
+        """Build the description of the node, with its metadata and its signed identity."""
+        self._metadata = NodeMetadata(self._location.state_folder / METADATA_FILE, self._settings.meta)
+        self._signed_identity = SignedNodeIdentity(
+            self._world, self._client, self._identity, self._event_queue.mark_changed
+        )
+        return NodeFingerprint(
+            self._world,
+            self._identity.id,
+            self._settings,
+            self._location,
             self._drivers,
             event_queue=self._event_queue,
             metadata=self._metadata,
@@ -149,80 +142,123 @@ class NodeAgent:
             volumes=self._volumes,
             devices=self._devices,
         )
-        machine = self._fingerprint.machine
-        reference_values = build_reference_values(self._fingerprint.build_node(), region=location.region)
+
+    def _build_allocation_manager(self, server_endpoints: Sequence[Dialer]) -> None:
+        """Build the allocation manager and the hooks around tasks."""
+        world, location, machine = self._world, self._location, self._fingerprint.machine
         host = TaskHost(
             location.datacenter,
             location.region,
             machine.address,
-            node_id=identity.id,
+            node_id=self._identity.id,
             node_name=location.name,
             total_mhz=machine.resources.cpu.cpu_shares,
             volumes=self._volumes.by_name,
         )
-        identities = TaskIdentityManager(world, client, identity, server_endpoints)
+        identities = TaskIdentityManager(world, self._client, self._identity, server_endpoints)
         self._task_hooks = LocalTaskHooks(
             world, identities, host, self._read_only_mounts, self._networks, self._devices
         )
-        self.allocations = AllocationManager(
+        self._manager = AllocationManager(
             world,
             self._journal,
+            self.allocations,
             self._folders,
             self._drivers,
             host=host,
-            reference_values=reference_values,
+            reference_values=self._read_reference_values(),
             task_hooks=self._task_hooks,
-            on_change=self._on_change,
+            on_change=self._on_allocation_changed,
             on_port_taken=self._fingerprint.mark_port_taken,
-            max_kill_timeout_s=settings.max_kill_timeout.seconds,
-            log_tail_bytes=settings.log_tail_bytes,
-            downloader=MigrationDownloader(client, identity, self._folders),
+            max_kill_timeout_s=self._settings.max_kill_timeout.seconds,
+            downloader=MigrationDownloader(self._client, self._identity, self._folders),
         )
-        self._task_hooks.attach_manager(self.allocations)
+        self._task_hooks.attach_manager(self._manager)
+
+    def _build_drivers(self) -> None:
+        """Build the drivers; those of plugins are loaded by `run`."""
+        run_events = RunEvents(self._manager, self._on_unknown_end)
+        self._builtin_drivers = BuiltinDrivers(
+            self._world, self._settings, self._location, self._identity.id, run_events
+        )
+        self._drivers.update(self._builtin_drivers.by_name)
+        self.supervisor = self._builtin_drivers.supervisor
         self._driver_plugins = DriverPlugins(
-            world,
-            self.allocations,
-            options=settings.options,
-            folder=location.state_folder / "drivers",
+            self._world,
+            run_events,
+            options=self._settings.options,
+            folder=self._location.state_folder / "drivers",
             report_event=partial(self._event_queue.add_event, NodeEventSubsystem.DRIVER),
         )
+
+    def _build_server_exchange(self, servers: Sequence[SocketRelay]) -> None:
+        """Build what sends requests to servers, and the node channel with the handlers of its requests."""
+        handler = LocalAssignmentHandler(self._manager, self._journal, self._files, self._task_hooks)
         self.server_session = ServerSession(
-            world, client, identity, self.allocations, self._fingerprint.probe_and_build_node
+            self._world, self._client, self._identity, handler, self._fingerprint.probe_and_build_node
         )
         self._shutdown_drain = ShutdownDrain(
-            world,
-            client,
-            identity,
-            self.allocations,
-            location.state_folder / DRAIN_MARKER_FILE,
-            settings=settings.drain_on_shutdown,
-            timeout_s=settings.shutdown_drain_timeout_s,
+            self._world,
+            self._client,
+            self._identity,
+            self._manager,
+            self._location.state_folder / DRAIN_MARKER_FILE,
+            settings=self._settings.drain_on_shutdown,
+            timeout_s=self._settings.shutdown_drain_timeout_s,
         )
-        self.channel_connection = ChannelConnection(world, self._build_dispatcher(), identity, cycle(servers).__next__)
+        self._stats_handlers = self._build_stats_handlers()
+        self.channel_connection = ChannelConnection(
+            self._world, self._build_dispatcher(), self._identity, cycle(servers).__next__
+        )
+
+    def _build_stats_handlers(self) -> StatsHandlers:
+        """Build the handlers of requests for resource usage."""
+        cpu = self._fingerprint.machine.resources.cpu
+        mhz = cpu.cpu_shares
+        core_mhz = mhz // max(1, cpu.total_cpu_cores)
+        machine_meter = MachineMeter(
+            self._world, self._location.allocation_folder, mhz=mhz, measure_devices=self._devices.measure_devices
+        )
+        task_meter = TaskMeter(self._world, mhz=core_mhz)
+        return StatsHandlers(self._world, self._manager, machine_meter, task_meter, mhz=mhz, core_mhz=core_mhz)
+
+    def _build_dispatcher(self) -> RequestDispatcher:
+        """Build the handlers of the requests that arrive through the node channel."""
+        allocations = NodeAllocationHandlers(self._manager, self._files, self._task_hooks.build_check_results)
+        commands = ExecHandlers(
+            self._world,
+            self._manager,
+            is_allowed=not self._settings.disable_remote_exec,
+            name_prefix=self._identity.id,
+        )
+        handler_groups = (
+            self._signed_identity,
+            self._volumes,
+            FileHandlers(self._folders, allocations.is_over, allocations.has_started),
+            allocations,
+            self._stats_handlers,
+            MetadataHandlers(self._metadata, self._on_metadata_changed),
+            commands,
+            MigrationUploader(self._folders, allocations.list_ended_tasks),
+        )
+        return RequestDispatcher(
+            {verb: handler for group in handler_groups for verb, handler in group.handlers().items()}
+        )
+
+    # -- life
 
     async def run(self, on_ready: Callable[[], None]) -> None:
         """Run the node until canceled. `on_ready` is called when it is running or waits for its journal."""
         await self._driver_plugins.load_into(self._drivers)
         await self._fingerprint.load_plugins()
         stored_allocations = await self._load_journal(on_ready)
-        self.allocations.restore(stored_allocations, has_rebooted=self._journal.has_rebooted)
-        self._networks.sweep_unknown_networks({work.record.id for work in self.allocations.list_live()})
+        self._manager.restore(stored_allocations, has_rebooted=self._journal.has_rebooted)
+        self._networks.sweep_unknown_networks({allocation.record.id for allocation in self.allocations.list_live()})
         for driver in self._drivers.values():
-            if driver not in self._supervised_drivers:
-                await self.allocations.recover_driver(driver)
-        tasks = [
-            self._world.start_task(self.supervisor.run(self._on_supervisor_connected), name="node supervisor"),
-            self._world.start_task(self.allocations.run_deadlines(), name="node deadlines"),
-            self._world.start_task(self.server_session.run(), name="node servers"),
-            self._world.start_task(self._run_channel(), name="node channel"),
-            self._world.start_task(self._fingerprint.watch_for_changes(), name="node fingerprint"),
-            self._world.start_task(self._send_node_events(), name="node events"),
-            self._world.start_task(self._retry_journal_writes(), name="node journal"),
-            self._world.start_task(self._collect_garbage(), name="node garbage collection"),
-            self._world.start_task(self._stats_handlers.record_history(), name="node statistics"),
-            self._world.start_task(self._cancel_last_drain(), name="node drain cancellation"),
-            self._world.start_task(self._renew_identity(), name="node identity"),
-        ]
+            if driver not in self._builtin_drivers.supervised:
+                await self._manager.recover_driver(driver)
+        jobs = self._list_background_jobs()
+        tasks = [self._world.start_task(coroutine, name=f"node {name}") for name, coroutine in jobs.items()]
         on_ready()
         try:
             await asyncio.gather(*tasks)
@@ -231,7 +267,23 @@ class NodeAgent:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             await self._task_hooks.close()
-            await self._docker.close()
+            await self._builtin_drivers.docker.close()
+
+    def _list_background_jobs(self) -> dict[str, Coroutine[Any, Any, None]]:
+        """Return everything that runs until the agent ends, by name."""
+        return {
+            "supervisor": self.supervisor.run(self._on_supervisor_connected),
+            "deadlines": self._manager.run_deadlines(),
+            "servers": self.server_session.run(),
+            "channel": self._run_channel(),
+            "fingerprint": self._fingerprint.watch_for_changes(),
+            "events": self._send_node_events(),
+            "journal": self._retry_journal_writes(),
+            "garbage collection": self._files.run_collection(self._settings),
+            "statistics": self._stats_handlers.record_history(),
+            "drain cancellation": self._cancel_last_drain(),
+            "identity": self._renew_identity(),
+        }
 
     async def drain_node(self) -> None:
         """Drain the node before shutdown. Call it while `run` is running."""
@@ -244,66 +296,26 @@ class NodeAgent:
 
     async def stop_all_tasks(self) -> None:
         """Stop every task, then the task supervisor. Call it while `run` is running."""
-        await self.allocations.stop_all()
+        await self._manager.stop_all()
         self._read_only_mounts.unmount_all()
         await self.supervisor.shut_down()
 
     async def _on_supervisor_connected(self) -> None:
         """Compare the supervisor's runs with the allocations, after every new connection to a supervisor."""
         log.info(
-            "connected to task supervisor",
-            extra={"supervisor": str(self.supervisor.pid), "finds_left_overs_by": self.supervisor.tracking_method},
+            "connected to task supervisor pid=%s tracking_method=%s",
+            self.supervisor.pid,
+            self.supervisor.tracking_method,
         )
         await self._fingerprint.probe()  # The supervisor has reported which limits it can enforce.
         self._event_queue.mark_changed()
-        for driver in self._supervised_drivers:
-            await self.allocations.recover_driver(driver)
+        for driver in self._builtin_drivers.supervised:
+            await self._manager.recover_driver(driver)
         for run in self.supervisor.list_runs():
             if not self.allocations.is_current_run(run):
                 # The journal does not know this run, so nothing may depend on it.
                 self.supervisor.send_message(KillRun(run))
-                self.allocations.run_when_stored(partial(self.supervisor.send_message, ForgetRun(run)))
-
-    # -- requests to the node
-
-    def _build_dispatcher(self) -> RequestDispatcher:
-        """Build the handlers of the requests that arrive through the node channel."""
-        allocations = AllocationHandlers(self.allocations, self._task_hooks.build_check_results)
-        cpu = self._fingerprint.machine.resources.cpu
-        mhz = cpu.cpu_shares
-        core_mhz = mhz // max(1, cpu.total_cpu_cores)
-        self._stats_handlers = StatsHandlers(
-            self._world,
-            self.allocations,
-            MachineMeter(
-                self._world, self._location.allocation_folder, mhz=mhz, measure_devices=self._devices.measure_devices
-            ),
-            TaskMeter(self._world, mhz=core_mhz),
-            mhz=mhz,
-            core_mhz=core_mhz,
-        )
-        metadata = MetadataHandlers(self._metadata, self._on_metadata_changed)
-        files = FileHandlers(self._folders, allocations.is_over, allocations.has_started)
-        commands = ExecHandlers(
-            self._world,
-            self.allocations,
-            is_allowed=not self._settings.disable_remote_exec,
-            name_prefix=self._identity.id,
-        )
-        uploader = MigrationUploader(self._folders, allocations.list_ended_tasks)
-        handler_groups = (
-            self._signed_identity,
-            self._volumes,
-            files,
-            allocations,
-            self._stats_handlers,
-            metadata,
-            commands,
-            uploader,
-        )
-        return RequestDispatcher(
-            {verb: handler for group in handler_groups for verb, handler in group.handlers().items()}
-        )
+                self._manager.tasks.run_when_stored(partial(self.supervisor.send_message, ForgetRun(run)))
 
     async def _renew_identity(self) -> None:
         """Keep the node's signed identity renewed once the node is registered."""
@@ -319,55 +331,20 @@ class NodeAgent:
 
     async def _on_metadata_changed(self) -> None:
         """Use the changed metadata for new tasks, and report it to servers."""
-        self.allocations.reference_values = build_reference_values(
-            self._fingerprint.build_node(), region=self._location.region
-        )
+        self._manager.tasks.reference_values = self._read_reference_values()
         self._event_queue.mark_changed()
 
-    # -- reports of drivers
+    def _read_reference_values(self) -> ReferenceValues:
+        """Return what `${...}` references mean on this node now."""
+        return build_reference_values(self._fingerprint.build_node(), region=self._location.region)
 
-    def on_begun(self, run: str) -> None:
-        """A run has started."""
-        self.allocations.on_begun(run)
-
-    def on_refused(self, run: str, reason: str) -> None:
-        """A run was not started and will not be."""
-        self.allocations.on_refused(run, reason)
-
-    def on_said(self, run: str, message: str) -> None:
-        """A driver reports progress to be shown in the task's history."""
-        self.allocations.on_said(run, message)
-
-    def on_ended(self, run: str, outcome: Outcome) -> None:
-        """A run has ended. A run that no task waits for is cleaned up."""
-        if self.allocations.is_current_run(run):
-            self.allocations.on_ended(run, outcome)
-        elif self._docker.has_run(run):
-            self.allocations.run_when_stored(partial(self._docker.forget, run))
-        else:
-            self.allocations.run_when_stored(partial(self.supervisor.send_message, ForgetRun(run)))
-
-    def _on_change(self, allocation_id: str) -> None:
+    def _on_allocation_changed(self, allocation_id: str) -> None:
+        """Report the allocation to servers."""
         self.server_session.mark_changed(allocation_id)
 
-    def _build_docker_driver(self) -> DockerDriver:
-        """Build the docker driver from the settings."""
-        settings = self._settings.drivers.docker
-        return DockerDriver(
-            self._world,
-            self,
-            socket=find_socket(settings.socket),
-            settings=DockerSettings(
-                volumes_enabled=settings.volumes_enabled,
-                allow_privileged=settings.allow_privileged,
-                allow_capabilities=settings.allow_caps,
-                allow_runtimes=settings.allow_runtimes,
-                extra_labels=settings.extra_labels,
-            ),
-            node_id=self._identity.id,
-            folder=self._location.state_folder / "containers",
-            is_current_run=lambda run: self.allocations.is_current_run(run),
-        )
+    def _on_unknown_end(self, run: str) -> None:
+        """Clean up an ended run that no task waits for."""
+        self._builtin_drivers.clean_up_when_stored(run)
 
     async def list_working_drivers(self) -> list[str]:
         """Return the names of the drivers that can run tasks."""
@@ -392,7 +369,7 @@ class NodeAgent:
             except OSError as error:
                 if last_error != str(error):
                     last_error = str(error)
-                    log.error("failed to read the journal: %s; the node waits and retries", error)
+                    log.error("failed to read the journal; retrying error=%s", error)
                 on_ready()
                 await asyncio.sleep(JOURNAL_RETRY_DELAY_S)
                 continue
@@ -403,13 +380,13 @@ class NodeAgent:
     def _on_journal_state_changed(self, reason: str) -> None:
         """Log and report that writing the journal has failed, or works again if `reason` is empty."""
         if reason:
-            log.error("failed to write the journal: %s; no task is started until it can be written", reason)
+            log.error("failed to write the journal; starting no tasks until it can be written reason=%s", reason)
             message = (
                 "Failed to write the node's journal. Running tasks continue; none is started until it can be written"
             )
             self._event_queue.add_event(NodeEventSubsystem.STORAGE, message, error=reason)
         else:
-            log.warning("the journal can be written again")
+            log.warning("journal can be written again")
             self._event_queue.add_event(NodeEventSubsystem.STORAGE, "The node's journal can be written again")
 
     async def _retry_journal_writes(self) -> None:
@@ -417,22 +394,3 @@ class NodeAgent:
         while True:
             await asyncio.sleep(JOURNAL_RETRY_DELAY_S)
             self._journal.retry_write()
-
-    async def _collect_garbage(self) -> None:
-        """Remove folders of ended allocations when there are too many or the disk is too full."""
-        settings = self._settings
-        limits = CollectionLimits(
-            max_allocations=settings.gc_max_allocs,
-            max_disk_percent=settings.gc_disk_usage_threshold,
-            max_inodes_percent=settings.gc_inode_usage_threshold,
-            max_parallel_removals=settings.gc_parallel_destroys,
-        )
-        while True:
-            await asyncio.sleep(settings.gc_interval.seconds)
-            previous: list[str] = []
-            # The same choice again means that the removal failed; it is retried after the next interval.
-            while (
-                chosen := self.allocations.collect_garbage(self._folders.measure_disk_usage(), limits)
-            ) and chosen != previous:
-                previous = chosen
-                await self._folders.wait_until_removed()  # The disk usage shows only then whether that was enough.

@@ -9,8 +9,9 @@ from wharf.contract.client import AsyncClient, Unreachable
 from wharf.contract.model.jobs.job import JobType
 from wharf.contract.model.refusal import Refusal
 from wharf.contract.wire.nodes.messages import DrainSpec
-from wharf.node.agent.allocations.manager import AllocationManager, ManagedAllocation
-from wharf.node.agent.servers.session import NodeCredentials
+from wharf.node.agent.allocations.allocation import ManagedAllocation
+from wharf.node.agent.allocations.manager import AllocationManager
+from wharf.node.credentials import NodeCredentials
 from wharf.node.settings import DrainOnShutdownSettings
 from wharf.world import World
 
@@ -32,7 +33,7 @@ class ShutdownDrain:
         world: World,
         client: AsyncClient,
         identity: NodeCredentials,
-        allocations: AllocationManager,
+        manager: AllocationManager,
         marker_file: Path,
         *,
         settings: DrainOnShutdownSettings,
@@ -41,7 +42,7 @@ class ShutdownDrain:
         self._world = world
         self._client = client
         self._identity = identity
-        self._manager = allocations
+        self._manager = manager
         self._marker_file = marker_file
         self._settings = settings
         self._timeout_s = timeout_s
@@ -61,12 +62,11 @@ class ShutdownDrain:
         try:
             async with asyncio.timeout(self._timeout_s):
                 await self._send_drain(spec)
-                await self._manager.wait_until(lambda: not any(map(self._is_drained, self._manager.list_live())))
+                await self._manager.wait_until(lambda: not any(map(self._is_drained, self._manager.table.list_live())))
                 await has_reported_all.wait()
         except TimeoutError:
             log.error(
-                "drain before shutdown did not end in time",
-                extra={"allocations_left": str(len(self._manager.list_live()))},
+                "drain before shutdown did not end in time allocations_left=%s", len(self._manager.table.list_live())
             )
             return False
         return True
@@ -91,5 +91,5 @@ class ShutdownDrain:
             except (Refusal, Unreachable) as error:
                 if last_error != str(error):
                     last_error = str(error)
-                    log.warning("failed to send the node's drain state to servers: %s", error)
+                    log.warning("failed to send the drain state of the node error=%s", error)
             await asyncio.sleep(RETRY_DELAY_S)

@@ -13,9 +13,11 @@ from wharf.contract.wire.allocations.messages import (
     IndexResponse,
 )
 from wharf.contract.wire.nodes import channel
-from wharf.node.agent.allocations.manager import AllocationManager, ManagedAllocation
-from wharf.node.channel.endpoint import ChannelReply
-from wharf.node.channel.files import JSON_CONTENT_TYPE, VerbHandler
+from wharf.node.agent.allocations.allocation import ManagedAllocation
+from wharf.node.agent.allocations.ended_files import EndedAllocationFiles
+from wharf.node.agent.allocations.manager import AllocationManager
+from wharf.node.agent.allocations.table import AllocationTable
+from wharf.node.channel.endpoint import JSON_CONTENT_TYPE, ChannelReply, VerbHandler
 from wharf.node.core import events
 from wharf.node.drivers.supervised import is_signal
 
@@ -34,9 +36,9 @@ async def return_no_checks(_allocation: str) -> Mapping[str, Any]:
     return {}
 
 
-def require_allocation(manager: AllocationManager, allocation_id: str) -> ManagedAllocation:
+def require_allocation(table: AllocationTable, allocation_id: str) -> ManagedAllocation:
     """Return the allocation. Raises `Refusal` if it is unknown."""
-    allocation = manager.find(allocation_id)
+    allocation = table.find(allocation_id)
     if allocation is None:
         raise not_found(f'Unknown allocation "{allocation_id}"')
     return allocation
@@ -51,11 +53,18 @@ def require_task(allocation: ManagedAllocation, task: str) -> None:
         raise invalid_request(f'unknown task name "{task}"')
 
 
-class AllocationHandlers:
+class NodeAllocationHandlers:
     """The handlers of requests about allocations."""
 
-    def __init__(self, manager: AllocationManager, find_check_results: CheckResultsLookup = return_no_checks) -> None:
+    def __init__(
+        self,
+        manager: AllocationManager,
+        files: EndedAllocationFiles,
+        find_check_results: CheckResultsLookup = return_no_checks,
+    ) -> None:
         self._manager = manager
+        self._table = manager.table
+        self._files = files
         self._find_check_results = find_check_results
 
     def handlers(self) -> dict[str, VerbHandler]:
@@ -75,7 +84,7 @@ class AllocationHandlers:
 
     def is_over(self, allocation_id: str, task: str) -> bool:
         """Return whether the task will write no more output. Raises `Refusal` for an unknown task."""
-        allocation = self._manager.find(allocation_id)
+        allocation = self._table.find(allocation_id)
         if allocation is None or not allocation.record.tasks:
             return True  # Only its files may be left.
         require_task(allocation, task)
@@ -83,7 +92,7 @@ class AllocationHandlers:
 
     def has_started(self, allocation_id: str, task: str) -> bool:
         """Return whether the task is known to have run. Raises `Refusal` for an unknown task."""
-        allocation = self._manager.find(allocation_id)
+        allocation = self._table.find(allocation_id)
         if allocation is None or not allocation.record.tasks:
             return False
         require_task(allocation, task)
@@ -94,12 +103,12 @@ class AllocationHandlers:
 
         Raises `Refusal` if it is unknown.
         """
-        allocation = require_allocation(self._manager, allocation_id)
+        allocation = require_allocation(self._table, allocation_id)
         return tuple(task.name for task in allocation.record.tasks) if allocation.record.is_over else None
 
     async def _restart(self, request: channel.ChannelRequest, _: AsyncIterator[bytes]) -> ChannelReply:
         """Restart one task, all running tasks or all tasks."""
-        allocation = require_allocation(self._manager, request.about)
+        allocation = require_allocation(self._table, request.about)
         body = _decode_body(request, AllocRestartRequest)
         if allocation.record.is_to_stop or allocation.record.is_over:
             raise invalid_request("restart of an alloc that should not run")
@@ -118,7 +127,7 @@ class AllocationHandlers:
 
     async def _signal(self, request: channel.ChannelRequest, _: AsyncIterator[bytes]) -> ChannelReply:
         """Send a signal to one task or to all running tasks."""
-        allocation = require_allocation(self._manager, request.about)
+        allocation = require_allocation(self._table, request.about)
         body = _decode_body(request, AllocSignalRequest)
         if body.task:
             require_task(allocation, body.task)
@@ -136,7 +145,7 @@ class AllocationHandlers:
 
     async def _pause_state(self, request: channel.ChannelRequest, _: AsyncIterator[bytes]) -> ChannelReply:
         """Return that the task is not paused by a schedule."""
-        require_allocation(self._manager, request.about)
+        require_allocation(self._table, request.about)
         return ChannelReply(JSON_CONTENT_TYPE, msgspec.json.encode(AllocPauseState()))
 
     async def _pause(self, _request: channel.ChannelRequest, _: AsyncIterator[bytes]) -> ChannelReply:
@@ -148,21 +157,21 @@ class AllocationHandlers:
 
     async def _checks(self, request: channel.ChannelRequest, _: AsyncIterator[bytes]) -> ChannelReply:
         """Return the results of the allocation's checks."""
-        require_allocation(self._manager, request.about)
+        require_allocation(self._table, request.about)
         return ChannelReply(JSON_CONTENT_TYPE, msgspec.json.encode(await self._find_check_results(request.about)))
 
     async def _collect_all(self, _request: channel.ChannelRequest, _: AsyncIterator[bytes]) -> ChannelReply:
         """Remove the files of all allocations that are over."""
-        for id in self._manager.list_ended():
-            self._manager.remove_files(id)
+        for id in self._table.list_ended():
+            self._files.remove_files(id)
         return ChannelReply(JSON_CONTENT_TYPE)
 
     async def _collect(self, request: channel.ChannelRequest, _: AsyncIterator[bytes]) -> ChannelReply:
         """Remove the files of one allocation that is over."""
-        allocation = require_allocation(self._manager, request.about)
+        allocation = require_allocation(self._table, request.about)
         if not allocation.record.is_over:
             raise invalid_request("No such allocation on client, or allocation not eligible for GC: it has not ended")
-        self._manager.remove_files(request.about)
+        self._files.remove_files(request.about)
         return ChannelReply(JSON_CONTENT_TYPE)
 
 

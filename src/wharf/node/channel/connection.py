@@ -10,8 +10,8 @@ import msgspec
 from wharf.contract.client.relay.port import RelayRequest
 from wharf.contract.client.relay.websockets import CLOSE_INTERNAL_ERROR, HandshakeRefused, SocketRelay, WebSocket
 from wharf.contract.client.transport import Unreachable
-from wharf.node.agent.servers.session import NodeCredentials
 from wharf.node.channel.endpoint import ChannelEndpoint, RequestHandler
+from wharf.node.credentials import NodeCredentials
 from wharf.world import World
 
 log = logging.getLogger(__name__)
@@ -24,7 +24,7 @@ MAX_RETRY_DELAY_S: Final = 3.0
 
 
 class ChannelConnection:
-    """The node's connection. `next_server` returns the way to the next server each time it is called."""
+    """The node's connection. `next_server` returns a relay to the next server each time it is called."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class ChannelConnection:
                     self.is_open.set()
                     await self._handle_messages(socket)
             except (Unreachable, HandshakeRefused) as error:
-                log.info("failed to open node channel", extra={"error": str(error)})
+                log.info("failed to open node channel error=%s", error)
             finally:
                 self.is_open.clear()
             # A random delay, because many nodes reconnect to a server that comes back.
@@ -65,7 +65,7 @@ class ChannelConnection:
             while (message := await socket.receive()) is not None:
                 endpoint.receive_message(message.encode() if isinstance(message, str) else message)
         except msgspec.MsgspecError as error:
-            log.warning("closing node channel: undecodable message", extra={"error": str(error)})
+            log.warning("closing node channel: undecodable message error=%s", error)
             await socket.close(CLOSE_INTERNAL_ERROR)
         finally:
             await endpoint.close()

@@ -1,13 +1,14 @@
 """The node's end of the node channel: runs many requests at once, each in its own task, and sends their replies.
 
-What a request does is decided by a `RequestHandler`. A reply is sent only as fast as the receiver grants credit.
+What a request does is decided by a `RequestHandler`; the node's is a `RequestDispatcher` with one handler for each
+verb. A reply is sent only as fast as the receiver grants credit.
 """
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing
-from typing import Protocol
+from typing import Final, Protocol
 
 import msgspec
 
@@ -16,6 +17,8 @@ from wharf.contract.wire.nodes import channel
 from wharf.world import World
 
 log = logging.getLogger(__name__)
+
+JSON_CONTENT_TYPE: Final = "application/json"
 
 
 class ChannelReply(msgspec.Struct, frozen=True):
@@ -34,6 +37,26 @@ class RequestHandler(Protocol):
     async def handle_request(self, request: channel.ChannelRequest, inputs: AsyncIterator[bytes]) -> ChannelReply:
         """Return the reply. `inputs` yields what the caller sends meanwhile. Raises `Refusal`."""
         ...
+
+
+VerbHandler = Callable[[channel.ChannelRequest, AsyncIterator[bytes]], Awaitable[ChannelReply]]
+"""Handles the requests of one verb. The second argument yields what the caller sends meanwhile."""
+
+
+class RequestDispatcher:
+    """Passes each request to the handler of its verb; an unknown verb is refused."""
+
+    def __init__(self, handlers_by_verb: Mapping[str, VerbHandler]) -> None:
+        self._handlers = handlers_by_verb
+
+    async def handle_request(self, request: channel.ChannelRequest, inputs: AsyncIterator[bytes]) -> ChannelReply:
+        """Call the handler of the request's verb. Raises `Refusal`."""
+        handler = self._handlers.get(request.verb)
+        if handler is None:
+            raise Refusal(
+                RefusalCode.NOT_IMPLEMENTED, f"this node does not support the request {request.verb.replace('_', ' ')}"
+            )
+        return await handler(request, inputs)
 
 
 class _RequestInProgress:

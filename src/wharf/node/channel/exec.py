@@ -16,8 +16,7 @@ from wharf.contract.wire.allocations.exec import ExecExit, ExecInput, ExecResult
 from wharf.contract.wire.nodes import channel
 from wharf.node.agent.allocations.manager import AllocationManager
 from wharf.node.channel.allocations import require_allocation, require_task
-from wharf.node.channel.endpoint import ChannelReply
-from wharf.node.channel.files import JSON_CONTENT_TYPE, VerbHandler
+from wharf.node.channel.endpoint import JSON_CONTENT_TYPE, ChannelReply, VerbHandler
 from wharf.node.drivers.port import CannotStart, Command, CommandDriver, CommandOrder, Stream
 from wharf.world import World
 
@@ -48,16 +47,16 @@ class ExecHandlers:
         """Start the command in the task and return its stream of messages."""
         if not self._is_allowed:
             raise Refusal(RefusalCode.FORBIDDEN, "permission denied: remote commands are disabled on this node")
-        allocation = require_allocation(self._manager, request.about)
+        allocation = require_allocation(self._manager.table, request.about)
         task = str(request.parameters.get("task", ""))
         require_task(allocation, task)
         record = allocation.record.task(task)
         if not record.has_process or not record.has_started:
             raise invalid_request(f'task "{task}" is not running')
-        driver = self._manager.find_driver(allocation, task)
+        driver = self._manager.tasks.find_driver(allocation, task)
         if not isinstance(driver, CommandDriver):
             raise invalid_request(f"driver {allocation.task(task).driver} cannot run commands in tasks")
-        environment, folders = self._manager.get_environment_and_folders(allocation, task)
+        environment, folders = self._manager.tasks.get_environment_and_folders(allocation, task)
         is_tty = bool(request.parameters.get("tty", False))
         if is_tty:
             environment.setdefault("TERM", "xterm")

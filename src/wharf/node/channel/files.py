@@ -1,49 +1,29 @@
-"""Dispatches requests of the node channel to their handlers, and handles requests for files and logs of allocations."""
+"""Handles requests for files and logs of allocations."""
 
 import os
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from typing import Final
 
 import msgspec
 
-from wharf.contract.model.refusal import Refusal, RefusalCode, invalid_request, not_found
+from wharf.contract.model.refusal import invalid_request, not_found
 from wharf.contract.wire.nodes import channel
-from wharf.node.channel.endpoint import ChannelReply
+from wharf.node.channel.endpoint import JSON_CONTENT_TYPE, ChannelReply, VerbHandler
 from wharf.node.files import ReadOnlyFolder, ReadOrigin, encode_frames, extract_data, follow_file, follow_logs
 from wharf.node.files.folder import CONTENT_SAMPLE_BYTES, detect_content_type
 from wharf.node.tasks.folders import AllocationFolders
 
-JSON_CONTENT_TYPE: Final = "application/json"
 TEXT_CONTENT_TYPE: Final = "text/plain; charset=utf-8"
 CHUNK_BYTES: Final = 64 << 10
 """Bytes read at a time; limits the memory that a request needs."""
 LOG_STREAMS: Final = ("stdout", "stderr")
 
-VerbHandler = Callable[[channel.ChannelRequest, AsyncIterator[bytes]], Awaitable[ChannelReply]]
-"""Handles the requests of one verb. The second argument yields what the caller sends meanwhile."""
-
-
-class RequestDispatcher:
-    """Passes each request to the handler of its verb; an unknown verb is refused."""
-
-    def __init__(self, handlers_by_verb: Mapping[str, VerbHandler]) -> None:
-        self._handlers = handlers_by_verb
-
-    async def handle_request(self, request: channel.ChannelRequest, inputs: AsyncIterator[bytes]) -> ChannelReply:
-        """Call the handler of the request's verb. Raises `Refusal`."""
-        handler = self._handlers.get(request.verb)
-        if handler is None:
-            raise Refusal(
-                RefusalCode.NOT_IMPLEMENTED, f"this node does not support the request {request.verb.replace('_', ' ')}"
-            )
-        return await handler(request, inputs)
-
 
 class FileHandlers:
     """Handles requests for files and logs.
 
-    `is_over` tells whether a task will write no more, and `has_started` whether it may have written something. Both
-    raise `Refusal` for an unknown task.
+    `is_over` returns whether a task will write no more, and `has_started` whether it may have written something.
+    Both raise `Refusal` for an unknown task.
     """
 
     def __init__(

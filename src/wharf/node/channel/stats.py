@@ -7,12 +7,12 @@ from typing import Any, Final
 import msgspec
 
 from wharf.contract.wire.nodes import channel
-from wharf.node.agent.allocations.manager import AllocationManager, ManagedAllocation
+from wharf.node.agent.allocations.allocation import ManagedAllocation
+from wharf.node.agent.allocations.manager import AllocationManager
 from wharf.node.channel.allocations import require_allocation
-from wharf.node.channel.endpoint import ChannelReply
-from wharf.node.channel.files import JSON_CONTENT_TYPE, VerbHandler
+from wharf.node.channel.endpoint import JSON_CONTENT_TYPE, ChannelReply, VerbHandler
 from wharf.node.statistics import MachineMeter, MeasurableDriver, TaskMeter, UsageHistory
-from wharf.node.statistics import history as past
+from wharf.node.statistics.history import SAMPLE_INTERVAL_S, render_samples, sum_histories
 from wharf.node.statistics.tasks import build_empty_usage, sum_usage
 from wharf.world import World
 
@@ -49,7 +49,7 @@ class StatsHandlers:
         """Until canceled: record the usage at intervals."""
         while True:
             await self._record_samples()
-            await asyncio.sleep(past.SAMPLE_INTERVAL_S)
+            await asyncio.sleep(SAMPLE_INTERVAL_S)
 
     async def _record_samples(self) -> None:
         """Record the usage of the machine and of every run once."""
@@ -65,9 +65,9 @@ class StatsHandlers:
 
     def _iter_measurable_runs(self) -> Iterator[tuple[str, MeasurableDriver]]:
         """Yield all runs whose driver can be measured, with the driver."""
-        for allocation in self._manager.list_live():
+        for allocation in self._manager.table.list_live():
             for task in allocation.record.tasks:
-                driver = self._manager.find_driver(allocation, task.name)
+                driver = self._manager.tasks.find_driver(allocation, task.name)
                 if task.has_process and isinstance(driver, MeasurableDriver):
                     yield allocation.make_run_name(task.name, task.run), driver
 
@@ -77,13 +77,13 @@ class StatsHandlers:
         if since_ns := self._since_ns(request):
             statistics = {
                 **statistics,
-                "History": past.render_samples(self._history.list_machine_samples(since_ns), mhz=self._mhz),
+                "History": render_samples(self._history.list_machine_samples(since_ns), mhz=self._mhz),
             }
         return ChannelReply(JSON_CONTENT_TYPE, msgspec.json.encode(statistics))
 
     async def _alloc_stats(self, request: channel.ChannelRequest, _: AsyncIterator[bytes]) -> ChannelReply:
         """Return the usage of one task or of all tasks of an allocation, with history if requested."""
-        allocation = require_allocation(self._manager, request.about)
+        allocation = require_allocation(self._manager.table, request.about)
         task_name = str(request.parameters.get("task", ""))
         since_ns = self._since_ns(request)
         tasks, histories = {}, []
@@ -95,7 +95,7 @@ class StatsHandlers:
                 tasks[task.name] = statistics
                 if since_ns:
                     samples = self._history.list_run_samples(allocation.make_run_name(task.name, task.run), since_ns)
-                    statistics["History"] = past.render_samples(samples, mhz=self._core_mhz)
+                    statistics["History"] = render_samples(samples, mhz=self._core_mhz)
                     histories.append(samples)
         total = (
             sum_usage([statistics["ResourceUsage"] for statistics in tasks.values()]) if tasks else build_empty_usage()
@@ -104,7 +104,7 @@ class StatsHandlers:
         newest = max((statistics["Timestamp"] for statistics in tasks.values()), default=0)
         reply = {"ResourceUsage": total, "Tasks": tasks, "Timestamp": newest}
         if since_ns:
-            reply["History"] = past.render_samples(past.sum_histories(histories), mhz=self._core_mhz)
+            reply["History"] = render_samples(sum_histories(histories), mhz=self._core_mhz)
         return ChannelReply(JSON_CONTENT_TYPE, msgspec.json.encode(reply))
 
     def _since_ns(self, request: channel.ChannelRequest) -> int:
@@ -114,7 +114,7 @@ class StatsHandlers:
 
     async def _read_task_statistics(self, allocation: ManagedAllocation, name: str, run: int) -> dict[str, Any] | None:
         """Return the usage of a task; `None` if its driver cannot be measured."""
-        driver = self._manager.find_driver(allocation, name)
+        driver = self._manager.tasks.find_driver(allocation, name)
         if not isinstance(driver, MeasurableDriver):
             return None
         return await self._tasks.read_statistics(driver.processes_of(allocation.make_run_name(name, run)))

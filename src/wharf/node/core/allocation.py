@@ -4,24 +4,24 @@ The only writer of records. Every step of a task goes through the table in `step
 raises, because it is a bug here. Nothing here waits or performs an action.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
 from msgspec.structs import replace
 
 from wharf.contract.model.allocations.task_states import TaskEventType
-from wharf.contract.model.jobs.groups import LifecycleHook
 from wharf.contract.model.state_machines.machine import advance_state
 from wharf.contract.model.times import format_duration
 from wharf.node.core import events
-from wharf.node.core.allocation_spec import AllocationSpec, TaskSpec
+from wharf.node.core.allocation_spec import AllocationSpec
 from wharf.node.core.clock import SECOND_NS, ClockReading, find_earliest
 from wharf.node.core.health import find_health_deadline_s, update_health
 from wharf.node.core.outcome import Outcome
 from wharf.node.core.record import AllocationRecord, TaskRecord, add_task_event
 from wharf.node.core.restart_policy import UNRECOVERABLE_MESSAGE, NoRestart, RestartAfterDelay, decide_restart
 from wharf.node.core.steps import TASK_STEPS, TaskStep
+from wharf.node.core.task_order import StartDecision, decide_start, find_tasks_to_stop
 
 KILL_RETRY_DELAYS_S: Final = (5.0, 20.0, 80.0, 120.0)
 """Seconds between repeated kills of a task that does not die; the last value repeats."""
@@ -31,7 +31,7 @@ class Transition(msgspec.Struct, frozen=True):
     """The result of an event: the new record and the actions to perform, in order."""
 
     record: AllocationRecord
-    actions: tuple[events.TaskAction, ...] = ()
+    actions: tuple[events.NodeTaskAction, ...] = ()
 
 
 def receive_allocation(
@@ -57,7 +57,7 @@ def apply_event(
     return builder.build()
 
 
-def list_interrupted_actions(record: AllocationRecord, spec: AllocationSpec) -> tuple[events.TaskAction, ...]:
+def list_interrupted_actions(record: AllocationRecord, spec: AllocationSpec) -> tuple[events.NodeTaskAction, ...]:
     """Return the actions to repeat after a restart of the node agent.
 
     The agent may have ended before or after it performed them, so they are performed again.
@@ -73,7 +73,7 @@ _STEPS_WITH_ACTION: Final = frozenset({TaskStep.PREPARING, TaskStep.STARTING, Ta
 """Steps that begin with an action: it may not have been performed when the agent ended."""
 
 
-def _build_repeated_action(task: TaskRecord, spec: AllocationSpec) -> events.TaskAction:
+def _build_repeated_action(task: TaskRecord, spec: AllocationSpec) -> events.NodeTaskAction:
     """Return the action that belongs to the task's current step."""
     match task.step:
         case TaskStep.PREPARING:
@@ -123,7 +123,7 @@ class _TransitionBuilder:
         self._record = record
         self._spec = spec
         self._now = now
-        self._actions: list[events.TaskAction] = []
+        self._actions: list[events.NodeTaskAction] = []
 
     def build(self) -> Transition:
         """Return the transition, with the finish time if the allocation has just ended."""
@@ -137,7 +137,7 @@ class _TransitionBuilder:
     def apply(self, event: events.AllocationEvent) -> None:
         """Apply the direct effect of the event."""
         match event:
-            case events.StopRequested(skips_delays):
+            case events.AllocationStopRequested(skips_delays):
                 self._stop_allocation(skips_delays)
             case events.TaskEventOccurred(name, event_type, message, details):
                 task = next((task for task in self._record.tasks if task.name == name and not task.is_dead), None)
@@ -319,7 +319,7 @@ class _TransitionBuilder:
         for _ in range(4 + 8 * len(self._spec.tasks)):
             before = self._record
             self._apply_deadlines()
-            self._stop_doomed_tasks()
+            self._stop_tasks()
             self._prepare_ready_tasks()
             if self._record == before:
                 break
@@ -355,48 +355,16 @@ class _TransitionBuilder:
                 case _:
                     raise AssertionError(f"task {task.name} has a deadline in step {task.step}, which has none")
 
-    def _stop_doomed_tasks(self) -> None:
+    def _stop_tasks(self) -> None:
         """Stop every task that must not keep running."""
-        for name, failed_sibling, event_type in list(self._find_doomed_tasks()):
+        for name, event_type, failed_sibling in list(find_tasks_to_stop(self._record, self._spec)):
             task = self._record.task(name)
             if task.is_dead or (task.is_to_end and not task.is_restarting):
                 continue
             if event_type is not None:
-                details = {"failed_sibling": failed_sibling} if event_type is TaskEventType.SIBLING_TASK_FAILED else {}
+                details = {"failed_sibling": failed_sibling} if failed_sibling else {}
                 task = add_task_event(task, event_type, self._now, **details)
             self._stop_task(task)
-
-    def _find_doomed_tasks(self) -> Iterator[tuple[str, str, TaskEventType | None]]:
-        """Yield the tasks that must be stopped: name, failed sibling (or empty), and the event for the task's
-        history.
-
-        The event is `None` if the whole allocation is being stopped.
-        """
-        record, spec = self._record, self._spec
-        stoppable = [task for task in spec.tasks if task.hook != LifecycleHook.POSTSTOP]
-        if record.is_to_stop:
-            if record.stop_due_s is not None:
-                return
-            leaders = [task.name for task in stoppable if task.is_leader and not record.task(task.name).is_dead]
-            for task in stoppable:
-                if not leaders or task.name in leaders or not record.task(task.name).has_process:
-                    yield task.name, "", None
-            return
-        failed = next((task.name for task in spec.tasks if record.task(task.name).has_failed), None)
-        if failed is not None:
-            for task in stoppable:
-                yield task.name, failed, TaskEventType.SIBLING_TASK_FAILED
-            return
-        if any(task.is_leader and record.task(task.name).is_dead for task in stoppable):
-            for task in stoppable:
-                yield task.name, "", TaskEventType.LEADER_TASK_DEAD
-            return
-        main_tasks = [task for task in spec.tasks if task.is_main]
-        if main_tasks and all(record.task(task.name).is_dead for task in main_tasks):
-            for task in stoppable:
-                # Tasks that are not sidecars and already run may finish.
-                if task.is_sidecar or not record.task(task.name).has_process:
-                    yield task.name, "", TaskEventType.MAIN_TASKS_DEAD
 
     def _prepare_ready_tasks(self) -> None:
         """Prepare every waiting task that may start now."""
@@ -406,31 +374,13 @@ class _TransitionBuilder:
             record = self._record.task(task.name)
             if record.step is not TaskStep.WAITING:
                 continue
-            match self._can_start(task):
-                case True:
+            match decide_start(task, self._record, self._spec):
+                case StartDecision.NOW:
                     self._prepare(record)
-                case None:
+                case StartDecision.NEVER:
                     self._advance(record, TaskStep.DEAD)
-                case _:
+                case StartDecision.LATER:
                     pass
-
-    def _can_start(self, task: TaskSpec) -> bool | None:
-        """Return whether the task may start now; `None` if it never will."""
-        record, spec = self._record, self._spec
-        match task.hook:
-            case LifecycleHook.PRESTART:
-                return True
-            case LifecycleHook.POSTSTART:
-                main_records = [record.task(t.name) for t in spec.tasks if t.is_main]
-                return all(task.has_started and not task.is_start_doubtful for task in main_records)
-            case LifecycleHook.POSTSTOP:
-                earlier = [record.task(t.name) for t in spec.tasks if t.hook != LifecycleHook.POSTSTOP]
-                if not all(task_record.is_dead for task_record in earlier):
-                    return False
-                return True if any(task_record.has_started for task_record in earlier) else None
-            case _:
-                prestart = [(t, record.task(t.name)) for t in spec.tasks if t.hook == LifecycleHook.PRESTART]
-                return all(r.step is TaskStep.RUNNING if t.is_sidecar else r.is_dead for t, r in prestart)
 
     # -- steps of a task
 

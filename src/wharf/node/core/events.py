@@ -19,7 +19,7 @@ class TaskEventOccurred(AllocationEvent, frozen=True):
     details: dict[str, str] = {}
 
 
-class StopRequested(AllocationEvent, frozen=True):
+class AllocationStopRequested(AllocationEvent, frozen=True):
     """Servers want the allocation stopped, or no longer know it. `skips_delays` skips shutdown delays."""
 
     skips_delays: bool = False
@@ -116,36 +116,36 @@ class DeadlineReached(AllocationEvent, frozen=True):
     """Time has passed; a deadline of the allocation may be due."""
 
 
-class TaskAction(msgspec.Struct, frozen=True):
+class NodeTaskAction(msgspec.Struct, frozen=True):
     """One action on a task. To perform it twice must have the same effect as once."""
 
     task: str
 
 
-class PrepareTask(TaskAction, frozen=True):
+class PrepareTask(NodeTaskAction, frozen=True):
     """Create the task's folders and prepare everything that it needs."""
 
 
-class StartTask(TaskAction, frozen=True):
+class StartTask(NodeTaskAction, frozen=True):
     """Have the driver start run number `run`."""
 
     run: int
 
 
-class CancelStart(TaskAction, frozen=True):
+class CancelStart(NodeTaskAction, frozen=True):
     """Abort a start that is not finished, including what it still waits for."""
 
     run: int
 
 
-class SignalTask(TaskAction, frozen=True):
+class SignalTask(NodeTaskAction, frozen=True):
     """Send a signal, usually to ask the task to end. An empty name selects the driver's default way to ask."""
 
     run: int
     name: str
 
 
-class KillTask(TaskAction, frozen=True):
+class KillTask(NodeTaskAction, frozen=True):
     """Kill the task with all processes that it started."""
 
     run: int

@@ -6,8 +6,8 @@ import msgspec
 class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
     """How a run of a task ended.
 
-    A program that was ended by signal N has exit code 128 + N, and `signal` is set too, to tell it from a program
-    that returned that code. If nobody saw the end, `is_known` is False and nothing is guessed.
+    A program that was ended by signal N has exit code 128 + N, and `signal` is set too. A program that returned
+    that code itself has signal 0. If no process saw the end, `is_known` is False and nothing is guessed.
     """
 
     exit_code: int = 0
@@ -25,4 +25,4 @@ class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
 UNKNOWN = Outcome(
     exit_code=-1, is_known=False, message="exit code unknown: the process that waited for the task was killed"
 )
-"""The outcome of a run whose end nobody saw."""
+"""The outcome of a run whose end was not observed."""

@@ -39,7 +39,7 @@ class TaskRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     is_of_former_boot: bool = False
     """The task was being started when the machine went down. It is not started twice; the driver reports what became of it."""
     is_start_doubtful: bool = False
-    """Nobody saw the run begin, and its outcome is unknown: it may never have begun."""
+    """The start of the run was not observed, and its outcome is unknown: it may never have started."""
     restarts: int = 0
     window: RestartWindow = RestartWindow()
     kill_tries: int = 0

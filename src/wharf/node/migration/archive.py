@@ -75,16 +75,16 @@ MODE_MASK: Final = 0o1777
 """The permission bits that are taken from an archive; set-user-id and set-group-id are dropped."""
 
 
-class InvalidArchive(Exception):
+class InvalidMigrationArchive(Exception):
     """The archive is damaged, incomplete, or contains something that is not allowed."""
 
 
-class TruncatedArchive(InvalidArchive):
+class TruncatedArchive(InvalidMigrationArchive):
     """The archive ends early because its sender was interrupted. Another attempt may return all of it."""
 
 
 def unpack_folders(archive: Path, tasks: tuple[str, ...], root: Path, budget: UnpackBudget) -> None:
-    """Unpack the archive below `root`. Raises `InvalidArchive` and `OSError`."""
+    """Unpack the archive below `root`. Raises `InvalidMigrationArchive` and `OSError`."""
     confined_folder = ConfinedFolder(root)
     folders: list[tarfile.TarInfo] = []
     count = 0
@@ -107,14 +107,14 @@ def unpack_folders(archive: Path, tasks: tuple[str, ...], root: Path, budget: Un
     except (tarfile.ReadError, EOFError) as error:
         raise TruncatedArchive(str(error)) from error
     except (tarfile.TarError, ArtifactError, ValueError) as error:
-        raise InvalidArchive(str(error)) from error
+        raise InvalidMigrationArchive(str(error)) from error
 
 
 def _check_count(tar: tarfile.TarFile, entry: tarfile.TarInfo, count: int) -> None:
-    """Raise `InvalidArchive` if the archive has lost entries."""
+    """Raise `InvalidMigrationArchive` if the archive has lost entries."""
     count_text = tar.extractfile(entry)
     if count_text is None or count_text.read(32) != str(count).encode():
-        raise InvalidArchive("entries are missing from the archive")
+        raise InvalidMigrationArchive("entries are missing from the archive")
 
 
 def _is_migrated(name: str, tasks: tuple[str, ...]) -> bool:
@@ -125,7 +125,7 @@ def _is_migrated(name: str, tasks: tuple[str, ...]) -> bool:
 def _unpack_entry(
     tar: tarfile.TarFile, entry: tarfile.TarInfo, confined_folder: ConfinedFolder, budget: UnpackBudget
 ) -> None:
-    """Unpack one entry. Raises `InvalidArchive` and `ArtifactError`."""
+    """Unpack one entry. Raises `InvalidMigrationArchive` and `ArtifactError`."""
     budget.count_file()
     if entry.isdir():
         confined_folder.make_folder(entry.name)
@@ -142,7 +142,7 @@ def _unpack_entry(
     elif entry.islnk() and entry.linkname:
         confined_folder.create_hard_link(entry.name, entry.linkname)
     else:
-        raise InvalidArchive(f"{entry.name[:200]!r} is not a file, folder or link")
+        raise InvalidMigrationArchive(f"{entry.name[:200]!r} is not a file, folder or link")
 
 
 def _set_owner_and_mode(folder: Path, entry: tarfile.TarInfo) -> None:

@@ -13,9 +13,9 @@ from typing import BinaryIO, Final
 from wharf.contract.client import AsyncClient, Unreachable
 from wharf.contract.model.refusal import Refusal, RefusalCode
 from wharf.contract.wire.nodes import messages
-from wharf.node.agent.servers.session import NodeCredentials
 from wharf.node.artifacts.archives import UnpackBudget
-from wharf.node.migration import InvalidArchive, TruncatedArchive, unpack_folders
+from wharf.node.credentials import NodeCredentials
+from wharf.node.migration import InvalidMigrationArchive, TruncatedArchive, unpack_folders
 from wharf.node.tasks.folders import AllocationFolders
 
 log = logging.getLogger(__name__)
@@ -67,7 +67,7 @@ class MigrationDownloader:
             raise MigrationError(f"the download took more than {MAX_DOWNLOAD_S:,.0f} s") from None
         except OSError as error:
             raise MigrationError(f"cannot write the data on this node: {error.strerror}") from error
-        except InvalidArchive as error:
+        except InvalidMigrationArchive as error:
             raise MigrationError(f"invalid archive: {error}") from error
         finally:
             await asyncio.shield(asyncio.to_thread(self._folders.discard_incoming, assigned.id))
@@ -86,12 +86,12 @@ class MigrationDownloader:
                 index = response.index
                 continue
             except Unreachable as error:
-                log.info("failed to read the state of a predecessor: %s", error)
+                log.info("failed to read the state of a predecessor error=%s", error)
             except Refusal as refusal:
                 index = 0
                 if refusal.code is RefusalCode.NOT_FOUND:
                     return None
-                log.info("failed to read the state of a predecessor: %s", refusal)
+                log.info("failed to read the state of a predecessor error=%s", refusal)
             await asyncio.sleep(RETRY_DELAY_S)
 
     async def _download_with_retries(
@@ -99,7 +99,7 @@ class MigrationDownloader:
     ) -> int:
         """Download and unpack the data, with retries.
 
-        Return their size. Raises `MigrationError`, `InvalidArchive`, `OSError`.
+        Return their size. Raises `MigrationError`, `InvalidMigrationArchive`, `OSError`.
         """
         id, tasks = assignment.allocation.id, list_task_names(assignment)
         # The tasks may have written more than the group requested; accept it while the disk has space.

@@ -12,8 +12,7 @@ from typing import Final
 
 from wharf.contract.model.refusal import Refusal, RefusalCode, invalid_request, not_found
 from wharf.contract.wire.nodes import channel
-from wharf.node.channel.endpoint import ChannelReply
-from wharf.node.channel.files import VerbHandler
+from wharf.node.channel.endpoint import ChannelReply, VerbHandler
 from wharf.node.migration import list_migrated_folders, pack_folders
 from wharf.node.tasks.folders import AllocationFolders
 

@@ -81,14 +81,15 @@ class CheckRunner:
         """Return whether checks of the allocation are set."""
         return allocation_id in self._checks
 
-    def set_checks(self, allocation_id: str, group: str, definition: list[AllocationCheck]) -> None:
+    def set_checks(self, allocation_id: str, group: str, definitions: list[AllocationCheck]) -> None:
         """Set the checks of an allocation. `group` is the allocation's name, as results show it."""
-        self._checks[allocation_id] = [_Check(definition, group) for definition in definition]
+        self._checks[allocation_id] = [_Check(definition, group) for definition in definitions]
 
     def update_running_checks(self, allocation_id: str, running_since_s: Callable[[str], float | None]) -> None:
         """Run the checks whose task runs, and stop the others.
 
-        `running_since_s` returns since when a task runs (for an empty name: any task of the group), or `None`.
+        `running_since_s` returns the start time of a task (for an empty name: of the group's first task), or `None` if it
+        does not run.
         """
         for check in self._checks.get(allocation_id, ()):
             since_s = running_since_s(check.definition.task)
@@ -107,7 +108,7 @@ class CheckRunner:
                 )
 
     def remove_checks(self, allocation_id: str) -> None:
-        """Stop the checks of an allocation and forget them."""
+        """Stop and delete the checks of an allocation."""
         for check in self._checks.pop(allocation_id, ()):
             if check.probing is not None:
                 check.probing.cancel()

@@ -67,9 +67,9 @@ class UsageHistory:
             self._runs.setdefault(run, deque(maxlen=MAX_SAMPLES)).append(UsageSample(at_ns, percent, memory))
 
     def drop_other_runs(self, runs: Iterable[str]) -> None:
-        """Forget all runs but these."""
-        known = frozenset(runs)
-        for run in [run for run in self._cpu_readings if run not in known]:
+        """Delete the samples of all other runs."""
+        current_runs = frozenset(runs)
+        for run in [run for run in self._cpu_readings if run not in current_runs]:
             del self._cpu_readings[run]
             self._runs.pop(run, None)
 

@@ -13,11 +13,11 @@ from wharf.world import World
 
 PROC: Final = Path("/proc")
 FIRST_SAMPLE_S: Final = 0.1
-"""How long is measured if there is no recent sample to compare with."""
+"""Seconds to measure if no recent sample exists to compare with."""
 CACHE_TTL_S: Final = 1.0
 """Calls within this time after a measurement return the same result."""
 MAX_SAMPLE_AGE_S: Final = 30.0
-"""An older sample is not compared with."""
+"""Seconds after which a sample is too old to compare with."""
 BYTES_PER_KB: Final = 1024
 DISK_FILE_SYSTEMS: Final = frozenset(
     {"ext2", "ext3", "ext4", "xfs", "btrfs", "zfs", "f2fs", "overlay", "vfat", "reiserfs", "jfs"}

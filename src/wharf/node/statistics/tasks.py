@@ -14,9 +14,9 @@ from wharf.world import World
 
 PROC: Final = Path("/proc")
 FIRST_SAMPLE_S: Final = 0.1
-"""How long is measured if there is no recent sample to compare with."""
+"""Seconds to measure if no recent sample exists to compare with."""
 MAX_SAMPLE_AGE_S: Final = 30.0
-"""An older sample is not compared with."""
+"""Seconds after which a sample is too old to compare with."""
 TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 MEASURED_MEMORY_FIELDS: Final = ("RSS", "Swap")
@@ -69,7 +69,7 @@ class TaskMeter:
         }
 
     def _take_sample(self, pids: list[int]) -> dict[int, tuple[float, ProcessUsage]]:
-        """Read the usage of the processes now, and forget old samples."""
+        """Read the usage of the processes now, and drop old samples."""
         now_s = self._world.monotonic_s()
         current = {pid: (now_s, usage) for pid in pids if (usage := read_process_usage(pid)) is not None}
         recent = {pid: sample for pid, sample in self._samples.items() if now_s - sample[0] <= MAX_SAMPLE_AGE_S}

@@ -57,14 +57,14 @@ class TaskContext(msgspec.Struct, frozen=True):
         return resolve_text(text, self.reference_values)
 
     def resolve_path(self, path: str) -> ConfinedPath:
-        """Return where a path of the job lies: given as on the node, as the task sees it, or relative to the task's
-        folder.
+        """Return the folder and the relative path that a path in the job stands for.
 
-        A path that leads out of both folders is returned below one of them; writing there is refused.
+        The path may be absolute on the node, absolute as the task sees it, or relative to the task's folder. A path
+        that leads out of both folders is returned below one of them; writing there is refused.
         """
         path = self.resolve_text(path)
-        for root, seen in ((self.folders.shared, "/alloc"), (self.folders.task, "/")):
-            for start in (f"{root}/", f"{seen.rstrip('/')}/" if self.view is not View.HOST else ""):
+        for root, task_path in ((self.folders.shared, "/alloc"), (self.folders.task, "/")):
+            for start in (f"{root}/", f"{task_path.rstrip('/')}/" if self.view is not View.HOST else ""):
                 if start and path.startswith(start):
                     return ConfinedPath(root, path.removeprefix(start))
         if path.startswith("../alloc/"):

@@ -60,10 +60,11 @@ class AllocationFolders:
         root.chmod(0o711)
         for name in (TRASH_FOLDER, INCOMING_FOLDER):
             (root / name).mkdir(mode=0o700, exist_ok=True)
-        for left in list((root / TRASH_FOLDER).iterdir()):
-            self._delete_later(left)
-        for left in list((root / INCOMING_FOLDER).iterdir()):  # Renamed, because it may be fetched again at once.
-            self._delete_later(self._move_to_trash(left))
+        for folder in list((root / TRASH_FOLDER).iterdir()):
+            self._delete_later(folder)
+        # Incoming folders are moved first, because a new download may use the same name at once.
+        for folder in list((root / INCOMING_FOLDER).iterdir()):
+            self._delete_later(self._move_to_trash(folder))
 
     def get_allocation_folder(self, allocation_id: str) -> Path:
         """Return the folder of an allocation; it may not exist."""
@@ -170,8 +171,8 @@ class AllocationFolders:
         removal.add_done_callback(self._removals.discard)
 
     async def wait_until_removed(self) -> None:
-        """Until all that was to be removed has gone."""
-        # Copied first: another thread takes out what is done, and what is added meanwhile is not waited for.
+        """Wait until every folder that was passed to `remove_folder` is deleted."""
+        # A copy, because other threads remove finished removals from the set. Later removals are not waited for.
         await asyncio.gather(*map(asyncio.wrap_future, tuple(self._removals)))
 
 
@@ -194,7 +195,11 @@ def _create_folders(folder: Path, task: str) -> TaskFolders:
 
 
 def _delete(path: Path) -> None:
-    """Delete a file or folder. What is mounted below is unmounted, never deleted: it may be a folder of the machine."""
+    """Delete a file or folder.
+
+    File systems that are mounted below are unmounted first. Their content is never deleted: it may be a folder of the
+    machine.
+    """
     if not path.is_dir() or path.is_symlink():
         path.unlink(missing_ok=True)
         return
@@ -206,5 +211,5 @@ def _delete(path: Path) -> None:
 
 
 def _get_used_percent(total: int, free: int) -> float:
-    """Return how much is used, in percent; 0 for a file system that does not count."""
+    """Return how much is used, in percent; 0 if the file system reports no total."""
     return 100.0 * (total - free) / total if total else 0.0

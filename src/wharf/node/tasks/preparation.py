@@ -24,8 +24,6 @@ RERENDERED_REASON = "Template re-rendered"
 """Why a task is sent a signal after a change."""
 RESTART_REASON = "Template with change_mode restart re-rendered"
 """Why a task is restarted after a change."""
-RENDERING_STOPPED_MESSAGE = "failed to render templates again"
-"""Begins the event that reports the end of re-rendering after an error."""
 
 
 class TaskControl(Protocol):
@@ -138,8 +136,10 @@ class TaskPreparation:
             while True:
                 await self._apply_change(rendered_task.task_control, await rendered_task.templates.wait_for_change())
         except TaskSetupError as error:
-            log.warning("%s: %s", RENDERING_STOPPED_MESSAGE, error)
-            rendered_task.task_control.record_event(TaskEventType.TEMPLATE, f"{RENDERING_STOPPED_MESSAGE}: {error}")
+            log.warning("failed to render templates again error=%s", error)
+            rendered_task.task_control.record_event(
+                TaskEventType.TEMPLATE, f"failed to render templates again: {error}"
+            )
 
     async def _apply_change(self, task_control: TaskControl, change: TemplateChange) -> None:
         """Restart or signal the task, or run its change scripts."""

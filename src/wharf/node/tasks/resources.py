@@ -1,17 +1,12 @@
-"""Derives from an allocation what a driver must give a task: volumes, ports, devices, CPU and memory.
+"""Derives from an allocation what a driver must give a task: volumes, ports, devices, CPU and memory."""
 
-Also finds users of a volume.
-"""
-
-from collections.abc import Iterator, Mapping
-from typing import Protocol
+from collections.abc import Mapping
 
 from wharf.contract.model.jobs.groups import Task
 from wharf.contract.model.jobs.job import Job
 from wharf.contract.model.jobs.volumes import VolumeRequest, VolumeType
 from wharf.contract.model.nodes.node import NodeHostVolume
-from wharf.contract.wire.nodes.messages import AssignedAllocation, Assignment
-from wharf.node.core.record import AllocationRecord
+from wharf.contract.wire.nodes.messages import AssignedAllocation
 from wharf.node.devices.port import NOTHING_RESERVED, Reserved
 from wharf.node.drivers.port import CannotStart, Given, GivenDevice, GivenPort, GivenVolume
 from wharf.node.tasks.environment import format_ranges
@@ -48,41 +43,6 @@ def list_granted_volumes(
         is_read_only = volume.read_only or request.read_only or mount.read_only
         granted.append(GivenVolume(volume.path, mount.destination, is_read_only))
     return tuple(granted)
-
-
-class ManagedAllocation(Protocol):
-    """The part of an allocation that is needed here."""
-
-    record: AllocationRecord
-
-    @property
-    def assignment(self) -> Assignment: ...
-
-
-class AllocationManager(Protocol):
-    """The part of the node's allocation manager that is needed here."""
-
-    def list_allocations(self) -> list[str]: ...
-
-    def find(self, allocation_id: str) -> ManagedAllocation | None: ...
-
-
-def list_volume_users(manager: AllocationManager, volume: str) -> list[str]:
-    """Return the ids of allocations on this node that request the volume and are not over."""
-    return list(_iter_volume_users(manager, volume))
-
-
-def _iter_volume_users(manager: AllocationManager, volume: str) -> Iterator[str]:
-    """Yield the ids of allocations on this node that request the volume and are not over."""
-    for id in manager.list_allocations():
-        allocation = manager.find(id)
-        if allocation is None or allocation.record.is_over or allocation.assignment.job is None:
-            continue
-        if volume in [
-            name
-            for name, _ in list_volume_requests(allocation.assignment.allocation, allocation.assignment.job).values()
-        ]:
-            yield id
 
 
 def build_granted_resources(

@@ -2,8 +2,8 @@
 continues.
 
 Each entry has a mark, its length and a checksum. Entries are appended; the last entry about an allocation counts. A
-damaged entry is skipped and reported, and reading continues at the next mark. A truncated last entry is no damage:
-nobody relied on it. The file is compacted when most of it is outdated.
+damaged entry is skipped and reported, and reading continues at the next mark. A truncated last entry is not reported as
+damage, because it was never acknowledged. The file is compacted when most of it is outdated.
 
 An append reaches the kernel at once, which survives the death of the process. `wait_until_synced` waits until it is
 on the disk. If the disk cannot be written, running tasks continue: everything is kept in memory, and callers that
@@ -26,6 +26,8 @@ from wharf.contract.model.allocations.allocation import ClientStatus
 from wharf.contract.wire.nodes.messages import Assignment
 from wharf.node.core.record import AllocationRecord
 from wharf.node.durable_file import sync_folder
+
+log = logging.getLogger(__name__)
 
 DAMAGED_SUFFIX: Final = ".damaged"
 """Suffix of the copy of a journal that was partly unreadable."""
@@ -130,8 +132,6 @@ def _sync(descriptor: int) -> None:
         os.close(descriptor)
 
 
-log = logging.getLogger(__name__)
-
 ENTRY_MARK: Final = b"WJ1\n"
 """The first bytes of every entry; reading continues at the next mark after damage."""
 HEADER_BYTES: Final = 12
@@ -221,27 +221,27 @@ class NodeJournal:
 
         Raises `OSError` if the file cannot be read at all.
         """
-        found: dict[str, RestoredAllocation | SettledAllocation] = {}
+        allocations: dict[str, RestoredAllocation | SettledAllocation] = {}
         boot_id = self._boot_id
         for entry in self._read():
             match entry:
                 case StoredAssignment(id):
-                    previous = found.get(id)
-                    found[id] = RestoredAllocation(
+                    previous = allocations.get(id)
+                    allocations[id] = RestoredAllocation(
                         entry, previous.record if isinstance(previous, RestoredAllocation) else None
                     )
-                case StoredProgress(record) if record.id in found:
-                    found[record.id] = _with_progress(found[record.id], record)
+                case StoredProgress(record) if record.id in allocations:
+                    allocations[record.id] = _with_progress(allocations[record.id], record)
                 case SettledAllocation(record):
-                    found[record.id] = entry
+                    allocations[record.id] = entry
                 case DeletedAllocation(id):
-                    found.pop(id, None)
+                    allocations.pop(id, None)
                 case BootMarker(boot_id):
                     pass
                 case _:
                     pass
         self.has_rebooted = boot_id != self._boot_id
-        for allocation in found.values():
+        for allocation in allocations.values():
             match allocation:
                 case SettledAllocation():
                     self._add_entry(allocation)
@@ -256,7 +256,7 @@ class NodeJournal:
         else:
             self._is_writable_event.set()
         self._is_loaded = True
-        return found
+        return allocations
 
     def _read(self) -> list[JournalEntry]:
         """Return all readable entries; store a copy of the file if parts are damaged."""
@@ -268,7 +268,7 @@ class NodeJournal:
             )
             with contextlib.suppress(OSError):  # For an operator who wants to inspect it.
                 self._file.save_damaged(data)
-            log.error("journal is partly damaged: %s", self.damage_text)
+            log.error("journal is partly damaged damaged_bytes=%s bytes=%s", damaged_bytes, len(data))
         return entries
 
     def read_settled(self, allocation_id: str) -> SettledAllocation:
@@ -400,9 +400,8 @@ def decode_entries(data: bytes) -> tuple[list[JournalEntry], int]:
     while offset < len(data):
         end = find_entry_end(data, offset)
         if end is not None:
-            with contextlib.suppress(
-                msgspec.MsgspecError
-            ):  # A complete entry of an unknown type, from another version.
+            # A complete entry that cannot be decoded has an unknown type: another version wrote it.
+            with contextlib.suppress(msgspec.MsgspecError):
                 entries.append(_decoder.decode(data[offset + HEADER_BYTES : end]))
                 offset = end
                 continue

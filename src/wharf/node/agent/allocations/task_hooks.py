@@ -1,5 +1,5 @@
-"""Prepares, accompanies and cleans up tasks: folders, network, devices, volumes, identities, templates, checks and
-services.
+"""Prepares tasks, serves them while they run, and cleans up after them: network, devices, volumes, identities,
+templates, checks and services.
 
 The manager reports every change of an allocation's record; the hooks find out themselves what must start or stop. A
 repeated report has no effect.
@@ -8,7 +8,7 @@ repeated report has no effect.
 import asyncio
 import logging
 from collections.abc import Mapping
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from msgspec.structs import replace
 
@@ -18,12 +18,13 @@ from wharf.contract.model.allocations.task_states import TaskEventType
 from wharf.contract.model.jobs.groups import Task
 from wharf.contract.model.services import ServiceRegistration
 from wharf.node.agent.allocations.allocation import ManagedAllocation
+from wharf.node.agent.allocations.manager import AllocationManager
 from wharf.node.core import events
 from wharf.node.core.record import AllocationRecord
 from wharf.node.core.steps import TaskStep
 from wharf.node.devices.node_devices import NodeDevices
 from wharf.node.devices.port import NOTHING_RESERVED, CannotReserve, Reserved
-from wharf.node.drivers.port import CannotStart, Command, CommandDriver, CommandOrder, Driver, Stream, TaskNetwork, View
+from wharf.node.drivers.port import CannotStart, Command, CommandDriver, CommandOrder, Stream, TaskNetwork, View
 from wharf.node.mounts import mount_secrets, unmount_secrets
 from wharf.node.networks import NetworkError
 from wharf.node.networks.allocation_networks import AllocationNetworks
@@ -31,7 +32,6 @@ from wharf.node.services.check_runner import CheckRunner
 from wharf.node.services.registrations import build_registration, is_service_up, list_checks, list_services
 from wharf.node.tasks.context import TaskContext, TaskSetupError
 from wharf.node.tasks.environment import TaskHost
-from wharf.node.tasks.folders import TaskFolders
 from wharf.node.tasks.identities.manager import TaskIdentityManager
 from wharf.node.tasks.identities.tokens import list_exposed_identities
 from wharf.node.tasks.interpolation import ReferenceValues
@@ -43,24 +43,9 @@ from wharf.world import World
 log = logging.getLogger(__name__)
 
 MAX_OUTPUT_BYTES: Final = 4_096
-"""How much of the output of a check script or change script is kept; protects the memory of the node."""
+"""Limit of the output that is read of a check script or change script; protects the memory of the node."""
 CANNOT_RUN_EXIT_CODE: Final = 126
 """The exit code for a command that could not be run, as shells use it."""
-
-
-class AllocationManager(Protocol):
-    """The part of the node's allocation manager that the hooks use."""
-
-    reference_values: ReferenceValues
-
-    def find(self, allocation_id: str) -> ManagedAllocation | None: ...
-
-    def handle_event(self, allocation_id: str, event: events.AllocationEvent) -> None: ...
-
-    # `Any`: the manager takes its own class of allocations, which satisfies `ManagedAllocation`.
-    def get_environment_and_folders(self, allocation: Any, task_name: str) -> tuple[dict[str, str], TaskFolders]: ...
-
-    def find_driver(self, allocation: Any, task_name: str) -> Driver: ...
 
 
 class LocalTaskHooks:
@@ -114,11 +99,11 @@ class LocalTaskHooks:
         if self._networks.has_own_network(allocation.assignment.allocation, allocation.job):
             await self._ensure_network(allocation, task_name)
         await self._reserve(allocation, task_name)
-        if task.volume_mounts and self._manager.find_driver(allocation, task_name).view is View.HOST:
+        if task.volume_mounts and self._manager.tasks.find_driver(allocation, task_name).view is View.HOST:
             self._link_volumes(allocation, task)
         if not (task.artifacts or task.dispatch_payload or has_secrets(task)):
             return  # Most tasks need nothing else.
-        _, folders = self._manager.get_environment_and_folders(allocation, task_name)
+        _, folders = self._manager.tasks.get_environment_and_folders(allocation, task_name)
         self._erased.pop((allocation.record.id, task_name), None)
         try:
             if has_secrets(task):
@@ -167,7 +152,7 @@ class LocalTaskHooks:
         try:
             await self._reserve(allocation, task_name)
         except TaskSetupError as error:
-            log.warning("failed to reserve the devices of a running task again: %s", error, extra={"task": task_name})
+            log.warning("failed to reserve the devices of a running task again task=%s error=%s", task_name, error)
 
     def find_device_reservation(self, allocation_id: str, task: str) -> Reserved:
         """Return what drivers must do for the devices of the task; nothing if it has none."""
@@ -183,7 +168,7 @@ class LocalTaskHooks:
         except CannotStart as error:
             raise TaskSetupError(str(error), TaskEventType.SETUP_FAILURE, "setup_error") from error
         link_volumes(
-            volumes, self._manager.get_environment_and_folders(allocation, task.name)[1], self._read_only_mounts
+            volumes, self._manager.tasks.get_environment_and_folders(allocation, task.name)[1], self._read_only_mounts
         )
 
     def build_environment(self, allocation_id: str, task: str) -> dict[str, str]:
@@ -193,7 +178,7 @@ class LocalTaskHooks:
         return {**from_devices, **from_identities, **self._preparation.build_environment(allocation_id, task)}
 
     def on_record_changed(self, allocation: ManagedAllocation) -> None:
-        """Start and stop what accompanies the tasks, after a change of the allocation's record."""
+        """Start and stop renewals, renderings and checks of the tasks, after a change of the allocation's record."""
         record, id = allocation.record, allocation.record.id
         if not record.tasks or (record.is_over and allocation.assignment.job is None):
             return
@@ -205,7 +190,7 @@ class LocalTaskHooks:
                 self._preparation.release(id, task.name)
                 self._wipe_secrets(allocation, task.name)
             elif task.has_process:
-                self._accompany_task(allocation, task.name)
+                self._serve_running_task(allocation, task.name)
         if record.is_over:
             self._check_runner.remove_checks(id)
             self._networks.release_network(id)
@@ -224,8 +209,8 @@ class LocalTaskHooks:
             )
         self._check_runner.update_running_checks(id, lambda task: _up_since_s(record, task))
 
-    def _accompany_task(self, allocation: ManagedAllocation, task_name: str) -> None:
-        """Accompany a task that has a process: keep devices known, identities renewed and templates rendered."""
+    def _serve_running_task(self, allocation: ManagedAllocation, task_name: str) -> None:
+        """Keep devices reserved, identities renewed and templates rendered while the task has a process."""
         task = allocation.task(task_name)
         if (allocation.record.id, task_name) not in self._reservations and _list_devices(allocation, task_name):
             self._reservations[allocation.record.id, task_name] = NOTHING_RESERVED
@@ -246,7 +231,7 @@ class LocalTaskHooks:
         key = (allocation.record.id, task)
         if key not in self._erased and has_secrets(allocation.task(task)):
             self._erased[key] = None
-            unmount_secrets(self._manager.get_environment_and_folders(allocation, task)[1].secrets)
+            unmount_secrets(self._manager.tasks.get_environment_and_folders(allocation, task)[1].secrets)
 
     def list_services(self, allocation: ManagedAllocation) -> tuple[ServiceRegistration, ...]:
         """Return the registrations of the services that are up now."""
@@ -273,7 +258,7 @@ class LocalTaskHooks:
         )
 
     def release(self, allocation_id: str, tasks: tuple[str, ...]) -> None:
-        """Forget the allocation and its tasks."""
+        """Delete what the hooks hold for the allocation and its tasks."""
         self._check_runner.remove_checks(allocation_id)
         for task in tasks:
             self._identities.release(allocation_id, task)
@@ -287,7 +272,7 @@ class LocalTaskHooks:
         return await self._check_runner.build_results(allocation_id)
 
     async def close(self) -> None:
-        """Cancel everything that accompanies tasks, when the agent ends."""
+        """Cancel all background work for tasks, when the agent ends."""
         for reserving in self._reserving_tasks:
             reserving.cancel()
         await asyncio.gather(*self._reserving_tasks, return_exceptions=True)
@@ -304,12 +289,12 @@ class LocalTaskHooks:
         same.
         """
         task_name = task or allocation.record.tasks[0].name
-        environment, _ = self._manager.get_environment_and_folders(allocation, task_name)
-        return self._manager.reference_values.with_variables(environment)
+        environment, _ = self._manager.tasks.get_environment_and_folders(allocation, task_name)
+        return self._manager.tasks.reference_values.with_variables(environment)
 
     def _build_task_context(self, allocation: ManagedAllocation, task_name: str) -> TaskContext:
         """Return everything that the preparation of the task needs to know."""
-        environment, folders = self._manager.get_environment_and_folders(allocation, task_name)
+        environment, folders = self._manager.tasks.get_environment_and_folders(allocation, task_name)
         assigned = allocation.assignment.allocation
         return TaskContext(
             allocation_id=assigned.id,
@@ -317,25 +302,25 @@ class LocalTaskHooks:
             region=self._host.region,
             task=allocation.task(task_name),
             folders=folders,
-            view=self._manager.find_driver(allocation, task_name).view,
+            view=self._manager.tasks.find_driver(allocation, task_name).view,
             environment=environment,
-            reference_values=self._manager.reference_values.with_variables(environment),
+            reference_values=self._manager.tasks.reference_values.with_variables(environment),
             payload=allocation.job.payload or b"",
         )
 
     def handle_event(self, allocation_id: str, event: events.AllocationEvent) -> None:
         """Apply an event to the allocation if it is still known."""
-        if self._manager.find(allocation_id) is not None:
+        if self._manager.table.find(allocation_id) is not None:
             self._manager.handle_event(allocation_id, event)
 
     def signal_task(self, allocation_id: str, task: str, signal: str, reason: str) -> None:
         """Send a signal to the task if it runs, and record why in the task's history."""
-        allocation = self._manager.find(allocation_id)
+        allocation = self._manager.table.find(allocation_id)
         if allocation is None or allocation.record.task(task).step is not TaskStep.RUNNING:
             return
         details = {"task_signal": signal, "task_signal_reason": reason}
         self.handle_event(allocation_id, events.TaskEventOccurred(task, TaskEventType.SIGNALING, details=details))
-        self._manager.find_driver(allocation, task).signal(
+        self._manager.tasks.find_driver(allocation, task).signal(
             allocation.make_run_name(task, allocation.record.task(task).run), signal
         )
 
@@ -344,13 +329,13 @@ class LocalTaskHooks:
 
         When it is canceled, for example by a timeout, the command is ended with all processes that it started.
         """
-        allocation = self._manager.find(allocation_id)
+        allocation = self._manager.table.find(allocation_id)
         if allocation is None or not task or not allocation.record.task(task).has_process:
             return CANNOT_RUN_EXIT_CODE, "the task is not running"
-        driver = self._manager.find_driver(allocation, task)
+        driver = self._manager.tasks.find_driver(allocation, task)
         if not isinstance(driver, CommandDriver):
             return CANNOT_RUN_EXIT_CODE, f"driver {allocation.task(task).driver} cannot run commands in tasks"
-        environment, folders = self._manager.get_environment_and_folders(allocation, task)
+        environment, folders = self._manager.tasks.get_environment_and_folders(allocation, task)
         run = allocation.make_run_name(task, allocation.record.task(task).run)
         order = CommandOrder(
             run=run,

@@ -39,7 +39,7 @@ BYTES_PER_MB: Final = 1 << 20
 CLOUDS: Final = (
     ("aws", "sys_vendor", "Amazon EC2"),
     ("gce", "product_name", "Google Compute Engine"),
-    # A machine that somebody runs on the same hypervisor at home has the vendor's name, but not this tag.
+    # Machines on the same hypervisor outside of the cloud have the vendor's name, but not this tag.
     ("azure", "chassis_asset_tag", "7783-7084-3265-9085-8269-3286-77"),
     ("digitalocean", "sys_vendor", "DigitalOcean"),
 )

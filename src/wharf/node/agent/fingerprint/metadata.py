@@ -10,8 +10,7 @@ import msgspec
 from wharf.contract.model.refusal import Refusal, RefusalCode, invalid_request
 from wharf.contract.wire.nodes import channel
 from wharf.contract.wire.nodes.messages import NodeMetaApplyRequest, NodeMetaResponse
-from wharf.node.channel.endpoint import ChannelReply
-from wharf.node.channel.files import JSON_CONTENT_TYPE, VerbHandler
+from wharf.node.channel.endpoint import JSON_CONTENT_TYPE, ChannelReply, VerbHandler
 from wharf.node.durable_file import replace_file
 
 

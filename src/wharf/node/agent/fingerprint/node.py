@@ -22,7 +22,7 @@ from wharf.node.volumes.node_volumes import NodeVolumes
 from wharf.world import World
 
 FINGERPRINT_INTERVAL_S: Final = 30.0
-"""Seconds between checks of the machine, the drivers and the plug-ins."""
+"""Seconds between checks of the machine, the drivers and the plugins."""
 
 
 class NodeFingerprint:
@@ -70,7 +70,7 @@ class NodeFingerprint:
         )
 
     async def load_plugins(self) -> None:
-        """Restore volumes of volume plug-ins and load device plug-ins."""
+        """Restore volumes of volume plugins and load device plugins."""
         await self._volumes.restore()
         await self._devices.load_plugins()
 

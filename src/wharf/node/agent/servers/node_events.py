@@ -54,7 +54,7 @@ class NodeEventQueue:
             try:
                 await register_again()
             except (Refusal, Unreachable) as error:
-                log.warning("failed to send node events to servers: %s", error)
+                log.warning("failed to send node events error=%s", error)
                 self._has_changed.set()
                 await asyncio.sleep(RETRY_DELAY_S)
             else:

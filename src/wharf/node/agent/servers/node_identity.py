@@ -16,9 +16,8 @@ from wharf.contract.client import AsyncClient, Unreachable
 from wharf.contract.model.refusal import Refusal, RefusalCode
 from wharf.contract.wire.nodes import channel
 from wharf.contract.wire.nodes.messages import SignedIdentity
-from wharf.node.agent.servers.session import NodeCredentials
-from wharf.node.channel.endpoint import ChannelReply
-from wharf.node.channel.files import JSON_CONTENT_TYPE, VerbHandler
+from wharf.node.channel.endpoint import JSON_CONTENT_TYPE, ChannelReply, VerbHandler
+from wharf.node.credentials import NodeCredentials
 from wharf.world import World
 
 log = logging.getLogger(__name__)
@@ -63,7 +62,7 @@ class SignedNodeIdentity:
             except (Refusal, Unreachable) as error:
                 if last_error != str(error):
                     last_error = str(error)
-                    log.info("failed to renew the node's identity: %s", error)
+                    log.info("failed to renew the node's identity error=%s", error)
                 await asyncio.sleep(RETRY_DELAY_S)
 
     async def renew_identity(self) -> None:

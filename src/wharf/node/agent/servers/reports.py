@@ -23,17 +23,47 @@ Halved when servers reject a report as too large.
 
 
 class AssignmentHandler(Protocol):
-    """The part of the node's allocation manager that reports need."""
+    """Applies assignments and describes allocations: the real node, the fake node or the simulated node."""
 
-    def has_allocation(self, allocation_id: str) -> bool: ...
+    def find_assignment_index(self, allocation_id: str) -> int | None:
+        """Return the index of the assignment that was applied last; `None` if the allocation is unknown."""
+        ...
 
-    def list_allocations(self) -> list[str]: ...
+    def list_allocations(self) -> list[str]:
+        """Return the ids of all allocations that servers know and that this node has."""
+        ...
 
-    def find_assignment_index(self, allocation_id: str) -> int | None: ...
+    def has_allocation(self, allocation_id: str) -> bool:
+        """Return whether this node has the allocation and servers still know it."""
+        ...
 
-    def build_update(self, allocation_id: str) -> messages.AllocationUpdate: ...
+    def apply_assignment(self, assignment: messages.Assignment) -> None:
+        """Start, update or stop the allocation as servers want it now."""
+        ...
 
-    def on_end_acknowledged(self, allocation_id: str) -> None: ...
+    def drop_allocation(self, allocation_id: str) -> None:
+        """Stop the allocation and delete it once it is over: servers no longer know it."""
+        ...
+
+    def build_update(self, allocation_id: str) -> messages.AllocationUpdate:
+        """Return the state of the allocation as servers are sent it."""
+        ...
+
+    async def wait_until_stored(self) -> None:
+        """Wait until everything that `build_update` returned survives a power cut."""
+        ...
+
+    def on_end_acknowledged(self, allocation_id: str) -> None:
+        """Servers know that the allocation is over, so little must be stored about it."""
+        ...
+
+    def on_server_contact(self) -> None:
+        """A server has replied."""
+        ...
+
+    def on_server_silence(self, since_s: float) -> None:
+        """No server has replied since `since_s` of the monotonic clock."""
+        ...
 
 
 class ReportQueue:
@@ -73,8 +103,8 @@ class ReportQueue:
         """Report the allocation again if its update differs from the last accepted one."""
         self._changed[allocation_id] = None
 
-    def forget_allocation(self, allocation_id: str) -> None:
-        """Forget what was reported about the allocation."""
+    def drop_allocation(self, allocation_id: str) -> None:
+        """Delete what was reported about the allocation."""
         self._accepted.pop(allocation_id, None)
 
     def request_full_report(self) -> None:

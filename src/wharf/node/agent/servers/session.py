@@ -7,17 +7,16 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Final, Protocol
+from typing import Final
 
-import msgspec
 from msgspec.structs import replace
 
 from wharf.contract.client import AsyncClient, Unreachable
 from wharf.contract.model.nodes.node import Node
 from wharf.contract.model.refusal import Refusal, RefusalCode
-from wharf.contract.wire.nodes import messages
-from wharf.node.agent.servers.reports import ReportQueue
+from wharf.node.agent.servers.reports import AssignmentHandler, ReportQueue
 from wharf.node.core.clock import SECOND_NS
+from wharf.node.credentials import NodeCredentials
 from wharf.world import World
 
 log = logging.getLogger(__name__)
@@ -32,57 +31,6 @@ MAX_ASSIGNMENTS_PER_FETCH: Final = 1_000
 """Limit of one request; each assignment contains its job. Servers refuse more than ten times as many."""
 
 
-class NodeCredentials(msgspec.Struct, frozen=True):
-    """The id and the secret of a node. They are stored, so that a restarted node is the same node."""
-
-    id: str
-    secret_id: str
-
-
-class AssignmentHandler(Protocol):
-    """Applies assignments and describes allocations: the real node, the fake node or the simulated node."""
-
-    def find_assignment_index(self, allocation_id: str) -> int | None:
-        """Return the index of the assignment that was applied last; `None` if the allocation is unknown."""
-        ...
-
-    def list_allocations(self) -> list[str]:
-        """Return the ids of all allocations that servers know and that this node has."""
-        ...
-
-    def has_allocation(self, allocation_id: str) -> bool:
-        """Return whether this node has the allocation and servers still know it."""
-        ...
-
-    def apply_assignment(self, assignment: messages.Assignment) -> None:
-        """Start, update or stop the allocation as servers want it now."""
-        ...
-
-    def drop_allocation(self, allocation_id: str) -> None:
-        """Stop and forget the allocation: servers no longer know it."""
-        ...
-
-    def build_update(self, allocation_id: str) -> messages.AllocationUpdate:
-        """Return the state of the allocation as servers are sent it."""
-        ...
-
-    async def wait_until_stored(self) -> None:
-        """Wait until everything that `build_update` returned survives a power cut."""
-        ...
-
-    def on_end_acknowledged(self, allocation_id: str) -> None:
-        """Servers know that the allocation is over, so little must be stored about it."""
-        ...
-
-    def on_server_contact(self) -> None:
-        """A server has replied."""
-        ...
-
-    def on_server_silence(self, since_s: float) -> None:
-        """No server has replied since `since_s` of the monotonic clock."""
-        ...
-
-
 class ServerSession:
     """One node's exchange with servers."""
 
@@ -94,11 +42,11 @@ class ServerSession:
         assignment_handler: AssignmentHandler,
         build_node: Callable[[], Awaitable[Node]],
         *,
-        log_name: str = "the node",
+        log_name: str = "",
     ) -> None:
-        """`log_name` names the node in log lines, for processes with several nodes."""
+        """`log_name` names the node in log lines; its id by default."""
         self._world = world
-        self._log_name = log_name
+        self._log_name = log_name or identity.id
         self._client = client
         self._identity = identity
         self._handler = assignment_handler
@@ -157,7 +105,7 @@ class ServerSession:
             except (Refusal, Unreachable) as error:
                 if last_error != str(error):  # Tried once a second; only a new reason is logged.
                     last_error = str(error)
-                    log.warning("failed to register %s: %s", self._log_name, error)
+                    log.warning("node registration failed node=%s error=%s", self._log_name, error)
                 self._handler.on_server_silence(self._last_reply_s)
             await asyncio.sleep(RETRY_DELAY_S)
 
@@ -185,7 +133,7 @@ class ServerSession:
             try:
                 wait_s = await self._heartbeat()
             except (Refusal, Unreachable) as error:
-                log.warning("heartbeat of %s failed: %s", self._log_name, error)
+                log.warning("heartbeat failed node=%s error=%s", self._log_name, error)
                 self._handler.on_server_silence(self._last_reply_s)
                 wait_s = RETRY_DELAY_S
                 if isinstance(error, Refusal) and error.code is RefusalCode.NOT_FOUND:
@@ -217,7 +165,7 @@ class ServerSession:
                     self._index = max(1, response.index) if self._index == requested_index else 0
                     continue
             except (Refusal, Unreachable) as error:
-                log.warning("failed to fetch assignments of %s: %s", self._log_name, error)
+                log.warning("failed to fetch assignments node=%s error=%s", self._log_name, error)
             await asyncio.sleep(RETRY_DELAY_S)
 
     async def _apply_desired(self, desired: Mapping[str, int], report_count: int) -> bool:
@@ -228,7 +176,7 @@ class ServerSession:
         """
         for dropped_id in [id for id in self._handler.list_allocations() if id not in desired]:
             self._handler.drop_allocation(dropped_id)
-            self._reports.forget_allocation(dropped_id)
+            self._reports.drop_allocation(dropped_id)
         changed = [id for id, index in desired.items() if (self._handler.find_assignment_index(id) or 0) < index]
         for start in range(0, len(changed), MAX_ASSIGNMENTS_PER_FETCH):
             batch = changed[start : start + MAX_ASSIGNMENTS_PER_FETCH]
@@ -260,13 +208,12 @@ class ServerSession:
                 if not self._has_changes.is_set():
                     self.has_reported_all.set()
             except (Refusal, Unreachable) as error:
-                log.warning("report of %s failed: %s", self._log_name, error)
+                log.warning("report of allocations failed node=%s error=%s", self._log_name, error)
                 if isinstance(error, Refusal) and error.code in (RefusalCode.INVALID, RefusalCode.TOO_LARGE):
                     self._reports.on_rejected(is_too_large=error.code is RefusalCode.TOO_LARGE)
                 await asyncio.sleep(RETRY_DELAY_S)
                 if isinstance(error, Refusal) and error.code is RefusalCode.INVALID:
-                    with contextlib.suppress(
-                        Refusal, Unreachable
-                    ):  # The next report is rejected too, and this is retried.
+                    # If this fails, the next report is rejected too, and it is tried again.
+                    with contextlib.suppress(Refusal, Unreachable):
                         await self._send_registration()
                 self._has_changes.set()

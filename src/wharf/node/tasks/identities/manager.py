@@ -6,14 +6,13 @@ Every call may be repeated: preparing, renewing and releasing the same task twic
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from typing import Final
 
 from wharf.contract.client import AsyncClient
 from wharf.contract.client.relay.dialers import Dialer
 from wharf.contract.model.allocations.task_states import TaskEventType
 from wharf.contract.model.jobs.groups import Task
 from wharf.contract.wire.nodes.messages import IdentitiesRequest, SignedIdentity
-from wharf.node.agent.servers.session import NodeCredentials
+from wharf.node.credentials import NodeCredentials
 from wharf.node.tasks.context import TaskContext, TaskSetupError
 from wharf.node.tasks.identities.api_socket import ApiSocket
 from wharf.node.tasks.identities.tokens import TaskIdentities, list_exposed_identities
@@ -22,12 +21,9 @@ from wharf.world import World
 
 log = logging.getLogger(__name__)
 
-NOT_RENEWED_MESSAGE: Final = "failed to renew identities"
-"""Begins the event that reports the end of renewals after an error."""
-
 
 class ServerSigner:
-    """Has servers sign identities, authenticated by the node's secret. Implements `IdentitySigner`."""
+    """Has servers sign identities, authenticated by the node's secret. Implements `TokenSigner`."""
 
     def __init__(self, client: AsyncClient, identity: NodeCredentials) -> None:
         self._client = client
@@ -103,12 +99,12 @@ class TaskIdentityManager:
         try:
             await identified_task.api.open(context.folders.secrets)
         except OSError as error:
-            log.warning("failed to create the API socket of a task: %s", error, extra={"task": context.task.name})
+            log.warning("failed to create the API socket of a task task=%s error=%s", context.task.name, error)
         try:
             await identified_task.identities.keep_renewed(task_control)
         except TaskSetupError as error:
-            log.warning("%s: %s", NOT_RENEWED_MESSAGE, error, extra={"task": context.task.name})
-            task_control.record_event(TaskEventType.HOOK_FAILED, f"{NOT_RENEWED_MESSAGE}: {error}")
+            log.warning("failed to renew identities task=%s error=%s", context.task.name, error)
+            task_control.record_event(TaskEventType.HOOK_FAILED, f"failed to renew identities: {error}")
 
     def release(self, allocation_id: str, task: str) -> None:
         """Stop renewing the identities of a task and close its API socket."""

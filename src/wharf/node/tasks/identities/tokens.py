@@ -48,7 +48,7 @@ PERMANENT_CODES: Final = frozenset({RefusalCode.INVALID, RefusalCode.FORBIDDEN})
 _INVALID_NAME_CHARACTERS: Final = re.compile("[^A-Za-z0-9_]")
 
 
-class IdentitySigner(Protocol):
+class TokenSigner(Protocol):
     """Signs identities of tasks."""
 
     async def sign_identities(self, alloc_id: str, task: str, names: Sequence[str]) -> Sequence[SignedIdentity]:
@@ -86,7 +86,7 @@ class TaskIdentities:
     Implements the client's `TokenSource`, so that requests for its templates have the task's rights.
     """
 
-    def __init__(self, world: World, signer: IdentitySigner, context: TaskContext) -> None:
+    def __init__(self, world: World, signer: TokenSigner, context: TaskContext) -> None:
         self._world = world
         self._signer = signer
         self._context = context
@@ -126,17 +126,17 @@ class TaskIdentities:
     # -- while the task runs
 
     async def keep_renewed(self, task_control: TaskControl) -> None:
-        """Until canceled: renew the tokens and tell the task. Raises `TaskSetupError`.
+        """Until canceled: renew the tokens, and restart or signal the task. Raises `TaskSetupError`.
 
         Tokens that an earlier agent process gave the task are used until they are due.
         """
         unsigned = [identity.name for identity in self._exposed if identity.name not in self._signed]
         if unsigned:
-            held = self._load_validity()
+            stored = self._load_validity()
             for signed in await self._sign_with_retries(unsigned, lambda *_, **__: None):
                 self._signed[signed.name] = signed
                 # The task has an older token than this one. It gets a new one when its own is due.
-                self._validity[signed.name] = held.get(signed.name, TokenValidity(0, 1 if signed.expires else 0))
+                self._validity[signed.name] = stored.get(signed.name, TokenValidity(0, 1 if signed.expires else 0))
         while (due_ns := self._next_due_ns()) is not None:
             await asyncio.sleep(max(0.0, (due_ns - self._world.now_ns()) / 1e9))
             await self._renew(task_control)
@@ -161,7 +161,7 @@ class TaskIdentities:
 
     def _next_due_ns(self) -> int | None:
         """Return when the next token must be renewed; `None` if none expires."""
-        renewal_times = [held.renew_at_ns for held in self._validity.values()]
+        renewal_times = [validity.renew_at_ns for validity in self._validity.values()]
         return min((renewal_time for renewal_time in renewal_times if renewal_time is not None), default=None)
 
     def _is_due(self, name: str) -> bool:
@@ -214,7 +214,7 @@ class TaskIdentities:
                 reason = refusal.text
                 if refusal.code in PERMANENT_CODES:
                     raise _build_setup_error(reason) from refusal
-            log.info("failed to get identities signed: %s", reason, extra={"task": self._context.task.name})
+            log.info("failed to get identities signed task=%s reason=%s", self._context.task.name, reason)
             if waited_s >= WAITING_NOTICE_DELAY_S and not has_recorded:
                 has_recorded = True
                 record_event(TaskEventType.HOOK_MESSAGE, f"waiting for its identity to be signed: {reason}")
@@ -243,13 +243,13 @@ class TaskIdentities:
 
     def _store_validity(self) -> None:
         """Store when the tokens expire. If that fails, a restarted agent renews them at once."""
-        if any(held.expires for held in self._validity.values()):
+        if any(validity.expires for validity in self._validity.values()):
             try:
                 ConfinedFolder(self._context.folders.task / "private").replace_file(
                     VALIDITY_FILE, msgspec.json.encode(self._validity), 0o600
                 )
             except (ArtifactError, OSError) as error:
-                log.warning("failed to store the expiry of identities: %s", error)
+                log.warning("failed to store the expiry of identities error=%s", error)
 
     def _load_validity(self) -> dict[str, TokenValidity]:
         """Return what `_store_validity` stored; empty if it cannot be read."""

@@ -88,7 +88,7 @@ class ClusterQueries:
                 self._store_result(key, result)
                 continue
             except Unreachable as error:
-                log.info("query of a template failed: %s", error)
+                log.info("query of a template failed error=%s", error)
             except Refusal as refusal:
                 index = 0
                 if refusal.code in (RefusalCode.FORBIDDEN, RefusalCode.NOT_FOUND, RefusalCode.INVALID):

@@ -22,7 +22,7 @@ from wharf.node.tasks.templates.queries import ClusterQueries, QueryKey, QueryRe
 from wharf.world import World
 
 MISSING_NOTICE_DELAY_S: Final = 3.0
-"""Seconds of waiting after which the task's history shows what is missing; most of it arrives sooner."""
+"""Seconds of waiting after which the task's history shows which data are missing; most data arrive sooner."""
 FILE_POLL_INTERVAL_S: Final = 1.0
 """Seconds between attempts while a template reads files, because nothing reports new files."""
 SETTLE_DELAY_S: Final = 0.2
@@ -222,7 +222,7 @@ class TaskTemplates:
         return TemplateChange(is_restart_required, tuple(dict.fromkeys(signals)), tuple(scripts))
 
     def _write_file(self, template: Template, data: bytes) -> bool:
-        """Write one file. Return whether its content was another one before. Raises `TaskSetupError`."""
+        """Write one file. Return whether its content has changed. Raises `TaskSetupError`."""
         destination = self._context.resolve_path(template.dest_path)
         owner = None
         if template.uid is not None or template.gid is not None:

@@ -1,0 +1,151 @@
+"""What servers and the node's allocations exchange: applies assignments, and describes allocations for reports."""
+
+from msgspec.structs import replace
+
+from wharf.contract.model.allocations.allocation import AllocDeploymentStatus, ClientStatus, DesiredStatus
+from wharf.contract.wire.nodes import messages
+from wharf.node.agent.allocations.allocation import ManagedAllocation, TaskHooks
+from wharf.node.agent.allocations.ended_files import EndedAllocationFiles
+from wharf.node.agent.allocations.journal import NodeJournal, StoredAssignment
+from wharf.node.agent.allocations.manager import AllocationManager
+from wharf.node.core import events
+
+
+class LocalAssignmentHandler:
+    """The `AssignmentHandler` of a node that runs tasks."""
+
+    def __init__(
+        self, manager: AllocationManager, journal: NodeJournal, files: EndedAllocationFiles, task_hooks: TaskHooks
+    ) -> None:
+        self._manager = manager
+        self._table = manager.table
+        self._journal = journal
+        self._files = files
+        self._task_hooks = task_hooks
+        self._ignored_assignments: dict[str, int] = {}
+        """Assignments that arrived after `AllocationManager.stop_all`, by id: their index. They are ignored."""
+        self._silent_since_s: float | None = None
+
+    # -- assignments
+
+    def find_assignment_index(self, allocation_id: str) -> int | None:
+        """Return the index of the assignment that was applied last; `None` if the allocation is unknown."""
+        index = self._table.find_assignment_index(allocation_id)
+        return index if index is not None else self._ignored_assignments.get(allocation_id)
+
+    def list_allocations(self) -> list[str]:
+        """Return the ids of all allocations that servers know and that this node has."""
+        return self._table.list_allocations()
+
+    def has_allocation(self, allocation_id: str) -> bool:
+        """Return whether this node has the allocation and servers still know it."""
+        return self._table.has_allocation(allocation_id)
+
+    def apply_assignment(self, assignment: messages.Assignment) -> None:
+        """Start, update or stop the allocation as servers want it now."""
+        assigned = assignment.allocation
+        if self._table.is_settled(assigned.id):
+            self._update_settled(assigned)
+            return
+        existing = self._table.find_unsettled(assigned.id)
+        if existing is not None:
+            self._update_existing(existing, assignment)
+        elif self._manager.is_ending:  # Servers send it again when the node is back.
+            self._ignored_assignments[assigned.id] = assigned.alloc_modify_index
+        else:
+            self._manager.add_allocation(assignment)
+
+    def _update_settled(self, assigned: messages.AssignedAllocation) -> None:
+        """Apply an assignment of an allocation that is over: only its index is of interest."""
+        settled = self._journal.read_settled(assigned.id)
+        self._table.store_settled(
+            replace(settled, index=assigned.alloc_modify_index, client_status=assigned.client_status), assigned.id
+        )
+        if not assigned.client_status.is_terminal:  # Servers were restored from a snapshot that predates its end.
+            self._manager.on_change(assigned.id)
+
+    def _update_existing(self, existing: ManagedAllocation, assignment: messages.Assignment) -> None:
+        """Apply a changed assignment of an allocation that is not settled."""
+        assigned = assignment.allocation
+        spec = self._manager.build_spec(assignment)
+        if [task.name for task in existing.spec.tasks] != [task.name for task in spec.tasks]:
+            # The job was purged or replaced. The running tasks end by the rules of the job that they were started with.
+            assignment, spec = replace(assignment, job=existing.assignment.job), existing.spec
+        is_new_deployment = existing.assignment.allocation.deployment_id != assigned.deployment_id
+        existing.stored_assignment, existing.spec = StoredAssignment(assigned.id, assignment), spec
+        if assigned.desired_status is not DesiredStatus.RUN:
+            desired_transition = assigned.desired_transition
+            skips_delays = desired_transition is not None and bool(desired_transition.no_shutdown_delay)
+            self._manager.handle_event(assigned.id, events.AllocationStopRequested(skips_delays=skips_delays))
+        elif is_new_deployment:
+            self._manager.handle_event(assigned.id, events.HealthWatchStarted())
+        # Stored after its effects, because an assignment that is in the journal is not applied again after a crash.
+        self._journal.append_entry(existing.stored_assignment)
+
+    def drop_allocation(self, allocation_id: str) -> None:
+        """Stop an allocation that servers no longer know, and delete it once it is over."""
+        if self._table.remove_settled(allocation_id):
+            self._manager.delete_files_and_entries(allocation_id)
+            return
+        allocation = self._table.get_unsettled(allocation_id)
+        allocation.stored_assignment = StoredAssignment(allocation_id, allocation.assignment, is_gone=True)
+        self._manager.handle_event(allocation_id, events.AllocationStopRequested())
+        if self._table.find_unsettled(allocation_id) is not None:
+            self._journal.append_entry(allocation.stored_assignment)
+        self._manager.delete_if_ended(allocation)
+
+    # -- reports
+
+    def build_update(self, allocation_id: str) -> messages.AllocationUpdate:
+        """Return the state of the allocation as servers are sent it."""
+        allocation = self._table.find(allocation_id)
+        assert allocation is not None, "the caller has checked has_allocation"
+        record = allocation.record
+        if not record.tasks and allocation.assignment.allocation.client_status.is_terminal:
+            status = allocation.assignment.allocation.client_status
+            status = status if status is not ClientStatus.LOST else ClientStatus.COMPLETE
+        else:
+            status = record.status
+        return messages.AllocationUpdate(
+            id=allocation_id,
+            client_status=status,
+            client_description=record.description if record.tasks else "",
+            task_states={task.name: task.to_task_state() for task in record.tasks} if record.tasks else None,
+            deployment_status=(
+                AllocDeploymentStatus(healthy=record.is_healthy) if record.is_healthy is not None else None
+            ),
+            log_tails=self._files.read_log_tails(allocation),
+            services=self._task_hooks.list_services(allocation),
+            network_status=self._task_hooks.find_network_status(allocation_id),
+        )
+
+    async def wait_until_stored(self) -> None:
+        """Wait until everything that was reported before is on the disk."""
+        await self._journal.wait_until_synced()
+
+    def on_end_acknowledged(self, allocation_id: str) -> None:
+        """Keep only a short entry about an ended allocation, because servers know that it is over."""
+        allocation = self._table.find_unsettled(allocation_id)
+        if allocation is not None and allocation.record.is_over:
+            self._table.settle(allocation)
+            self._task_hooks.release(allocation.record.id, tuple(task.name for task in allocation.record.tasks))
+
+    # -- contact with servers
+
+    def on_server_contact(self) -> None:
+        """Record that a server has replied."""
+        if self._silent_since_s is not None:
+            self._silent_since_s = None
+            self._apply_to_all(events.ServerContactRestored())
+
+    def on_server_silence(self, since_s: float) -> None:
+        """Record that no server has replied since `since_s` of the monotonic clock."""
+        if self._silent_since_s is None:
+            self._silent_since_s = since_s
+            self._apply_to_all(events.ServerContactLost(since_s))
+
+    def _apply_to_all(self, event: events.AllocationEvent) -> None:
+        """Apply an event to all allocations that stop after a loss of contact."""
+        for allocation in self._table.list_unsettled():
+            if not allocation.record.is_over and allocation.spec.stop_after_contact_lost_s is not None:
+                self._manager.handle_event(allocation.record.id, event)

@@ -1,0 +1,286 @@
+"""Performs the actions of the node core on tasks: prepares, starts, signals and kills them through their drivers.
+
+Results are reported to the `AllocationManager` as events. Also finds the driver, the folders and the environment of a
+task.
+"""
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any
+
+from wharf.contract.model.allocations.resources import AllocatedPort
+from wharf.contract.model.allocations.task_states import TaskEventType
+from wharf.node.agent.allocations.allocation import ManagedAllocation, TaskHooks
+from wharf.node.agent.allocations.journal import NodeJournal
+from wharf.node.agent.allocations.predecessors import find_ephemeral_disk
+from wharf.node.agent.allocations.table import AllocationTable
+from wharf.node.agent.fingerprint.host_ports import find_taken_port, is_requested_port
+from wharf.node.core import events
+from wharf.node.core.steps import TaskStep
+from wharf.node.drivers.port import CannotStart, Driver, TaskOrder, View
+from wharf.node.tasks.context import TaskSetupError, map_task_folders
+from wharf.node.tasks.environment import TaskHost, build_environment
+from wharf.node.tasks.folders import AllocationFolders, TaskFolders
+from wharf.node.tasks.interpolation import ReferenceValues, resolve_document
+from wharf.node.tasks.resources import build_granted_resources, build_labels
+from wharf.world import World
+
+log = logging.getLogger(__name__)
+
+
+class TaskRunner:
+    """Runs the tasks of the node."""
+
+    def __init__(
+        self,
+        world: World,
+        journal: NodeJournal,
+        table: AllocationTable,
+        folders: AllocationFolders,
+        drivers: Mapping[str, Driver],
+        *,
+        host: TaskHost,
+        reference_values: ReferenceValues,
+        task_hooks: TaskHooks,
+        handle_event: Callable[[str, events.AllocationEvent], None],
+        on_port_taken: Callable[[int], None],
+    ) -> None:
+        self._world = world
+        self._journal = journal
+        self._table = table
+        self._folders = folders
+        self._drivers = drivers
+        self._host = host
+        self.reference_values = reference_values
+        """What `${...}` references mean on this node, for tasks that start from now on."""
+        self._task_hooks = task_hooks
+        self._handle_event = handle_event
+        self._on_port_taken = on_port_taken
+        self._preparing: dict[tuple[str, str], asyncio.Task[None]] = {}
+        self._background_tasks: set[asyncio.Task[None]] = set()
+        self._agent_environment = dict(os.environ)  # A copy, because each read of `os.environ` decodes it.
+
+    # -- one task
+
+    def find_driver(self, allocation: ManagedAllocation, task_name: str) -> Driver:
+        """Return the driver of the task; the driver with the empty name stands in for a missing one."""
+        driver_name = allocation.task(task_name).driver
+        return self._drivers.get(driver_name) or self._drivers[""]
+
+    def get_environment_and_folders(
+        self, allocation: ManagedAllocation, task_name: str
+    ) -> tuple[dict[str, str], TaskFolders]:
+        """Return the environment variables and the folders of a task."""
+        id = allocation.record.id
+        folders = self._folders.get_task_folders(id, task_name)
+        assigned = allocation.assignment.allocation
+        task, view = allocation.task(task_name), self.find_driver(allocation, task_name).view
+        environment = build_environment(
+            assigned,
+            allocation.job,
+            task,
+            map_task_folders(folders, view),
+            self._host,
+            self.reference_values,
+            agent_environment=self._agent_environment if view is not View.OWN else {},
+            network=self._task_hooks.find_network_status(id),
+        )
+        return environment | self._task_hooks.build_environment(id, task_name), folders
+
+    # -- actions
+
+    def perform(self, allocation: ManagedAllocation, action: events.NodeTaskAction) -> None:
+        """Perform one action."""
+        match action:
+            case events.PrepareTask(task):
+                preparation = self._preparing.get((allocation.record.id, task))
+                if preparation is None or preparation.done():  # A repeated action does not start a second preparation.
+                    self._preparing[allocation.record.id, task] = self._run_in_background(
+                        self._prepare(allocation, task)
+                    )
+            case events.StartTask(task, run):
+                self._run_in_background(self._start(allocation, task, run))
+            case events.CancelStart(task, run):
+                self.find_driver(allocation, task).give_up(allocation.make_run_name(task, run))
+            case events.SignalTask(task, run, signal):
+                self.find_driver(allocation, task).signal(allocation.make_run_name(task, run), signal)
+            case events.KillTask(task, run):
+                self.find_driver(allocation, task).kill(allocation.make_run_name(task, run))
+            case _:
+                raise AssertionError(f"unknown action {action}")
+
+    def cancel_preparations(self, allocation: ManagedAllocation) -> None:
+        """Cancel preparations of tasks that no longer are in that step."""
+        for task in allocation.record.tasks:
+            if task.step is not TaskStep.PREPARING:
+                preparation = self._preparing.pop((allocation.record.id, task.name), None)
+                if preparation is not None:
+                    preparation.cancel()
+
+    def _run_in_background(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run a coroutine in the background and log its failure."""
+        task = self._world.start_task(coroutine, name="task action")
+        self._background_tasks.add(task)
+        task.add_done_callback(self._on_background_task_done)
+        return task
+
+    def _on_background_task_done(self, task: asyncio.Task[None]) -> None:
+        """Remove a finished background task and log its failure."""
+        self._background_tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("task action failed: unexpected error", exc_info=error)
+
+    async def wait_for_actions(self, *, timeout_s: float) -> None:
+        """Wait until all running actions are done, but not longer than `timeout_s`."""
+        if self._background_tasks:
+            await asyncio.wait(self._background_tasks, timeout=timeout_s)
+
+    def run_when_stored(self, action: Callable[[], None]) -> None:
+        """Call `action`, such as the cleanup of a run, once everything that was appended to the journal is on the
+        disk.
+
+        While the disk is full, the outcome that drivers and supervisor hold is the only copy.
+        """
+        self._run_in_background(self._run_after_sync(action))
+
+    async def _run_after_sync(self, action: Callable[[], None]) -> None:
+        """Wait until the journal is on the disk, then call `action`."""
+        await self._journal.wait_until_synced()
+        action()
+
+    # -- preparation
+
+    async def _prepare(self, allocation: ManagedAllocation, task_name: str) -> None:
+        """Create the task's folders, check its ports and call the hooks; report the result as an event."""
+        id = allocation.record.id
+        try:
+            self._folders.create_task_folders(id, task_name)
+            self._move_predecessor_data(allocation, task_name)
+        except OSError as error:
+            reason = f"cannot create the task's folders: {error.strerror}"
+            self._report_preparation(id, task_name, events.TaskPreparationFailed(task_name, reason))
+            return
+        if (taken_port := self._find_taken_port(allocation)) is not None:
+            reason = f"port {taken_port.value} ({taken_port.label}) is in use by another program on this node"
+            self._on_port_taken(taken_port.value)
+            # A port that the job names may become free. Otherwise a replacement with another port or node is better.
+            is_final = not is_requested_port(allocation.job, allocation.assignment.allocation.task_group, taken_port)
+            self._report_preparation(id, task_name, events.TaskPreparationFailed(task_name, reason, is_final=is_final))
+            return
+        try:
+            await self._task_hooks.prepare_task(allocation, task_name)
+        except TaskSetupError as error:
+            failure = events.TaskPreparationFailed(
+                task_name, str(error), error.event_type, error.detail_name, is_final=error.is_final
+            )
+            self._report_preparation(id, task_name, failure)
+            return
+        self._report_preparation(id, task_name, events.TaskPrepared(task_name))
+
+    def _move_predecessor_data(self, allocation: ManagedAllocation, task_name: str) -> None:
+        """Move the data of the predecessor here, if the group has a sticky disk. Raises `OSError`."""
+        disk, predecessor_id = (
+            find_ephemeral_disk(allocation.assignment),
+            allocation.assignment.allocation.previous_allocation,
+        )
+        if disk is not None and (disk.sticky or disk.migrate) and predecessor_id:
+            self._folders.move_predecessor_data(predecessor_id, allocation.record.id, task_name)
+
+    def _find_taken_port(self, allocation: ManagedAllocation) -> AllocatedPort | None:
+        """Return a port of the allocation that another program holds; `None` if all are free.
+
+        Checked only while no task runs, because afterwards the allocation holds its ports itself.
+        """
+        if any(task.has_process or task.step is TaskStep.STARTING for task in allocation.record.tasks):
+            return None
+        allocated = allocation.assignment.allocation.allocated_resources
+        ports = (allocated.shared.ports or ()) if allocated is not None else ()
+        return find_taken_port(ports, self._host.address)
+
+    def _report_preparation(self, id: str, task_name: str, event: events.AllocationEvent) -> None:
+        """Report the result of a preparation, if the allocation is still known."""
+        self._preparing.pop((id, task_name), None)
+        if self._table.find_unsettled(id) is not None:
+            self._handle_event(id, event)
+
+    # -- start
+
+    async def _start(self, allocation: ManagedAllocation, task_name: str, run: int) -> None:
+        """Have the driver start the run; report a failure as an event."""
+        id = allocation.record.id
+        # After a power cut the journal must show that this run may have been started.
+        await self._journal.wait_until_synced()
+        if not self._is_starting(allocation, task_name, run):
+            return
+        try:
+            await self._task_hooks.ensure_prepared(allocation, task_name)
+        except TaskSetupError as error:
+            self._handle_event(
+                id,
+                events.TaskStartFailed(task_name, run, str(error), error.is_final, error.event_type, error.detail_name),
+            )
+            return
+        if not self._is_starting(allocation, task_name, run):
+            return
+        task = allocation.task(task_name)
+        environment, _ = self.get_environment_and_folders(allocation, task_name)
+        missing: list[str] = []
+        config = resolve_document(task.config or {}, self.reference_values.with_variables(environment), missing)
+        if missing:
+            reason = f"unknown reference: {', '.join(missing)}"
+            event_type = TaskEventType.FAILED_VALIDATION
+            self._handle_event(
+                id,
+                events.TaskStartFailed(
+                    task_name, run, reason, is_final=True, event_type=event_type, detail_name="validation_error"
+                ),
+            )
+            return
+        assert isinstance(config, dict)
+        try:
+            order = self._build_task_order(allocation, task_name, run, config, environment)
+            await self.find_driver(allocation, task_name).start(order)
+        except CannotStart as error:
+            self._handle_event(id, events.TaskStartFailed(task_name, run, str(error), is_final=error.is_final))
+
+    def _build_task_order(
+        self,
+        allocation: ManagedAllocation,
+        task_name: str,
+        run: int,
+        config: dict[str, object],
+        environment: dict[str, str],
+    ) -> TaskOrder:
+        """Build the order for the driver. Raises `CannotStart`."""
+        task, assigned, host = allocation.task(task_name), allocation.assignment.allocation, self._host
+        folders = self._folders.get_task_folders(assigned.id, task_name)
+        return TaskOrder(
+            run=allocation.make_run_name(task_name, run),
+            task=task_name,
+            config=config,
+            environment=environment,
+            task_folder=folders.task,
+            log_folder=folders.logs,
+            log=task.log_config,
+            user=task.user,
+            allocation_id=assigned.id,
+            shared_folder=folders.shared,
+            network=self._task_hooks.find_network(assigned.id),
+            given=build_granted_resources(
+                assigned,
+                allocation.job,
+                task,
+                host.volumes,
+                total_mhz=host.total_mhz,
+                reserved=self._task_hooks.find_device_reservation(assigned.id, task_name),
+            ),
+            labels=build_labels(assigned, allocation.job, task_name, node_id=host.node_id, node_name=host.node_name),
+        )
+
+    @staticmethod
+    def _is_starting(allocation: ManagedAllocation, task_name: str, run: int) -> bool:
+        """Return whether the task still is at the start of this run."""
+        record = allocation.record.task(task_name)
+        return record.step is TaskStep.STARTING and record.run == run

@@ -1,0 +1,136 @@
+"""What the node's journal contains about assignments and their effects."""
+
+import asyncio
+from collections.abc import Collection
+from contextvars import copy_context
+from random import Random
+
+import pytest
+from msgspec.structs import replace
+
+from simulation.core_node import MAX_KILL_TIMEOUT_S, REGION, SimulatedFolders, SimulatedTaskHooks
+from simulation.loop import SimulatedLoop
+from simulation.machine import SimulatedDisk
+from tests.builders import a_group, a_job, a_task
+from tests.kit.virtual_time import in_virtual_time, pass_time
+from wharf.contract.model.allocations.allocation import DesiredStatus
+from wharf.contract.wire.nodes.messages import AssignedAllocation, Assignment
+from wharf.node.agent.allocations.assignments import LocalAssignmentHandler
+from wharf.node.agent.allocations.ended_files import EndedAllocationFiles
+from wharf.node.agent.allocations.journal import NodeJournal, find_entry_end
+from wharf.node.agent.allocations.manager import AllocationManager
+from wharf.node.agent.allocations.run_events import RunEvents
+from wharf.node.agent.allocations.table import AllocationTable
+from wharf.node.drivers.port import Health, TaskOrder, View
+from wharf.node.fake_node import FakeMachine, build_fake_node
+from wharf.node.tasks.environment import TaskHost
+from wharf.node.tasks.interpolation import build_reference_values
+from wharf.world import SimulatedWorld
+
+BOOT_ID = "boot-1"
+
+
+class ImmediateDriver:
+    """A driver whose runs begin at once and never end."""
+
+    name = "mock"
+    view = View.OWN
+
+    def __init__(self) -> None:
+        self.run_events: RunEvents | None = None
+
+    async def probe(self) -> Health:
+        return Health(is_healthy=True)
+
+    async def start(self, order: TaskOrder) -> None:
+        assert self.run_events is not None
+        self.run_events.on_begun(order.run)
+
+    async def recover(self, *_: Collection[str]) -> None:
+        return
+
+    def signal(self, *_: str) -> None:
+        return
+
+    def give_up(self, *_: str) -> None:
+        return
+
+    def kill(self, *_: str) -> None:
+        return
+
+    def forget(self, *_: str) -> None:
+        return
+
+
+def create_disk(data: bytes = b"") -> SimulatedDisk:
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, SimulatedLoop)
+    disk = SimulatedDisk(loop, Random(1), copy_context())
+    disk.append(data)
+    return disk
+
+
+class RestoredNode:
+    """The allocations of a node that was restored from a journal on this disk."""
+
+    def __init__(self, disk: SimulatedDisk) -> None:
+        machine, journal = FakeMachine(name="node-1"), NodeJournal(disk, BOOT_ID)
+        world = SimulatedWorld(7, asyncio.get_running_loop().time, member="node-1")
+        self.allocations = AllocationTable(journal)
+        driver, folders, hooks = ImmediateDriver(), SimulatedFolders(), SimulatedTaskHooks()
+        manager = AllocationManager(
+            world,
+            journal,
+            self.allocations,
+            folders,
+            {"mock": driver},
+            host=TaskHost(machine.datacenter, REGION, "10.0.0.1", node_id="n1", node_name=machine.name),
+            reference_values=build_reference_values(build_fake_node("n1", machine, 0), region=REGION),
+            task_hooks=hooks,
+            on_change=lambda _id: None,
+            max_kill_timeout_s=MAX_KILL_TIMEOUT_S,
+        )
+        driver.run_events = RunEvents(manager, lambda _run: None)
+        files = EndedAllocationFiles(self.allocations, folders)
+        self.handler = LocalAssignmentHandler(manager, journal, files, hooks)
+        manager.restore(journal.load(), has_rebooted=False)
+
+
+RUN = Assignment(
+    allocation=AssignedAllocation(id="a1", task_group="web", alloc_modify_index=5, deployment_id="d1"),
+    job=a_job("shop", a_group("web", a_task("server", driver="mock"))),
+)
+STOP = replace(RUN, allocation=replace(RUN.allocation, alloc_modify_index=9, desired_status=DesiredStatus.STOP))
+
+
+@pytest.mark.parametrize("is_gone", [False, True], ids=["stop requested", "unknown to servers"])
+@in_virtual_time
+async def test_a_truncated_journal_never_contains_an_assignment_without_its_effects(
+    is_gone: bool,
+) -> None:
+    disk = create_disk()
+    node = RestoredNode(disk)
+    node.handler.apply_assignment(RUN)
+    await pass_time(1.0)
+    if is_gone:
+        node.handler.drop_allocation("a1")
+    else:
+        node.handler.apply_assignment(STOP)
+
+    data = disk.read()
+    ends = [0]
+    while (end := find_entry_end(data, ends[-1])) is not None:
+        ends.append(end)
+    states = []
+    for end in ends:
+        restored = RestoredNode(create_disk(data[:end]))
+        allocation = restored.allocations.find("a1")
+        if allocation is not None:
+            is_sent_again = (
+                restored.handler.find_assignment_index("a1") == RUN.allocation.alloc_modify_index
+                and "a1" in restored.handler.list_allocations()
+            )
+            states.append((is_sent_again, allocation.record.is_to_stop))
+
+    assert ((True, False), (False, True)) == (states[0], states[-1])
+    assert (False, False) not in states

@@ -1,0 +1,111 @@
+"""Assignments that a node ignores: those from before its last full report."""
+
+import asyncio
+import json
+from typing import Any
+
+from tests.builders import a_group, a_job, a_task, some_resources
+from tests.kit.cluster import ACluster, OneServer
+from tests.kit.exchange import InMemory
+from tests.kit.virtual_time import in_virtual_time, pass_time, until
+from wharf.cluster.state.tables import ALLOCATIONS, NODES
+from wharf.contract.client import AsyncClient, ClientReply, ClientRequest, Unreachable
+from wharf.node.credentials import NodeCredentials
+from wharf.node.fake_node import FakeMachine, FakeNode
+
+
+class LaggingServer(InMemory):
+    """A server that sends the old replies about assignments in `old_replies`, except to reads that require new ones."""
+
+    refuses_assignments = False
+    old_replies: dict[str, ClientReply] | None = None
+
+    async def send(self, request: ClientRequest) -> ClientReply:
+        if request.path.endswith("/desired"):
+            if self.refuses_assignments:
+                raise Unreachable("no server replied", is_sent=False)
+            if self.old_replies is not None and (request.method == "POST" or "stale" in dict(request.query)):
+                await pass_time(0.1)
+                return self.old_replies[request.method]
+        return await super().send(request)
+
+
+class DelayingServer(InMemory):
+    """A server that sends assignments once `may_send` is set, and drops other requests while `is_silent`."""
+
+    is_silent = False
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.may_send = asyncio.Event()
+
+    async def send(self, request: ClientRequest) -> ClientReply:
+        if self.is_silent and not request.path.endswith("/desired"):
+            raise Unreachable("no server replied", is_sent=False)
+        reply = await super().send(request)
+        if request.method == "POST" and request.path.endswith("/desired"):
+            await self.may_send.wait()
+        return reply
+
+
+def statuses(server: OneServer) -> list[str]:
+    return [allocation.client_status for allocation in server.replica.iter_all(ALLOCATIONS)]
+
+
+@in_virtual_time
+async def test_an_assignment_from_a_lagging_server_is_ignored_after_a_full_report_without_it() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        world = cluster.world("node-1")
+        identity = NodeCredentials(world.new_id(), world.new_secret())
+        exchange, observed = LaggingServer(server.api), InMemory(server.api)
+        node = FakeNode(world, AsyncClient(world, [exchange]), FakeMachine(name="node-1"), identity=identity)
+        cluster.start(node.run(), name="node-1")
+        await until(
+            lambda: [node.status for node in server.replica.iter_all(NODES)] == ["ready"], what="the node is ready"
+        )
+        exchange.refuses_assignments = True
+        task = a_task("server", driver="mock", resources=some_resources(cpu=10, memory_mb=10))
+        await server.client.jobs.register(a_job("shop", a_group("web", task, count=1)))
+        await until(lambda: statuses(server) == ["pending"], what="it is placed")
+        observer = AsyncClient(world, [observed])
+        assigned = (await observer.node_agents.list_assignments(identity.id, identity.secret_id)).value
+        await observer.node_agents.fetch_assignments(identity.id, identity.secret_id, list(assigned))
+        exchange.is_away = True
+        await until(lambda: statuses(server) == ["lost"], what="the allocation is given up")
+
+        exchange.old_replies = dict(zip(("GET", "POST"), observed.replies, strict=True))
+        exchange.is_away = exchange.refuses_assignments = False
+        await until(lambda: "complete" in statuses(server), what="the node has sent a full report")
+        await pass_time(60.0)
+
+        assert [] == [id for id in node.list_allocations() if id in assigned]
+
+
+@in_virtual_time
+async def test_an_assignment_in_flight_during_a_full_report_without_it_is_ignored() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        world = cluster.world("node-1")
+        identity = NodeCredentials(world.new_id(), world.new_secret())
+        exchange = DelayingServer(server.api)
+        node = FakeNode(world, AsyncClient(world, [exchange]), FakeMachine(name="node-1"), identity=identity)
+        cluster.start(node.run(), name="node-1")
+        await until(
+            lambda: [node.status for node in server.replica.iter_all(NODES)] == ["ready"], what="the node is ready"
+        )
+        task = a_task("server", driver="mock", resources=some_resources(cpu=10, memory_mb=10))
+        await server.client.jobs.register(a_job("shop", a_group("web", task, count=1)))
+        await until(lambda: statuses(server) == ["pending"], what="it is placed")
+        (placed,) = server.replica.iter_all(ALLOCATIONS)
+        exchange.is_silent = True
+        await until(lambda: statuses(server) == ["lost"], what="the allocation is given up")
+        exchange.is_silent = False
+        await until(lambda: "complete" in statuses(server), what="the node has sent a full report")
+
+        exchange.may_send.set()
+        await pass_time(60.0)
+
+        reports = [json.loads(body)["Allocations"] for _, path, body in exchange.sent if path.endswith("/report")]
+        statuses_sent = [update["ClientStatus"] for report in reports for update in report if update["ID"] == placed.id]
+        assert "running" not in statuses_sent

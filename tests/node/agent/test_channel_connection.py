@@ -1,0 +1,140 @@
+"""The node channel, from the files of an allocation to a caller of the API: it opens, replies, breaks and opens
+again.
+"""
+
+import base64
+from collections.abc import Callable, Coroutine
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tests.cluster.api.test_node_sockets import NODE, RUNS, SECRET, with_node
+from tests.kit.cluster import ACluster, OneServer
+from tests.kit.requests import get
+from tests.kit.sockets import InMemorySockets
+from tests.kit.virtual_time import in_virtual_time, now_s, until
+from wharf.contract.client.relay.websockets import SocketRelay
+from wharf.contract.model.refusal import invalid_request
+from wharf.node.channel.connection import ChannelConnection
+from wharf.node.channel.endpoint import RequestDispatcher
+from wharf.node.channel.files import FileHandlers
+from wharf.node.credentials import NodeCredentials
+from wharf.node.tasks.folders import AllocationFolders
+
+
+def is_over(_allocation: str, task: str) -> bool:
+    if task != "server":
+        raise invalid_request(f'unknown task name "{task}"')
+    return True
+
+
+class ChannelNode:
+    """A node with the files of one allocation, and connections to some servers."""
+
+    def __init__(self, cluster: ACluster, folder: Path, *servers: InMemorySockets, secret: str = SECRET) -> None:
+        folders = AllocationFolders(folder / "allocations")
+        task_folders = folders.create_task_folders(RUNS, "server")
+        (task_folders.local / "notes").write_text("0123456789")
+        (task_folders.logs / "server.stdout.0").write_text("output\n")
+        self._servers = list(servers)
+        dispatcher = RequestDispatcher(FileHandlers(folders, is_over, lambda *_: False).handlers())
+        self.connection = ChannelConnection(
+            cluster.world("node"), dispatcher, NodeCredentials(NODE, secret), self._next
+        )
+        cluster.start(self.connection.run(), name="node channel")
+
+    def _next(self) -> SocketRelay:
+        self._servers.append(self._servers.pop(0))
+        return self._servers[-1]
+
+    async def wait_open(self) -> None:
+        await until(self.connection.is_open.is_set, what="the node's channel is open")
+
+
+async def read_file(server: OneServer, verb: str, query: str) -> tuple[int, bytes]:
+    reply = await get(server, f"/v1/client/fs/{verb}/{RUNS}", query)
+    return reply.status, reply.body
+
+
+def with_folder(test: Callable[[Path], Coroutine[Any, Any, None]]) -> Callable[[Path], None]:
+    """Run the test in virtual time with a folder of its own."""
+
+    @wraps(test)
+    def run(tmp_path: Path) -> None:
+        in_virtual_time(test)(tmp_path)
+
+    return run
+
+
+@with_folder
+async def test_files_and_logs_are_read_through_the_channel(tmp_path: Path) -> None:
+    async with ACluster() as cluster:
+        server = await with_node(cluster)
+        await ChannelNode(cluster, tmp_path, InMemorySockets(server.api)).wait_open()
+
+        listed = msgspec.json.decode((await read_file(server, "ls", "path=server"))[1])
+        assert ["local", "private", "secrets", "tmp"] == [entry["Name"] for entry in listed]
+        assert 10 == msgspec.json.decode((await read_file(server, "stat", "path=server/local/notes"))[1])["Size"]
+        assert (200, b"0123456789") == await read_file(server, "cat", "path=server/local/notes")
+        assert (200, b"345") == await read_file(server, "readat", "path=server/local/notes&offset=3&limit=3")
+        assert (200, b"") == await read_file(server, "readat", "path=server/local/notes&offset=99")
+        frame = msgspec.json.decode((await read_file(server, "stream", "path=server/local/notes&follow=false"))[1])
+        assert (b"0123456789", 10) == (base64.b64decode(frame["Data"]), frame["Offset"])
+        assert (200, b"output\n") == await read_file(server, "logs", "task=server&type=stdout&plain=true")
+
+
+@with_folder
+async def test_errors_have_the_right_status(tmp_path: Path) -> None:
+    async with ACluster() as cluster:
+        server = await with_node(cluster)
+        await ChannelNode(cluster, tmp_path, InMemorySockets(server.api)).wait_open()
+
+        assert (404, b'file "none" does not exist') == await read_file(server, "cat", "path=none")
+        assert (400, b"Path escapes the alloc directory") == await read_file(server, "stat", "path=../..")
+        assert (403, b"Reading secret file prohibited: server/secrets/x") == await read_file(
+            server, "cat", "path=server/secrets/x"
+        )
+        assert (404, b'task "server" not started yet. No logs available') == await read_file(
+            server, "logs", "task=server&type=stderr"
+        )
+
+
+@with_folder
+async def test_a_broken_channel_is_open_again_within_five_seconds(tmp_path: Path) -> None:
+    async with ACluster() as cluster:
+        server = await with_node(cluster)
+        sockets = InMemorySockets(server.api)
+        node = ChannelNode(cluster, tmp_path, sockets)
+        await node.wait_open()
+        sockets.open[0].cut()
+        await until(lambda: not node.connection.is_open.is_set(), what="the channel is cut")
+        cut_s = now_s()
+
+        await node.wait_open()
+
+        assert now_s() - cut_s < 5
+        assert 200 == (await read_file(server, "cat", "path=server/local/notes"))[0]
+
+
+@with_folder
+async def test_a_node_connects_to_the_next_server_when_one_does_not_reply(tmp_path: Path) -> None:
+    async with ACluster() as cluster:
+        server = await with_node(cluster)
+        node = ChannelNode(cluster, tmp_path, InMemorySockets(None), InMemorySockets(server.api))
+
+        await node.wait_open()
+
+        assert now_s() < 5
+
+
+@with_folder
+async def test_a_node_whose_channel_is_refused_keeps_trying(tmp_path: Path) -> None:
+    async with ACluster() as cluster:
+        server = await with_node(cluster)
+        node = ChannelNode(cluster, tmp_path, InMemorySockets(server.api), secret="wrong secret")
+        begun_s = now_s()
+        await until(lambda: now_s() > begun_s + 20, what="20 seconds have passed")
+
+        assert not node.connection.is_open.is_set()

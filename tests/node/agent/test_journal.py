@@ -1,0 +1,255 @@
+"""The node's journal: everything that was written is read again, whatever happened to the end of the file."""
+
+import asyncio
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from wharf.contract.model.allocations.allocation import ClientStatus
+from wharf.contract.wire.nodes.messages import AssignedAllocation, Assignment
+from wharf.node.agent.allocations.journal import (
+    HEADER_BYTES,
+    DeletedAllocation,
+    DiskJournalFile,
+    NodeJournal,
+    RestoredAllocation,
+    SettledAllocation,
+    StoredAssignment,
+    StoredProgress,
+    decode_entries,
+    frame_entry,
+)
+from wharf.node.core.record import AllocationRecord, TaskRecord
+from wharf.node.core.steps import TaskStep
+
+BOOT_ID, OTHER_BOOT_ID = "boot-1", "boot-2"
+
+
+def make_assignment(id: str, index: int = 5) -> StoredAssignment:
+    return StoredAssignment(id, Assignment(allocation=AssignedAllocation(id=id, alloc_modify_index=index)))
+
+
+def make_progress(id: str, step: TaskStep) -> StoredProgress:
+    return StoredProgress(AllocationRecord(id, (TaskRecord("web", step),)))
+
+
+def open_journal(folder: Path, boot: str = BOOT_ID) -> NodeJournal:
+    journal = NodeJournal(DiskJournalFile(folder / "journal"), boot)
+    journal.load()
+    return journal
+
+
+def test_the_last_entry_about_an_allocation_counts(tmp_path: Path) -> None:
+    journal = open_journal(tmp_path)
+    for entry in (
+        make_assignment("a1"),
+        make_progress("a1", TaskStep.RUNNING),
+        make_assignment("a1", 9),
+        make_progress("a1", TaskStep.DEAD),
+        make_assignment("a2"),
+    ):
+        journal.append_entry(entry)
+    journal.close()
+
+    allocations = NodeJournal(DiskJournalFile(tmp_path / "journal"), BOOT_ID).load()
+    assert sorted(allocations) == ["a1", "a2"]
+    first, second = allocations["a1"], allocations["a2"]
+    assert isinstance(first, RestoredAllocation)
+    assert first.record is not None
+    assert (first.stored_assignment.assignment.allocation.alloc_modify_index, first.record.status) == (
+        9,
+        ClientStatus.COMPLETE,
+    )
+    assert second == RestoredAllocation(make_assignment("a2"))
+
+
+def test_a_settled_entry_replaces_the_assignment_and_is_restored(tmp_path: Path) -> None:
+    ended = SettledAllocation(make_progress("a1", TaskStep.DEAD).record, 9)
+    journal = open_journal(tmp_path)
+    for entry in (make_assignment("a1"), make_progress("a1", TaskStep.RUNNING), make_assignment("a2"), ended):
+        journal.append_entry(entry)
+
+    assert journal.read_settled("a1") == ended
+    journal.close()
+    again = open_journal(tmp_path)
+    assert again.read_settled("a1") == ended
+    again.close()
+    assert decode_entries((tmp_path / "journal").read_bytes())[0][1:] == [ended, make_assignment("a2")]
+
+
+def test_a_deleted_allocation_is_not_restored(tmp_path: Path) -> None:
+    journal = open_journal(tmp_path)
+    for entry in (make_assignment("a1"), make_progress("a1", TaskStep.DEAD), DeletedAllocation("a1")):
+        journal.append_entry(entry)
+    journal.close()
+
+    assert NodeJournal(DiskJournalFile(tmp_path / "journal"), BOOT_ID).load() == {}
+
+
+LAST_BYTES = len(frame_entry(msgspec.msgpack.encode(make_assignment("a2"))))
+
+
+@pytest.mark.parametrize(
+    "cut_bytes", [1, 5, HEADER_BYTES, 20, LAST_BYTES - HEADER_BYTES, LAST_BYTES - 5, LAST_BYTES - 1]
+)
+def test_a_truncated_last_entry_is_ignored(tmp_path: Path, cut_bytes: int) -> None:
+    journal = open_journal(tmp_path)
+    journal.append_entry(make_assignment("a1"))
+    journal.append_entry(make_assignment("a2"))
+    journal.close()
+    path = tmp_path / "journal"
+    os.truncate(path, path.stat().st_size - cut_bytes)
+
+    again = NodeJournal(DiskJournalFile(path), BOOT_ID)
+    assert (list(again.load()), again.damage_text) == (["a1"], "")
+    assert not path.with_suffix(".damaged").exists()
+    again.append_entry(make_assignment("a3"))
+    again.close()
+    assert list(NodeJournal(DiskJournalFile(path), BOOT_ID).load()) == ["a1", "a3"]
+
+
+def test_the_journal_detects_a_reboot(tmp_path: Path) -> None:
+    open_journal(tmp_path).close()
+
+    assert open_journal(tmp_path).has_rebooted is False
+    assert open_journal(tmp_path, OTHER_BOOT_ID).has_rebooted is True
+    assert open_journal(tmp_path, OTHER_BOOT_ID).has_rebooted is False
+
+
+def test_the_journal_is_compacted_when_most_of_it_is_outdated(tmp_path: Path) -> None:
+    journal = open_journal(tmp_path)
+    journal.append_entry(make_assignment("a1"))
+    long = AllocationRecord("a1", tuple(TaskRecord("x" * 1_000) for _ in range(100)))
+    for _ in range(200):
+        journal.append_entry(StoredProgress(long))
+    journal.close()
+
+    assert (tmp_path / "journal").stat().st_size < 5_000_000
+    assert list(NodeJournal(DiskJournalFile(tmp_path / "journal"), BOOT_ID).load()) == ["a1"]
+
+
+def test_all_other_entries_are_read_whichever_byte_is_damaged() -> None:
+    data = b"".join(frame_entry(msgspec.msgpack.encode(make_assignment(f"a{number}"))) for number in range(6))
+    assert decode_entries(data) == ([make_assignment(f"a{number}") for number in range(6)], 0)
+    for at in range(len(data)):
+        entries, damaged_bytes = decode_entries(data[:at] + bytes([data[at] ^ 0xFF]) + data[at + 1 :])
+        assert (len(entries), damaged_bytes) == (5, len(data) // 6)
+
+
+def test_damage_is_reported_and_the_damaged_file_is_saved(tmp_path: Path) -> None:
+    journal = open_journal(tmp_path)
+    for number in range(3):
+        journal.append_entry(make_assignment(f"a{number}"))
+    journal.close()
+    path = tmp_path / "journal"
+    data = path.read_bytes()
+    damaged = data.replace(b"a1", b"b1")
+    path.write_bytes(damaged)
+
+    again = NodeJournal(DiskJournalFile(path), BOOT_ID)
+    assert list(again.load()) == ["a0", "a2"]
+    again.close()
+    assert "damaged and were skipped" in again.damage_text
+    assert path.with_suffix(".damaged").read_bytes() == damaged
+    reopened = NodeJournal(DiskJournalFile(path), BOOT_ID)
+    assert (list(reopened.load()), reopened.damage_text) == (["a0", "a2"], "")
+
+
+def test_a_file_that_is_not_a_journal_is_reported_and_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    path.write_bytes(bytes(range(256)) * 100)
+    journal = NodeJournal(DiskJournalFile(path), BOOT_ID)
+    assert journal.load() == {}
+    assert journal.damage_text == "25600 of 25600 bytes of the node's journal are damaged and were skipped"
+    journal.append_entry(make_assignment("a1"))
+    journal.close()
+    assert list(NodeJournal(DiskJournalFile(path), BOOT_ID).load()) == ["a1"]
+
+
+class SmallDiskJournal:
+    """A journal on a file system that can be filled and freed."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.reasons: list[str] = []
+        """The reasons that the journal reported; empty when it is writable again."""
+        self.journal = NodeJournal(
+            DiskJournalFile(folder / "journal"), BOOT_ID, on_write_state_changed=self.reasons.append
+        )
+
+    def fill(self) -> None:
+        with suppress(OSError), open(self.folder / "filler", "wb", buffering=0) as file:
+            while True:
+                file.write(b"x" * 1024)
+
+    def free(self) -> None:
+        (self.folder / "filler").unlink()
+
+    def write_until_full(self) -> list[str]:
+        ids: list[str] = []
+        while self.journal.is_writable:
+            ids.append(f"a{len(ids)}")
+            self.journal.append_entry(make_assignment(ids[-1]))
+        return ids
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[SmallDiskJournal]:
+    folder = tmp_path / "small"
+    folder.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "wharf-test", str(folder)], check=True)
+    try:
+        small_journal = SmallDiskJournal(folder)
+        yield small_journal
+        small_journal.journal.close()
+    finally:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+@pytest.mark.needs("namespaces")
+def test_on_a_full_disk_nothing_is_lost_and_syncs_wait(small: SmallDiskJournal) -> None:
+    asyncio.run(_fill_and_free(small))
+
+
+async def _fill_and_free(small: SmallDiskJournal) -> None:
+    small.journal.load()
+    small.fill()
+    ids = small.write_until_full()
+    assert small.reasons == ["No space left on device"]
+    waiting = asyncio.ensure_future(small.journal.wait_until_synced())
+    small.journal.append_entry(make_assignment("later"))
+    assert small.journal.retry_write() is False
+
+    small.free()
+    assert small.journal.retry_write() is True
+    await asyncio.wait_for(waiting, 10)
+    assert small.reasons == ["No space left on device", ""]
+    small.journal.append_entry(make_assignment("last"))
+    small.journal.close()
+    assert sorted(NodeJournal(DiskJournalFile(small.folder / "journal"), BOOT_ID).load()) == sorted(
+        [*ids, "later", "last"]
+    )
+
+
+@pytest.mark.needs("namespaces")
+def test_a_read_only_disk_is_reported_and_stored_entries_are_restored(small: SmallDiskJournal) -> None:
+    small.journal.load()
+    small.journal.append_entry(make_assignment("a1"))
+    small.journal.close()
+    mount = ["mount", "-o", "remount"]
+    subprocess.run([*mount, "-o", "ro", str(small.folder)], check=True)
+
+    again = NodeJournal(DiskJournalFile(small.folder / "journal"), BOOT_ID, on_write_state_changed=small.reasons.append)
+    assert list(again.load()) == ["a1"]
+    again.append_entry(make_assignment("a2"))
+    assert (small.reasons, again.is_writable) == (["Read-only file system"], False)
+
+    subprocess.run([*mount, "-o", "rw", str(small.folder)], check=True)
+    assert again.retry_write() is True
+    again.close()
+    assert list(NodeJournal(DiskJournalFile(small.folder / "journal"), BOOT_ID).load()) == ["a1", "a2"]

@@ -1,0 +1,163 @@
+"""The content of a node's reports: everything that servers requested, in reports of acceptable size."""
+
+from wharf.contract.model.allocations.allocation import ClientStatus
+from wharf.contract.wire.nodes.messages import AllocationUpdate, Assignment, NodeReportRequest
+from wharf.node.agent.servers.reports import ReportQueue
+from wharf.world import RealWorld
+
+
+class FakeAllocations:
+    """`count` allocations: those whose number is in `running` run, all others have ended with this log tail."""
+
+    def __init__(self, count: int, *, running: set[int], log_tail: bytes = b"") -> None:
+        self.updates = {
+            f"a{number}": AllocationUpdate(
+                id=f"a{number}",
+                client_status=ClientStatus.RUNNING if number in running else ClientStatus.COMPLETE,
+                log_tails=b"" if number in running else log_tail,
+            )
+            for number in range(count)
+        }
+        self.acknowledged: list[str] = []
+
+    def list_allocations(self) -> list[str]:
+        return list(self.updates)
+
+    def has_allocation(self, allocation_id: str) -> bool:
+        return allocation_id in self.updates
+
+    def find_assignment_index(self, allocation_id: str) -> int | None:
+        return 1 if allocation_id in self.updates else None
+
+    def build_update(self, allocation_id: str) -> AllocationUpdate:
+        return self.updates[allocation_id]
+
+    def on_end_acknowledged(self, allocation_id: str) -> None:
+        self.acknowledged.append(allocation_id)
+
+    def apply_assignment(self, assignment: Assignment) -> None:
+        raise AssertionError(f"a report queue applies no assignments: {assignment}")
+
+    def drop_allocation(self, allocation_id: str) -> None:
+        raise AssertionError(f"a report queue drops no allocations: {allocation_id}")
+
+    async def wait_until_stored(self) -> None:
+        return
+
+    def on_server_contact(self) -> None:
+        return
+
+    def on_server_silence(self, since_s: float) -> None:
+        raise AssertionError(f"a report queue does not notice silence: {since_s}")
+
+
+def accept_all_reports(report_queue: ReportQueue) -> list[NodeReportRequest]:
+    """Accept reports until there is none, and return them."""
+    reports = []
+    while (report := report_queue.next_report()) is not None:
+        reports.append(report)
+        report_queue.on_accepted(should_send_full_report=False)
+    return reports
+
+
+def ids(*reports: NodeReportRequest) -> list[str]:
+    return sorted(update.id for report in reports for update in report.allocations)
+
+
+def test_a_full_report_has_ended_allocations_in_parts_and_all_running_ones_in_the_last_part() -> None:
+    allocations = FakeAllocations(3_500, running={0, 1_700, 3_499})
+    report_queue = ReportQueue(RealWorld(), allocations)
+    report_queue.request_full_report()
+
+    *parts, whole = accept_all_reports(report_queue)
+
+    assert [(1_000, False)] * 3 == [(len(part.allocations), part.is_whole) for part in parts]
+    assert whole.is_whole
+    assert {"a0", "a1700", "a3499"} <= set(ids(whole))
+    assert sorted(allocations.updates) == ids(*parts, whole)
+    assert 3_497 == len(allocations.acknowledged)
+
+
+def test_an_allocation_that_ends_during_a_full_report_is_reported_as_ended() -> None:
+    allocations = FakeAllocations(1_500, running={3})
+    report_queue = ReportQueue(RealWorld(), allocations)
+    report_queue.request_full_report()
+    report_queue.next_report()
+    report_queue.on_accepted(should_send_full_report=True)
+    allocations.updates["a3"] = AllocationUpdate(id="a3", client_status=ClientStatus.FAILED)
+    report_queue.mark_changed("a3")
+
+    (whole,) = accept_all_reports(report_queue)
+
+    assert (whole.is_whole, len(whole.allocations)) == (True, 500)
+    assert [ClientStatus.FAILED] == [update.client_status for update in whole.allocations if update.id == "a3"]
+
+
+def test_log_tails_never_make_a_report_longer_than_servers_accept() -> None:
+    allocations = FakeAllocations(60, running=set(), log_tail=b"x" * 100_000)
+    report_queue = ReportQueue(RealWorld(), allocations)
+    for id in allocations.updates:
+        report_queue.mark_changed(id)
+
+    reports = accept_all_reports(report_queue)
+
+    assert sorted(allocations.updates) == ids(*reports)
+    max_tail_bytes = max(sum(len(update.log_tails) for update in report.allocations) for report in reports)
+    assert max_tail_bytes <= 2_000_000
+
+
+def test_reports_become_smaller_after_one_was_rejected_as_too_large() -> None:
+    allocations = FakeAllocations(60, running=set(), log_tail=b"x" * 100_000)
+    report_queue = ReportQueue(RealWorld(), allocations)
+    for id in allocations.updates:
+        report_queue.mark_changed(id)
+    first = report_queue.next_report()
+    report_queue.on_rejected(is_too_large=True)
+
+    second = report_queue.next_report()
+
+    assert first is not None
+    assert second is not None
+    assert len(second.allocations) == (len(first.allocations) + 1) // 2
+
+
+def numbers(*reports: NodeReportRequest) -> list[int]:
+    return [report.number for report in reports]
+
+
+def test_report_numbers_begin_where_servers_say_and_never_fall() -> None:
+    allocations = FakeAllocations(5, running={0, 1, 2, 3, 4})
+    report_queue = ReportQueue(RealWorld(), allocations)
+    report_queue.start_numbering(40)
+    reports = []
+    for id in allocations.updates:
+        report_queue.skip_to_number({"a2": 70, "a3": 7}.get(id, 0))
+        report_queue.mark_changed(id)
+        reports += accept_all_reports(report_queue)
+
+    assert numbers(*reports) == [40, 41, 70, 71, 72]
+
+
+def test_a_report_without_reply_is_rebuilt_when_a_higher_first_number_makes_it_outdated() -> None:
+    allocations = FakeAllocations(1, running={0})
+    report_queue = ReportQueue(RealWorld(), allocations)
+    report_queue.start_numbering(40)
+    report_queue.mark_changed("a0")
+    old = report_queue.next_report()
+    assert old is not None
+    assert report_queue.next_report() is old
+
+    report_queue.skip_to_number(90)
+
+    (rebuilt,) = accept_all_reports(report_queue)
+    assert (rebuilt.number, rebuilt.allocations, rebuilt.report_id != old.report_id) == (90, old.allocations, True)
+
+
+def test_reports_are_not_numbered_before_a_server_has_assigned_a_first_number() -> None:
+    allocations = FakeAllocations(1, running={0})
+    report_queue = ReportQueue(RealWorld(), allocations)
+    report_queue.start_numbering(0)
+    report_queue.skip_to_number(90)
+    report_queue.mark_changed("a0")
+
+    assert numbers(*accept_all_reports(report_queue)) == [0]
