@@ -17,13 +17,13 @@ from wharf.contract.model.jobs.group_policies import (
 from wharf.contract.model.jobs.groups import Lifecycle, LifecycleHook, Task, TaskGroup
 from wharf.contract.model.jobs.job import Job, JobType, Parameterized
 from wharf.contract.model.jobs.resources import Resources
+from wharf.contract.model.times import SECOND
 
 JOB_COUNT: Final = 30
 HOOKS: Final = (
     (LifecycleHook.PRESTART, False), (LifecycleHook.PRESTART, True), (LifecycleHook.POSTSTART, False),
     (LifecycleHook.POSTSTOP, False),
 )  # fmt: skip
-SECOND_NS: Final = 1_000_000_000
 JOB_TYPES: Final = (
     *[JobType.SERVICE] * 20, *[JobType.BATCH] * 6, *[JobType.SYSTEM] * 2, *[JobType.SYSBATCH] * 2
 )  # fmt: skip
@@ -48,16 +48,16 @@ class SimulatedJob:
         # What fails is tried again at once, for ever, so it must not fail too fast.
         if self.type in (JobType.BATCH, JobType.SYSBATCH):
             config["exit_code"] = draw.choice([0, 0, 0, 0, 1])
-            config["run_for"] = (draw.randint(20, 60) if config["exit_code"] else draw.randint(1, 40)) * SECOND_NS
+            config["run_for"] = (draw.randint(20, 60) if config["exit_code"] else draw.randint(1, 40)) * SECOND
         elif draw.random() < 0.15:
-            config["run_for"] = draw.randint(15, 60) * SECOND_NS
+            config["run_for"] = draw.randint(15, 60) * SECOND
             config["exit_code"] = 1
         task = Task(
             name="task", driver="mock", config=config,
             resources=Resources(cpu=50 if per_node else self.cpu, memory_mb=draw.choice([32, 64, 256])),
         )  # fmt: skip
         restart = RestartPolicy(
-            attempts=draw.choice([0, 0, 1, 2]), interval=1_800 * SECOND_NS, delay=draw.randint(1, 3) * SECOND_NS,
+            attempts=draw.choice([0, 0, 1, 2]), interval=1_800 * SECOND, delay=draw.randint(1, 3) * SECOND,
         )  # fmt: skip
         group = TaskGroup(
             name="group", count=1 if per_node else draw.randint(1, 5), tasks=(task, *self._beside(draw)),
@@ -78,7 +78,7 @@ class SimulatedJob:
         return [
             Task(
                 name=f"{hook}-{is_sidecar}".lower(), driver="mock",
-                config={} if is_sidecar else {"run_for": draw.randint(1, 3) * SECOND_NS},
+                config={} if is_sidecar else {"run_for": draw.randint(1, 3) * SECOND},
                 lifecycle=Lifecycle(hook=hook, sidecar=is_sidecar), resources=Resources(cpu=20, memory_mb=16),
             )
             for hook, is_sidecar in hooks
@@ -95,23 +95,21 @@ class SimulatedJob:
         return UpdatePolicy(
             max_parallel=draw.randint(1, 3), canary=canary, auto_promote=bool(canary),
             auto_revert=draw.random() < 0.4,
-            min_healthy_time=2 * SECOND_NS, healthy_deadline=20 * SECOND_NS, progress_deadline=40 * SECOND_NS,
+            min_healthy_time=2 * SECOND, healthy_deadline=20 * SECOND, progress_deadline=40 * SECOND,
         )  # fmt: skip
 
     def _migrate(self, draw: Random) -> MigratePolicy | None:
         """How it leaves a node that is drained."""
         if self.type != JobType.SERVICE:
             return None
-        return MigratePolicy(
-            max_parallel=draw.randint(1, 2), min_healthy_time=2 * SECOND_NS, healthy_deadline=20 * SECOND_NS
-        )
+        return MigratePolicy(max_parallel=draw.randint(1, 2), min_healthy_time=2 * SECOND, healthy_deadline=20 * SECOND)
 
     def _disconnect(self, draw: Random) -> DisconnectPolicy | None:
         """What happens to it where contact is lost; most jobs are given up at once."""
         if self.type != JobType.SERVICE or draw.random() < 0.6:
             return None
         return DisconnectPolicy(
-            lost_after=draw.choice([5, 15, 40]) * SECOND_NS, replace=draw.random() < 0.7,
+            lost_after=draw.choice([5, 15, 40]) * SECOND, replace=draw.random() < 0.7,
             reconcile=draw.choice(list(ReconcileStrategy)),
         )  # fmt: skip
 

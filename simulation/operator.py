@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
-from simulation.jobs import SECOND_NS, is_failing
+from simulation.jobs import is_failing
 from simulation.models import PutRecordValue, RecordResponse, RecordState, UnchangedRecord
 from simulation.user import SimulatedUser, UserAction
 from wharf.contract.client import Unreachable
@@ -11,6 +11,7 @@ from wharf.contract.model.deployments import Deployment, DeploymentStatus
 from wharf.contract.model.namespaces import DEFAULT_NAMESPACE, Namespace
 from wharf.contract.model.quotas import Quota, QuotaLimit, RegionLimit
 from wharf.contract.model.refusal import Refusal
+from wharf.contract.model.times import SECOND
 from wharf.contract.wire.nodes.messages import DrainSpec
 
 QUOTA_NAME: Final = "team"
@@ -42,7 +43,7 @@ class Operator(SimulatedUser):
 
     async def _drain(self) -> None:
         """Drain a node. It stays ineligible afterwards, also if it is empty."""
-        deadline_ns = self._random.choice([NO_DEADLINE, FORCED_DEADLINE, 5 * SECOND_NS, 40 * SECOND_NS])
+        deadline_ns = self._random.choice([NO_DEADLINE, FORCED_DEADLINE, 5 * SECOND, 40 * SECOND])
         spec = DrainSpec(deadline=deadline_ns, ignore_system_jobs=self._random.random() < 0.5)
 
         async def drain(node_id: str) -> RecordResponse:

@@ -11,7 +11,6 @@ from tests.agent.processes import running
 from tests.agent.test_processes import an_agent
 from wharf.agent.data_folder import CONTROL_SOCKET
 from wharf.agent.errors import CommandError
-from wharf.agent.sockets import shorten_socket_path
 from wharf.agent.supervision.channel import ReloadReply
 from wharf.agent.supervision.control import (
     ControlReloadRequest,
@@ -19,6 +18,7 @@ from wharf.agent.supervision.control import (
     listen_for_commands,
     send_control_request,
 )
+from wharf.world.unix_sockets import shorten_socket_path
 
 
 def test_a_reload_request_gets_a_reply(tmp_path: Path) -> None:

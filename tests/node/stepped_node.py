@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from tests.node import one_node
-from wharf.node.core.clock import SECOND_NS
+from wharf.contract.model.times import SECOND
 from wharf.world import RealWorld
 
 
@@ -18,7 +18,7 @@ class SteppedWorld(RealWorld):
         self._offset_file = offset_file
 
     def now_ns(self) -> int:
-        return super().now_ns() + int(self._offset_file.read_text() or "0") * SECOND_NS
+        return super().now_ns() + int(self._offset_file.read_text() or "0") * SECOND
 
 
 if __name__ == "__main__":

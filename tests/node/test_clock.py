@@ -10,7 +10,7 @@ from tests.agent.processes import running
 from tests.node.nodes import ANode, a_raw_job
 from tests.node.test_network_outages import SERVER
 from tests.waiting import wait_until
-from wharf.node.core.clock import SECOND_NS
+from wharf.contract.model.times import SECOND
 
 HOUR_S = 3_600
 
@@ -68,9 +68,9 @@ def count_restarts(node: ANode, id: str) -> int:
 
 
 def test_a_clock_change_of_an_hour_restarts_nothing_and_misses_no_heartbeat(node: SteppedNode) -> None:
-    node.run(a_raw_job("runs", "exec sleep 1000", kind="service", KillTimeout=SECOND_NS))
+    node.run(a_raw_job("runs", "exec sleep 1000", kind="service", KillTimeout=SECOND))
     job = a_raw_job("fails", "exit 1", kind="service")
-    policy = {"Attempts": 1_000, "Delay": SECOND_NS, "Interval": 100_000 * SECOND_NS, "Mode": "delay"}
+    policy = {"Attempts": 1_000, "Delay": SECOND, "Interval": 100_000 * SECOND, "Mode": "delay"}
     job["TaskGroups"][0]["RestartPolicy"] = policy
     node.run(job)
     wait_until(lambda: read_task_state(node, "runs").get("State") == "running", what="it runs")

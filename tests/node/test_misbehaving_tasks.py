@@ -10,7 +10,7 @@ import pytest
 from tests.agent.processes import ANSWERED_WITHIN_S
 from tests.node.nodes import ANode, a_node, a_raw_job, a_server, find_termination
 from tests.waiting import wait_until
-from wharf.node.core.clock import SECOND_NS
+from wharf.contract.model.times import SECOND
 from wharf.node.supervisor.processes import list_pids
 
 WITHIN_S = 60.0
@@ -63,7 +63,7 @@ def stop_service(node: ANode, id: str) -> dict[str, Any]:
 
 def test_a_task_that_ignores_signals_is_killed_after_its_timeout(node: ANode) -> None:
     script = "trap '' INT TERM HUP; >$WHARF_TASK_DIR/ready; while :; do sleep 0.1; done"
-    alloc = run_service(node, "stubborn", script, KillTimeout=SECOND_NS)
+    alloc = run_service(node, "stubborn", script, KillTimeout=SECOND)
     wait_until(
         (node.folder / "alloc" / alloc / "t" / "local" / "ready").exists,
         what="the task ignores signals",
@@ -74,7 +74,7 @@ def test_a_task_that_ignores_signals_is_killed_after_its_timeout(node: ANode) ->
 
     assert ("137", "9") == (find_termination(allocation)["exit_code"], find_termination(allocation)["signal"])
     times = {event["Type"]: event["Time"] for event in allocation["TaskStates"]["t"]["Events"]}
-    assert times["Terminated"] - times["Killing"] >= SECOND_NS
+    assert times["Terminated"] - times["Killing"] >= SECOND
 
 
 def test_a_process_that_forks_away_from_its_session_ends_with_its_task(node: ANode) -> None:

@@ -11,7 +11,7 @@ from tests.agent.processes import RunningAgent, running
 from tests.node.nodes import ANode, a_raw_job, find_termination
 from tests.node.tcp_relay import TO_NODE, TO_SERVER, TcpRelay, open_relay
 from tests.waiting import wait_until
-from wharf.node.core.clock import SECOND_NS
+from wharf.contract.model.times import SECOND
 from wharf.world import RealWorld
 
 SERVER = """\
@@ -71,7 +71,7 @@ def have_status(cluster: Cluster, **status_by_job: str) -> Callable[[], bool]:
 def run(cluster: Cluster, id: str, script: str, **disconnect: Any) -> None:
     kind = "batch" if id == "ends" else "service"
     job = a_raw_job(id, script, kind=kind)
-    job["TaskGroups"][0]["Disconnect"] = disconnect or {"LostAfter": 3_600 * SECOND_NS, "Replace": False}
+    job["TaskGroups"][0]["Disconnect"] = disconnect or {"LostAfter": 3_600 * SECOND, "Replace": False}
     cluster.node.run(job)
 
 
@@ -154,15 +154,15 @@ def test_each_group_follows_its_disconnect_rule_when_servers_are_away_for_minute
     with a_cluster(tmp_path, ttl="10s") as cluster:
         run_jobs(cluster, tmp_path)
         run(cluster, "stops", f"trap 'touch {tmp_path}/stopped; exit 0' INT; while :; do sleep 0.1; done",
-            StopOnClientAfter=30 * SECOND_NS)  # fmt: skip
+            StopOnClientAfter=30 * SECOND)  # fmt: skip
         wait_until(have_status(cluster, stops="running"), what="it runs")
         before, stops = find_allocation(cluster, "goes"), find_allocation(cluster, "stops")
         began_ns = RealWorld().now_ns()
 
         cluster.relay.cut(*directions)
         wait_until((tmp_path / "stopped").exists, what="the task stops by its disconnect rule", within_s=120)
-        assert RealWorld().now_ns() - began_ns > 25 * SECOND_NS
-        wait_until(lambda: RealWorld().now_ns() - began_ns > 150 * SECOND_NS, what="minutes pass", within_s=200)
+        assert RealWorld().now_ns() - began_ns > 25 * SECOND
+        wait_until(lambda: RealWorld().now_ns() - began_ns > 150 * SECOND, what="minutes pass", within_s=200)
         (tmp_path / "end").touch()
         wait_until(lambda: is_end_stored(cluster), what="the task ends")
         restored_ns = RealWorld().now_ns()

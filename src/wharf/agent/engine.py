@@ -5,11 +5,11 @@ from pathlib import Path
 
 from wharf.agent.data_folder import STORE_FOLDER, STORE_SOCKET
 from wharf.agent.errors import CommandError
-from wharf.agent.sockets import shorten_socket_path
 from wharf.cluster.engines.port import LogEngine
 from wharf.cluster.engines.settings import EngineKind, EtcdStateSettings
 from wharf.config.settings import AgentSettings
 from wharf.world import World
+from wharf.world.unix_sockets import shorten_socket_path
 
 VOLATILE_FOLDER = "volatile"
 """The folder of the log of engine `memory` while the agent runs."""

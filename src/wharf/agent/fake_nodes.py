@@ -9,9 +9,9 @@ from wharf.agent.identity import get_agent_name
 from wharf.config.settings import AgentSettings
 from wharf.contract.client import AsyncClient
 from wharf.node.credentials import NodeCredentials
-from wharf.node.durable_file import replace_file
 from wharf.node.fake_node import FakeMachine, FakeNode
 from wharf.world import World
+from wharf.world.durable_file import replace_file
 
 IDENTITIES_FILE: Final = "nodes.json"
 

@@ -1,13 +1,13 @@
 """The identity of this agent: its name, the id of its server, and an id of its data folder. All survive restarts."""
 
 import hashlib
-import os
 import socket
 from pathlib import Path
 from typing import Final
 
 from wharf.config.settings import AgentSettings
 from wharf.world import World
+from wharf.world.durable_file import create_file_once
 
 SERVER_ID_FILE: Final = "server-id"
 
@@ -37,13 +37,6 @@ def load_server_id(world: World, data_folder: Path) -> str:
     """
     file = data_folder / SERVER_ID_FILE
     new_id = world.new_id()
-    draft = data_folder / f".{SERVER_ID_FILE}.{os.getpid()}"
     if not file.exists():
-        draft.write_text(new_id, "ascii")
-        try:
-            os.link(draft, file)  # Fails if another process was first. A link is never half written.
-        except FileExistsError:
-            pass
-        finally:
-            draft.unlink()
+        create_file_once(file, new_id.encode("ascii"))
     return file.read_text("ascii").strip()

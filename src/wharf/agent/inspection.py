@@ -25,8 +25,7 @@ from wharf.agent.logs.redaction import REDACTED, Redactor, is_secret_name
 from wharf.agent.node_identity import read_own_node_id
 from wharf.agent.process_context import ProcessContext
 from wharf.agent.snapshots.transfer import SnapshotTransfer, read_file_chunks
-from wharf.agent.sockets import shorten_socket_path
-from wharf.agent.supervision.channel import MessageDecoder, frame_message
+from wharf.agent.supervision.channel import MessageDecoder
 from wharf.agent.supervision.control import ControlLogRequest, DebugReply, DebugRequest, send_control_request
 from wharf.agent.supervision.log_followers import FollowedLogLines
 from wharf.cluster.engines.port import LogEngine
@@ -34,6 +33,8 @@ from wharf.cluster.server.agent_interface import AgentInfo, HostInfo, ProcessInf
 from wharf.cluster.server.metrics import MetricFilter
 from wharf.config.values import redact_settings
 from wharf.contract.model.refusal import Refusal, RefusalCode, invalid_request, not_found
+from wharf.world.framing import encode_frame
+from wharf.world.unix_sockets import shorten_socket_path
 
 MAX_HOST_FILE_BYTES: Final = 100_000
 """Limits how much of each file of the host is returned."""
@@ -182,7 +183,7 @@ class AgentInspection:
             except OSError as error:
                 raise _build_unavailable_refusal(error) from error
         try:
-            writer.write(frame_message(ControlLogRequest(get_level_number(level))))
+            writer.write(encode_frame(ControlLogRequest(get_level_number(level))))
             while data := await reader.read(READ_CHUNK_BYTES):
                 for message in inbox.feed(data):
                     if message.missed:

@@ -16,6 +16,7 @@ from wharf.agent.errors import StartupError
 from wharf.cluster.server.security.keyring import KEY_BYTES, Keyring, WrappingKey, WrongWrappingKey
 from wharf.cluster.server.server import Server
 from wharf.cluster.state.tables import KEYRING
+from wharf.world.durable_file import create_file_once
 
 MAX_KEYRING_FILE_BYTES: Final = 1_000
 """Protects against reading a wrong, large file."""
@@ -50,24 +51,9 @@ def _create_keyring_file(server: Server, file: Path) -> None:
             f"keyring file {file} is missing, and the log holds keys that it wraps ({existing_key.wrapped_with}): copy the "
             "file from another server or from a backup, or set keyring.file; without it encrypted data cannot be read"
         )
-    draft = file.with_name(f"{file.name}.{os.getpid()}")
     text = base64.b64encode(server.world.token_bytes(KEY_BYTES)) + b"\n"
     try:
-        with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as writing:
-            writing.write(text)
-            writing.flush()
-            os.fsync(writing.fileno())
-        try:
-            os.link(draft, file)  # Fails if the file exists.
-        except FileExistsError:
-            return
-        finally:
-            draft.unlink()
-        folder = os.open(file.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        create_file_once(file, text)
     except OSError as error:
         raise StartupError(f"keyring file {file} cannot be written: {error.strerror}") from error
 

@@ -6,8 +6,8 @@ from typing import Final
 import msgspec
 
 from wharf.node.credentials import NodeCredentials
-from wharf.node.durable_file import replace_file
 from wharf.world import World
+from wharf.world.durable_file import replace_file
 
 REAL_IDENTITY_FILE: Final = "node.json"
 

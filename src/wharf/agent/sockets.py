@@ -1,21 +1,18 @@
 """Opens listening sockets: the TCP socket of the HTTP port, and Unix sockets in the data folder.
 
-The parent process opens the TCP socket, so that a wrong address fails old_mask a child starts. The socket stays open while
+The parent process opens the TCP socket, so that a wrong address fails before a child starts. The socket stays open while
 api processes restart: clients wait instead of being refused.
 """
 
-import contextlib
 import errno
-import os
 import socket
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 from wharf.agent.errors import CommandError
+from wharf.world.unix_sockets import bind_private_socket
 
 LISTEN_BACKLOG: Final = 4_096
-_MAX_PATH_BYTES: Final = 100
 MAX_UNSENT_SOCKET_BYTES: Final = 256 * 1024
 """Limits unsent reply data of each connection in the kernel. By default the kernel buffers megabytes, and a thousand
 clients that read nothing would use up the memory of all connections of the machine."""
@@ -42,37 +39,9 @@ def listen_tcp(address: str, port: int) -> socket.socket:
 
 def listen_unix(path: Path, *, backlog: int = LISTEN_BACKLOG) -> socket.socket:
     """Return a listening Unix socket that only this user may connect to. An old socket file is replaced."""
-    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    path.unlink(missing_ok=True)  # A killed process leaves its file; only this agent uses the folder.
-    # The mask removes the rights of other users when the file is created, not afterwards.
-    old_mask = os.umask(0o177)
-    try:
-        with shorten_socket_path(path) as name:
-            listening.bind(name)
-    finally:
-        os.umask(old_mask)
+    listening = bind_private_socket(path)
     listening.listen(backlog)
     return listening
-
-
-@contextlib.contextmanager
-def shorten_socket_path(path: Path) -> Iterator[str]:
-    """Yield a path to the socket that fits the kernel's limit of 107 bytes, even in a deeply nested folder.
-
-    A longer path is replaced by `/proc/self/fd/N/NAME`, where N is a descriptor of the folder.
-    """
-    if len(os.fsencode(path)) <= _MAX_PATH_BYTES or not Path("/proc/self/fd").exists():
-        yield str(path)
-        return
-    try:
-        folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError:
-        yield str(path)  # The folder is missing: the caller gets the error of a missing socket.
-        return
-    try:
-        yield f"/proc/self/fd/{folder}/{path.name}"
-    finally:
-        os.close(folder)
 
 
 def build_url(listening: socket.socket, *, tls: bool) -> str:

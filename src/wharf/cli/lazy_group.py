@@ -1,6 +1,5 @@
 """Command groups that import the module of a command only when the command runs, so that help loads quickly."""
 
-import difflib
 import importlib
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
@@ -63,12 +62,14 @@ class LazyGroup(click.Group):
         if name in self.unavailable:
             raise click.UsageError(f"{context.command_path} {name}: {self.unavailable[name]}", context)
         if name and name not in self.entries and name not in self.aliases and not name.startswith("-"):
-            near = difflib.get_close_matches(name, list(self.entries), n=1)
-            if self.default_command and not near:
+            from wharf.languages.suggestions import find_nearest_name
+
+            nearest = find_nearest_name(name, self.entries)
+            if self.default_command and not nearest:
                 return super().resolve_command(context, [self.default_command, *arguments])
             hint = (
-                f"did you mean `{context.command_path} {near[0]}`?"
-                if near
+                f"did you mean `{context.command_path} {nearest}`?"
+                if nearest
                 else f"`{context.command_path} --help` lists the commands"
             )
             raise click.UsageError(f"unknown command {name}; {hint}", context)

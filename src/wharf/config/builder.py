@@ -1,6 +1,5 @@
 """Builds settings from a merged tree, and collects every unknown key and every value of a wrong type in one pass."""
 
-import difflib
 import enum
 import json
 from collections.abc import Iterable
@@ -14,6 +13,7 @@ from wharf.config.schema import describe_type, get_fields, is_section, iterate_f
 from wharf.config.settings import AgentSettings
 from wharf.config.tree import KeyPath, PlainValue, Scalar, SettingLeaf, SettingTree, ValueOrigin
 from wharf.contract.model.settings import Duration, SecretText, SettingInfo, Size
+from wharf.languages.suggestions import find_nearest_name
 
 _INVALID: Final = object()
 """Returned instead of a value that is invalid. The problem has been added to the list."""
@@ -155,16 +155,16 @@ def describe_unknown_key(path: KeyPath, known: Iterable[str]) -> str:
 def _suggest_key(path: KeyPath, known: Iterable[str]) -> str:
     """Return a hint with the most similar key of the same table, or else a similar key of another table."""
     names = list(known)
-    close_matches = difflib.get_close_matches(path[-1], names, n=1, cutoff=0.7)
-    if close_matches:
-        return f"; did you mean {format_path((*path[:-1], close_matches[0]))}?"
+    nearest = find_nearest_name(path[-1], names)
+    if nearest:
+        return f"; did you mean {format_path((*path[:-1], nearest))}?"
     path_by_text = {format_path(inner_path): inner_path for inner_path, _ in iterate_fields()}
     paths_by_key = sorted((text for text, inner_path in path_by_text.items() if inner_path[-1] == path[-1]), key=len)
-    close_matches = paths_by_key[:1] or difflib.get_close_matches(
-        format_path(path), list(path_by_text), n=1, cutoff=0.5
+    nearest = (
+        paths_by_key[0] if paths_by_key else find_nearest_name(format_path(path), path_by_text, min_similarity=0.5)
     )
-    if close_matches:
-        return f"; did you mean {close_matches[0]}?"
+    if nearest:
+        return f"; did you mean {nearest}?"
     if len(path) > 1:
         return f"; {format_path(path[:-1])} has {', '.join(names)}"
     return "; docs/configuration.md lists all"
@@ -174,5 +174,5 @@ def _suggest_value(kind: Any, value: object) -> str:
     """Return a hint with the most similar value of an enum, or "" if there is none."""
     if not (isinstance(kind, type) and issubclass(kind, enum.Enum) and isinstance(value, str)):
         return ""
-    close_matches = difflib.get_close_matches(value.lower(), [str(member.value) for member in kind], n=1)
-    return f'; did you mean "{close_matches[0]}"?' if close_matches else ""
+    nearest = find_nearest_name(value, [str(member.value) for member in kind])
+    return f'; did you mean "{nearest}"?' if nearest else ""

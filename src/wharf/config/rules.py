@@ -1,6 +1,5 @@
 """Rules for the values of settings beyond their types, such as settings that require each other."""
 
-import difflib
 import ipaddress
 import re
 from collections.abc import Callable, Iterator
@@ -14,6 +13,8 @@ from wharf.config.errors import ConfigurationProblem
 from wharf.config.log_parts import list_log_parts
 from wharf.config.settings import AgentSettings
 from wharf.config.tree import KeyPath, ValueOrigin
+from wharf.languages.suggestions import find_nearest_name
+from wharf.world.addresses import is_loopback
 
 FindOrigin = Callable[[KeyPath], ValueOrigin]
 RuleViolations = Iterator[tuple[KeyPath, str]]
@@ -48,16 +49,6 @@ def check_settings(settings: AgentSettings, find_origin: FindOrigin) -> list[Con
 def get_listen_address(settings: AgentSettings) -> str:
     """Return the address on which the agent serves HTTP."""
     return settings.addresses.http or settings.bind_addr
-
-
-def is_loopback(address: str) -> bool:
-    """Return whether only processes of the same machine can connect to this address."""
-    if address == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(address).is_loopback
-    except ValueError:
-        return False
 
 
 def _check_names(settings: AgentSettings) -> RuleViolations:
@@ -216,10 +207,8 @@ def _check_log_levels(settings: AgentSettings) -> RuleViolations:
     for name in settings.log_levels:
         part = name.removeprefix("wharf.").partition(".")[0]
         if part not in known_parts:
-            close_matches = difflib.get_close_matches(part, known_parts, n=1)
-            hint = (
-                f"did you mean {close_matches[0]}?" if close_matches else f"the packages are {', '.join(known_parts)}"
-            )
+            nearest = find_nearest_name(part, known_parts)
+            hint = f"did you mean {nearest}?" if nearest else f"the packages are {', '.join(known_parts)}"
             yield ("log_levels", name), f"there is no such package; {hint}"
 
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 import re2  # type: ignore[import-untyped]  # the library ships no types
 
 MAX_PATTERN_CHARS: Final = 2_000
-"""The length of a pattern in jobs and templates: limits the time of compiling it."""
+"""The length of a pattern: limits the time of compiling it."""
 MAX_PATTERN_MEMORY_BYTES: Final = 1 << 20
 """The memory that RE2 may use for one compiled pattern of a job or template."""
 # Finds references to groups in a replacement. `re` is safe here, because the pattern is not a user's.
@@ -28,15 +28,7 @@ class Re2Pattern:
     __slots__ = ("_compiled",)
 
     def __init__(self, text: str) -> None:
-        if len(text) > MAX_PATTERN_CHARS:
-            raise PatternError(f"the pattern is longer than {MAX_PATTERN_CHARS} characters")
-        options = re2.Options()
-        options.max_mem = MAX_PATTERN_MEMORY_BYTES
-        options.log_errors = False
-        try:
-            self._compiled = re2.compile(text, options)
-        except re2.error as error:
-            raise PatternError(_get_error_reason(error)) from None
+        self._compiled = _compile_re2(text, max_memory_bytes=MAX_PATTERN_MEMORY_BYTES)
 
     def matches(self, text: str) -> bool:
         """Return whether the pattern matches anywhere in the text."""
@@ -64,19 +56,12 @@ class Re2Pattern:
         return str(self._compiled.sub(expand_replacement, text))
 
 
-def _get_error_reason(error: Exception) -> str:
-    reason = error.args[0] if error.args else "not understood"
-    return reason.decode("utf-8", "replace") if isinstance(reason, bytes) else str(reason)
-
-
 @lru_cache(maxsize=1024)
 def compile_pattern(text: str) -> Re2Pattern:
     """Return the compiled pattern, from a cache if possible. Raises `PatternError`."""
     return Re2Pattern(text)
 
 
-MAX_SEARCH_PATTERN_CHARS: Final = 2_000
-"""The length of a pattern in a filter: limits the time of compiling it."""
 MAX_SEARCH_MEMORY_BYTES: Final = 1 << 19
 """The memory that RE2 may use for one compiled pattern of a filter."""
 # A pattern without any of these characters matches only its own text.
@@ -86,12 +71,8 @@ SearchFunction = Callable[[str], bool]
 """Takes a text; returns whether the pattern matches anywhere in it."""
 
 
-class SearchPatternError(ValueError):
-    """The text is not a valid regular expression, or the expression is too large."""
-
-
 def compile_search(pattern: str) -> SearchFunction:
-    """Return a function that searches texts for the pattern. Raises `SearchPatternError`.
+    """Return a function that searches texts for the pattern. Raises `PatternError`.
 
     Plain text, with or without `^` and `$`, is compared with string methods, which are faster than RE2.
     """
@@ -111,17 +92,9 @@ def compile_search(pattern: str) -> SearchFunction:
 
 
 def compile_bytes_search(pattern: str) -> Callable[[bytes], bool]:
-    """Return a function that searches bytes for the pattern. Raises `SearchPatternError`."""
-    if len(pattern) > MAX_SEARCH_PATTERN_CHARS:
-        raise SearchPatternError(f"longer than {MAX_SEARCH_PATTERN_CHARS} characters")
-    options = re2.Options()
-    options.max_mem = MAX_SEARCH_MEMORY_BYTES
-    options.log_errors = False
-    options.never_capture = True  # Only whether it matches is needed; capturing groups would take time.
-    try:
-        compiled = re2.compile(pattern, options)
-    except re2.error as error:
-        raise SearchPatternError(_get_search_error_reason(error)) from None
+    """Return a function that searches bytes for the pattern. Raises `PatternError`."""
+    # Only whether it matches is needed; capturing groups would take time.
+    compiled = _compile_re2(pattern, max_memory_bytes=MAX_SEARCH_MEMORY_BYTES, captures_groups=False)
     # The library's own `search` builds match objects that are not needed here, and takes five times as long.
     match_span, unanchored, no_match = compiled._regexp.Match, re2._Anchor.UNANCHORED, re2._NULL_SPAN
 
@@ -131,6 +104,16 @@ def compile_bytes_search(pattern: str) -> Callable[[bytes], bool]:
     return search
 
 
-def _get_search_error_reason(error: Exception) -> str:
-    reason = error.args[0] if error.args else "not understood"
-    return reason.decode("utf-8", "replace") if isinstance(reason, bytes) else str(reason)
+def _compile_re2(pattern: str, *, max_memory_bytes: int, captures_groups: bool = True) -> Any:
+    """Return a compiled pattern of the RE2 library, which declares no types. Raises `PatternError`."""
+    if len(pattern) > MAX_PATTERN_CHARS:
+        raise PatternError(f"the pattern is longer than {MAX_PATTERN_CHARS} characters")
+    options = re2.Options()
+    options.max_mem = max_memory_bytes
+    options.log_errors = False
+    options.never_capture = not captures_groups
+    try:
+        return re2.compile(pattern, options)
+    except re2.error as error:
+        reason = error.args[0] if error.args else "not understood"
+        raise PatternError(reason.decode("utf-8", "replace") if isinstance(reason, bytes) else str(reason)) from None

@@ -8,6 +8,7 @@ import logging
 from pathlib import Path
 from typing import Final, Protocol
 
+from wharf.languages.source_locations import SourceLocation
 from wharf.limits.config.file_watcher import FileWatcher, WatchedFile
 from wharf.limits.config.settings import LimiterSettings, StoreKind
 from wharf.limits.config.settings_file import read_settings
@@ -28,7 +29,7 @@ from wharf.limits.stores.port import Store, StoreUnavailable, UnsuitableStore
 from wharf.limits.stores.quota_leases import QuotaLeaseStore
 from wharf.limits.stores.redis import RedisRecords, RedisStore
 from wharf.limits.stores.snapshot import InvalidSnapshot
-from wharf.limits.toml.problems import FileProblem, SourceLocation
+from wharf.limits.toml.problems import FileProblem
 from wharf.world import World
 
 log = logging.getLogger(__name__)

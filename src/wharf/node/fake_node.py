@@ -21,14 +21,13 @@ from wharf.contract.model.allocations.task_states import TaskEvent, TaskEventTyp
 from wharf.contract.model.jobs.job import Job, JobType
 from wharf.contract.model.nodes.node import DriverInfo, Node
 from wharf.contract.model.nodes.resources import NodeCpu, NodeDisk, NodeMemory, NodeResources
-from wharf.contract.model.times import to_datetime
+from wharf.contract.model.times import SECOND, to_datetime
 from wharf.contract.wire.nodes import messages
 from wharf.contract.wire.times import DurationError, parse_duration_ns
 from wharf.node.agent.servers.session import ServerSession
 from wharf.node.credentials import NodeCredentials
 from wharf.world import World
 
-SECOND_NS: Final = 1_000_000_000
 DRIVER_NAMES: Final = ("mock", "mock_driver", "raw_exec", "exec", "docker")
 """A fake node claims every driver, so that any job can be tried on it."""
 
@@ -371,16 +370,16 @@ def _min_healthy_s(job: Job | None, group_name: str, *, is_deployed: bool) -> fl
     if group is None:
         return 0.0
     policy = group.update if is_deployed else group.migrate
-    return policy.min_healthy_time / SECOND_NS if policy is not None else 0.0
+    return policy.min_healthy_time / SECOND if policy is not None else 0.0
 
 
 def _parse_seconds(value: object, *, default: float | None) -> float | None:
     """Return a duration of the configuration in seconds."""
     if isinstance(value, int | float):
-        return value / SECOND_NS
+        return value / SECOND
     if isinstance(value, str):
         try:
-            return parse_duration_ns(value) / SECOND_NS
+            return parse_duration_ns(value) / SECOND
         except DurationError:
             return default
     return default

@@ -1,4 +1,4 @@
-"""Running several coroutines until the first of them ends."""
+"""Running several coroutines until the first of them ends, and waiting for an event with a timeout."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -21,3 +21,13 @@ async def run_until_first(world: World, **coroutines: Coroutine[Any, Any, Any]) 
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
     return tasks
+
+
+async def wait_for_event(event: asyncio.Event, timeout_s: float | None) -> bool:
+    """Wait until the event is set, or `timeout_s` has passed (`None` and infinity: no limit). Return whether it is set."""
+    try:
+        async with asyncio.timeout(None if timeout_s == float("inf") else timeout_s):
+            await event.wait()
+    except TimeoutError:
+        pass
+    return event.is_set()

@@ -13,10 +13,10 @@ import pytest
 from tests.cluster.engines.contract import a_write, commit, follow_to, load, put, records, unchanged
 from tests.cluster.engines.store_process import StoreProcess
 from tests.waiting import wait_on_loop_until
-from wharf.cluster.engines.framing import SocketFrameDecoder, encode_frame
 from wharf.cluster.engines.port import Batch, Committed, FollowerBehind, LogUnavailable, WriteOutcomeUnknown
 from wharf.cluster.engines.store.engine import STORE_RESTARTING_TEXT, RemoteEngine
 from wharf.cluster.engines.store.messages import (
+    MAX_FRAME_BYTES,
     PROTOCOL_VERSION,
     BarrierRequest,
     CommitReply,
@@ -27,6 +27,7 @@ from wharf.cluster.engines.store.messages import (
     decode_reply,
 )
 from wharf.world import RealWorld
+from wharf.world.framing import FrameDecoder, encode_frame
 
 WORLD = RealWorld()
 
@@ -309,7 +310,7 @@ async def read_to_end(reader: asyncio.StreamReader) -> bytes:
 
 
 async def read_replies(reader: asyncio.StreamReader, count: int) -> list[StoreMessage]:
-    frames, replies = SocketFrameDecoder(), list[StoreMessage]()
+    frames, replies = FrameDecoder(MAX_FRAME_BYTES), list[StoreMessage]()
     while len(replies) < count:
         replies += [decode_reply(body) for body in frames.feed(await reader.read(100_000))]
     return replies

@@ -7,7 +7,7 @@ from tests.languages.filters.datum import DATUM, Datum, accepts
 from wharf.languages.filters import FilterEvaluationError, FilterSubject, FilterTypeError, compile_filter
 from wharf.languages.filters.compiler import MAX_CACHE_WEIGHT, MAX_PATTERNS
 from wharf.languages.filters.scope import MAX_STEPS
-from wharf.languages.patterns import MAX_SEARCH_PATTERN_CHARS
+from wharf.languages.patterns import MAX_PATTERN_CHARS
 
 
 def test_a_filter_is_compiled_once_for_each_subject() -> None:
@@ -42,7 +42,7 @@ def test_the_number_of_patterns_is_bounded() -> None:
         "(w)\\1",
         "w{1001}",
         "((a{100}){100}){100}",
-        "x" * (MAX_SEARCH_PATTERN_CHARS + 1),
+        "x" * (MAX_PATTERN_CHARS + 1),
         "[",
         "*",
     ],

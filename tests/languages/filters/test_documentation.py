@@ -11,7 +11,7 @@ from wharf.languages.filters import FilterError, compile_filter
 from wharf.languages.filters.compiler import MAX_PATTERNS
 from wharf.languages.filters.parser import MAX_FILTER_CHARS, MAX_FILTER_DEPTH, MAX_FILTER_TERMS
 from wharf.languages.filters.scope import MAX_STEPS
-from wharf.languages.patterns import MAX_SEARCH_PATTERN_CHARS
+from wharf.languages.patterns import MAX_PATTERN_CHARS
 
 PAGE = (Path(__file__).parents[3] / "docs" / "filters.md").read_text()
 JOB = msgspec.json.decode(PAGE.partition("```json")[2].partition("```")[0], type=Job)
@@ -41,6 +41,6 @@ def test_the_page_states_the_limits() -> None:
 
     assert (
         f"An expression has at most {MAX_FILTER_CHARS:,} characters, {MAX_FILTER_TERMS} terms, {MAX_PATTERNS} regular expressions of"
-        f" {MAX_SEARCH_PATTERN_CHARS:,} characters each, and a depth of {MAX_FILTER_DEPTH}. The bodies of `any` and `all` run at most"
+        f" {MAX_PATTERN_CHARS:,} characters each, and a depth of {MAX_FILTER_DEPTH}. The bodies of `any` and `all` run at most"
         f" {MAX_STEPS:,} times for one record."
     ) == bounds

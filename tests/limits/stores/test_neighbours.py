@@ -17,15 +17,15 @@ from wharf.limits.stores.guard import GuardedStore, GuardSettings
 from wharf.limits.stores.memory import MemoryStore
 from wharf.limits.stores.neighbours import CounterServer, NeighbourStore
 from wharf.limits.stores.neighbours.messages import (
+    MAX_FRAME_BYTES,
     CounterReply,
     HelloRequest,
     UndoRequest,
     decode_request,
-    encode_frame,
-    split_frames,
 )
 from wharf.limits.stores.port import StoreUnavailable, UnsuitableStore
 from wharf.world import RealWorld
+from wharf.world.framing import FrameDecoder, encode_frame
 
 RULES = '[[rule]]\nname = "core"\nceiling = 50\n'
 
@@ -98,15 +98,14 @@ class _ExitsOnRequest(asyncio.Protocol):
 
     def __init__(self, undone: list[str]) -> None:
         self._undone = undone
-        self._buffer = bytearray()
+        self._frames = FrameDecoder(MAX_FRAME_BYTES)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
 
     def data_received(self, data: bytes) -> None:
-        self._buffer += data
-        for message in map(decode_request, split_frames(self._buffer)):
+        for message in map(decode_request, self._frames.feed(data)):
             if isinstance(message, HelloRequest):
                 self._transport.write(encode_frame(CounterReply(message.number, None)))
                 continue

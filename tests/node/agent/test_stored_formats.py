@@ -25,15 +25,16 @@ from wharf.node.core.record import AllocationRecord, TaskRecord
 from wharf.node.core.restart_policy import RestartWindow
 from wharf.node.core.steps import TaskStep
 from wharf.node.supervisor.messages import (
+    MAX_FRAME_BYTES,
     AllRunsSent,
     FromSupervisor,
     Hello,
-    MessageReader,
     RunBegun,
     RunEnded,
     RunRefused,
     RunStarting,
 )
+from wharf.world.framing import FrameDecoder
 
 JOURNAL: Final = Path(__file__).with_name("old_journal.bin")
 """The entries Booted, Kept, Came, Settled and Forgotten; no field of `a1` has its default value."""
@@ -131,7 +132,8 @@ def test_a_compacted_journal_has_the_tags_and_entries_of_the_old_one(tmp_path: P
 
 def test_messages_of_an_old_supervisor_are_read() -> None:
     messages = [
-        msgspec.msgpack.decode(frame, type=FromSupervisor) for frame in MessageReader().feed(MESSAGES.read_bytes())
+        msgspec.msgpack.decode(frame, type=FromSupervisor)
+        for frame in FrameDecoder(MAX_FRAME_BYTES).feed(MESSAGES.read_bytes())
     ]
 
     assert [

@@ -17,11 +17,11 @@ from tests.agent.processes import is_alive
 from tests.control_groups import remove_groups_of
 from tests.waiting import WITHIN_S, wait_until
 from wharf.node.supervisor.messages import (
+    MAX_FRAME_BYTES,
     AllRunsSent,
     ForgetRun,
     FromSupervisor,
     Hello,
-    MessageReader,
     RunBegun,
     RunEnded,
     RunLimits,
@@ -29,11 +29,12 @@ from wharf.node.supervisor.messages import (
     RunRequest,
     RunStarting,
     StartRun,
-    encode_frame,
 )
 from wharf.node.supervisor.process_tracker import build_mark
 from wharf.node.supervisor.processes import find_marked_processes
 from wharf.node.supervisor.task_supervisor import RUNS_FOLDER, SOCKET_FILE
+from wharf.world.framing import FrameDecoder, encode_frame
+from wharf.world.unix_sockets import shorten_socket_path
 
 _decoder: Final = msgspec.msgpack.Decoder(FromSupervisor)
 PATH: Final = "/usr/local/bin:/usr/bin:/bin"
@@ -48,7 +49,7 @@ class ASupervisor:
         self.logs = folder / "logs"
         self._way = way
         self._connection: socket.socket | None = None
-        self._frames = MessageReader()
+        self._frames = FrameDecoder(MAX_FRAME_BYTES)
         self._told: dict[str, list[FromSupervisor]] = {}
         self.names: list[str] = []
         self.pid = 0
@@ -64,7 +65,7 @@ class ASupervisor:
 
     def connect(self) -> None:
         self._hang_up()
-        self._frames, self._told = MessageReader(), {}
+        self._frames, self._told = FrameDecoder(MAX_FRAME_BYTES), {}
         self._connection = wait_until(self._try_to_connect, what="the supervisor listens")
         wait_until(self._has_heard_all, what="all runs are told")
 
@@ -74,14 +75,12 @@ class ASupervisor:
 
     def _try_to_connect(self) -> socket.socket | None:
         connection = socket.socket(socket.AF_UNIX)
-        folder = os.open(self.folder, os.O_PATH)
         try:
-            connection.connect(f"/proc/self/fd/{folder}/{SOCKET_FILE}")
+            with shorten_socket_path(self.folder / SOCKET_FILE) as path:
+                connection.connect(path)
         except OSError:
             connection.close()
             return None
-        finally:
-            os.close(folder)
         return connection
 
     def _hear(self) -> None:

@@ -6,13 +6,13 @@ both would double the cost of a small read. Authentication and rate limits do no
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
-from ipaddress import IPv6Address, ip_address
 from typing import Any, Final
 
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from wharf.cluster.api.connection import CONNECTION_EXTENSION, Headers
 from wharf.world import World
+from wharf.world.addresses import is_loopback
 
 
 class DirectReplyProtocol(HttpToolsProtocol):
@@ -126,8 +126,11 @@ class ConnectionLimiter:
         self._replenished_at_s = world.monotonic_s()
 
     def try_admit(self, address: str) -> bool:
-        """Return whether the address may open another connection. It then counts until `release`."""
-        if not self._max_per_client or is_loopback(address):
+        """Return whether the address may open another connection. It then counts until `release`.
+
+        Connections from this machine are not limited. Those of Unix sockets have no address.
+        """
+        if not self._max_per_client or not address or is_loopback(address):
             return True
         count = self._open_counts.get(address, 0)
         if count >= self._max_per_client:
@@ -169,22 +172,6 @@ class LingeringConnections:
         for transport in closing & self._closing:
             transport.abort()
         self._closing = closing
-
-
-def is_loopback(address: str) -> bool:
-    """Return whether the address is a loopback address, also if it is an IPv4 address mapped to IPv6.
-
-    An empty address counts as loopback: it belongs to a Unix socket.
-    """
-    if not address:
-        return True
-    try:
-        parsed = ip_address(address.partition("%")[0])
-    except ValueError:
-        return False
-    if isinstance(parsed, IPv6Address) and parsed.ipv4_mapped is not None:
-        return parsed.ipv4_mapped.is_loopback
-    return parsed.is_loopback
 
 
 def build_protocol(connections: ConnectionLimiter) -> type[asyncio.Protocol]:

@@ -22,6 +22,7 @@ from wharf.agent.tls.contexts import build_server_tls_context, load_authority, l
 from wharf.config.settings import AgentSettings
 from wharf.contract.model.times import SECOND
 from wharf.world import World
+from wharf.world.tasks import wait_for_event
 
 DATE_HEADER_INTERVAL_S: Final = 1.0
 """How often the value of the Date header is updated."""
@@ -146,7 +147,7 @@ class _Server(uvicorn.Server):
         yield
 
     async def tick_until(self, stop: asyncio.Event) -> None:
-        """Update the Date header and abort lingering connections stop the event is set."""
+        """Update the Date header and abort lingering connections until the event is set."""
         lingering, next_check_s = LingeringConnections(), 0.0
         while not stop.is_set():
             if self._world.monotonic_s() >= next_check_s:
@@ -154,9 +155,7 @@ class _Server(uvicorn.Server):
                 lingering.abort_lingering(connection.transport for connection in list(self.server_state.connections))
             date = email.utils.formatdate(self._world.now_ns() / SECOND, usegmt=True).encode()
             self.server_state.default_headers = [(b"date", date), *self.config.encoded_headers]
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(DATE_HEADER_INTERVAL_S):
-                    await stop.wait()
+            await wait_for_event(stop, DATE_HEADER_INTERVAL_S)
 
     async def close_websockets(self) -> None:
         """Stop accepting connections, wait for websockets to close, and abort the others."""

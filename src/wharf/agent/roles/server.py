@@ -4,7 +4,6 @@ It also tunes Python's garbage collector. A collection blocks the event loop whi
 little, because records hold no cycles. So it scans young objects often and old objects rarely.
 """
 
-import asyncio
 import gc
 import logging
 from pathlib import Path
@@ -20,6 +19,7 @@ from wharf.cluster.operations.search import SearchLimits
 from wharf.cluster.server.server import Server, ServerIdentity
 from wharf.cluster.state.codec import DamagedRecord, NewerFormat
 from wharf.contract.model.jobs.defaults import JobSettings
+from wharf.world.tasks import wait_for_event
 
 GC_YOUNG_THRESHOLD: Final = 10_000
 """How many new objects start a collection of the young generation. Scanning that many takes 1 to 2 ms."""
@@ -105,11 +105,7 @@ async def open_log(context: ProcessContext, engine: LogEngine) -> bool:
             if logged_error != str(error):
                 logged_error = str(error)
                 log.warning("log cannot be reached; retrying error=%s", logged_error)
-            try:
-                async with asyncio.timeout(REOPEN_DELAY_S):
-                    await context.stopping.wait()
-            except TimeoutError:
-                continue
+            await wait_for_event(context.stopping, REOPEN_DELAY_S)
         else:
             if logged_error:
                 log.info("log reached")

@@ -6,7 +6,6 @@ stream that its parent is gone.
 
 import contextlib
 import socket
-import struct
 from collections.abc import Iterator
 from typing import Final, Generic, TypeVar
 
@@ -15,12 +14,12 @@ import msgspec
 from wharf.agent.logs.forwarding import ForwardedLine
 from wharf.agent.logs.setup import LogConfiguration
 from wharf.config.settings import AgentSettings
+from wharf.world.framing import FrameDecoder, FrameTooLong, encode_frame
 
 MAX_MESSAGE_BYTES: Final = 64_000_000
 """Protects the receiver's memory from a corrupt length."""
 SIGN_OF_LIFE_INTERVAL_S: Final = 5.0
 """How often a child reports that its event loop runs."""
-_LENGTH: Final = struct.Struct(">I")
 
 
 # Messages from the parent.
@@ -139,40 +138,24 @@ class MessageDecoder(Generic[M]):
 
     def __init__(self, kind: object) -> None:
         self._decoder: msgspec.msgpack.Decoder[M] = msgspec.msgpack.Decoder(kind)
-        self._buffer = bytearray()
+        self._frames = FrameDecoder(MAX_MESSAGE_BYTES)
 
     def feed(self, data: bytes) -> Iterator[M]:
         """Yield the messages that are complete with this data. Raises `UndecodableMessage`."""
-        self._buffer += data
-        while len(self._buffer) >= _LENGTH.size:
-            (length,) = _LENGTH.unpack_from(self._buffer)
-            if length > MAX_MESSAGE_BYTES:
-                raise UndecodableMessage(f"a message of {length} bytes")
-            end = _LENGTH.size + length
-            if len(self._buffer) < end:
-                return
-            frame = bytes(self._buffer[_LENGTH.size : end])
-            del self._buffer[:end]
-            try:
+        try:
+            for frame in self._frames.feed(data):
                 yield self._decoder.decode(frame)
-            except msgspec.MsgspecError as error:
-                raise UndecodableMessage(str(error)) from error
+        except (FrameTooLong, msgspec.MsgspecError) as error:
+            raise UndecodableMessage(str(error)) from error
 
 
 def send_without_waiting(channel: socket.socket, message: msgspec.Struct) -> None:
     """Send a small message without blocking. Drop it if the socket buffer is full."""
-    frame = msgspec.msgpack.encode(message)
     with contextlib.suppress(BlockingIOError):
         # The kernel accepts a message this small completely or not at all.
-        channel.send(_LENGTH.pack(len(frame)) + frame, socket.MSG_DONTWAIT)
+        channel.send(encode_frame(message), socket.MSG_DONTWAIT)
 
 
 def send_message(channel: socket.socket, message: msgspec.Struct) -> None:
     """Send a message. Raises `OSError` if the other end is gone, `TimeoutError` if it does not read."""
-    channel.sendall(frame_message(message))
-
-
-def frame_message(message: msgspec.Struct) -> bytes:
-    """Return the encoded message with its length in front."""
-    body = msgspec.msgpack.encode(message)
-    return _LENGTH.pack(len(body)) + body
+    channel.sendall(encode_frame(message))

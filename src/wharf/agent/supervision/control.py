@@ -11,7 +11,7 @@ import msgspec
 
 from wharf.agent.data_folder import CONTROL_SOCKET
 from wharf.agent.errors import CommandError
-from wharf.agent.sockets import listen_unix, shorten_socket_path
+from wharf.agent.sockets import listen_unix
 from wharf.agent.supervision.channel import (
     MessageDecoder,
     ProcessDescription,
@@ -19,6 +19,7 @@ from wharf.agent.supervision.channel import (
     UndecodableMessage,
     send_message,
 )
+from wharf.world.unix_sockets import shorten_socket_path
 
 
 class DebugRequest(msgspec.Struct, frozen=True, tag="DebugAsked"):

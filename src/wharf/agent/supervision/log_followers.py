@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from wharf.agent.logs.forwarding import ForwardedLine
-from wharf.agent.supervision.channel import frame_message
+from wharf.world.framing import encode_frame
 
 MAX_UNSENT_BYTES: Final = 1_000_000
 """Limits the buffer of one follower. If it reads too slowly, further lines are skipped and counted."""
@@ -57,7 +57,7 @@ class LogFollowers:
                 follower.missed += len(selected) + missed
                 continue
             if selected or missed:
-                follower.unsent += frame_message(FollowedLogLines(selected, missed + follower.missed))
+                follower.unsent += encode_frame(FollowedLogLines(selected, missed + follower.missed))
                 follower.missed = 0
                 self._send(follower)
 

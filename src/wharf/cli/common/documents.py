@@ -1,6 +1,5 @@
 """Reads JSON and YAML files that users write: job files, and records such as quotas, by the field names of the API."""
 
-import difflib
 import json
 import re
 import sys
@@ -12,6 +11,7 @@ import msgspec
 
 from wharf.cli.common.errors import CliError
 from wharf.cli.common.output import to_plain
+from wharf.languages.suggestions import find_nearest_name
 
 if TYPE_CHECKING:
     from wharf.contract.client.calls import Response
@@ -92,8 +92,8 @@ def _iter_unknown_fields(document: Any, record: Any, path: str) -> Iterator[str]
     if isinstance(document, dict) and isinstance(record, dict):
         for key, value in document.items():
             if key not in record:
-                near = difflib.get_close_matches(key, list(record), n=1)
-                hint = f"did you mean {near[0]}?" if near else f"the fields are {', '.join(record)}"
+                nearest = find_nearest_name(key, record)
+                hint = f"did you mean {nearest}?" if nearest else f"the fields are {', '.join(record)}"
                 yield f"unknown field {path}{key}; {hint}"
             else:
                 yield from _iter_unknown_fields(value, record[key], f"{path}{key}.")

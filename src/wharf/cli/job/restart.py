@@ -7,6 +7,7 @@ import click
 from wharf.cli.common.errors import CliError
 from wharf.cli.common.options import RenamedOption
 from wharf.cli.common.server_commands import QuietServerCommand, Session
+from wharf.cli.common.times import NS_PER_SECOND
 from wharf.cli.completion import complete_jobs
 
 if TYPE_CHECKING:
@@ -14,7 +15,6 @@ if TYPE_CHECKING:
 
 POLL_WAIT_S: Final = 1.0
 """How long one blocking query for an allocation waits; the timeout is checked at least this often."""
-NS_PER_SECOND: Final = 1_000_000_000
 
 
 @click.command(cls=QuietServerCommand)

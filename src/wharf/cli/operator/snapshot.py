@@ -4,7 +4,6 @@ By default through the API of the servers; with `--data-dir` or `--config`, dire
 """
 
 import asyncio
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -15,6 +14,7 @@ from wharf.cli.common.errors import CliError, report_startup_errors
 from wharf.cli.common.server_commands import QuietServerCommand, Session
 from wharf.cli.lazy_group import CommandEntry, LazyGroup
 from wharf.cli.operator.agent_options import agent_options, read_agent_configuration
+from wharf.world.durable_file import open_private_file, rename_durably, sync_file
 
 if TYPE_CHECKING:
     from wharf.agent.snapshots.commands import SnapshotInfo
@@ -63,13 +63,12 @@ def _download_snapshot(session: Session, path: Path) -> "SnapshotInfo":
 
     draft = path.with_name(f".{path.name}.part")
     try:
-        with open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as target:
+        with open_private_file(draft) as target:
             for chunk in session.client.operator.save_snapshot():
                 target.write(chunk)
-            target.flush()
-            os.fsync(target.fileno())
+            sync_file(target)
         info = commands.inspect_snapshot_file(draft)
-        draft.replace(path)
+        rename_durably(draft, path)
     except OSError as error:
         raise CliError(f"cannot write {path}: {error.strerror}") from error
     finally:

@@ -22,9 +22,7 @@ from wharf.contract.model.acl.capabilities import (
     PolicyScope,
     VariableCapability,
 )
-
-ALL_NAMESPACES: Final = "*"
-"""The namespace in requests that read all namespaces the caller may see."""
+from wharf.contract.model.namespaces import ALL_NAMESPACES
 
 _SUFFICIENT_LEVELS: Final = {
     PolicyLevel.LIST: frozenset({PolicyLevel.LIST, PolicyLevel.READ, PolicyLevel.WRITE}),

@@ -12,6 +12,7 @@ from typing import Final
 
 from wharf.cluster.scheduling.blocked.reservation_policy import RESERVATION_DELAY_NS
 from wharf.contract.model.evaluations import Evaluation, EvaluationStatus, EvaluationTrigger
+from wharf.contract.model.jobs.job import JobKey
 
 CONFLICT_RETRY_DELAY_NS: Final = 60_000_000_000
 """An evaluation that failed because of too many conflicts is retried after this time, even if nothing changed."""
@@ -22,7 +23,6 @@ MAX_CACHED_CHANGES: Final = 4_096
 RESERVATION_CHECK_INTERVAL_NS: Final = 15_000_000_000
 """How often waiting evaluations are checked for a reservation if none was possible before."""
 
-JobKey = tuple[str, str]
 
 RetryOrderFunction = Callable[[Iterable[Evaluation], int], list[Evaluation]]
 """Returns the first evaluations, up to a limit, in the order of retries."""

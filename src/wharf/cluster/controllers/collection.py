@@ -4,24 +4,21 @@ Which records may be deleted is decided in `operations.operator.collection`. Acc
 together with keyring keys.
 """
 
-from typing import Final
-
 import msgspec
 
 from wharf.cluster.operations.operator.collection import CollectionKind
-
-HOUR_NS: Final = 3_600_000_000_000
+from wharf.contract.model.times import HOUR
 
 
 class CollectionSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The interval of garbage collection and how long each kind of record is retained. The defaults are Nomad's."""
 
     interval_s: float = 300.0
-    evaluation_retention_ns: int = HOUR_NS
-    batch_evaluation_retention_ns: int = 24 * HOUR_NS
-    job_retention_ns: int = 4 * HOUR_NS
-    deployment_retention_ns: int = HOUR_NS
-    node_retention_ns: int = 24 * HOUR_NS
+    evaluation_retention_ns: int = HOUR
+    batch_evaluation_retention_ns: int = 24 * HOUR
+    job_retention_ns: int = 4 * HOUR
+    deployment_retention_ns: int = HOUR
+    node_retention_ns: int = 24 * HOUR
 
 
 class CollectionPass(msgspec.Struct, frozen=True):

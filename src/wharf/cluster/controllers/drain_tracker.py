@@ -10,10 +10,8 @@ from wharf.cluster.state import Replica
 from wharf.cluster.state.replica import AppliedChange
 from wharf.cluster.state.tables import ALLOCATIONS, ALLOCATIONS_ON_NODE, JOBS, NODES
 from wharf.contract.model.allocations.allocation import Allocation
-from wharf.contract.model.jobs.job import JobType
+from wharf.contract.model.jobs.job import JobKey, JobType
 from wharf.contract.model.nodes.node import Node
-
-JobKey = tuple[str, str]
 
 
 class DrainTracker:

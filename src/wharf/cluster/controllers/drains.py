@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from wharf.cluster.controllers.drain_tracker import DrainTracker, JobKey, is_movable
+from wharf.cluster.controllers.drain_tracker import DrainTracker, is_movable
 from wharf.cluster.operations.decision import Decision
 from wharf.cluster.operations.nodes import drains as drain_operations
 from wharf.cluster.operations.nodes.drains import MigrationResult
@@ -20,12 +20,11 @@ from wharf.cluster.state.tables import ALLOCATIONS, ALLOCATIONS_OF_JOB, ALLOCATI
 from wharf.contract.model.allocations.allocation import Allocation
 from wharf.contract.model.jobs.group_policies import MigratePolicy
 from wharf.contract.model.jobs.groups import TaskGroup
-from wharf.contract.model.jobs.job import Job, JobType
+from wharf.contract.model.jobs.job import Job, JobKey, JobType
 from wharf.contract.model.nodes.node import Node
-from wharf.contract.model.times import DecisionContext, to_ns
+from wharf.contract.model.times import SECOND, DecisionContext, to_ns
 
-SECOND_NS: Final = 1_000_000_000
-DEADLINE_WINDOW_NS: Final = 5 * SECOND_NS
+DEADLINE_WINDOW_NS: Final = 5 * SECOND
 """Deadlines within this time are handled together, at the last one, so that no node gets less time than promised."""
 
 CHANGES_PER_EVALUATION: Final = 4

@@ -12,14 +12,12 @@ from typing import Final
 
 from wharf.cluster.operations.evaluations import MAX_DELIVERIES
 from wharf.contract.model.evaluations import Evaluation, EvaluationStatus
-from wharf.contract.model.times import to_ns
+from wharf.contract.model.jobs.job import JobKey
+from wharf.contract.model.times import SECOND, to_ns
 
-JobKey = tuple[str, str]
-
-SECOND_NS: Final = 1_000_000_000
-FIRST_REDELIVERY_DELAY_NS: Final = SECOND_NS
+FIRST_REDELIVERY_DELAY_NS: Final = SECOND
 """The delay after the first failed delivery."""
-REDELIVERY_DELAY_NS: Final = 20 * SECOND_NS
+REDELIVERY_DELAY_NS: Final = 20 * SECOND
 """The delay before a failed evaluation is delivered again, times the number of deliveries after the first."""
 
 

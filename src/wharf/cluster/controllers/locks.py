@@ -3,9 +3,10 @@
 import heapq
 from typing import Final, NamedTuple
 
+from wharf.contract.model.times import SECOND
+
 NEVER_S: Final = float("inf")
 """The deadline if no lock is held."""
-SECOND_NS: Final = 1_000_000_000
 MAX_STALE_ENTRIES_RATIO: Final = 8
 """Limits memory: the heap is rebuilt if it has more entries than this many times the deadlines."""
 MIN_STALE_ENTRIES: Final = 64
@@ -39,7 +40,7 @@ class LockDeadlines:
         if not lock_id:
             return
         held = self._held[namespace, path] = HeldLock(namespace, path, lock_id)
-        deadline_s = self._deadlines[held] = now_s + ttl_ns / SECOND_NS
+        deadline_s = self._deadlines[held] = now_s + ttl_ns / SECOND
         heapq.heappush(self._heap, (deadline_s, held))
         if len(self._heap) > MAX_STALE_ENTRIES_RATIO * len(self._deadlines) + MIN_STALE_ENTRIES:
             self._heap = [(deadline_s, held) for held, deadline_s in self._deadlines.items()]

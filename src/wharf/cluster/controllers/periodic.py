@@ -16,15 +16,12 @@ from wharf.cluster.state import Replica
 from wharf.cluster.state.tables import ALLOCATIONS_OF_JOB, CHILDREN_OF_JOB, EVALUATIONS_OF_JOB, JOBS, PERIODIC_LAUNCHES
 from wharf.contract.model.jobs.cron import CronError
 from wharf.contract.model.jobs.defaults import JobSettings
-from wharf.contract.model.jobs.job import Job, JobStatus, MissedLaunchPolicy, Periodic
+from wharf.contract.model.jobs.job import Job, JobKey, JobStatus, MissedLaunchPolicy, Periodic
 from wharf.contract.model.jobs.periodic import find_next_launch
 from wharf.contract.model.log import Cause, CauseKind
-from wharf.contract.model.times import DecisionContext, to_datetime, to_ns
+from wharf.contract.model.times import SECOND, DecisionContext, to_datetime, to_ns
 
-JobKey = tuple[str, str]
-
-SECOND_NS: Final = 1_000_000_000
-MISSED_LAUNCH_AGE_NS: Final = 60 * SECOND_NS
+MISSED_LAUNCH_AGE_NS: Final = 60 * SECOND
 """A launch that is later than this was missed; `Periodic.missed` says what happens then."""
 MAX_DUE_LAUNCHES: Final = 100
 """Limits one step: launches that are returned at once. A job that makes up for all missed launches may have many."""
@@ -102,7 +99,7 @@ class LaunchSchedule:
             if now_ns - due_ns >= MISSED_LAUNCH_AGE_NS and missed_policy == MissedLaunchPolicy.NONE:
                 after_ns = now_ns - MISSED_LAUNCH_AGE_NS
             else:
-                due_launches.append(DueLaunch(key, due_ns // SECOND_NS))
+                due_launches.append(DueLaunch(key, due_ns // SECOND))
                 if now_ns - due_ns >= MISSED_LAUNCH_AGE_NS and missed_policy != MissedLaunchPolicy.ALL:
                     after_ns = now_ns
             self._schedule(

@@ -134,6 +134,16 @@ class Load(Protocol):
         ...
 
 
+class LoadBase:
+    """Holds the position that a load of an engine has after its last slice."""
+
+    _position: LogPosition | None = None
+
+    async def get_position(self) -> LogPosition:
+        assert self._position is not None, "the position of a load is known after its last slice"
+        return self._position
+
+
 class Lease(Protocol):
     """A time-limited claim in the log. Records that were written with its `id` are deleted when it ends.
 

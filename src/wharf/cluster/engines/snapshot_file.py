@@ -21,6 +21,7 @@ import msgspec
 
 from wharf.cluster.engines.port import Load, LogPosition, StoredRecord
 from wharf.world import World
+from wharf.world.durable_file import rename_durably, sync_file
 
 SNAPSHOT_MAGIC: Final = b"WHARFSNAPSHOT\n"
 SNAPSHOT_FORMAT: Final = 1
@@ -94,7 +95,7 @@ async def save_snapshot(
             async for rows in load.iter_slices():
                 await asyncio.to_thread(writer.add, rows)
             info = await asyncio.to_thread(writer.finish, header, await load.get_position())
-            await asyncio.to_thread(_rename_durably, partial, path)
+            await asyncio.to_thread(rename_durably, partial, path)
         finally:
             writer.close()
     except OSError as error:
@@ -148,8 +149,7 @@ class _SnapshotWriter:
         self._write_frame(_KIND_TRAILER, self._encode(trailer))
         digest = self._digest.digest()
         self._file.write(digest)
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        sync_file(self._file)
         return SnapshotInfo(header, trailer, self._size + len(digest), digest.hex())
 
     def close(self) -> None:
@@ -250,16 +250,6 @@ async def _iter_records(path: Path, info: SnapshotInfo) -> AsyncGenerator[Sequen
                 yield await asyncio.to_thread(_decode_slice, content, path)
     if digest.hexdigest() != info.sha256:
         raise SnapshotUnusable(f"the snapshot {path} changed while it was read: nothing was restored; try again")
-
-
-def _rename_durably(partial: Path, path: Path) -> None:
-    """Rename the file and sync its folder, so that the new name survives a power failure."""
-    os.replace(partial, path)
-    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
 
 
 def _build_damaged_error(path: Path, reason: str) -> SnapshotUnusable:

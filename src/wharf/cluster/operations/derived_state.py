@@ -28,7 +28,7 @@ from wharf.cluster.state.tables import (
 from wharf.contract.model.allocations.allocation import Allocation
 from wharf.contract.model.deployments import Deployment, DeploymentGroup
 from wharf.contract.model.evaluations import Evaluation, EvaluationStatus
-from wharf.contract.model.jobs.job import ChildrenSummary, GroupSummary, Job, JobStatus, JobSummary, JobType
+from wharf.contract.model.jobs.job import ChildrenSummary, GroupSummary, Job, JobKey, JobStatus, JobSummary, JobType
 from wharf.contract.model.log import Cause, Condition, PutRecord, Write, join_key
 from wharf.contract.model.state_machines.machine import advance_state
 from wharf.contract.model.state_machines.transitions import DEPLOYMENT_STATES, JOB_STATES
@@ -107,8 +107,6 @@ def add_duration(time: datetime.datetime, duration_ns: int) -> datetime.datetime
     """Return the time this many nanoseconds later, rounded down to microseconds."""
     return time + datetime.timedelta(microseconds=duration_ns // 1_000)
 
-
-JobKey = tuple[str, str]  # namespace, id
 
 CUMULATIVE_COUNTERS = ("complete", "failed")
 

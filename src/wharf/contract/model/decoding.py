@@ -15,7 +15,6 @@ A record type may describe its submitted form with class attributes:
 This module checks types only. Validation checks values: known words and numbers in range.
 """
 
-import difflib
 import json
 import re
 import types
@@ -25,6 +24,8 @@ from functools import cache
 from typing import Final, Generic, TypeVar
 
 import msgspec
+
+from wharf.languages.suggestions import find_nearest_name
 
 T = TypeVar("T")
 
@@ -36,10 +37,6 @@ MAX_UNKNOWN_FIELDS: Final = 100
 """Unknown fields reported as warnings; limits the size of a reply."""
 MAX_HINTS: Final = 10
 """Unknown fields for which a similar name is searched; the search is slow."""
-MAX_HINTED_NAME_CHARS: Final = 64
-"""Length of an unknown name for which a similar name is searched; the search is slow for long names."""
-MIN_NAME_SIMILARITY: Final = 0.75
-"""How similar a known name must be to be suggested; 1 is equal."""
 # Integers are 64 bits wide: msgpack and other readers of the records support no wider ones.
 MIN_INTEGER: Final = -(2**63)
 MAX_INTEGER: Final = 2**63 - 1
@@ -351,11 +348,11 @@ def _add_unknown_field(path: FieldPath, name: str, unknown: list[UnknownField], 
     # A body of only unknown names must cause neither a huge reply nor a long search for similar names.
     if len(unknown) >= MAX_UNKNOWN_FIELDS:
         return
-    near: list[str] = []
-    if len(unknown) < MAX_HINTS and len(name) <= MAX_HINTED_NAME_CHARS:
-        known = [lower_name for lower_name, exact in schema.exact_names.items() if exact not in schema.ignored_fields]
-        near = difflib.get_close_matches(name.lower(), known, n=1, cutoff=MIN_NAME_SIMILARITY)
-    unknown.append(UnknownField(_format_path([*path, name]), schema.exact_names[near[0]] if near else ""))
+    nearest = None
+    if len(unknown) < MAX_HINTS:
+        known = [exact for exact in schema.exact_names.values() if exact not in schema.ignored_fields]
+        nearest = find_nearest_name(name, known)
+    unknown.append(UnknownField(_format_path([*path, name]), nearest or ""))
 
 
 # ---- finding all problems after a failed conversion

@@ -5,7 +5,7 @@ from wharf.contract.model.record import Record
 
 DEFAULT_NAMESPACE = "default"
 MAX_NAMESPACE_WEIGHT = 1000
-ANY_NAMESPACE = "*"
+ALL_NAMESPACES = "*"
 """In a request: all namespaces that the caller may see. Never the name of a namespace."""
 
 

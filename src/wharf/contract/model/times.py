@@ -43,7 +43,6 @@ def _decimal(amount: int, unit: int) -> str:
     return f"{whole}.{rest:0{digits}d}".rstrip("0")
 
 
-MICROSECOND_NS: Final = 1_000
 _EPOCH: Final = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 
@@ -56,9 +55,9 @@ class DecisionContext(msgspec.Struct, frozen=True, gc=False):
 
 def to_datetime(now_ns: int) -> datetime.datetime:
     """Return the UTC datetime of a time in ns since 1970, truncated to microseconds."""
-    return _EPOCH + datetime.timedelta(microseconds=now_ns // MICROSECOND_NS)
+    return _EPOCH + datetime.timedelta(microseconds=now_ns // MICROSECOND)
 
 
 def to_ns(time: datetime.datetime) -> int:
     """Return a datetime as ns since 1970, truncated to microseconds."""
-    return (time - _EPOCH) // datetime.timedelta(microseconds=1) * MICROSECOND_NS
+    return (time - _EPOCH) // datetime.timedelta(microseconds=1) * MICROSECOND

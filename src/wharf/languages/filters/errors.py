@@ -9,14 +9,7 @@ The caller can fix all three by changing the filter. `text` is the whole message
 expression itself is wrong.
 """
 
-import difflib
-from collections.abc import Iterable
-from typing import Final
-
-MAX_SUGGESTION_CHARS: Final = 80
-"""Longer names get no "did you mean": the search for a similar name takes time quadratic in the length."""
-MIN_NAME_SIMILARITY: Final = 0.7
-"""How similar a known name must be to be suggested: 0 is unrelated, 1 is equal (see `difflib`)."""
+from wharf.languages.source_locations import find_location
 
 
 class FilterError(Exception):
@@ -42,21 +35,15 @@ class FilterEvaluationError(FilterError):
     """The expression could not be evaluated for a record."""
 
 
-def find_line_and_column(source: str, offset: int) -> tuple[int, int]:
-    """Return the line and the column of an offset, both counted from 1."""
-    before = source[:offset]
-    return before.count("\n") + 1, offset - before.rfind("\n")
-
-
 def make_syntax_error(source: str, offset: int, reason: str) -> FilterSyntaxError:
     """Return a syntax error at `offset`, with the location in front of the reason."""
-    line, column = find_line_and_column(source, offset)
+    line, column = find_location(source, offset)
     return FilterSyntaxError(f"{line}:{column} ({offset}): {reason}", offset=offset, line=line, column=column)
 
 
 def make_type_error(source: str, offset: int, reason: str) -> FilterTypeError:
     """Return a type error at `offset`, with the location in front of the reason."""
-    line, column = find_line_and_column(source, offset)
+    line, column = find_location(source, offset)
     return FilterTypeError(f"{line}:{column} ({offset}): {reason}", offset=offset, line=line, column=column)
 
 
@@ -68,18 +55,6 @@ def make_evaluation_error(
     The reason describes the record, so the text starts without a location. `has_location` puts one in front, for
     errors that can only be fixed in the expression.
     """
-    line, column = find_line_and_column(source, offset)
+    line, column = find_location(source, offset)
     prefix = f"{line}:{column} ({offset}): " if has_location else ""
     return FilterEvaluationError(f"{prefix}{reason}", offset=offset, line=line, column=column)
-
-
-def find_nearest_name(name: str, known: Iterable[str]) -> str | None:
-    """Return the known name that is most similar to `name`, or `None` if no name is similar enough."""
-    if len(name) > MAX_SUGGESTION_CHARS:
-        return None
-    names = sorted(known)
-    by_lower = {known_name.lower(): known_name for known_name in names}
-    if name.lower() in by_lower:
-        return by_lower[name.lower()]
-    close = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=MIN_NAME_SIMILARITY)
-    return by_lower[close[0]] if close else None

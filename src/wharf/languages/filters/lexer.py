@@ -8,6 +8,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
+from wharf.languages.escapes import InvalidEscape, replace_escapes
 from wharf.languages.filters.errors import make_syntax_error
 
 _SPACE: Final = re.compile(r"[ \t\r\n]*")
@@ -16,14 +17,6 @@ _INDEX: Final = re.compile(r"[0-9]+")
 _NUMBER: Final = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?")
 _POINTER: Final = re.compile(r'"((?:/[\w\-.~:|]+)+)"')
 _AFTER_NUMBER: Final = " \t\r\n)"
-
-_ESCAPE: Final = re.compile(
-    r"\\(?:(?P<letter>[abfnrtv\\])|x(?P<byte>[0-9a-fA-F]{2})|(?P<octal>[0-7]{3})"
-    r"|u(?P<short>[0-9a-fA-F]{4})|U(?P<long>[0-9a-fA-F]{8}))"
-)
-_LETTER_ESCAPES: Final = {
-    "a": b"\a", "b": b"\b", "f": b"\f", "n": b"\n", "r": b"\r", "t": b"\t", "v": b"\v", "\\": b"\\",
-}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,22 +104,11 @@ class Lexer:
         if newline >= 0:
             reason = 'rule "string": invalid syntax: a string in double quotes ends on its line; use backticks'
             raise make_syntax_error(self.source, offset + newline, reason)
-        if "\\" not in inner:
-            return inner
-        pieces = []
-        copied_to = 0
-        while (slash := inner.find("\\", copied_to)) >= 0:
-            pieces.append(inner[copied_to:slash].encode())
-            escape = _ESCAPE.match(inner, slash)
-            decoded = _decode_escape(escape) if escape else None
-            if escape is None or decoded is None:
-                reason = 'rule "string": invalid syntax: no such escape; write \\\\ for a backslash, or use backticks'
-                raise make_syntax_error(self.source, offset + slash, reason)
-            pieces.append(decoded)
-            copied_to = escape.end()
-        pieces.append(inner[copied_to:].encode())
         try:
-            return b"".join(pieces).decode()
+            return replace_escapes(inner)
+        except InvalidEscape as error:
+            reason = 'rule "string": invalid syntax: no such escape; write \\\\ for a backslash, or use backticks'
+            raise make_syntax_error(self.source, offset + error.offset, reason) from None
         except UnicodeDecodeError:
             reason = 'rule "string": invalid syntax: the bytes of the string are not UTF-8'
             raise make_syntax_error(self.source, offset, reason) from None
@@ -134,17 +116,3 @@ class Lexer:
 
 def _make_span(match: re.Match[str] | None) -> TextSpan | None:
     return TextSpan(match[0], match.end()) if match else None
-
-
-def _decode_escape(escape: re.Match[str]) -> bytes | None:
-    """Return the UTF-8 bytes that an escape stands for, or `None` if it is not a valid byte or character."""
-    if escape["letter"]:
-        return _LETTER_ESCAPES[escape["letter"]]
-    if escape["byte"]:
-        return bytes([int(escape["byte"], 16)])
-    if escape["octal"]:
-        number = int(escape["octal"], 8)
-        return bytes([number]) if number < 256 else None
-    number = int(escape["short"] or escape["long"], 16)
-    is_character = number <= 0x10FFFF and not 0xD800 <= number <= 0xDFFF
-    return chr(number).encode() if is_character else None

@@ -27,7 +27,7 @@ from wharf.languages.filters.kinds import (
 )
 from wharf.languages.filters.literals import MAX_BYTE, to_boolean, to_float, to_integer
 from wharf.languages.filters.tree import FilterOperator, Match
-from wharf.languages.patterns import SearchPatternError, compile_bytes_search, compile_search
+from wharf.languages.patterns import PatternError, compile_bytes_search, compile_search
 
 ValueTest: TypeAlias = Callable[[Any], bool]
 """Takes a value of the kind that the test was built for; returns whether it matches."""
@@ -165,7 +165,7 @@ def _make_pattern_test(kind: ValueKind, text: str) -> ValueTest:
             search_bytes = compile_bytes_search(text)
             return lambda value: search_bytes(value or b"")
         search = compile_search(text)
-    except SearchPatternError as error:
+    except PatternError as error:
         reason = f'failed to compile regular expression "{text[:80]}": {error}'
         raise OperatorMismatch(reason, is_value_mismatch=True) from None
     if isinstance(kind, UntypedKind):

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NoReturn
 
-from wharf.languages.filters.errors import FilterError, find_nearest_name, make_evaluation_error, make_type_error
+from wharf.languages.filters.errors import FilterError, make_evaluation_error, make_type_error
 from wharf.languages.filters.kinds import (
     FilterField,
     FilterSubject,
@@ -25,6 +25,7 @@ from wharf.languages.filters.kinds import (
 from wharf.languages.filters.operators import list_operators
 from wharf.languages.filters.scope import NameScope
 from wharf.languages.filters.tree import Selector
+from wharf.languages.suggestions import find_nearest_name
 
 
 class MissingValue:

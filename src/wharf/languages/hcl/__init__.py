@@ -17,7 +17,6 @@ from wharf.languages.hcl.tree import (
     NullValue,
     NumberValue,
     ObjectValue,
-    SourceLocation,
     TextValue,
 )
 
@@ -34,7 +33,6 @@ __all__ = [
     "NullValue",
     "NumberValue",
     "ObjectValue",
-    "SourceLocation",
     "TextValue",
     "parse_document",
     "parse_hcl",

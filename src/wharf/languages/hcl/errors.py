@@ -7,7 +7,7 @@
 The author of the document can fix both. `text` is the whole message with its location in front; `reason` has no location.
 """
 
-from wharf.languages.hcl.tree import SourceLocation
+from wharf.languages.source_locations import SourceLocation
 
 
 class HclError(Exception):

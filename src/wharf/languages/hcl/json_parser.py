@@ -8,7 +8,7 @@ import json
 import re
 from typing import Final
 
-from wharf.languages.hcl.lexer import MAX_NUMBER_CHARS, convert_number
+from wharf.languages.hcl.lexer import NUMBER, convert_number
 from wharf.languages.hcl.source import MAX_DOCUMENT_CHARS, SourceText
 from wharf.languages.hcl.tree import (
     Attribute,
@@ -23,7 +23,6 @@ from wharf.languages.hcl.tree import (
 )
 
 _SPACE: Final = re.compile(r"[ \t\r\n]*")
-_NUMBER: Final = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?(?![\w.])")
 _KEYWORD: Final = re.compile(r"(?:true|false|null)\b")
 _SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _STRING_DECODER: Final = json.JSONDecoder()
@@ -82,11 +81,9 @@ class _Parser:
         if keyword := _KEYWORD.match(self._text, self._offset):
             self._offset = keyword.end()
             return NullValue(location) if keyword[0] == "null" else BooleanValue(keyword[0] == "true", location)
-        number = _NUMBER.match(self._text, self._offset)
+        number = NUMBER.match(self._text, self._offset)
         if number is None:
             raise self._source.make_unexpected_error(self._offset, _EXPECTED_VALUE)
-        if len(number[0]) > MAX_NUMBER_CHARS:
-            raise self._source.make_error(self._offset, f"a number has at most {MAX_NUMBER_CHARS} characters")
         value = NumberValue(convert_number(self._source, self._offset, number[0]), location)
         self._offset = number.end()
         return value

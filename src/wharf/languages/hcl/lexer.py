@@ -7,23 +7,17 @@ time is linear in the length of the text.
 import re
 from typing import Final, NamedTuple
 
+from wharf.languages.escapes import InvalidEscape, replace_escapes
 from wharf.languages.hcl.source import SourceText
 
 _SPACE: Final = re.compile(r"(?:[ \t\r\n]+|#[^\n]*|//[^\n]*|/\*(?s:.*?)\*/)*")
 # Names may contain dots, because older documents have such names.
 _NAME: Final = re.compile(r"[^\W\d][\w\-.]*")
-_NUMBER: Final = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?(?![\w.])")
+NUMBER: Final = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?(?![\w.])")
 _QUOTED: Final = re.compile(r'"([^"\\\n]*(?:\\[^\n][^"\\\n]*)*)"')
 _HEREDOC: Final = re.compile(r"<<(-?)([^\W\d][\w\-]*)\r?\n")
 _INDENT: Final = re.compile(r"[ \t]*")
 
-_ESCAPE: Final = re.compile(
-    r'\\(?:(?P<letter>[abfnrtv\\"])|x(?P<byte>[0-9a-fA-F]{2})|(?P<octal>[0-3][0-7]{2})'
-    r"|u(?P<short>[0-9a-fA-F]{4})|U(?P<long>[0-9a-fA-F]{8}))"
-)
-_LETTER_ESCAPES: Final = {
-    "a": b"\a", "b": b"\b", "f": b"\f", "n": b"\n", "r": b"\r", "t": b"\t", "v": b"\v", "\\": b"\\", '"': b'"',
-}  # fmt: skip
 MAX_NUMBER_CHARS: Final = 100
 """The length of a number. A number of a million digits would take seconds to convert."""
 
@@ -71,13 +65,11 @@ class Lexer:
         """Read a number. Raises `HclSyntaxError` if the text starts like a number but is not one."""
         if not self._text[offset : offset + 1].isdecimal() and not self.starts_with(offset, "-"):
             return None
-        number = _NUMBER.match(self._text, offset)
+        number = NUMBER.match(self._text, offset)
         if number is None:
             raise self._source.make_error(
                 offset, "invalid number; numbers are decimal, without leading zeros; put other text in quotes"
             )
-        if len(number[0]) > MAX_NUMBER_CHARS:
-            raise self._source.make_error(offset, f"a number has at most {MAX_NUMBER_CHARS} characters")
         return NumberSpan(convert_number(self._source, offset, number[0]), number.end())
 
     def read_string(self, offset: int) -> TextSpan | None:
@@ -95,21 +87,10 @@ class Lexer:
 
     def _unescape(self, inner: str, offset: int) -> str:
         """Replace the escapes in the inside of a string that starts at `offset`. Escaped bytes must form UTF-8."""
-        if "\\" not in inner:
-            return inner
-        pieces = []
-        copied_to = 0
-        while (slash := inner.find("\\", copied_to)) >= 0:
-            pieces.append(inner[copied_to:slash].encode())
-            escape = _ESCAPE.match(inner, slash)
-            decoded = _decode_escape(escape) if escape else None
-            if escape is None or decoded is None:
-                raise self._source.make_error(offset + slash, "no such escape; write \\\\ for a backslash")
-            pieces.append(decoded)
-            copied_to = escape.end()
-        pieces.append(inner[copied_to:].encode())
         try:
-            return b"".join(pieces).decode()
+            return replace_escapes(inner)
+        except InvalidEscape as error:
+            raise self._source.make_error(offset + error.offset, "no such escape; write \\\\ for a backslash") from None
         except UnicodeDecodeError:
             raise self._source.make_error(offset, "the bytes of this text are not UTF-8") from None
 
@@ -134,7 +115,9 @@ class Lexer:
 
 
 def convert_number(source: SourceText, offset: int, text: str) -> int | float:
-    """Convert the text of a valid number. Raises `HclSyntaxError` if it is too large for a float."""
+    """Convert the text of a valid number. Raises `HclSyntaxError` if it is too long, or too large for a float."""
+    if len(text) > MAX_NUMBER_CHARS:
+        raise source.make_error(offset, f"a number has at most {MAX_NUMBER_CHARS} characters")
     if text.lstrip("-").isdecimal():
         return int(text)
     number = float(text)
@@ -155,16 +138,3 @@ def _join_heredoc_lines(lines: list[str], *, is_indented: bool) -> str:
 def _count_indent(line: str) -> int:
     indent = _INDENT.match(line)
     return indent.end() if indent else 0
-
-
-def _decode_escape(escape: re.Match[str]) -> bytes | None:
-    """Return the UTF-8 bytes that an escape stands for, or `None` if it is not a valid character."""
-    if escape["letter"]:
-        return _LETTER_ESCAPES[escape["letter"]]
-    if escape["byte"]:
-        return bytes([int(escape["byte"], 16)])
-    if escape["octal"]:
-        return bytes([int(escape["octal"], 8)])
-    number = int(escape["short"] or escape["long"], 16)
-    is_character = number <= 0x10FFFF and not 0xD800 <= number <= 0xDFFF
-    return chr(number).encode() if is_character else None

@@ -19,9 +19,9 @@ from wharf.languages.hcl.tree import (
     NullValue,
     NumberValue,
     ObjectValue,
-    SourceLocation,
     TextValue,
 )
+from wharf.languages.source_locations import SourceLocation
 
 _BOOLEANS: Final = {"true": True, "false": False}
 _EXPECTED_VALUE: Final = "a value (a text in quotes, a number, true, false, a list or an object)"

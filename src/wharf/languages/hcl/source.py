@@ -1,10 +1,9 @@
 """The text of a document, with line and column of each offset, and limits on its length and nesting."""
 
-from bisect import bisect_right
 from typing import Final
 
 from wharf.languages.hcl.errors import HclSyntaxError
-from wharf.languages.hcl.tree import SourceLocation
+from wharf.languages.source_locations import LineIndex, SourceLocation
 
 MAX_DOCUMENT_CHARS: Final = 1_000_000
 """The length of a document, equal to that of a stored job source. Callers that read smaller documents pass a lower limit."""
@@ -22,13 +21,11 @@ class SourceText:
     def __init__(self, text: str, *, max_chars: int) -> None:
         self.text = text
         self.start = len(_BYTE_ORDER_MARK) if text.startswith(_BYTE_ORDER_MARK) else 0
-        self._line_starts = [0]
         self._depth = 0
         if len(text) > max_chars:
             # The text is not scanned for lines, so the error has the location of its start.
-            raise HclSyntaxError(SourceLocation(1, 1, 0), f"the document is longer than {max_chars} characters")
-        while newline := text.find("\n", self._line_starts[-1]) + 1:
-            self._line_starts.append(newline)
+            raise HclSyntaxError(SourceLocation(1, 1), f"the document is longer than {max_chars} characters")
+        self._lines = LineIndex(text)
         try:
             text.encode()
         except UnicodeEncodeError as error:
@@ -36,8 +33,7 @@ class SourceText:
 
     def get_location(self, offset: int) -> SourceLocation:
         """Return line and column of an offset."""
-        line = bisect_right(self._line_starts, offset)
-        return SourceLocation(line, offset - self._line_starts[line - 1] + 1, offset)
+        return self._lines.get_location(offset)
 
     def make_error(self, offset: int, reason: str) -> HclSyntaxError:
         """Return a syntax error at an offset."""

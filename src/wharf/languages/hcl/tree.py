@@ -5,18 +5,11 @@ literals.
 """
 
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, TypeAlias
 
+from wharf.languages.source_locations import SourceLocation
 
-class SourceLocation(NamedTuple):
-    """A position in a document: line and column, counted from 1, and the offset in characters, counted from 0."""
-
-    line: int
-    column: int
-    offset: int
-
-
-START_LOCATION: Final = SourceLocation(1, 1, 0)
+START_LOCATION: Final = SourceLocation(1, 1)
 
 
 @dataclass(frozen=True, slots=True)

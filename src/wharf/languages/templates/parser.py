@@ -4,11 +4,11 @@ Reports every error that can be found without rendering: unknown functions, wron
 variables, and blocks without an end.
 """
 
-import difflib
 import re
 from collections.abc import Collection, Mapping
 from typing import Final, NamedTuple, NoReturn
 
+from wharf.languages.suggestions import find_nearest_name
 from wharf.languages.templates import tree
 from wharf.languages.templates.errors import TemplateError
 from wharf.languages.templates.lexer import SourcePiece, TemplateToken, split_pieces
@@ -419,5 +419,5 @@ class _Tokens:
 
 
 def _suggest_name(name: str, names: Collection[str]) -> str:
-    close_matches = difflib.get_close_matches(name, list(names), n=1)
-    return f": did you mean {close_matches[0]}?" if close_matches else ""
+    nearest = find_nearest_name(name, names)
+    return f": did you mean {nearest}?" if nearest else ""

@@ -3,10 +3,10 @@
 A field is a key of a map, never an attribute of an object, so a template cannot access anything else.
 """
 
-import difflib
 from collections.abc import Mapping
 from typing import Any, Final
 
+from wharf.languages.suggestions import find_nearest_name
 from wharf.languages.templates.errors import EvaluationError
 
 NO_VALUE_TEXT: Final = "<no value>"
@@ -74,10 +74,10 @@ def get_field(value: Any, name: str, *, is_strict: bool) -> Any:
         case RecordFields():
             if name in value:
                 return value[name]
-            close_matches = difflib.get_close_matches(name, list(value), n=1)
+            nearest = find_nearest_name(name, value)
             raise EvaluationError(
                 f"there is no field .{name}: "
-                + (f"did you mean .{close_matches[0]}?" if close_matches else f"the fields are {', '.join(value)}")
+                + (f"did you mean .{nearest}?" if nearest else f"the fields are {', '.join(value)}")
             )
         case dict():
             if is_strict and name not in value:

@@ -25,8 +25,8 @@ from wharf.limits.rules.rules_file import PROFILES
 from wharf.limits.stores.guard import GuardSettings
 from wharf.limits.stores.quota_leases import QuotaSettings
 from wharf.limits.stores.redis.settings import RedisSettings
+from wharf.world.addresses import is_loopback, split_host_and_port
 
-MAX_PORT: Final = 65_535
 MIN_ADMIN_TOKEN_CHARACTERS: Final = 20
 """Shorter tokens could be guessed."""
 _TIMEOUT_FIELDS: Final = {
@@ -51,14 +51,6 @@ _UNUSED_KEY_MESSAGES: Final = {
     StoreKind.REDIS: "is only for counters in memory: remove the key",
 }
 _GUARD_FIELDS: Final = ("wait_ms", "losses_most", "fallback_processes")
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether a host name or address is on this machine."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 _HOST_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,253}")
@@ -171,15 +163,14 @@ class _SettingsReader:
             self._add_problem(top, key, "is set alone: set both `admin_listen` and `admin_token_file`")
             return {}
         address = str(values["admin_listen"])
-        host, _, port = address.rpartition(":")
-        host = host.strip("[]")
-        if not self._is_host_and_port(address) or not is_loopback(host):
+        parts = split_host_and_port(address)
+        if parts is None or not is_loopback(parts.host):
             message = (
                 f"{address!r} is not a local address: write 127.0.0.1:port, and connect from other machines by ssh"
             )
             self._add_problem(top, "admin_listen", message)
             return {}
-        return {"admin_host": host, "admin_port": int(port), "admin_token": self._read_admin_token(top)}
+        return {"admin_host": parts.host, "admin_port": parts.port, "admin_token": self._read_admin_token(top)}
 
     def _read_admin_token(self, top: TableEntry) -> str:
         """Return the admin token. Its file must be readable by its owner only."""
@@ -226,7 +217,7 @@ class _SettingsReader:
             self._add_problem(entry, "kind", "needs `socket`, the socket of the counter server")
         redis = {name: values[name] for name in _REDIS_FIELDS if name in values}
         for address in redis.get("addresses", ()):
-            if not self._is_host_and_port(address):
+            if split_host_and_port(address) is None:
                 self._add_problem(
                     entry, "addresses", f"{address!r} is not an address: write host:port, such as 127.0.0.1:6379"
                 )
@@ -258,11 +249,6 @@ class _SettingsReader:
             self._add_problem(entry, "password_file", f"{path} cannot be read: {problem}")
             return None
 
-    def _is_host_and_port(self, text: str) -> bool:
-        """Return whether the text is `host:port` with a valid port."""
-        host, _, port = text.rpartition(":")
-        return bool(host) and port.isascii() and port.isdigit() and 0 <= int(port[:6]) <= MAX_PORT
-
     def _read_gateway(self) -> GatewaySettings:
         """Return the gateway settings."""
         entry = self._document.read_table(GATEWAY, "gateway")
@@ -277,9 +263,9 @@ class _SettingsReader:
         for name, prefix in (("listen", ""), ("metrics_listen", "metrics_")):
             if name not in values:
                 continue
-            if self._is_host_and_port(values[name]):
-                host, _, port = values[name].rpartition(":")
-                fields |= {f"{prefix}host": host.strip("[]"), f"{prefix}port": int(port)}
+            parts = split_host_and_port(values[name])
+            if parts is not None:
+                fields |= {f"{prefix}host": parts.host, f"{prefix}port": parts.port}
             else:
                 self._add_problem(
                     entry, name, f"{values[name]!r} is not an address: write host:port, such as 0.0.0.0:8080"

@@ -6,7 +6,6 @@ checks whether limits are off.
 """
 
 import contextlib
-import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
@@ -15,6 +14,7 @@ import msgspec
 
 from wharf.limits.core.limiter import Grant
 from wharf.limits.stores.port import OverrideStore, StoreUnavailable
+from wharf.world.durable_file import replace_file
 
 GRANTS_MOST: Final = 100_000
 GRANT_PREFIX: Final = "grant "
@@ -86,13 +86,7 @@ class GrantFile:
         """Replace the file in one step, so that a crash leaves either the old or the new one."""
         if self._path is None:
             return
-        new = self._path.with_name(f"{self._path.name}.new")
-        with new.open("wb") as file:
-            os.fchmod(file.fileno(), 0o600)
-            file.write(msgspec.json.encode(self.grants))
-            file.flush()
-            os.fsync(file.fileno())
-        new.replace(self._path)
+        replace_file(self._path, msgspec.json.encode(self.grants))
 
 
 OFF_KEY: Final = "off"

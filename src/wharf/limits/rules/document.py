@@ -1,6 +1,5 @@
 """A TOML file, read by a schema: typed values with their locations, and all problems of the file together."""
 
-import difflib
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -8,10 +7,12 @@ from typing import Any, Final
 
 import msgspec
 
+from wharf.languages.source_locations import SourceLocation
+from wharf.languages.suggestions import find_nearest_name
+from wharf.languages.toml_locations import KeyPath, find_locations
 from wharf.limits.rules.schema import REQUIRED, TableSchema
 from wharf.limits.rules.values import InvalidValue, format_value
-from wharf.limits.toml.locations import KeyPath, find_locations
-from wharf.limits.toml.problems import FileProblem, InvalidFile, SourceLocation
+from wharf.limits.toml.problems import FileProblem, InvalidFile
 
 MAX_FILE_CHARACTERS: Final = 64 << 20
 """Longer files are rejected, because parsing them would block the process."""
@@ -124,8 +125,8 @@ class TomlDocument:
 
 def suggest_name(name: str, known: set[str]) -> str:
     """Return the end of a message: the closest known name, or all known names."""
-    close = difflib.get_close_matches(name, sorted(known), n=1)
-    return f"; did you mean {close[0]!r}?" if close else f"; known are {', '.join(sorted(known))}"
+    nearest = find_nearest_name(name, known)
+    return f"; did you mean {nearest!r}?" if nearest else f"; known are {', '.join(sorted(known))}"
 
 
 def format_key(path: KeyPath, name: str) -> str:

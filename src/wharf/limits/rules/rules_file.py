@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
+from wharf.languages.source_locations import SourceLocation
 from wharf.limits.core.callers.caller import ORDINARY_CLASSES, CallerClass
 from wharf.limits.core.route import BadPattern, parse_pattern
 from wharf.limits.core.rule import (
@@ -26,7 +27,7 @@ from wharf.limits.core.rule import (
 )
 from wharf.limits.rules.document import TableEntry, TomlDocument, format_key, suggest_name
 from wharf.limits.rules.schema import BAN, ENDPOINT, GRAPHQL, POINTS, REQUIRED, ROOT, RULE, SCALE
-from wharf.limits.toml.problems import FileProblem, InvalidFile, SourceLocation
+from wharf.limits.toml.problems import FileProblem, InvalidFile
 
 DEFAULT_PROFILE: Final = "code-host"
 PROFILES: Final = ("code-host", "cluster")

@@ -15,7 +15,8 @@ from wharf.limits.core.counting.counters import Counters
 from wharf.limits.core.plans import Charge
 from wharf.limits.core.rule import Rule
 from wharf.limits.core.store_calls import StoreCall, TakeResult
-from wharf.limits.stores.snapshot import BanRows, CounterFileHeader, CounterRows, encode_frame, read_frames
+from wharf.limits.stores.snapshot import BanRows, CounterFileHeader, CounterRows, read_frames
+from wharf.world.framing import encode_frame
 
 log = logging.getLogger(__name__)
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
@@ -15,6 +14,7 @@ from wharf.limits.stores.change_log import ChangeLog, TrackedCounters
 from wharf.limits.stores.port import RefundReason
 from wharf.limits.stores.snapshot import InvalidSnapshot, generate_frames, read_frames
 from wharf.world import World
+from wharf.world.durable_file import open_private_file, sync_file
 
 log = logging.getLogger(__name__)
 
@@ -86,13 +86,11 @@ class MemoryStore:
             return
         new = self._path.with_name(f"{self._path.name}.new")
         number = None if self._changes is None else self._changes.start_file()
-        with new.open("wb") as file:
-            os.fchmod(file.fileno(), 0o600)
+        with open_private_file(new) as file:
             for frame in generate_frames(self.counters):
                 file.write(frame)
                 await asyncio.sleep(0)
-            file.flush()
-            await asyncio.to_thread(os.fsync, file.fileno())
+            await asyncio.to_thread(sync_file, file)
         new.replace(self._path)
         if self._changes is not None and number is not None:
             self._changes.delete_before(number)

@@ -12,11 +12,11 @@ import msgspec
 
 from wharf.limits.core.counting.bans import BanRecord
 from wharf.limits.core.counting.counters import Counters
+from wharf.world.framing import LENGTH_BYTES, encode_frame
 
 FORMAT_VERSION: Final = 1
 ROWS_PER_FRAME: Final = 2_000
 """Rows encoded in one step, so that a step does not block the event loop for long."""
-_LENGTH_BYTES: Final = 4
 _MAX_FRAME_BYTES: Final = 1 << 26
 
 
@@ -54,7 +54,6 @@ class BanRows(msgspec.Struct, tag="bans"):
         counters.bans.update(self.rows)
 
 
-_encoder: Final = msgspec.msgpack.Encoder()
 _decoder: Final = msgspec.msgpack.Decoder(CounterFileHeader | CounterRows | BanRows)
 
 
@@ -76,12 +75,6 @@ def generate_frames(counters: Counters) -> Iterator[bytes]:
         yield encode_frame(
             BanRows([(subject, counters.bans[subject]) for subject in batch if subject in counters.bans])
         )
-
-
-def encode_frame(value: CounterFileHeader | CounterRows | BanRows) -> bytes:
-    """Return the length and the encoded value."""
-    data = _encoder.encode(value)
-    return len(data).to_bytes(_LENGTH_BYTES, "big") + data
 
 
 def read_frames(file: BinaryIO, name: str, *, can_be_torn: bool = False) -> Iterator[CounterRows | BanRows]:
@@ -108,15 +101,15 @@ def _read_frame(
     file: BinaryIO, name: str, *, can_be_torn: bool = False
 ) -> CounterFileHeader | CounterRows | BanRows | None:
     """Return the next frame, or `None` at the end of the file. Raises `InvalidSnapshot`."""
-    length = file.read(_LENGTH_BYTES)
+    length = file.read(LENGTH_BYTES)
     if not length:
         return None
     size = int.from_bytes(length, "big")
     data = file.read(min(size, _MAX_FRAME_BYTES))
-    if can_be_torn and (len(length) < _LENGTH_BYTES or len(data) != size):
+    if can_be_torn and (len(length) < LENGTH_BYTES or len(data) != size):
         return None
     try:
-        if len(length) < _LENGTH_BYTES or len(data) != size:
+        if len(length) < LENGTH_BYTES or len(data) != size:
             raise msgspec.DecodeError("the file is truncated")
         frame: CounterFileHeader | CounterRows | BanRows = _decoder.decode(data)
     except msgspec.DecodeError as problem:

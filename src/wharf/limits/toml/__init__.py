@@ -1,4 +1,4 @@
-"""Locations in TOML files and the problems found in them.
+"""The problems found in TOML files.
 
 The schemas of rules files and settings files use this package.
 """

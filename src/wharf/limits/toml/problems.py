@@ -4,12 +4,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-
-class SourceLocation(msgspec.Struct, frozen=True, order=True):
-    """Line and column, both from 1."""
-
-    line: int
-    column: int
+from wharf.languages.source_locations import SourceLocation
 
 
 class FileProblem(msgspec.Struct, frozen=True, order=True):

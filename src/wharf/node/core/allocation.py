@@ -12,10 +12,10 @@ from msgspec.structs import replace
 
 from wharf.contract.model.allocations.task_states import TaskEventType
 from wharf.contract.model.state_machines.machine import advance_state
-from wharf.contract.model.times import format_duration
+from wharf.contract.model.times import SECOND, format_duration
 from wharf.node.core import events
 from wharf.node.core.allocation_spec import AllocationSpec
-from wharf.node.core.clock import SECOND_NS, ClockReading, find_earliest
+from wharf.node.core.clock import ClockReading, find_earliest
 from wharf.node.core.health import find_health_deadline_s, update_health
 from wharf.node.core.outcome import Outcome
 from wharf.node.core.record import AllocationRecord, TaskRecord, add_task_event
@@ -272,7 +272,7 @@ class _TransitionBuilder:
 
     def _back_off(self, task: TaskRecord, restart: RestartAfterDelay) -> None:
         """Wait for the restart delay, then start the task again."""
-        delay_ns = round(restart.delay_s * SECOND_NS)
+        delay_ns = round(restart.delay_s * SECOND)
         task = add_task_event(
             task, TaskEventType.RESTARTING, self._now, restart_reason=restart.reason, start_delay=str(delay_ns)
         )
@@ -403,7 +403,9 @@ class _TransitionBuilder:
                 if not delay_s or self._record.skips_delays:
                     self._send_kill_signal(task)
                     return
-                message = f"Waiting for shutdown_delay of {format_duration(round(delay_s * SECOND_NS))} before killing the task."
+                message = (
+                    f"Waiting for shutdown_delay of {format_duration(round(delay_s * SECOND))} before killing the task."
+                )
                 task = add_task_event(task, TaskEventType.WAITING_FOR_SHUTDOWN_DELAY, self._now, message=message)
                 self._advance(task, TaskStep.SHUTDOWN_DELAY, due_s=self._now.monotonic_s + delay_s)
             case TaskStep.STARTING:
@@ -416,7 +418,7 @@ class _TransitionBuilder:
         """Send the kill signal; the task is killed if it still runs after its kill timeout."""
         spec = self._spec.task(task.name)
         if is_recorded:
-            timeout = format_duration(round(spec.kill_timeout_s * SECOND_NS))
+            timeout = format_duration(round(spec.kill_timeout_s * SECOND))
             task = add_task_event(task, TaskEventType.KILLING, self._now, kill_timeout=timeout)
         self._advance(task, TaskStep.STOPPING, due_s=self._now.monotonic_s + spec.kill_timeout_s)
         self._actions.append(events.SignalTask(task.name, task.run, spec.kill_signal))

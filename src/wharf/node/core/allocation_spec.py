@@ -8,7 +8,7 @@ from wharf.contract.model.jobs.group_policies import HealthCheck, MigratePolicy,
 from wharf.contract.model.jobs.groups import LifecycleHook, Task
 from wharf.contract.model.jobs.job import Job, JobType
 from wharf.contract.model.jobs.services import OnUpdate
-from wharf.node.core.clock import SECOND_NS
+from wharf.contract.model.times import SECOND
 
 MAX_KILL_TIMEOUT_S: Final = 30.0
 """The longest time a task may have between its kill signal and SIGKILL, unless the node configures another."""
@@ -81,9 +81,9 @@ def build_allocation_spec(
     return AllocationSpec(
         tasks=tasks,
         health=health,
-        shutdown_delay_s=(group.shutdown_delay or 0) / SECOND_NS,
-        max_run_s=group.max_run_duration / SECOND_NS if group.max_run_duration else None,
-        stop_after_contact_lost_s=lost_after_ns / SECOND_NS if lost_after_ns is not None else None,
+        shutdown_delay_s=(group.shutdown_delay or 0) / SECOND,
+        max_run_s=group.max_run_duration / SECOND if group.max_run_duration else None,
+        stop_after_contact_lost_s=lost_after_ns / SECOND if lost_after_ns is not None else None,
         required_checks=tuple(
             check.name
             for service in services
@@ -106,8 +106,8 @@ def _build_task_spec(task: Task, group_policy: RestartPolicy, is_batch: bool, ma
         is_run_to_completion=not is_sidecar and (is_batch or bool(hook)),
         restart_policy=task.restart_policy or group_policy,
         kill_signal=task.kill_signal,
-        kill_timeout_s=min(task.kill_timeout / SECOND_NS, max_kill_timeout_s),
-        shutdown_delay_s=task.shutdown_delay / SECOND_NS,
+        kill_timeout_s=min(task.kill_timeout / SECOND, max_kill_timeout_s),
+        shutdown_delay_s=task.shutdown_delay / SECOND,
     )
 
 
@@ -116,7 +116,7 @@ def _build_health_spec(policy: UpdatePolicy | MigratePolicy | None) -> HealthSpe
     if policy is None or policy.health_check == HealthCheck.MANUAL:
         return None
     return HealthSpec(
-        policy.min_healthy_time / SECOND_NS,
-        policy.healthy_deadline / SECOND_NS,
+        policy.min_healthy_time / SECOND,
+        policy.healthy_deadline / SECOND,
         should_wait_for_checks=policy.health_check == HealthCheck.CHECKS,
     )

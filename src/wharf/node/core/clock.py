@@ -1,11 +1,8 @@
 """The time of an event, by both clocks of the node, and the random number that decisions may use."""
 
 from collections.abc import Sequence
-from typing import Final
 
 import msgspec
-
-SECOND_NS: Final = 1_000_000_000
 
 
 class ClockReading(msgspec.Struct, frozen=True):

@@ -6,8 +6,8 @@ import msgspec
 
 from wharf.contract.model.allocations.task_event_messages import RESTART_WITHIN_POLICY
 from wharf.contract.model.jobs.group_policies import RestartMode, RestartPolicy
-from wharf.contract.model.times import format_duration
-from wharf.node.core.clock import SECOND_NS, ClockReading
+from wharf.contract.model.times import SECOND, format_duration
+from wharf.node.core.clock import ClockReading
 
 RESTART_JITTER_FRACTION: Final = 0.25
 """The delay grows by up to this fraction at random, so that tasks do not restart at the same moment."""
@@ -41,12 +41,12 @@ def decide_restart(policy: RestartPolicy, window: RestartWindow, now: ClockReadi
     """Return what happens to a task that ended before it was done."""
     if policy.attempts == 0:
         return NoRestart(NO_RESTARTS_MESSAGE)
-    interval_s = policy.interval / SECOND_NS
+    interval_s = policy.interval / SECOND
     if window.count == 0 or now.monotonic_s - window.began_s >= interval_s:
         window = RestartWindow(now.monotonic_s, 0)
     window = RestartWindow(window.began_s, window.count + 1)
     if window.count <= policy.attempts:
-        delay_s = policy.delay / SECOND_NS * (1 + RESTART_JITTER_FRACTION * now.random_fraction)
+        delay_s = policy.delay / SECOND * (1 + RESTART_JITTER_FRACTION * now.random_fraction)
         return RestartAfterDelay(delay_s, RESTART_WITHIN_POLICY, window)
     if policy.mode == RestartMode.DELAY:
         remaining_s = max(0.0, window.began_s + interval_s - now.monotonic_s)

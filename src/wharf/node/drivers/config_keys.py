@@ -3,8 +3,9 @@
 Unknown keys are errors, because a misspelled key (`arg` for `args`) would otherwise be ignored without a message.
 """
 
-import difflib
 from collections.abc import Collection, Mapping
+
+from wharf.languages.suggestions import find_nearest_name
 
 
 def describe_unknown_keys(config: Mapping[str, object], known: Collection[str], driver: str) -> list[str]:
@@ -14,5 +15,5 @@ def describe_unknown_keys(config: Mapping[str, object], known: Collection[str], 
 
 
 def _describe_unknown_key(key: str, known: Collection[str], driver: str) -> str:
-    near = difflib.get_close_matches(key, known, n=1)
-    return f"{key} is no key of a {driver} task" + (f": did you mean {near[0]}?" if near else "")
+    nearest = find_nearest_name(key, known)
+    return f"{key} is no key of a {driver} task" + (f": did you mean {nearest}?" if nearest else "")

@@ -9,8 +9,8 @@ import asyncio
 from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
+from wharf.contract.model.times import SECOND
 from wharf.contract.wire.times import DurationError, parse_duration_ns
-from wharf.node.core.clock import SECOND_NS
 from wharf.node.core.outcome import UNKNOWN, Outcome
 from wharf.node.drivers.port import CannotStart, Health, TaskOrder, View, Watcher
 
@@ -97,10 +97,10 @@ def read_duration_s(config: Mapping[str, object], name: str) -> float | None:
     """Return a duration of the config in seconds; None if it is missing or invalid."""
     value = config.get(name)
     if isinstance(value, int | float):
-        return value / SECOND_NS
+        return value / SECOND
     if isinstance(value, str):
         try:
-            return parse_duration_ns(value) / SECOND_NS
+            return parse_duration_ns(value) / SECOND
         except DurationError:
             return None
     return None

@@ -6,10 +6,11 @@ Reports to the node core whether all checks that count for health pass, and whic
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
+from wharf.contract.model.times import SECOND
 from wharf.node.core import events
 from wharf.node.services import CheckState, CheckStatus, apply_probe_result, probe_service, should_restart
 from wharf.node.services.checks import create_check_state
@@ -18,7 +19,6 @@ from wharf.world import World
 
 log = logging.getLogger(__name__)
 
-SECOND_NS: Final = 1_000_000_000
 TaskCommandRunner = Callable[[str, str, tuple[str, ...]], Awaitable[tuple[int, str]]]
 """`(allocation_id, task, command)`: runs a command in a task and returns its exit code and output."""
 
@@ -56,7 +56,7 @@ class _Check:
             mode="readiness" if spec.is_readiness else "healthiness",
             status=state.status.value,
             output=state.last.output if state.last is not None else "wharf: waiting to run",
-            timestamp=state.at_ns // SECOND_NS,
+            timestamp=state.at_ns // SECOND,
             group=self.group,
             service=self.definition.service,
             check=spec.name,

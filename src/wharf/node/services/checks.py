@@ -34,9 +34,6 @@ def truncate_output(text: str) -> str:
     return text if len(data) <= MAX_OUTPUT_BYTES else data[:MAX_OUTPUT_BYTES].decode(errors="ignore")
 
 
-SECOND_NS = 1_000_000_000
-
-
 class CheckSpec(NamedTuple):
     """A service check with all names, ports and addresses resolved."""
 

@@ -7,10 +7,11 @@ from typing import Final, NamedTuple
 from wharf.contract.model.jobs.job import Job
 from wharf.contract.model.jobs.services import OnUpdate, Service, ServiceCheck
 from wharf.contract.model.services import ServiceRegistration, make_registration_id
+from wharf.contract.model.times import SECOND
 from wharf.contract.wire.nodes.messages import AssignedAllocation
 from wharf.node.core.record import AllocationRecord
 from wharf.node.core.steps import TaskStep
-from wharf.node.services.checks import SECOND_NS, CheckSpec
+from wharf.node.services.checks import CheckSpec
 from wharf.node.tasks.environment import TaskHost
 from wharf.node.tasks.interpolation import ReferenceValues, resolve_text
 
@@ -122,8 +123,8 @@ def _build_check_spec(
         id=make_check_id(allocation, instance, name, check),
         name=name,
         kind=check.type,
-        interval_s=max(1.0, check.interval / SECOND_NS),
-        timeout_s=max(1.0, check.timeout / SECOND_NS),
+        interval_s=max(1.0, check.interval / SECOND),
+        timeout_s=max(1.0, check.timeout / SECOND),
         host=address,
         port=port,
         is_tls=check.protocol == "https" or check.grpc_use_tls,
@@ -145,7 +146,7 @@ def _build_check_spec(
         is_readiness=on_update == OnUpdate.IGNORE,
         should_ignore_warnings=on_update in (OnUpdate.IGNORE_WARNINGS, OnUpdate.IGNORE),
         restart_limit=restart.limit if restart is not None else 0,
-        restart_grace_s=restart.grace / SECOND_NS if restart is not None else 0.0,
+        restart_grace_s=restart.grace / SECOND if restart is not None else 0.0,
         should_ignore_warnings_for_restart=restart.ignore_warnings if restart is not None else False,
     )
 

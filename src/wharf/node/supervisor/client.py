@@ -7,7 +7,6 @@ repeat the requests that are still open.
 import asyncio
 import contextlib
 import logging
-import os
 import socket
 import subprocess
 import sys
@@ -20,9 +19,10 @@ import msgspec
 from wharf.node.core.outcome import UNKNOWN, Outcome
 from wharf.node.drivers.port import Watcher
 from wharf.node.supervisor import messages
-from wharf.node.supervisor.messages import MessageReader, encode_frame
 from wharf.node.supervisor.task_supervisor import SOCKET_FILE
 from wharf.world import World
+from wharf.world.framing import FrameDecoder, FrameTooLong, encode_frame
+from wharf.world.unix_sockets import shorten_socket_path
 
 log = logging.getLogger(__name__)
 
@@ -72,7 +72,7 @@ class SupervisorClient:
             last_start_s = None
             try:
                 await self._listen(reader, on_connected)
-            except (OSError, messages.UndecodableMessage, msgspec.MsgspecError) as error:
+            except (OSError, FrameTooLong, msgspec.MsgspecError) as error:
                 if not self._is_shutting_down:
                     log.error("supervisor connection failed error=%s", error)
             finally:
@@ -86,18 +86,14 @@ class SupervisorClient:
 
     async def _connect(self) -> asyncio.StreamReader:
         """Connect to the supervisor's socket. Raises OSError."""
-        folder = os.open(self._folder, os.O_PATH | os.O_CLOEXEC)
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        connection.setblocking(False)
         try:
-            # A socket's path is limited to about 100 bytes; the folder's path may be longer.
-            connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            connection.setblocking(False)
-            try:
-                await asyncio.get_running_loop().sock_connect(connection, f"/proc/self/fd/{folder}/{SOCKET_FILE}")
-            except BaseException:
-                connection.close()
-                raise
-        finally:
-            os.close(folder)
+            with shorten_socket_path(self._folder / SOCKET_FILE) as path:
+                await asyncio.get_running_loop().sock_connect(connection, path)
+        except BaseException:
+            connection.close()
+            raise
         reader, self._writer = await asyncio.open_unix_connection(sock=connection, limit=READ_BYTES)
         return reader
 
@@ -110,7 +106,7 @@ class SupervisorClient:
 
     async def _listen(self, reader: asyncio.StreamReader, on_connected: Callable[[], Awaitable[None]]) -> None:
         """Handle messages until the connection closes."""
-        frames, self._last_messages = MessageReader(), {}
+        frames, self._last_messages = FrameDecoder(messages.MAX_FRAME_BYTES), {}
         while data := await reader.read(READ_BYTES):
             for frame in frames.feed(data):
                 message = _decoder.decode(frame)

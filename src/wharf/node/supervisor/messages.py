@@ -1,11 +1,9 @@
 """The messages between agent and supervisor: length-prefixed msgpack over a Unix socket. Each can be sent twice."""
 
-from collections.abc import Iterator
 from typing import Final, TypeAlias
 
 import msgspec
 
-HEADER_BYTES: Final = 4
 MAX_FRAME_BYTES: Final = 4_000_000
 """Limit of one message; protects both processes from reading garbage as a length."""
 
@@ -137,34 +135,3 @@ class AllRunsSent(msgspec.Struct, frozen=True, tag="AllTold"):
 
 FromAgent: TypeAlias = StartRun | SignalRun | KillRun | ForgetRun | ShutDown
 FromSupervisor: TypeAlias = Hello | RunStarting | RunBegun | RunRefused | RunEnded | AllRunsSent
-
-_encoder: Final = msgspec.msgpack.Encoder()
-
-
-class UndecodableMessage(Exception):
-    """The sender violated the message format."""
-
-
-def encode_frame(message: msgspec.Struct) -> bytes:
-    """Return the message as msgpack with its length in front."""
-    body = _encoder.encode(message)
-    return len(body).to_bytes(HEADER_BYTES, "big") + body
-
-
-class MessageReader:
-    """Splits received bytes into frames."""
-
-    def __init__(self) -> None:
-        self._rest = b""
-
-    def feed(self, data: bytes) -> Iterator[bytes]:
-        """Return the frames that `data` completes. Raises UndecodableMessage for a frame above MAX_FRAME_BYTES."""
-        self._rest += data
-        while len(self._rest) >= HEADER_BYTES:
-            size = int.from_bytes(self._rest[:HEADER_BYTES], "big")
-            if size > MAX_FRAME_BYTES:
-                raise UndecodableMessage(f"frame of {size} bytes exceeds {MAX_FRAME_BYTES}")
-            if len(self._rest) < HEADER_BYTES + size:
-                return
-            frame, self._rest = self._rest[HEADER_BYTES : HEADER_BYTES + size], self._rest[HEADER_BYTES + size :]
-            yield frame

@@ -17,7 +17,6 @@ from typing import Final
 import msgspec
 
 from wharf.node.supervisor import messages
-from wharf.node.supervisor.messages import MessageReader, encode_frame
 from wharf.node.supervisor.process_tracker import ProcessTracker
 from wharf.node.supervisor.processes import (
     Process,
@@ -29,6 +28,8 @@ from wharf.node.supervisor.processes import (
 from wharf.node.supervisor.run import PID_NAMESPACE_COMMAND, SHELL, SHIM_PATH, RunStage, SupervisedRun
 from wharf.node.supervisor.run_folder import RunFolder, StoredRun
 from wharf.node.supervisor.selector_loop import list_callbacks
+from wharf.world.framing import FrameDecoder, FrameTooLong, encode_frame
+from wharf.world.unix_sockets import bind_private_socket
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +56,7 @@ class AgentConnection:
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
-        self.frames = MessageReader()
+        self.frames = FrameDecoder(messages.MAX_FRAME_BYTES)
         self.is_connected = True
         self._queued: list[bytes] = []
 
@@ -139,13 +140,7 @@ class TaskSupervisor:
 
     def _listen(self) -> socket.socket:
         """Create the socket for agents, with access for this user only."""
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        (self._folder / SOCKET_FILE).unlink(missing_ok=True)
-        folder = os.open(self._folder, os.O_PATH | os.O_CLOEXEC)
-        # A socket's path is limited to about 100 bytes; the folder's path may be longer.
-        listener.bind(f"/proc/self/fd/{folder}/{SOCKET_FILE}")
-        os.close(folder)
-        (self._folder / SOCKET_FILE).chmod(0o600)
+        listener = bind_private_socket(self._folder / SOCKET_FILE)
         listener.listen(8)
         listener.setblocking(False)
         return listener
@@ -192,7 +187,7 @@ class TaskSupervisor:
         try:
             for frame in agent.frames.feed(data):
                 self._handle_message(_decoder.decode(frame))
-        except (messages.UndecodableMessage, msgspec.MsgspecError) as error:
+        except (FrameTooLong, msgspec.MsgspecError) as error:
             log.error("closing agent connection: undecodable message error=%s", error)
             data = b""
         if not data:

@@ -18,9 +18,9 @@ from wharf.contract.model.volumes import DEFAULT_VOLUME_PLUGIN, PLUGIN_VERSION_A
 from wharf.contract.wire.nodes import channel
 from wharf.contract.wire.volumes import NodeVolume, NodeVolumeCreated
 from wharf.node.channel.endpoint import JSON_CONTENT_TYPE, ChannelReply, VerbHandler
-from wharf.node.durable_file import replace_file
 from wharf.node.settings import HostVolumeSettings
 from wharf.node.volumes.plugins import MkdirPlugin, VolumePlugin, VolumePluginError, find_program_plugins
+from wharf.world.durable_file import replace_file
 
 
 class StoredVolume(msgspec.Struct, frozen=True):

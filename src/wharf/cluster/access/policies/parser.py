@@ -38,10 +38,11 @@ from wharf.contract.model.acl.capabilities import (
     PolicyScope,
     VariableCapability,
 )
-from wharf.languages.filters.errors import find_nearest_name
-from wharf.languages.hcl import Block, Body, HclError, SourceLocation, TextValue, parse_document
+from wharf.languages.hcl import Block, Body, HclError, TextValue, parse_document
 from wharf.languages.hcl.queries import find_attributes, find_blocks, require_text, require_texts
 from wharf.languages.hcl.tree import get_item_name
+from wharf.languages.source_locations import SourceLocation
+from wharf.languages.suggestions import find_nearest_name
 
 
 class InvalidPolicy(Exception):

@@ -10,19 +10,18 @@ from wharf.cluster.engines.etcd.history import list_lease_endings
 from wharf.cluster.engines.etcd.layout import Epoch, EpochHistory, decode_past_epoch, raise_marks
 from wharf.cluster.engines.etcd.messages import ProtobufMessage
 from wharf.cluster.engines.etcd.session import EtcdSession
-from wharf.cluster.engines.port import FollowerBehind, LogPosition, LogUnavailable, StoredRecord
+from wharf.cluster.engines.port import FollowerBehind, LoadBase, LogPosition, LogUnavailable, StoredRecord
 
 _SLICE_RECORDS: Final = 1_000
 """Records in a slice. Pages are large because etcd counts the whole range for each; slices are small to keep the event
 loop responsive."""
 
 
-class EtcdLoad:
+class EtcdLoad(LoadBase):
     """A full read of a log in etcd."""
 
     def __init__(self, session: EtcdSession) -> None:
         self._session = session
-        self._position: LogPosition | None = None
 
     async def iter_slices(self) -> AsyncIterator[Sequence[StoredRecord]]:
         """Yield all records. Raises `FollowerBehind` when a compaction interrupts the read."""
@@ -67,10 +66,6 @@ class EtcdLoad:
         last_changes = {table: epoch.to_index(max(mark, epoch.since)) for table, mark in marks.items()}
         since = epoch.to_index(epoch.since) if epoch.number else 0
         self._position = LogPosition(epoch.to_index(revision), last_changes, epoch.number, since)
-
-    async def get_position(self) -> LogPosition:
-        assert self._position is not None, "the position of a load is known after its last slice"
-        return self._position
 
     async def _read_epoch_history(self, epoch: Epoch, revision: int) -> EpochHistory:
         """Read the past epochs of the log."""

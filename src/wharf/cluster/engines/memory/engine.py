@@ -25,6 +25,7 @@ from wharf.cluster.engines.memory.log import MemoryLog
 from wharf.cluster.engines.port import (
     Batch,
     EncodedWrite,
+    LoadBase,
     LogHealth,
     LogPosition,
     LogUnavailable,
@@ -227,12 +228,11 @@ class MemoryEngine:
         return self._contact_s
 
 
-class MemoryLoad:
+class MemoryLoad(LoadBase):
     """A full read: all records are read at one moment and returned in slices."""
 
     def __init__(self, engine: MemoryEngine) -> None:
         self._engine = engine
-        self._position: LogPosition | None = None
 
     async def iter_slices(self) -> AsyncIterator[Sequence[StoredRecord]]:
         """Read all records and the position at one moment, and yield the records in slices."""
@@ -244,10 +244,6 @@ class MemoryLoad:
             yield records[start : start + engine.slice_rows]
             await engine.simulate_delay()
         self._position = position
-
-    async def get_position(self) -> LogPosition:
-        assert self._position is not None, "the position of a load is known after its last slice"
-        return self._position
 
 
 class MemoryFeed:

@@ -15,6 +15,7 @@ from typing import Final
 import apsw
 
 from wharf.cluster.engines.port import LogUnavailable
+from wharf.world.durable_file import sync_folder
 
 LOG_FILE_FORMAT: Final = 1
 """The format that this program writes and reads."""
@@ -146,11 +147,7 @@ class LogDatabase:
 
     def sync_folder(self) -> None:
         """Sync the folder, so that new and renamed files survive a power failure."""
-        descriptor = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        sync_folder(self.folder)
 
     def describe_error(self, error: Exception) -> str:
         """Return what an error of SQLite or the system means for the log, and what to do, as a sentence."""

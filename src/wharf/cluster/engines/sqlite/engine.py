@@ -16,6 +16,7 @@ import msgspec
 from wharf.cluster.engines.port import (
     Batch,
     EncodedWrite,
+    LoadBase,
     LogHealth,
     LogPosition,
     LogUnavailable,
@@ -160,12 +161,11 @@ class SqliteEngine:
         return self._store
 
 
-class SqliteLoad:
+class SqliteLoad(LoadBase):
     """A full read of the log."""
 
     def __init__(self, engine: SqliteEngine) -> None:
         self._engine = engine
-        self._position: LogPosition | None = None
 
     async def iter_slices(self) -> AsyncIterator[Sequence[StoredRecord]]:
         """Yield all records. Raises `LogUnavailable`."""
@@ -177,10 +177,6 @@ class SqliteLoad:
         finally:
             load.close()
         self._position = load.position
-
-    async def get_position(self) -> LogPosition:
-        assert self._position is not None, "the position of a load is known after its last slice"
-        return self._position
 
 
 class SqliteLease:

@@ -10,10 +10,10 @@ from contextlib import aclosing, suppress
 from pathlib import Path
 from typing import Final
 
-from wharf.cluster.engines.framing import open_socket_address
 from wharf.cluster.engines.port import (
     Batch,
     EncodedWrite,
+    LoadBase,
     LogHealth,
     LogPosition,
     LogUnavailable,
@@ -46,6 +46,8 @@ from wharf.cluster.engines.store.messages import (
 )
 from wharf.cluster.engines.store.stream_connection import StreamConnection
 from wharf.world import World
+from wharf.world.tasks import wait_for_event
+from wharf.world.unix_sockets import shorten_socket_path
 
 CONTACT_INTERVAL_S: Final = 1.0
 """How often the engine sends a request to an idle store, to notice that it is down."""
@@ -269,7 +271,7 @@ class RemoteEngine:
 
     async def _attach(self) -> StoreAttachment:
         """Connect to the store and wait for its welcome. Raises `OSError` or `LogUnavailable`."""
-        with open_socket_address(self._path) as address:
+        with shorten_socket_path(self._path) as address:
             loop = asyncio.get_running_loop()
             _, connection = await loop.create_unix_connection(
                 lambda: MainConnection(
@@ -302,8 +304,7 @@ class RemoteEngine:
         """Send a barrier often enough to renew every lease and to notice a store that is down."""
         while True:
             interval_s = min((lease.ttl_s / 3 for lease in self._leases.values()), default=CONTACT_INTERVAL_S)
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._contact_due.wait(), min(interval_s, CONTACT_INTERVAL_S))
+            await wait_for_event(self._contact_due, min(interval_s, CONTACT_INTERVAL_S))
             self._contact_due.clear()
             with suppress(LogUnavailable):
                 await self.barrier()
@@ -325,12 +326,11 @@ class RemoteEngine:
         changed.set()
 
 
-class RemoteLoad:
+class RemoteLoad(LoadBase):
     """A full read of the log as a stream from the store."""
 
     def __init__(self, engine: RemoteEngine) -> None:
         self._engine = engine
-        self._position: LogPosition | None = None
 
     async def iter_slices(self) -> AsyncIterator[Sequence[StoredRecord]]:
         """Yield all records from a stream of the store."""
@@ -345,10 +345,6 @@ class RemoteLoad:
                     yield reply.records
         finally:
             self._engine.close_stream(stream)
-
-    async def get_position(self) -> LogPosition:
-        assert self._position is not None, "the position of a load is known after its last slice"
-        return self._position
 
 
 class RemoteLease:

@@ -9,9 +9,9 @@ from typing import Any, Final, cast
 
 import msgspec
 
-from wharf.cluster.engines.framing import FramingError, SocketFrameDecoder, encode_frame
 from wharf.cluster.engines.port import FollowerBehind, LogUnavailable, WriteLimits, WriteOutcome, WriteOutcomeUnknown
 from wharf.cluster.engines.store.messages import (
+    MAX_FRAME_BYTES,
     PROTOCOL_VERSION,
     CommitReply,
     CommitRequest,
@@ -24,6 +24,7 @@ from wharf.cluster.engines.store.messages import (
     ValueReply,
     decode_reply,
 )
+from wharf.world.framing import FrameDecoder, FrameTooLong, encode_frame
 
 WELCOME_TIMEOUT_S: Final = 5.0
 """How long a new connection waits for the store's welcome."""
@@ -48,7 +49,7 @@ class MainConnection(asyncio.Protocol):
         self._owner = owner
         self._clock = clock
         self._on_contact = on_contact
-        self._frames = SocketFrameDecoder()
+        self._frames = FrameDecoder(MAX_FRAME_BYTES)
         self._unsent_frames: list[bytes] = []
         self._last_number = 0
         self._waiting: dict[int, tuple[asyncio.Future[StoreReply], float]] = {}
@@ -161,7 +162,7 @@ class MainConnection(asyncio.Protocol):
         try:
             for body in self._frames.feed(data):
                 self._on_reply(decode_reply(body))
-        except (FramingError, msgspec.DecodeError) as error:
+        except (FrameTooLong, msgspec.DecodeError) as error:
             self._mark_lost(f"the store sent an invalid message: {error}")
             self._transport.abort()
 

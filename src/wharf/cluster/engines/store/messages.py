@@ -1,4 +1,4 @@
-"""The messages between the store process and its engines, in frames (`engines.framing`) over a Unix socket.
+"""The messages between the store process and its engines, in frames (`world.framing`) over a Unix socket.
 
 Every connection begins with `StoreHello`; the store replies with `StoreWelcome`, or with `FailureReply` with number 0.
 On an engine's main connection, requests carry a number and are answered in any order. A connection for a stream
@@ -22,6 +22,8 @@ from wharf.cluster.engines.port import (
 )
 
 PROTOCOL_VERSION: Final = 1
+MAX_FRAME_BYTES: Final = 256_000_000
+"""Protects the memory of both processes against data that is not of this protocol."""
 
 
 class StoreMessage(msgspec.Struct, frozen=True, gc=False, array_like=True):

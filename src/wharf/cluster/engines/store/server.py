@@ -18,7 +18,6 @@ from typing import Final
 import msgspec
 import uvloop
 
-from wharf.cluster.engines.framing import encode_frame, open_socket_address
 from wharf.cluster.engines.port import Batch, LogUnavailable, WriteLimits
 from wharf.cluster.engines.sqlite.async_store import AsyncSqliteStore
 from wharf.cluster.engines.sqlite.leases import LeaseTracker
@@ -26,6 +25,8 @@ from wharf.cluster.engines.sqlite.store import MIN_TAIL_CHANGES, SqliteStore
 from wharf.cluster.engines.store.messages import BatchReply
 from wharf.cluster.engines.store.server_connection import StoreServerConnection
 from wharf.world import RealWorld, World
+from wharf.world.framing import encode_frame
+from wharf.world.unix_sockets import bind_private_socket
 
 STORE_SOCKET_NAME: Final = "store.sock"
 CLOSE_TIMEOUT_S: Final = 0.5
@@ -108,14 +109,9 @@ class StoreServer:
 
     def _listen(self) -> socket.socket:
         """Bind and listen on the socket, readable and writable by its owner only."""
-        self._path.unlink(
-            missing_ok=True
-        )  # A socket that a killed process left. No other store runs, because this process holds the folder's lock.
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        # It may replace the socket of a killed process. No other store runs: this process holds the folder's lock.
+        listener = bind_private_socket(self._path)
         try:
-            with open_socket_address(self._path) as address:
-                listener.bind(address)
-            self._path.chmod(0o600)  # Before anybody can connect.
             listener.listen(128)
             listener.setblocking(False)
         except BaseException:

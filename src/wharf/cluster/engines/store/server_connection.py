@@ -12,12 +12,12 @@ from typing import Final, Protocol, TypeVar, cast
 
 import msgspec
 
-from wharf.cluster.engines.framing import FramingError, SocketFrameDecoder, encode_frame
 from wharf.cluster.engines.port import FollowerBehind, LogUnavailable, WriteOutcome
 from wharf.cluster.engines.sqlite.async_store import AsyncSqliteStore
 from wharf.cluster.engines.sqlite.leases import LeaseTracker
 from wharf.cluster.engines.sqlite.restore import SqliteRestore
 from wharf.cluster.engines.store.messages import (
+    MAX_FRAME_BYTES,
     PROTOCOL_VERSION,
     BarrierRequest,
     CommitReply,
@@ -44,6 +44,7 @@ from wharf.cluster.engines.store.messages import (
     decode_request,
 )
 from wharf.world import World
+from wharf.world.framing import FrameDecoder, FrameTooLong, encode_frame
 
 LOAD_STALL_TIMEOUT_S: Final = 60.0
 """A load holds back trimming of the log: a client that reads nothing of it for this long is disconnected."""
@@ -73,7 +74,7 @@ class StoreServerConnection(asyncio.Protocol):
     def __init__(self, context: StoreContext) -> None:
         self._context = context
         self._store = context.store
-        self._frames = SocketFrameDecoder()
+        self._frames = FrameDecoder(MAX_FRAME_BYTES)
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._owner = ""
         self._is_main = False
@@ -119,7 +120,7 @@ class StoreServerConnection(asyncio.Protocol):
         try:
             for body in self._frames.feed(data):
                 self._on_request(decode_request(body))
-        except (FramingError, msgspec.DecodeError) as error:
+        except (FrameTooLong, msgspec.DecodeError) as error:
             _log.error("closed connection to the log: invalid message error=%s", error)
             self._transport.abort()
         if self._store.is_full():

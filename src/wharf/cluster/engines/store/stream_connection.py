@@ -11,9 +11,9 @@ from typing import Final
 
 import msgspec
 
-from wharf.cluster.engines.framing import FramingError, SocketFrameDecoder, encode_frame, open_socket_address
 from wharf.cluster.engines.port import FollowerBehind, LogUnavailable
 from wharf.cluster.engines.store.messages import (
+    MAX_FRAME_BYTES,
     FailureReply,
     StoreHello,
     StoreMessage,
@@ -21,6 +21,8 @@ from wharf.cluster.engines.store.messages import (
     StoreWelcome,
     decode_reply,
 )
+from wharf.world.framing import FrameDecoder, FrameTooLong, encode_frame
+from wharf.world.unix_sockets import shorten_socket_path
 
 _STREAM_BYTES: Final = 1_000_000
 """Size of one read, and of the buffer of unread data."""
@@ -32,14 +34,14 @@ class StreamConnection:
     def __init__(self, on_contact: Callable[[], None]) -> None:
         """`on_contact` is called whenever data arrives from the store."""
         self._on_contact = on_contact
-        self._frames = SocketFrameDecoder()
+        self._frames = FrameDecoder(MAX_FRAME_BYTES)
         self._reader: asyncio.StreamReader | None = None
         self._writer: asyncio.StreamWriter | None = None
         self._close_reason = ""
 
     async def open(self, path: Path, hello: StoreHello, request: StoreMessage) -> None:
         """Connect, and send the hello and the request for the stream."""
-        with open_socket_address(path) as address:
+        with shorten_socket_path(path) as address:
             self._reader, self._writer = await asyncio.open_unix_connection(address, limit=_STREAM_BYTES)
         self._writer.write(encode_frame(hello) + encode_frame(request))
 
@@ -78,7 +80,7 @@ class StreamConnection:
         """Return the complete frames in the received data. Raises `LogUnavailable`."""
         try:
             return self._frames.feed(data)
-        except FramingError as error:
+        except FrameTooLong as error:
             raise LogUnavailable(f"the store sent an invalid message: {error}") from error
 
     def close(self, reason: str = "") -> None:

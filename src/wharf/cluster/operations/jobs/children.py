@@ -4,8 +4,6 @@ Only the leader's scheduler process creates them, because it counts the children
 decided elsewhere.
 """
 
-from typing import Final
-
 import msgspec
 from msgspec.structs import replace
 
@@ -20,8 +18,6 @@ from wharf.contract.model.jobs.canonical_form import canonicalize_job
 from wharf.contract.model.jobs.defaults import JobSettings
 from wharf.contract.model.jobs.job import Job
 from wharf.contract.model.log import WRITE_INDEX, Cause, CauseKind, Condition, DeleteRecord, PutRecord, Write
-
-SECOND_NS: Final = 1_000_000_000
 
 
 class ChildJobResult(msgspec.Struct, frozen=True):

@@ -7,7 +7,7 @@ import msgspec
 from msgspec.structs import replace
 
 from wharf.cluster.operations.decision import Decision, DecisionContext
-from wharf.cluster.operations.jobs.children import SECOND_NS, ChildJobResult, make_child_job, store_child_job
+from wharf.cluster.operations.jobs.children import ChildJobResult, make_child_job, store_child_job
 from wharf.cluster.operations.jobs.registration import check_registration_enabled
 from wharf.cluster.operations.jobs.versions import get_initial_status
 from wharf.cluster.state import Replica
@@ -16,6 +16,7 @@ from wharf.contract.model.evaluations import EvaluationTrigger
 from wharf.contract.model.jobs.defaults import MAX_JOB_PRIORITY, JobSettings
 from wharf.contract.model.jobs.job import Job, Parameterized, PayloadRequirement
 from wharf.contract.model.refusal import invalid_request, not_found
+from wharf.contract.model.times import SECOND
 
 MAX_PAYLOAD_BYTES: Final = 16 * 1024
 """Limits the size of a job record, which every server keeps in memory."""
@@ -69,9 +70,7 @@ def dispatch_job(
     prefix = f"{request.id_prefix}-" if request.id_prefix else ""
     digits = context.new_id().replace("-", "")[:RANDOM_ID_DIGITS]
     child = replace(
-        make_child_job(
-            parent, f"{parent.id}/dispatch-{prefix}{context.now_ns // SECOND_NS}-{digits}", context, settings
-        ),
+        make_child_job(parent, f"{parent.id}/dispatch-{prefix}{context.now_ns // SECOND}-{digits}", context, settings),
         dispatched=True,
         dispatch_idempotency_token=request.idempotency_token,
         payload=request.payload or None,

@@ -9,7 +9,6 @@ from msgspec.structs import replace
 
 from wharf.cluster.operations.decision import Decision, DecisionContext
 from wharf.cluster.operations.jobs.children import (
-    SECOND_NS,
     ChildJobResult,
     make_child_job,
     make_child_result,
@@ -26,7 +25,7 @@ from wharf.contract.model.jobs.job import Job, Periodic
 from wharf.contract.model.jobs.periodic import PeriodicLaunch
 from wharf.contract.model.log import WRITE_INDEX, Cause, CauseKind, Write
 from wharf.contract.model.refusal import invalid_request, not_found
-from wharf.contract.model.times import to_datetime
+from wharf.contract.model.times import SECOND, to_datetime
 
 DEFAULT_TIME_ZONE: Final = "UTC"
 
@@ -65,9 +64,7 @@ def force_periodic_launch(
         raise invalid_request(
             f'force launch for job "{job_id}" failed: can\'t force run non-tracked job "{job_id}" ({namespace}): {reason}'
         )
-    return launch_periodic_job(
-        snapshot, parent, context, settings, launch_time_s=context.now_ns // SECOND_NS, cause=cause
-    )
+    return launch_periodic_job(snapshot, parent, context, settings, launch_time_s=context.now_ns // SECOND, cause=cause)
 
 
 def launch_periodic_job(
@@ -90,7 +87,7 @@ def launch_periodic_job(
     record = PeriodicLaunch(
         namespace=parent.namespace,
         id=parent.id,
-        launch=to_datetime(launch_time_s * SECOND_NS),
+        launch=to_datetime(launch_time_s * SECOND),
         create_index=WRITE_INDEX if stored_launch is None else stored_launch.create_index,
     )
     return store_child_job(

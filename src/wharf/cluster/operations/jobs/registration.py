@@ -31,7 +31,7 @@ from wharf.cluster.state.tables import (
     SCHEDULER_CONFIGURATION,
 )
 from wharf.contract.model.evaluations import Evaluation, EvaluationTrigger, SchedulerType
-from wharf.contract.model.jobs.defaults import JobSettings
+from wharf.contract.model.jobs.defaults import DEFAULT_JOB_SETTINGS, JobSettings
 from wharf.contract.model.jobs.job import Job, JobStatus, Submission
 from wharf.contract.model.jobs.periodic import PeriodicLaunch
 from wharf.contract.model.jobs.validation import find_update_error
@@ -39,7 +39,6 @@ from wharf.contract.model.log import WRITE_INDEX, Cause, CauseKind, Condition, D
 from wharf.contract.model.refusal import Refusal, RefusalCode, invalid_request, not_found
 from wharf.contract.model.times import to_datetime
 
-DEFAULT_JOB_SETTINGS: Final = JobSettings()
 DEFAULT_DEREGISTER_PRIORITY: Final = 50
 MAX_CHILD_CONDITIONS: Final = 32
 """Children whose records become conditions when a new parent counts them: a write has a limited size."""

@@ -9,7 +9,7 @@ from wharf.cluster.operations import volumes as host_volumes
 from wharf.cluster.operations.decision import Decision, DecisionContext
 from wharf.cluster.operations.evaluations import make_evaluation
 from wharf.cluster.operations.nodes import reports
-from wharf.cluster.operations.nodes.status import SECOND_NS, update_contact_status
+from wharf.cluster.operations.nodes.status import update_contact_status
 from wharf.cluster.operations.nodes.writes import NodeWriteResult as NodeWriteResult
 from wharf.cluster.operations.nodes.writes import (
     add_node_message,
@@ -29,6 +29,7 @@ from wharf.contract.model.names import NODE_POOL_NAME_REGEX, is_valid_node_pool_
 from wharf.contract.model.node_pools import ALL_NODE_POOL
 from wharf.contract.model.nodes.node import Node, add_new_node_events
 from wharf.contract.model.refusal import Refusal, RefusalCode, invalid_request
+from wharf.contract.model.times import SECOND
 
 SERVER_OWNED_FIELDS: Final = (
     "drain",
@@ -76,7 +77,7 @@ def register_node(
     if stored is None:
         has_pool = snapshot.get(NODE_POOLS, node.node_pool) is not None
         message = "Node registered" if has_pool else "Node registered but waiting for node pool to be created"
-        node = add_node_message(replace(node, status_updated_at=context.now_ns // SECOND_NS), message, context)
+        node = add_node_message(replace(node, status_updated_at=context.now_ns // SECOND), message, context)
         return build_node_decision("node-registered", snapshot, node, [], ())
     node = update_contact_status(snapshot, node, context, message_when_down="Node re-registered")
     if node == stored:

@@ -42,9 +42,8 @@ from wharf.contract.model.refusal import Refusal, invalid_request
 from wharf.contract.model.services import ServiceRegistration
 from wharf.contract.model.state_machines.machine import InvalidTransition, advance_state
 from wharf.contract.model.state_machines.transitions import ALLOCATION_STATES, NODE_STATES
-from wharf.contract.model.times import to_datetime
+from wharf.contract.model.times import SECOND, to_datetime
 
-SECOND_NS: Final = 1_000_000_000
 REPORT_NUMBERS_PER_INDEX: Final = 65_536
 """Distance between first report numbers of successive log indexes, so that two ranges never overlap."""
 
@@ -173,7 +172,7 @@ def _complete_full_report(snapshot: Replica, node: Node, number: int, context: D
         node = replace(
             node,
             status=advance_state(NODE_STATES, node.status, NodeStatus.READY, record_id=node.id),
-            status_updated_at=context.now_ns // SECOND_NS,
+            status_updated_at=context.now_ns // SECOND,
             last_alloc_update_index=WRITE_INDEX,
             last_missed_heartbeat_index=0,
         )

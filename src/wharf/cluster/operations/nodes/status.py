@@ -4,8 +4,6 @@ A write includes evaluations of the node's jobs, as many as fit. `evaluate_remai
 the state, so nothing is remembered between the writes. Reports about allocations are in `reports`.
 """
 
-from typing import Final
-
 from msgspec.structs import replace
 
 from wharf.cluster.operations.decision import Decision, DecisionContext
@@ -27,8 +25,7 @@ from wharf.contract.model.nodes.node import Node, NodeStatus, SchedulingEligibil
 from wharf.contract.model.refusal import invalid_request
 from wharf.contract.model.state_machines.machine import advance_state
 from wharf.contract.model.state_machines.transitions import NODE_STATES
-
-SECOND_NS: Final = 1_000_000_000
+from wharf.contract.model.times import SECOND
 
 
 def mark_node_reachable(
@@ -62,7 +59,7 @@ def update_contact_status(snapshot: Replica, node: Node, context: DecisionContex
     node = replace(
         node,
         status=advance_state(NODE_STATES, node.status, status, record_id=node.id),
-        status_updated_at=context.now_ns // SECOND_NS,
+        status_updated_at=context.now_ns // SECOND,
         last_missed_heartbeat_index=0 if status is NodeStatus.READY else node.last_missed_heartbeat_index,
         # Reports sent before the node was considered lost are outdated.
         reports_from=reports.compute_first_report_number(snapshot, node)
@@ -108,7 +105,7 @@ def mark_heartbeat_missed(
     node = replace(
         stored,
         status=advance_state(NODE_STATES, stored.status, status, record_id=stored.id),
-        status_updated_at=context.now_ns // SECOND_NS if has_changed else stored.status_updated_at,
+        status_updated_at=context.now_ns // SECOND if has_changed else stored.status_updated_at,
         last_missed_heartbeat_index=WRITE_INDEX,
     )
     node = add_node_message(node, "Node heartbeat missed", context)

@@ -43,9 +43,8 @@ from wharf.contract.model.evaluations import Evaluation, SchedulerType
 from wharf.contract.model.jobs.job import Job, JobStatus, JobType
 from wharf.contract.model.log import Cause, CauseKind, Condition, DeleteRecord, Write
 from wharf.contract.model.nodes.node import NodeStatus
-from wharf.contract.model.times import to_datetime
+from wharf.contract.model.times import SECOND, to_datetime
 
-SECOND_NS: Final = 1_000_000_000
 MAX_EARLY_ALLOCATIONS: Final = 1_000
 """Allocations of one job that are prepared at a time: no log takes more changes in one write."""
 
@@ -307,7 +306,7 @@ def _iter_tokens(snapshot: Replica, before_ns: int) -> _Bundles:
 def _iter_down_nodes(snapshot: Replica, before_ns: int) -> _Bundles:
     """Yield nodes that are down and have neither live allocations nor data that a job still needs."""
     for node in snapshot.iter_all(NODES):
-        if node.status is not NodeStatus.DOWN or node.status_updated_at * SECOND_NS > before_ns:
+        if node.status is not NodeStatus.DOWN or node.status_updated_at * SECOND > before_ns:
             continue
         allocations = snapshot.list_by_index(ALLOCATIONS_ON_NODE, node.id)
         if any(

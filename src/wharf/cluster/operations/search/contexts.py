@@ -24,9 +24,8 @@ from wharf.cluster.state.tables import (
 from wharf.contract.model.acl import permissions
 from wharf.contract.model.acl.capabilities import NodePoolCapability, VariableCapability
 from wharf.contract.model.acl.permissions import Permission
+from wharf.contract.model.namespaces import ALL_NAMESPACES
 from wharf.contract.model.refusal import Refusal, RefusalCode, invalid_request
-
-ALL_NAMESPACES: Final = "*"
 
 
 class SearchContext(StrEnum):

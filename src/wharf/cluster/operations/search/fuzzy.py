@@ -8,7 +8,6 @@ import msgspec
 
 from wharf.cluster.access import Rights
 from wharf.cluster.operations.search.contexts import (
-    ALL_NAMESPACES,
     SEARCH_TARGETS,
     SearchContext,
     make_visibility_filter,
@@ -19,6 +18,7 @@ from wharf.cluster.operations.search.prefix import search_by_prefix
 from wharf.cluster.operations.search.table_scan import iterate_by_creation, iterate_by_key
 from wharf.cluster.state import ListOrder, Replica
 from wharf.contract.model.log import KEY_SEPARATOR
+from wharf.contract.model.namespaces import ALL_NAMESPACES
 
 BUFFERED_RESULTS_RATIO: Final = 2
 """Matches that are buffered, as a multiple of the results, before the worst are dropped."""

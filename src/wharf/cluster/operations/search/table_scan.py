@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any, Final
 
-from wharf.cluster.operations.search.contexts import ALL_NAMESPACES
 from wharf.cluster.state import ListOrder, Replica, Table
 from wharf.cluster.state.tables import NAMESPACES
 from wharf.contract.model.log import KEY_SEPARATOR
+from wharf.contract.model.namespaces import ALL_NAMESPACES
 
 RECORDS_PER_STEP: Final = 64
 """Records in one batch, so that a step takes about 1 ms."""

@@ -36,6 +36,7 @@ from wharf.contract.model.explanations import Exclusion, Shortage
 from wharf.contract.model.jobs.constraints import Constraint
 from wharf.contract.model.jobs.groups import TaskGroup
 from wharf.contract.model.jobs.job import Job, JobType
+from wharf.contract.model.jobs.resources import MIN_CPU_MHZ, MIN_MEMORY_MB
 from wharf.contract.model.nodes.node import Node, NodeStatus
 
 MAX_EXAMPLES: Final = 3
@@ -45,11 +46,6 @@ FINISHED_STATUSES: Final = (ClientStatus.COMPLETE, ClientStatus.FAILED)
 DIMENSION_UNITS: Final = {"cpu": "MHz", "memory": "MB", "disk": "MB"}
 MAX_PROBED_NODES: Final = 1_000
 """Limits the time of a report: ports, cores and devices are checked on this many nodes only."""
-
-MIN_MEMORY_MB: Final = 10
-"""A suggestion never lowers the memory of a task below this."""
-MIN_CPU_MHZ: Final = 1
-"""A suggestion never lowers the CPU of a task below this."""
 
 
 class CapacityReport(msgspec.Struct, frozen=True):

@@ -3,7 +3,6 @@
 These are texts of the smallest change in an explanation. They use only what nodes report about themselves.
 """
 
-import difflib
 from collections.abc import Sequence
 from typing import Final
 
@@ -22,9 +21,7 @@ from wharf.cluster.scheduling.resources.devices import (
 from wharf.contract.model.jobs.groups import TaskGroup
 from wharf.contract.model.jobs.job import Job
 from wharf.contract.model.nodes.node import Node
-
-MIN_NAME_SIMILARITY: Final = 0.7
-"""How similar two names must be, from 0 to 1, to suggest one for the other: mock for mokc, but not docker."""
+from wharf.languages.suggestions import find_nearest_name
 
 PORT_COLLISION_PREFIX: Final = "network: reserved port collision "
 NO_DEVICES_PREFIX: Final = "devices: no devices match request "
@@ -42,9 +39,9 @@ def suggest_drivers(nodes: Sequence[Node], group: TaskGroup) -> str:
         return ""
     available = sorted({name for node in nodes for name in iter_healthy_drivers(node)})
     text = f"no node has the driver {' or '.join(missing)}"
-    similar = difflib.get_close_matches(missing[0], available, n=1, cutoff=MIN_NAME_SIMILARITY)
-    if similar:
-        return f"{text}: did you mean {similar[0]}?"
+    nearest = find_nearest_name(missing[0], available)
+    if nearest:
+        return f"{text}: did you mean {nearest}?"
     return f"{text}; available: {', '.join(available)}" if available else f"{text}; no drivers are available"
 
 

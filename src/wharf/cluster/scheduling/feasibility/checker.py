@@ -25,10 +25,11 @@ from wharf.cluster.scheduling.fleet.fleet import MISSING_CODE, Fleet
 from wharf.cluster.scheduling.resources.devices import has_enough_devices, list_device_requests
 from wharf.contract.model.jobs.constraints import Constraint
 from wharf.contract.model.jobs.groups import TaskGroup
-from wharf.contract.model.jobs.job import ALL_NODE_POOL, Job
+from wharf.contract.model.jobs.job import Job
 from wharf.contract.model.jobs.networks import DEFAULT_HOST_NETWORK
 from wharf.contract.model.jobs.resources import RequestedDevice
 from wharf.contract.model.jobs.volumes import AccessMode, AttachmentMode, VolumeRequest, VolumeType
+from wharf.contract.model.node_pools import ALL_NODE_POOL
 from wharf.contract.model.nodes.node import Node
 from wharf.contract.model.volumes import HostVolume, HostVolumeState
 

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from typing import Final
 
-from wharf.contract.model.jobs.job import ALL_NODE_POOL, Job
+from wharf.contract.model.jobs.job import Job
+from wharf.contract.model.node_pools import ALL_NODE_POOL
 from wharf.contract.model.nodes.node import Node
 
 ALL_DATACENTERS: Final = ("*",)

@@ -8,7 +8,6 @@ import msgspec
 from msgspec.structs import replace
 
 from wharf.cluster.scheduling.reconcile.outcome import FollowUp
-from wharf.cluster.scheduling.reconcile.rescheduling import SECOND_NS
 from wharf.cluster.state import Replica
 from wharf.cluster.state.tables import ALLOCATIONS_OF_JOB, EVALUATIONS_OF_JOB, JOB_SUMMARIES, JOBS, NAMESPACES
 from wharf.contract.model.allocations.allocation import ClientStatus
@@ -16,7 +15,7 @@ from wharf.contract.model.allocations.metrics import AllocMetric
 from wharf.contract.model.evaluations import Evaluation, EvaluationStatus, EvaluationTrigger
 from wharf.contract.model.jobs.plan import PlanAnnotations
 from wharf.contract.model.log import WRITE_INDEX
-from wharf.contract.model.times import DecisionContext, to_datetime, to_ns
+from wharf.contract.model.times import SECOND, DecisionContext, to_datetime, to_ns
 
 EXISTING_BLOCKED_TEXT: Final = 'existing blocked evaluation exists for job "{}"'
 SUCCESSFUL_TEXT: Final = 'evaluation "{}" successful'
@@ -34,7 +33,7 @@ MAX_CANCELED_EVALUATIONS: Final = 2
 TIME_PRECISION_NS: Final = 1_000
 """The precision of times in stored evaluations: one microsecond."""
 
-FOLLOW_UP_WINDOW_NS: Final = 5 * SECOND_NS
+FOLLOW_UP_WINDOW_NS: Final = 5 * SECOND
 """Follow-ups that are due within this time after the first one share its evaluation."""
 
 BLOCKED_TRIGGERS: Final = (EvaluationTrigger.QUEUED_ALLOCS, EvaluationTrigger.MAX_PLAN_ATTEMPTS)

@@ -18,10 +18,9 @@ from wharf.contract.model.allocations.allocation import (
 from wharf.contract.model.evaluations import EvaluationTrigger
 from wharf.contract.model.jobs.group_policies import DelayFunction, ReschedulePolicy
 from wharf.contract.model.jobs.groups import TaskGroup
-from wharf.contract.model.times import to_ns
+from wharf.contract.model.times import SECOND, to_ns
 
-SECOND_NS: Final = 1_000_000_000
-DUE_TOLERANCE_NS: Final = SECOND_NS
+DUE_TOLERANCE_NS: Final = SECOND
 """A retry that is due within this time is made now."""
 
 MAX_RESCHEDULE_EVENTS: Final = 5

@@ -1,7 +1,6 @@
 """Assigns cores, devices, ports and amounts of a chosen node to one allocation."""
 
 from collections.abc import Sequence
-from typing import Final
 
 import msgspec
 
@@ -20,10 +19,8 @@ from wharf.contract.model.allocations.resources import (
 )
 from wharf.contract.model.jobs.groups import Task, TaskGroup
 from wharf.contract.model.jobs.networks import NetworkResource
+from wharf.contract.model.jobs.resources import UNLIMITED_MEMORY_MB
 from wharf.contract.model.nodes.node import Node
-
-UNLIMITED_MEMORY_MB: Final = -1
-"""The value of `memory_max` that lets a task use all memory of its node."""
 
 
 class InsufficientResources(Exception):

@@ -3,16 +3,13 @@
 `controllers.deployments` decides the next step.
 """
 
-from typing import Final
-
 from wharf.cluster.controllers import deployments
 from wharf.cluster.server.brain import Brain
 from wharf.cluster.server.duties.watch_loop import MAX_WAIT_S, run_watch_loop
 from wharf.cluster.state.tables import DEPLOYMENTS
 from wharf.cluster.state.watches import watch_table
+from wharf.contract.model.times import SECOND
 from wharf.world import World
-
-SECOND_NS: Final = 1_000_000_000
 
 
 class DeploymentDuty:
@@ -56,5 +53,5 @@ class DeploymentDuty:
             for deployment in replica.iter_all(DEPLOYMENTS)
             if (deadline := deployments.next_deadline_ns(deployment)) is not None
         ]
-        wait_s = (min(deadlines) - now_ns) / SECOND_NS if deadlines else MAX_WAIT_S
+        wait_s = (min(deadlines) - now_ns) / SECOND if deadlines else MAX_WAIT_S
         return max(0.1, wait_s)

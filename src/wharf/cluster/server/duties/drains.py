@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from wharf.cluster.controllers import drains as drain_controller
-from wharf.cluster.controllers.drain_tracker import DrainTracker, JobKey
+from wharf.cluster.controllers.drain_tracker import DrainTracker
 from wharf.cluster.controllers.drains import DrainStep, NodeDrains
 from wharf.cluster.engines.port import Batch
 from wharf.cluster.operations.decision import Decision
@@ -19,10 +19,10 @@ from wharf.cluster.state import Replica, WatchTarget
 from wharf.cluster.state.replica import AppliedChange
 from wharf.cluster.state.tables import ALLOCATIONS, JOBS, NODES
 from wharf.cluster.state.watches import watch_table
-from wharf.contract.model.times import DecisionContext
+from wharf.contract.model.jobs.job import JobKey
+from wharf.contract.model.times import SECOND, DecisionContext
 from wharf.world import World
 
-SECOND_NS: Final = 1_000_000_000
 MAX_JOBS_PER_WRITE: Final = 10
 """Limits how long one decision blocks the leader's loop."""
 
@@ -113,4 +113,4 @@ class DrainDuty:
         )
         if deadline_ns is None:
             return MAX_WAIT_S
-        return max(0.01, (deadline_ns - now_ns) / SECOND_NS)
+        return max(0.01, (deadline_ns - now_ns) / SECOND)

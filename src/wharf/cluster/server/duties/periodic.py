@@ -4,22 +4,23 @@
 """
 
 import asyncio
-import contextlib
 import logging
 from typing import Final
 
-from wharf.cluster.controllers.periodic import DueLaunch, JobKey, LaunchSchedule, launch_if_due
+from wharf.cluster.controllers.periodic import DueLaunch, LaunchSchedule, launch_if_due
 from wharf.cluster.engines.port import Batch
 from wharf.cluster.server.brain import Brain
 from wharf.cluster.state.tables import JOBS
 from wharf.contract.model.jobs.defaults import JobSettings
+from wharf.contract.model.jobs.job import JobKey
 from wharf.contract.model.log import KEY_SEPARATOR
 from wharf.contract.model.refusal import Refusal, RefusalCode
+from wharf.contract.model.times import SECOND
 from wharf.world import World
+from wharf.world.tasks import wait_for_event
 
 log = logging.getLogger(__name__)
 
-SECOND_NS: Final = 1_000_000_000
 MAX_WAIT_S: Final = 60.0
 """Limits how late a launch is after the wall clock was changed, because the wait uses the monotonic clock."""
 
@@ -52,9 +53,7 @@ class PeriodicLaunchDuty:
             self._update_schedule()
             for due in self._launches.take_due(self._world.now_ns()):
                 await self._launch(due)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._wait_s()):
-                    await self._wake_event.wait()
+            await wait_for_event(self._wake_event, self._wait_s())
 
     def _on_batch(self, batch: Batch) -> None:
         """Record changed periodic jobs. Called for every batch, so it does nothing more."""
@@ -110,4 +109,4 @@ class PeriodicLaunchDuty:
         due_ns = self._launches.next_deadline_ns()
         if due_ns is None:
             return MAX_WAIT_S
-        return min(MAX_WAIT_S, max(0.001, (due_ns - self._world.now_ns()) / SECOND_NS))
+        return min(MAX_WAIT_S, max(0.001, (due_ns - self._world.now_ns()) / SECOND))

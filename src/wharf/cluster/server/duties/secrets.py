@@ -20,11 +20,11 @@ from wharf.cluster.state import Replica, WatchTarget
 from wharf.cluster.state.tables import KEYRING
 from wharf.cluster.state.watches import watch_table
 from wharf.contract.model.secrets import SealedData
-from wharf.contract.model.times import DecisionContext
+from wharf.contract.model.times import HOUR, DecisionContext
+from wharf.world.tasks import wait_for_event
 
 log = logging.getLogger(__name__)
 
-HOUR_NS: Final = 3_600_000_000_000
 MAX_SEALED_PER_WRITE: Final = 32
 """Re-encrypted secrets per write: fits the smallest write limit of an engine and takes a few milliseconds."""
 
@@ -35,9 +35,9 @@ class SecretsSettings(msgspec.Struct, frozen=True, kw_only=True):
     should_create_first_key: bool = False
     """Whether to create the first key at once, so that other servers see at start which file wraps it."""
     check_interval_s: float = 300.0
-    max_active_key_age_ns: int = 720 * HOUR_NS
-    unused_key_retention_ns: int = HOUR_NS
-    expired_token_retention_ns: int = HOUR_NS
+    max_active_key_age_ns: int = 720 * HOUR
+    unused_key_retention_ns: int = HOUR
+    expired_token_retention_ns: int = HOUR
 
 
 class SecretsDuty:
@@ -61,11 +61,7 @@ class SecretsDuty:
                 changed.clear()
                 subscription.rearm()
                 await self._run_pass()
-                try:
-                    async with asyncio.timeout(self._settings.check_interval_s):
-                        await changed.wait()
-                except TimeoutError:
-                    continue
+                await wait_for_event(changed, self._settings.check_interval_s)
         finally:
             self._keyring.change_listeners.remove(changed.set)
             subscription.close()

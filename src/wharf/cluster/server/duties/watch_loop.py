@@ -4,13 +4,13 @@ The subscription is rearmed before each pass, so changes during the pass are not
 """
 
 import asyncio
-import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 from wharf.cluster.server.brain import Brain
 from wharf.cluster.state import WatchTarget
 from wharf.cluster.state.watches import Subscription
+from wharf.world.tasks import wait_for_event
 
 MAX_WAIT_S: Final = 60.0
 """The longest wait between two passes."""
@@ -49,10 +49,7 @@ async def run_watch_loop(
             began_s = brain.world.monotonic_s()
             await run_pass()
             took_s = brain.world.monotonic_s() - began_s
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(min(MAX_WAIT_S, wait_s())):
-                    await changed.wait()
-            if changed.is_set():
+            if await wait_for_event(changed, min(MAX_WAIT_S, wait_s())):
                 await asyncio.sleep(min(MAX_BATCH_DELAY_S, max(MIN_BATCH_DELAY_S, took_s)))
     finally:
         if subscription is not None:

@@ -30,7 +30,9 @@ from wharf.contract.model.evaluations import EvaluationStatus
 from wharf.contract.model.log import Cause, CauseKind
 from wharf.contract.model.refusal import Refusal
 from wharf.contract.model.state_machines.machine import InvalidTransition
+from wharf.contract.model.times import SECOND
 from wharf.world import World
+from wharf.world.tasks import wait_for_event
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +43,6 @@ MAX_CONSECUTIVE_RETRIES: Final = 500
 
 RETRY_DELAY_S: Final = 0.5
 """How long to wait after a write that the log did not accept."""
-SECOND_NS: Final = 1_000_000_000
 
 
 class LeaderLoop:
@@ -237,9 +238,5 @@ class LeaderLoop:
         timeout_s = self._node_monitor.heartbeats.next_deadline_s() - self._world.monotonic_s()
         wake_times_ns = [] if self._is_paused() else [queues.broker.next_wake_ns(), queues.blocked.next_wake_ns()]
         for wake_ns in filter(None, wake_times_ns):
-            timeout_s = min(timeout_s, max(0.0, (wake_ns - self._world.now_ns()) / SECOND_NS))
-        try:
-            async with asyncio.timeout(timeout_s if timeout_s < float("inf") else None):
-                await queues.wake_event.wait()
-        except TimeoutError:
-            pass
+            timeout_s = min(timeout_s, max(0.0, (wake_ns - self._world.now_ns()) / SECOND))
+        await wait_for_event(queues.wake_event, timeout_s)

@@ -11,7 +11,6 @@ from typing import Final
 from wharf.cluster.controllers.blocked_queue import BlockedQueue
 from wharf.cluster.controllers.evaluation_broker import EvaluationBroker
 from wharf.cluster.engines.port import Batch
-from wharf.cluster.operations.derived_state import JobKey
 from wharf.cluster.scheduling.cache import RecordChange, SchedulerCache
 from wharf.cluster.server.leader.node_monitor import NodeMonitor
 from wharf.cluster.server.leader.term import LeaderTerm
@@ -35,7 +34,7 @@ from wharf.contract.model.allocations.allocation import Allocation
 from wharf.contract.model.cluster import Member
 from wharf.contract.model.deployments import Deployment
 from wharf.contract.model.evaluations import Evaluation, EvaluationStatus
-from wharf.contract.model.jobs.job import Job
+from wharf.contract.model.jobs.job import Job, JobKey
 from wharf.contract.model.namespaces import Namespace
 from wharf.contract.model.node_pools import NodePool
 from wharf.contract.model.nodes.node import Node

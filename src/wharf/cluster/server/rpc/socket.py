@@ -6,18 +6,20 @@ restarted.
 
 import asyncio
 import itertools
-import os
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
-from wharf.cluster.engines.framing import FramingError, SocketFrameDecoder, encode_frame, open_socket_address
 from wharf.cluster.server.rpc.leader import RpcReply, RpcTransport
 from wharf.contract.model.refusal import Refusal, RefusalCode
 from wharf.world import World
+from wharf.world.framing import FrameDecoder, FrameTooLong, encode_frame
+from wharf.world.unix_sockets import bind_private_socket, shorten_socket_path
 
 READ_CHUNK_BYTES: Final = 256 * 1024
+MAX_FRAME_BYTES: Final = 256_000_000
+"""Protects the memory of both processes against data that is not of this protocol."""
 CONNECT_TIMEOUT_S: Final = 5.0
 """How long to wait for the connection to the brain."""
 REPLY_TIMEOUT_S: Final = 15.0
@@ -58,13 +60,7 @@ class BrainSocketServer:
 
     async def open(self) -> None:
         """Listen; only this user may connect. A socket file of an earlier brain is replaced."""
-        self._path.unlink(missing_ok=True)
-        with open_socket_address(self._path) as address:
-            old_umask = os.umask(0o177)
-            try:
-                self._server = await asyncio.start_unix_server(self._serve, address)
-            finally:
-                os.umask(old_umask)
+        self._server = await asyncio.start_unix_server(self._serve, sock=bind_private_socket(self._path))
 
     async def close(self) -> None:
         """Stop listening, close all connections and remove the socket file."""
@@ -76,7 +72,7 @@ class BrainSocketServer:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Handle the calls of one connection, each in its own task."""
-        frames = SocketFrameDecoder()
+        frames = FrameDecoder(MAX_FRAME_BYTES)
         tasks: dict[asyncio.Task[None], None] = {}
         self._connections[writer] = None
         try:
@@ -86,7 +82,7 @@ class BrainSocketServer:
                     tasks[task] = None
                     task.add_done_callback(lambda done: tasks.pop(done, None))
                 await writer.drain()
-        except (OSError, FramingError, msgspec.MsgspecError):
+        except (OSError, FrameTooLong, msgspec.MsgspecError):
             pass  # The client is gone or sent an invalid frame. There is nobody to reply to.
         finally:
             for task in list(tasks):
@@ -161,7 +157,7 @@ class BrainSocketClient:
             if self._connection is not None:
                 return self._connection
             try:
-                with open_socket_address(self._path) as address:
+                with shorten_socket_path(self._path) as address:
                     async with asyncio.timeout(CONNECT_TIMEOUT_S):
                         reader, writer = await asyncio.open_unix_connection(address)
             except (OSError, TimeoutError) as error:
@@ -175,7 +171,7 @@ class BrainSocketClient:
 
     async def _read(self, reader: asyncio.StreamReader, connection: _Connection) -> None:
         """Pass replies to their callers until the connection ends; then fail all pending calls."""
-        frames = SocketFrameDecoder()
+        frames = FrameDecoder(MAX_FRAME_BYTES)
         try:
             while data := await reader.read(READ_CHUNK_BYTES):
                 connection.last_received_s = self._world.monotonic_s()

@@ -6,9 +6,7 @@ cannot be used as another. What an identity may do is decided in `access`.
 Also decides which identities a node may request: those that jobs declare for tasks running on it, and its own.
 """
 
-import base64
 import hmac
-import json
 from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any, Final
@@ -23,6 +21,7 @@ from joserfc.jwk import KeyParameters, OKPKey, RSAKey
 
 from wharf.cluster.access import InvalidCredential, PresentedCredential, WorkloadClaims
 from wharf.cluster.operations.nodes.introductions import Introduction
+from wharf.cluster.server.security.jose import describe_jose_error, read_key_id
 from wharf.cluster.server.security.keyring import Keyring
 from wharf.cluster.state import Replica
 from wharf.cluster.state.tables import ALLOCATIONS, JOB_VERSIONS, KEYRING, NODE_POOLS
@@ -184,14 +183,14 @@ class IdentitySigner:
 
     def _verify_claims(self, snapshot: Replica, text: str, context: DecisionContext, *, kind: str) -> dict[str, Any]:
         """Return the claims of a valid token of this kind. Raises `_InvalidToken`."""
-        key = snapshot.get(KEYRING, _read_key_id(text))
+        key = snapshot.get(KEYRING, _require_key_id(text))
         if key is None:
             raise _InvalidToken("it is not signed by a key of this cluster")
         try:
             claims = self._decode_signed(text, key)
             jwt.JWTClaimsRegistry(now=context.now_ns // SECOND).validate(claims)
         except (JoseError, ValueError) as error:
-            raise _InvalidToken(_describe_error(error)) from None
+            raise _InvalidToken(describe_jose_error(error, default="invalid signature")) from None
         if claims.get(KIND_CLAIM) != kind:
             raise _InvalidToken(f"it is no identity of a {kind}" if kind == WORKLOAD_KIND else f"it is no {kind}")
         return claims
@@ -257,26 +256,15 @@ class _InvalidToken(Exception):
     """The token is invalid. The message says why."""
 
 
-def _read_key_id(text: str) -> str:
-    """Return the key id in the header of a token."""
-    header = text.partition(".")[0]
+def _require_key_id(text: str) -> str:
+    """Return the key id in the header of a token. Raises `_InvalidToken`."""
     try:
-        decoded = json.loads(_decode_base64(header))
-    except (ValueError, RecursionError):
-        raise _InvalidToken("it is no signed token") from None
-    key_id = decoded.get("kid") if isinstance(decoded, dict) else None
-    if not isinstance(key_id, str):
-        raise _InvalidToken("it names no key")
+        key_id = read_key_id(text)
+    except ValueError:
+        raise _InvalidToken("it is not a signed token") from None
+    if key_id is None:
+        raise _InvalidToken("the token names no key")
     return key_id
-
-
-def _decode_base64(text: str) -> bytes:
-    return base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
-
-
-def _describe_error(error: Exception) -> str:
-    description = getattr(error, "description", "") or str(error)
-    return str(description).strip().rstrip(":") or "its signature does not hold"
 
 
 DEFAULT_NODE_TTL_NS: Final = 24 * HOUR

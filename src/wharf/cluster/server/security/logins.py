@@ -22,6 +22,7 @@ from joserfc.errors import JoseError
 from joserfc.jwk import ECKey, KeySet, OKPKey, RSAKey
 
 from wharf.cluster.operations.keyring import make_auth_method_context
+from wharf.cluster.server.security.jose import decode_base64url, describe_jose_error, encode_base64url, read_key_id
 from wharf.cluster.server.security.keyring import Keyring
 from wharf.cluster.server.security.login_providers import (
     LoginProviders,
@@ -123,7 +124,7 @@ class LoginVerifier:
             raise invalid_request("missing client nonce")
         metadata = await self._discover(config)
         verifier = (
-            _encode_base64(self._world.token_bytes(VERIFIER_BYTES)) if config.oidc_enable_pkce is not False else ""
+            encode_base64url(self._world.token_bytes(VERIFIER_BYTES)) if config.oidc_enable_pkce is not False else ""
         )
         expires_at_s = self._world.now_ns() // SECOND + STATE_TTL_S
         state = LoginState(method.name, redirect_uri, nonce, verifier, expires_at_s)
@@ -137,7 +138,7 @@ class LoginVerifier:
         }
         if verifier:
             challenge = hashlib.sha256(verifier.encode()).digest()
-            parameters |= {"code_challenge": _encode_base64(challenge), "code_challenge_method": "S256"}
+            parameters |= {"code_challenge": encode_base64url(challenge), "code_challenge_method": "S256"}
         joiner = "&" if "?" in metadata.authorization_endpoint else "?"
         return f"{metadata.authorization_endpoint}{joiner}{urlencode(parameters)}"
 
@@ -274,7 +275,9 @@ class LoginVerifier:
         try:
             claims: dict[str, object] = dict(_decode_token(text, keys, allowed))
         except (JoseError, ValueError, TypeError) as error:
-            raise LoginRejected(f"its signature does not hold: {_describe_error(error)}") from None
+            raise LoginRejected(
+                f"its signature does not hold: {describe_jose_error(error, default='wrong key')}"
+            ) from None
         self._check_times(config, claims, must_expire=must_expire)
         if issuers and claims.get("iss") not in issuers:
             raise LoginRejected(f"its issuer {claims.get('iss')!r} is not one that this method takes")
@@ -329,7 +332,9 @@ class LoginVerifier:
         try:
             return KeySet.import_key_set(found)  # type: ignore[arg-type]  # what is no set of keys it refuses itself
         except (JoseError, ValueError, KeyError, TypeError) as error:
-            raise LoginRejected(f"the keys at {url} cannot be read: {_describe_error(error)}") from None
+            raise LoginRejected(
+                f"the keys at {url} cannot be read: {describe_jose_error(error, default='wrong key')}"
+            ) from None
 
     async def _fetch_cached(self, url: str, ca_pem: tuple[str, ...]) -> bytes:
         """Return the document at the URL, from the cache if it is less than `CACHE_TTL_S` old."""
@@ -369,12 +374,12 @@ class LoginVerifier:
 
     def _seal_state(self, snapshot: Replica, state: LoginState) -> str:
         sealed = self._keyring.seal(snapshot, msgspec.msgpack.encode(state), context=STATE_CONTEXT)
-        return f"{sealed.key_id}.{_encode_base64(sealed.data)}"
+        return f"{sealed.key_id}.{encode_base64url(sealed.data)}"
 
     def _open_state(self, snapshot: Replica, text: str) -> LoginState:
         key_id, _, data = text.partition(".")
         try:
-            sealed = SealedData(base64.urlsafe_b64decode(data + "=" * (-len(data) % 4)), key_id)
+            sealed = SealedData(decode_base64url(data), key_id)
             return msgspec.msgpack.decode(self._keyring.open(snapshot, sealed, context=STATE_CONTEXT), type=LoginState)
         except (ValueError, Refusal):
             raise LoginRejected("the state is none of ours: begin again") from None
@@ -431,12 +436,10 @@ def _decode_token(text: str, keys: KeySet, allowed: list[str]) -> dict[str, Any]
 
 def _names_known_key(text: str, keys: KeySet) -> bool:
     """Whether the token's header names one of these keys. True if the header is unreadable."""
-    head = text.partition(".")[0]
     try:
-        header = msgspec.json.decode(base64.urlsafe_b64decode(head + "=" * (-len(head) % 4)))
-    except (ValueError, msgspec.DecodeError):
+        return read_key_id(text) in {key.kid for key in keys.keys if key.kid}
+    except ValueError:
         return True
-    return isinstance(header, dict) and header.get("kid") in {key.kid for key in keys.keys if key.kid}
 
 
 def _load_pem_keys(texts: tuple[str, ...]) -> KeySet:
@@ -482,13 +485,5 @@ def _resolve_leeway_s(leeway_ns: int, usual_s: int) -> int:
     return max(0, leeway_ns // SECOND)
 
 
-def _encode_base64(data: bytes) -> str:
-    return base64.urlsafe_b64encode(data).decode().rstrip("=")
-
-
 def _quote_form(text: str) -> str:
     return urlencode({"": text})[1:]
-
-
-def _describe_error(error: Exception) -> str:
-    return str(getattr(error, "description", "") or error).strip().rstrip(":") or "wrong key"

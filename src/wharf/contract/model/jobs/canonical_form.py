@@ -12,7 +12,7 @@ import msgspec
 
 from wharf.contract.model.jobs import defaults
 from wharf.contract.model.jobs.constraints import Spread
-from wharf.contract.model.jobs.defaults import JobSettings
+from wharf.contract.model.jobs.defaults import DEFAULT_JOB_SETTINGS, JobSettings
 from wharf.contract.model.jobs.group_policies import DisconnectPolicy, ReconcileStrategy, UpdatePolicy
 from wharf.contract.model.jobs.groups import CSIPluginConfig, Task, TaskGroup
 from wharf.contract.model.jobs.identities import (
@@ -23,8 +23,6 @@ from wharf.contract.model.jobs.identities import (
     WorkloadIdentity,
 )
 from wharf.contract.model.jobs.job import (
-    DEFAULT_NAMESPACE,
-    DEFAULT_NODE_POOL,
     DEFAULT_REGION,
     UI,
     Job,
@@ -38,6 +36,8 @@ from wharf.contract.model.jobs.resources import NUMA, RequestedDevice, Resources
 from wharf.contract.model.jobs.services import OnUpdate, Service, ServiceCheck, ServiceProvider
 from wharf.contract.model.jobs.templates import Artifact, ChangeMode, ChangeScript, GetterMode, Template
 from wharf.contract.model.jobs.volumes import MountOptions, VolumeMount, VolumeRequest, VolumeType
+from wharf.contract.model.namespaces import DEFAULT_NAMESPACE
+from wharf.contract.model.node_pools import DEFAULT_NODE_POOL
 from wharf.contract.model.scaling import ScalingKind, ScalingPolicy
 from wharf.contract.model.times import SECOND
 
@@ -107,7 +107,6 @@ def _build_service_name(name: str, job: str, group: str, task: str | None) -> st
     return name
 
 
-DEFAULT_JOB_SETTINGS: Final = JobSettings()
 # The audience of the identity token that every task gets: the cluster itself.
 DEFAULT_AUDIENCE: Final = ("wharf",)
 DEFAULT_CHANGE_SIGNAL: Final = "SIGHUP"

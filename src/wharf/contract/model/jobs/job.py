@@ -5,7 +5,7 @@ Tasks and groups are in `groups`; validation and canonical form have modules of 
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import ClassVar, Final
+from typing import ClassVar, Final, TypeAlias
 
 import msgspec
 
@@ -13,12 +13,13 @@ from wharf.contract.model.jobs import inheritance
 from wharf.contract.model.jobs.constraints import Affinity, Constraint, Spread
 from wharf.contract.model.jobs.group_policies import MigratePolicy, ReschedulePolicy, UpdatePolicy
 from wharf.contract.model.jobs.groups import TaskGroup
+from wharf.contract.model.namespaces import DEFAULT_NAMESPACE
 from wharf.contract.model.record import Record
 
-DEFAULT_NAMESPACE: Final = "default"
-DEFAULT_NODE_POOL: Final = "default"
-ALL_NODE_POOL: Final = "all"
 DEFAULT_REGION: Final = "global"
+
+JobKey: TypeAlias = tuple[str, str]
+"""Namespace and id of a job."""
 
 
 class JobType(StrEnum):

@@ -1,10 +1,15 @@
 """The resources that a task requests: processor, memory, devices."""
 
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from wharf.contract.model.jobs.constraints import Affinity, Constraint
 from wharf.contract.model.jobs.networks import NetworkResource
 from wharf.contract.model.record import Record
+
+MIN_CPU_MHZ: Final = 1
+MIN_MEMORY_MB: Final = 10
+UNLIMITED_MEMORY_MB: Final = -1
+"""The value of `memory_max` that lets a task use all memory of its node."""
 
 
 class RequestedDevice(Record):

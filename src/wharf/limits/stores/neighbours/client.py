@@ -14,9 +14,10 @@ from wharf.limits.core.plans import Charge, ChargePlan
 from wharf.limits.core.rule import RuleSet
 from wharf.limits.core.store_calls import CounterReading, StoreCall, TakeResult
 from wharf.limits.stores.neighbours import messages
-from wharf.limits.stores.neighbours.messages import open_socket_path
 from wharf.limits.stores.port import RefundReason, StoreUnavailable
 from wharf.world import World
+from wharf.world.framing import FrameDecoder, FrameTooLong, encode_frame
+from wharf.world.unix_sockets import shorten_socket_path
 
 MAX_CACHED_PLANS: Final = 16_384
 """Limits the memory for encoded plans."""
@@ -73,7 +74,7 @@ class NeighbourStore:
 
     async def _connect(self) -> bool:
         """Try to connect. Return whether there is a connection."""
-        with contextlib.suppress(OSError), open_socket_path(self._path) as name:
+        with contextlib.suppress(OSError), shorten_socket_path(self._path) as name:
             loop = asyncio.get_running_loop()
             transport, _ = await loop.create_unix_connection(lambda: _Connection(self), name)
             self._transport = transport
@@ -94,7 +95,7 @@ class NeighbourStore:
         self._pending[self._last_number] = (future, parse_result)
         if not self._to_send:
             asyncio.get_running_loop().call_soon(self._flush)
-        self._to_send.append(messages.encode_frame(make_request(self._last_number)))
+        self._to_send.append(encode_frame(make_request(self._last_number)))
         return future
 
     def _flush(self) -> None:
@@ -262,7 +263,7 @@ class _Connection(asyncio.Protocol):
 
     def __init__(self, store: NeighbourStore) -> None:
         self._store = store
-        self._buffer = bytearray()
+        self._frames = FrameDecoder(messages.MAX_FRAME_BYTES)
         self._transport: asyncio.BaseTransport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -273,10 +274,9 @@ class _Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Pass complete replies to the store. Close the connection if the data is invalid."""
-        self._buffer += data
         try:
-            for frame in messages.split_frames(self._buffer):
+            for frame in self._frames.feed(data):
                 self._store.on_reply(frame)
-        except messages.FrameTooLong:
+        except FrameTooLong:
             assert self._transport is not None
             self._transport.close()

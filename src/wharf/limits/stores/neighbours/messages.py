@@ -4,10 +4,7 @@ Both sides run the same version, so the format has no version number. A plan is 
 bytes on both sides. Rules are sent by name only.
 """
 
-import contextlib
-import os
-from collections.abc import Iterable, Iterator
-from pathlib import Path
+from collections.abc import Iterable
 from typing import Any, Final
 
 import msgspec
@@ -16,7 +13,6 @@ from wharf.limits.core.plans import Charge
 from wharf.limits.core.rule import BanRules
 from wharf.limits.core.store_calls import StoreCall, TakeResult
 
-LENGTH_BYTES: Final = 4
 MAX_FRAME_BYTES: Final = 1 << 24
 """Longer frames are treated as an error of the sender, so that they cannot fill the memory."""
 
@@ -170,34 +166,9 @@ class CounterReply(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Why there is no value."""
 
 
-_encode: Final = msgspec.msgpack.Encoder().encode
 decode_request: Final = msgspec.msgpack.Decoder(CounterRequest).decode
 decode_reply: Final = msgspec.msgpack.Decoder(CounterReply).decode
 decode_plan: Final = msgspec.msgpack.Decoder(WirePlan).decode
-
-
-def encode_frame(value: CounterRequest | CounterReply) -> bytes:
-    """Return the length and the encoded message."""
-    data = _encode(value)
-    return len(data).to_bytes(LENGTH_BYTES, "big") + data
-
-
-class FrameTooLong(Exception):
-    """A frame is longer than allowed, so the data is not from a neighbour."""
-
-
-def split_frames(buffer: bytearray) -> Iterator[bytes]:
-    """Yield the complete frames and remove them from the buffer. Raises `FrameTooLong`."""
-    offset, length = 0, len(buffer)
-    while length - offset >= LENGTH_BYTES:
-        size = int.from_bytes(buffer[offset : offset + LENGTH_BYTES], "big")
-        if size > MAX_FRAME_BYTES:
-            raise FrameTooLong
-        if length - offset - LENGTH_BYTES < size:
-            break
-        yield bytes(buffer[offset + LENGTH_BYTES : offset + LENGTH_BYTES + size])
-        offset += LENGTH_BYTES + size
-    del buffer[:offset]
 
 
 def encode_charge(charge: Charge) -> WireCharge:
@@ -223,7 +194,7 @@ def encode_plan(call: StoreCall) -> bytes:
     plan = call.plan
     bucket_charge = encode_charge(plan.bucket_charge) if plan.is_free else None
     charges = tuple(encode_charge(charge) for charge in call.charges)
-    return _encode(
+    return msgspec.msgpack.encode(
         WirePlan(
             charges,
             bucket_charge,
@@ -258,16 +229,3 @@ def decode_result(value: list[Any]) -> TakeResult:
     return TakeResult(
         is_admitted, now_ms, tuple(counts_before), tuple(hit_indexes), tuple(free_at_ms), tuple(keys), *rest
     )
-
-
-@contextlib.contextmanager
-def open_socket_path(path: Path) -> Iterator[str]:
-    """Yield a short name for a socket through its open folder, valid inside the context.
-
-    The name of a Unix socket may have about 100 characters; folders can be deeper than that.
-    """
-    folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        yield f"/proc/self/fd/{folder}/{path.name}"
-    finally:
-        os.close(folder)

@@ -5,7 +5,6 @@ A reply is sent only after the change that it reports is in the change log. All 
 
 import asyncio
 import logging
-import os
 import socket
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,8 +19,9 @@ from wharf.limits.core.store_calls import StoreCall
 from wharf.limits.stores.change_log import TrackedCounters
 from wharf.limits.stores.memory import MemoryStore
 from wharf.limits.stores.neighbours import messages
-from wharf.limits.stores.neighbours.messages import open_socket_path
 from wharf.limits.stores.port import UnsuitableStore
+from wharf.world.framing import FrameDecoder, FrameTooLong, encode_frame
+from wharf.world.unix_sockets import bind_private_socket, shorten_socket_path
 
 log = logging.getLogger(__name__)
 
@@ -51,22 +51,17 @@ class CounterServer:
 
     async def open(self) -> None:
         """Listen. Raises `UnsuitableStore` if another process already listens on the socket."""
-        with open_socket_path(self._path) as name:
-            if self._path.exists():
-                with socket.socket(socket.AF_UNIX) as probe:
-                    try:
-                        probe.connect(name)
-                    except OSError:
-                        self._path.unlink()  # It belongs to a process that was killed.
-                    else:
-                        raise UnsuitableStore(f"another counter server already listens at {self._path}")
-            previous_umask = os.umask(0o177)
-            try:
-                self._server = await asyncio.get_running_loop().create_unix_server(
-                    lambda: _NeighbourConnection(self), name
-                )
-            finally:
-                os.umask(previous_umask)
+        if self._path.exists():
+            with socket.socket(socket.AF_UNIX) as probe, shorten_socket_path(self._path) as name:
+                try:
+                    probe.connect(name)
+                except OSError:
+                    pass  # The socket belongs to a process that was killed.
+                else:
+                    raise UnsuitableStore(f"another counter server already listens at {self._path}")
+        self._server = await asyncio.get_running_loop().create_unix_server(
+            lambda: _NeighbourConnection(self), sock=bind_private_socket(self._path)
+        )
         if isinstance(self._counters, TrackedCounters):
             self._counters.on_change = lambda: asyncio.get_running_loop().call_soon(self._store.write_changes)
 
@@ -100,7 +95,7 @@ class CounterServer:
 
     def answer_frames(self, frames: list[bytes]) -> bytes:
         """Execute the requests of some frames, write the changes, and return the encoded replies."""
-        parts = [messages.encode_frame(self._build_reply(messages.decode_request(frame))) for frame in frames]
+        parts = [encode_frame(self._build_reply(messages.decode_request(frame))) for frame in frames]
         self._store.write_changes()
         return b"".join(parts)
 
@@ -223,7 +218,7 @@ class _NeighbourConnection(asyncio.Protocol):
 
     def __init__(self, server: CounterServer) -> None:
         self._counter_server = server
-        self._buffer = bytearray()
+        self._frames = FrameDecoder(messages.MAX_FRAME_BYTES)
         self._transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -237,11 +232,10 @@ class _NeighbourConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Execute complete requests and send the replies. Close the connection if the data is invalid."""
         assert self._transport is not None
-        self._buffer += data
         try:
-            frames = list(messages.split_frames(self._buffer))
+            frames = self._frames.feed(data)
             if frames:
                 self._transport.write(self._counter_server.answer_frames(frames))
-        except (messages.FrameTooLong, msgspec.DecodeError) as problem:
+        except (FrameTooLong, msgspec.DecodeError) as problem:
             log.warning("closing neighbour connection: invalid message error=%s", problem)
             self._transport.close()

@@ -25,7 +25,7 @@ import msgspec
 from wharf.contract.model.allocations.allocation import ClientStatus
 from wharf.contract.wire.nodes.messages import Assignment
 from wharf.node.core.record import AllocationRecord
-from wharf.node.durable_file import sync_folder
+from wharf.world.durable_file import rename_durably
 
 log = logging.getLogger(__name__)
 
@@ -102,8 +102,7 @@ class DiskJournalFile:
             with os.fdopen(os.dup(descriptor), "wb") as stream:
                 stream.writelines(parts)
             os.fdatasync(descriptor)
-            temporary_file.rename(self._path)
-            sync_folder(self._path.parent)
+            rename_durably(temporary_file, self._path)
         except OSError:
             os.close(descriptor)
             with contextlib.suppress(OSError):

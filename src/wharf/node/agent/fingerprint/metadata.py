@@ -11,7 +11,7 @@ from wharf.contract.model.refusal import Refusal, RefusalCode, invalid_request
 from wharf.contract.wire.nodes import channel
 from wharf.contract.wire.nodes.messages import NodeMetaApplyRequest, NodeMetaResponse
 from wharf.node.channel.endpoint import JSON_CONTENT_TYPE, ChannelReply, VerbHandler
-from wharf.node.durable_file import replace_file
+from wharf.world.durable_file import replace_file
 
 
 class NodeMetadata:

@@ -14,8 +14,8 @@ from msgspec.structs import replace
 from wharf.contract.client import AsyncClient, Unreachable
 from wharf.contract.model.nodes.node import Node
 from wharf.contract.model.refusal import Refusal, RefusalCode
+from wharf.contract.model.times import SECOND
 from wharf.node.agent.servers.reports import AssignmentHandler, ReportQueue
-from wharf.node.core.clock import SECOND_NS
 from wharf.node.credentials import NodeCredentials
 from wharf.world import World
 
@@ -123,7 +123,7 @@ class ServerSession:
         if reply.must_report:
             self._reports.request_full_report()
             self._has_changes.set()
-        return reply.heartbeat_ttl / SECOND_NS
+        return reply.heartbeat_ttl / SECOND
 
     async def _run_heartbeats(self) -> None:
         """Send heartbeats; register again if servers do not know the node."""

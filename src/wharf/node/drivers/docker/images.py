@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
+from wharf.contract.model.times import SECOND
 from wharf.contract.wire.times import DurationError, parse_duration_ns
 from wharf.node.drivers.docker import responses
 from wharf.node.drivers.docker.config import DockerConfig
@@ -134,7 +135,6 @@ class ImagePuller:
 
 
 FIRST_PROGRESS_DELAY_S: Final = 5.0
-SECOND_NS: Final = 1_000_000_000
 
 
 class TaskImages:
@@ -153,7 +153,7 @@ class TaskImages:
             return
         auth = _build_auth(config)
         try:
-            timeout_s = parse_duration_ns(config.image_pull_timeout) / SECOND_NS
+            timeout_s = parse_duration_ns(config.image_pull_timeout) / SECOND
         except DurationError as error:
             raise CannotStart(f"config: image_pull_timeout: {error}", is_final=True) from error
         progress_tasks: list[asyncio.Task[None]] = []

@@ -13,9 +13,10 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from wharf.contract.model.times import SECOND
 from wharf.node.drivers.docker.engine import ContainerEngine
 from wharf.node.drivers.docker.errors import EngineRejected, EngineUnreachable
-from wharf.node.drivers.docker.output_stream import SECOND_NS, LogEntryChunk, TimestampDecoder
+from wharf.node.drivers.docker.output_stream import LogEntryChunk, TimestampDecoder
 
 
 class LogFilePosition(NamedTuple):
@@ -161,7 +162,7 @@ class LogFollower:
     async def _read(self, *, follow: bool) -> None:
         self._resume()
         progress, stamped = self._progress, TimestampDecoder(is_tty=self._is_tty)
-        since = str(max(0, progress.at_ns // SECOND_NS - RESUME_OVERLAP_S)) if progress.at_ns else ""
+        since = str(max(0, progress.at_ns // SECOND - RESUME_OVERLAP_S)) if progress.at_ns else ""
         try:
             async with contextlib.aclosing(
                 self._engine.stream_logs(

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import Final, Literal, NamedTuple
 
+from wharf.contract.model.times import SECOND
+
 FRAME_HEADER_BYTES: Final = 8
 _HEADER: Final = struct.Struct(">BxxxL")
 
@@ -53,7 +55,6 @@ class FrameDecoder:
             yield OutputChunk(self._stream, piece, is_frame_start)
 
 
-SECOND_NS: Final = 1_000_000_000
 MAX_TIMESTAMP_BYTES: Final = 64
 _STAMP: Final = re.compile(rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d)")
 
@@ -119,4 +120,4 @@ def parse_timestamp(stamp: bytes) -> int | None:
         return None
     zone = "+00:00" if found[3] == b"Z" else found[3].decode()
     seconds = int(datetime.fromisoformat(found[1].decode() + zone).timestamp())
-    return seconds * SECOND_NS + int((found[2] or b"0").ljust(9, b"0"))
+    return seconds * SECOND + int((found[2] or b"0").ljust(9, b"0"))

@@ -11,6 +11,7 @@ import msgspec
 from wharf.contract.model.allocations.task_states import TaskEventType
 from wharf.contract.model.jobs.templates import ChangeMode, ChangeScript, Template
 from wharf.contract.model.refusal import Refusal, RefusalCode
+from wharf.contract.model.times import SECOND
 from wharf.languages.templates import MissingSource, ParsedTemplate, RenderResult, TemplateError
 from wharf.languages.templates.errors import EvaluationError
 from wharf.node.artifacts import ArtifactError
@@ -27,7 +28,6 @@ FILE_POLL_INTERVAL_S: Final = 1.0
 """Seconds between attempts while a template reads files, because nothing reports new files."""
 SETTLE_DELAY_S: Final = 0.2
 """Seconds to wait after a change, so that changes that happen together are rendered together."""
-SECOND_NS: Final = 1_000_000_000
 MAX_SOURCE_BYTES: Final = 4 << 20
 """Limit of a template source and of files that templates read; protects the memory of the node."""
 
@@ -169,7 +169,7 @@ class TaskTemplates:
                 continue  # The old files stay until all data exist again.
             change = self._write_all([results.get(number) for number in range(len(self._templates))], is_first=False)
             if change:
-                splay_s = max((template.splay for template in self._templates), default=0) / SECOND_NS
+                splay_s = max((template.splay for template in self._templates), default=0) / SECOND
                 await asyncio.sleep(self._world.random.uniform(0.0, splay_s))
                 return change
 

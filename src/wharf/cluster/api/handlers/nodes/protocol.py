@@ -48,7 +48,6 @@ from wharf.contract.wire.nodes.messages import (
     SignedIdentity,
 )
 
-SECOND_NS: Final = 1_000_000_000
 MAX_FETCHED_IDS: Final = 10_000
 SHUTDOWN_DRAIN_MESSAGE: Final = "the node shuts down"
 RETURN_DRAIN_MESSAGE: Final = "the node is back"
@@ -238,7 +237,7 @@ def _authenticated(replica: Replica, request: Request) -> Node:
 
 def _told(believed: NodeLease) -> ActionResult:
     reply = messages.NodeUpdateResponse(
-        heartbeat_ttl=round(believed.ttl_s * SECOND_NS),
+        heartbeat_ttl=round(believed.ttl_s * SECOND),
         node_modify_index=believed.index,
         index=believed.index,
         must_report=believed.must_report,

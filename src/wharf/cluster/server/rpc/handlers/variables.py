@@ -21,6 +21,7 @@ from wharf.contract.model.log import split_key
 from wharf.contract.model.refusal import no_leader
 from wharf.contract.model.times import DecisionContext
 from wharf.contract.model.variables import Variable
+from wharf.world.tasks import wait_for_event
 
 
 class RenewLockRequest(msgspec.Struct, frozen=True):
@@ -83,11 +84,7 @@ class LockHandlers:
 
     async def _wait(self, timeout_s: float | None) -> None:
         """Wait for a changed lock or the timeout."""
-        try:
-            async with asyncio.timeout(timeout_s):
-                await self._wake_event.wait()
-        except TimeoutError:
-            return
+        await wait_for_event(self._wake_event, timeout_s)
 
     def _on_batch(self, batch: Batch) -> None:
         """Update the deadlines of changed variables."""

@@ -6,8 +6,9 @@ as one sentence, as in Nomad (jobs.md 6), not in the list of problems.
 
 from collections.abc import Collection
 
-from wharf.contract.model.jobs.job import ALL_NODE_POOL, Job, JobType
+from wharf.contract.model.jobs.job import Job, JobType
 from wharf.contract.model.jobs.validation.findings import Findings, ValidationReport
+from wharf.contract.model.node_pools import ALL_NODE_POOL
 
 SYSTEM_JOB_SCALING_ERROR = "Task groups with job type system do not support scaling blocks"
 

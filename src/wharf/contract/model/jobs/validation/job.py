@@ -6,7 +6,7 @@ All problems are reported at once. Rules that need other records are in `context
 from typing import Final
 
 from wharf.contract.model.jobs.cron import CronError, load_zone, parse_cron
-from wharf.contract.model.jobs.defaults import MAX_JOB_PRIORITY, JobSettings
+from wharf.contract.model.jobs.defaults import DEFAULT_JOB_SETTINGS, MAX_JOB_PRIORITY, JobSettings
 from wharf.contract.model.jobs.group_policies import UpdatePolicy
 from wharf.contract.model.jobs.groups import TaskGroup
 from wharf.contract.model.jobs.job import Job, JobType, MissedLaunchPolicy, Parameterized, PayloadRequirement, Periodic
@@ -98,7 +98,6 @@ def _check_parameterized(parameterized: Parameterized, report: ValidationReport)
         )
 
 
-DEFAULT_JOB_SETTINGS: Final = JobSettings()
 SUBMITTABLE_JOB_TYPES: Final = ("service", "batch", "system", "sysbatch")
 MAX_DESCRIPTION_BYTES: Final = 1_000
 MAX_JOB_VERSION: Final = 2**53

@@ -2,13 +2,16 @@
 
 from typing import Final
 
-from wharf.contract.model.jobs.resources import RequestedDevice, Resources
+from wharf.contract.model.jobs.resources import (
+    MIN_CPU_MHZ,
+    MIN_MEMORY_MB,
+    UNLIMITED_MEMORY_MB,
+    RequestedDevice,
+    Resources,
+)
 from wharf.contract.model.jobs.validation.constraints import check_affinities, check_constraints
 from wharf.contract.model.jobs.validation.findings import ValidationReport, suggest_one_of
 
-MIN_CPU_MHZ: Final = 1
-MIN_MEMORY_MB: Final = 10
-UNLIMITED_MEMORY_MB: Final = -1
 NUMA_AFFINITIES: Final = ("none", "prefer", "require")
 
 

@@ -6,8 +6,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wharf.limits.toml.locations import KeyPath, find_locations
-from wharf.limits.toml.problems import SourceLocation
+from wharf.languages.source_locations import SourceLocation
+from wharf.languages.toml_locations import KeyPath, find_locations
 
 
 def test_keys_tables_elements_and_inner_tables_have_locations() -> None:

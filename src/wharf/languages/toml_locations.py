@@ -6,11 +6,10 @@ runs only on text that was parsed without error, so it needs to recognize only k
 
 import json
 import re
-from bisect import bisect_right
 from collections.abc import Mapping
 from typing import Final
 
-from wharf.limits.toml.problems import SourceLocation
+from wharf.languages.source_locations import LineIndex, SourceLocation
 
 KeyPath = tuple[str | int, ...]
 
@@ -37,7 +36,7 @@ class _LocationScanner:
     def __init__(self, text: str) -> None:
         self._text = text
         self._offset = 0
-        self._line_starts = [0, *(match.end() for match in re.finditer("\n", text))]
+        self._lines = LineIndex(text)
         self._locations: dict[KeyPath, SourceLocation] = {}
         self._list_lengths: dict[KeyPath, int] = {}
 
@@ -143,8 +142,7 @@ class _LocationScanner:
 
     def _record_location(self, path: KeyPath, offset: int) -> None:
         """Record the line and column of an offset, unless the path already has one."""
-        line = bisect_right(self._line_starts, offset)
-        self._locations.setdefault(path, SourceLocation(line, offset - self._line_starts[line - 1] + 1))
+        self._locations.setdefault(path, self._lines.get_location(offset))
 
 
 def _unquote_key(part: str) -> str:

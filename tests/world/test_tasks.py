@@ -1,0 +1,41 @@
+"""Waiting for an event with a timeout."""
+
+import asyncio
+
+import pytest
+
+from tests.kit.virtual_time import in_virtual_time
+from wharf.world.tasks import wait_for_event
+
+
+@in_virtual_time
+async def test_the_wait_ends_as_soon_as_the_event_is_set() -> None:
+    event = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    loop.call_later(2.0, event.set)
+    began_s = loop.time()
+    assert await wait_for_event(event, 5.0)
+    assert loop.time() - began_s == pytest.approx(2.0)
+
+
+@in_virtual_time
+async def test_the_wait_ends_after_the_timeout() -> None:
+    loop = asyncio.get_running_loop()
+    began_s = loop.time()
+    assert not await wait_for_event(asyncio.Event(), 5.0)
+    assert loop.time() - began_s == pytest.approx(5.0)
+
+
+@pytest.mark.parametrize("timeout_s", [None, float("inf")])
+@in_virtual_time
+async def test_the_wait_can_be_unlimited(timeout_s: float | None) -> None:
+    event = asyncio.Event()
+    asyncio.get_running_loop().call_later(1_000_000.0, event.set)
+    assert await wait_for_event(event, timeout_s)
+
+
+@in_virtual_time
+async def test_an_event_that_is_set_does_not_wait() -> None:
+    event = asyncio.Event()
+    event.set()
+    assert await wait_for_event(event, 0.0)
