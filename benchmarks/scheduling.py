@@ -11,7 +11,8 @@ from benchmarks.figures import Figure, Figures
 from wharf.cluster.engines.memory.log import MemoryLog
 from wharf.cluster.engines.port import Committed
 from wharf.cluster.scheduling.cache import SchedulerCache
-from wharf.cluster.scheduling.plans.plan import Plan, check_plan
+from wharf.cluster.scheduling.plans.check import check_plan
+from wharf.cluster.scheduling.plans.plan import Plan
 from wharf.cluster.scheduling.scheduler import plan_evaluation
 from wharf.cluster.state import Replica
 from wharf.cluster.state.tables import ALL_TABLES, EVALUATIONS, JOB_VERSIONS, JOBS, NODES

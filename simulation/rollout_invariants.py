@@ -220,7 +220,7 @@ class RolloutInvariants:
         """Completed batch work is not placed again."""
         for placed in _list_placements(batch):
             job = self._replica.get(JOBS, placed.namespace, placed.job_id)
-            if job is None or job.type not in (JobType.BATCH, JobType.SYSBATCH):
+            if job is None or not job.is_finite:
                 continue
             for other in self._replica.list_by_index(ALLOCATIONS_OF_JOB, placed.namespace, placed.job_id):
                 same = (other.name, other.job_version) == (placed.name, placed.job_version)

@@ -9,6 +9,9 @@ from wharf.cluster.engines.port import Committed, WriteLimits, WriteOutcome
 from wharf.cluster.operations.decision import Decision
 from wharf.cluster.operations.derived_state import add_derived_changes
 from wharf.cluster.operations.jobs import registration
+from wharf.cluster.scheduling.cache import SchedulerCache
+from wharf.cluster.scheduling.plans.plan import Plan
+from wharf.cluster.scheduling.scheduler import plan_evaluation
 from wharf.cluster.state import Replica
 from wharf.cluster.state.tables import (
     ALL_TABLES,
@@ -144,6 +147,11 @@ class AState:
     def with_node(self, node_id: str = "node-1", **fields: Any) -> Node:
         self.put(NODES.build_put(a_node(node_id, status=NodeStatus.READY, create_index=WRITE_INDEX, **fields)))
         return self.node(node_id)
+
+    def plan(self, evaluation: Evaluation) -> Plan:
+        """Return the plan of the evaluation, without a cache from earlier plans."""
+        cache = SchedulerCache.from_snapshot(self.replica)
+        return plan_evaluation(cache, self.replica, evaluation, self.moment)
 
 
 def an_allocation(job: Job, id: str = "a1", **fields: Any) -> Allocation:

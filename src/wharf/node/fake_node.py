@@ -353,7 +353,7 @@ def _read_script(job: Job | None, group_name: str) -> _Script:
     if job is None or group is None or not group.tasks:
         return _Script(None)
     config = group.tasks[0].config or {}
-    ends_by_itself = job.type in (JobType.BATCH, JobType.SYSBATCH)
+    ends_by_itself = job.is_finite
     return _Script(
         tasks=tuple(task.name for task in group.tasks),
         run_for_s=_parse_seconds(config.get("run_for"), default=1.0 if ends_by_itself else None),

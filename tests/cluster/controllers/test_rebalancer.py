@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from tests.builders import a_batch_job, a_constraint, a_group, a_job, a_task, some_resources
-from tests.cluster.scheduling.loop import Loop
+from tests.cluster.scheduling.simulated_cluster import SimulatedCluster
 from wharf.cluster.controllers.rebalancing import start_moves
 from wharf.cluster.scheduling.cache import SchedulerCache
 from wharf.cluster.scheduling.rebalancing import MIN_SCORE_GAIN, propose_moves
@@ -22,11 +22,11 @@ def sized(job_id: str, count: int, *, cpu: int = 200, memory_mb: int = 200, at_o
     return a_job(job_id, a_group("web", task, count=count, migrate=MigratePolicy(max_parallel=at_once)))
 
 
-def scattered(count: int, *, at_once: int = 1) -> Loop:
+def scattered(count: int, *, at_once: int = 1) -> SimulatedCluster:
     """Return a loop with one `shop` allocation alone on each node, and as many partly used nodes with capacity that
     were added later.
     """
-    loop = Loop()
+    loop = SimulatedCluster()
     for at in range(count):
         loop.with_node(f"alone-{at}", cpu=1_000, memory_mb=1_000)
         loop.register(sized("shop", at + 1, at_once=at_once))
@@ -39,16 +39,16 @@ def scattered(count: int, *, at_once: int = 1) -> Loop:
     return loop
 
 
-def propose(loop: Loop) -> Rebalancing:
+def propose(loop: SimulatedCluster) -> Rebalancing:
     return propose_moves(loop.replica, SchedulerCache.from_snapshot(loop.replica))
 
 
-def start_and_count(loop: Loop) -> int:
+def start_and_count(loop: SimulatedCluster) -> int:
     proposal = propose(loop)
     return loop.lead(start_moves(loop.replica, proposal.moves, loop.moment, max_changes=100)).move_count
 
 
-def nodes_of(loop: Loop) -> set[str]:
+def nodes_of(loop: SimulatedCluster) -> set[str]:
     return {each.node_id for each in loop.list_active("shop")}
 
 
@@ -111,7 +111,7 @@ def test_a_moved_allocation_gets_the_proposed_node() -> None:
 
 
 def test_the_spread_algorithm_empties_the_fullest_node_first() -> None:
-    loop = Loop()
+    loop = SimulatedCluster()
     loop.with_node("crowded", cpu=800, memory_mb=800)
     loop.register(sized("shop", 4))
     loop.settle()
@@ -128,7 +128,7 @@ def test_the_spread_algorithm_empties_the_fullest_node_first() -> None:
 
 
 def test_batch_allocations_are_not_moved() -> None:
-    loop = Loop()
+    loop = SimulatedCluster()
     loop.with_node("n0", cpu=1_000, memory_mb=1_000)
     loop.register(a_batch_job("shop", a_group("web", a_task(resources=some_resources()))))
     loop.settle()

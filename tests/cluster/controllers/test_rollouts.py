@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.builders import a_group, a_job
-from tests.cluster.scheduling.loop import Loop
+from tests.cluster.scheduling.simulated_cluster import SimulatedCluster
 from tests.kit.state import SECOND_NS
 from wharf.cluster.operations.deployments import PROGRESS_DEADLINE_DESCRIPTION
 from wharf.cluster.state.tables import ALLOCATIONS, DEPLOYMENTS
@@ -32,8 +32,8 @@ class CanaryCase(NamedTuple):
     others: list[bool]
 
 
-def a_rollout(count: int) -> Loop:
-    loop = Loop()
+def a_rollout(count: int) -> SimulatedCluster:
+    loop = SimulatedCluster()
     for node_id in ("n0", "n1", "n2"):
         loop.with_node(node_id)
     loop.register(a_job("shop", a_group("web", count=count, update=ROLLING, reschedule_policy=RETRY)))

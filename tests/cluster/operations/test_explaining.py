@@ -19,8 +19,8 @@ from tests.kit.state import SECOND_NS, SETTINGS, AState, an_evaluation
 from wharf.cluster.operations.evaluations import reserve_node
 from wharf.cluster.operations.explanations.jobs import explain_job, list_unexplained_jobs
 from wharf.cluster.operations.jobs.dispatch import DispatchRequest, dispatch_job
-from wharf.cluster.scheduling.plans.plan import Plan, check_plan
-from wharf.cluster.scheduling.scheduler import plan_evaluation_from_state
+from wharf.cluster.scheduling.plans.check import check_plan
+from wharf.cluster.scheduling.plans.plan import Plan
 from wharf.cluster.state.tables import ALLOCATIONS, DEPLOYMENTS, EVALUATIONS, JOBS, NODES, SCHEDULER_CONFIGURATION
 from wharf.contract.model.allocations.allocation import ClientStatus, DesiredStatus
 from wharf.contract.model.allocations.metrics import AllocMetric
@@ -56,7 +56,7 @@ def process(state: AState, job_id: str = "shop") -> None:
     while waiting := [
         e for e in state.evaluations(job_id) if e.status is EvaluationStatus.PENDING and not e.wait_until
     ]:
-        plan: Plan | None = plan_evaluation_from_state(state.replica, waiting[0], state.moment)
+        plan: Plan | None = state.plan(waiting[0])
         while plan is not None:
             checked = check_plan(plan, state.replica, max_changes=200)
             if checked.write is None:

@@ -1,7 +1,7 @@
 """Nodes that miss heartbeats become down, or disconnected while allocations tolerate it (scheduling.md 9.2)."""
 
 from tests.builders import a_group, a_job
-from tests.cluster.scheduling.loop import Loop
+from tests.cluster.scheduling.simulated_cluster import SimulatedCluster
 from tests.kit.state import SECOND_NS
 from wharf.cluster.operations.nodes import reports, status
 from wharf.cluster.operations.nodes.reports import AllocationReport
@@ -13,8 +13,8 @@ from wharf.contract.model.nodes.node import NodeStatus
 MANY = 20
 
 
-def a_cluster(lost_after_s: int = 60) -> tuple[Loop, Allocation]:
-    loop = Loop()
+def a_cluster(lost_after_s: int = 60) -> tuple[SimulatedCluster, Allocation]:
+    loop = SimulatedCluster()
     loop.with_node("node-1")
     disconnect = DisconnectPolicy(lost_after=lost_after_s * SECOND_NS) if lost_after_s else None
     loop.register(a_job("shop", a_group("web", disconnect=disconnect)))
@@ -22,7 +22,7 @@ def a_cluster(lost_after_s: int = 60) -> tuple[Loop, Allocation]:
     return loop, loop.list_active()[0]
 
 
-def miss(loop: Loop) -> NodeStatus:
+def miss(loop: SimulatedCluster) -> NodeStatus:
     loop.lead(status.mark_heartbeat_missed(loop.replica, "node-1", loop.moment, max_evaluations=MANY))
     return loop.node("node-1").status
 

@@ -17,8 +17,8 @@ PlacedAllocations = Sequence[tuple[Node, str]]
 """Placed allocations of the job: node and group name."""
 
 
-class World(msgspec.Struct):
-    """A cluster. `used` and `ports` (in use) are by node id."""
+class ReferenceState(msgspec.Struct):
+    """The state of a cluster. `used` and `ports` (in use) are by node id."""
 
     nodes: list[Node]
     used: dict[str, Usage]
@@ -26,11 +26,11 @@ class World(msgspec.Struct):
     placed: list[tuple[Node, str]]
 
 
-def can_take(world: World, job: Job, group: TaskGroup, node: Node) -> bool:
+def can_take(reference: ReferenceState, job: Job, group: TaskGroup, node: Node) -> bool:
     """Return whether the node can take one more allocation of the group."""
     for constraint in [*(job.constraints or ()), *(group.constraints or ())]:
         is_of_job = constraint in (job.constraints or ())
-        others = [(sibling_node, name) for sibling_node, name in world.placed if is_of_job or name == group.name]
+        others = [(sibling_node, name) for sibling_node, name in reference.placed if is_of_job or name == group.name]
         if constraint.operand == Operand.DISTINCT_HOSTS:
             if any(sibling_node.id == node.id for sibling_node, _ in others):
                 return False
@@ -44,19 +44,21 @@ def can_take(world: World, job: Job, group: TaskGroup, node: Node) -> bool:
         ):
             return False
     for network in group.networks or ():
-        if any(port.value in world.ports[node.id] for port in network.reserved_ports or ()):
+        if any(port.value in reference.ports[node.id] for port in network.reserved_ports or ()):
             return False
-    return (world.used[node.id] + get_group_demand(group)).fits_in(get_node_capacity(node))
+    return (reference.used[node.id] + get_group_demand(group)).fits_in(get_node_capacity(node))
 
 
-def score(world: World, job: Job, group: TaskGroup, node: Node, *, algorithm: str, avoid: Sequence[str] = ()) -> float:
+def score(
+    reference: ReferenceState, job: Job, group: TaskGroup, node: Node, *, algorithm: str, avoid: Sequence[str] = ()
+) -> float:
     """Return the score of the node for one more allocation of the group."""
-    used, capacity = world.used[node.id] + get_group_demand(group), get_node_capacity(node)
+    used, capacity = reference.used[node.id] + get_group_demand(group), get_node_capacity(node)
     free_cpu, free_memory = 1 - used.cpu / capacity.cpu, 1 - used.memory_mb / capacity.memory_mb
     total = 10**free_cpu + 10**free_memory
     packed = 20 - total if algorithm == "binpack" else total - 2
     scores = [min(18.0, max(0.0, packed)) / 18]
-    siblings = [sibling_node for sibling_node, name in world.placed if name == group.name]
+    siblings = [sibling_node for sibling_node, name in reference.placed if name == group.name]
     collisions = sum(sibling_node.id == node.id for sibling_node in siblings)
     if collisions and (job.type != "batch" or algorithm == "spread"):
         scores.append(-(collisions + 1) / group.count)

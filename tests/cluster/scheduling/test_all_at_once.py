@@ -1,46 +1,45 @@
 """All-at-once jobs: all new allocations are placed together, or none is."""
 
 from tests.builders import a_batch_job, a_group, a_job, a_task, some_resources
-from tests.cluster.scheduling.loop import Loop
+from tests.cluster.scheduling.simulated_cluster import SimulatedCluster
 from wharf.cluster.operations.explanations.jobs import explain_job
-from wharf.cluster.scheduling.plans.plan import check_plan
-from wharf.cluster.scheduling.scheduler import plan_evaluation_from_state
+from wharf.cluster.scheduling.plans.check import check_plan
 from wharf.cluster.state.tables import SCHEDULER_CONFIGURATION
 from wharf.contract.model.jobs.job import Job
 from wharf.contract.model.operator.scheduler_configuration import PreemptionConfig, SchedulerConfiguration
 
 
-def a_gang() -> Job:
+def make_all_at_once_job() -> Job:
     """Return a job with eleven allocations, of which four fit on a node."""
     task = a_task(driver="mock", resources=some_resources(cpu=250, memory_mb=10))
     return a_batch_job("shop", a_group("web", task, count=10), a_group("head", task), all_at_once=True)
 
 
-def a_loop(*, nodes: int) -> Loop:
-    loop = Loop()
+def make_cluster(*, nodes: int) -> SimulatedCluster:
+    cluster = SimulatedCluster()
     for number in range(nodes):
-        loop.with_node(f"n{number}", cpu=1_000)
-    loop.register(a_gang())
-    loop.settle()
-    return loop
+        cluster.with_node(f"n{number}", cpu=1_000)
+    cluster.register(make_all_at_once_job())
+    cluster.settle()
+    return cluster
 
 
 def test_without_capacity_for_all_nothing_is_placed_and_all_wait() -> None:
-    loop = a_loop(nodes=2)
+    cluster = make_cluster(nodes=2)
 
-    (blocked,) = loop.list_blocked()
+    (blocked,) = cluster.list_blocked()
     missing = {name: each.coalesced_failures + 1 for name, each in (blocked.failed_tg_allocs or {}).items()}
-    assert (loop.list_active(), missing, loop.summary().summary["web"].queued) == ([], {"web": 10, "head": 1}, 10)
+    assert (cluster.list_active(), missing, cluster.summary().summary["web"].queued) == ([], {"web": 10, "head": 1}, 10)
 
 
 def test_a_group_with_capacity_reports_that_others_have_none() -> None:
-    loop = Loop()
-    loop.with_node("n0", cpu=1_000)
+    cluster = SimulatedCluster()
+    cluster.with_node("n0", cpu=1_000)
     task = a_task(driver="mock", resources=some_resources(cpu=250, memory_mb=10))
-    loop.register(a_job("shop", a_group("head", task), a_group("web", task, count=10), all_at_once=True))
-    loop.settle()
+    cluster.register(a_job("shop", a_group("head", task), a_group("web", task, count=10), all_at_once=True))
+    cluster.settle()
 
-    (blocked,) = loop.list_blocked()
+    (blocked,) = cluster.list_blocked()
     assert {name: each.dimension_exhausted for name, each in (blocked.failed_tg_allocs or {}).items()} == {
         "head": {"not room for all at once": 1},
         "web": {"cpu": 1},
@@ -48,16 +47,16 @@ def test_a_group_with_capacity_reports_that_others_have_none() -> None:
 
 
 def test_when_capacity_is_freed_for_all_they_start_together() -> None:
-    loop = a_loop(nodes=2)
-    loop.with_node("n2", cpu=1_000)
-    loop.retry_blocked()
-    loop.settle()
+    cluster = make_cluster(nodes=2)
+    cluster.with_node("n2", cpu=1_000)
+    cluster.retry_blocked()
+    cluster.settle()
 
-    assert len(loop.list_active()) == 11
+    assert len(cluster.list_active()) == 11
 
 
 def test_the_metrics_say_that_the_job_is_all_or_nothing() -> None:
-    result = explain_job(a_loop(nodes=2).replica, "default", "shop")
+    result = explain_job(make_cluster(nodes=2).replica, "default", "shop")
 
     assert result.text == (
         "shop waits for resources to place all allocations at once (AllAtOnce): its groups web and head lack 11 allocations"
@@ -69,40 +68,42 @@ def test_the_metrics_say_that_the_job_is_all_or_nothing() -> None:
 
 
 def test_an_allocation_that_is_lost_later_is_replaced_alone() -> None:
-    loop = a_loop(nodes=3)
-    full = next(name for name in ("n0", "n1", "n2") if sum(each.node_id == name for each in loop.list_active()) == 4)
-    loop.lose_node(full)
-    loop.settle()
+    cluster = make_cluster(nodes=3)
+    full_node_id = next(
+        name for name in ("n0", "n1", "n2") if sum(each.node_id == name for each in cluster.list_active()) == 4
+    )
+    cluster.lose_node(full_node_id)
+    cluster.settle()
 
-    assert len(loop.list_active()) == 8
+    assert len(cluster.list_active()) == 8
 
 
 def test_nothing_is_preempted_if_the_job_still_does_not_fit() -> None:
-    loop = Loop()
-    loop.put(
+    cluster = SimulatedCluster()
+    cluster.put(
         SCHEDULER_CONFIGURATION.build_put(
             SchedulerConfiguration(preemption_config=PreemptionConfig(batch_scheduler_enabled=True))
         )
     )
     for number in range(2):
-        loop.with_node(f"n{number}", cpu=1_000)
+        cluster.with_node(f"n{number}", cpu=1_000)
     small = a_task(driver="mock", resources=some_resources(cpu=250, memory_mb=10))
-    loop.register(a_batch_job("low", a_group("web", small), priority=10))
-    loop.settle()
-    loop.register(a_gang())
-    loop.settle()
+    cluster.register(a_batch_job("low", a_group("web", small), priority=10))
+    cluster.settle()
+    cluster.register(make_all_at_once_job())
+    cluster.settle()
 
-    assert (len(loop.list_active("low")), loop.list_active()) == (1, [])
+    assert (len(cluster.list_active("low")), cluster.list_active()) == (1, [])
 
 
 def test_a_job_that_exceeds_one_write_is_rejected_with_the_limit() -> None:
-    loop = Loop()
+    cluster = SimulatedCluster()
     for number in range(3):
-        loop.with_node(f"n{number}", cpu=1_000)
-    loop.register(a_gang())
-    plan = plan_evaluation_from_state(loop.replica, loop.open_evaluations()[-1], loop.moment)
+        cluster.with_node(f"n{number}", cpu=1_000)
+    cluster.register(make_all_at_once_job())
+    plan = cluster.plan(cluster.open_evaluations()[-1])
 
-    result = check_plan(plan, loop.replica, max_changes=8)
+    result = check_plan(plan, cluster.replica, max_changes=8)
 
     assert (result.write, result.remaining_plan) == (None, None)
     assert result.rejection == (

@@ -30,7 +30,7 @@ def a_device(
     )
 
 
-def with_devices(*devices: NodeDevice) -> Node:
+def make_node_with_devices(*devices: NodeDevice) -> Node:
     node = a_node()
     assert node.node_resources is not None
     return replace(node, node_resources=replace(node.node_resources, devices=devices))
@@ -70,33 +70,33 @@ def test_device_constraints_compare_amounts_with_units(constraint: Constraint, e
 
 
 def test_the_feasibility_check_may_fill_one_request_from_several_groups() -> None:
-    node = with_devices(a_device("big", 2), a_device("small", 1))
+    node = make_node_with_devices(a_device("big", 2), a_device("small", 1))
 
     assert has_enough_devices(node, [RequestedDevice(name="gpu", count=3)])
     assert not has_enough_devices(node, [RequestedDevice(name="gpu", count=2), RequestedDevice(name="gpu", count=2)])
 
 
 def test_assigned_instances_come_from_one_group() -> None:
-    node = with_devices(a_device("big", 2), a_device("small", 1))
+    node = make_node_with_devices(a_device("big", 2), a_device("small", 1))
 
     assert assign_devices(node, RequestedDevice(name="gpu", count=3), ExclusiveResources()) is None
 
 
 def test_an_instance_that_is_in_use_or_unhealthy_is_not_assigned() -> None:
-    sick = replace(a_device("big", 3), instances=(
+    device = replace(a_device("big", 3), instances=(
         DeviceInstance(id="sick", healthy=False), DeviceInstance(id="held", healthy=True), DeviceInstance(id="free", healthy=True),
     ))  # fmt: skip
-    held = ExclusiveResources()
-    held.devices[("acme", "gpu", "big"), "held"] += 1
+    in_use = ExclusiveResources()
+    in_use.devices[("acme", "gpu", "big"), "held"] += 1
 
-    assigned = assign_devices(with_devices(sick), RequestedDevice(name="gpu", count=1), held)
+    assigned = assign_devices(make_node_with_devices(device), RequestedDevice(name="gpu", count=1), in_use)
 
     assert assigned is not None
     assert assigned.device_ids == ("free",)
 
 
 def test_the_group_with_the_best_affinity_is_assigned() -> None:
-    node = with_devices(
+    node = make_node_with_devices(
         a_device("small", speed=DeviceAttribute(int_=1)), a_device("big", speed=DeviceAttribute(int_=9))
     )
     request = RequestedDevice(

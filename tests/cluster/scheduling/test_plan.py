@@ -9,9 +9,9 @@ from tests.builders import a_group, a_job, a_task, some_resources
 from tests.kit.state import AState, an_allocation
 from wharf.cluster.engines.port import WriteLimits
 from wharf.cluster.operations.derived_state import add_derived_changes
-from wharf.cluster.scheduling.plans.plan import Plan, PlanCheck, check_plan
+from wharf.cluster.scheduling.plans.check import PlanCheck, check_plan
+from wharf.cluster.scheduling.plans.plan import Plan
 from wharf.cluster.scheduling.resources.usage import Usage, get_allocation_usage, get_node_capacity
-from wharf.cluster.scheduling.scheduler import plan_evaluation_from_state
 from wharf.cluster.state.tables import ALLOCATIONS, ALLOCATIONS_ON_NODE, EVALUATIONS, JOBS, NODES
 from wharf.contract.model.allocations.allocation import ClientStatus, DesiredStatus
 from wharf.contract.model.evaluations import EvaluationStatus
@@ -19,39 +19,39 @@ from wharf.contract.model.jobs.job import Job
 from wharf.contract.model.log import WRITE_INDEX
 from wharf.contract.model.nodes.node import NodeStatus, SchedulingEligibility
 
-ROOM_FOR_DERIVED = 8
+MAX_DERIVED_CHANGES = 8
 
 
-def of_count(count: int, cpu: int = 10) -> Job:
+def make_job(count: int, cpu: int = 10) -> Job:
     return a_job("shop", a_group("web", a_task(resources=some_resources(cpu=cpu, memory_mb=10)), count=count))
 
 
-def a_plan(state: AState) -> Plan:
-    return plan_evaluation_from_state(state.replica, state.open_evaluations()[-1], state.moment)
+def make_plan(state: AState) -> Plan:
+    return state.plan(state.open_evaluations()[-1])
 
 
-def commit_next(state: AState, plan: Plan, changes_max: int = 100) -> PlanCheck:
-    checked = check_plan(plan, state.replica, max_changes=changes_max)
+def commit_next(state: AState, plan: Plan, max_changes: int = 100) -> PlanCheck:
+    checked = check_plan(plan, state.replica, max_changes=max_changes)
     if checked.write is not None:
         state.commit(add_derived_changes(state.replica, checked.write))
     return checked
 
 
-def commit_all(state: AState, plan: Plan, changes_max: int = 100) -> list[PlanCheck]:
-    done = [commit_next(state, plan, changes_max)]
-    while (rest := done[-1].remaining_plan) is not None:
-        done.append(commit_next(state, rest, changes_max))
-    return done
+def commit_all(state: AState, plan: Plan, max_changes: int = 100) -> list[PlanCheck]:
+    checks = [commit_next(state, plan, max_changes)]
+    while (remaining_plan := checks[-1].remaining_plan) is not None:
+        checks.append(commit_next(state, remaining_plan, max_changes))
+    return checks
 
 
-def live_names(state: AState) -> list[str]:
+def list_active_names(state: AState) -> list[str]:
     return sorted(a.name for a in state.replica.iter_all(ALLOCATIONS) if not a.is_terminal)
 
 
 def is_over_committed(state: AState) -> bool:
     for node in state.replica.iter_all(NODES):
-        here = [a for a in state.replica.list_by_index(ALLOCATIONS_ON_NODE, node.id) if a.is_occupying]
-        if not Usage.sum_usages(get_allocation_usage(a) for a in here).fits_in(get_node_capacity(node)):
+        occupying = [a for a in state.replica.list_by_index(ALLOCATIONS_ON_NODE, node.id) if a.is_occupying]
+        if not Usage.sum_usages(get_allocation_usage(a) for a in occupying).fits_in(get_node_capacity(node)):
             return True
     return False
 
@@ -59,17 +59,17 @@ def is_over_committed(state: AState) -> bool:
 def test_a_plan_that_fits_is_one_write_with_the_end_of_its_evaluation() -> None:
     state = AState()
     state.with_node()
-    state.register(of_count(3))
+    state.register(make_job(3))
 
-    done = commit_all(state, a_plan(state))
+    checks = commit_all(state, make_plan(state))
 
-    assert len(done) == 1
-    assert live_names(state) == ["shop.web[0]", "shop.web[1]", "shop.web[2]"]
+    assert len(checks) == 1
+    assert list_active_names(state) == ["shop.web[0]", "shop.web[1]", "shop.web[2]"]
     assert [e.status for e in state.evaluations()] == ["complete"]
 
 
 @pytest.mark.parametrize(
-    "harm",
+    "break_node",
     [
         lambda state: state.put(NODES.build_delete("node-1")),
         lambda state: state.put(NODES.build_put(replace(state.node(), status=NodeStatus.DOWN))),
@@ -82,26 +82,24 @@ def test_a_plan_that_fits_is_one_write_with_the_end_of_its_evaluation() -> None:
             )
         ),
     ],
-    ids=["gone", "down", "ineligible", "full"],
+    ids=["deleted", "down", "ineligible", "full"],
 )
-def test_a_node_that_can_no_longer_take_its_placements_is_dropped(harm: Callable[[AState], None]) -> None:
+def test_a_node_that_can_no_longer_take_its_placements_is_dropped(break_node: Callable[[AState], None]) -> None:
     state = AState()
     state.with_node(cpu=1_000)
     state.with_node("node-2", cpu=200)
     state.register(a_job("big", a_group("web", a_task(resources=some_resources(cpu=950, memory_mb=10)))))
-    big = plan_evaluation_from_state(state.replica, state.open_evaluations("big")[-1], state.moment).placements[
-        "node-1"
-    ][0]
+    big = state.plan(state.open_evaluations("big")[-1]).placements["node-1"][0]
     state.put(ALLOCATIONS.build_put(replace(big, id="big", client_status=ClientStatus.COMPLETE)))
-    state.register(of_count(20, cpu=20))
-    plan = a_plan(state)
+    state.register(make_job(20, cpu=20))
+    plan = make_plan(state)
     assert set(plan.placements) == {"node-1", "node-2"}
 
-    harm(state)
-    done = commit_all(state, plan)
+    break_node(state)
+    checks = commit_all(state, plan)
 
-    assert [checked.dropped_nodes for checked in done] == [["node-1"]]
-    assert len(live_names(state)) >= len(plan.placements["node-2"])
+    assert [checked.dropped_nodes for checked in checks] == [["node-1"]]
+    assert len(list_active_names(state)) >= len(plan.placements["node-2"])
     assert state.open_evaluations() == [plan.evaluation]
     assert not is_over_committed(state)
 
@@ -110,13 +108,13 @@ def test_each_part_fits_the_limits_with_derived_changes_and_the_evaluation_ends_
     state = AState(bounds=WriteLimits(changes=16, conditions=16))
     for number in range(4):
         state.with_node(f"node-{number}", cpu=1_000)
-    state.register(of_count(60, cpu=60))
-    plan = a_plan(state)
+    state.register(make_job(60, cpu=60))
+    plan = make_plan(state)
 
-    done = commit_all(state, plan, changes_max=16 - ROOM_FOR_DERIVED)
+    checks = commit_all(state, plan, max_changes=16 - MAX_DERIVED_CHANGES)
 
-    assert len(done) > 8
-    assert len(live_names(state)) == 60
+    assert len(checks) > 8
+    assert len(list_active_names(state)) == 60
     assert [e.status for e in state.evaluations()] == ["complete"]
     assert state.summary().summary["web"].starting == 60
 
@@ -125,17 +123,17 @@ def test_after_a_crash_between_two_parts_only_missing_allocations_are_placed() -
     state = AState(bounds=WriteLimits(changes=16, conditions=16))
     for number in range(3):
         state.with_node(f"node-{number}")
-    state.register(of_count(30))
-    first = commit_next(state, a_plan(state), changes_max=8)
-    while not live_names(state):
+    state.register(make_job(30))
+    first = commit_next(state, make_plan(state), max_changes=8)
+    while not list_active_names(state):
         assert first.remaining_plan is not None
-        first = commit_next(state, first.remaining_plan, changes_max=8)
-    placed_before = live_names(state)
+        first = commit_next(state, first.remaining_plan, max_changes=8)
+    placed_before = list_active_names(state)
     assert 0 < len(placed_before) < 30
 
-    commit_all(state, a_plan(state), changes_max=8)
+    commit_all(state, make_plan(state), max_changes=8)
 
-    names = live_names(state)
+    names = list_active_names(state)
     assert len(names) == len(set(names)) == 30
     assert [e.status for e in state.evaluations()] == ["complete"]
     assert state.summary().summary["web"].starting == 30
@@ -144,19 +142,19 @@ def test_after_a_crash_between_two_parts_only_missing_allocations_are_placed() -
 def test_the_capacity_of_a_node_is_checked_again_between_two_parts() -> None:
     state = AState(bounds=WriteLimits(changes=16, conditions=16))
     state.with_node(cpu=1_000)
-    state.register(of_count(20, cpu=50))
-    first = commit_next(state, a_plan(state), changes_max=8)
+    state.register(make_job(20, cpu=50))
+    first = commit_next(state, make_plan(state), max_changes=8)
     assert first.remaining_plan is not None
 
-    placed = len(live_names(state))
+    placed = len(list_active_names(state))
     smaller = state.node()
     assert smaller.node_resources is not None
     cpu = replace(smaller.node_resources.cpu, cpu_shares=placed * 50)
     state.put(NODES.build_put(replace(smaller, node_resources=replace(smaller.node_resources, cpu=cpu))))
-    second = commit_all(state, first.remaining_plan, changes_max=8)
+    second = commit_all(state, first.remaining_plan, max_changes=8)
 
     assert [checked.dropped_nodes for checked in second if checked.dropped_nodes] == [["node-1"]] * len(second)
-    assert len(live_names(state)) == placed
+    assert len(list_active_names(state)) == placed
     assert not is_over_committed(state)
     assert len(state.open_evaluations()) == 1
 
@@ -164,8 +162,8 @@ def test_the_capacity_of_a_node_is_checked_again_between_two_parts() -> None:
 def test_an_allocation_id_that_another_plan_used_is_not_overwritten() -> None:
     state = AState()
     state.with_node()
-    state.register(of_count(1))
-    plan = a_plan(state)
+    state.register(make_job(1))
+    plan = make_plan(state)
     ((planned,),) = plan.placements.values()
     state.put(ALLOCATIONS.build_put(replace(planned, job_id="pub", name="pub.web[0]")))
 
@@ -178,10 +176,10 @@ def test_an_allocation_id_that_another_plan_used_is_not_overwritten() -> None:
 def test_a_plan_for_an_older_version_of_the_job_is_rejected() -> None:
     state = AState()
     state.with_node()
-    state.register(of_count(3))
-    plan = a_plan(state)
+    state.register(make_job(3))
+    plan = make_plan(state)
 
-    state.register(replace(of_count(2), version=9))
+    state.register(replace(make_job(2), version=9))
 
     assert check_plan(plan, state.replica, max_changes=100) == PlanCheck(None)
 
@@ -189,11 +187,11 @@ def test_a_plan_for_an_older_version_of_the_job_is_rejected() -> None:
 def test_a_plan_for_a_job_that_was_purged_and_registered_again_is_rejected() -> None:
     state = AState()
     state.with_node()
-    state.register(of_count(3))
-    plan = a_plan(state)
+    state.register(make_job(3))
+    plan = make_plan(state)
 
     state.put(JOBS.build_delete("default", "shop"))
-    state.put(JOBS.build_put(replace(of_count(3), create_index=WRITE_INDEX, job_modify_index=WRITE_INDEX)))
+    state.put(JOBS.build_put(replace(make_job(3), create_index=WRITE_INDEX, job_modify_index=WRITE_INDEX)))
 
     assert check_plan(plan, state.replica, max_changes=100).write is None
 
@@ -201,8 +199,8 @@ def test_a_plan_for_a_job_that_was_purged_and_registered_again_is_rejected() -> 
 def test_a_plan_whose_evaluation_changed_is_rejected() -> None:
     state = AState()
     state.with_node()
-    state.register(of_count(3))
-    plan = a_plan(state)
+    state.register(make_job(3))
+    plan = make_plan(state)
 
     state.put(EVALUATIONS.build_put(replace(plan.evaluation, status=EvaluationStatus.CANCELED)))
 
@@ -212,12 +210,12 @@ def test_a_plan_whose_evaluation_changed_is_rejected() -> None:
 def test_a_job_registered_while_a_part_is_committed_causes_a_conflict() -> None:
     state = AState()
     state.with_node()
-    state.register(of_count(3))
-    checked = check_plan(a_plan(state), state.replica, max_changes=100)
+    state.register(make_job(3))
+    checked = check_plan(make_plan(state), state.replica, max_changes=100)
     assert checked.write is not None
     write = add_derived_changes(state.replica, checked.write)
 
-    state.register(replace(of_count(1), version=9))
+    state.register(replace(make_job(1), version=9))
     outcome = state.try_commit(write)
 
     assert type(outcome).__name__ == "WriteConflict"
@@ -226,24 +224,24 @@ def test_a_job_registered_while_a_part_is_committed_causes_a_conflict() -> None:
 def test_a_job_status_changed_by_the_plan_does_not_invalidate_its_next_part() -> None:
     state = AState()
     state.with_node()
-    state.register(of_count(30))
-    first = commit_next(state, a_plan(state), changes_max=12)
+    state.register(make_job(30))
+    first = commit_next(state, make_plan(state), max_changes=12)
     assert (state.job().status, first.remaining_plan is not None) == ("running", True)
     assert first.remaining_plan is not None
 
-    commit_all(state, first.remaining_plan, changes_max=12)
+    commit_all(state, first.remaining_plan, max_changes=12)
 
-    assert len(live_names(state)) == 30
+    assert len(list_active_names(state)) == 30
 
 
 def test_a_stop_keeps_what_the_node_reported_meanwhile() -> None:
     state = AState()
     state.with_node()
-    state.register(of_count(1))
-    commit_all(state, a_plan(state))
+    state.register(make_job(1))
+    commit_all(state, make_plan(state))
     allocation = next(iter(state.replica.iter_all(ALLOCATIONS)))
-    state.register(replace(of_count(1), stop=True))
-    plan = a_plan(state)
+    state.register(replace(make_job(1), stop=True))
+    plan = make_plan(state)
     state.with_client_status(allocation.id, ClientStatus.RUNNING)
 
     commit_all(state, plan)
@@ -254,12 +252,12 @@ def test_a_stop_keeps_what_the_node_reported_meanwhile() -> None:
 
 def test_the_end_of_an_evaluation_requires_the_evaluations_that_it_cancels_unchanged() -> None:
     state = AState()
-    state.register(of_count(1))
-    commit_all(state, a_plan(state))
+    state.register(make_job(1))
+    commit_all(state, make_plan(state))
     blocked = state.open_evaluations()[0]
     state.with_node()
-    state.register(of_count(1))
-    checked = check_plan(a_plan(state), state.replica, max_changes=100)
+    state.register(make_job(1))
+    checked = check_plan(make_plan(state), state.replica, max_changes=100)
 
     assert checked.write is not None
     assert state.replica.build_record_condition(EVALUATIONS, blocked) in checked.write.conditions

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from tests.builders import a_constraint, a_group, a_system_job, a_task, some_resources
-from tests.cluster.scheduling.loop import Loop
+from tests.cluster.scheduling.simulated_cluster import SimulatedCluster
 from tests.kit.state import SECOND_NS
 from wharf.cluster.operations import deployments
 from wharf.cluster.operations.jobs import registration
@@ -20,7 +20,7 @@ from wharf.contract.model.jobs.job import Job
 from wharf.contract.model.nodes.node import NodeStatus
 
 
-def of_version(
+def make_version(
     value: int, *, canary: int = 40, max_parallel: int = 5, auto_revert: bool = False, auto_promote: bool = False
 ) -> Job:
     update = UpdatePolicy(
@@ -30,23 +30,23 @@ def of_version(
     return a_system_job("shop", a_group("web", a_task(env={"V": str(value)}), update=update))
 
 
-def a_fleet_with_version_0(nodes: int = 5, **fields: int | bool) -> Loop:
-    loop = Loop()
-    for at in range(nodes):
-        loop.with_node(f"n{at}")
-    loop.register(of_version(0, **fields))  # type: ignore[arg-type]  # The fields of a policy, told by name.
-    loop.settle()
-    return loop
+def make_cluster_with_version_0(nodes: int = 5, **fields: int | bool) -> SimulatedCluster:
+    cluster = SimulatedCluster()
+    for number in range(nodes):
+        cluster.with_node(f"n{number}")
+    cluster.register(make_version(0, **fields))  # type: ignore[arg-type]  # The fields are passed on by name.
+    cluster.settle()
+    return cluster
 
 
-def running(loop: Loop, version: int) -> list[Allocation]:
-    return [each for each in loop.list_active() if each.job_version == version]
+def list_version(cluster: SimulatedCluster, version: int) -> list[Allocation]:
+    return [each for each in cluster.list_active() if each.job_version == version]
 
 
-def promote(loop: Loop) -> None:
-    loop.lead(
+def promote(cluster: SimulatedCluster) -> None:
+    cluster.lead(
         deployments.promote_deployment(
-            loop.replica, loop.deployment().id, loop.moment, should_promote_all=True, max_changes=100
+            cluster.replica, cluster.deployment().id, cluster.moment, should_promote_all=True, max_changes=100
         )
     )
 
@@ -62,24 +62,28 @@ def test_the_canary_count_is_a_percentage_of_nodes_rounded_up_and_at_most_max_pa
 
 
 def test_a_new_version_starts_on_the_canary_nodes_and_waits_for_promotion() -> None:
-    loop = a_fleet_with_version_0()
-    loop.register(of_version(1))
-    loop.settle()
-    state = (loop.deployment().task_groups or {})["web"]
+    cluster = make_cluster_with_version_0()
+    cluster.register(make_version(1))
+    cluster.settle()
+    state = (cluster.deployment().task_groups or {})["web"]
 
-    assert (len(running(loop, 1)), len(running(loop, 0))) == (2, 3)
+    assert (len(list_version(cluster, 1)), len(list_version(cluster, 0))) == (2, 3)
     assert (state.desired_canaries, len(state.placed_canaries or ()), state.desired_total) == (2, 2, 5)
-    assert loop.deployment().status_description == "Deployment is running but requires manual promotion"
+    assert cluster.deployment().status_description == "Deployment is running but requires manual promotion"
 
 
 def test_after_promotion_the_new_version_runs_on_all_nodes() -> None:
-    loop = a_fleet_with_version_0()
-    loop.register(of_version(1))
-    loop.settle()
-    promote(loop)
-    loop.settle()
+    cluster = make_cluster_with_version_0()
+    cluster.register(make_version(1))
+    cluster.settle()
+    promote(cluster)
+    cluster.settle()
 
-    assert (len(running(loop, 1)), len(running(loop, 0)), loop.deployment().status) == (5, 0, "successful")
+    assert (len(list_version(cluster, 1)), len(list_version(cluster, 0)), cluster.deployment().status) == (
+        5,
+        0,
+        "successful",
+    )
 
 
 def test_a_canary_without_capacity_beside_the_old_allocation_waits_until_that_has_stopped() -> None:
@@ -88,182 +92,203 @@ def test_a_canary_without_capacity_beside_the_old_allocation_waits_until_that_ha
         update = UpdatePolicy(max_parallel=2, canary=25, min_healthy_time=SECOND_NS)
         return a_system_job("shop", a_group("web", task, update=update))
 
-    loop = Loop()
-    for at in range(4):
-        loop.with_node(f"n{at}", cpu=1_000)
-    loop.register(large(0))
-    loop.settle()
-    loop.register(large(1))
+    cluster = SimulatedCluster()
+    for number in range(4):
+        cluster.with_node(f"n{number}", cpu=1_000)
+    cluster.register(large(0))
+    cluster.settle()
+    cluster.register(large(1))
     for _ in range(3):
-        loop.process_pending()
-        loop.evaluate_job()
-    going = [allocation for allocation in loop.list_allocations() if allocation.is_server_terminal]
-    loop.settle()
+        cluster.process_pending()
+        cluster.evaluate_job()
+    stopped = [allocation for allocation in cluster.list_allocations() if allocation.is_server_terminal]
+    cluster.settle()
 
-    assert len(going) == 1
-    assert (len(running(loop, 1)), len(running(loop, 0))) == (1, 3)
-    assert [allocation.next_allocation for allocation in loop.list_allocations() if allocation.is_server_terminal] == [
-        running(loop, 1)[0].id
-    ]
-    promote(loop)
-    loop.settle()
-    assert (len(running(loop, 1)), len(running(loop, 0)), loop.deployment().status) == (4, 0, "successful")
+    assert len(stopped) == 1
+    assert (len(list_version(cluster, 1)), len(list_version(cluster, 0))) == (1, 3)
+    assert [
+        allocation.next_allocation for allocation in cluster.list_allocations() if allocation.is_server_terminal
+    ] == [list_version(cluster, 1)[0].id]
+    promote(cluster)
+    cluster.settle()
+    assert (len(list_version(cluster, 1)), len(list_version(cluster, 0)), cluster.deployment().status) == (
+        4,
+        0,
+        "successful",
+    )
 
 
 def test_a_failed_canary_is_retried_on_its_own_node() -> None:
-    loop = Loop()
-    for at in range(5):
-        loop.with_node(f"n{at}")
-    loop.register(replace(of_version(0), task_groups=(a_group("web", a_task(env={"V": "0"}), update=None),)))
-    loop.settle()
-    loop.register(of_version(1, max_parallel=2))
-    loop.evaluate_job()
-    tried = running(loop, 1)
-    for canary in tried:
-        loop.report(canary, ClientStatus.FAILED, healthy=False)
-    loop.evaluate_job()
+    cluster = SimulatedCluster()
+    for number in range(5):
+        cluster.with_node(f"n{number}")
+    cluster.register(replace(make_version(0), task_groups=(a_group("web", a_task(env={"V": "0"}), update=None),)))
+    cluster.settle()
+    cluster.register(make_version(1, max_parallel=2))
+    cluster.evaluate_job()
+    canaries = list_version(cluster, 1)
+    for canary in canaries:
+        cluster.report(canary, ClientStatus.FAILED, healthy=False)
+    cluster.evaluate_job()
 
-    assert {each.node_id for each in tried} == {each.node_id for each in running(loop, 1)}
-    assert (2, 3) == (len(running(loop, 1)), len(running(loop, 0)))
-    assert {each.id for each in tried} == {each.previous_allocation for each in running(loop, 1)}
-    assert all(each.deployment_status is not None and each.deployment_status.canary for each in running(loop, 1))
+    assert {each.node_id for each in canaries} == {each.node_id for each in list_version(cluster, 1)}
+    assert (2, 3) == (len(list_version(cluster, 1)), len(list_version(cluster, 0)))
+    assert {each.id for each in canaries} == {each.previous_allocation for each in list_version(cluster, 1)}
+    assert all(
+        each.deployment_status is not None and each.deployment_status.canary for each in list_version(cluster, 1)
+    )
 
 
 def test_a_failed_allocation_of_a_deployment_counts_as_down_until_one_is_healthy_there() -> None:
-    loop = a_fleet_with_version_0(canary=0, max_parallel=2)
-    loop.register(of_version(1, canary=0, max_parallel=2))
-    loop.evaluate_job()
-    begun = running(loop, 1)
-    for each in begun:
-        loop.report(each, ClientStatus.FAILED)
-    loop.evaluate_job()
+    cluster = make_cluster_with_version_0(canary=0, max_parallel=2)
+    cluster.register(make_version(1, canary=0, max_parallel=2))
+    cluster.evaluate_job()
+    updated = list_version(cluster, 1)
+    for each in updated:
+        cluster.report(each, ClientStatus.FAILED)
+    cluster.evaluate_job()
 
-    assert {each.node_id for each in begun} == {each.node_id for each in running(loop, 1)}
-    assert (2, 3) == (len(running(loop, 1)), len(running(loop, 0)))
+    assert {each.node_id for each in updated} == {each.node_id for each in list_version(cluster, 1)}
+    assert (2, 3) == (len(list_version(cluster, 1)), len(list_version(cluster, 0)))
 
 
 def test_a_node_that_joins_during_the_canary_phase_gets_the_older_version() -> None:
-    loop = a_fleet_with_version_0()
-    loop.register(of_version(1))
-    loop.settle()
-    loop.with_node("joins")
-    loop.evaluate_job()
+    cluster = make_cluster_with_version_0()
+    cluster.register(make_version(1))
+    cluster.settle()
+    cluster.with_node("joins")
+    cluster.evaluate_job()
 
-    assert [each.job_version for each in loop.list_active() if each.node_id == "joins"] == [0]
+    assert [each.job_version for each in cluster.list_active() if each.node_id == "joins"] == [0]
 
 
 def test_after_a_failed_canary_phase_its_nodes_get_the_older_version_back() -> None:
-    loop = a_fleet_with_version_0()
-    loop.register(of_version(1))
-    loop.process_pending()
-    loop.report(running(loop, 1)[0], ClientStatus.RUNNING, healthy=False)
-    loop.settle()
+    cluster = make_cluster_with_version_0()
+    cluster.register(make_version(1))
+    cluster.process_pending()
+    cluster.report(list_version(cluster, 1)[0], ClientStatus.RUNNING, healthy=False)
+    cluster.settle()
 
-    assert (len(running(loop, 1)), len(running(loop, 0)), loop.deployment().status) == (0, 5, "failed")
+    assert (len(list_version(cluster, 1)), len(list_version(cluster, 0)), cluster.deployment().status) == (
+        0,
+        5,
+        "failed",
+    )
 
 
 def test_a_failed_canary_phase_with_auto_revert_ends_with_the_stable_version_on_all_nodes() -> None:
-    loop = a_fleet_with_version_0(auto_revert=True)
-    loop.register(of_version(1, auto_revert=True))
-    loop.process_pending()
-    loop.report(running(loop, 1)[0], ClientStatus.RUNNING, healthy=False)
-    loop.settle()
-    ends = {each.status for each in loop.replica.iter_all(DEPLOYMENTS) if each.job_version == 2}
+    cluster = make_cluster_with_version_0(auto_revert=True)
+    cluster.register(make_version(1, auto_revert=True))
+    cluster.process_pending()
+    cluster.report(list_version(cluster, 1)[0], ClientStatus.RUNNING, healthy=False)
+    cluster.settle()
+    statuses = {each.status for each in cluster.replica.iter_all(DEPLOYMENTS) if each.job_version == 2}
 
-    assert (len(running(loop, 2)), len(loop.list_active()), ends) == (5, 5, {DeploymentStatus.SUCCESSFUL})
+    assert (len(list_version(cluster, 2)), len(cluster.list_active()), statuses) == (
+        5,
+        5,
+        {DeploymentStatus.SUCCESSFUL},
+    )
 
 
 @given(st.integers(1, 12), st.integers(1, 100), st.integers(1, 4))
 def test_system_canaries_never_exceed_their_percentage_before_promotion(nodes: int, percent: int, at_once: int) -> None:
-    loop = a_fleet_with_version_0(nodes, canary=percent, max_parallel=at_once)
-    most = count_canaries(nodes, UpdatePolicy(max_parallel=at_once, canary=percent))
-    loop.checks.append(lambda: _at_most(len(running(loop, 1)), most))
-    loop.register(of_version(1, canary=percent, max_parallel=at_once))
-    loop.settle()
+    cluster = make_cluster_with_version_0(nodes, canary=percent, max_parallel=at_once)
+    max_count = count_canaries(nodes, UpdatePolicy(max_parallel=at_once, canary=percent))
+    cluster.checks.append(lambda: assert_at_most(len(list_version(cluster, 1)), max_count))
+    cluster.register(make_version(1, canary=percent, max_parallel=at_once))
+    cluster.settle()
 
-    assert len(running(loop, 1)) == most
+    assert len(list_version(cluster, 1)) == max_count
 
 
-def _at_most(number: int, most: int) -> None:
-    assert number <= most
+def assert_at_most(number: int, max_count: int) -> None:
+    assert number <= max_count
 
 
 def test_a_new_version_that_was_lost_before_it_was_healthy_counts_as_down() -> None:
-    loop = a_fleet_with_version_0(canary=0, max_parallel=1)
-    loop.register(of_version(1, canary=0, max_parallel=1))
-    loop.process_pending()
-    (first,) = running(loop, 1)
-    loop.lose_node(first.node_id)
-    loop.process_pending()
-    assert [] == running(loop, 1)
+    cluster = make_cluster_with_version_0(canary=0, max_parallel=1)
+    cluster.register(make_version(1, canary=0, max_parallel=1))
+    cluster.process_pending()
+    (first,) = list_version(cluster, 1)
+    cluster.lose_node(first.node_id)
+    cluster.process_pending()
+    assert [] == list_version(cluster, 1)
 
-    loop.reconnect_node(first.node_id)
-    loop.evaluate_job(trigger=EvaluationTrigger.NODE_UPDATE)
+    cluster.reconnect_node(first.node_id)
+    cluster.evaluate_job(trigger=EvaluationTrigger.NODE_UPDATE)
 
-    assert [first.node_id] == [each.node_id for each in running(loop, 1)]
-    loop.settle()
-    assert (5, 0) == (len(running(loop, 1)), len(running(loop, 0)))
+    assert [first.node_id] == [each.node_id for each in list_version(cluster, 1)]
+    cluster.settle()
+    assert (5, 0) == (len(list_version(cluster, 1)), len(list_version(cluster, 0)))
 
 
 def test_a_node_that_lost_its_canary_counts_as_down_until_an_allocation_is_healthy_there() -> None:
-    loop = a_fleet_with_version_0(canary=20, max_parallel=1)
-    loop.register(of_version(1, canary=20, max_parallel=1))
-    loop.process_pending()
-    (first,) = running(loop, 1)
-    loop.lose_node(first.node_id)
-    loop.process_pending()
-    loop.evaluate_job()
-    (second,) = running(loop, 1)
-    loop.reconnect_node(first.node_id)
-    loop.evaluate_job(trigger=EvaluationTrigger.NODE_UPDATE)
-    (restored,) = [each for each in running(loop, 0) if each.node_id == first.node_id]
-    loop.report(second, ClientStatus.RUNNING, healthy=True)
+    cluster = make_cluster_with_version_0(canary=20, max_parallel=1)
+    cluster.register(make_version(1, canary=20, max_parallel=1))
+    cluster.process_pending()
+    (first,) = list_version(cluster, 1)
+    cluster.lose_node(first.node_id)
+    cluster.process_pending()
+    cluster.evaluate_job()
+    (second,) = list_version(cluster, 1)
+    cluster.reconnect_node(first.node_id)
+    cluster.evaluate_job(trigger=EvaluationTrigger.NODE_UPDATE)
+    (restored,) = [each for each in list_version(cluster, 0) if each.node_id == first.node_id]
+    cluster.report(second, ClientStatus.RUNNING, healthy=True)
 
-    promote(loop)
-    loop.evaluate_job()
+    promote(cluster)
+    cluster.evaluate_job()
 
     assert restored.client_status is ClientStatus.PENDING
-    assert [second.node_id, first.node_id] == [each.node_id for each in running(loop, 1)]
-    loop.settle()
-    assert (5, 0, "successful") == (len(running(loop, 1)), len(running(loop, 0)), loop.deployment().status)
+    assert [second.node_id, first.node_id] == [each.node_id for each in list_version(cluster, 1)]
+    cluster.settle()
+    assert (5, 0, "successful") == (
+        len(list_version(cluster, 1)),
+        len(list_version(cluster, 0)),
+        cluster.deployment().status,
+    )
 
 
 def test_while_a_preempted_canary_waits_for_capacity_no_other_node_goes_down() -> None:
-    loop = a_fleet_with_version_0(canary=20, max_parallel=1)
-    loop.register(of_version(1, canary=20, max_parallel=1))
-    loop.process_pending()
-    (first,) = running(loop, 1)
+    cluster = make_cluster_with_version_0(canary=20, max_parallel=1)
+    cluster.register(make_version(1, canary=20, max_parallel=1))
+    cluster.process_pending()
+    (first,) = list_version(cluster, 1)
     urgent_task = a_task(resources=some_resources(cpu=990, memory_mb=10))
     only_there = a_constraint("${node.unique.id}", first.node_id)
-    loop.register(a_system_job("urgent", a_group("web", urgent_task), priority=80, constraints=(only_there,)))
-    loop.settle()
+    cluster.register(a_system_job("urgent", a_group("web", urgent_task), priority=80, constraints=(only_there,)))
+    cluster.settle()
 
-    assert (["urgent"], 4) == ([each.job_id for each in on_node(loop, first.node_id)], len(running(loop, 0)))
+    assert (["urgent"], 4) == (
+        [each.job_id for each in list_on_node(cluster, first.node_id)],
+        len(list_version(cluster, 0)),
+    )
 
-    loop.do(registration.deregister_job(loop.replica, "default", "urgent", loop.moment))
-    loop.settle()
+    cluster.do(registration.deregister_job(cluster.replica, "default", "urgent", cluster.moment))
+    cluster.settle()
 
-    assert [first.node_id] == [each.node_id for each in running(loop, 1)]
-    assert 4 == len(running(loop, 0))
+    assert [first.node_id] == [each.node_id for each in list_version(cluster, 1)]
+    assert 4 == len(list_version(cluster, 0))
 
 
-def on_node(loop: Loop, node_id: str) -> list[Allocation]:
-    return [each for each in loop.replica.iter_all(ALLOCATIONS) if each.node_id == node_id and not each.is_terminal]
+def list_on_node(cluster: SimulatedCluster, node_id: str) -> list[Allocation]:
+    return [each for each in cluster.replica.iter_all(ALLOCATIONS) if each.node_id == node_id and not each.is_terminal]
 
 
 class DownNodes:
-    """Checks after each plan that the update takes no further node down while `most` nodes are down for it."""
+    """Checks after each plan that the update takes no further node down while `max_count` nodes are down for it."""
 
-    def __init__(self, loop: Loop, most: int) -> None:
-        self._loop = loop
-        self._most = most
+    def __init__(self, cluster: SimulatedCluster, max_count: int) -> None:
+        self._cluster = cluster
+        self._max_count = max_count
         self._before: set[str] = set()
-        loop.checks.append(self.check)
+        cluster.checks.append(self.check)
 
     def check(self) -> None:
         before, now = self._before, self.current()
         self._before = now
-        assert now <= before or len(now) <= self._most, f"{sorted(now - before)} went down beside {sorted(before)}"
+        assert now <= before or len(now) <= self._max_count, f"{sorted(now - before)} went down beside {sorted(before)}"
 
     def refresh(self) -> None:
         """Record nodes that went down through a node event, not through a plan."""
@@ -272,13 +297,13 @@ class DownNodes:
     def current(self) -> set[str]:
         """The ready nodes on which an allocation was stopped for the update and none has been healthy since."""
         down: set[str] = set()
-        for allocation in self._loop.list_allocations():
+        for allocation in self._cluster.list_allocations():
             status = allocation.deployment_status
             if allocation.desired_description == UPDATING_TEXT:
                 down.add(allocation.node_id)
             elif status is not None and status.healthy:
                 down.discard(allocation.node_id)
-        return {node_id for node_id in down if self._loop.node(node_id).status is NodeStatus.READY}
+        return {node_id for node_id in down if self._cluster.node(node_id).status is NodeStatus.READY}
 
 
 EVENTS = st.lists(
@@ -287,43 +312,43 @@ EVENTS = st.lists(
 
 
 @given(EVENTS, st.integers(1, 3), st.sampled_from([0, 20, 60]))
-def test_whatever_happens_to_nodes_an_update_takes_down_no_more_than_max_parallel_and_ends(
-    events: list[tuple[str, int]], most: int, canary: int
+def test_an_update_takes_down_at_most_max_parallel_nodes_and_ends_despite_node_events(
+    events: list[tuple[str, int]], max_count: int, canary: int
 ) -> None:
-    loop = a_fleet_with_version_0(canary=canary, max_parallel=most)
-    down = DownNodes(loop, most)
-    loop.register(of_version(1, canary=canary, max_parallel=most, auto_promote=canary > 0))
-    loop.process_pending()
+    cluster = make_cluster_with_version_0(canary=canary, max_parallel=max_count)
+    down = DownNodes(cluster, max_count)
+    cluster.register(make_version(1, canary=canary, max_parallel=max_count, auto_promote=canary > 0))
+    cluster.process_pending()
     for event, position in events:
-        apply_event(loop, event, position)
+        apply_event(cluster, event, position)
         down.refresh()
-        loop.process_pending()
-        loop.evaluate_job(trigger=EvaluationTrigger.NODE_UPDATE)
-        loop.process_pending()
-    for node in loop.replica.iter_all(NODES):
-        loop.reconnect_node(node.id)
+        cluster.process_pending()
+        cluster.evaluate_job(trigger=EvaluationTrigger.NODE_UPDATE)
+        cluster.process_pending()
+    for node in cluster.replica.iter_all(NODES):
+        cluster.reconnect_node(node.id)
     down.refresh()
-    loop.evaluate_job(trigger=EvaluationTrigger.NODE_UPDATE)
-    loop.settle()
+    cluster.evaluate_job(trigger=EvaluationTrigger.NODE_UPDATE)
+    cluster.settle()
 
-    assert loop.deployment().status is not DeploymentStatus.RUNNING
+    assert cluster.deployment().status is not DeploymentStatus.RUNNING
 
 
-def apply_event(loop: Loop, event: str, position: int) -> None:
-    """`position` counts the lost nodes, or the live allocations on ready nodes, the newest first."""
-    lost = [each.id for each in loop.replica.iter_all(NODES) if each.status is NodeStatus.DOWN]
-    live = [each for each in reversed(loop.list_active()) if each.node_id not in lost]
+def apply_event(cluster: SimulatedCluster, event: str, position: int) -> None:
+    """`position` counts the lost nodes, or the active allocations on ready nodes, the newest first."""
+    lost = [each.id for each in cluster.replica.iter_all(NODES) if each.status is NodeStatus.DOWN]
+    active = [each for each in reversed(cluster.list_active()) if each.node_id not in lost]
     if event == "back" and lost:
-        loop.reconnect_node(lost[position % len(lost)])
-    elif event != "back" and live:
-        chosen = live[position % len(live)]
+        cluster.reconnect_node(lost[position % len(lost)])
+    elif event != "back" and active:
+        chosen = active[position % len(active)]
         match event:
             case "lost":
-                loop.lose_node(chosen.node_id)
+                cluster.lose_node(chosen.node_id)
             case "failed":
-                loop.report(chosen, ClientStatus.FAILED)
+                cluster.report(chosen, ClientStatus.FAILED)
             case "healthy":
-                loop.report(chosen, ClientStatus.RUNNING, healthy=True)
+                cluster.report(chosen, ClientStatus.RUNNING, healthy=True)
             case _:
                 evicted = replace(chosen, desired_status=DesiredStatus.EVICT, client_status=ClientStatus.COMPLETE)
-                loop.put_led(ALLOCATIONS.build_put(evicted))
+                cluster.put_led(ALLOCATIONS.build_put(evicted))

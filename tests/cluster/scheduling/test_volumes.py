@@ -5,7 +5,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from tests.builders import a_constraint, a_group, a_job, a_task
-from tests.cluster.scheduling.loop import Loop
+from tests.cluster.scheduling.simulated_cluster import SimulatedCluster
 from wharf.cluster.operations.operator.collection import CollectionKind, collect_garbage
 from wharf.cluster.operations.volumes import delete_volume
 from wharf.cluster.state.tables import HOST_VOLUMES, NODES
@@ -17,10 +17,10 @@ from wharf.contract.model.nodes.node import NodeHostVolume, NodeStatus
 from wharf.contract.model.volumes import HostVolume, HostVolumeCapability, HostVolumeState
 
 
-def a_loop(*nodes: str) -> Loop:
-    """Return a loop where each node has its own volume `data`."""
-    loop = Loop()
-    offered = tuple(
+def make_cluster(*nodes: str) -> SimulatedCluster:
+    """Return a cluster where each node has its own volume `data`."""
+    cluster = SimulatedCluster()
+    capabilities = tuple(
         HostVolumeCapability(access_mode=mode, attachment_mode=AttachmentMode.FILE_SYSTEM)
         for mode in (AccessMode.SINGLE_NODE_WRITER, AccessMode.SINGLE_NODE_SINGLE_WRITER, AccessMode.SINGLE_NODE_READER)
     )
@@ -30,12 +30,12 @@ def a_loop(*nodes: str) -> Loop:
             name="data",
             node_id=node_id,
             state=HostVolumeState.READY,
-            requested_capabilities=offered,
+            requested_capabilities=capabilities,
             create_index=WRITE_INDEX,
         )
-        loop.put(HOST_VOLUMES.build_put(volume))
-        loop.with_node(node_id, host_volumes={"data": NodeHostVolume(name="data", path="/d", id=volume.id)})
-    return loop
+        cluster.put(HOST_VOLUMES.build_put(volume))
+        cluster.with_node(node_id, host_volumes={"data": NodeHostVolume(name="data", path="/d", id=volume.id)})
+    return cluster
 
 
 def make_job(job_id: str, count: int = 1, *, value: int = 0, **fields: Any) -> Job:
@@ -48,115 +48,115 @@ def make_single_writer_job(job_id: str, count: int = 1, *, value: int = 0) -> Jo
 
 
 def test_a_single_writer_volume_has_one_writer() -> None:
-    loop = a_loop("n0", "n1")
-    loop.register(make_single_writer_job("shop", count=3))
-    loop.process_pending()
+    cluster = make_cluster("n0", "n1")
+    cluster.register(make_single_writer_job("shop", count=3))
+    cluster.process_pending()
 
-    assert sorted(each.node_id for each in loop.list_active()) == ["n0", "n1"]
+    assert sorted(each.node_id for each in cluster.list_active()) == ["n0", "n1"]
 
 
 def test_a_single_writer_is_not_placed_beside_another_job_that_writes() -> None:
-    loop = a_loop("n0")
-    loop.register(make_job("writer"))
-    loop.process_pending()
-    loop.register(make_single_writer_job("shop"))
-    loop.process_pending()
+    cluster = make_cluster("n0")
+    cluster.register(make_job("writer"))
+    cluster.process_pending()
+    cluster.register(make_single_writer_job("shop"))
+    cluster.process_pending()
 
-    assert loop.list_active() == []
+    assert cluster.list_active() == []
 
 
 def test_a_single_writer_may_run_beside_a_reader() -> None:
-    loop = a_loop("n0")
-    loop.register(make_job("reader", read_only=True))
-    loop.process_pending()
-    loop.register(make_single_writer_job("shop"))
-    loop.process_pending()
+    cluster = make_cluster("n0")
+    cluster.register(make_job("reader", read_only=True))
+    cluster.process_pending()
+    cluster.register(make_single_writer_job("shop"))
+    cluster.process_pending()
 
-    assert len(loop.list_active()) == 1
+    assert len(cluster.list_active()) == 1
 
 
 def test_the_next_version_writes_when_the_previous_one_has_ended() -> None:
-    loop = a_loop("n0")
-    loop.register(make_single_writer_job("shop"))
-    loop.settle()
-    loop.register(make_single_writer_job("shop", value=1))
-    loop.settle()
+    cluster = make_cluster("n0")
+    cluster.register(make_single_writer_job("shop"))
+    cluster.settle()
+    cluster.register(make_single_writer_job("shop", value=1))
+    cluster.settle()
 
-    assert [(each.job_version, each.client_status) for each in loop.list_active()] == [(1, ClientStatus.RUNNING)]
+    assert [(each.job_version, each.client_status) for each in cluster.list_active()] == [(1, ClientStatus.RUNNING)]
 
 
 def test_an_allocation_with_a_sticky_volume_returns_to_its_data() -> None:
-    loop = a_loop("n0", "n1", "n2")
-    loop.register(make_job("shop", count=2, sticky=True))
-    loop.settle()
-    before = {each.name: each.node_id for each in loop.list_active()}
-    loop.register(make_job("shop", count=2, value=1, sticky=True))
-    loop.settle()
+    cluster = make_cluster("n0", "n1", "n2")
+    cluster.register(make_job("shop", count=2, sticky=True))
+    cluster.settle()
+    before = {each.name: each.node_id for each in cluster.list_active()}
+    cluster.register(make_job("shop", count=2, value=1, sticky=True))
+    cluster.settle()
 
-    assert {each.name: each.node_id for each in loop.list_active()} == before
+    assert {each.name: each.node_id for each in cluster.list_active()} == before
 
 
 def test_an_allocation_without_a_volume_goes_to_a_node_that_has_one() -> None:
-    loop = a_loop("n1")
-    loop.with_node("n0")
-    loop.register(a_job("shop", a_group("web", constraints=(a_constraint("${node.unique.id}", "n0"),))))
-    loop.settle()
-    assert [each.node_id for each in loop.list_active()] == ["n0"]
-    loop.register(make_job("shop", value=1, sticky=True))
-    loop.settle()
+    cluster = make_cluster("n1")
+    cluster.with_node("n0")
+    cluster.register(a_job("shop", a_group("web", constraints=(a_constraint("${node.unique.id}", "n0"),))))
+    cluster.settle()
+    assert [each.node_id for each in cluster.list_active()] == ["n0"]
+    cluster.register(make_job("shop", value=1, sticky=True))
+    cluster.settle()
 
-    assert [each.node_id for each in loop.list_active()] == ["n1"]
+    assert [each.node_id for each in cluster.list_active()] == ["n1"]
 
 
 def test_a_volume_claim_survives_garbage_collection_and_ends_with_the_volume() -> None:
-    loop = a_loop("n0", "n1")
-    loop.register(make_job("shop", sticky=True))
-    loop.settle()
-    home = loop.list_active()[0].node_id
-    loop.lose_node(home)
-    loop.process_pending()
-    loop.pass_time(30 * 24 * 3_600)
+    cluster = make_cluster("n0", "n1")
+    cluster.register(make_job("shop", sticky=True))
+    cluster.settle()
+    first_node_id = cluster.list_active()[0].node_id
+    cluster.lose_node(first_node_id)
+    cluster.process_pending()
+    cluster.pass_time(30 * 24 * 3_600)
 
     for kind in CollectionKind:
         while (
-            step := collect_garbage(loop.replica, kind, loop.moment, retention_ns=0, max_changes=100)
+            step := collect_garbage(cluster.replica, kind, cluster.moment, retention_ns=0, max_changes=100)
         ).write is not None:
-            loop.lead(step)
-    loop.retry_blocked()
-    loop.process_pending()
-    waits = loop.list_active()
-    volume = next(each for each in loop.replica.iter_all(HOST_VOLUMES) if each.node_id == home)
-    loop.lead(delete_volume(loop.replica, volume.namespace, volume.id))
-    loop.retry_blocked()
-    loop.settle()
+            cluster.lead(step)
+    cluster.retry_blocked()
+    cluster.process_pending()
+    waiting = cluster.list_active()
+    volume = next(each for each in cluster.replica.iter_all(HOST_VOLUMES) if each.node_id == first_node_id)
+    cluster.lead(delete_volume(cluster.replica, volume.namespace, volume.id))
+    cluster.retry_blocked()
+    cluster.settle()
 
-    assert (waits, [each.node_id for each in loop.list_active()]) == ([], [({"n0", "n1"} - {home}).pop()])
+    assert (waiting, [each.node_id for each in cluster.list_active()]) == ([], [({"n0", "n1"} - {first_node_id}).pop()])
 
 
 def test_an_allocation_that_is_scaled_down_and_up_returns_to_its_data() -> None:
-    loop = a_loop("n0", "n1", "n2")
-    loop.register(make_job("shop", count=2, sticky=True))
-    loop.settle()
-    before = {each.name: each.node_id for each in loop.list_active()}
-    loop.register(make_job("shop", count=1, sticky=True))
-    loop.settle()
-    loop.register(make_job("shop", count=2, sticky=True))
-    loop.settle()
+    cluster = make_cluster("n0", "n1", "n2")
+    cluster.register(make_job("shop", count=2, sticky=True))
+    cluster.settle()
+    before = {each.name: each.node_id for each in cluster.list_active()}
+    cluster.register(make_job("shop", count=1, sticky=True))
+    cluster.settle()
+    cluster.register(make_job("shop", count=2, sticky=True))
+    cluster.settle()
 
-    assert {each.name: each.node_id for each in loop.list_active()} == before
+    assert {each.name: each.node_id for each in cluster.list_active()} == before
 
 
 def test_an_allocation_with_a_sticky_volume_waits_while_its_node_is_down() -> None:
-    loop = a_loop("n0", "n1")
-    loop.register(make_job("shop", sticky=True))
-    loop.settle()
-    home = loop.list_active()[0].node_id
-    loop.lose_node(home)
-    loop.process_pending()
-    waits = [evaluation.job_id for evaluation in loop.list_blocked()]
-    elsewhere = list(loop.list_active())
-    loop.put(NODES.build_put(replace(loop.node(home), status=NodeStatus.READY)))
-    loop.retry_blocked()
-    loop.settle()
+    cluster = make_cluster("n0", "n1")
+    cluster.register(make_job("shop", sticky=True))
+    cluster.settle()
+    first_node_id = cluster.list_active()[0].node_id
+    cluster.lose_node(first_node_id)
+    cluster.process_pending()
+    waiting = [evaluation.job_id for evaluation in cluster.list_blocked()]
+    elsewhere = list(cluster.list_active())
+    cluster.put(NODES.build_put(replace(cluster.node(first_node_id), status=NodeStatus.READY)))
+    cluster.retry_blocked()
+    cluster.settle()
 
-    assert (waits, elsewhere, [each.node_id for each in loop.list_active()]) == (["shop"], [], [home])
+    assert (waiting, elsewhere, [each.node_id for each in cluster.list_active()]) == (["shop"], [], [first_node_id])

@@ -7,7 +7,7 @@ import msgspec
 from msgspec.structs import replace
 
 from wharf.cluster.operations.decision import Decision, DecisionContext
-from wharf.cluster.scheduling.feasibility.checker import satisfies_constraint
+from wharf.cluster.scheduling.constraints import satisfies_constraint
 from wharf.cluster.state import Replica
 from wharf.cluster.state.tables import (
     ALLOCATIONS_ON_NODE,

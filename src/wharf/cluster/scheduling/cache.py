@@ -6,32 +6,23 @@ It holds fleet columns, feasibility results, namespace and quota usage, and rese
 from collections.abc import Collection, Iterable, Sequence
 from typing import TypeVar
 
-import msgspec
-
 from wharf.cluster.scheduling.capacity.fair_share import NamespaceUsage
 from wharf.cluster.scheduling.capacity.quotas import QuotaUsageTracker
 from wharf.cluster.scheduling.capacity.reservation import Reservation, build_reservation
 from wharf.cluster.scheduling.feasibility.checker import FeasibilityChecker
 from wharf.cluster.scheduling.fleet.fleet import Fleet
-from wharf.cluster.scheduling.ranking.selector import PlacementRules
 from wharf.cluster.scheduling.resources.usage import Usage
 from wharf.cluster.state import Replica
 from wharf.cluster.state.tables import (
     ALLOCATIONS,
     ALLOCATIONS_ON_NODE,
     EVALUATIONS_BY_STATUS,
-    HOST_VOLUMES,
     JOBS,
-    NODE_POOLS,
-    SCHEDULER_CONFIGURATION,
 )
 from wharf.contract.model.allocations.allocation import Allocation
 from wharf.contract.model.allocations.resources import AllocatedResources
 from wharf.contract.model.evaluations import Evaluation, EvaluationStatus
-from wharf.contract.model.jobs.job import Job
 from wharf.contract.model.nodes.node import Node
-from wharf.contract.model.operator.scheduler_configuration import SchedulerAlgorithm
-from wharf.contract.model.volumes import HostVolume
 
 R = TypeVar("R")
 RecordChange = tuple[str, R | None, R | None]
@@ -72,9 +63,9 @@ class SchedulerCache:
                 self.update_reservation(snapshot, evaluation.id, evaluation)
 
     def update_reservation(self, snapshot: Replica, evaluation_id: str, evaluation: Evaluation | None) -> None:
-        """Update the reservation of an evaluation.
+        """Update the reservation of an evaluation. `None`: the evaluation was deleted.
 
-        `None`: the evaluation was deleted. It stays reserved during a retry.
+        Its node stays reserved during a retry.
         """
         reservation = None
         if evaluation is not None and evaluation.reserved_node_id:
@@ -139,27 +130,3 @@ def _group_siblings(allocations: Iterable[Allocation]) -> dict[tuple[str, int], 
     for allocation in allocations:
         siblings.setdefault((allocation.namespace, id(allocation.allocated_resources)), []).append(allocation)
     return siblings
-
-
-def get_placement_rules(snapshot: Replica, job: Job) -> PlacementRules:
-    """Return the placement rules of the job's node pool, with those of the cluster as default."""
-    configuration = snapshot.get(SCHEDULER_CONFIGURATION)
-    pool = snapshot.get(NODE_POOLS, job.node_pool)
-    pool_settings = pool.scheduler_configuration if pool is not None else None
-    algorithm = pool_settings.scheduler_algorithm if pool_settings is not None else ""
-    if not algorithm and configuration is not None:
-        algorithm = configuration.scheduler_algorithm
-    oversubscribe = pool_settings.memory_oversubscription_enabled if pool_settings is not None else None
-    if oversubscribe is None:
-        oversubscribe = configuration is not None and configuration.memory_oversubscription_enabled
-    return PlacementRules(algorithm or SchedulerAlgorithm.BINPACK, oversubscribe)
-
-
-class NamespaceVolumes(msgspec.Struct, frozen=True):
-    """Finds host volumes of one namespace."""
-
-    snapshot: Replica
-    namespace: str
-
-    def __call__(self, volume_id: str) -> HostVolume | None:
-        return self.snapshot.get(HOST_VOLUMES, self.namespace, volume_id)

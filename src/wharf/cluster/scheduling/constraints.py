@@ -7,7 +7,8 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Final, TypeVar
 
-from wharf.contract.model.jobs.constraints import Operand
+from wharf.contract.model.jobs.constraints import Constraint, Operand
+from wharf.contract.model.jobs.groups import TaskGroup
 from wharf.contract.model.jobs.version_constraints import VersionDialect, VersionError, parse_version_constraints
 from wharf.contract.model.nodes.node import Node
 from wharf.languages.patterns import PatternError, Re2Pattern
@@ -22,6 +23,12 @@ NODE_FIELDS: Final = {
 """References to fields of the node record."""
 UNIQUE_TARGET_PREFIXES: Final = ("${node.unique.", "${attr.unique.", "${meta.unique.", "${unique.")
 """Targets with these prefixes differ from node to node and do not count in node classes."""
+
+
+def list_group_constraints(group: TaskGroup) -> list[Constraint]:
+    """Return the constraints of the group and of its tasks."""
+    task_constraints = (constraint for task in group.tasks or () for constraint in task.constraints or ())
+    return [*(group.constraints or ()), *task_constraints]
 
 
 def is_variable_target(target: str) -> bool:
@@ -59,6 +66,13 @@ def evaluate_comparison(operand: str, left: str | None, right: str | None) -> bo
     """Return whether the comparison is true. `None` stands for a value that the node does not have."""
     compare = _COMPARISONS.get(operand)
     return compare is not None and compare(left, right)
+
+
+def satisfies_constraint(node: Node, constraint: Constraint) -> bool:
+    """Return whether the node satisfies the constraint."""
+    return evaluate_comparison(
+        constraint.operand, resolve_target(constraint.l_target, node), resolve_target(constraint.r_target, node)
+    )
 
 
 def _is_equal(left: str | None, right: str | None) -> bool:

@@ -4,16 +4,21 @@ Only service jobs are considered: batch allocations would lose their progress, a
 With bin packing the emptiest nodes come first, with spread the fullest. Each proposed move counts for the next one.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Final
 
-from wharf.cluster.scheduling.cache import NamespaceVolumes, SchedulerCache, get_placement_rules
-from wharf.cluster.scheduling.feasibility.checker import make_volume_check
-from wharf.cluster.scheduling.feasibility.distinct import PlacedSibling
-from wharf.cluster.scheduling.feasibility.volumes import has_sticky_volumes, list_single_writer_volumes
+from wharf.cluster.scheduling.cache import SchedulerCache
+from wharf.cluster.scheduling.feasibility.distinct import PlacedSibling, list_placed_siblings
+from wharf.cluster.scheduling.feasibility.volumes import (
+    NamespaceVolumes,
+    has_sticky_volumes,
+    list_single_writer_volumes,
+    make_volume_check,
+)
 from wharf.cluster.scheduling.fleet.draft import FleetDraft
+from wharf.cluster.scheduling.ranking.rules import get_placement_rules
 from wharf.cluster.scheduling.ranking.seeded_random import SeededRandom
-from wharf.cluster.scheduling.ranking.selector import NodePreferences, NodeSelector
+from wharf.cluster.scheduling.ranking.selector import NodeSelector
 from wharf.cluster.scheduling.resources.usage import get_resources_usage
 from wharf.cluster.state import Replica
 from wharf.cluster.state.tables import ALLOCATIONS_OF_JOB, ALLOCATIONS_ON_NODE, DEPLOYMENTS_OF_JOB, JOBS
@@ -30,11 +35,10 @@ MAX_MOVES: Final = 500
 """Limits the size of a proposal."""
 MAX_SCANNED_ALLOCATIONS: Final = 5_000
 """Limits the time of a proposal: allocations that are examined."""
-EVERY_NODE_TYPES: Final = (JobType.SYSTEM, JobType.SYSBATCH)
 
 
 def propose_moves(snapshot: Replica, cache: SchedulerCache) -> Rebalancing:
-    """Return all moves that are worth it, in the recommended order."""
+    """Return the moves with a sufficient gain, in the recommended order."""
     return _MoveFinder(snapshot, cache).run()
 
 
@@ -73,7 +77,7 @@ class _MoveFinder:
         )
 
     def _count_by_node(self) -> dict[str, int]:
-        """Return by node how many allocations it has that are not of system or sysbatch jobs."""
+        """Return how many allocations of service and batch jobs each node has."""
         counts_by_node: dict[str, int] = {}
         for _, node in self._cache.fleet.iter_nodes():
             allocations = self._snapshot.list_by_index(ALLOCATIONS_ON_NODE, node.id)
@@ -112,13 +116,13 @@ class _MoveFinder:
         resources, fleet = allocation.allocated_resources, self._cache.fleet
         if job is None or group is None or resources is None:
             return None
-        row, preferences = fleet.row_by_node_id[allocation.node_id], NodePreferences(allocation.name)
+        row = fleet.row_by_node_id[allocation.node_id]
         node, current_sibling = fleet.get_node(row), PlacedSibling(row, group.name)
         selector = self._get_selector(job, group)
         self._draft.remove_allocation(row, resources)
         selector.count_sibling(current_sibling, -1)
-        current_score = selector.score_node(node, preferences)
-        choice = selector.choose_node(preferences)
+        current_score = selector.score_node(node, allocation.name)
+        choice = selector.choose_node(allocation.name)
         if choice is not None and current_score is not None:
             chosen_row = fleet.row_by_node_id[choice.node.id]
             if choice.node.id != node.id and choice.score - current_score >= MIN_SCORE_GAIN:
@@ -144,7 +148,7 @@ class _MoveFinder:
                 group,
                 rules=get_placement_rules(self._snapshot, job),
                 random=SeededRandom(job.id, self._snapshot.index),
-                siblings=_make_siblings(job_allocations, row_by_node_id),
+                siblings=list_placed_siblings(job_allocations, row_by_node_id),
                 volume_check=make_volume_check(group, volumes),
             )
         return selector
@@ -159,12 +163,12 @@ class _MoveFinder:
     def _is_on_every_node(self, allocation: Allocation) -> bool:
         """Return whether the allocation belongs to a system or sysbatch job."""
         job = self._get_job(allocation)
-        return job is not None and job.type in EVERY_NODE_TYPES
+        return job is not None and job.runs_on_every_node
 
     def _is_movable(self, allocation: Allocation) -> bool:
         """Return whether the allocation may be moved.
 
-        It must run the current version of a service and have no local data, and no update or migration may concern it.
+        It must run the current version of a service, have no local data, and be in no update or migration.
         """
         job = self._get_job(allocation)
         if (
@@ -176,22 +180,12 @@ class _MoveFinder:
         ):
             return False
         group = job.find_group(allocation.task_group)
-        is_current = (allocation.job_version, allocation.job_create_index) == (job.version, job.create_index)
-        if group is None or not is_current or allocation.client_status != "running":
+        if group is None or not allocation.is_of_version(job) or allocation.client_status != "running":
             return False
         if has_sticky_volumes(group) or list_single_writer_volumes(group) or group.ephemeral_disk.sticky:
             return False
         deployments = self._snapshot.list_by_index(DEPLOYMENTS_OF_JOB, job.namespace, job.id)
         return not any(deployment.is_active for deployment in deployments)
-
-
-def _make_siblings(allocations: Iterable[Allocation], row_by_node_id: dict[str, int]) -> list[PlacedSibling]:
-    """Return the active allocations on known nodes as placed siblings."""
-    return [
-        PlacedSibling(row_by_node_id[allocation.node_id], allocation.task_group)
-        for allocation in allocations
-        if not allocation.is_terminal and allocation.node_id in row_by_node_id
-    ]
 
 
 def _make_move(

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Final
 
 from wharf.contract.client import AsyncClient, Unreachable
-from wharf.contract.model.jobs.job import JobType
 from wharf.contract.model.refusal import Refusal
 from wharf.contract.wire.nodes.messages import DrainSpec
 from wharf.node.agent.allocations.allocation import ManagedAllocation
@@ -21,8 +20,6 @@ FORCE_DEADLINE_NS: Final = -1
 """The drain deadline that means: stop all allocations at once."""
 RETRY_DELAY_S: Final = 1.0
 """Seconds before the next attempt to reach a server."""
-SYSTEM_JOB_TYPES: Final = frozenset({JobType.SYSTEM, JobType.SYSBATCH})
-"""Jobs that run on every node; they can be excluded from the drain."""
 
 
 class ShutdownDrain:
@@ -79,7 +76,7 @@ class ShutdownDrain:
 
     def _is_drained(self, allocation: ManagedAllocation) -> bool:
         """Return whether the drain waits for the allocation to end."""
-        return not (self._settings.ignore_system_jobs and allocation.job.type in SYSTEM_JOB_TYPES)
+        return not (self._settings.ignore_system_jobs and allocation.job.runs_on_every_node)
 
     async def _send_drain(self, spec: DrainSpec | None) -> None:
         """Send the drain, or `None` to cancel it; repeat until a server has accepted it."""

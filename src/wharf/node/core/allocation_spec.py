@@ -70,7 +70,7 @@ def build_allocation_spec(
     group = job.find_group(group_name)
     if group is None:
         return None
-    is_batch = job.type in (JobType.BATCH, JobType.SYSBATCH)
+    is_batch = job.is_finite
     services = [*(group.services or ()), *(service for task in group.tasks or () for service in task.services or ())]
     group_policy = group.restart_policy or RestartPolicy()
     tasks = tuple(_build_task_spec(task, group_policy, is_batch, max_kill_timeout_s) for task in group.tasks or ())

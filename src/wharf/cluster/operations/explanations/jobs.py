@@ -23,7 +23,8 @@ from wharf.cluster.operations.jobs.periodic import list_next_launches
 from wharf.cluster.scheduling.blocked.retry_order import RetryOrder
 from wharf.cluster.scheduling.cache import SchedulerCache
 from wharf.cluster.scheduling.capacity.child_limits import count_running_children, get_max_running
-from wharf.cluster.scheduling.explanation.capacity_report import EVERY_NODE_TYPES, is_served_by, report_capacity
+from wharf.cluster.scheduling.explanation.capacity_report import report_capacity
+from wharf.cluster.scheduling.explanation.examination import is_served_by
 from wharf.cluster.state import Replica
 from wharf.cluster.state.tables import (
     ALLOCATIONS_OF_JOB,
@@ -391,7 +392,7 @@ class JobExplainer:
         # A batch allocation that was stopped, by a user or at the deadline of a drain, is not replaced.
         stopped = [each for each in complete if each.is_server_terminal and not each.next_allocation]
         ended = len(complete) - len(stopped)
-        if stopped and self._job.type in (JobType.BATCH, JobType.SYSBATCH):
+        if stopped and self._job.is_finite:
             completed_text = f"{format_allocation_count(ended)} completed, and " if ended else ""
             outcome = f"{completed_text}{format_allocation_count(len(stopped))} {'was' if len(stopped) == 1 else 'were'} stopped before completion"
             return f"is dead: {outcome} ({summarize_reasons({each.name: each.desired_description or 'stopped on request' for each in stopped})})"
@@ -404,7 +405,7 @@ class JobExplainer:
     @property
     def _is_all_at_once(self) -> bool:
         """Whether all allocations of the job must be placed together."""
-        return self._job.all_at_once and self._job.type not in EVERY_NODE_TYPES
+        return self._job.all_at_once and not self._job.runs_on_every_node
 
     def _count_missing_by_group(self) -> dict[str, int]:
         """Return how many allocations each group lacks.
@@ -417,7 +418,7 @@ class JobExplainer:
             return {}
         missing = {}
         for group in job.groups:
-            if job.type in EVERY_NODE_TYPES:
+            if job.runs_on_every_node:
                 continue
             counted = sum(each.task_group == group.name and self._counts_as_placed(each) for each in self._allocations)
             missing[group.name] = max(0, group.count - counted)
@@ -434,7 +435,7 @@ class JobExplainer:
         """Return the desired number of allocations of the group. For system jobs: the number of nodes that have one."""
         if self._job.stop:
             return 0
-        if self._job.type not in EVERY_NODE_TYPES:
+        if not self._job.runs_on_every_node:
             return group.count
         own = (each for each in self._allocations if each.task_group == group.name and is_served_by(self._job, each))
         return len({each.node_id for each in own})
@@ -458,7 +459,7 @@ class JobExplainer:
             return base
         report = report_capacity(self._get_cache(), self._snapshot, self._job, group, self._allocations)
         desired = base.wanted
-        if self._job.type in EVERY_NODE_TYPES:
+        if self._job.runs_on_every_node:
             # If no node can run it, one allocation is missing nevertheless.
             unplaced = report.unserved_nodes or int(not desired)
             desired += unplaced

@@ -23,7 +23,7 @@ from wharf.cluster.state import Replica
 from wharf.cluster.state.tables import ALLOCATIONS, EVALUATIONS, NODES
 from wharf.contract.model.allocations.allocation import Allocation, DesiredTransition
 from wharf.contract.model.evaluations import Evaluation, EvaluationTrigger
-from wharf.contract.model.jobs.job import Job, JobType
+from wharf.contract.model.jobs.job import Job
 from wharf.contract.model.log import WRITE_INDEX, Cause, CauseKind, Write
 from wharf.contract.model.nodes.node import (
     DrainMetadata,
@@ -143,7 +143,6 @@ def _whole_seconds(time: datetime.datetime) -> datetime.datetime:
 MIGRATION_WRITE_KIND: Final = "allocations-moved"
 """The kind of a write that marks allocations for migration."""
 DRAIN_COMPLETE_MESSAGE: Final = "Node drain complete"
-BATCH_JOB_TYPES: Final = (JobType.BATCH, JobType.SYSBATCH)
 
 
 class MigrationResult(msgspec.Struct, frozen=True):
@@ -190,7 +189,7 @@ def migrate_allocations(
 def _mark_for_migration(allocation: Allocation, job: Job, context: DecisionContext) -> Allocation:
     """Return the allocation marked for migration. Batch allocations are stopped and not replaced."""
     transition = replace(allocation.desired_transition or DesiredTransition(), migrate=True)
-    if job.type in BATCH_JOB_TYPES:
+    if job.is_finite:
         transition = replace(transition, migrate_disable_placement=True)
     return replace(
         allocation, desired_transition=transition, alloc_modify_index=WRITE_INDEX, modify_time=context.now_ns

@@ -40,7 +40,7 @@ from wharf.cluster.state.tables import (
 )
 from wharf.contract.model.allocations.allocation import Allocation, ClientStatus, DesiredStatus
 from wharf.contract.model.evaluations import Evaluation, SchedulerType
-from wharf.contract.model.jobs.job import Job, JobStatus, JobType
+from wharf.contract.model.jobs.job import Job, JobStatus
 from wharf.contract.model.log import Cause, CauseKind, Condition, DeleteRecord, Write
 from wharf.contract.model.nodes.node import NodeStatus
 from wharf.contract.model.times import SECOND, to_datetime
@@ -263,7 +263,7 @@ def _is_finished(job: Job) -> bool:
     """
     if job.is_periodic or job.is_parameterized:
         return job.stop
-    return job.stop or job.type in (JobType.BATCH, JobType.SYSBATCH)
+    return job.stop or job.is_finite
 
 
 # -- other tables ----------------------------------------------------------------------------------------------------

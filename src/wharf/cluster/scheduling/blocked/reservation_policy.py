@@ -10,9 +10,10 @@ from typing import Final
 
 import numpy as np
 
-from wharf.cluster.scheduling.cache import NamespaceVolumes, SchedulerCache
+from wharf.cluster.scheduling.cache import SchedulerCache
 from wharf.cluster.scheduling.capacity.reservation import Reservation, find_largest_waiting_group
-from wharf.cluster.scheduling.feasibility.distinct import DistinctConstraints, PlacedSibling
+from wharf.cluster.scheduling.feasibility.distinct import DistinctConstraints, list_placed_siblings
+from wharf.cluster.scheduling.feasibility.volumes import NamespaceVolumes
 from wharf.cluster.scheduling.fleet.columns import Ints
 from wharf.cluster.scheduling.resources.usage import Usage, get_allocation_usage, get_group_demand
 from wharf.cluster.state import Replica
@@ -29,10 +30,7 @@ NODES_PER_RESERVATION: Final = 10
 """Limits reservations: one of this many nodes may be reserved, and at least one in any cluster."""
 
 MAX_SCANNED_NODES: Final = 64
-"""Limits the time of a search: only this many nodes, those that lack least, are examined."""
-
-FINITE_JOB_TYPES: Final = (JobType.BATCH, JobType.SYSBATCH)
-"""Job types whose allocations end by themselves."""
+"""Limits the time of a search: only this many nodes are examined, those that miss the smallest share of the demand."""
 
 
 def can_reserve_node(snapshot: Replica, evaluation: Evaluation) -> bool:
@@ -93,7 +91,7 @@ def select_evaluations_to_reserve(
 def find_node_to_reserve(
     snapshot: Replica, cache: SchedulerCache, evaluation: Evaluation, reserved: Iterable[Reservation]
 ) -> str:
-    """Return the node that lacks least for the evaluation, or an empty text.
+    """Return the id of the node that misses the smallest share of the demand, or an empty text.
 
     Only nodes where enough resources become free when finite jobs end are considered.
     """
@@ -129,17 +127,13 @@ def _find_feasible_rows(snapshot: Replica, cache: SchedulerCache, job: Job, grou
     distinct_constraints = DistinctConstraints(fleet, job, group, should_check_hosts=True)
     if distinct_constraints and len(rows):
         job_allocations = snapshot.list_by_index(ALLOCATIONS_OF_JOB, job.namespace, job.id)
-        distinct_constraints.count_siblings(
-            PlacedSibling(fleet.row_by_node_id[allocation.node_id], allocation.task_group)
-            for allocation in job_allocations
-            if not allocation.is_terminal and allocation.node_id in fleet.row_by_node_id
-        )
+        distinct_constraints.count_siblings(list_placed_siblings(job_allocations, fleet.row_by_node_id))
         rows = rows[distinct_constraints.mask_allowed(rows)]
     return rows
 
 
 def _order_by_missing_share(cache: SchedulerCache, rows: Ints, demand: Usage) -> Sequence[int]:
-    """Return the rows of large enough nodes, those that lack the smallest share of the demand first."""
+    """Return the rows of large enough nodes, those that miss the smallest share of the demand first."""
     fleet = cache.fleet
     is_large_enough = (
         (fleet.cpu[rows] >= demand.cpu)
@@ -179,7 +173,7 @@ def _can_become_free(snapshot: Replica, cache: SchedulerCache, row: int, demand:
 def _will_end(snapshot: Replica, namespace: str, job_id: str) -> bool:
     """Return whether the allocations of the job end: it is finite, stopped or deleted."""
     job = snapshot.get(JOBS, namespace, job_id)
-    return job is None or job.stop or job.type in FINITE_JOB_TYPES
+    return job is None or job.stop or job.is_finite
 
 
 def list_missed_reservations(

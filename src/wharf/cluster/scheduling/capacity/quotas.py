@@ -7,8 +7,6 @@ counted once, on first request, and then follows the log; most namespaces are ne
 from collections.abc import Callable
 from typing import Final
 
-import msgspec
-
 from wharf.cluster.state import Replica
 from wharf.cluster.state.tables import ALLOCATIONS_OF_JOB, JOB_PURGES, JOBS, NAMESPACES, NAMESPACES_WITH_QUOTA, QUOTAS
 from wharf.contract.model.allocations.allocation import Allocation
@@ -170,18 +168,6 @@ def sum_requested_amounts(group: TaskGroup) -> QuotaAmounts:
     return requested
 
 
-class QuotaRefusals(msgspec.Struct):
-    """The quota refusals of one evaluation by group: reasons and counts."""
-
-    reasons: dict[str, tuple[str, ...]] = msgspec.field(default_factory=dict)
-    counts: dict[str, int] = msgspec.field(default_factory=dict)
-
-    def record_refusal(self, group: str, why: tuple[str, ...]) -> None:
-        """Count a refusal. The reasons of the first one are kept."""
-        self.reasons.setdefault(group, why)
-        self.counts[group] = self.counts.get(group, 0) + 1
-
-
 def try_consume_quota(remaining_quota: RemainingQuota | None, placed: tuple[Allocation, ...]) -> bool:
     """Consume the quota for all these allocations and return True, or return False if they exceed it."""
     if remaining_quota is None:
@@ -198,7 +184,7 @@ def try_consume_quota(remaining_quota: RemainingQuota | None, placed: tuple[Allo
 
 
 MAX_CACHED_SIZES: Final = 4_096
-"""Limits memory: cached amounts of resource records."""
+"""Limits memory: resource records whose amounts are cached."""
 
 
 class QuotaUsageTracker:

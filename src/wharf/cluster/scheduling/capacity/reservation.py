@@ -40,7 +40,7 @@ def build_reservation(evaluation: Evaluation, job: Job | None) -> Reservation | 
 
 
 def find_largest_waiting_group(job: Job, evaluation: Evaluation) -> TaskGroup | None:
-    """Return the group with the largest waiting allocation. A node that fits it fits the other groups too."""
+    """Return the group with the largest waiting allocation. A node that can take it can take the others too."""
     groups = [group for name in evaluation.failed_tg_allocs or {} if (group := job.find_group(name)) is not None]
     return max(groups, key=_get_demand_key, default=None)
 

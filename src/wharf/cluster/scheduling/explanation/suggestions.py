@@ -48,7 +48,7 @@ def suggest_drivers(nodes: Sequence[Node], group: TaskGroup) -> str:
 def suggest_devices(nodes: Sequence[Node], group: TaskGroup) -> str:
     """Return the first device request that no node could satisfy even with all devices free, or an empty text."""
     for task, request in list_device_requests(group):
-        most = max(
+        max_count = max(
             (
                 sum(
                     len(list_healthy_instances(device))
@@ -59,11 +59,11 @@ def suggest_devices(nodes: Sequence[Node], group: TaskGroup) -> str:
             ),
             default=0,
         )
-        if most >= request.count:
+        if max_count >= request.count:
             continue
-        if most:
+        if max_count:
             return (
-                f"lower the Count of {request.name} of {group.name}/{task} from {request.count} to {most}: "
+                f"lower the Count of {request.name} of {group.name}/{task} from {request.count} to {max_count}: "
                 "no node has more"
             )
         available = sorted(

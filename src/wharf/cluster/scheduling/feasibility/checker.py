@@ -1,4 +1,4 @@
-"""Finds the nodes that can run a group and the reason why each other node cannot, by checks of the node alone.
+"""Finds the nodes that can run a group, and why each other node cannot. Only the node itself is checked.
 
 Each check runs once per node kind, and results are cached between evaluations. Only constraints on unique attributes
 and host volumes are checked node by node. Checks that depend on other allocations (ports, distinct hosts, free
@@ -6,7 +6,7 @@ resources) follow when a node is chosen.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 import msgspec
@@ -17,9 +17,12 @@ from wharf.cluster.scheduling.constraints import (
     evaluate_comparison,
     is_unique_target,
     is_variable_target,
+    list_group_constraints,
     resolve_target,
+    satisfies_constraint,
 )
 from wharf.cluster.scheduling.feasibility.location import ALL_DATACENTERS, is_in_pool_and_datacenter, matches_datacenter
+from wharf.cluster.scheduling.feasibility.volumes import VolumeLookup, has_volume, list_host_volume_requests
 from wharf.cluster.scheduling.fleet.columns import Codes, Mask, ValueCodes
 from wharf.cluster.scheduling.fleet.fleet import MISSING_CODE, Fleet
 from wharf.cluster.scheduling.resources.devices import has_enough_devices, list_device_requests
@@ -28,10 +31,8 @@ from wharf.contract.model.jobs.groups import TaskGroup
 from wharf.contract.model.jobs.job import Job
 from wharf.contract.model.jobs.networks import DEFAULT_HOST_NETWORK
 from wharf.contract.model.jobs.resources import RequestedDevice
-from wharf.contract.model.jobs.volumes import AccessMode, AttachmentMode, VolumeRequest, VolumeType
 from wharf.contract.model.node_pools import ALL_NODE_POOL
 from wharf.contract.model.nodes.node import Node
-from wharf.contract.model.volumes import HostVolume, HostVolumeState
 
 MISSING_DRIVERS: Final = "missing drivers"
 MISSING_DEVICES: Final = "missing devices"
@@ -41,7 +42,7 @@ MISSING_VOLUMES: Final = "missing compatible host volumes"
 DRIVER_ATTRIBUTE_PREFIX: Final = "driver."
 """Older nodes report their drivers as attributes with this prefix."""
 FEASIBLE: Final = 0
-"""The reason code of nodes that pass."""
+"""The reason code of feasible nodes."""
 MAX_CACHED_VERDICTS: Final = 1_024
 """Limits memory: results by node kind are cached for this many different requirements."""
 MAX_CACHED_SCREENINGS: Final = 64
@@ -51,9 +52,6 @@ MAX_REPORTED_CLASSES: Final = 200
 BUILTIN_NETWORK_MODES: Final = ("", "host", "none")
 TRUE_WORDS: Final = frozenset(("1", "t", "T", "TRUE", "true", "True"))
 """Attribute values that count as true."""
-
-VolumeLookup = Callable[[str], HostVolume | None]
-"""Returns the host volume with this id, if it exists."""
 
 
 class HostPort(msgspec.Struct, frozen=True):
@@ -107,7 +105,7 @@ class ScreeningResult(msgspec.Struct, frozen=True):
     considered: Mask
     reasons: ValueCodes[str]
     reason_codes: Codes
-    """By row, the code of the reason. `FEASIBLE`: the node passes. `MISSING_CODE`: the node was not considered."""
+    """By row, the code of the reason. `FEASIBLE`: nothing is unmet. `MISSING_CODE`: the node was not considered."""
 
 
 def has_unique_target(constraint: Constraint) -> bool:
@@ -120,27 +118,19 @@ def has_unique_constraints(job: Job) -> bool:
 
     Then node classes cannot tell which nodes are eligible.
     """
-    groups = job.groups
-    constraints = [
-        *(job.constraints or ()),
-        *(constraint for group in groups for constraint in group.constraints or ()),
-    ]
-    constraints += [
-        constraint for group in groups for task in group.tasks or () for constraint in task.constraints or ()
-    ]
-    return any(has_unique_target(constraint) for constraint in constraints)
+    group_constraints = (constraint for group in job.groups for constraint in list_group_constraints(group))
+    return any(map(has_unique_target, (*(job.constraints or ()), *group_constraints)))
 
 
 def collect_requirements(job: Job, group: TaskGroup) -> GroupRequirements:
     """Return what the group requires of a node alone."""
     tasks = group.tasks or ()
-    own = [*(group.constraints or ()), *(constraint for task in tasks for constraint in task.constraints or ())]
     network = group.networks[0] if group.networks else None
     ports = () if network is None else (*(network.reserved_ports or ()), *(network.dynamic_ports or ()))
     return GroupRequirements(
         job_constraints=_select_node_constraints(job.constraints or ()),
         drivers=tuple(sorted({task.driver for task in tasks})),
-        constraints=_select_node_constraints(own),
+        constraints=_select_node_constraints(list_group_constraints(group)),
         devices=tuple(request for _task, request in list_device_requests(group)),
         network_mode="" if network is None else network.mode,
         host_ports=tuple(
@@ -207,7 +197,7 @@ class FeasibilityChecker:
         The result is cached until a node changes, if it depends on node kinds alone.
         """
         requirements = collect_requirements(job, group)
-        if requirements.has_unique_constraints or _list_host_volume_requests(group):
+        if requirements.has_unique_constraints or list_host_volume_requests(group):
             return self.screen_nodes(self.select_ready_nodes(job), job, group, find_volume)
         key = (requirements, job.node_pool, tuple(job.datacenters or ()))
         revision = self._fleet.node_revision
@@ -230,7 +220,7 @@ class FeasibilityChecker:
         reasons = results.reasons
         reason_codes: Codes = np.full(rows, MISSING_CODE, dtype=np.int32)
         reason_codes[considered] = np.asarray(results.codes, dtype=np.int32)[kinds]
-        if requirements.has_unique_constraints or _list_host_volume_requests(group):
+        if requirements.has_unique_constraints or list_host_volume_requests(group):
             own_reasons = ValueCodes[str]()
             own_reasons.values, own_reasons.code_by_value = [*reasons.values], {**reasons.code_by_value}
             reasons = own_reasons
@@ -300,21 +290,14 @@ class FeasibilityChecker:
         self, group: TaskGroup, reasons: ValueCodes[str], reason_codes: Codes, find_volume: VolumeLookup
     ) -> None:
         """Check host volumes on the rows that are still feasible."""
-        requests = _list_host_volume_requests(group)
+        requests = list_host_volume_requests(group)
         if not requests:
             return
         code = reasons.encode_value(MISSING_VOLUMES)
         for row in np.flatnonzero(reason_codes == FEASIBLE):
             node = self._fleet.get_node(int(row))
-            if not all(_has_volume(node, request, find_volume) for request in requests):
+            if not all(has_volume(node, request, find_volume) for request in requests):
                 reason_codes[row] = code
-
-
-def satisfies_constraint(node: Node, constraint: Constraint) -> bool:
-    """Return whether the node satisfies the constraint."""
-    return evaluate_comparison(
-        constraint.operand, resolve_target(constraint.l_target, node), resolve_target(constraint.r_target, node)
-    )
 
 
 def find_unmet_constraint(node: Node, requirements: GroupRequirements) -> str:
@@ -384,52 +367,3 @@ def _find_missing_network(node: Node, requirements: GroupRequirements) -> str:
         if name != DEFAULT_HOST_NETWORK and name not in aliases:
             return f'missing host network "{name}" for port "{port.label}"'
     return ""
-
-
-def _list_host_volume_requests(group: TaskGroup) -> list[VolumeRequest]:
-    """Return the requests of the group for host volumes."""
-    return [request for request in (group.volumes or {}).values() if request.type == VolumeType.HOST]
-
-
-def _has_volume(node: Node, request: VolumeRequest, find_volume: VolumeLookup) -> bool:
-    """Return whether the node has a host volume that satisfies the request."""
-    volumes = node.host_volumes or {}
-    if request.per_alloc:
-        # The allocation's name decides which volume it gets. Here one volume with this name and any index is enough.
-        return any(name.startswith(f"{request.source}[") for name in volumes)
-    volume_on_node = volumes.get(request.source)
-    if volume_on_node is None:
-        return False
-    if not volume_on_node.id:
-        return not request.sticky and (request.read_only or not volume_on_node.read_only)
-    volume = find_volume(volume_on_node.id)
-    return volume is not None and volume.state is HostVolumeState.READY and _can_use_volume(volume, request)
-
-
-def make_volume_check(group: TaskGroup, find_volume: VolumeLookup) -> Callable[[Node, int], bool] | None:
-    """Return a check for volumes that are requested by allocation index, or `None` if the group has no such request."""
-    requests = [request for request in _list_host_volume_requests(group) if request.per_alloc]
-    if not requests:
-        return None
-
-    def has_volumes(node: Node, index: int) -> bool:
-        own_requests = [
-            msgspec.structs.replace(request, source=f"{request.source}[{index}]", per_alloc=False)
-            for request in requests
-        ]
-        return all(_has_volume(node, own_request, find_volume) for own_request in own_requests)
-
-    return has_volumes
-
-
-def _can_use_volume(volume: HostVolume, request: VolumeRequest) -> bool:
-    """Return whether the volume offers the access mode and attachment mode of the request."""
-    default_access = AccessMode.SINGLE_NODE_READER if request.read_only else AccessMode.SINGLE_NODE_WRITER
-    access = request.access_mode or default_access
-    attachment = request.attachment_mode or AttachmentMode.FILE_SYSTEM
-    if (access == AccessMode.SINGLE_NODE_READER) != request.read_only:
-        return False
-    capabilities = volume.requested_capabilities or ()
-    return any(
-        capability.access_mode == access and capability.attachment_mode == attachment for capability in capabilities
-    )

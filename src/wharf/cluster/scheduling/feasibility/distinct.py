@@ -1,13 +1,14 @@
 """The constraints `distinct_hosts` and `distinct_property` within a job or group (scheduling.md 2.5)."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 import numpy as np
 
-from wharf.cluster.scheduling.constraints import is_distinct_hosts_enabled
+from wharf.cluster.scheduling.constraints import is_distinct_hosts_enabled, list_group_constraints
 from wharf.cluster.scheduling.fleet.columns import Ints, Mask
 from wharf.cluster.scheduling.fleet.fleet import MISSING_CODE, Fleet, PropertyColumn
+from wharf.contract.model.allocations.allocation import Allocation
 from wharf.contract.model.jobs.constraints import Constraint, Operand
 from wharf.contract.model.jobs.groups import TaskGroup
 from wharf.contract.model.jobs.job import Job
@@ -25,11 +26,20 @@ class PlacedSibling:
         self.group = group
 
 
+def list_placed_siblings(allocations: Iterable[Allocation], row_by_node_id: Mapping[str, int]) -> list[PlacedSibling]:
+    """Return the active allocations of a job on known nodes as placed siblings."""
+    return [
+        PlacedSibling(row_by_node_id[allocation.node_id], allocation.task_group)
+        for allocation in allocations
+        if not allocation.is_terminal and allocation.node_id in row_by_node_id
+    ]
+
+
 class DistinctConstraints:
     """Counts placed siblings and finds the nodes where one more would violate a distinct constraint."""
 
     def __init__(self, fleet: Fleet, job: Job, group: TaskGroup, *, should_check_hosts: bool) -> None:
-        own = [*(group.constraints or ()), *(c for task in group.tasks or () for c in task.constraints or ())]
+        own = list_group_constraints(group)
         self._group = group.name
         self._hosts: list[tuple[bool, Ints]] = []
         self._properties: list[tuple[bool, _DistinctProperty]] = []

@@ -1,27 +1,93 @@
-"""Sticky host volumes and host volumes with a single writer (scheduling.md 2.6).
+"""Host volumes: nodes that have requested volumes, sticky volumes, and single writers (scheduling.md 2.6).
 
 The newest allocation of a name holds the claim on its sticky volumes, whether it runs or has ended, as long as its
 record, its node and the volumes exist. There is no separate record of a claim, so garbage collection keeps claim
 holders. Which allocations use a volume follows from the job versions that they run.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
-from wharf.cluster.scheduling.reconcile.names import parse_index
+import msgspec
+from msgspec.structs import replace
+
 from wharf.cluster.state import Replica
 from wharf.cluster.state.tables import (
     ALLOCATIONS_OF_JOB,
     ALLOCATIONS_ON_NODE,
+    HOST_VOLUMES,
     HOST_VOLUMES_ON_NODE,
     JOB_VERSIONS,
     NODES,
 )
 from wharf.contract.model.allocations.allocation import Allocation
+from wharf.contract.model.allocations.names import parse_index
 from wharf.contract.model.jobs.groups import TaskGroup
 from wharf.contract.model.jobs.job import Job
-from wharf.contract.model.jobs.volumes import AccessMode, VolumeRequest, VolumeType
+from wharf.contract.model.jobs.volumes import AccessMode, AttachmentMode, VolumeRequest, VolumeType
 from wharf.contract.model.nodes.node import Node
-from wharf.contract.model.volumes import HostVolume
+from wharf.contract.model.volumes import HostVolume, HostVolumeState
+
+VolumeLookup = Callable[[str], HostVolume | None]
+"""Returns the host volume with this id, if it exists."""
+
+VolumeCheck = Callable[[Node, int], bool]
+"""Checks whether a node has the volumes that the allocation with this index requests."""
+
+
+class NamespaceVolumes(msgspec.Struct, frozen=True):
+    """Finds host volumes of one namespace."""
+
+    snapshot: Replica
+    namespace: str
+
+    def __call__(self, volume_id: str) -> HostVolume | None:
+        return self.snapshot.get(HOST_VOLUMES, self.namespace, volume_id)
+
+
+def list_host_volume_requests(group: TaskGroup) -> list[VolumeRequest]:
+    """Return the requests of the group for host volumes."""
+    return [request for request in (group.volumes or {}).values() if request.type == VolumeType.HOST]
+
+
+def has_volume(node: Node, request: VolumeRequest, find_volume: VolumeLookup) -> bool:
+    """Return whether the node has a host volume that satisfies the request."""
+    volumes = node.host_volumes or {}
+    if request.per_alloc:
+        # The allocation's name decides which volume it gets. Here one volume with this name and any index is enough.
+        return any(name.startswith(f"{request.source}[") for name in volumes)
+    volume_on_node = volumes.get(request.source)
+    if volume_on_node is None:
+        return False
+    if not volume_on_node.id:
+        return not request.sticky and (request.read_only or not volume_on_node.read_only)
+    volume = find_volume(volume_on_node.id)
+    return volume is not None and volume.state is HostVolumeState.READY and _can_use_volume(volume, request)
+
+
+def make_volume_check(group: TaskGroup, find_volume: VolumeLookup) -> VolumeCheck | None:
+    """Return a check for volumes that are requested by allocation index, or `None` if the group has no such request."""
+    requests = [request for request in list_host_volume_requests(group) if request.per_alloc]
+    if not requests:
+        return None
+
+    def has_volumes(node: Node, index: int) -> bool:
+        own_requests = [replace(request, source=f"{request.source}[{index}]", per_alloc=False) for request in requests]
+        return all(has_volume(node, own_request, find_volume) for own_request in own_requests)
+
+    return has_volumes
+
+
+def _can_use_volume(volume: HostVolume, request: VolumeRequest) -> bool:
+    """Return whether the volume offers the access mode and attachment mode of the request."""
+    default_access = AccessMode.SINGLE_NODE_READER if request.read_only else AccessMode.SINGLE_NODE_WRITER
+    access = request.access_mode or default_access
+    attachment = request.attachment_mode or AttachmentMode.FILE_SYSTEM
+    if (access == AccessMode.SINGLE_NODE_READER) != request.read_only:
+        return False
+    capabilities = volume.requested_capabilities or ()
+    return any(
+        capability.access_mode == access and capability.attachment_mode == attachment for capability in capabilities
+    )
 
 
 def has_sticky_volumes(group: TaskGroup) -> bool:
@@ -63,7 +129,7 @@ def find_claim_holder(allocations: Iterable[Allocation], group_name: str, name: 
 
 
 def is_claim_holder(snapshot: Replica, allocation: Allocation, job: Job) -> bool:
-    """Return whether the allocation record must be kept because it is the only reference to the job's volumes."""
+    """Return whether the allocation must not be garbage-collected, because only it refers to the job's volumes."""
     group = job.find_group(allocation.task_group)
     if group is None or not has_sticky_volumes(group) or not list_claimed_volumes(snapshot, group, allocation):
         return False

@@ -49,7 +49,7 @@ class FleetDraft:
         self._add_exclusive(row, resources)
 
     def add_amounts(self, rows: Ints, numbers: Ints, usage: Usage) -> None:
-        """Count allocations that use only amounts: in each row so many as `numbers` says."""
+        """Count allocations that use only CPU, memory and disk: `numbers` of them in each row."""
         self.cpu_used[rows] += numbers * usage.cpu
         self.memory_used[rows] += numbers * usage.memory_mb
         self.disk_used[rows] += numbers * usage.disk_mb

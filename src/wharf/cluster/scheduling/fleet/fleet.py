@@ -1,7 +1,7 @@
 """All nodes as columns: capacity, use, kind and location, so that one operation checks all nodes.
 
 The fleet follows the log change by change and is not rebuilt for evaluations. A node keeps its row while it exists; the
-row of a deleted node is reused. The fleet has no rules: it only counts.
+row of a deleted node is reused. The fleet decides nothing: it only counts.
 """
 
 from collections import OrderedDict
@@ -32,10 +32,10 @@ MISSING_CODE: Final = -1
 """The code of a value that a node does not have, and of rows without a node."""
 
 MAX_CACHED_PROPERTIES: Final = 64
-"""Limits memory: columns of node attributes that jobs refer to. The least recently used one is dropped."""
+"""Limits memory: columns of constraint targets that are kept. The least recently used one is dropped."""
 
 MAX_CACHED_SIZES: Final = 4_096
-"""Limits memory: cached usage of resource records."""
+"""Limits memory: resource records whose usage is cached."""
 
 
 PREEMPTION_HOLD_NS: Final = 60_000_000_000

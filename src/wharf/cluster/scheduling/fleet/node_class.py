@@ -1,4 +1,4 @@
-"""Node kinds: nodes that no check of the node alone can tell apart.
+"""Node kinds: nodes of one kind get the same result from every check that reads only the node.
 
 Thousands of machines have few kinds, so each check runs once per kind. Attributes that begin with `unique.` are left
 out; constraints on them are checked on every node.
@@ -21,7 +21,7 @@ ClassKey = bytes
 
 
 def make_class_key(node: Node) -> ClassKey:
-    """Return a key that is equal for nodes that no check can tell apart."""
+    """Return a key that is equal for nodes of one kind."""
     resources = node.node_resources
     networks = (resources.node_networks if resources is not None else None) or ()
     addresses = {address.alias for network in networks for address in network.addresses or ()}
@@ -56,7 +56,7 @@ def _drop_unique_names(values: dict[str, str] | None) -> dict[str, str]:
 
 
 def _make_device_key(device: NodeDevice) -> tuple[object, ...]:
-    """Return what checks see of the device group."""
+    """Return the parts of the device group that checks read."""
     healthy = sum(instance.healthy for instance in device.instances or ())
     attributes = {
         name: value for name, value in (device.attributes or {}).items() if not name.startswith(UNIQUE_NAME_PREFIX)

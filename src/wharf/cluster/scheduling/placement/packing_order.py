@@ -18,17 +18,16 @@ from wharf.cluster.scheduling.resources.usage import get_group_demand
 from wharf.contract.model.jobs.groups import TaskGroup
 
 SHARE_TOLERANCE: Final = 1e-9
-"""Rounding errors of sums of shares stay below this."""
+"""Shares that differ by less than this count as equal, because sums of shares have rounding errors."""
 
 WASTE_DIGITS: Final = 3
 """Decimal digits to which waste is compared. If the waste is equal, the largest demand comes first."""
-
 
 MAX_STEP_SHARE: Final = 0.01
 """Limits the time for tiny demands: they are added in steps of up to this share of a node."""
 
 MAX_KINDS: Final = 16
-"""Limits the time of the search: with more different demands the largest come first, without a search."""
+"""Limits the time of the search: with more different demands, the order is largest first."""
 
 
 class GroupDemand(msgspec.Struct, frozen=True):
@@ -96,7 +95,7 @@ def _prefer_smallest_remainder(node: _ImaginaryNode, demand: GroupDemand) -> tup
 def _prefer_least_stranded_scarce(node: _ImaginaryNode, demand: GroupDemand) -> tuple[float, ...]:
     """Prefer the demand that strands the least of the scarcer resource.
 
-    Stranded is what stays free but cannot be used, given the mix of the demand that is still to be placed.
+    A free resource is stranded if the demand that is still to be placed cannot use it for lack of the other resource.
     """
     cpu, memory = node.remaining_cpu - demand.cpu, node.remaining_memory - demand.memory
     scarce_demand, other_demand = (cpu, memory) if cpu >= memory else (memory, cpu)
@@ -114,7 +113,7 @@ def _prefer_least_stranded_scarce(node: _ImaginaryNode, demand: GroupDemand) -> 
 def _prefer_least_stranded_both(node: _ImaginaryNode, demand: GroupDemand) -> tuple[float, ...]:
     """Prefer the demand that strands the least of both resources, weighted by scarcity.
 
-    This suits jobs that need about as much of each.
+    This suits jobs that need equal shares of both.
     """
     cpu, memory = node.remaining_cpu - demand.cpu, node.remaining_memory - demand.memory
     largest_demand = max(cpu, memory)
@@ -232,5 +231,5 @@ def _fill_node(groups: Sequence[GroupDemand], remaining: Sequence[int], rule: Pa
         ]
         if not fitting:
             return node.counts
-        index = min(fitting, key=lambda allocation: rule(node, groups[allocation]))
+        index = min(fitting, key=lambda index: rule(node, groups[index]))
         node.add(index, groups[index], node.get_step_count(groups[index], remaining[index] - node.counts[index]))

@@ -9,35 +9,30 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from wharf.cluster.scheduling.cache import NamespaceVolumes, SchedulerCache, get_placement_rules
-from wharf.cluster.scheduling.capacity.child_limits import explain_child_limit
-from wharf.cluster.scheduling.capacity.quotas import (
-    QuotaRefusals,
-    get_remaining_quota,
-    measure_amounts,
-    sum_requested_amounts,
-)
-from wharf.cluster.scheduling.feasibility.checker import ScreeningResult, make_volume_check
+from wharf.cluster.scheduling.cache import SchedulerCache
+from wharf.cluster.scheduling.capacity.admission import PlacementAdmission
+from wharf.cluster.scheduling.feasibility.checker import ScreeningResult
 from wharf.cluster.scheduling.feasibility.distinct import PlacedSibling
 from wharf.cluster.scheduling.feasibility.location import is_in_pool_and_datacenter
 from wharf.cluster.scheduling.feasibility.volumes import (
+    NamespaceVolumes,
+    VolumeCheck,
     can_write_volumes,
     find_claim_holder,
     find_claim_node,
     has_sticky_volumes,
     list_single_writer_volumes,
+    make_volume_check,
 )
 from wharf.cluster.scheduling.fleet.draft import FleetDraft
 from wharf.cluster.scheduling.fleet.fleet import MISSING_CODE, PreemptedCapacity
 from wharf.cluster.scheduling.placement.preemption import VictimSearch, is_preemptible_by, is_preemption_enabled
 from wharf.cluster.scheduling.ranking.metrics import add_node_failure
+from wharf.cluster.scheduling.ranking.rules import PlacementRules, get_placement_rules
 from wharf.cluster.scheduling.ranking.seeded_random import SeededRandom
 from wharf.cluster.scheduling.ranking.selector import (
     NodeChoice,
-    NodePreferences,
     NodeSelector,
-    PlacementRules,
-    VolumeCheck,
 )
 from wharf.cluster.scheduling.reconcile.outcome import PlacementRequest
 from wharf.cluster.scheduling.reconcile.rescheduling import build_tracker, list_avoided_nodes
@@ -75,27 +70,22 @@ class Placer:
         self._evaluation = evaluation
         self._context = context
         self._random = SeededRandom(evaluation.id, snapshot.index)
-        self.draft = FleetDraft(cache.fleet)
+        self._draft = FleetDraft(cache.fleet)
         self._allocations = allocations
         self._siblings_or_none: dict[str, PlacedSibling] | None = None
         self._selectors: dict[tuple[str, int, int], NodeSelector] = {}
         self._screenings_of_all_nodes: dict[tuple[str, int, int], ScreeningResult] = {}
         self._rules: PlacementRules | None = None
         job = snapshot.get(JOBS, evaluation.namespace, evaluation.job_id)
-        self._remaining_quota = (
-            None
-            if job is None
-            else get_remaining_quota(snapshot, job.namespace, job.region, cache.quota_usage.get_quota_usage)
-        )
-        self.child_limit_reason = "" if job is None else explain_child_limit(snapshot, job, allocations)
-        """Why no allocation of the job may start yet, even if resources are free. Empty: no limit applies."""
+        self.admission = PlacementAdmission(snapshot, cache.quota_usage, job, allocations)
         self._usable_capacity: list[PreemptedCapacity] = []
         """Preempted capacity that this job may use, because it could have preempted the victims itself."""
         self._preemption: VictimSearch | None = None
         if job is not None:
             self._block_promised_capacity(job)
-            self._preemption = VictimSearch(snapshot, self.draft, job) if is_preemption_enabled(snapshot, job) else None
-        self._quota_refusals = QuotaRefusals()
+            self._preemption = (
+                VictimSearch(snapshot, self._draft, job) if is_preemption_enabled(snapshot, job) else None
+            )
         self._placed_on: dict[str, list[Allocation]] = {}
         self._volume_node_failures: dict[str, AllocMetric] = {}
         """By group, why the node that holds the volumes of an allocation could not take it."""
@@ -115,27 +105,22 @@ class Placer:
             if victim_job is not None and is_preemptible_by(victim_job.priority, job.priority):
                 self._usable_capacity.append(capacity)
             elif resources is not None:
-                self.draft.add_allocation(capacity.row, resources, fleet.measure_resources(resources)[0])
+                self._draft.add_allocation(capacity.row, resources, fleet.measure_resources(resources)[0])
         for reservation in self._cache.reservations.values():
             row = fleet.row_by_node_id.get(reservation.node_id)
             is_for_this_job = (reservation.namespace, reservation.job_id) == (job.namespace, job.id)
             if row is not None and not is_for_this_job and job.priority <= reservation.priority:
-                self.draft.reserve_capacity(row, reservation.demand)
+                self._draft.reserve_capacity(row, reservation.demand)
 
-    def find_victims(self, placement: PlacementRequest, node: Node | None = None) -> tuple[Allocation, ...]:
-        """Return the allocations to preempt for this placement, or none. With `node`, only on that node."""
-        if self._preemption is None or self.child_limit_reason:
+    def find_victims(self, request: PlacementRequest) -> tuple[Allocation, ...]:
+        """Return the allocations to preempt for this request. Empty: preemption is not allowed or does not help."""
+        if self._preemption is None or self.admission.list_reasons(request.group):
             return ()
-        if self._remaining_quota is not None and self._remaining_quota.list_exceeded_limits(
-            sum_requested_amounts(placement.group)
-        ):
-            return ()
-        selector = self.get_selector(placement.job, placement.group)
+        selector = self.get_selector(request.job, request.group)
         rows = [int(row) for row in selector.list_full_rows()]
-        if node is not None:
-            rows = [row for row in rows if row == self._cache.fleet.row_by_node_id.get(node.id)]
-        choice = self._preemption.find_victims(rows, selector.demand)
-        return () if choice is None else choice.victims
+        if request.node is not None:
+            rows = [row for row in rows if row == self._cache.fleet.row_by_node_id.get(request.node.id)]
+        return self._preemption.find_victims(rows, selector.demand)
 
     def get_selector(self, job: Job, group: TaskGroup) -> NodeSelector:
         """Return the node selector of this version of the group. It is built on first use."""
@@ -143,8 +128,8 @@ class Placer:
         selector = self._selectors.get(key)
         if selector is None:
             selector = self._selectors[key] = NodeSelector(
-                self.draft,
-                self.screen_group(job, group),
+                self._draft,
+                self._screen_group(job, group),
                 job,
                 group,
                 rules=self.get_rules(job),
@@ -208,11 +193,11 @@ class Placer:
             for selector in self._selectors.values():
                 selector.count_sibling(sibling)
 
-    def screen_group(self, job: Job, group: TaskGroup) -> ScreeningResult:
+    def _screen_group(self, job: Job, group: TaskGroup) -> ScreeningResult:
         """Return the feasibility of the ready nodes for the group."""
         return self._cache.feasibility.screen_group(job, group, NamespaceVolumes(self._snapshot, job.namespace))
 
-    def screen_all_nodes(self, job: Job, group: TaskGroup) -> ScreeningResult:
+    def _screen_all_nodes(self, job: Job, group: TaskGroup) -> ScreeningResult:
         """Return the feasibility of all nodes, even of those that accept no placements.
 
         Running allocations may stay there.
@@ -233,56 +218,56 @@ class Placer:
             self._rules = get_placement_rules(self._snapshot, job)
         return self._rules
 
-    def place_allocation(self, placement: PlacementRequest) -> Allocation | None:
-        """Place on the best node. Return `None` if there is none; `get_failure_metric` then says why."""
-        if self._is_over_quota(placement):
+    def place_allocation(self, request: PlacementRequest) -> Allocation | None:
+        """Place on the best node, or on the node that the request names.
+
+        Return `None` if no node can take the allocation. `get_failure_metric` then says why.
+        """
+        if not self.admission.try_admit(request.group):
             return None
-        volume_node = self._find_volume_node(placement)
+        if request.node is not None:
+            selector = self.get_selector(request.job, request.group)
+            choice = selector.try_node(request.node, request.name)
+            return None if choice is None else self._build_allocation(request, choice)
+        volume_node = self._find_volume_node(request)
         if volume_node is not None:
-            chosen = self.get_selector(placement.job, placement.group).try_node(
-                volume_node, NodePreferences(placement.name)
-            )
-            if chosen is None:
-                reason = self.get_selector(placement.job, placement.group).explain_node_failure(volume_node)
-                self._volume_node_failures.setdefault(placement.group.name, reason)
+            choice = self.get_selector(request.job, request.group).try_node(volume_node, request.name)
+            if choice is None:
+                reason = self.get_selector(request.job, request.group).explain_node_failure(volume_node)
+                self._volume_node_failures.setdefault(request.group.name, reason)
                 return None
-            return self._build_allocation(placement, chosen)
-        previous = placement.previous
-        sticky = placement.group.ephemeral_disk.sticky or placement.group.ephemeral_disk.migrate
-        preferred = previous.node_id if previous is not None and sticky and not placement.is_reschedule else ""
+            return self._build_allocation(request, choice)
+        previous = request.previous
+        sticky = request.group.ephemeral_disk.sticky or request.group.ephemeral_disk.migrate
+        preferred = previous.node_id if previous is not None and sticky and not request.is_reschedule else ""
         if previous is not None and previous.should_migrate and previous.desired_transition is not None:
             preferred = previous.desired_transition.move_to or preferred
-        avoided = list_avoided_nodes(previous) if previous is not None and placement.is_reschedule else ()
-        chosen = self.get_selector(placement.job, placement.group).choose_node(
-            NodePreferences(placement.name, avoided, preferred)
+        avoided = list_avoided_nodes(previous) if previous is not None and request.is_reschedule else ()
+        choice = self.get_selector(request.job, request.group).choose_node(
+            request.name, avoided=avoided, preferred=preferred
         )
-        return None if chosen is None else self._build_allocation(placement, chosen)
+        return None if choice is None else self._build_allocation(request, choice)
 
-    def place_batch(self, placements: Sequence[PlacementRequest], **fields: Any) -> list[Allocation]:
+    def place_batch(self, requests: Sequence[PlacementRequest], **fields: Any) -> list[Allocation]:
         """Place further requests like one that was just placed, as `place_allocation` would.
 
         Returns allocations for the first requests, and fewer than requested if the next one needs `place_allocation`.
         `fields` are set on all allocations.
         """
-        first = placements[0]
-        if (
-            self._usable_capacity
-            or self._remaining_quota is not None
-            or self.child_limit_reason
-            or has_sticky_volumes(first.group)
-        ):
+        first = requests[0]
+        if self._usable_capacity or self.admission.has_limits or has_sticky_volumes(first.group):
             return []
         selector = self.get_selector(first.job, first.group)
-        choices = selector.choose_nodes(len(placements))
+        choices = selector.choose_nodes(len(requests))
         if not choices:
             return []
-        other_selectors = [other for other in self._selectors.values() if other is not selector]
+        other_selectors = [each for each in self._selectors.values() if each is not selector]
         template = replace(self._build_record(first, choices[0]), **fields)
         siblings, rows, new_id = self._siblings, self._cache.fleet.row_by_node_id, self._context.new_id
         allocations = []
-        for placement, choice in zip(placements, choices, strict=False):
+        for request, choice in zip(requests, choices, strict=False):
             node = choice.node
-            allocation = replace(template, id=new_id(), name=placement.name, node_id=node.id, node_name=node.name)
+            allocation = replace(template, id=new_id(), name=request.name, node_id=node.id, node_name=node.name)
             sibling = siblings[allocation.id] = PlacedSibling(rows[node.id], allocation.task_group)
             for other_selector in other_selectors:
                 other_selector.count_sibling(sibling)
@@ -290,60 +275,29 @@ class Placer:
             allocations.append(allocation)
         return allocations
 
-    def _find_volume_node(self, placement: PlacementRequest) -> Node | None:
+    def _find_volume_node(self, request: PlacementRequest) -> Node | None:
         """Return the node that holds the sticky volumes of the request, or `None` if it may go to any node."""
-        if not has_sticky_volumes(placement.group):
+        if not has_sticky_volumes(request.group):
             return None
-        predecessor = placement.previous or find_claim_holder(self._allocations, placement.group.name, placement.name)
-        return None if predecessor is None else find_claim_node(self._snapshot, placement.group, predecessor)
+        predecessor = request.previous or find_claim_holder(self._allocations, request.group.name, request.name)
+        return None if predecessor is None else find_claim_node(self._snapshot, request.group, predecessor)
 
-    def place_on_node(self, node: Node, placement: PlacementRequest) -> Allocation | None:
-        """Place on this node or nowhere."""
-        if self._is_over_quota(placement):
-            return None
-        chosen = self.get_selector(placement.job, placement.group).try_node(node, NodePreferences(placement.name))
-        return None if chosen is None else self._build_allocation(placement, chosen)
+    def is_infeasible(self, request: PlacementRequest, node: Node) -> bool:
+        """Return whether the node can never run the group, whether or not it is full."""
+        return self.get_selector(request.job, request.group).is_infeasible(node)
 
-    def get_failure_metric(self, placement: PlacementRequest) -> AllocMetric | None:
-        """Return why the request could not be placed."""
-        volume_node_failure = self._volume_node_failures.get(placement.group.name)
-        return (
-            self._build_quota_failure(placement)
-            or volume_node_failure
-            or self.get_selector(placement.job, placement.group).failure_metric
-        )
-
-    def get_node_failure_metric(self, node: Node, placement: PlacementRequest) -> AllocMetric:
-        """Return why this node, and other nodes before it, did not take allocations of the group."""
-        quota_failure = self._build_quota_failure(placement)
-        if quota_failure is not None:
-            return quota_failure
-        name = placement.group.name
-        failure = self.get_selector(placement.job, placement.group).explain_node_failure(node)
+    def get_failure_metric(self, request: PlacementRequest) -> AllocMetric | None:
+        """Return why the request could not be placed. With a requested node, earlier nodes of the group count too."""
+        refusal = self.admission.build_refusal_metric(request.job, request.group)
+        if refusal is not None:
+            return refusal
+        name, selector = request.group.name, self.get_selector(request.job, request.group)
+        if request.node is None:
+            return self._volume_node_failures.get(name) or selector.failure_metric
+        failure = selector.explain_node_failure(request.node)
         earlier = self._node_failures.get(name)
         merged = self._node_failures[name] = failure if earlier is None else add_node_failure(earlier, failure)
         return merged
-
-    def _is_over_quota(self, placement: PlacementRequest) -> bool:
-        """Return whether the namespace's quota or the parent's child limit forbids one more allocation."""
-        if self.child_limit_reason:
-            self._quota_refusals.record_refusal(placement.group.name, (self.child_limit_reason,))
-            return True
-        if self._remaining_quota is None:
-            return False
-        exceeded = self._remaining_quota.list_exceeded_limits(sum_requested_amounts(placement.group))
-        if exceeded:
-            self._quota_refusals.record_refusal(placement.group.name, exceeded)
-        return bool(exceeded)
-
-    def _build_quota_failure(self, placement: PlacementRequest) -> AllocMetric | None:
-        """Return the failure metric of a quota refusal, or `None`."""
-        name = placement.group.name
-        reasons = self._quota_refusals.reasons.get(name)
-        if reasons is None:
-            return None
-        count = self._quota_refusals.counts[name]
-        return AllocMetric(node_pool=placement.job.node_pool, quota_exhausted=reasons, coalesced_failures=count - 1)
 
     def can_update_in_place(self, allocation: Allocation, job: Job, group: TaskGroup) -> bool:
         """Return whether the node of the allocation is feasible for the new version with the same resources."""
@@ -351,32 +305,30 @@ class Placer:
         if node is None or not is_in_pool_and_datacenter(job, node):
             return False
         row = self._cache.fleet.row_by_node_id.get(node.id)
-        return row is not None and bool(self.screen_all_nodes(job, group).feasible[row])
+        return row is not None and bool(self._screen_all_nodes(job, group).feasible[row])
 
     def can_fit_after_stop(self, allocation: Allocation, job: Job, group: TaskGroup) -> bool:
         """Return whether the new version would fit on the node once the old allocation has ended."""
         row = self._cache.fleet.row_by_node_id.get(allocation.node_id)
         resources = allocation.allocated_resources
-        if row is None or resources is None or row >= len(self.draft.count):
+        if row is None or resources is None or row >= len(self._draft.count):
             return False
         if not allocation.is_occupying:
             return True
-        if self._remaining_quota is not None and self._remaining_quota.list_exceeded_limits(
-            sum_requested_amounts(group), released=measure_amounts(resources)
-        ):
+        if self.admission.list_reasons(group, released=resources):
             return False
         node = self._cache.fleet.get_node(row)
-        self.draft.remove_allocation(row, resources)
+        self._draft.remove_allocation(row, resources)
         selector = NodeSelector(
-            self.draft,
-            restrict_to_row(self.screen_group(job, group), row),
+            self._draft,
+            _restrict_to_row(self._screen_group(job, group), row),
             job,
             group,
             rules=self.get_rules(job),
             random=self._random,
         )
         fits = not selector.find_obstacle(node)
-        self.draft.restore_allocation(row, resources)
+        self._draft.restore_allocation(row, resources)
         return fits
 
     def _use_promised_id(self, allocation: Allocation) -> Allocation:
@@ -391,60 +343,59 @@ class Placer:
         victims = tuple(capacity.victim.id for capacity in freed if capacity.preemptor_id == promised_id)
         return replace(allocation, id=promised_id, preempted_allocations=victims)
 
-    def _count_in_other_selectors(self, allocation: Allocation, placement: PlacementRequest) -> None:
+    def _count_in_other_selectors(self, allocation: Allocation, request: PlacementRequest) -> None:
         """Count the new allocation in the selectors of other groups and versions.
 
         Its own selector has counted it already.
         """
         sibling = self._add_sibling(allocation)
-        own_selector = self.get_selector(placement.job, placement.group)
+        own_selector = self.get_selector(request.job, request.group)
         for selector in self._selectors.values():
             if sibling is not None and selector is not own_selector:
                 selector.count_sibling(sibling)
 
-    def _build_record(self, placement: PlacementRequest, chosen: NodeChoice, allocation_id: str = "") -> Allocation:
+    def _build_record(self, request: PlacementRequest, choice: NodeChoice, allocation_id: str = "") -> Allocation:
         """Return the allocation record for the chosen node."""
-        job, now_ns = placement.job, self._context.now_ns
+        job, now_ns = request.job, self._context.now_ns
         return Allocation(
             id=allocation_id,
             namespace=job.namespace,
             eval_id=self._evaluation.id,
-            name=placement.name,
-            node_id=chosen.node.id,
-            node_name=chosen.node.name,
+            name=request.name,
+            node_id=choice.node.id,
+            node_name=choice.node.name,
             job_id=job.id,
             job_version=job.version,
             job_create_index=job.create_index,
-            task_group=placement.group.name,
-            allocated_resources=chosen.resources,
-            metrics=chosen.metric,
+            task_group=request.group.name,
+            allocated_resources=choice.resources,
+            metrics=choice.metric,
             desired_status=DesiredStatus.RUN,
             desired_transition=_NO_TRANSITION,
             client_status=ClientStatus.PENDING,
-            deployment_id=placement.deployment_id,
+            deployment_id=request.deployment_id,
             create_index=WRITE_INDEX,
             alloc_modify_index=WRITE_INDEX,
             create_time=now_ns,
             modify_time=now_ns,
         )
 
-    def _build_allocation(self, placement: PlacementRequest, chosen: NodeChoice) -> Allocation:
+    def _build_allocation(self, request: PlacementRequest, choice: NodeChoice) -> Allocation:
         """Return the finished allocation and count it in siblings and quota."""
-        now_ns, previous = self._context.now_ns, placement.previous
-        allocation = self._use_promised_id(self._build_record(placement, chosen, self._context.new_id()))
+        now_ns, previous = self._context.now_ns, request.previous
+        allocation = self._use_promised_id(self._build_record(request, choice, self._context.new_id()))
         self._placed_on.setdefault(allocation.node_id, []).append(allocation)
-        self._count_in_other_selectors(allocation, placement)
-        if self._remaining_quota is not None:
-            self._remaining_quota.consume_amounts(measure_amounts(chosen.resources))
-        if placement.is_canary:
+        self._count_in_other_selectors(allocation, request)
+        self.admission.consume_quota(choice.resources)
+        if request.is_canary:
             allocation = replace(
                 allocation, deployment_status=AllocDeploymentStatus(canary=True, modify_index=WRITE_INDEX)
             )
         if previous is None:
             return allocation
         tracker = None
-        if placement.is_reschedule:
-            tracker = build_tracker(previous, placement.group, now_ns, placement.failed_at_ns)
+        if request.is_reschedule:
+            tracker = build_tracker(previous, request.group, now_ns, request.failed_at_ns)
         return replace(allocation, previous_allocation=previous.id, reschedule_tracker=tracker)
 
 
@@ -452,7 +403,7 @@ _NO_TRANSITION = DesiredTransition()
 """Shared by all new allocations."""
 
 
-def restrict_to_row(screened: ScreeningResult, row: int) -> ScreeningResult:
+def _restrict_to_row(screened: ScreeningResult, row: int) -> ScreeningResult:
     """Return the screening result as if no other node were feasible."""
     feasible = screened.feasible.copy()
     feasible[:] = False

@@ -18,7 +18,6 @@ from wharf.cluster.state import Replica
 from wharf.cluster.state.tables import ALLOCATIONS_ON_NODE, JOB_VERSIONS, JOBS, SCHEDULER_CONFIGURATION
 from wharf.contract.model.allocations.allocation import Allocation
 from wharf.contract.model.jobs.job import Job, JobType
-from wharf.contract.model.nodes.node import Node
 
 MIN_PRIORITY_GAP: Final = 10
 """A job can only preempt jobs whose priority is lower by at least this much."""
@@ -30,13 +29,6 @@ MAX_VICTIMS: Final = 32
 
 EXCESS_VICTIM_COST: Final = 50.0
 """Added to the cost of a victim for each allocation of its group that is preempted beyond `migrate.max_parallel`."""
-
-
-class PreemptionChoice(msgspec.Struct, frozen=True):
-    """A node and the victims there. No victims: allocations that are already stopping free enough."""
-
-    node: Node
-    victims: tuple[Allocation, ...] = ()
 
 
 class _Candidate(msgspec.Struct, frozen=True):
@@ -79,28 +71,31 @@ class VictimSearch:
         self._chosen_ids: dict[str, None] = {}
         self._victims_by_group: Counter[tuple[str, str, str]] = Counter()
 
-    def find_victims(self, rows: Iterable[int], demand: Usage) -> PreemptionChoice | None:
-        """Return the node where preemption costs least, with the victims, or `None` if no node can be freed."""
-        best: tuple[float, int, PreemptionChoice] | None = None
+    def find_victims(self, rows: Iterable[int], demand: Usage) -> tuple[Allocation, ...]:
+        """Return the victims on the node where preemption costs least, and promise the demand there.
+
+        Empty: no node can be freed, or allocations that are already stopping free enough on one of them.
+        """
+        best: tuple[float, int, list[_Candidate]] | None = None
         for row, _ in zip(rows, range(MAX_SCANNED_NODES), strict=False):
-            victims = self._select_victims_on_row(row, demand)
-            if victims is None or len(self._chosen_ids) + len(victims) > MAX_VICTIMS:
+            candidates = self._select_victims_on_row(row, demand)
+            if candidates is None or len(self._chosen_ids) + len(candidates) > MAX_VICTIMS:
                 continue
-            choice = PreemptionChoice(self._draft.fleet.get_node(row), tuple(victim.allocation for victim in victims))
-            if not victims:
-                best = 0.0, row, choice
+            if not candidates:
+                best = 0.0, row, candidates
                 break
-            cost = _compute_preemption_cost(victims)
+            cost = _compute_preemption_cost(candidates)
             if best is None or cost < best[0]:
-                best = cost, row, choice
+                best = cost, row, candidates
         if best is None:
-            return None
-        _, row, choice = best
+            return ()
+        _, row, candidates = best
+        victims = tuple(candidate.allocation for candidate in candidates)
         self._promised_usage[row] = self._promised_usage.get(row, Usage()) + demand
-        for victim in choice.victims:
+        for victim in victims:
             self._chosen_ids[victim.id] = None
             self._victims_by_group[_get_group_key(victim)] += 1
-        return choice
+        return victims
 
     def _select_victims_on_row(self, row: int, demand: Usage) -> list[_Candidate] | None:
         """Return the cheapest victims on the node.
@@ -139,7 +134,10 @@ class VictimSearch:
         return _Candidate(allocation, job.priority, get_allocation_usage(allocation), max_parallel)
 
     def _choose_cheapest(self, candidates: list[_Candidate], demand: Usage, free: Usage) -> list[_Candidate] | None:
-        """Return victims of the lowest priorities first, and within a priority those closest to the need."""
+        """Return victims of the lowest priorities, and of one priority those whose usage is closest to the demand.
+
+        `None`: even all candidates free too little.
+        """
         chosen: list[_Candidate] = []
         for priority in sorted({candidate.priority for candidate in candidates}):
             remaining = [candidate for candidate in candidates if candidate.priority == priority]
@@ -168,7 +166,7 @@ class VictimSearch:
         """Return the extra cost if the candidate's group would lose more than `migrate.max_parallel` allocations."""
         group = _get_group_key(candidate.allocation)
         stopped_count = self._victims_by_group[group] + sum(
-            _get_group_key(candidate.allocation) == group for candidate in chosen
+            _get_group_key(victim.allocation) == group for victim in chosen
         )
         if not candidate.max_parallel or stopped_count < candidate.max_parallel:
             return 0.0
@@ -186,7 +184,7 @@ def _subtract(total: Usage, used: Usage) -> Usage:
 
 
 def _compute_distance(needed: Usage, victim: Usage) -> float:
-    """Return how far the victim's usage is from what is needed, relative to the need."""
+    """Return the distance between the victim's usage and the missing amounts, relative to the missing amounts."""
     pairs = (
         (needed.cpu, victim.cpu),
         (needed.memory_mb, victim.memory_mb),
@@ -202,7 +200,7 @@ def _compute_distance(needed: Usage, victim: Usage) -> float:
 
 
 def _compute_preemption_cost(victims: Iterable[_Candidate]) -> float:
-    """Return the cost of preempting these victims: the highest priority, and a little for their number."""
+    """Return the cost of preempting these victims: the highest priority, plus a small amount for their number."""
     priorities = [victim.priority for victim in victims]
     highest = max(priorities)
     return highest + sum(priorities) / max(1, highest)

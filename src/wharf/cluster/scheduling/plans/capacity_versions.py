@@ -1,9 +1,9 @@
 """Version records that make plans and changes of node capacity conflict with each other.
 
-A node's version is written when its capacity, eligibility, drain or status changes, when something occupies it again,
-and when it is deleted. The cluster version is written whenever a part of a plan is committed. Plans and node changes
-both check both versions, so of two writes that were decided on the same state the second one fails. A plan that places
-a thousand allocations writes one record, not a thousand (docs/adr/0052).
+A node's version is written when its capacity, eligibility, drain or status changes, when an ended allocation occupies
+it again, and when it is deleted. The cluster version is written whenever a part of a plan is committed. Plans and node
+changes both check both versions, so of two writes that were decided on the same state the second one fails. A plan that
+places a thousand allocations writes one record, not a thousand (docs/adr/0052).
 """
 
 from collections.abc import Callable
@@ -19,7 +19,7 @@ CLUSTER_KEY: Final = "*"
 
 
 def write_cluster_version() -> PutRecord:
-    """Return the record by which a part of a plan announces that it placed allocations."""
+    """Return the record that a part of a plan writes because it places allocations."""
     return NODE_PLACEMENTS.build_put(NodeCapacityVersion(node_id=CLUSTER_KEY))
 
 
@@ -45,7 +45,7 @@ def make_node_version_lookup(snapshot: Replica) -> Callable[[str], Condition]:
 
 
 def write_node_version(node_id: str) -> PutRecord:
-    """Return the record that announces a change of the node's capacity."""
+    """Return the record that is written with a change of the node's capacity."""
     return NODE_PLACEMENTS.build_put(NodeCapacityVersion(node_id=node_id))
 
 

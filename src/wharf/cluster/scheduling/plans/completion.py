@@ -7,13 +7,14 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
+from wharf.cluster.scheduling.plans.allocation_changes import AllocationChanges
 from wharf.cluster.scheduling.reconcile.outcome import FollowUp
 from wharf.cluster.state import Replica
 from wharf.cluster.state.tables import ALLOCATIONS_OF_JOB, EVALUATIONS_OF_JOB, JOB_SUMMARIES, JOBS, NAMESPACES
-from wharf.contract.model.allocations.allocation import ClientStatus
+from wharf.contract.model.allocations.allocation import Allocation, AllocationStub, ClientStatus
 from wharf.contract.model.allocations.metrics import AllocMetric
 from wharf.contract.model.evaluations import Evaluation, EvaluationStatus, EvaluationTrigger
-from wharf.contract.model.jobs.plan import PlanAnnotations
+from wharf.contract.model.jobs.plan import DesiredUpdates, PlanAnnotations
 from wharf.contract.model.log import WRITE_INDEX
 from wharf.contract.model.times import SECOND, DecisionContext, to_datetime, to_ns
 
@@ -40,33 +41,32 @@ BLOCKED_TRIGGERS: Final = (EvaluationTrigger.QUEUED_ALLOCS, EvaluationTrigger.MA
 """Triggers of evaluations that were blocked, or are blocked now."""
 
 
-class EvaluationResult(msgspec.Struct, frozen=True):
-    """What the evaluation decided. `failed_groups` maps groups to the metric of their failed placements."""
+class EvaluationResult(msgspec.Struct):
+    """What the evaluation decided, filled step by step."""
 
-    failed_groups: dict[str, AllocMetric]
-    queued_counts: dict[str, int]
-    annotations: PlanAnnotations
-    deployment_id: str
-    follow_ups: tuple[FollowUp, ...]
+    placements: dict[str, list[Allocation]] = {}
+    """New allocations by node id."""
+    failed_groups: dict[str, AllocMetric] = {}
+    """The metric of failed placements by group."""
+    queued_counts: dict[str, int] = {}
+    """How many allocations wait for resources, by group."""
+    update_counts: dict[str, DesiredUpdates] = {}
+    victims: list[Allocation] = []
+    """Preempted allocations of other jobs as they will be written."""
+    follow_ups: list[FollowUp] = []
+    deployment_id: str = ""
     has_unique_constraints: bool = False
-    has_placements: bool = False
     waits_behind: str = ""
+    """The parent job whose child limit refuses placements."""
     class_eligibility: dict[str, bool] | None = None
     """By computed node class, whether nodes of the class could run what is still missing.
 
     `None`: not computed, or node classes cannot tell.
     """
 
-
-class CompletedEvaluation(msgspec.Struct, frozen=True):
-    """The ended evaluation and its follow-ups.
-
-    `follow_up_ids` maps allocation ids to the evaluation that will examine the allocation again.
-    """
-
-    evaluation: Evaluation
-    follow_ups: tuple[Evaluation, ...]
-    follow_up_ids: dict[str, str]
+    def add_placement(self, allocation: Allocation) -> None:
+        """Add a new allocation."""
+        self.placements.setdefault(allocation.node_id, []).append(allocation)
 
 
 class EvaluationCompletion:
@@ -77,17 +77,25 @@ class EvaluationCompletion:
         self._evaluation = evaluation
         self._context = context
 
-    def complete_evaluation(self, result: EvaluationResult) -> CompletedEvaluation:
-        """Return the evaluation as it ends, with blocked, delayed and canceled evaluations."""
+    def complete_evaluation(
+        self, result: EvaluationResult, changes: AllocationChanges
+    ) -> tuple[Evaluation, tuple[Evaluation, ...]]:
+        """Return the evaluation as it ends, and its blocked, delayed and canceled evaluations.
+
+        Record in `changes` which evaluation will examine an allocation again.
+        """
         evaluation, failed = self._evaluation, result.failed_groups
         was_blocked = evaluation.triggered_by in BLOCKED_TRIGGERS
-        delayed, follow_up_ids = self._build_delayed(result.follow_ups)
+        delayed = self._build_delayed(result.follow_ups, changes)
         finished = replace(
             evaluation,
             status=EvaluationStatus.BLOCKED if failed and was_blocked else EvaluationStatus.COMPLETE,
             failed_tg_allocs=failed or None,
             queued_allocations=self._count_queued(result) or None,
-            plan_annotations=result.annotations,
+            plan_annotations=PlanAnnotations(
+                desired_tg_updates=result.update_counts or None,
+                preempted_allocs=tuple(map(_make_stub, result.victims)) or None,
+            ),
             deployment_id=result.deployment_id or evaluation.deployment_id,
             next_eval=delayed[0].id if delayed else evaluation.next_eval,
             class_eligibility=result.class_eligibility,
@@ -96,7 +104,7 @@ class EvaluationCompletion:
             waits_behind=result.waits_behind if failed else "",
             snapshot_index=self._snapshot.index,
             # A reserved node stays reserved until it is used or no longer needed.
-            reserved_node_id=evaluation.reserved_node_id if failed and not result.has_placements else "",
+            reserved_node_id=evaluation.reserved_node_id if failed and not result.placements else "",
             modify_time=max(self._context.now_ns, evaluation.create_time + 1),
         )
         follow_ups: tuple[Evaluation, ...] = ()
@@ -121,7 +129,7 @@ class EvaluationCompletion:
             follow_ups = self._cancel_others(EvaluationStatus.BLOCKED, SUCCESSFUL_TEXT.format(evaluation.id))
         redundant = self._cancel_others(EvaluationStatus.PENDING, SUPERSEDED_TEXT)
         obsolete_timeouts = self._cancel_obsolete_timeouts([follow_up.id for follow_up in (*follow_ups, *redundant)])
-        return CompletedEvaluation(finished, (*delayed, *follow_ups, *redundant, *obsolete_timeouts), follow_up_ids)
+        return finished, (*delayed, *follow_ups, *redundant, *obsolete_timeouts)
 
     def _get_waiting_since(self) -> int:
         """Return since when the job waits.
@@ -152,15 +160,14 @@ class EvaluationCompletion:
         known = dict.fromkeys(summary.summary, 0) if summary is not None else {}
         return {**known, **result.queued_counts}
 
-    def _build_delayed(self, follow_ups: tuple[FollowUp, ...]) -> tuple[list[Evaluation], dict[str, str]]:
-        """Return one evaluation for each window of time with due follow-ups, and the follow-up ids by allocation."""
+    def _build_delayed(self, follow_ups: Iterable[FollowUp], changes: AllocationChanges) -> list[Evaluation]:
+        """Return one evaluation for each window of time with due follow-ups, and link the allocations to them."""
         delayed: list[Evaluation] = []
-        follow_up_ids: dict[str, str] = {}
         windows: dict[EvaluationTrigger, tuple[int, str]] = {}
-        follow_ups = tuple(
+        needed = (
             follow_up for follow_up in follow_ups if follow_up.is_linked or not self._has_evaluation_due(follow_up)
         )
-        for follow_up in sorted(follow_ups, key=lambda follow_up: (follow_up.due_at_ns, follow_up.allocation.id)):
+        for follow_up in sorted(needed, key=lambda follow_up: (follow_up.due_at_ns, follow_up.allocation.id)):
             window = windows.get(follow_up.trigger)
             if window is None or follow_up.due_at_ns - window[0] > FOLLOW_UP_WINDOW_NS:
                 trigger = follow_up.trigger
@@ -170,8 +177,8 @@ class EvaluationCompletion:
                 delayed.append(replace(evaluation, wait_until=to_datetime(follow_up.due_at_ns)))
                 window = windows[follow_up.trigger] = (follow_up.due_at_ns, evaluation.id)
             if follow_up.is_linked:
-                follow_up_ids[follow_up.allocation.id] = window[1]
-        return delayed, follow_up_ids
+                changes.update_allocation(follow_up.allocation, followup_eval_id=window[1])
+        return delayed
 
     def _has_evaluation_due(self, follow_up: FollowUp) -> bool:
         """Return whether a pending evaluation of the job is already due at about that time."""
@@ -179,22 +186,24 @@ class EvaluationCompletion:
             EVALUATIONS_OF_JOB, self._evaluation.namespace, self._evaluation.job_id
         )
         return any(
-            other.status is EvaluationStatus.PENDING
-            and other.id != self._evaluation.id
-            and other.wait_until is not None
-            and 0 <= to_ns(other.wait_until) + TIME_PRECISION_NS - follow_up.due_at_ns <= FOLLOW_UP_WINDOW_NS
-            for other in job_evaluations
+            evaluation.status is EvaluationStatus.PENDING
+            and evaluation.id != self._evaluation.id
+            and evaluation.wait_until is not None
+            and 0 <= to_ns(evaluation.wait_until) + TIME_PRECISION_NS - follow_up.due_at_ns <= FOLLOW_UP_WINDOW_NS
+            for evaluation in job_evaluations
         )
 
     def _cancel_others(self, status: EvaluationStatus, description: str) -> tuple[Evaluation, ...]:
-        """Cancel the job's other evaluations of that status, because this one has covered their work (1.3)."""
+        """Cancel the job's other evaluations of that status, which this one makes redundant (scheduling.md 1.3)."""
         job_evaluations = self._snapshot.list_by_index_sorted(
             EVALUATIONS_OF_JOB, self._evaluation.namespace, self._evaluation.job_id
         )
         others = (
-            other
-            for other in job_evaluations
-            if other.status is status and other.id != self._evaluation.id and not self._is_due_later(other)
+            evaluation
+            for evaluation in job_evaluations
+            if evaluation.status is status
+            and evaluation.id != self._evaluation.id
+            and not self._is_due_later(evaluation)
         )
         return self._cancel(others, description)
 
@@ -215,11 +224,11 @@ class EvaluationCompletion:
         """Cancel disconnect timeouts that no disconnected allocation waits for any more."""
         key = self._evaluation.namespace, self._evaluation.job_id
         timeouts = [
-            other
-            for other in self._snapshot.list_by_index_sorted(EVALUATIONS_OF_JOB, *key)
-            if other.triggered_by is EvaluationTrigger.MAX_DISCONNECT_TIMEOUT
-            and other.status is EvaluationStatus.PENDING
-            and other.id not in (self._evaluation.id, *canceled)
+            evaluation
+            for evaluation in self._snapshot.list_by_index_sorted(EVALUATIONS_OF_JOB, *key)
+            if evaluation.triggered_by is EvaluationTrigger.MAX_DISCONNECT_TIMEOUT
+            and evaluation.status is EvaluationStatus.PENDING
+            and evaluation.id not in (self._evaluation.id, *canceled)
         ]
         if not timeouts:
             return ()
@@ -258,3 +267,14 @@ class EvaluationCompletion:
             create_time=now_ns,
             modify_time=now_ns,
         )
+
+
+def _make_stub(allocation: Allocation) -> AllocationStub:
+    """Return the list item of a preempted allocation."""
+    names = ("id", "name", "namespace", "node_id", "node_name", "job_id", "job_version", "task_group", "client_status")
+    return AllocationStub(
+        **{name: getattr(allocation, name) for name in names},
+        desired_status=allocation.desired_status,
+        desired_description=allocation.desired_description,
+        preempted_by_allocation=allocation.preempted_by_allocation,
+    )

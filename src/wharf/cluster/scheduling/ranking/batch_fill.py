@@ -1,14 +1,17 @@
 """Places many allocations of one group that need only CPU, memory and disk.
 
-It works on plain numbers of its own, so that a placement costs a few sums instead of a pass over columns. The caller
-writes the result back in one step. The choices equal those made one by one, because the formula is the same. Ports,
-cores, devices, distinct hosts and volumes are not supported.
+It works on copies of the columns as plain numbers, so that a placement costs a few sums instead of a pass over columns.
+The result is written to the columns in one step. The choices equal those made one by one, because the formula is the
+same. Ports, cores, devices, distinct hosts and volumes are not supported.
 """
 
 from heapq import heappop, heappush
 
-from wharf.cluster.scheduling.fleet.columns import Floats, Ints
+import numpy as np
+
+from wharf.cluster.scheduling.fleet.columns import Ints
 from wharf.cluster.scheduling.ranking.candidates import Candidates
+from wharf.cluster.scheduling.ranking.score_columns import ScoreColumns
 from wharf.cluster.scheduling.ranking.scoring import UNAVAILABLE_SCORE, find_best_positions, score_node_packing
 from wharf.cluster.scheduling.resources.usage import Usage
 
@@ -39,34 +42,20 @@ class NodeFill:
 
 
 class BatchFill:
-    """Places allocations of one group one after the other, each on the best node.
+    """Places allocations of one group one after the other, each on the best node."""
 
-    `fixed_scores` holds the sum of the parts that placements do not change, by candidate position. `fixed_part_count`
-    is the number of these parts.
-    """
-
-    def __init__(
-        self,
-        candidates: Candidates,
-        demand: Usage,
-        *,
-        fixed_scores: Floats,
-        collisions: Ints,
-        fixed_part_count: int,
-        group_count: int,
-        has_anti_affinity: bool,
-        algorithm: str,
-    ) -> None:
+    def __init__(self, candidates: Candidates, columns: ScoreColumns, demand: Usage) -> None:
+        self._columns = columns
         self._candidate_columns = (
             candidates.cpu, candidates.cpu_after, candidates.memory, candidates.memory_after, candidates.disk,
-            candidates.disk_after, candidates.free_slots, collisions,
+            candidates.disk_after, candidates.free_slots, columns.sibling_counts,
         )  # fmt: skip
         self._demand = demand
-        self._fixed_scores = fixed_scores
-        self._fixed_part_count = fixed_part_count
-        self._group_count = max(1, group_count)
-        self._has_anti_affinity = has_anti_affinity
-        self._algorithm = algorithm
+        self._fixed_scores = columns.fixed_sums
+        self._fixed_part_count = len(columns.fixed)
+        self._group_count = columns.group_count
+        self._has_anti_affinity = columns.has_anti_affinity
+        self._algorithm = columns.algorithm
         self.node_fills: dict[int, NodeFill] = {}
         """The examined nodes by candidate position."""
         self.choices: list[tuple[int, float]] = []
@@ -112,12 +101,13 @@ class BatchFill:
         )
         return node_fill
 
-    def place_best(self, scores: Floats, max_count: int) -> None:
+    def place_best(self, max_count: int) -> None:
         """Place up to `max_count` allocations, each on the node that is then best. Ties go to the first position.
 
         A node's score changes only when it is chosen. So the best nodes are sorted once, and chosen nodes return
         through a heap.
         """
+        scores = self._columns.scores
         order = find_best_positions(scores, max_count)
         self.load_nodes(order)
         ranked = list(zip((-scores[order]).tolist(), order.tolist(), strict=True))
@@ -135,6 +125,19 @@ class BatchFill:
             if node_fill.is_available:
                 heappush(reentered, (-node_fill.score, position))
 
-    def list_filled_nodes(self) -> list[tuple[int, NodeFill]]:
-        """Return the nodes that were chosen, with their new values."""
-        return [(position, node_fill) for position, node_fill in self.node_fills.items() if node_fill.placed_count]
+    def write_scores(self) -> tuple[Ints, Ints]:
+        """Write the new scores of the chosen nodes to the columns.
+
+        Return their positions, and how many allocations each of them got.
+        """
+        filled = {position: node_fill for position, node_fill in self.node_fills.items() if node_fill.placed_count}
+        node_fills, columns = filled.values(), self._columns
+        positions: Ints = np.asarray([*filled], dtype=np.int64)
+        placed_counts: Ints = np.asarray([node_fill.placed_count for node_fill in node_fills], dtype=np.int64)
+        columns.sibling_counts[positions] += placed_counts * self._has_anti_affinity
+        columns.packing[positions] = [node_fill.packing_score for node_fill in node_fills]
+        columns.sums[positions] = [node_fill.score_sum for node_fill in node_fills]
+        columns.part_counts[positions] = [node_fill.part_count for node_fill in node_fills]
+        columns.is_available[positions] = [node_fill.is_available for node_fill in node_fills]
+        columns.scores[positions] = [node_fill.score for node_fill in node_fills]
+        return positions, placed_counts

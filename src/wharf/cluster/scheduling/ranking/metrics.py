@@ -129,14 +129,14 @@ def build_node_metric(node: Node, job: Job, reason: str, *, is_filtered: bool) -
 
 def merge_metrics(metrics: Sequence[AllocMetric]) -> AllocMetric:
     """Return the sum of the metrics of nodes that were checked alone."""
-    first, *others = metrics
-    for other in others:
-        first = replace(
-            first,
-            **{name: getattr(first, name) + getattr(other, name) for name in _COUNT_FIELDS},
-            **{name: _add_counts(getattr(first, name), getattr(other, name)) for name in _MAPPING_FIELDS},
+    total, *remaining = metrics
+    for metric in remaining:
+        total = replace(
+            total,
+            **{name: getattr(total, name) + getattr(metric, name) for name in _COUNT_FIELDS},
+            **{name: _add_counts(getattr(total, name), getattr(metric, name)) for name in _MAPPING_FIELDS},
         )
-    return first
+    return total
 
 
 def add_node_failure(before: AllocMetric, metric: AllocMetric) -> AllocMetric:

@@ -74,9 +74,8 @@ def find_best_positions(scores: Floats, number: int) -> Ints:
     """
     lowest = _find_score_bound(scores, number)
     positions = np.flatnonzero(scores > lowest)
-    if (
-        len(positions) < number and lowest != UNAVAILABLE_SCORE
-    ):  # Take all better positions and fill up with positions of the lowest score.
+    if len(positions) < number and lowest != UNAVAILABLE_SCORE:
+        # Take all better positions and fill up with positions of the lowest score.
         positions = np.concatenate((positions, np.flatnonzero(scores == lowest)[: number - len(positions)]))
     best: Ints = positions[np.argsort(-scores[positions], kind="stable")][:number]
     return best

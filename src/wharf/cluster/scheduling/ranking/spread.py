@@ -23,8 +23,8 @@ class SpreadCount:
     """One spread of a group: allocations per attribute value and the boost of each value.
 
     Both are indexed by the code of the value, so that the boosts of all nodes are one lookup. The last entry stands for
-    nodes without the attribute, whose code is -1. One more allocation changes the boost of its own value and seldom of
-    others. Only then all boosts are computed again.
+    nodes without the attribute, whose code is -1. One more allocation usually changes only the boost of its own value.
+    If it changes other boosts too, all of them are computed again.
     """
 
     def __init__(self, spread: Spread, column: PropertyColumn, *, count: int, weight_share: float) -> None:
@@ -32,7 +32,7 @@ class SpreadCount:
         values = column.values.values
         self._counts: Ints = np.zeros(len(values), dtype=np.int64)
         self._boosts: Floats | None = None
-        """The boosts as computed last. `None`: most of them have changed."""
+        """The last computed boosts. `None`: several of them have changed, so all are computed again."""
         self._formula = (
             _TargetSpread(spread, values, count=count, share=weight_share) if spread.spread_target else _EvenSpread()
         )

@@ -7,6 +7,7 @@ import msgspec
 from msgspec.structs import replace
 
 from wharf.cluster.scheduling.reconcile.outcome import GroupOutcome
+from wharf.contract.model.allocations.allocation import Allocation
 from wharf.contract.model.deployments import Deployment, DeploymentGroup, DeploymentStatus
 from wharf.contract.model.evaluations import Evaluation
 from wharf.contract.model.jobs.job import Job
@@ -38,7 +39,7 @@ class JobDeployments(msgspec.Struct, frozen=True):
 def find_job_deployments(
     job: Job | None, deployments: Iterable[Deployment], context: DecisionContext
 ) -> JobDeployments:
-    """Return the job's newest deployment, as current or previous, and its cancellation if the job has moved on."""
+    """Return the job's newest deployment, as current or previous, and its cancellation if the job is newer."""
     latest = max(deployments, key=lambda deployment: (deployment.create_index, deployment.id), default=None)
     if latest is None:
         return JobDeployments()
@@ -92,6 +93,19 @@ def start_deployment(
     )
 
 
+def list_undecided_allocations(deployment: Deployment, allocations: Iterable[Allocation]) -> list[Allocation] | None:
+    """Return the allocations of the deployment that are not reported healthy yet, or `None` if one is unhealthy."""
+    undecided = []
+    for allocation in allocations:
+        if allocation.deployment_id == deployment.id:
+            health = allocation.deployment_status.healthy if allocation.deployment_status is not None else None
+            if health is False:
+                return None
+            if health is None:
+                undecided.append(allocation)
+    return undecided
+
+
 def describe_running(groups: Iterable[DeploymentGroup]) -> str:
     """Return the status description of a running deployment with these groups."""
     waiting = [group for group in groups if group.is_awaiting_promotion]
@@ -105,7 +119,7 @@ def update_deployment(
 ) -> Deployment | None:
     """Return the deployment as this evaluation changes it, or `None` if it does not change.
 
-    It succeeds when all groups are complete, or gets the new group states.
+    The deployment succeeds when all groups are complete. Otherwise it gets the new group states.
     """
     outcomes = list(outcomes)
     groups = dict(deployment.task_groups or {})

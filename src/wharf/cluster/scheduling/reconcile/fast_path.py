@@ -1,4 +1,4 @@
-"""A fast check whether a group is already as requested, because most evaluations find nothing to do.
+"""A fast check whether a group is already as requested. Most evaluations find nothing to do.
 
 False negatives are allowed, false positives are not: after a negative answer the full reconciliation runs.
 """

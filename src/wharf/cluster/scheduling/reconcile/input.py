@@ -51,6 +51,15 @@ def add_state(allocation: Allocation, status: ClientStatus, now_ns: int) -> Allo
     return replace(allocation, alloc_states=(*(allocation.alloc_states or ()), state))
 
 
+def mark_unknown(allocation: Allocation, now_ns: int) -> Allocation:
+    """Return the allocation as unknown from now on, because its node is disconnected."""
+    return replace(
+        add_state(allocation, ClientStatus.UNKNOWN, now_ns),
+        client_status=ClientStatus.UNKNOWN,
+        client_description=UNKNOWN_TEXT,
+    )
+
+
 def is_replacement_owed(allocation: Allocation) -> bool:
     """Return whether the allocation was stopped for an update and its replacement had no capacity yet."""
     return allocation.desired_description == UPDATING_TEXT and not allocation.next_allocation

@@ -1,21 +1,8 @@
-"""Allocation names: `job.group[index]`. Each index below the count is used once, if possible."""
+"""Assigns names to the allocations of a group. Each index below the count is used once, if possible."""
 
-import re
 from collections.abc import Iterable
-from typing import Final
 
-_INDEX: Final = re.compile(r"\[([0-9]{1,18})\]\Z")
-
-
-def format_name(job_id: str, group: str, index: int) -> str:
-    """Return the name of the allocation with this index."""
-    return f"{job_id}.{group}[{index}]"
-
-
-def parse_index(name: str) -> int:
-    """Return the index at the end of a name, or 0 if there is none."""
-    found = _INDEX.search(name)
-    return int(found[1]) if found is not None else 0
+from wharf.contract.model.allocations.names import format_name, parse_index
 
 
 class AllocationNames:

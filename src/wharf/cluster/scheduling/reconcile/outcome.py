@@ -8,6 +8,7 @@ from wharf.contract.model.evaluations import EvaluationTrigger
 from wharf.contract.model.jobs.groups import TaskGroup
 from wharf.contract.model.jobs.job import Job
 from wharf.contract.model.jobs.plan import DesiredUpdates
+from wharf.contract.model.nodes.node import Node
 
 
 class AllocationStop(msgspec.Struct, frozen=True):
@@ -19,9 +20,10 @@ class AllocationStop(msgspec.Struct, frozen=True):
 
 
 class PlacementRequest(msgspec.Struct, frozen=True):
-    """One missing allocation.
+    """One allocation that needs a node.
 
-    `job` and `group` are the version to run, which is an older one while canaries are tried.
+    `job` and `group` are the version to run, which is an older one while canaries are tried. `previous` is the
+    allocation that it replaces.
     """
 
     name: str
@@ -33,16 +35,11 @@ class PlacementRequest(msgspec.Struct, frozen=True):
     failed_at_ns: int | None = None
     """When the rescheduled allocation became unknown, if its node cannot report a failure time."""
     stop: AllocationStop | None = None
-    """Applied only after the placement succeeds. Until then the failed allocation is kept."""
+    """Applied only after the placement succeeds. Until then the previous allocation continues."""
     deployment_id: str = ""
     """The deployment of an older version."""
-
-
-class ReplacementRequest(msgspec.Struct, frozen=True):
-    """A destructive update: the old allocation stops and a new one with its name is placed."""
-
-    stop: AllocationStop
-    placement: PlacementRequest
+    node: Node | None = None
+    """The only node that may be chosen, for jobs that run on every node."""
 
 
 class FollowUp(msgspec.Struct, frozen=True):
@@ -61,7 +58,9 @@ class GroupOutcome(msgspec.Struct):
     name: str
     stops: list[AllocationStop] = []
     placements: list[PlacementRequest] = []
-    replacements: list[ReplacementRequest] = []
+    """In the order in which they are tried."""
+    replacements: list[PlacementRequest] = []
+    """Updates that need a new allocation. The old one, which `stop` names, does not count against its replacement."""
     in_place_updates: list[Allocation] = []
     """The current records of allocations that become part of the new version on their nodes."""
     disconnects: list[Allocation] = []
@@ -74,3 +73,5 @@ class GroupOutcome(msgspec.Struct):
     deployment: DeploymentGroup | None = None
     """The state of the group in its deployment. `None`: the group has none."""
     is_new_deployment: bool = False
+    infeasible_count: int = 0
+    """Missing allocations of a system job on nodes that can never run the group. They do not count as required."""

@@ -4,29 +4,26 @@ A stopped allocation names its replacement before that is placed. If the plan is
 to an allocation that does not exist. This module changes no stored record.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cached_property
 
 from msgspec.structs import replace
 
-from wharf.cluster.state import Replica
-from wharf.cluster.state.tables import ALLOCATIONS
 from wharf.contract.model.allocations.allocation import Allocation
 
 
-def drop_missing_replacements(snapshot: Replica, allocations: Iterable[Allocation]) -> list[Allocation]:
+def drop_missing_replacements(allocations: Iterable[Allocation], exists: Callable[[str], bool]) -> list[Allocation]:
     """Return the allocations, with `next_allocation` cleared on active ones whose replacement does not exist.
 
     Otherwise the scheduler would wait for such a replacement forever. A replacement may also be missing because it was
     garbage-collected after another one took over. So the link is kept on terminal allocations, and on those that share
-    their name with another active allocation.
+    their name with another active allocation. `exists` returns whether an allocation with this id exists.
     """
     job_allocations = list(allocations)
-    existing = snapshot.get_table_records(ALLOCATIONS).records
     dangling = [
         allocation
         for allocation in job_allocations
-        if allocation.next_allocation and not allocation.is_terminal and allocation.next_allocation not in existing
+        if allocation.next_allocation and not allocation.is_terminal and not exists(allocation.next_allocation)
     ]
     if not dangling:
         return job_allocations
@@ -56,7 +53,7 @@ class ReplacementChain:
 
     def iter_replacements(self, original: Allocation) -> Iterator[Allocation]:
         """Yield the direct and indirect replacements of the allocation."""
-        seen = {original.id}
+        visited = {original.id}
         pending_ids = [original.id, original.next_allocation]
         while pending_ids:
             allocation_id = pending_ids.pop()
@@ -67,8 +64,8 @@ class ReplacementChain:
                 *self._replacements_by_original.get(allocation_id, ()),
                 *((named,) if named is not None else ()),
             ):
-                if replacement.id not in seen:
-                    seen.add(replacement.id)
+                if replacement.id not in visited:
+                    visited.add(replacement.id)
                     yield replacement
                     pending_ids += [replacement.next_allocation, replacement.id]
 
@@ -76,7 +73,7 @@ class ReplacementChain:
     def _replacements_by_original(self) -> dict[str, list[Allocation]]:
         """Replacements by the id of the allocation that they replace."""
         replacements: dict[str, list[Allocation]] = {}
-        for evaluation in self._by_id.values():
-            if evaluation.previous_allocation:
-                replacements.setdefault(evaluation.previous_allocation, []).append(evaluation)
+        for allocation in self._by_id.values():
+            if allocation.previous_allocation:
+                replacements.setdefault(allocation.previous_allocation, []).append(allocation)
         return replacements

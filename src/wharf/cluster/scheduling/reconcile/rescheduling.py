@@ -1,13 +1,10 @@
 """Decides whether and when failed or lost allocations are placed again on other nodes (scheduling.md 5.7)."""
 
-import enum
 from typing import Final
 
-import msgspec
-
+from wharf.cluster.scheduling.reconcile.group_state import AllocationsById, GroupState
 from wharf.cluster.scheduling.reconcile.input import ReconcileInput
 from wharf.cluster.scheduling.reconcile.outcome import FollowUp
-from wharf.cluster.scheduling.reconcile.surplus import AllocationsById
 from wharf.contract.model.allocations.allocation import (
     Allocation,
     ClientStatus,
@@ -24,26 +21,7 @@ DUE_TOLERANCE_NS: Final = SECOND
 """A retry that is due within this time is made now."""
 
 MAX_RESCHEDULE_EVENTS: Final = 5
-"""Limits the size of a tracker: earlier attempts that are remembered if attempts are unlimited."""
-
-
-class RetryKind(enum.Enum):
-    """When an allocation is retried."""
-
-    NEVER = "never"
-    NOW = "now"
-    LATER = "later"
-
-
-class RetryDecision(msgspec.Struct, frozen=True):
-    """The decision on one retry. `due_at_ns` is set if the kind is `LATER`."""
-
-    kind: RetryKind
-    due_at_ns: int = 0
-
-
-NEVER_RETRY: Final = RetryDecision(RetryKind.NEVER)
-RETRY_NOW: Final = RetryDecision(RetryKind.NOW)
+"""Limits the size of a tracker: earlier attempts that are stored if attempts are unlimited."""
 
 
 def decide_retry(
@@ -54,25 +32,25 @@ def decide_retry(
     is_follow_up_due: bool = False,
     is_retry_pending: bool = False,
     failed_at_ns: int | None = None,
-) -> RetryDecision:
-    """Decide by the group's reschedule policy whether and when the allocation is retried.
+) -> int | None:
+    """Return when the group's reschedule policy retries the allocation: `now_ns`, a later time, or `None` for never.
 
     `is_follow_up_due`: this evaluation was created for the retry. `is_retry_pending`: another evaluation for it is
     still waiting. `failed_at_ns` replaces a failure time that the node cannot report.
     """
     policy = group.reschedule_policy
     if policy is None or not policy.is_enabled:
-        return NEVER_RETRY
+        return None
     # A failure time in the future comes from another clock, or from before the clock was set back.
     failed_at = min(now_ns, get_failure_time_ns(allocation) if failed_at_ns is None else failed_at_ns)
     events = list_reschedule_events(allocation)
     delay = get_next_delay_ns(policy, events, failed_at)
     if not can_retry(policy, events, failed_at, delay):
-        return NEVER_RETRY
-    due = failed_at + delay
-    if is_follow_up_due or due - now_ns <= DUE_TOLERANCE_NS:
-        return RETRY_NOW
-    return NEVER_RETRY if is_retry_pending else RetryDecision(RetryKind.LATER, due)
+        return None
+    due_at_ns = failed_at + delay
+    if is_follow_up_due or due_at_ns - now_ns <= DUE_TOLERANCE_NS:
+        return now_ns
+    return None if is_retry_pending else due_at_ns
 
 
 def can_retry(policy: ReschedulePolicy, events: tuple[RescheduleEvent, ...], failed_at_ns: int, delay_ns: int) -> bool:
@@ -110,10 +88,9 @@ def get_next_delay_ns(policy: ReschedulePolicy, events: tuple[RescheduleEvent, .
 
 
 def get_failure_time_ns(allocation: Allocation) -> int:
-    """Return when the last task ended, or when the record was last written if that was earlier.
+    """Return when the last task ended, or the time of the last write if no end was reported.
 
-    The node's clock may be ahead.
-    Without a reported end, return the time of the last write.
+    Never later than the last write, because the node's clock may be ahead.
     """
     ends = [state.finished_at for state in (allocation.task_states or {}).values() if state.finished_at is not None]
     return min(to_ns(max(ends)), allocation.modify_time) if ends else allocation.modify_time
@@ -154,84 +131,78 @@ def list_avoided_nodes(previous: Allocation) -> tuple[str, ...]:
     return tuple(dict.fromkeys(avoid))
 
 
-class RescheduleSplit(msgspec.Struct):
-    """Allocations of a group by what happens to them. Retries that are due now are no longer in `remaining`."""
+def split_retries(state: GroupState) -> None:
+    """Take the failed allocations that are retried now, and those that have ended, out of `state.untainted`.
 
-    remaining: AllocationsById = msgspec.field(default_factory=dict)
-    reschedule_now: list[Allocation] = msgspec.field(default_factory=list)
-    follow_ups: list[FollowUp] = msgspec.field(default_factory=list)
-    awaiting_watcher: list[Allocation] = msgspec.field(default_factory=list)
-    """Failed allocations that wait for a decision of the deployment controller."""
+    Retries at a later time become follow-ups.
+    """
+    remaining: AllocationsById = {}
+    for key, allocation in state.untainted.items():
+        if allocation.next_allocation and allocation.is_terminal:
+            continue  # It was replaced already.
+        if not _is_retry_candidate(state.input, allocation):
+            if not _has_ended(state.input, allocation):
+                remaining[key] = allocation
+            continue
+        due_at_ns = _get_retry_time_ns(state, allocation)
+        if due_at_ns is not None and due_at_ns <= state.input.now_ns:
+            state.reschedule_now.append(allocation)
+            continue
+        remaining[key] = allocation
+        if waits_for_watcher(state.input, allocation):
+            state.awaiting_watcher.append(allocation)
+        if due_at_ns is not None:
+            state.outcome.follow_ups.append(FollowUp(allocation, due_at_ns, EvaluationTrigger.ALLOC_RESCHEDULE))
+            state.counts["reschedule_later"] += 1
+    state.untainted = remaining
 
 
-class RescheduleSorter:
-    """Finds the failed allocations of a group that are retried."""
+def _is_retry_candidate(reconcile_input: ReconcileInput, allocation: Allocation) -> bool:
+    """Return whether the allocation failed, or must be rescheduled for another reason."""
+    if _is_retry_forced(allocation):
+        return True
+    tracker = allocation.reschedule_tracker
+    has_failed_to_place = tracker is not None and tracker.last_reschedule is RescheduleOutcome.NO_PLACEMENT
+    if allocation.is_server_terminal:
+        return has_failed_to_place and not (reconcile_input.is_batch and has_succeeded(allocation))
+    return allocation.client_status is ClientStatus.FAILED
 
-    def __init__(self, reconcile_input: ReconcileInput, group: TaskGroup) -> None:
-        self._input = reconcile_input
-        self._group = group
 
-    def split_allocations(self, untainted: AllocationsById) -> RescheduleSplit:
-        """Split the allocations by whether they are retried now, later or not."""
-        split = RescheduleSplit()
-        remaining = split.remaining
-        for key, allocation in untainted.items():
-            if allocation.next_allocation and allocation.is_terminal:
-                continue  # It was replaced already.
-            if not self._is_candidate(allocation):
-                if not self._has_ended(allocation):
-                    remaining[key] = allocation
-                continue
-            retry = self._decide_retry(allocation)
-            if retry.kind is RetryKind.NOW:
-                split.reschedule_now.append(allocation)
-                continue
-            remaining[key] = allocation
-            if self.waits_for_watcher(allocation):
-                split.awaiting_watcher.append(allocation)
-            if retry.kind is RetryKind.LATER:
-                split.follow_ups.append(FollowUp(allocation, retry.due_at_ns, EvaluationTrigger.ALLOC_RESCHEDULE))
-        return split
+def _is_retry_forced(allocation: Allocation) -> bool:
+    """Return whether an operator requested the retry of an ended allocation."""
+    transition = allocation.desired_transition
+    return transition is not None and bool(transition.force_reschedule) and allocation.is_client_terminal
 
-    def _is_candidate(self, allocation: Allocation) -> bool:
-        """Return whether the allocation failed, or must be rescheduled for another reason."""
-        transition = allocation.desired_transition
-        if transition is not None and transition.force_reschedule and allocation.is_client_terminal:
-            return True
-        tracker = allocation.reschedule_tracker
-        has_failed_to_place = tracker is not None and tracker.last_reschedule is RescheduleOutcome.NO_PLACEMENT
-        if allocation.is_server_terminal:
-            return has_failed_to_place and not (self._input.is_batch and has_succeeded(allocation))
-        return allocation.client_status is ClientStatus.FAILED
 
-    def _has_ended(self, allocation: Allocation) -> bool:
-        """Return whether a service allocation has ended and no longer counts. Ended batch allocations count as done."""
-        if self._input.is_batch:
-            return False
-        return allocation.is_server_terminal or allocation.client_status in (ClientStatus.COMPLETE, ClientStatus.LOST)
+def _has_ended(reconcile_input: ReconcileInput, allocation: Allocation) -> bool:
+    """Return whether a service allocation has ended and no longer counts. Ended batch allocations count as done."""
+    if reconcile_input.is_batch:
+        return False
+    return allocation.is_server_terminal or allocation.client_status in (ClientStatus.COMPLETE, ClientStatus.LOST)
 
-    def _decide_retry(self, allocation: Allocation) -> RetryDecision:
-        """Decide whether and when the candidate is retried."""
-        transition = allocation.desired_transition
-        if transition is not None and transition.force_reschedule and allocation.is_client_terminal:
-            return RETRY_NOW
-        if self.waits_for_watcher(allocation):
-            return NEVER_RETRY
-        follow_up = allocation.followup_eval_id
-        return decide_retry(
-            allocation,
-            self._group,
-            self._input.now_ns,
-            is_follow_up_due=bool(follow_up) and follow_up == self._input.evaluation_id,
-            is_retry_pending=bool(follow_up) and self._input.is_evaluation_pending(follow_up),
-        )
 
-    def waits_for_watcher(self, allocation: Allocation) -> bool:
-        """Return whether the active deployment's controller must decide first whether the allocation is retried."""
-        deployment, transition = self._input.deployment, allocation.desired_transition
-        if deployment is None or not deployment.is_active or allocation.deployment_id != deployment.id:
-            return False
-        return transition is None or not transition.reschedule
+def _get_retry_time_ns(state: GroupState, allocation: Allocation) -> int | None:
+    """Return when the candidate is retried: now, at a later time, or `None` for never."""
+    if _is_retry_forced(allocation):
+        return state.input.now_ns
+    if waits_for_watcher(state.input, allocation):
+        return None
+    follow_up = allocation.followup_eval_id
+    return decide_retry(
+        allocation,
+        state.group,
+        state.input.now_ns,
+        is_follow_up_due=bool(follow_up) and follow_up == state.input.evaluation_id,
+        is_retry_pending=bool(follow_up) and state.input.is_evaluation_pending(follow_up),
+    )
+
+
+def waits_for_watcher(reconcile_input: ReconcileInput, allocation: Allocation) -> bool:
+    """Return whether the active deployment's controller must decide first whether the allocation is retried."""
+    deployment, transition = reconcile_input.deployment, allocation.desired_transition
+    if deployment is None or not deployment.is_active or allocation.deployment_id != deployment.id:
+        return False
+    return transition is None or not transition.reschedule
 
 
 def has_succeeded(allocation: Allocation) -> bool:

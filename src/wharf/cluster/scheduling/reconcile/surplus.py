@@ -1,15 +1,71 @@
-"""The order in which surplus allocations of a group are stopped (scheduling.md 5.6)."""
+"""The steps that stop surplus allocations of a group, and the order in which they stop (scheduling.md 5.6)."""
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 
-from wharf.cluster.scheduling.reconcile.names import parse_index
-from wharf.contract.model.allocations.allocation import Allocation
+from wharf.cluster.scheduling.reconcile.group_state import AllocationsById, GroupState
+from wharf.cluster.scheduling.reconcile.input import NOT_NEEDED_TEXT
+from wharf.cluster.scheduling.reconcile.outcome import AllocationStop
+from wharf.contract.model.allocations.allocation import Allocation, ClientStatus
+from wharf.contract.model.allocations.names import parse_index
 
-AllocationsById = dict[str, Allocation]
-"""Allocations by id, in order of creation."""
+
+def stop_surplus(state: GroupState, canaries: AllocationsById) -> None:
+    """Stop allocations beyond the group's count. Completed ones need no stop: they are just not counted."""
+    running = {
+        key: allocation
+        for key, allocation in state.untainted.items()
+        if allocation.client_status is not ClientStatus.UNKNOWN
+    }
+    surplus = len(running) + len(state.migrating) - state.group.count
+    if surplus <= 0:
+        return
+    for is_migrating, key in _order_surplus(running, state.migrating, canaries, is_canarying=state.is_canarying):
+        if surplus <= 0:
+            break
+        allocation = (state.migrating if is_migrating else state.untainted).pop(key, None)
+        if allocation is None:
+            continue
+        if allocation.client_status is not ClientStatus.COMPLETE:
+            state.add_stop(AllocationStop(allocation, NOT_NEEDED_TEXT))
+        surplus -= 1
 
 
-def order_surplus(
+def stop_unneeded_unknown(state: GroupState) -> None:
+    """Stop unknown allocations of an older version that have a replacement, and others beyond the group's count.
+
+    They are of no use when they reconnect. A destructive update of one would place more than the group's count.
+    """
+    count = sum(not state.is_unknown_and_replaced(allocation) for allocation in state.untainted.values())
+    surplus = count + len(state.migrating) - state.group.count
+    unknown = [allocation for allocation in state.destructive if allocation.client_status is ClientStatus.UNKNOWN]
+    for allocation in unknown:
+        if not state.is_unknown_and_replaced(allocation):
+            if surplus <= 0:
+                continue
+            surplus -= 1
+        state.destructive.remove(allocation)
+        state.untainted.pop(allocation.id)
+        state.add_stop(AllocationStop(allocation, NOT_NEEDED_TEXT))
+
+
+def stop_excess_failed(state: GroupState, free_slots: int, uncounted_ids: Container[str]) -> None:
+    """Stop failed allocations that would exceed the group's count if they were rescheduled.
+
+    Canaries in `uncounted_ids` do not count.
+    """
+    rescheduled = []
+    for allocation in state.reschedule_now:
+        if allocation.id in uncounted_ids:
+            rescheduled.append(allocation)
+        elif free_slots > 0:
+            rescheduled.append(allocation)
+            free_slots -= 1
+        else:
+            state.add_stop(AllocationStop(allocation, NOT_NEEDED_TEXT))
+    state.reschedule_now = rescheduled
+
+
+def _order_surplus(
     known: AllocationsById, migrating: AllocationsById, canaries: Mapping[str, Allocation], *, is_canarying: bool
 ) -> list[tuple[bool, str]]:
     """Return allocation ids in the order in which surplus is stopped, each with whether it is migrating.

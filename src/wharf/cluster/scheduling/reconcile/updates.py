@@ -7,11 +7,22 @@ from typing import Any
 
 import msgspec
 
+from wharf.cluster.scheduling.reconcile.input import ReconcileInput
 from wharf.cluster.scheduling.resources.usage import get_group_demand
+from wharf.contract.model.allocations.allocation import Allocation
 from wharf.contract.model.jobs.groups import Task, TaskGroup
 from wharf.contract.model.jobs.job import Job
 from wharf.contract.model.jobs.networks import NetworkResource, Port
 from wharf.contract.model.jobs.services import Service
+
+
+def needs_destructive_update(reconcile_input: ReconcileInput, allocation: Allocation, group: TaskGroup) -> bool:
+    """Return whether an allocation of an older version must be replaced. True if that version is no longer stored."""
+    old_job = reconcile_input.find_job_version(allocation)
+    old_group = old_job.find_group(allocation.task_group) if old_job is not None else None
+    if old_job is None or old_group is None:
+        return True
+    return is_destructive_update(old_job, old_group, reconcile_input.job, group)
 
 
 def is_destructive_update(old_job: Job, old: TaskGroup, new_job: Job, new: TaskGroup) -> bool:
@@ -22,7 +33,7 @@ def is_destructive_update(old_job: Job, old: TaskGroup, new_job: Job, new: TaskG
 
 
 def build_comparison_key(job: Job, group: TaskGroup) -> tuple[Any, ...]:
-    """Return the parts of the group on which running tasks depend. Versions with equal keys differ only in place."""
+    """Return the parts of the group on which running tasks depend. If they are equal, an update in place is enough."""
     restart = group.restart_policy
     return (
         group.ephemeral_disk,
@@ -103,5 +114,5 @@ def _is_mesh_changed(old: TaskGroup, new: TaskGroup) -> bool:
 
 
 def _build_mesh_key(service: Service) -> Any:
-    """Return the mesh settings of the service, or `None`. Only they affect tasks, because the tasks have sidecars."""
+    """Return the mesh settings of the service, which affect its tasks through sidecars. `None`: it has no mesh."""
     return None if service.connect is None else (service.connect, service.port_label, service.cluster)

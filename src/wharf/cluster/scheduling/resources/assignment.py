@@ -1,8 +1,8 @@
 """Assigns cores, devices, ports and amounts of a chosen node to one allocation."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-import msgspec
+from msgspec.structs import replace
 
 from wharf.cluster.scheduling.resources.devices import assign_devices
 from wharf.cluster.scheduling.resources.exclusive import ExclusiveResources
@@ -12,6 +12,7 @@ from wharf.contract.model.allocations.resources import (
     AllocatedCpu,
     AllocatedDevice,
     AllocatedMemory,
+    AllocatedPort,
     AllocatedResources,
     AllocatedSharedResources,
     AllocatedTaskResources,
@@ -109,16 +110,7 @@ class ResourceAssigner:
             ports = port_assigner.assign_ports(network)
         except PortUnavailable as error:
             raise InsufficientResources(f"network: {error}") from error
-        port_by_label = {port.label: port for port in ports}
-        assigned_network = msgspec.structs.replace(
-            network,
-            ip=ports[0].host_ip if ports else "",
-            dynamic_ports=tuple(
-                msgspec.structs.replace(port, value=port_by_label[port.label].value, to=port_by_label[port.label].to)
-                for port in network.dynamic_ports or ()
-            )
-            or None,
-        )
+        assigned_network = _fill_dynamic_ports(network, ports[0].host_ip if ports else "", ports)
         return AllocatedSharedResources(disk_mb=disk_mb, networks=(assigned_network,), ports=ports or None)
 
 
@@ -133,16 +125,17 @@ def _assign_task_network(network: NetworkResource, port_assigner: PortAssigner) 
         address, ports = port_assigner.assign_ports_on_one_address(network)
     except PortUnavailable as error:
         raise InsufficientResources(f"network: {error}") from error
+    return _fill_dynamic_ports(network, address, ports)
+
+
+def _fill_dynamic_ports(network: NetworkResource, address: str, ports: Iterable[AllocatedPort]) -> NetworkResource:
+    """Return the network with this address and the assigned values of its dynamic ports."""
     port_by_label = {port.label: port for port in ports}
-    return msgspec.structs.replace(
-        network,
-        ip=address,
-        dynamic_ports=tuple(
-            msgspec.structs.replace(port, value=port_by_label[port.label].value, to=port_by_label[port.label].to)
-            for port in network.dynamic_ports or ()
-        )
-        or None,
+    dynamic_ports = tuple(
+        replace(port, value=port_by_label[port.label].value, to=port_by_label[port.label].to)
+        for port in network.dynamic_ports or ()
     )
+    return replace(network, ip=address, dynamic_ports=dynamic_ports or None)
 
 
 def get_core_mhz(node: Node, core: int) -> int:
@@ -150,9 +143,9 @@ def get_core_mhz(node: Node, core: int) -> int:
     resources = node.node_resources
     assert resources is not None, "a node without resources is never chosen"
     topology = resources.processors.topology
-    for each in (topology.cores if topology is not None else None) or ():
-        if each.id == core:
-            return each.base_speed or each.guess_speed or each.max_speed
+    for reported in (topology.cores if topology is not None else None) or ():
+        if reported.id == core:
+            return reported.base_speed or reported.guess_speed or reported.max_speed
     return resources.cpu.cpu_shares // max(1, resources.cpu.total_cpu_cores)
 
 

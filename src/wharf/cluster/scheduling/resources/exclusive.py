@@ -1,6 +1,6 @@
 """Exclusive resources: ports, cores and device instances, each used by one allocation at a time.
 
-Most allocations have none, so they are recorded only for nodes where some are in use.
+Most allocations have none. Only nodes where some are in use have a record.
 """
 
 from collections import Counter
@@ -22,7 +22,7 @@ DeviceKey = tuple[str, str, str]
 class ExclusiveResources:
     """The exclusive resources in use on one node.
 
-    They are counted, because two allocations may briefly hold the same one while one replaces the other.
+    They are counted, because an allocation and its replacement may briefly hold the same resource.
     """
 
     __slots__ = ("cores", "devices", "ports")

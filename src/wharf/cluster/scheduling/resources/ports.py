@@ -22,7 +22,7 @@ RandomBelow = Callable[[int], int]
 
 
 class PortUnavailable(Exception):
-    """The node cannot provide a requested port. The text is the one that metrics show."""
+    """The node cannot provide a requested port. Metrics show its text."""
 
 
 @lru_cache(maxsize=1024)

@@ -10,7 +10,8 @@ from typing import Final
 
 from wharf.cluster.engines.port import WriteConflict
 from wharf.cluster.operations import evaluations
-from wharf.cluster.scheduling.plans.plan import Plan, check_plan
+from wharf.cluster.scheduling.plans.check import check_plan
+from wharf.cluster.scheduling.plans.plan import Plan
 from wharf.cluster.scheduling.scheduler import get_max_plan_attempts, plan_evaluation
 from wharf.cluster.server.leader.pre_planning import PrePlanner
 from wharf.cluster.server.leader.queues import LeaderQueues

@@ -14,6 +14,7 @@ import msgspec
 from wharf.contract.model.allocations.metrics import AllocMetric
 from wharf.contract.model.allocations.resources import AllocatedResources
 from wharf.contract.model.allocations.task_states import TaskState, TaskStateView
+from wharf.contract.model.jobs.job import Job
 from wharf.contract.model.jobs.networks import DNS
 from wharf.contract.model.record import Record, SparseRecord
 
@@ -177,6 +178,10 @@ class Allocation(SparseRecord):
             self.client_status
         )  # Called for every allocation that is loaded: the common statuses are compared first.
         return status is ClientStatus.PENDING or status is ClientStatus.RUNNING or not status.is_terminal
+
+    def is_of_version(self, job: Job) -> bool:
+        """Return whether it runs this version of the job, and not one of an earlier job with the same id."""
+        return self.job_version == job.version and self.job_create_index == job.create_index
 
 
 class AllocationStub(Record):

@@ -186,6 +186,16 @@ class Job(Record):
         return self.task_groups or ()
 
     @property
+    def runs_on_every_node(self) -> bool:
+        """Whether each feasible node runs the job: its type is system or sysbatch."""
+        return self.type in (JobType.SYSTEM, JobType.SYSBATCH)
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether its allocations end by themselves: its type is batch or sysbatch."""
+        return self.type in (JobType.BATCH, JobType.SYSBATCH)
+
+    @property
     def is_periodic(self) -> bool:
         """Whether the job launches children at set times."""
         return self.periodic is not None

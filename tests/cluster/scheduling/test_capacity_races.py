@@ -19,45 +19,45 @@ from wharf.cluster.operations.nodes import drains, registration, reports, status
 from wharf.cluster.operations.nodes.drains import DrainOptions, DrainRequest
 from wharf.cluster.operations.nodes.reports import AllocationReport
 from wharf.cluster.scheduling.plans.capacity_versions import CLUSTER_KEY
-from wharf.cluster.scheduling.plans.plan import Plan, check_plan
+from wharf.cluster.scheduling.plans.check import check_plan
+from wharf.cluster.scheduling.plans.plan import Plan
 from wharf.cluster.scheduling.resources.usage import Usage, get_allocation_usage, get_node_capacity
-from wharf.cluster.scheduling.scheduler import plan_evaluation_from_state
 from wharf.cluster.state.tables import ALLOCATIONS, ALLOCATIONS_ON_NODE, NODE_PLACEMENTS, NODES
 from wharf.contract.model.allocations.allocation import ClientStatus
 from wharf.contract.model.jobs.job import Job
 from wharf.contract.model.log import Write
 from wharf.contract.model.nodes.resources import NodeCpu, NodeDisk, NodeMemory, NodeResources
 
-MANY = 100
+MAX_CHANGES = 100
 NODE_CHANGED = (NODE_PLACEMENTS.name, "node-1")
-PLACED = (NODE_PLACEMENTS.name, CLUSTER_KEY)
+CLUSTER_CHANGED = (NODE_PLACEMENTS.name, CLUSTER_KEY)
 
 
-def a_shop(name: str = "shop", count: int = 2) -> Job:
+def make_job(name: str = "shop", count: int = 2) -> Job:
     resources = some_resources(cpu=400, memory_mb=10)
     return a_job(name, a_group("web", a_task(driver="mock", resources=resources), count=count))
 
 
-def a_cluster() -> AState:
+def make_state() -> AState:
     """Return a state with one empty node that has capacity for two allocations."""
     state = AState()
     state.with_node(cpu=1_000)
-    state.register(a_shop())
+    state.register(make_job())
     return state
 
 
-def plan_of(state: AState, job_id: str = "shop") -> Plan:
-    return plan_evaluation_from_state(state.replica, state.open_evaluations(job_id)[-1], state.moment)
+def make_plan(state: AState, job_id: str = "shop") -> Plan:
+    return state.plan(state.open_evaluations(job_id)[-1])
 
 
-def part_of(state: AState, plan: Plan) -> Write:
+def make_part(state: AState, plan: Plan) -> Write:
     """Return the next part of the plan, checked, but not committed."""
-    checked = check_plan(plan, state.replica, max_changes=MANY)
+    checked = check_plan(plan, state.replica, max_changes=MAX_CHANGES)
     assert checked.write is not None, "the plan fits"
     return add_derived_changes(state.replica, checked.write)
 
 
-def smaller(state: AState) -> Decision[Any]:
+def lower_capacity(state: AState) -> Decision[Any]:
     """Register the node with less capacity."""
     reported = replace(
         state.node(),
@@ -65,136 +65,141 @@ def smaller(state: AState) -> Decision[Any]:
             cpu=NodeCpu(cpu_shares=300), memory=NodeMemory(memory_mb=1_000), disk=NodeDisk(disk_mb=100_000)
         ),
     )
-    return registration.register_node(state.replica, reported, state.moment, max_evaluations=MANY)
+    return registration.register_node(state.replica, reported, state.moment, max_evaluations=MAX_CHANGES)
 
 
-def drained(state: AState) -> Decision[Any]:
-    wish = DrainRequest(node_id="node-1", order=DrainOptions(deadline_ns=0))
-    return drains.update_drain(state.replica, wish, state.moment, max_evaluations=MANY)
+def drain_node(state: AState) -> Decision[Any]:
+    request = DrainRequest(node_id="node-1", order=DrainOptions(deadline_ns=0))
+    return drains.update_drain(state.replica, request, state.moment, max_evaluations=MAX_CHANGES)
 
 
-def ineligible(state: AState) -> Decision[Any]:
-    return status.set_node_eligibility(state.replica, "node-1", False, state.moment, max_evaluations=MANY)
+def make_ineligible(state: AState) -> Decision[Any]:
+    return status.set_node_eligibility(state.replica, "node-1", False, state.moment, max_evaluations=MAX_CHANGES)
 
 
-def silent(state: AState) -> Decision[Any]:
-    return status.mark_heartbeat_missed(state.replica, "node-1", state.moment, max_evaluations=MANY)
+def miss_heartbeat(state: AState) -> Decision[Any]:
+    return status.mark_heartbeat_missed(state.replica, "node-1", state.moment, max_evaluations=MAX_CHANGES)
 
 
-RACES = {"capacity lowered": smaller, "drain": drained, "eligibility": ineligible, "a node that is given up": silent}
+RACES = {
+    "capacity lowered": lower_capacity,
+    "drain": drain_node,
+    "eligibility": make_ineligible,
+    "missed heartbeat": miss_heartbeat,
+}
 
 
-def write_of(decision: Decision[Any]) -> Write:
+def get_write(decision: Decision[Any]) -> Write:
     assert decision.write is not None, "there is something to write"
     return decision.write
 
 
-def moved(outcome: object) -> list[tuple[str, str]]:
+def list_conflicting_keys(outcome: object) -> list[tuple[str, str]]:
     return list(outcome.keys) if isinstance(outcome, WriteConflict) else []
 
 
-def occupying(state: AState) -> int:
+def count_occupying(state: AState) -> int:
     return sum(allocation.is_occupying for allocation in state.replica.list_by_index(ALLOCATIONS_ON_NODE, "node-1"))
 
 
 def assert_nothing_over_committed(state: AState) -> None:
     for node in state.replica.iter_all(NODES):
-        here = [
+        allocations = [
             allocation
             for allocation in state.replica.list_by_index(ALLOCATIONS_ON_NODE, node.id)
             if allocation.is_occupying
         ]
-        assert Usage.sum_usages(map(get_allocation_usage, here)).fits_in(get_node_capacity(node)), (
+        assert Usage.sum_usages(map(get_allocation_usage, allocations)).fits_in(get_node_capacity(node)), (
             f"{node.name} is over-committed"
         )
 
 
 @pytest.mark.parametrize("race", RACES)
 def test_a_part_that_was_checked_before_a_node_changed_conflicts(race: str) -> None:
-    state = a_cluster()
-    plan = plan_of(state)
-    part = part_of(state, plan)
+    state = make_state()
+    plan = make_plan(state)
+    part = make_part(state, plan)
 
     state.lead(RACES[race](state))
     outcome = state.try_commit(part)
 
-    assert NODE_CHANGED in moved(outcome)
-    assert check_plan(plan, state.replica, max_changes=MANY).dropped_nodes == ["node-1"]
-    assert occupying(state) == 0
+    assert NODE_CHANGED in list_conflicting_keys(outcome)
+    assert check_plan(plan, state.replica, max_changes=MAX_CHANGES).dropped_nodes == ["node-1"]
+    assert count_occupying(state) == 0
     assert_nothing_over_committed(state)
 
 
 @pytest.mark.parametrize("race", RACES)
 def test_a_node_change_decided_before_a_placement_is_decided_again(race: str) -> None:
-    state = a_cluster()
-    too_late = write_of(RACES[race](state))
+    state = make_state()
+    node_write = get_write(RACES[race](state))
 
-    state.commit(part_of(state, plan_of(state)))
-    outcome = state.try_commit(too_late)
+    state.commit(make_part(state, make_plan(state)))
+    outcome = state.try_commit(node_write)
 
-    assert PLACED in moved(outcome)
-    again = state.try_commit(add_derived_changes(state.replica, write_of(RACES[race](state))))
-    assert isinstance(again, Committed)
+    assert CLUSTER_CHANGED in list_conflicting_keys(outcome)
+    retried = state.try_commit(add_derived_changes(state.replica, get_write(RACES[race](state))))
+    assert isinstance(retried, Committed)
 
 
 def test_of_two_plans_for_the_same_capacity_one_is_committed() -> None:
-    state = a_cluster()
-    state.register(a_shop("other"))
-    plans = [plan_of(state, "shop"), plan_of(state, "other")]
-    parts = [part_of(state, plan) for plan in plans]
+    state = make_state()
+    state.register(make_job("other"))
+    plans = [make_plan(state, "shop"), make_plan(state, "other")]
+    parts = [make_part(state, plan) for plan in plans]
 
     outcomes = [state.try_commit(part) for part in parts]
 
     assert [isinstance(outcome, Committed) for outcome in outcomes] == [True, False]
-    assert PLACED in moved(outcomes[1])
-    assert check_plan(plans[1], state.replica, max_changes=MANY).dropped_nodes == ["node-1"]
+    assert CLUSTER_CHANGED in list_conflicting_keys(outcomes[1])
+    assert check_plan(plans[1], state.replica, max_changes=MAX_CHANGES).dropped_nodes == ["node-1"]
     assert_nothing_over_committed(state)
 
 
 def test_two_plans_that_fit_on_one_node_are_committed_one_after_the_other() -> None:
-    state = a_cluster()
-    state.register(a_shop("other", count=1))
-    state.register(a_shop("third", count=1))
-    plans = [plan_of(state, "other"), plan_of(state, "third")]
-    parts = [part_of(state, plan) for plan in plans]
+    state = make_state()
+    state.register(make_job("other", count=1))
+    state.register(make_job("third", count=1))
+    plans = [make_plan(state, "other"), make_plan(state, "third")]
+    parts = [make_part(state, plan) for plan in plans]
 
     outcomes = [state.try_commit(part) for part in parts]
-    state.commit(part_of(state, plans[1]))
+    state.commit(make_part(state, plans[1]))
 
     assert [isinstance(outcome, Committed) for outcome in outcomes] == [True, False]
-    assert occupying(state) == 2
+    assert count_occupying(state) == 2
     assert_nothing_over_committed(state)
 
 
 def test_a_part_that_was_checked_before_a_node_reconnected_conflicts() -> None:
-    state = a_cluster()
-    returned = lose_and_make_report(state)
-    plan = plan_of(state)
-    part = part_of(state, plan)
+    state = make_state()
+    make_report = lose_allocations(state)
+    plan = make_plan(state)
+    part = make_part(state, plan)
 
-    state.lead(returned())
+    state.lead(make_report())
     outcome = state.try_commit(part)
 
-    assert NODE_CHANGED in moved(outcome)
-    assert check_plan(plan, state.replica, max_changes=MANY).dropped_nodes == ["node-1"]
+    assert NODE_CHANGED in list_conflicting_keys(outcome)
+    assert check_plan(plan, state.replica, max_changes=MAX_CHANGES).dropped_nodes == ["node-1"]
     assert_nothing_over_committed(state)
 
 
 def test_a_reconnect_decided_before_a_placement_is_decided_again() -> None:
-    state = a_cluster()
-    returned = lose_and_make_report(state)
-    too_late = write_of(returned())
+    state = make_state()
+    make_report = lose_allocations(state)
+    node_write = get_write(make_report())
 
-    state.commit(part_of(state, plan_of(state)))
-    outcome = state.try_commit(too_late)
+    state.commit(make_part(state, make_plan(state)))
+    outcome = state.try_commit(node_write)
 
-    assert PLACED in moved(outcome)
+    assert CLUSTER_CHANGED in list_conflicting_keys(outcome)
 
 
-def lose_and_make_report(state: AState) -> Callable[[], Decision[Any]]:
+def lose_allocations(state: AState) -> Callable[[], Decision[Any]]:
     """Make the node's allocations lost, and return the report by which the node says that they run."""
-    state.register(a_shop("old"))
-    placed = plan_of(state, "old").placements["node-1"]
+    state.register(make_job("old"))
+    placed = make_plan(state, "old").placements["node-1"]
     state.put_led(
         *(ALLOCATIONS.build_put(replace(allocation, client_status=ClientStatus.UNKNOWN)) for allocation in placed)
     )
@@ -207,5 +212,5 @@ def lose_and_make_report(state: AState) -> Callable[[], Decision[Any]]:
     state.end_evaluations("old")
     reported = [AllocationReport(id=allocation.id, client_status=ClientStatus.RUNNING) for allocation in placed]
     return lambda: reports.apply_reports(
-        state.replica, "node-1", reported, state.moment, is_complete=False, max_evaluations=MANY
+        state.replica, "node-1", reported, state.moment, is_complete=False, max_evaluations=MAX_CHANGES
     )

@@ -6,15 +6,16 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from tests.builders import a_constraint, a_group, a_job, a_spread, a_task, an_affinity, some_resources
-from tests.cluster.scheduling.slow_scorer import World, can_take, score
+from tests.cluster.scheduling.slow_scorer import ReferenceState, can_take, score
 from tests.kit.state import AState, a_node, an_allocation
-from wharf.cluster.scheduling.cache import NamespaceVolumes
-from wharf.cluster.scheduling.feasibility.checker import FeasibilityChecker, make_volume_check
+from wharf.cluster.scheduling.feasibility.checker import FeasibilityChecker
 from wharf.cluster.scheduling.feasibility.distinct import PlacedSibling
+from wharf.cluster.scheduling.feasibility.volumes import NamespaceVolumes, make_volume_check
 from wharf.cluster.scheduling.fleet.draft import FleetDraft
 from wharf.cluster.scheduling.fleet.fleet import Fleet
+from wharf.cluster.scheduling.ranking.rules import PlacementRules
 from wharf.cluster.scheduling.ranking.seeded_random import SeededRandom
-from wharf.cluster.scheduling.ranking.selector import NodeChoice, NodePreferences, NodeSelector, PlacementRules
+from wharf.cluster.scheduling.ranking.selector import NodeChoice, NodeSelector
 from wharf.cluster.scheduling.resources.usage import Usage, get_resources_usage
 from wharf.cluster.state.tables import ALLOCATIONS, NODES
 from wharf.contract.model.allocations.allocation import ClientStatus
@@ -30,19 +31,21 @@ RACK = "${meta.rack}"
 ZONE = "${node.datacenter}"
 
 
-class Board:
-    """Nodes, and one group that is being placed on them."""
+class SelectorHarness:
+    """A node selector for one group, with its fleet and draft."""
 
-    def __init__(self, *nodes: Node, job: Job, placed: tuple[tuple[str, str], ...] = (), algorithm: str = "") -> None:
+    def __init__(
+        self, *draw_nodes: Node, job: Job, placed: tuple[tuple[str, str], ...] = (), algorithm: str = ""
+    ) -> None:
         self.fleet = Fleet()
-        for node in nodes:
+        for node in draw_nodes:
             self.fleet.set_node(replace(node, status=NodeStatus.READY))
         self.job, self.group = job, job.groups[0]
         state = AState()
         volumes = NamespaceVolumes(state.replica, "default")
         feasibility = FeasibilityChecker(self.fleet)
         self.draft = FleetDraft(self.fleet)
-        self.placing = NodeSelector(
+        self.selector = NodeSelector(
             self.draft,
             feasibility.screen_nodes(feasibility.select_ready_nodes(job), job, self.group, volumes),
             job,
@@ -53,21 +56,21 @@ class Board:
             volume_check=make_volume_check(self.group, volumes),
         )
 
-    def choose(self, index: int = 0, *, avoid: tuple[str, ...] = (), prefer: str = "") -> NodeChoice | None:
-        return self.placing.choose_node(NodePreferences(f"shop.web[{index}]", avoid, prefer))
+    def choose(self, index: int = 0, *, avoided: tuple[str, ...] = (), preferred: str = "") -> NodeChoice | None:
+        return self.selector.choose_node(f"shop.web[{index}]", avoided=avoided, preferred=preferred)
 
     def place(self, number: int) -> list[str]:
         chosen = [self.choose(index) for index in range(number)]
         return [candidate.node.id if candidate is not None else "" for candidate in chosen]
 
 
-def of(**fields: object) -> Job:
-    """A job of one group with small tasks; the fields are the group's."""
+def make_job(**fields: object) -> Job:
+    """Return a job with one group that has these fields."""
     return a_job("shop", replace(a_group("web"), **fields))
 
 
 @st.composite
-def nodes(draw: st.DrawFn) -> list[Node]:
+def draw_nodes(draw: st.DrawFn) -> list[Node]:
     result = []
     for number in range(draw(st.integers(1, 7))):
         meta = draw(st.sampled_from([{"rack": "r1"}, {"rack": "r2"}, {"rack": "r3"}, {}]))
@@ -78,17 +81,17 @@ def nodes(draw: st.DrawFn) -> list[Node]:
 
 
 @st.composite
-def jobs(draw: st.DrawFn) -> Job:
-    def some(*choices: object) -> tuple[object, ...] | None:
+def draw_jobs(draw: st.DrawFn) -> Job:
+    def draw_some(*choices: object) -> tuple[object, ...] | None:
         return tuple(draw(st.lists(st.sampled_from(choices), max_size=2, unique_by=repr))) or None
 
     group = TaskGroup(
         name="web",
         count=draw(st.integers(1, 8)),
         tasks=(a_task(resources=some_resources(cpu=draw(st.sampled_from([50, 250, 600])))),),
-        affinities=some(an_affinity(RACK, "r1"), an_affinity(ZONE, "dc2", weight=-30)),  # type: ignore[arg-type]
-        spreads=some(a_spread(RACK), a_spread(ZONE, 100, dc1=70), a_spread(RACK, 20, r1=50, r2=50)),  # type: ignore[arg-type]
-        constraints=some(  # type: ignore[arg-type]
+        affinities=draw_some(an_affinity(RACK, "r1"), an_affinity(ZONE, "dc2", weight=-30)),  # type: ignore[arg-type]
+        spreads=draw_some(a_spread(RACK), a_spread(ZONE, 100, dc1=70), a_spread(RACK, 20, r1=50, r2=50)),  # type: ignore[arg-type]
+        constraints=draw_some(  # type: ignore[arg-type]
             a_constraint("", operand="distinct_hosts"),
             a_constraint(RACK, "2", operand="distinct_property"),
             a_constraint(RACK, "r3", operand="!="),
@@ -102,17 +105,17 @@ def jobs(draw: st.DrawFn) -> Job:
     return a_job("shop", group, constraints=distinct)
 
 
-@given(nodes(), jobs(), st.sampled_from(["binpack", "spread"]), st.data())
+@given(draw_nodes(), draw_jobs(), st.sampled_from(["binpack", "spread"]), st.data())
 @settings(max_examples=200, deadline=None)
 def test_each_allocation_is_placed_on_a_node_with_the_highest_score(
     fleet: list[Node], job: Job, algorithm: str, data: st.DataObject
 ) -> None:
     ids = [node.id for node in fleet]
     placed = data.draw(st.lists(st.tuples(st.sampled_from(ids), st.sampled_from(["web", "db"])), max_size=4))
-    avoid = tuple(data.draw(st.lists(st.sampled_from(ids), max_size=1)))
-    board = Board(*fleet, job=job, placed=tuple(placed), algorithm=algorithm)
+    avoided = tuple(data.draw(st.lists(st.sampled_from(ids), max_size=1)))
+    harness = SelectorHarness(*fleet, job=job, placed=tuple(placed), algorithm=algorithm)
     by_id = {node.id: node for node in fleet}
-    world = World(
+    reference = ReferenceState(
         fleet,
         {node_id: Usage() for node_id in ids},
         {node_id: set() for node_id in ids},
@@ -121,23 +124,23 @@ def test_each_allocation_is_placed_on_a_node_with_the_highest_score(
     group = job.groups[0]
     for index in range(group.count):
         scores = {
-            node.id: score(world, job, group, node, algorithm=algorithm, avoid=avoid)
+            node.id: score(reference, job, group, node, algorithm=algorithm, avoid=avoided)
             for node in fleet
-            if can_take(world, job, group, node)
+            if can_take(reference, job, group, node)
         }
-        chosen = board.choose(index, avoid=avoid)
+        chosen = harness.choose(index, avoided=avoided)
         if chosen is None:
             assert scores == {}
             return
         assert scores[chosen.node.id] == pytest.approx(max(scores.values()), abs=1e-9)
-        world.used[chosen.node.id] += get_resources_usage(chosen.resources)
-        world.ports[chosen.node.id] |= {port.value for port in chosen.resources.shared.ports or ()}
-        world.placed.append((by_id[chosen.node.id], group.name))
+        reference.used[chosen.node.id] += get_resources_usage(chosen.resources)
+        reference.ports[chosen.node.id] |= {port.value for port in chosen.resources.shared.ports or ()}
+        reference.placed.append((by_id[chosen.node.id], group.name))
 
 
 def test_the_scores_of_a_placement_are_reported_best_first() -> None:
-    job = of(count=2, affinities=(an_affinity(RACK, "r1", weight=40), an_affinity(RACK, "r2", weight=-60)))
-    board = Board(
+    job = make_job(count=2, affinities=(an_affinity(RACK, "r1", weight=40), an_affinity(RACK, "r2", weight=-60)))
+    harness = SelectorHarness(
         a_node("full", cpu=400, memory_mb=128),
         a_node("liked", meta={"rack": "r1"}),
         a_node("disliked", meta={"rack": "r2"}),
@@ -145,26 +148,36 @@ def test_the_scores_of_a_placement_are_reported_best_first() -> None:
         placed=(("full", "web"),),
     )
 
-    chosen = board.choose(avoid=("liked",))
+    chosen = harness.choose(avoided=("liked",))
 
     assert chosen is not None
     score_by_node = {each.node_id: each for each in chosen.metric.score_meta_data or ()}
-    packed = {  # With 100 MHz of 400 and 64 MB of 128; with 100 of 1,000 and 64 of 1,000.
+    packing_scores = {  # With 100 MHz of 400 and 64 MB of 128; with 100 of 1,000 and 64 of 1,000.
         "full": (20 - 10**0.75 - 10**0.5) / 18,
         "liked": (20 - 10**0.9 - 10**0.936) / 18,
     }
     assert [each.node_id for each in chosen.metric.score_meta_data or ()] == ["full", "liked", "disliked"]
     assert score_by_node["full"].scores == pytest.approx(
-        {"binpack": packed["full"], "job-anti-affinity": -1.0, "node-reschedule-penalty": 0.0, "node-affinity": 0.0}
+        {
+            "binpack": packing_scores["full"],
+            "job-anti-affinity": -1.0,
+            "node-reschedule-penalty": 0.0,
+            "node-affinity": 0.0,
+        }
     )
-    assert score_by_node["full"].norm_score == pytest.approx((packed["full"] - 1.0 + 0.0) / 3)
+    assert score_by_node["full"].norm_score == pytest.approx((packing_scores["full"] - 1.0 + 0.0) / 3)
     assert score_by_node["liked"].scores == pytest.approx(
-        {"binpack": packed["liked"], "job-anti-affinity": 0.0, "node-reschedule-penalty": -1.0, "node-affinity": 0.4}
+        {
+            "binpack": packing_scores["liked"],
+            "job-anti-affinity": 0.0,
+            "node-reschedule-penalty": -1.0,
+            "node-affinity": 0.4,
+        }
     )
-    assert score_by_node["liked"].norm_score == pytest.approx((packed["liked"] - 1.0 + 0.4) / 3)
+    assert score_by_node["liked"].norm_score == pytest.approx((packing_scores["liked"] - 1.0 + 0.4) / 3)
 
 
-def racks(*names: str) -> list[Node]:
+def make_racks(*names: str) -> list[Node]:
     return [
         a_node(f"{name}-{number}", cpu=10_000, memory_mb=10_000, meta={"rack": name})
         for name in names
@@ -172,7 +185,7 @@ def racks(*names: str) -> list[Node]:
     ]
 
 
-def rack_of(ids: list[str]) -> dict[str, int]:
+def count_by_rack(ids: list[str]) -> dict[str, int]:
     result: dict[str, int] = {}
     for node_id in ids:
         result[node_id.split("-")[0]] = result.get(node_id.split("-")[0], 0) + 1
@@ -180,24 +193,26 @@ def rack_of(ids: list[str]) -> dict[str, int]:
 
 
 def test_a_spread_without_targets_is_even() -> None:
-    board = Board(*racks("a", "b", "c"), job=of(count=7, spreads=(a_spread(RACK),)))
+    harness = SelectorHarness(*make_racks("a", "b", "c"), job=make_job(count=7, spreads=(a_spread(RACK),)))
 
-    assert sorted(rack_of(board.place(7)).values()) == [2, 2, 3]
+    assert sorted(count_by_rack(harness.place(7)).values()) == [2, 2, 3]
 
 
 def test_a_spread_with_targets_reaches_them() -> None:
-    board = Board(*racks("a", "b", "c"), job=of(count=10, spreads=(a_spread(RACK, 100, a=70, b=20),)))
+    harness = SelectorHarness(
+        *make_racks("a", "b", "c"), job=make_job(count=10, spreads=(a_spread(RACK, 100, a=70, b=20),))
+    )
 
-    assert rack_of(board.place(10)) == {"a": 7, "b": 2, "c": 1}
+    assert count_by_rack(harness.place(10)) == {"a": 7, "b": 2, "c": 1}
 
 
-def boosts(spread: Spread, placed: tuple[tuple[str, str], ...]) -> dict[str, float]:
+def get_boosts(spread: Spread, placed: tuple[tuple[str, str], ...]) -> dict[str, float]:
     """Return the boost of each rack when allocations are already placed on these racks."""
-    board = Board(*racks("a", "b", "c"), job=of(count=10, spreads=(spread,)), placed=placed)
-    chosen = board.choose()
+    harness = SelectorHarness(*make_racks("a", "b", "c"), job=make_job(count=10, spreads=(spread,)), placed=placed)
+    chosen = harness.choose()
     assert chosen is not None
-    metas = chosen.metric.score_meta_data or ()
-    return {each.node_id.split("-")[0]: (each.scores or {})["allocation-spread"] for each in metas}
+    scores = chosen.metric.score_meta_data or ()
+    return {each.node_id.split("-")[0]: (each.scores or {})["allocation-spread"] for each in scores}
 
 
 def test_the_boosts_of_a_spread_with_targets_are_the_missing_shares() -> None:
@@ -205,46 +220,46 @@ def test_the_boosts_of_a_spread_with_targets_are_the_missing_shares() -> None:
     spread = a_spread(RACK, 100, a=70, b=20)
     placed = (("a-1", "web"), ("a-1", "web"), ("a-2", "web"), ("c-1", "web"), ("c-1", "db"))
 
-    assert boosts(spread, placed) == pytest.approx({"a": (7 - 4) / 7, "b": (2 - 1) / 2, "c": (1 - 2) / 1})
+    assert get_boosts(spread, placed) == pytest.approx({"a": (7 - 4) / 7, "b": (2 - 1) / 2, "c": (1 - 2) / 1})
 
 
 def test_the_boosts_of_an_even_spread_compare_with_the_lowest_and_highest_counts() -> None:
     placed = (("a-1", "web"), ("b-1", "web"), ("b-1", "web"), ("b-2", "web"))
 
-    assert boosts(a_spread(RACK), ()) == {"a": 0.0, "b": 0.0, "c": 0.0}
-    assert boosts(a_spread(RACK), placed) == pytest.approx({"a": (3 - 1) / 1, "b": (1 - 3) / 1, "c": (1 - 0) / 1})
-    assert boosts(a_spread(RACK), (("a-1", "web"), ("b-1", "web"))) == {"a": -1.0, "b": -1.0, "c": 1.0}
+    assert get_boosts(a_spread(RACK), ()) == {"a": 0.0, "b": 0.0, "c": 0.0}
+    assert get_boosts(a_spread(RACK), placed) == pytest.approx({"a": (3 - 1) / 1, "b": (1 - 3) / 1, "c": (1 - 0) / 1})
+    assert get_boosts(a_spread(RACK), (("a-1", "web"), ("b-1", "web"))) == {"a": -1.0, "b": -1.0, "c": 1.0}
 
 
 def test_a_node_without_the_attribute_has_the_lowest_spread_boost() -> None:
-    board = Board(a_node("no-1"), *racks("a", "b"), job=of(count=3, spreads=(a_spread(RACK),)))
+    harness = SelectorHarness(a_node("no-1"), *make_racks("a", "b"), job=make_job(count=3, spreads=(a_spread(RACK),)))
 
-    assert "no-1" not in board.place(2)
+    assert "no-1" not in harness.place(2)
 
 
 def test_a_migrated_allocation_prefers_the_named_node() -> None:
-    board = Board(a_node("small", cpu=200), a_node("large", cpu=9_000), job=of(count=2))
+    harness = SelectorHarness(a_node("small", cpu=200), a_node("large", cpu=9_000), job=make_job(count=2))
 
-    assert [board.choose(prefer="large").node.id, board.choose().node.id] == ["large", "small"]  # type: ignore[union-attr]
+    assert [harness.choose(preferred="large").node.id, harness.choose().node.id] == ["large", "small"]  # type: ignore[union-attr]
 
 
 def test_a_full_preferred_node_is_not_required() -> None:
-    board = Board(a_node("small", cpu=50), a_node("large"), job=of())
+    harness = SelectorHarness(a_node("small", cpu=50), a_node("large"), job=make_job())
 
-    chosen = board.choose(prefer="small")
+    chosen = harness.choose(preferred="small")
 
     assert chosen is not None
     assert chosen.node.id == "large"
 
 
 def test_a_failed_placement_reports_the_exhausted_dimensions() -> None:
-    job = of(count=3, tasks=(a_task(resources=some_resources(cpu=90_000)),))
-    board = Board(
+    job = make_job(count=3, tasks=(a_task(resources=some_resources(cpu=90_000)),))
+    harness = SelectorHarness(
         a_node("n1", node_class="large"), a_node("n2", attributes={}, node_class="bare"), a_node("n3"), job=job
     )
 
-    assert board.place(3) == ["", "", ""]
-    failure = board.placing.failure_metric
+    assert harness.place(3) == ["", "", ""]
+    failure = harness.selector.failure_metric
     assert failure is not None
     assert (failure.nodes_evaluated, failure.nodes_filtered, failure.nodes_exhausted) == (3, 1, 2)
     assert (failure.nodes_in_pool, failure.nodes_available, failure.coalesced_failures) == (3, {"dc1": 3}, 2)
@@ -256,42 +271,46 @@ def test_a_failed_placement_reports_the_exhausted_dimensions() -> None:
 
 def test_a_node_is_reported_under_the_first_dimension_that_it_lacks() -> None:
     network = NetworkResource(reserved_ports=(Port(label="web", value=80),))
-    job = of(count=2, networks=(network,), tasks=(a_task(resources=some_resources(cpu=600, memory_mb=5_000)),))
-    board = Board(a_node("cpu-and-memory", cpu=500), a_node("memory", cpu=700), job=job)
+    job = make_job(count=2, networks=(network,), tasks=(a_task(resources=some_resources(cpu=600, memory_mb=5_000)),))
+    harness = SelectorHarness(a_node("cpu-and-memory", cpu=500), a_node("memory", cpu=700), job=job)
 
-    board.place(1)
+    harness.place(1)
 
-    failure = board.placing.failure_metric
+    failure = harness.selector.failure_metric
     assert failure is not None
     assert failure.dimension_exhausted == {"cpu": 1, "memory": 1}
 
 
 def test_a_static_port_is_assigned_once_per_node_and_the_collision_is_reported() -> None:
     network = NetworkResource(reserved_ports=(Port(label="web", value=80),))
-    board = Board(a_node("n1"), job=of(count=2, networks=(network,)))
+    harness = SelectorHarness(a_node("n1"), job=make_job(count=2, networks=(network,)))
 
-    assert board.place(2) == ["n1", ""]
-    failure = board.placing.failure_metric
+    assert harness.place(2) == ["n1", ""]
+    failure = harness.selector.failure_metric
     assert failure is not None
     assert failure.dimension_exhausted == {"network: reserved port collision web=80": 1}
 
 
 def test_nodes_excluded_by_distinct_hosts_are_reported_as_filtered() -> None:
-    board = Board(a_node("n1"), job=of(count=2, constraints=(a_constraint("", operand="distinct_hosts"),)))
+    harness = SelectorHarness(
+        a_node("n1"), job=make_job(count=2, constraints=(a_constraint("", operand="distinct_hosts"),))
+    )
 
-    board.place(2)
+    harness.place(2)
 
-    failure = board.placing.failure_metric
+    failure = harness.selector.failure_metric
     assert failure is not None
     assert (failure.constraint_filtered, failure.nodes_exhausted) == ({"distinct_hosts": 1}, 0)
 
 
 def test_a_distinct_property_reports_the_value_that_is_used_up() -> None:
     constraint = a_constraint(RACK, "1", operand="distinct_property")
-    board = Board(a_node("n1", meta={"rack": "r1"}), a_node("n2"), job=of(count=2, constraints=(constraint,)))
+    harness = SelectorHarness(
+        a_node("n1", meta={"rack": "r1"}), a_node("n2"), job=make_job(count=2, constraints=(constraint,))
+    )
 
-    assert board.place(2) == ["n1", ""]
-    failure = board.placing.failure_metric
+    assert harness.place(2) == ["n1", ""]
+    failure = harness.selector.failure_metric
     assert failure is not None
     assert failure.constraint_filtered == {
         "distinct_property: ${meta.rack}=r1 used by 1 allocs": 1,
@@ -300,27 +319,29 @@ def test_a_distinct_property_reports_the_value_that_is_used_up() -> None:
 
 
 def test_a_group_with_volumes_by_index_is_placed_where_its_own_volume_is() -> None:
-    def holding(name: str, *indexes: int) -> Node:
+    def make_node_with_volumes(name: str, *indexes: int) -> Node:
         volumes = {f"data[{i}]": NodeHostVolume(name=f"data[{i}]", path="/data") for i in indexes}
         return a_node(name, host_volumes=volumes)
 
     volumes = {"v": VolumeRequest(type="host", source="data", per_alloc=True)}
-    board = Board(holding("n0", 0), holding("n12", 1, 2), job=of(count=4, volumes=volumes))
+    harness = SelectorHarness(
+        make_node_with_volumes("n0", 0), make_node_with_volumes("n12", 1, 2), job=make_job(count=4, volumes=volumes)
+    )
 
-    assert board.place(4) == ["n0", "n12", "n12", ""]
-    failure = board.placing.failure_metric
+    assert harness.place(4) == ["n0", "n12", "n12", ""]
+    failure = harness.selector.failure_metric
     assert failure is not None
     assert failure.constraint_filtered == {"missing compatible host volumes": 2}
 
 
 def test_placements_of_other_groups_in_the_evaluation_count() -> None:
-    board = Board(a_node("n1", cpu=250), a_node("n2", cpu=250), job=of(count=4))
-    row = board.fleet.row_by_node_id["n1"]
-    resources = board.choose().resources  # type: ignore[union-attr]
+    harness = SelectorHarness(a_node("n1", cpu=250), a_node("n2", cpu=250), job=make_job(count=4))
+    row = harness.fleet.row_by_node_id["n1"]
+    resources = harness.choose().resources  # type: ignore[union-attr]
 
-    board.draft.add_allocation(row, resources, Usage(250, 64, 0))
+    harness.draft.add_allocation(row, resources, Usage(250, 64, 0))
 
-    assert board.place(2) == ["n2", "n2"] or board.place(2) == ["n2", ""]
+    assert harness.place(2) == ["n2", "n2"] or harness.place(2) == ["n2", ""]
 
 
 @given(st.data())
@@ -334,52 +355,52 @@ def test_a_fleet_that_follows_changes_equals_the_fleet_of_the_state(data: st.Dat
     for step in range(data.draw(st.integers(1, 15))):
         node_id = f"n{data.draw(st.integers(0, 3))}"
         stored = state.replica.get(NODES, node_id)
-        match data.draw(st.sampled_from(["node", "gone", "allocation", "together", "ends", "moves"])):
+        match data.draw(st.sampled_from(["node", "deleted node", "allocation", "batch", "end", "loss"])):
             case "node":
                 size = data.draw(st.sampled_from([500, 1_000]))
                 rack = data.draw(st.sampled_from(["r1", "r2"]))
                 status = data.draw(st.sampled_from([NodeStatus.READY, NodeStatus.DOWN]))
                 state.put(NODES.build_put(a_node(node_id, cpu=size, meta={"rack": rack}, status=status)))
-                here = [each for each in state.replica.iter_all(ALLOCATIONS) if each.node_id == node_id]
-                followed.set_node(state.node(node_id), here)
-            case "gone" if stored is not None:
+                node_allocations = [each for each in state.replica.iter_all(ALLOCATIONS) if each.node_id == node_id]
+                followed.set_node(state.node(node_id), node_allocations)
+            case "deleted node" if stored is not None:
                 state.put(NODES.build_delete(node_id))
                 followed.remove_node(node_id)
             case "allocation":
-                board = Board(a_node("any"), job=of(networks=(port,) if step % 2 else None))
-                resources = board.choose().resources  # type: ignore[union-attr]
+                harness = SelectorHarness(a_node("any"), job=make_job(networks=(port,) if step % 2 else None))
+                resources = harness.choose().resources  # type: ignore[union-attr]
                 state.put(
                     ALLOCATIONS.build_put(
                         an_allocation(job, f"a{step}", node_id=node_id, allocated_resources=resources)
                     )
                 )
                 followed.apply_change(None, state.allocation(f"a{step}"))
-            case "together":
-                board = Board(a_node("any"), job=of(networks=(port,) if step % 2 else None))
-                resources = board.choose().resources  # type: ignore[union-attr]
-                homes = data.draw(st.lists(st.integers(0, 3), min_size=1, max_size=4))
-                many = {
+            case "batch":
+                harness = SelectorHarness(a_node("any"), job=make_job(networks=(port,) if step % 2 else None))
+                resources = harness.choose().resources  # type: ignore[union-attr]
+                node_numbers = data.draw(st.lists(st.integers(0, 3), min_size=1, max_size=4))
+                batch = {
                     f"a{step}.{number}": an_allocation(
-                        job, f"a{step}.{number}", node_id=f"n{home}", allocated_resources=resources
+                        job, f"a{step}.{number}", node_id=f"n{node_number}", allocated_resources=resources
                     )
-                    for number, home in enumerate(homes)
+                    for number, node_number in enumerate(node_numbers)
                 }
-                state.put(*map(ALLOCATIONS.build_put, many.values()))
-                followed.add_allocations(map(state.allocation, many))
-            case "ends" | "moves" if list(state.replica.iter_all(ALLOCATIONS)):
+                state.put(*map(ALLOCATIONS.build_put, batch.values()))
+                followed.add_allocations(map(state.allocation, batch))
+            case "end" | "loss" if list(state.replica.iter_all(ALLOCATIONS)):
                 before = data.draw(st.sampled_from(list(state.replica.iter_all(ALLOCATIONS))))
                 client_status = data.draw(
                     st.sampled_from([ClientStatus.COMPLETE, ClientStatus.LOST, ClientStatus.RUNNING])
                 )
                 state.put(ALLOCATIONS.build_put(replace(before, client_status=client_status)))
                 followed.apply_change(before, state.allocation(before.id))
-    assert contents(Fleet.from_snapshot(state.replica)) == contents(followed)
+    assert list_columns(Fleet.from_snapshot(state.replica)) == list_columns(followed)
 
 
-def contents(fleet: Fleet) -> dict[str, object]:
+def list_columns(fleet: Fleet) -> dict[str, object]:
     result: dict[str, object] = {}
     for row, node in fleet.iter_nodes():
-        held = fleet.exclusive_resources.get(row)
+        in_use = fleet.exclusive_resources.get(row)
         result[node.id] = (
             fleet.get_usage(row),
             int(fleet.count[row]),
@@ -388,7 +409,7 @@ def contents(fleet: Fleet) -> dict[str, object]:
             fleet.kinds.values[fleet.kind[row]],
             fleet.datacenters.values[fleet.datacenter[row]],
             fleet.get_property_column(RACK).values.values[fleet.get_property_column(RACK).codes[row]],
-            dict(held.ports) if held is not None else {},
+            dict(in_use.ports) if in_use is not None else {},
             fleet.port_holders.get(80, {}).get(row, 0),
         )
     return result

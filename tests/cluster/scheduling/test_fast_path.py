@@ -1,4 +1,4 @@
-"""The fast check never claims that nothing is to do when reconciliation would act."""
+"""The fast check finds a group up to date only if the full reconciliation changes nothing."""
 
 import pytest
 from hypothesis import given, settings
@@ -6,10 +6,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from tests.builders import a_group, a_job, a_task
-from tests.cluster.scheduling.loop import Loop
+from tests.cluster.scheduling.simulated_cluster import SimulatedCluster
 from wharf.cluster.operations.evaluations import make_evaluation
 from wharf.cluster.scheduling import scheduler
-from wharf.cluster.scheduling.scheduler import plan_evaluation_from_state
 from wharf.cluster.state.tables import ALLOCATIONS, NODES
 from wharf.contract.model.allocations.allocation import ClientStatus, DesiredStatus, DesiredTransition
 from wharf.contract.model.evaluations import EvaluationTrigger
@@ -23,15 +22,15 @@ CHANGES = st.lists(
 
 @given(CHANGES)
 @settings(max_examples=40, deadline=None)
-def test_the_fast_check_never_claims_that_nothing_is_to_do_when_reconciliation_would_act(changes: list[str]) -> None:
+def test_a_group_that_passes_the_fast_check_needs_no_change(changes: list[str]) -> None:
     update = UpdatePolicy(max_parallel=0)
-    loop = Loop()
+    cluster = SimulatedCluster()
     for number in range(3):
-        loop.with_node(f"n{number}")
-    loop.register(a_job("shop", a_group("web", count=3, update=update)))
-    loop.settle()
+        cluster.with_node(f"n{number}")
+    cluster.register(a_job("shop", a_group("web", count=3, update=update)))
+    cluster.settle()
     for change in changes:
-        some = loop.list_allocations()[0]
+        allocation = cluster.list_allocations()[0]
         fields: dict[str, object] = {}
         match change:
             case "failed":
@@ -45,27 +44,27 @@ def test_the_fast_check_never_claims_that_nothing_is_to_do_when_reconciliation_w
             case "namesake":
                 fields = {"name": "shop.web[2]"}
             case "down":
-                loop.put(NODES.build_put(replace(loop.node("n0"), status=NodeStatus.DOWN)))
+                cluster.put(NODES.build_put(replace(cluster.node("n0"), status=NodeStatus.DOWN)))
             case "version":
-                loop.register(a_job("shop", a_group("web", a_task(env={"V": "1"}), count=3, update=update)))
+                cluster.register(a_job("shop", a_group("web", a_task(env={"V": "1"}), count=3, update=update)))
             case "count":
-                loop.register(a_job("shop", a_group("web", count=4, update=update)))
+                cluster.register(a_job("shop", a_group("web", count=4, update=update)))
         if fields:
-            loop.put_led(ALLOCATIONS.build_put(replace(some, **fields)))
-    quick = list_intended_changes(loop)
+            cluster.put_led(ALLOCATIONS.build_put(replace(allocation, **fields)))
+    fast = list_intended_changes(cluster)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(scheduler, "is_up_to_date", lambda *_given: False)
-        whole = list_intended_changes(loop)
+        patch.setattr(scheduler, "is_up_to_date", lambda *_arguments: False)
+        full = list_intended_changes(cluster)
 
-    assert quick == whole
+    assert fast == full
 
 
-def list_intended_changes(loop: Loop) -> object:
+def list_intended_changes(cluster: SimulatedCluster) -> object:
     """Return what reconciliation would do and report."""
-    evaluation = make_evaluation(loop.job(), loop.moment, EvaluationTrigger.JOB_REGISTER)
-    plan = plan_evaluation_from_state(loop.replica, evaluation, loop.moment)
+    evaluation = make_evaluation(cluster.job(), cluster.moment, EvaluationTrigger.JOB_REGISTER)
+    plan = cluster.plan(evaluation)
     assert plan.completed_evaluation is not None
-    placed = sorted(each.name for some in plan.placements.values() for each in some)
+    placed = sorted(each.name for placed_on_node in plan.placements.values() for each in placed_on_node)
     changed = sorted(
         (each.allocation.id, each.allocation.desired_status, each.allocation.client_status) for each in plan.changes
     )

@@ -3,56 +3,57 @@
 from tests.builders import a_group, a_job, a_task, some_resources
 from tests.kit.state import AState
 from wharf.cluster.scheduling.cache import SchedulerCache
-from wharf.cluster.scheduling.plans.plan import Plan, check_plan
+from wharf.cluster.scheduling.plans.check import check_plan
+from wharf.cluster.scheduling.plans.plan import Plan
 from wharf.cluster.scheduling.scheduler import plan_evaluation
 from wharf.contract.model.jobs.job import Job
 
 
-def a_shop(name: str) -> Job:
+def make_job(name: str) -> Job:
     resources = some_resources(cpu=600, memory_mb=10)
     return a_job(name, a_group("web", a_task(driver="mock", resources=resources), count=1))
 
 
-def two_jobs_and_two_nodes() -> AState:
+def make_state_with_two_jobs() -> AState:
     """Return a state where each node has capacity for one of the two jobs."""
     state = AState()
     for node_id in ("node-1", "node-2"):
         state.with_node(node_id, cpu=1_000)
     for name in ("first", "second"):
-        state.register(a_shop(name))
+        state.register(make_job(name))
     return state
 
 
-def planned(state: AState, cache: SchedulerCache, job_id: str) -> Plan:
+def make_plan(state: AState, cache: SchedulerCache, job_id: str) -> Plan:
     return plan_evaluation(cache, state.replica, state.open_evaluations(job_id)[-1], state.moment)
 
 
 def test_the_next_plan_leaves_capacity_to_the_plan_that_is_being_committed() -> None:
-    state = two_jobs_and_two_nodes()
+    state = make_state_with_two_jobs()
     cache = SchedulerCache.from_snapshot(state.replica)
-    first = planned(state, cache, "first")
+    first = make_plan(state, cache, "first")
 
     with cache.fleet.expect_placements(first.placements):
-        second = planned(state, cache, "second")
+        second = make_plan(state, cache, "second")
 
     assert {"node-1", "node-2"} == {*first.placements, *second.placements}
 
 
 def test_expected_placements_on_all_nodes_leave_no_capacity() -> None:
-    state = two_jobs_and_two_nodes()
+    state = make_state_with_two_jobs()
     cache = SchedulerCache.from_snapshot(state.replica)
-    (placed,) = planned(state, cache, "first").placements.values()
+    (placed,) = make_plan(state, cache, "first").placements.values()
 
     with cache.fleet.expect_placements({"node-1": placed, "node-2": placed}):
-        second = planned(state, cache, "second")
+        second = make_plan(state, cache, "second")
 
     assert second.placements == {}
 
 
 def test_a_plan_is_checked_against_committed_and_not_expected_placements() -> None:
-    state = two_jobs_and_two_nodes()
+    state = make_state_with_two_jobs()
     cache = SchedulerCache.from_snapshot(state.replica)
-    first = planned(state, cache, "first")
+    first = make_plan(state, cache, "first")
 
     with cache.fleet.expect_placements(first.placements):
         checked = check_plan(first, state.replica, max_changes=100, cache=cache)

@@ -14,7 +14,7 @@ from wharf.contract.model.allocations.resources import (
 )
 
 
-def of(cpu: int) -> AllocatedResources:
+def make_resources(cpu: int) -> AllocatedResources:
     return AllocatedResources(
         tasks={"web": AllocatedTaskResources(cpu=AllocatedCpu(cpu_shares=cpu), memory=AllocatedMemory(memory_mb=64))},
         shared=AllocatedSharedResources(disk_mb=10),
@@ -26,7 +26,7 @@ def test_a_cache_that_follows_batches_equals_the_cache_of_a_new_leader() -> None
     for node_id in ("n1", "n2"):
         state.with_node(node_id)
     state.register(a_job())
-    followed, small, large = SchedulerCache.from_snapshot(state.replica), of(100), of(300)
+    followed, small, large = SchedulerCache.from_snapshot(state.replica), make_resources(100), make_resources(300)
     allocations = [
         an_allocation(
             state.job(), f"a{number}", node_id=f"n{1 + number % 2}", allocated_resources=large if number > 3 else small,
@@ -40,11 +40,11 @@ def test_a_cache_that_follows_batches_equals_the_cache_of_a_new_leader() -> None
         state.replica, [], [(allocation.id, None, state.allocation(allocation.id)) for allocation in allocations]
     )
 
-    fresh = SchedulerCache.from_snapshot(state.replica)
-    assert fresh.namespace_usage.get_usage("default") == followed.namespace_usage.get_usage("default")
+    rebuilt = SchedulerCache.from_snapshot(state.replica)
+    assert rebuilt.namespace_usage.get_usage("default") == followed.namespace_usage.get_usage("default")
     for node_id in ("n1", "n2"):
-        row, same = fresh.fleet.row_by_node_id[node_id], followed.fleet.row_by_node_id[node_id]
-        assert (fresh.fleet.get_usage(row), fresh.fleet.count[row]) == (
-            followed.fleet.get_usage(same),
-            followed.fleet.count[same],
+        row, followed_row = rebuilt.fleet.row_by_node_id[node_id], followed.fleet.row_by_node_id[node_id]
+        assert (rebuilt.fleet.get_usage(row), rebuilt.fleet.count[row]) == (
+            followed.fleet.get_usage(followed_row),
+            followed.fleet.count[followed_row],
         )

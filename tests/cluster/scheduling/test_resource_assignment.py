@@ -28,19 +28,19 @@ from wharf.contract.model.nodes.resources import (
 def assign(
     group: TaskGroup, node: Node | None = None, *, in_use: ExclusiveResources | None = None, **options: Any
 ) -> AllocatedResources:
-    grants = ResourceAssigner(group, **{"can_oversubscribe": False, **options})
-    return grants.assign_resources(
+    assigner = ResourceAssigner(group, **{"can_oversubscribe": False, **options})
+    return assigner.assign_resources(
         node or a_node(), in_use or ExclusiveResources(), SeededRandom("an evaluation", 1).draw_below
     )
 
 
-def refusal(group: TaskGroup, node: Node, in_use: ExclusiveResources | None = None) -> str:
-    with pytest.raises(InsufficientResources) as refused:
+def find_missing_dimension(group: TaskGroup, node: Node, in_use: ExclusiveResources | None = None) -> str:
+    with pytest.raises(InsufficientResources) as error:
         assign(group, node, in_use=in_use)
-    return refused.value.dimension
+    return error.value.dimension
 
 
-def a_phase(name: str, hook: str, cpu: int, memory_mb: int, *, sidecar: bool = False, cores: int = 0) -> Any:
+def make_task(name: str, hook: str, cpu: int, memory_mb: int, *, sidecar: bool = False, cores: int = 0) -> Any:
     lifecycle = Lifecycle(hook=hook, sidecar=sidecar) if hook else None
     resources = some_resources(cpu=0 if cores else cpu, memory_mb=memory_mb, cores=cores)
     return a_task(name, lifecycle=lifecycle, resources=resources)
@@ -49,11 +49,11 @@ def a_phase(name: str, hook: str, cpu: int, memory_mb: int, *, sidecar: bool = F
 def test_a_group_uses_the_maximum_of_its_lifecycle_phases() -> None:
     group = a_group(
         "web",
-        a_phase("first", "prestart", 900, 10),
-        a_phase("beside", "prestart", 100, 100, sidecar=True),
-        a_phase("main", "", 500, 300),
-        a_phase("after-start", "poststart", 50, 20),
-        a_phase("last", "poststop", 10, 700),
+        make_task("first", "prestart", 900, 10),
+        make_task("beside", "prestart", 100, 100, sidecar=True),
+        make_task("main", "", 500, 300),
+        make_task("after-start", "poststart", 50, 20),
+        make_task("last", "poststop", 10, 700),
         ephemeral_disk=EphemeralDisk(size_mb=40),
     )
 
@@ -61,7 +61,7 @@ def test_a_group_uses_the_maximum_of_its_lifecycle_phases() -> None:
     assert Usage(1_000, 700, 40) == get_group_demand(group) == get_resources_usage(assign(group))
 
 
-def with_cores(*cores: int, reserved_cores: tuple[int, ...] = ()) -> Node:
+def make_node_with_cores(*cores: int, reserved_cores: tuple[int, ...] = ()) -> Node:
     node = a_node()
     assert node.node_resources is not None
     cpu = NodeCpu(cpu_shares=4_000, total_cpu_cores=4, reservable_cpu_cores=cores)
@@ -71,31 +71,37 @@ def with_cores(*cores: int, reserved_cores: tuple[int, ...] = ()) -> Node:
 
 
 def test_whole_cores_are_the_lowest_free_ones_and_are_reserved_in_all_phases() -> None:
-    group = a_group("web", a_phase("first", "prestart", 0, 10, cores=1), a_phase("main", "", 0, 10, cores=1))
+    group = a_group("web", make_task("first", "prestart", 0, 10, cores=1), make_task("main", "", 0, 10, cores=1))
     in_use = ExclusiveResources()
     in_use.cores[1] += 1
 
-    assigned = assign(group, with_cores(0, 1, 2, 3, reserved_cores=(0,)), in_use=in_use)
+    assigned = assign(group, make_node_with_cores(0, 1, 2, 3, reserved_cores=(0,)), in_use=in_use)
 
     assert [task.cpu.reserved_cores for task in (assigned.tasks or {}).values()] == [(2,), (3,)]
     assert get_resources_usage(assigned).cpu == 2_000
-    assert refusal(group, with_cores(0, 1, reserved_cores=(0,))) == "cores"
+    assert find_missing_dimension(group, make_node_with_cores(0, 1, reserved_cores=(0,))) == "cores"
 
 
 def test_the_memory_maximum_is_recorded_only_where_oversubscription_is_enabled() -> None:
-    def limit(most: int, **options: Any) -> int:
-        resources = some_resources(memory_mb=64, memory_max_mb=most, secrets_mb=1)
+    def assign_memory_max(max_memory_mb: int, **options: Any) -> int:
+        resources = some_resources(memory_mb=64, memory_max_mb=max_memory_mb, secrets_mb=1)
         assigned = assign(a_group("web", a_task(resources=resources)), **options)
         return (assigned.tasks or {})["server"].memory.memory_max_mb
 
-    assert [limit(128), limit(128, can_oversubscribe=True), limit(-1, can_oversubscribe=True)] == [0, 129, -1]
+    assert [
+        assign_memory_max(128),
+        assign_memory_max(128, can_oversubscribe=True),
+        assign_memory_max(-1, can_oversubscribe=True),
+    ] == [0, 129, -1]
 
 
-def asking(*dynamic: Port, static: tuple[Port, ...] = ()) -> TaskGroup:
+def make_group_with_ports(*dynamic: Port, static: tuple[Port, ...] = ()) -> TaskGroup:
     return a_group("web", networks=(NetworkResource(reserved_ports=static or None, dynamic_ports=dynamic or None),))
 
 
-def with_ports(low: int, high: int, *addresses: str, reserved_ports: str = "", alias: str = "default") -> Node:
+def make_node_with_ports(
+    low: int, high: int, *addresses: str, reserved_ports: str = "", alias: str = "default"
+) -> Node:
     node = a_node()
     assert node.node_resources is not None
     networks = (
@@ -109,38 +115,43 @@ def with_ports(low: int, high: int, *addresses: str, reserved_ports: str = "", a
     return replace(node, node_resources=resources, reserved_resources=reserved)
 
 
-def ports(assigned: AllocatedResources) -> list[tuple[str, int, int, str]]:
+def list_ports(assigned: AllocatedResources) -> list[tuple[str, int, int, str]]:
     return [(port.label, port.value, port.to, port.host_ip) for port in assigned.shared.ports or ()]
 
 
 def test_static_ports_are_assigned_as_requested_with_dynamic_ones() -> None:
-    node = with_ports(20_000, 20_001, "10.0.0.1")
-    group = asking(Port(label="any", to=-1), static=(Port(label="web", value=20_000, to=80),))
+    node = make_node_with_ports(20_000, 20_001, "10.0.0.1")
+    group = make_group_with_ports(Port(label="any", to=-1), static=(Port(label="web", value=20_000, to=80),))
 
-    assert ports(assign(group, node)) == [
+    assert list_ports(assign(group, node)) == [
         ("web", 20_000, 80, "10.0.0.1"),
         ("any", 20_001, 20_001, "10.0.0.1"),
     ]
 
 
 def test_a_port_is_assigned_on_the_first_address_where_it_is_free() -> None:
-    node = with_ports(20_000, 20_000, "10.0.0.1", "10.0.0.2")
+    node = make_node_with_ports(20_000, 20_000, "10.0.0.1", "10.0.0.2")
     in_use = ExclusiveResources()
     in_use.ports["10.0.0.1", 80] += 1
     in_use.ports["10.0.0.1", 20_000] += 1
 
-    assigned = assign(asking(Port(label="any"), static=(Port(label="web", value=80),)), node, in_use=in_use)
+    assigned = assign(
+        make_group_with_ports(Port(label="any"), static=(Port(label="web", value=80),)), node, in_use=in_use
+    )
 
-    assert ports(assigned) == [("web", 80, 0, "10.0.0.2"), ("any", 20_000, 0, "10.0.0.2")]
+    assert list_ports(assigned) == [("web", 80, 0, "10.0.0.2"), ("any", 20_000, 0, "10.0.0.2")]
 
 
-@pytest.mark.parametrize("everywhere", ["0.0.0.0", "::", ""])
-def test_a_port_in_use_on_the_wildcard_address_is_in_use_on_every_address(everywhere: str) -> None:
+@pytest.mark.parametrize("wildcard", ["0.0.0.0", "::", ""])
+def test_a_port_in_use_on_the_wildcard_address_is_in_use_on_every_address(wildcard: str) -> None:
     in_use = ExclusiveResources()
-    in_use.ports[everywhere, 80] += 1
-    group = asking(static=(Port(label="web", value=80),))
+    in_use.ports[wildcard, 80] += 1
+    group = make_group_with_ports(static=(Port(label="web", value=80),))
 
-    assert refusal(group, with_ports(1, 2, "10.0.0.1"), in_use) == "network: reserved port collision web=80"
+    assert (
+        find_missing_dimension(group, make_node_with_ports(1, 2, "10.0.0.1"), in_use)
+        == "network: reserved port collision web=80"
+    )
 
 
 def test_an_unavailable_network_resource_is_reported() -> None:
@@ -148,9 +159,13 @@ def test_an_unavailable_network_resource_is_reported() -> None:
     named = Port(label="any", host_network="public")
 
     assert [
-        refusal(asking(static=(web,)), with_ports(1, 2, "10.0.0.1", reserved_ports="79-81")),
-        refusal(asking(Port(label="any")), with_ports(7, 8, "10.0.0.1", reserved_ports="7,8")),
-        refusal(asking(named), with_ports(7, 8, "10.0.0.1")),
+        find_missing_dimension(
+            make_group_with_ports(static=(web,)), make_node_with_ports(1, 2, "10.0.0.1", reserved_ports="79-81")
+        ),
+        find_missing_dimension(
+            make_group_with_ports(Port(label="any")), make_node_with_ports(7, 8, "10.0.0.1", reserved_ports="7,8")
+        ),
+        find_missing_dimension(make_group_with_ports(named), make_node_with_ports(7, 8, "10.0.0.1")),
     ] == [
         "network: reserved port collision web=80",
         "network: dynamic port selection failed",
@@ -161,17 +176,21 @@ def test_an_unavailable_network_resource_is_reported() -> None:
 def test_a_port_that_ignores_collisions_is_assigned_although_it_is_in_use() -> None:
     in_use = ExclusiveResources()
     in_use.ports["10.0.0.1", 80] += 1
-    group = asking(static=(Port(label="web", value=80, ignore_collision=True),))
+    group = make_group_with_ports(static=(Port(label="web", value=80, ignore_collision=True),))
 
-    assert ports(assign(group, with_ports(1, 2, "10.0.0.1"), in_use=in_use)) == [("web", 80, 0, "10.0.0.1")]
+    assert list_ports(assign(group, make_node_with_ports(1, 2, "10.0.0.1"), in_use=in_use)) == [
+        ("web", 80, 0, "10.0.0.1")
+    ]
 
 
 def test_the_last_free_port_of_a_range_is_found() -> None:
-    node = with_ports(20_000, 20_999, "10.0.0.1")
+    node = make_node_with_ports(20_000, 20_999, "10.0.0.1")
     in_use = ExclusiveResources()
     in_use.ports.update({("10.0.0.1", port): 1 for port in range(20_000, 21_000) if port != 20_777})
 
-    assert ports(assign(asking(Port(label="any")), node, in_use=in_use)) == [("any", 20_777, 0, "10.0.0.1")]
+    assert list_ports(assign(make_group_with_ports(Port(label="any")), node, in_use=in_use)) == [
+        ("any", 20_777, 0, "10.0.0.1")
+    ]
 
 
 def test_ports_of_a_task_network_share_one_address_and_do_not_collide() -> None:
@@ -182,19 +201,19 @@ def test_ports_of_a_task_network_share_one_address_and_do_not_collide() -> None:
     in_use.add_resources(first)
     ((assigned,),) = [task.networks or () for task in (first.tasks or {}).values()]
 
-    assert refusal(group, a_node(), in_use) == "network: reserved port collision web=80"
+    assert find_missing_dimension(group, a_node(), in_use) == "network: reserved port collision web=80"
     assert [port.value for port in assigned.reserved_ports or ()] == [80]
     assert 20_000 <= (assigned.dynamic_ports or ())[0].value <= 32_000
 
 
 def test_ports_of_a_group_and_its_tasks_are_all_different() -> None:
-    many = tuple(Port(label=f"p{at}") for at in range(50))
-    of_task = NetworkResource(dynamic_ports=many)
+    dynamic_ports = tuple(Port(label=f"p{number}") for number in range(50))
+    task_network = NetworkResource(dynamic_ports=dynamic_ports)
     group = a_group(
         "web",
-        a_task("one", resources=some_resources(networks=(of_task,))),
-        a_task("two", resources=some_resources(networks=(of_task,))),
-        networks=(NetworkResource(dynamic_ports=many),),
+        a_task("one", resources=some_resources(networks=(task_network,))),
+        a_task("two", resources=some_resources(networks=(task_network,))),
+        networks=(NetworkResource(dynamic_ports=dynamic_ports),),
     )
     in_use = ExclusiveResources()
     in_use.add_resources(assign(group))

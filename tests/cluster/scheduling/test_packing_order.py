@@ -29,12 +29,12 @@ def test_a_demand_larger_than_a_node_comes_first() -> None:
 def test_a_node_with_thousands_of_allocations_takes_few_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     call_count, rule = 0, packing_order.PACKING_RULES[-1]
 
-    def counted(*facts: Any) -> tuple[float, ...]:
+    def count_calls(*arguments: Any) -> tuple[float, ...]:
         nonlocal call_count
         call_count += 1
-        return rule(*facts)
+        return rule(*arguments)
 
-    monkeypatch.setattr(packing_order, "PACKING_RULES", (counted,))
+    monkeypatch.setattr(packing_order, "PACKING_RULES", (count_calls,))
     order_groups([GroupDemand(20_000, 0.0001, 0.0002), GroupDemand(20_000, 0.0002, 0.0001)])
 
     assert call_count < 2_000
@@ -42,11 +42,11 @@ def test_a_node_with_thousands_of_allocations_takes_few_steps(monkeypatch: pytes
 
 @given(GROUPS)
 def test_each_allocation_is_in_the_order_once(groups: list[GroupDemand]) -> None:
-    come: Counter[int] = Counter()
-    for at, number in order_groups(groups):
-        come[at] += number
+    counts: Counter[int] = Counter()
+    for index, number in order_groups(groups):
+        counts[index] += number
 
-    assert [come[at] for at in range(len(groups))] == [group.count for group in groups]
+    assert [counts[index] for index in range(len(groups))] == [group.count for group in groups]
 
 
 def test_a_job_that_needs_both_resources_strands_little_of_either() -> None:

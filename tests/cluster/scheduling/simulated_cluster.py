@@ -1,5 +1,4 @@
-"""A simulated cluster without servers and agents: evaluations are processed, nodes run their allocations, deployments
-advance.
+"""A simulated cluster without servers and agents: it processes evaluations, runs nodes and advances deployments.
 
 Everything except the nodes is production code. Nodes start and stop allocations at once unless a test says otherwise.
 """
@@ -17,7 +16,8 @@ from wharf.cluster.operations.nodes import reports
 from wharf.cluster.operations.nodes.reports import AllocationReport
 from wharf.cluster.scheduling.blocked.reservation_policy import find_node_to_reserve, select_evaluations_to_reserve
 from wharf.cluster.scheduling.cache import SchedulerCache
-from wharf.cluster.scheduling.plans.plan import Plan, check_plan
+from wharf.cluster.scheduling.plans.check import check_plan
+from wharf.cluster.scheduling.plans.plan import Plan
 from wharf.cluster.scheduling.resources.exclusive import ExclusiveResources
 from wharf.cluster.scheduling.resources.usage import Usage, get_allocation_usage, get_node_capacity
 from wharf.cluster.scheduling.scheduler import plan_evaluation
@@ -35,14 +35,14 @@ Check = Callable[[], None]
 MAX_CHANGES = 40
 
 
-class Loop(AState):
+class SimulatedCluster(AState):
     """A state with a leader and nodes. `checks` are called after every commit of a plan."""
 
     def __init__(self) -> None:
         super().__init__()
         self.checks: list[Check] = [self.assert_nothing_is_over_committed]
 
-    # -- the leader
+    # -- leader
 
     def process(self, evaluation: Evaluation) -> Plan | None:
         """Process one evaluation to its end and return the plan as it was first made."""
@@ -210,7 +210,7 @@ class Loop(AState):
                 seen[allocation.namespace, allocation.job_id] = None
         return (job for key in seen if (job := self.replica.get(JOBS, *key)) is not None)
 
-    # -- what must hold
+    # -- invariants
 
     def deployment(self, job_id: str = "shop") -> Deployment:
         """Return the newest deployment of the job."""
@@ -247,4 +247,4 @@ def assert_one_owner_each(allocations: Iterable[Allocation]) -> None:
         if allocation.allocated_resources is not None:
             in_use.add_resources(allocation.allocated_resources)
     counted = [*in_use.ports.values(), *in_use.cores.values(), *in_use.devices.values()]
-    assert max(counted, default=1) == 1, "something has two owners"
+    assert max(counted, default=1) == 1, "a port, core or device is in use twice"

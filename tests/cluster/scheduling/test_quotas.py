@@ -13,8 +13,8 @@ from wharf.cluster.scheduling.capacity.quotas import (
     sum_quota_usage,
     sum_requested_amounts,
 )
-from wharf.cluster.scheduling.plans.plan import Plan, check_plan
-from wharf.cluster.scheduling.scheduler import plan_evaluation_from_state
+from wharf.cluster.scheduling.plans.check import check_plan
+from wharf.cluster.scheduling.plans.plan import Plan
 from wharf.cluster.state.tables import ALLOCATIONS, NAMESPACES, QUOTAS
 from wharf.contract.model.allocations.allocation import ClientStatus
 from wharf.contract.model.allocations.resources import AllocatedCpu, AllocatedResources, AllocatedTaskResources
@@ -26,15 +26,15 @@ from wharf.contract.model.namespaces import Namespace
 from wharf.contract.model.quotas import Quota, QuotaLimit, RegionLimit
 
 
-def of(*tasks: tuple[int, int], count: int = 1) -> TaskGroup:
-    made = [
-        a_task(f"task-{at}", driver="mock", resources=some_resources(cpu=cpu, memory_mb=memory_mb))
-        for at, (cpu, memory_mb) in enumerate(tasks)
+def make_group(*tasks: tuple[int, int], count: int = 1) -> TaskGroup:
+    built_tasks = [
+        a_task(f"task-{number}", driver="mock", resources=some_resources(cpu=cpu, memory_mb=memory_mb))
+        for number, (cpu, memory_mb) in enumerate(tasks)
     ]
-    return a_group("web", *made, count=count)
+    return a_group("web", *built_tasks, count=count)
 
 
-def a_state(*, region: str = "global", **limits: Any) -> AState:
+def make_state(*, region: str = "global", **limits: Any) -> AState:
     """Return a state with unlimited nodes and a quota on the default namespace."""
     state = AState()
     for number in range(1, 4):
@@ -47,22 +47,22 @@ def a_state(*, region: str = "global", **limits: Any) -> AState:
     return state
 
 
-def planned(state: AState, job: Job) -> Plan:
+def make_plan(state: AState, job: Job) -> Plan:
     state.register(job)
     (evaluation,) = [e for e in state.evaluations(job.id) if e.status is EvaluationStatus.PENDING]
-    return plan_evaluation_from_state(state.replica, evaluation, state.moment)
+    return state.plan(evaluation)
 
 
-def commit(state: AState, plan: Plan) -> None:
-    left: Plan | None = plan
-    while left is not None:
-        checked = check_plan(left, state.replica, max_changes=200)
+def commit_plan(state: AState, plan: Plan) -> None:
+    remaining_plan: Plan | None = plan
+    while remaining_plan is not None:
+        checked = check_plan(remaining_plan, state.replica, max_changes=200)
         assert checked.write is not None
         state.put_led(*checked.write.changes)
-        left = checked.remaining_plan
+        remaining_plan = checked.remaining_plan
 
 
-def placed(plan: Plan) -> int:
+def count_placements(plan: Plan) -> int:
     return sum(map(len, plan.placements.values()))
 
 
@@ -71,16 +71,16 @@ def placed(plan: Plan) -> int:
     [({"cpu": 250}, 2), ({"memory_mb": 300}, 3), ({"count": 4}, 4), ({"cpu": 500, "memory_mb": 199, "count": 9}, 1)],
 )
 def test_no_more_is_placed_than_each_limit_allows(limits: dict[str, Any], fitting: int) -> None:
-    assert placed(planned(a_state(**limits), a_job("shop", of((100, 100), count=8)))) == fitting
+    assert count_placements(make_plan(make_state(**limits), a_job("shop", make_group((100, 100), count=8)))) == fitting
 
 
 def test_a_limit_below_zero_allows_nothing_and_a_limit_of_zero_everything() -> None:
-    assert placed(planned(a_state(count=-1), a_job("shop", of((100, 100))))) == 0
-    assert placed(planned(a_state(cpu=0), a_job("shop", of((100, 100), count=5)))) == 5
+    assert count_placements(make_plan(make_state(count=-1), a_job("shop", make_group((100, 100))))) == 0
+    assert count_placements(make_plan(make_state(cpu=0), a_job("shop", make_group((100, 100), count=5)))) == 5
 
 
 def test_a_refused_evaluation_names_the_quota_and_the_excess() -> None:
-    plan = planned(a_state(memory_mb=250), a_job("shop", of((100, 100), count=4)))
+    plan = make_plan(make_state(memory_mb=250), a_job("shop", make_group((100, 100), count=4)))
 
     (blocked,) = plan.follow_ups
     assert (blocked.status, blocked.quota_limit_reached) == (EvaluationStatus.BLOCKED, "tight")
@@ -92,47 +92,50 @@ def test_a_refused_evaluation_names_the_quota_and_the_excess() -> None:
 
 
 def test_system_jobs_are_limited_too() -> None:
-    assert placed(planned(a_state(count=2), a_system_job("agent", of((100, 100))))) == 2
+    assert count_placements(make_plan(make_state(count=2), a_system_job("agent", make_group((100, 100))))) == 2
 
 
 def test_a_limit_of_another_region_does_not_apply() -> None:
-    assert placed(planned(a_state(region="mars", count=1), a_job("shop", of((100, 100), count=3)))) == 3
+    assert (
+        count_placements(make_plan(make_state(region="mars", count=1), a_job("shop", make_group((100, 100), count=3))))
+        == 3
+    )
 
 
 def test_usage_of_other_namespaces_with_the_quota_counts() -> None:
-    state = a_state(count=3)
+    state = make_state(count=3)
     state.put(NAMESPACES.build_put(Namespace(name="other", quota="tight", create_index=WRITE_INDEX)))
-    commit(state, planned(state, a_job("theirs", of((100, 100), count=2), namespace="other")))
+    commit_plan(state, make_plan(state, a_job("theirs", make_group((100, 100), count=2), namespace="other")))
 
-    assert placed(planned(state, a_job("shop", of((100, 100), count=3)))) == 1
+    assert count_placements(make_plan(state, a_job("shop", make_group((100, 100), count=3)))) == 1
 
 
 def test_a_stopping_allocation_counts_until_its_node_reports_the_end() -> None:
-    state = a_state(count=1)
-    state.register(a_job("old", of((100, 100))))
+    state = make_state(count=1)
+    state.register(a_job("old", make_group((100, 100))))
     old = state.with_allocation(state.job("old"), client_status=ClientStatus.RUNNING)
-    allowance = get_remaining_quota(state.replica, "default", "global")
-    assert allowance is not None
-    assert allowance.list_exceeded_limits({"count": 1}) != ()
+    remaining_quota = get_remaining_quota(state.replica, "default", "global")
+    assert remaining_quota is not None
+    assert remaining_quota.list_exceeded_limits({"count": 1}) != ()
 
     state.with_client_status(old.id, ClientStatus.COMPLETE)
-    allowance = get_remaining_quota(state.replica, "default", "global")
-    assert allowance is not None
-    assert allowance.list_exceeded_limits({"count": 1}) == ()
+    remaining_quota = get_remaining_quota(state.replica, "default", "global")
+    assert remaining_quota is not None
+    assert remaining_quota.list_exceeded_limits({"count": 1}) == ()
 
 
 def test_all_tasks_of_a_group_count() -> None:
-    assert sum_requested_amounts(of((100, 200), (50, 25))) == {
+    assert sum_requested_amounts(make_group((100, 200), (50, 25))) == {
         "count": 1, "cpu": 150, "cores": 0, "memory_mb": 225, "memory_max_mb": 225,
     }  # fmt: skip
 
 
 def test_the_second_of_two_concurrent_plans_is_cut_to_the_remaining_quota() -> None:
-    state = a_state(count=3)
-    first = planned(state, a_job("first", of((100, 100), count=2)))
-    second = planned(state, a_job("second", of((100, 100), count=2)))
+    state = make_state(count=3)
+    first = make_plan(state, a_job("first", make_group((100, 100), count=2)))
+    second = make_plan(state, a_job("second", make_group((100, 100), count=2)))
 
-    commit(state, first)
+    commit_plan(state, first)
     checked = check_plan(second, state.replica, max_changes=200)
 
     assert checked.write is None or len([c for c in checked.write.changes if c.table == ALLOCATIONS.name]) <= 1
@@ -140,30 +143,30 @@ def test_the_second_of_two_concurrent_plans_is_cut_to_the_remaining_quota() -> N
 
 
 def test_a_replacement_needs_only_the_difference() -> None:
-    allowance = RemainingQuota("tight", RegionLimit(memory_mb=100), {"memory_mb": 100})
+    remaining_quota = RemainingQuota("tight", RegionLimit(memory_mb=100), {"memory_mb": 100})
 
-    assert allowance.list_exceeded_limits({"memory_mb": 100}, released={"memory_mb": 100}) == ()
-    assert allowance.list_exceeded_limits({"memory_mb": 101}, released={"memory_mb": 100}) != ()
+    assert remaining_quota.list_exceeded_limits({"memory_mb": 100}, released={"memory_mb": 100}) == ()
+    assert remaining_quota.list_exceeded_limits({"memory_mb": 101}, released={"memory_mb": 100}) != ()
 
 
 def test_an_update_that_the_quota_never_allows_changes_nothing() -> None:
-    state = a_state(memory_mb=100)
-    commit(state, planned(state, a_job("shop", of((100, 100)))))
+    state = make_state(memory_mb=100)
+    commit_plan(state, make_plan(state, a_job("shop", make_group((100, 100)))))
     state.with_client_status(next(iter(state.replica.iter_all(ALLOCATIONS))).id, ClientStatus.RUNNING)
 
-    plan = planned(state, a_job("shop", of((100, 200))))
+    plan = make_plan(state, a_job("shop", make_group((100, 200))))
 
-    assert (plan.stops, placed(plan)) == ((), 0)
+    assert (plan.stops, count_placements(plan)) == ((), 0)
 
 
 def test_an_update_within_the_quota_stops_the_old_allocation_first_if_both_do_not_fit() -> None:
-    state = a_state(memory_mb=100)
-    commit(state, planned(state, a_job("shop", of((100, 100)))))
+    state = make_state(memory_mb=100)
+    commit_plan(state, make_plan(state, a_job("shop", make_group((100, 100)))))
     state.with_client_status(next(iter(state.replica.iter_all(ALLOCATIONS))).id, ClientStatus.RUNNING)
 
-    plan = planned(state, a_job("shop", of((200, 100))))
+    plan = make_plan(state, a_job("shop", make_group((200, 100))))
 
-    assert (len(plan.stops), placed(plan)) == (1, 0)
+    assert (len(plan.stops), count_placements(plan)) == (1, 0)
 
 
 def test_the_tracked_quota_usage_equals_the_sum_of_allocations() -> None:

@@ -1,0 +1,73 @@
+"""Decides whether the quota of the namespace and the child limit of the parent job allow more placements of a job."""
+
+from collections.abc import Iterable
+
+from wharf.cluster.scheduling.capacity.child_limits import explain_child_limit
+from wharf.cluster.scheduling.capacity.quotas import (
+    QuotaUsageTracker,
+    get_remaining_quota,
+    measure_amounts,
+    sum_requested_amounts,
+)
+from wharf.cluster.state import Replica
+from wharf.contract.model.allocations.allocation import Allocation
+from wharf.contract.model.allocations.metrics import AllocMetric
+from wharf.contract.model.allocations.resources import AllocatedResources
+from wharf.contract.model.jobs.groups import TaskGroup
+from wharf.contract.model.jobs.job import Job
+
+
+class PlacementAdmission:
+    """Admits or refuses the placements of one evaluation, one after the other. Admitted amounts count at once."""
+
+    def __init__(
+        self, snapshot: Replica, quota_usage: QuotaUsageTracker, job: Job | None, allocations: Iterable[Allocation]
+    ) -> None:
+        self._remaining_quota = (
+            None
+            if job is None
+            else get_remaining_quota(snapshot, job.namespace, job.region, quota_usage.get_quota_usage)
+        )
+        self.child_limit_reason = "" if job is None else explain_child_limit(snapshot, job, allocations)
+        """Why no allocation of the job may start yet, even if resources are free. Empty: no limit applies."""
+        self._reasons: dict[str, tuple[str, ...]] = {}
+        """Why the first placement of each group was refused."""
+        self._refusal_counts: dict[str, int] = {}
+
+    @property
+    def has_limits(self) -> bool:
+        """Whether placements may be refused."""
+        return self._remaining_quota is not None or bool(self.child_limit_reason)
+
+    def list_reasons(self, group: TaskGroup, *, released: AllocatedResources | None = None) -> tuple[str, ...]:
+        """Return why one more allocation of the group is refused. Empty: it is admitted.
+
+        `released` are resources that the placement frees. The child limit does not apply then.
+        """
+        if self.child_limit_reason and released is None:
+            return (self.child_limit_reason,)
+        if self._remaining_quota is None:
+            return ()
+        released_amounts = None if released is None else measure_amounts(released)
+        return self._remaining_quota.list_exceeded_limits(sum_requested_amounts(group), released=released_amounts)
+
+    def try_admit(self, group: TaskGroup) -> bool:
+        """Return whether one more allocation of the group may be placed. A refusal is counted."""
+        reasons = self.list_reasons(group)
+        if reasons:
+            self._reasons.setdefault(group.name, reasons)
+            self._refusal_counts[group.name] = self._refusal_counts.get(group.name, 0) + 1
+        return not reasons
+
+    def consume_quota(self, resources: AllocatedResources) -> None:
+        """Count the resources of a new allocation."""
+        if self._remaining_quota is not None:
+            self._remaining_quota.consume_amounts(measure_amounts(resources))
+
+    def build_refusal_metric(self, job: Job, group: TaskGroup) -> AllocMetric | None:
+        """Return the metric of the group's refusals, or `None` if all its placements were admitted."""
+        reasons = self._reasons.get(group.name)
+        if reasons is None:
+            return None
+        count = self._refusal_counts[group.name]
+        return AllocMetric(node_pool=job.node_pool, quota_exhausted=reasons, coalesced_failures=count - 1)

@@ -1,0 +1,174 @@
+"""Examines the nodes for one more allocation of a group: which could take it, and what each of the others lacks.
+
+Computed from the current fleet. It places nothing.
+"""
+
+import functools
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+import numpy as np
+
+from wharf.cluster.scheduling.cache import SchedulerCache
+from wharf.cluster.scheduling.feasibility.checker import FEASIBLE
+from wharf.cluster.scheduling.feasibility.distinct import DistinctConstraints, list_placed_siblings
+from wharf.cluster.scheduling.feasibility.volumes import NamespaceVolumes
+from wharf.cluster.scheduling.fleet.columns import Ints, Mask
+from wharf.cluster.scheduling.fleet.draft import FleetDraft
+from wharf.cluster.scheduling.ranking.candidates import Candidates
+from wharf.cluster.scheduling.ranking.rules import get_placement_rules
+from wharf.cluster.scheduling.ranking.seeded_random import SeededRandom
+from wharf.cluster.scheduling.resources.assignment import InsufficientResources, ResourceAssigner, list_usable_cores
+from wharf.cluster.scheduling.resources.usage import get_group_demand
+from wharf.cluster.state import Replica
+from wharf.contract.model.allocations.allocation import Allocation, ClientStatus
+from wharf.contract.model.explanations import Exclusion
+from wharf.contract.model.jobs.groups import TaskGroup
+from wharf.contract.model.jobs.job import Job, JobType
+from wharf.contract.model.nodes.node import Node, NodeStatus
+
+MAX_EXAMPLES: Final = 3
+"""Node names that are listed as examples."""
+FINISHED_STATUSES: Final = (ClientStatus.COMPLETE, ClientStatus.FAILED)
+MAX_PROBED_NODES: Final = 1_000
+"""Limits the time of a report: ports, cores and devices are checked on this many nodes only."""
+
+
+def is_served_by(job: Job, allocation: Allocation) -> bool:
+    """Return whether the allocation is the one that a system or sysbatch job requires on its node, active or done."""
+    if allocation.job_create_index != job.create_index:
+        return False
+    is_done = job.type == JobType.SYSBATCH and allocation.client_status in FINISHED_STATUSES
+    return not allocation.is_terminal or (is_done and allocation.job_version == job.version)
+
+
+class ExaminedNodes:
+    """The nodes of the fleet as one group sees them. `rows` are the feasible ones, which other columns refer to."""
+
+    def __init__(
+        self, cache: SchedulerCache, snapshot: Replica, job: Job, group: TaskGroup, allocations: Iterable[Allocation]
+    ) -> None:
+        self._cache = cache
+        self.fleet = cache.fleet
+        self._snapshot = snapshot
+        self.job = job
+        self.group = group
+        self.is_considered = cache.feasibility.select_ready_nodes(job)
+        self._siblings = list_placed_siblings(allocations, cache.fleet.row_by_node_id)
+        self.served_count = 0
+        if job.runs_on_every_node:
+            self._exclude_served_nodes(allocations)
+        rules = get_placement_rules(snapshot, job)
+        self.assigner = ResourceAssigner(group, can_oversubscribe=rules.can_oversubscribe)
+        self.rows = self.find_feasible_rows(job, group)
+        self.candidates = self.build_candidates(group, self.rows)
+        self.distinct_exclusions = self._find_distinct_exclusions(self.rows)
+        if not self.assigner.has_only_amounts:
+            self._probe_exclusive_resources()
+        self.missing_masks = self.candidates.list_shortages()
+
+    def _exclude_served_nodes(self, allocations: Iterable[Allocation]) -> None:
+        """Exclude nodes that already have their allocation of a system or sysbatch job."""
+        row_by_node_id, count_before = self.fleet.row_by_node_id, int(self.is_considered.sum())
+        self.is_considered = self.is_considered.copy()
+        for allocation in allocations:
+            if (
+                allocation.node_id in row_by_node_id
+                and allocation.task_group == self.group.name
+                and is_served_by(self.job, allocation)
+            ):
+                self.is_considered[row_by_node_id[allocation.node_id]] = False
+        self.served_count = count_before - int(self.is_considered.sum())
+
+    def find_feasible_rows(self, job: Job, group: TaskGroup) -> Ints:
+        """Return the rows of the nodes that are feasible for this job and group."""
+        find_volume = NamespaceVolumes(self._snapshot, job.namespace)
+        screened = self._cache.feasibility.screen_nodes(self.is_considered, job, group, find_volume)
+        rows: Ints = np.flatnonzero(screened.feasible)
+        return rows
+
+    def build_candidates(self, group: TaskGroup, rows: Ints) -> Candidates:
+        """Return the candidate columns of these rows."""
+        return Candidates(FleetDraft(self.fleet), rows, self.assigner, get_group_demand(group))
+
+    def _probe_exclusive_resources(self) -> None:
+        """Check ports, cores and devices on each node, because columns do not show them."""
+        candidates, draft = self.candidates, FleetDraft(self.fleet)
+        random = SeededRandom(self.job.id, self._snapshot.index)
+        for position in np.flatnonzero(candidates.has_capacity)[:MAX_PROBED_NODES]:
+            row = int(self.rows[position])
+            try:
+                self.assigner.assign_resources(
+                    self.fleet.get_node(row), draft.get_exclusive_resources(row), random.draw_below
+                )
+            except InsufficientResources as shortage:
+                candidates.missing_dimensions[int(position)] = shortage.dimension
+
+    def _find_distinct_exclusions(self, rows: Ints) -> dict[int, str]:
+        """Return by position why nodes may take no more allocations of the job."""
+        constraints = DistinctConstraints(
+            self.fleet, self.job, self.group, should_check_hosts=not self.job.runs_on_every_node
+        )
+        if not constraints:
+            return {}
+        constraints.count_siblings(self._siblings)
+        return {
+            int(position): constraints.explain_row(int(rows[position]))
+            for position in np.flatnonzero(~constraints.mask_allowed(rows))
+        }
+
+    def mask_fitting(self) -> Mask:
+        """Return which feasible nodes could take one more allocation."""
+        fits: Mask = np.ones(len(self.rows), dtype=np.bool_)
+        for _, is_short in self.missing_masks:
+            fits &= ~is_short
+        fits[list(self.distinct_exclusions)] = False
+        return fits
+
+    def iter_infeasible(self) -> Iterator[Exclusion]:
+        """Yield infeasible nodes, by reason."""
+        find_volume = NamespaceVolumes(self._snapshot, self.job.namespace)
+        screened = self._cache.feasibility.screen_nodes(self.is_considered, self.job, self.group, find_volume)
+        for code, reason in enumerate(screened.reasons.values):
+            rows = np.flatnonzero(screened.reason_codes == code) if code > FEASIBLE else np.zeros(0, dtype=np.int64)
+            if len(rows):
+                # A constraint without a right side ends in a blank; metrics strip it too.
+                yield Exclusion(rule=reason.rstrip(), nodes=len(rows), examples=self.get_example_names(rows))
+
+    def get_missing_amounts(self, dimension: str) -> Ints | None:
+        """Return the missing amount of each candidate, or `None` if the dimension has no amount."""
+        candidates = self.candidates
+        match dimension:
+            case "cpu":
+                return candidates.cpu_after - candidates.cpu
+            case "memory":
+                return candidates.memory_after - candidates.memory
+            case "disk":
+                return candidates.disk_after - candidates.disk
+        return None
+
+    def get_example_names(self, rows: Sequence[int] | Ints) -> tuple[str, ...]:
+        """Return up to `MAX_EXAMPLES` node names."""
+        nodes = (self.fleet.get_node(int(row)) for row in rows[: 10 * MAX_EXAMPLES])
+        return tuple(sorted(node.name or node.id for node in nodes)[:MAX_EXAMPLES])
+
+    @functools.cached_property
+    def free_cores(self) -> Ints:
+        """Free cores by position. Nodes beyond `MAX_PROBED_NODES` count as having none."""
+        free: Ints = np.zeros(len(self.rows), dtype=np.int64)
+        draft = FleetDraft(self.fleet)
+        for position, row in enumerate(self.rows[:MAX_PROBED_NODES].tolist()):
+            in_use = draft.get_exclusive_resources(row).cores
+            free[position] = sum(core not in in_use for core in list_usable_cores(self.fleet.get_node(row)))
+        return free
+
+
+def get_node_state(node: Node) -> str:
+    """Return the state of the node that keeps it from placements."""
+    if node.status is not NodeStatus.READY:
+        return node.status.value
+    return "draining" if node.drain_strategy is not None else "ineligible"
+
+
+def format_nodes(number: int) -> str:
+    return "1 node" if number == 1 else f"{number} nodes"

@@ -1,0 +1,264 @@
+"""Finds the smallest change after which one more allocation of a group could be placed, as a text."""
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import numpy as np
+from msgspec.structs import replace
+
+from wharf.cluster.scheduling.constraints import CROSS_ALLOCATION_OPERANDS
+from wharf.cluster.scheduling.explanation.examination import (
+    MAX_EXAMPLES,
+    ExaminedNodes,
+    format_nodes,
+    get_node_state,
+)
+from wharf.cluster.scheduling.explanation.suggestions import (
+    suggest_devices,
+    suggest_distinct_node,
+    suggest_drivers,
+    suggest_freeing_resource,
+    suggest_networks,
+)
+from wharf.cluster.scheduling.feasibility import checker
+from wharf.cluster.scheduling.feasibility.location import is_in_pool_and_datacenter
+from wharf.cluster.scheduling.fleet.columns import Ints, Mask
+from wharf.cluster.scheduling.ranking.candidates import CORES_DIMENSION
+from wharf.cluster.scheduling.resources.assignment import list_usable_cores
+from wharf.cluster.scheduling.resources.usage import get_group_demand
+from wharf.contract.model.jobs.constraints import Constraint
+from wharf.contract.model.jobs.groups import TaskGroup
+from wharf.contract.model.jobs.job import Job
+from wharf.contract.model.jobs.resources import MIN_CPU_MHZ, MIN_MEMORY_MB
+
+DIMENSION_UNITS: Final = {"cpu": "MHz", "memory": "MB", "disk": "MB"}
+
+
+class ChangeSuggester:
+    """Suggests changes of one group or of the nodes, the smallest that helps first."""
+
+    def __init__(self, examined: ExaminedNodes) -> None:
+        self._examined = examined
+        self._fleet = examined.fleet
+        self._job = examined.job
+        self._group = examined.group
+
+    def suggest_change(self) -> str:
+        """Return a change after which one more allocation could be placed, or an empty text if none is needed."""
+        if self._examined.mask_fitting().any():
+            return ""
+        if not self._examined.is_considered.any():
+            return self._suggest_reachable_node()
+        if not len(self._examined.rows):
+            return self._suggest_feasible_node()
+        return (
+            self._suggest_freeing_amounts()
+            or self._suggest_feasible_node()
+            or self._suggest_freeing_exclusive()
+            or self._suggest_distinct()
+        )
+
+    def _suggest_reachable_node(self) -> str:
+        """Suggest how to get a ready node in the job's pool and datacenters."""
+        matching_nodes = [node for _, node in self._fleet.iter_nodes() if is_in_pool_and_datacenter(self._job, node)]
+        if matching_nodes:
+            names = ", ".join(sorted(node.name or node.id for node in matching_nodes)[:MAX_EXAMPLES])
+            return f"make a node of the job's pool and datacenters ready: {names} ({get_node_state(matching_nodes[0])})"
+        pools = sorted({node.node_pool for _, node in self._fleet.iter_nodes()})
+        datacenters = sorted({node.datacenter for _, node in self._fleet.iter_nodes()})
+        if not pools:
+            return "add a node: the cluster has none"
+        if self._job.node_pool != "all" and self._job.node_pool not in pools:
+            return (
+                f'add a node to the pool "{self._job.node_pool}", '
+                f"or use another pool: {', '.join(pools[:MAX_EXAMPLES])}"
+            )
+        return f"set a datacenter that has nodes of the job's pool: {', '.join(datacenters[:MAX_EXAMPLES])}"
+
+    def _suggest_freeing_amounts(self) -> str:
+        """Suggest to lower or free amounts, if nodes lack nothing but CPU, memory or disk."""
+        amounts: list[tuple[str, Ints]] = []
+        is_amount: Mask = np.ones(len(self._examined.rows), dtype=np.bool_)
+        is_amount[list(self._examined.distinct_exclusions)] = False
+        for dimension, is_short in self._examined.missing_masks:
+            missing = self._examined.get_missing_amounts(dimension)
+            if missing is None:
+                is_amount &= ~is_short
+            else:
+                amounts.append((dimension, np.maximum(missing, 0)))
+        if not is_amount.any():
+            return ""
+        # Shares of the requested amounts make dimensions comparable. Prefer nodes that lack fewer dimensions.
+        share = np.zeros(len(self._examined.rows))
+        for dimension, missing in amounts:
+            share += missing / max(1, self._get_requested(dimension)) + (missing > 0)
+        share[~is_amount] = np.inf
+        best = int(share.argmin())
+        best_missing = [(dimension, int(missing[best])) for dimension, missing in amounts if missing[best] > 0]
+        is_enough = is_amount.copy()
+        for dimension, missing in amounts:
+            is_enough &= missing <= dict(best_missing).get(dimension, 0)
+        number = int(is_enough.sum())
+        freed_amounts = " and ".join(
+            f"{amount} {DIMENSION_UNITS[dimension]}{_format_dimension(dimension)}" for dimension, amount in best_missing
+        )
+        location = (
+            f"on {self._examined.get_example_names([int(self._examined.rows[best])])[0]}"
+            if number == 1
+            else f"on any of {number} nodes"
+        )
+        lowered = self._suggest_lower_request(best_missing)
+        return f"{lowered}, or free {freed_amounts} {location}" if lowered else f"free {freed_amounts} {location}"
+
+    def _get_requested(self, dimension: str) -> int:
+        """Return how much one allocation requests in this dimension."""
+        demand = get_group_demand(self._group)
+        return {"cpu": demand.cpu, "memory": demand.memory_mb}.get(dimension, demand.disk_mb)
+
+    def _suggest_lower_request(self, missing_amounts: Sequence[tuple[str, int]]) -> str:
+        """Return the suggestion to lower the group's largest tasks, or an empty text if that is not enough."""
+        group, changes = self._group, list[str]()
+        for dimension, amount in missing_amounts:
+            result = _lower_largest_task(group, dimension, amount)
+            if result is None:
+                return ""
+            group, change = result
+            changes.append(change)
+        has_room = self._examined.build_candidates(group, self._examined.rows).has_capacity
+        return f"lower {' and '.join(changes)}" if changes and bool(has_room.any()) else ""
+
+    def _suggest_feasible_node(self) -> str:
+        """Suggest to drop a constraint, or to provide what the fewest nodes lack."""
+        best: tuple[int, str] = (0, "")
+        for constraint, job, group in _iter_without_constraint(self._job, self._group):
+            if constraint.operand in CROSS_ALLOCATION_OPERANDS:
+                continue
+            rows = self._examined.find_feasible_rows(job, group)
+            number = int(self._examined.build_candidates(group, rows).has_capacity.sum())
+            if number > best[0]:
+                best = (
+                    number,
+                    f"drop the constraint {constraint}: {format_nodes(number)} could then take the allocation",
+                )
+        if best[1]:
+            return best[1]
+        rules = list(self._examined.iter_infeasible())
+        if not rules or len(self._examined.rows):
+            return ""
+        fewest = min(rules, key=lambda rule: rule.nodes)
+        nodes = [node for _, node in self._fleet.iter_nodes() if is_in_pool_and_datacenter(self._job, node)]
+        match fewest.rule:
+            case checker.MISSING_DRIVERS:
+                suggestion = suggest_drivers(nodes, self._group)
+            case checker.MISSING_DEVICES:
+                suggestion = suggest_devices(nodes, self._group)
+            case _:
+                suggestion = suggest_networks(nodes, self._group, fewest.rule)
+        if suggestion:
+            return suggestion
+        location = _format_location(fewest.nodes, fewest.examples)
+        if fewest.rule == checker.MISSING_VOLUMES:
+            names = " and ".join(sorted({request.source for request in (self._group.volumes or {}).values()}))
+            return (
+                f"create the volume {names}, with the access that the job requests, {location}: "
+                "use `wharf volume create`"
+            )
+        return f'fix "{fewest.rule}" {location}'
+
+    def _suggest_freeing_exclusive(self) -> str:
+        """Suggest to free ports, cores, devices or allocation slots."""
+        exclusive_shortages = {
+            dimension: is_short
+            for dimension, is_short in self._examined.missing_masks
+            if is_short.any() and dimension not in DIMENSION_UNITS
+        }
+        if not exclusive_shortages:
+            return ""
+        if CORES_DIMENSION in exclusive_shortages and (suggestion := self._suggest_cores()):
+            return suggestion
+        fewest = min(exclusive_shortages, key=lambda dimension: int(exclusive_shortages[dimension].sum()))
+        positions = np.flatnonzero(exclusive_shortages[fewest])
+        return suggest_freeing_resource(
+            fewest, _format_location(len(positions), self._examined.get_example_names(self._examined.rows[positions]))
+        )
+
+    def _suggest_cores(self) -> str:
+        """Suggest to lower the cores of the largest task to what one node has free, or to free cores there."""
+        requested, free = self._examined.assigner.requested_cores, self._examined.free_cores
+        if not any(list_usable_cores(node) for _, node in self._fleet.iter_nodes()):
+            return "request CPU instead of Cores: no node has cores that can be reserved for a task"
+        position = int(free.argmax())
+        missing = requested - int(free[position])
+        name = self._examined.get_example_names([int(self._examined.rows[position])])[0]
+        freed = (
+            f"free {_format_cores(missing)} on {name}"
+            if len(list_usable_cores(self._fleet.get_node(int(self._examined.rows[position])))) >= requested
+            else ""
+        )
+        task = max(self._group.tasks or (), key=lambda task: task.resources.cores if task.resources is not None else 0)
+        cores = task.resources.cores if task.resources is not None else 0
+        lowered = (
+            f"lower Cores of {self._group.name}/{task.name} from {cores} to {cores - missing}"
+            if cores > missing
+            else ""
+        )
+        return ", or ".join(text for text in (lowered, freed) if text)
+
+    def _suggest_distinct(self) -> str:
+        """Suggest a node that the distinct constraints allow."""
+        if not self._examined.distinct_exclusions:
+            return "add a node with enough free resources"
+        return suggest_distinct_node(self._job, self._group, next(iter(self._examined.distinct_exclusions.values())))
+
+
+def _format_dimension(dimension: str) -> str:
+    return " of disk" if dimension == "disk" else ""
+
+
+def _format_location(number: int, examples: Sequence[str]) -> str:
+    return f"on {examples[0]}" if number == 1 else f"on one of {format_nodes(number)} ({', '.join(examples)})"
+
+
+def _format_cores(number: int) -> str:
+    return "1 core" if number == 1 else f"{number} cores"
+
+
+def _lower_largest_task(group: TaskGroup, dimension: str, amount: int) -> tuple[TaskGroup, str] | None:
+    """Return the group with its largest task lowered by the amount, and the text for it.
+
+    Return `None` if the task has too little.
+    """
+    if dimension == "disk":
+        size = group.ephemeral_disk.size_mb
+        if size <= amount:
+            return None
+        lowered = replace(group, ephemeral_disk=replace(group.ephemeral_disk, size_mb=size - amount))
+        return lowered, f"the disk of {group.name} from {size} to {size - amount}"
+    name, label, minimum = (
+        ("cpu", "CPU", MIN_CPU_MHZ) if dimension == "cpu" else ("memory_mb", "MemoryMB", MIN_MEMORY_MB)
+    )
+    tasks = list(group.tasks or ())
+    requested = [getattr(task.resources, name) if task.resources is not None else 0 for task in tasks]
+    if not requested or max(requested) - amount < minimum:
+        return None
+    position = requested.index(max(requested))
+    resources = tasks[position].resources
+    assert resources is not None, "a task with requests has resources"
+    tasks[position] = replace(tasks[position], resources=replace(resources, **{name: requested[position] - amount}))
+    text = (
+        f"{label} of {group.name}/{tasks[position].name} from {requested[position]} to {requested[position] - amount}"
+    )
+    return replace(group, tasks=tuple(tasks)), text
+
+
+def _iter_without_constraint(job: Job, group: TaskGroup) -> Iterator[tuple[Constraint, Job, TaskGroup]]:
+    """Yield each constraint with copies of job and group that lack this constraint."""
+    for constraint in job.constraints or ():
+        yield constraint, replace(job, constraints=tuple(c for c in job.constraints or () if c != constraint)), group
+    for constraint in group.constraints or ():
+        yield constraint, job, replace(group, constraints=tuple(c for c in group.constraints or () if c != constraint))
+    for task in group.tasks or ():
+        for constraint in task.constraints or ():
+            changed_task = replace(task, constraints=tuple(c for c in task.constraints or () if c != constraint))
+            tasks = tuple(changed_task if other is task else other for other in group.tasks or ())
+            yield constraint, job, replace(group, tasks=tasks)
