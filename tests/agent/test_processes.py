@@ -118,7 +118,7 @@ def test_a_part_that_dies_is_started_again_alone(dev: RunningAgent, role: str) -
 
     assert again != pid
     assert before <= set(dev.children())
-    assert f"{role} ended (killed by SIGKILL)" in dev.err
+    assert f"process ended; restarting it process={role} delay_s=0.1 cause=killed by SIGKILL" in dev.err
 
 
 def is_another(agent: RunningAgent, role: str, pid: int | None) -> bool:
@@ -144,7 +144,7 @@ def test_parts_that_hang_are_killed_and_started_again_with_a_line_each(tmp_path:
         assert isinstance(agent.get("/v1/nodes"), list)
         assert agent.child("store") == store
         for role in hung:
-            assert agent.err.count(f"{role} ended (killed: no sign of life for 20 s)") == 1
+            assert agent.err.count(f"process={role} delay_s=0.1 cause=killed: no sign of life for 20 s") == 1
 
 
 def test_requests_wait_while_the_api_is_started_again(dev: RunningAgent) -> None:
