@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from wharf.agent.fake_nodes import load_fake_identities
+from wharf.agent.node_identities import load_fake_identities
 from wharf.world import SimulatedWorld
 
 WORLD = SimulatedWorld(7)

@@ -160,6 +160,12 @@ def test_a_mistake_is_reported_with_its_file_line_key_and_remedy(tmp_path: Path,
     assert problems(tmp_path, SERVER_SETTINGS + text) == [problem]
 
 
+def test_a_key_without_a_similar_one_is_reported_with_the_keys_of_its_table(tmp_path: Path) -> None:
+    (problem,) = problems(tmp_path, SERVER_SETTINGS + "[acl]\nzzz = 1")
+
+    assert problem.startswith("0.toml:5: acl.zzz: there is no such setting; acl has enabled, ")
+
+
 def test_a_secret_of_the_wrong_type_is_not_shown(tmp_path: Path) -> None:
     assert problems(tmp_path, SERVER_SETTINGS + "[state.etcd]\npassword = 12345") == [
         "0.toml:5: state.etcd.password: expected a text, given a value of another type"

@@ -15,7 +15,7 @@ from tests.agent.processes import READY_WITHIN_S, RunningAgent, is_alive, runnin
 from tests.control_groups import remove_groups_below
 from tests.mounts import unmount_below
 from tests.waiting import wait_until
-from wharf.agent.node_identity import read_own_node_id
+from wharf.agent.node_identities import read_own_node_id
 from wharf.node.supervisor.process_tracker import RUN_MARK_VARIABLE
 from wharf.node.supervisor.processes import is_session_leader, list_pids
 

@@ -7,7 +7,7 @@ import logging
 import sys
 from pathlib import Path
 
-from wharf.agent.node_identity import load_own_identity
+from wharf.agent.node_identities import load_own_identity
 from wharf.contract.client import NO_RETRIES, AsyncClient
 from wharf.contract.client.http_transport import HttpTransport
 from wharf.contract.client.relay.dialers import ServerDialer

@@ -22,7 +22,7 @@ from wharf.agent.errors import CommandError
 from wharf.agent.identity import get_agent_name
 from wharf.agent.logs.lines import get_level_number, render_line
 from wharf.agent.logs.redaction import REDACTED, Redactor, is_secret_name
-from wharf.agent.node_identity import read_own_node_id
+from wharf.agent.node_identities import read_own_node_id
 from wharf.agent.process_context import ProcessContext
 from wharf.agent.snapshots.transfer import SnapshotTransfer, read_file_chunks
 from wharf.agent.supervision.channel import MessageDecoder

@@ -158,8 +158,9 @@ def _suggest_key(path: KeyPath, known: Iterable[str]) -> str:
     nearest = find_nearest_name(path[-1], names)
     if nearest:
         return f"; did you mean {format_path((*path[:-1], nearest))}?"
-    path_by_text = {format_path(inner_path): inner_path for inner_path, _ in iterate_fields()}
-    paths_by_key = sorted((text for text, inner_path in path_by_text.items() if inner_path[-1] == path[-1]), key=len)
+    # A table around the key is no suggestion: it exists already.
+    path_by_text = {format_path(other): other for other, _ in iterate_fields() if other != path[: len(other)]}
+    paths_by_key = sorted((text for text, other in path_by_text.items() if other[-1] == path[-1]), key=len)
     nearest = (
         paths_by_key[0] if paths_by_key else find_nearest_name(format_path(path), path_by_text, min_similarity=0.5)
     )

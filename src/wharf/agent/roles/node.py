@@ -8,17 +8,19 @@ from pathlib import Path
 from typing import Final
 
 from wharf.agent.errors import StartupError
-from wharf.agent.fake_nodes import build_fake_nodes
 from wharf.agent.identity import get_agent_name
-from wharf.agent.node_identity import load_own_identity
+from wharf.agent.node_identities import FAKE_IDENTITIES_FILE, load_fake_identities, load_own_identity
 from wharf.agent.process_context import ProcessContext
 from wharf.agent.tls.contexts import build_client_tls_context, reload_client_tls
+from wharf.config.settings import AgentSettings
 from wharf.contract.client import NO_RETRIES, AsyncClient
 from wharf.contract.client.http_transport import HttpTransport
 from wharf.contract.client.relay.dialers import Dialer, ServerDialer
 from wharf.contract.client.relay.websockets import SocketRelay, WebSocketRelay
 from wharf.node.agent.node_agent import NodeAgent
+from wharf.node.fake_node import FakeMachine, FakeNode
 from wharf.node.settings import NodeLocation
+from wharf.world import World
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +57,7 @@ async def run(context: ProcessContext) -> None:
     except OSError as error:
         raise StartupError(f"the node's folder {error.filename} cannot be used: {error.strerror}") from error
     details = {"drivers": ", ".join(await node.list_working_drivers())}
-    fakes = build_fake_nodes(context.world, client, settings, data_folder)
+    fakes = _build_fake_nodes(context.world, client, settings, data_folder)
     if fakes:
         log.warning(
             "fake nodes are running: they report allocations as running and start no tasks",
@@ -106,3 +108,24 @@ def _build_node_agent(
     location.state_folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     identity = load_own_identity(context.world, location.state_folder)
     return NodeAgent(context.world, client, settings.client, location, identity, sockets, dialers)
+
+
+def _build_fake_nodes(world: World, client: AsyncClient, settings: AgentSettings, data_folder: Path) -> list[FakeNode]:
+    """Return the fake nodes of this agent, as many as `client.fake_nodes` requests."""
+    count = settings.client.fake_nodes
+    if not count:
+        return []
+    identities = load_fake_identities(world, data_folder / FAKE_IDENTITIES_FILE, count)
+    return [
+        FakeNode(
+            world,
+            client,
+            FakeMachine(
+                name=f"{get_agent_name(settings)}-{number}",
+                datacenter=settings.datacenter,
+                node_class=settings.client.node_class,
+            ),
+            identity=identity,
+        )
+        for number, identity in enumerate(identities, 1)
+    ]

@@ -140,7 +140,7 @@ class EventLineDecoder:
             spec.query["index"] = str(self._index)
 
 
-class FrameDecoder:
+class JsonObjectDecoder:
     """Decodes consecutive JSON objects. Data that a server sent during a break is lost."""
 
     def __init__(self, *, is_endless: bool) -> None:
@@ -182,8 +182,8 @@ def _build_decoder(endpoint: Endpoint) -> StreamDecoder:
         case "event.stream":
             return EventLineDecoder(endpoint)
         case "agent.monitor":
-            return FrameDecoder(is_endless=True)
+            return JsonObjectDecoder(is_endless=True)
         case "agent.monitor_export" | "client.fs_stream" | "client.fs_logs":
-            return FrameDecoder(is_endless=False)
+            return JsonObjectDecoder(is_endless=False)
         case _:
             return ChunkDecoder()

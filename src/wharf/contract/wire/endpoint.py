@@ -52,7 +52,7 @@ class Parameter(msgspec.Struct, frozen=True):
     refusal_prefix: str = ""
 
 
-class JoinedField(msgspec.Struct, frozen=True):
+class JoinedFieldType(msgspec.Struct, frozen=True):
     """A field that filters see in addition to those of the record, such as the job of an allocation.
 
     The handler module of the endpoint defines how it is read (`JOINS`).
@@ -68,7 +68,7 @@ class ListFeatures(msgspec.Struct, frozen=True, kw_only=True):
     record: type
     hidden_fields: frozenset[str] = frozenset()
     """Fields that filters must not use, by wire name."""
-    joins: tuple[JoinedField, ...] = ()
+    joins: tuple[JoinedFieldType, ...] = ()
     can_reverse: bool = True
     """Whether `reverse` has an effect; otherwise it is ignored."""
     can_filter: bool = True

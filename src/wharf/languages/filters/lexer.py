@@ -36,7 +36,7 @@ class Pointer:
     end: int
 
 
-class Lexer:
+class FilterLexer:
     """Reads one expression. `read_` methods return `None` if the text at the offset is something else."""
 
     def __init__(self, source: str) -> None:

@@ -8,7 +8,7 @@ of terms are limited to protect the stack and the memory of compiled filters.
 from typing import Final, NamedTuple
 
 from wharf.languages.filters.errors import FilterSyntaxError, make_syntax_error
-from wharf.languages.filters.lexer import Lexer, TextSpan
+from wharf.languages.filters.lexer import FilterLexer, TextSpan
 from wharf.languages.filters.tree import (
     And,
     Expression,
@@ -70,7 +70,7 @@ class _Parser:
     """Parses one expression. `_parse_` methods return `None` if their rule does not match at the offset."""
 
     def __init__(self, source: str) -> None:
-        self._lexer = Lexer(source)
+        self._lexer = FilterLexer(source)
         self._source = source
         self._depth = 0
         self._terms = 0

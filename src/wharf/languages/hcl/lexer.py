@@ -22,7 +22,7 @@ MAX_NUMBER_CHARS: Final = 100
 """The length of a number. A number of a million digits would take seconds to convert."""
 
 
-class TextSpan(NamedTuple):
+class DecodedText(NamedTuple):
     """The value of a name or string, with escapes replaced, and the offset after it."""
 
     value: str
@@ -36,7 +36,7 @@ class NumberSpan(NamedTuple):
     end: int
 
 
-class Lexer:
+class HclLexer:
     """Reads one document. `read_` methods return `None` if the text at the offset is something else."""
 
     def __init__(self, source: SourceText) -> None:
@@ -57,9 +57,9 @@ class Lexer:
     def is_end(self, offset: int) -> bool:
         return offset >= len(self._text)
 
-    def read_name(self, offset: int) -> TextSpan | None:
+    def read_name(self, offset: int) -> DecodedText | None:
         name = _NAME.match(self._text, offset)
-        return TextSpan(name[0], name.end()) if name else None
+        return DecodedText(name[0], name.end()) if name else None
 
     def read_number(self, offset: int) -> NumberSpan | None:
         """Read a number. Raises `HclSyntaxError` if the text starts like a number but is not one."""
@@ -72,7 +72,7 @@ class Lexer:
             )
         return NumberSpan(convert_number(self._source, offset, number[0]), number.end())
 
-    def read_string(self, offset: int) -> TextSpan | None:
+    def read_string(self, offset: int) -> DecodedText | None:
         """Read a string in quotes or a heredoc. Raises `HclSyntaxError` if it has no end or an invalid escape."""
         if self.starts_with(offset, "<<"):
             return self._read_heredoc(offset)
@@ -83,7 +83,7 @@ class Lexer:
             raise self._source.make_error(
                 offset, "this string has no closing quote on its line; write several lines between <<EOF and EOF"
             )
-        return TextSpan(self._unescape(quoted[1], offset + 1), quoted.end())
+        return DecodedText(self._unescape(quoted[1], offset + 1), quoted.end())
 
     def _unescape(self, inner: str, offset: int) -> str:
         """Replace the escapes in the inside of a string that starts at `offset`. Escaped bytes must form UTF-8."""
@@ -94,7 +94,7 @@ class Lexer:
         except UnicodeDecodeError:
             raise self._source.make_error(offset, "the bytes of this text are not UTF-8") from None
 
-    def _read_heredoc(self, offset: int) -> TextSpan:
+    def _read_heredoc(self, offset: int) -> DecodedText:
         """Read the lines between `<<WORD` and `WORD`. After `<<-WORD` their common indentation is removed."""
         opening = _HEREDOC.match(self._text, offset)
         if opening is None:
@@ -108,7 +108,7 @@ class Lexer:
             line = self._text[start:end]
             if line.strip() == end_word:
                 # Only white space can follow the word on its line, so parsing may continue at the end of the line.
-                return TextSpan(_join_heredoc_lines(lines, is_indented=is_indented), end)
+                return DecodedText(_join_heredoc_lines(lines, is_indented=is_indented), end)
             lines.append(line.removesuffix("\r"))
             start = end + 1
         raise self._source.make_error(offset, f"this heredoc has no end; write {end_word} on a line of its own")

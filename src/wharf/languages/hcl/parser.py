@@ -7,7 +7,7 @@ them. `parse_document` also accepts the same documents as JSON.
 from typing import Final, NamedTuple
 
 from wharf.languages.hcl.json_parser import parse_json
-from wharf.languages.hcl.lexer import Lexer, TextSpan
+from wharf.languages.hcl.lexer import DecodedText, HclLexer
 from wharf.languages.hcl.source import MAX_DOCUMENT_CHARS, SourceText
 from wharf.languages.hcl.tree import (
     Attribute,
@@ -59,7 +59,7 @@ class _Parser:
 
     def __init__(self, source: SourceText) -> None:
         self._source = source
-        self._lexer = Lexer(source)
+        self._lexer = HclLexer(source)
 
     def parse_document_body(self) -> Body:
         return self._parse_items(self._source.start, opened_at=None).body
@@ -117,7 +117,7 @@ class _Parser:
             end, '"=", "{" or a label', fix='write "="' if self._lexer.starts_with(end, ":") else ""
         )
 
-    def _parse_word(self, offset: int) -> TextSpan | None:
+    def _parse_word(self, offset: int) -> DecodedText | None:
         """Parse a name or a label, with or without quotes."""
         return self._lexer.read_name(offset) or (
             self._lexer.read_string(offset) if self._lexer.starts_with(offset, '"') else None

@@ -130,7 +130,7 @@ class _Parser:
         if len(names) > 1:
             raise TemplateError("only range sets two variables at once", self._source, tokens.start_offset)
         defined_variables.add(names[0])
-        return tree.Assignment(names[0], is_new, expression, tokens.start_offset)
+        return tree.VariableAssignment(names[0], is_new, expression, tokens.start_offset)
 
     def _parse_conditional(self, tokens: "_Tokens", defined_variables: set[str]) -> tree.Conditional:
         """Parse `if` or `with`, its body and its `else`."""

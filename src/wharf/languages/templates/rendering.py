@@ -141,7 +141,7 @@ class _Rendering:
                 case tree.OutputNode(expression, offset):
                     self._count_step(offset)
                     yield format_value(self._evaluate(expression, dot, variables))
-                case tree.Assignment():
+                case tree.VariableAssignment():
                     self._assign_variable(node, dot, variables)
                 case tree.Conditional():
                     yield from self._render_conditional(node, dot, variables)
@@ -155,7 +155,7 @@ class _Rendering:
                     yield self._render_named_block(self._tree.named_blocks[name], value, offset)
         del variables[outer_count:]
 
-    def _assign_variable(self, node: tree.Assignment, dot: Any, variables: VariableStack) -> None:
+    def _assign_variable(self, node: tree.VariableAssignment, dot: Any, variables: VariableStack) -> None:
         """Define a variable, or change the value of a defined one."""
         self._count_step(node.offset)
         value = self._evaluate(node.expression, dot, variables)

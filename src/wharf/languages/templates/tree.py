@@ -67,7 +67,7 @@ class OutputNode:
 
 
 @dataclass(frozen=True, slots=True)
-class Assignment:
+class VariableAssignment:
     """`{{$name := …}}` defines a variable; `{{$name = …}}` changes a defined one."""
 
     name: str
@@ -116,7 +116,7 @@ class Include:
     offset: int
 
 
-TemplateNode = TextNode | OutputNode | Assignment | Conditional | RangeLoop | LoopJump | Include
+TemplateNode = TextNode | OutputNode | VariableAssignment | Conditional | RangeLoop | LoopJump | Include
 NodeList = tuple[TemplateNode, ...]
 
 

@@ -12,7 +12,7 @@ from wharf.cluster.engines.sqlite.database import MAX_BATCH_LINES
 _SHIFT: Final = MAX_BATCH_LINES.bit_length() - 1
 
 
-class LineIndex:
+class LogLineIndex:
     """Which lines are current, dead or stale. Lines must be added in the order of their places.
 
     A line is dead if a later line has the same key, or if it is a deletion. Dead lines of the tail stay on disk for

@@ -34,7 +34,7 @@ from wharf.cluster.engines.port import (
 )
 from wharf.cluster.engines.sqlite.checkpoint import MAX_FINAL_PAGES, MIN_CHECKPOINT_PAGES, Checkpointer
 from wharf.cluster.engines.sqlite.database import MAX_BATCH_LINES, FolderLock, LogDatabase
-from wharf.cluster.engines.sqlite.line_index import LineIndex
+from wharf.cluster.engines.sqlite.line_index import LogLineIndex
 from wharf.cluster.engines.sqlite.lines import INSERT_LINE, Line, build_lines
 from wharf.cluster.engines.sqlite.reader import DamagedLog, LineReader
 from wharf.cluster.engines.sqlite.trim import plan_trim, write_facts, write_last_changes, write_trim
@@ -110,7 +110,7 @@ class SqliteStore:
         self._checkpointer = Checkpointer(self.database, min_pages=self._checkpoint_pages)
         self._lock: FolderLock | None = None
         self._writer: apsw.Connection | None = None
-        self._line_index = LineIndex(epoch=0, epoch_since=0, tail_from=0, last_changes={})
+        self._line_index = LogLineIndex(epoch=0, epoch_since=0, tail_from=0, last_changes={})
 
     # -- the life of the file
 
@@ -442,11 +442,11 @@ class SqliteStore:
         except (KeyError, TypeError, UnicodeDecodeError) as error:
             raise self._build_damage_error(repr(error)) from error
 
-    def _read_line_index(self, writer: apsw.Connection) -> tuple[LineIndex, dict[int, GrantedLease]]:
+    def _read_line_index(self, writer: apsw.Connection) -> tuple[LogLineIndex, dict[int, GrantedLease]]:
         """Scan the file; return the index of lines and the leases."""
         facts = dict(writer.execute("SELECT name, value FROM facts"))
         last_changes = dict(writer.execute("SELECT table_name, changed_at FROM last_changes"))
-        line_index = LineIndex(
+        line_index = LogLineIndex(
             epoch=facts["epoch"],
             epoch_since=facts.get("epoch_since", 0),
             tail_from=facts["tail_from"],

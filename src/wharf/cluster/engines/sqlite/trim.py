@@ -11,7 +11,7 @@ import apsw
 import msgspec
 
 from wharf.cluster.engines.sqlite.database import MAX_BATCH_LINES
-from wharf.cluster.engines.sqlite.line_index import LineIndex
+from wharf.cluster.engines.sqlite.line_index import LogLineIndex
 from wharf.cluster.engines.sqlite.lines import get_batch_index
 
 _TAIL: Final = "SELECT place, table_name FROM log WHERE place >= ? ORDER BY place LIMIT ?"
@@ -29,7 +29,7 @@ class TrimPlan(msgspec.Struct, frozen=True):
 
 
 def plan_trim(
-    connection: apsw.Connection, line_index: LineIndex, *, surplus: int, last_index: int, max_lines: int
+    connection: apsw.Connection, line_index: LogLineIndex, *, surplus: int, last_index: int, max_lines: int
 ) -> TrimPlan:
     """Plan the next step: stale lines first, then whole batches up to `last_index`, with at most `surplus` changes.
 

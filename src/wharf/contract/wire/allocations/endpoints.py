@@ -13,7 +13,7 @@ from wharf.contract.wire.allocations import messages as allocation_messages
 from wharf.contract.wire.allocations.messages import AllocationStopResponse, AllocationView
 from wharf.contract.wire.endpoint import (
     Endpoint,
-    JoinedField,
+    JoinedFieldType,
     ListFeatures,
     ScopeSource,
     define_leader_write,
@@ -30,10 +30,10 @@ from wharf.contract.wire.nodes import messages
 ALLOCATION_LIST: Final = ListFeatures(
     record=Allocation,
     joins=(
-        JoinedField("Job", Job | None),
-        JoinedField("AllocatedResources", AllocatedResources | None),
-        JoinedField("Metrics", AllocMetric | None),
-        JoinedField("TaskStates", dict[str, TaskState] | None),
+        JoinedFieldType("Job", Job | None),
+        JoinedFieldType("AllocatedResources", AllocatedResources | None),
+        JoinedFieldType("Metrics", AllocMetric | None),
+        JoinedFieldType("TaskStates", dict[str, TaskState] | None),
     ),
 )
 

@@ -1,4 +1,4 @@
-"""The id and secret of the real node of this agent, stored in its state folder."""
+"""The ids and secrets of the nodes of this agent: of the real node in its state folder, of fake nodes in one file."""
 
 from pathlib import Path
 from typing import Final
@@ -10,6 +10,7 @@ from wharf.world import World
 from wharf.world.durable_file import replace_file
 
 REAL_IDENTITY_FILE: Final = "node.json"
+FAKE_IDENTITIES_FILE: Final = "nodes.json"
 
 
 def load_own_identity(world: World, state_folder: Path) -> NodeCredentials:
@@ -28,3 +29,12 @@ def read_own_node_id(state_folder: Path) -> str:
         return msgspec.json.decode((state_folder / REAL_IDENTITY_FILE).read_bytes(), type=NodeCredentials).id
     except OSError:
         return ""
+
+
+def load_fake_identities(world: World, file: Path, count: int) -> list[NodeCredentials]:
+    """Return `count` identities: those stored in `file`, and new ones if it has too few. New ones are stored."""
+    stored = msgspec.json.decode(file.read_bytes(), type=list[NodeCredentials]) if file.exists() else []
+    created = [NodeCredentials(world.new_id(), world.new_secret()) for _ in range(len(stored), count)]
+    if created:
+        replace_file(file, msgspec.json.encode(stored + created))
+    return (stored + created)[:count]
