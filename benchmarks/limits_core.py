@@ -1,7 +1,7 @@
-"""The limiter in memory: a decision of six limits, what a new caller costs, a million callers, saving and loading.
+"""The limiter in memory: decisions with six limits, new callers, a million callers, saving and loading.
 
-The baseline is one fixed window of the library `limits` (requirements/bench.txt), asked as its own users ask it; where
-it is not installed there is none. Memory is measured in processes of their own.
+The comparison is one fixed window of the library `limits` (requirements/bench.txt), used as its documentation shows; it is
+left out if the library is not installed. Memory is measured in separate processes.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ from wharf.limits.core.callers.addresses import parse_address
 from wharf.limits.core.callers.caller import Caller, CallerClass, CredentialKind
 from wharf.limits.core.callers.credentials import hash_secret, read_credential
 from wharf.limits.core.callers.directory import DirectoryToken, MemoryDirectory, User
-from wharf.limits.core.callers.recognition import CallerRecognizer
+from wharf.limits.core.callers.recognition import recognize_caller
 from wharf.limits.core.counting.counters import Counters
 from wharf.limits.core.graphql import QueryCostCalculator
 from wharf.limits.core.limiter import Limiter
@@ -64,17 +64,21 @@ def run_in_process(part: Callable[[int], Figures], callers: int) -> Figures:
 
 
 def measure_decisions() -> Figures:
-    """Rounds of all kinds by turns, so that a busy machine is busy for all. What is told is the median round."""
+    """Measure all kinds of requests in turn, so that other load affects all of them. Report the median round."""
     limiter = Limiter(read_profile())
-    some = [make_caller(number) for number in range(CALLER_COUNT)]
+    callers = [make_caller(number) for number in range(CALLER_COUNT)]
     kinds: dict[str, Callable[[int], RequestFacts]] = {
-        "decision, GraphQL query": lambda n: RequestFacts(next_id(), "POST", "/graphql", some[n % CALLER_COUNT], QUERY),
-        "decision, REST read": lambda n: RequestFacts(
-            next_id(), "GET", f"/repos/o/r/issues/{n % 200}", some[n % CALLER_COUNT]
+        "decision, GraphQL query": lambda n: RequestFacts(
+            next_id(), "POST", "/graphql", callers[n % CALLER_COUNT], QUERY
         ),
-        "decision, REST write": lambda n: RequestFacts(next_id(), "POST", "/repos/o/r/issues", some[n % CALLER_COUNT]),
+        "decision, REST read": lambda n: RequestFacts(
+            next_id(), "GET", f"/repos/o/r/issues/{n % 200}", callers[n % CALLER_COUNT]
+        ),
+        "decision, REST write": lambda n: RequestFacts(
+            next_id(), "POST", "/repos/o/r/issues", callers[n % CALLER_COUNT]
+        ),
         "decision, path never seen": lambda n: RequestFacts(
-            next_id(), "GET", f"/repos/o/{next_id()}", some[n % CALLER_COUNT]
+            next_id(), "GET", f"/repos/o/{next_id()}", callers[n % CALLER_COUNT]
         ),
         "decision, caller never seen": lambda n: RequestFacts(next_id(), "POST", "/graphql", make_caller(n), QUERY),
     }
@@ -110,13 +114,13 @@ def measure_decisions() -> Figures:
 
 def decide_all(limiter: Limiter, counters: Counters, requests: Sequence[RequestFacts]) -> tuple[float, int]:
     gc.collect()
-    looked_at = 0
+    limit_count = 0
     began = time.perf_counter()
     for request in requests:
         call = limiter.build_call(request, NOW_MS)
         decision = limiter.decide(call, counters.take(call, NOW_MS))
-        looked_at = len(decision.charges)
-    return time.perf_counter() - began, looked_at
+        limit_count = len(decision.charges)
+    return time.perf_counter() - began, limit_count
 
 
 def release_all(counters: Counters, requests: Sequence[RequestFacts]) -> float:
@@ -127,7 +131,7 @@ def release_all(counters: Counters, requests: Sequence[RequestFacts]) -> float:
 
 
 def make_library_hit() -> Callable[[int], float] | None:
-    """So many hits of one fixed window, each of one of the same callers; None where the library is not installed."""
+    """Return a function that times a number of hits of one fixed window; `None` if the library is not installed."""
     if importlib.util.find_spec("limits") is None:
         return None
     library: Any = importlib.import_module("limits")  # It is not installed where types are checked.
@@ -156,14 +160,13 @@ def measure_bare() -> Figures:
         for number, secret in enumerate(secrets)
     }
     register = MemoryDirectory(users={f"u{n}": User(login=f"u{n}") for n in range(CALLER_COUNT)}, tokens=tokens)
-    recognition = CallerRecognizer(register)
     address = parse_address("192.0.2.7")
     assert address is not None
     rules = GraphqlRules()
 
     def recognise() -> None:
         for secret in secrets:
-            recognition.recognize(read_credential(f"Bearer {secret}"), address, "/repos/o/r/issues", NOW_MS)
+            recognize_caller(read_credential(f"Bearer {secret}"), address, "/repos/o/r/issues", register, NOW_MS)
 
     def read_query() -> None:
         for _ in range(CALLER_COUNT):
@@ -195,7 +198,7 @@ def measure_best_us(work: Callable[[], None]) -> float:
 
 
 def measure_windows(callers: int) -> Figures:
-    """Each has two live windows, of an hour and of a minute; nothing else is kept of them."""
+    """Measure callers with two open windows each, of an hour and of a minute, and nothing else."""
     rules = read_profile()
     counters = Counters(rules.rules)
     before_mb = measure_resident_mb()
@@ -240,7 +243,7 @@ async def measure_saving(counters: Counters, callers: int) -> Figures:
 
 
 async def measure_steps_ms(work: Any) -> Any:
-    """Run a coroutine and tell how long the loop was held between its pauses."""
+    """Run a coroutine. Return how long it held the event loop between its pauses."""
     task = asyncio.ensure_future(work)
     last = time.perf_counter()
     while not task.done():
@@ -252,7 +255,7 @@ async def measure_steps_ms(work: Any) -> Any:
 
 
 def measure_rest_callers(callers: int) -> Figures:
-    """Each has sent one request to one endpoint, through the whole profile: what is left when it is over."""
+    """Measure the memory after one request of each caller to one endpoint, with the whole profile."""
     limiter = Limiter(read_profile())
     counters = Counters(limiter.rulebook.rules.rules)
     before_mb = measure_resident_mb()

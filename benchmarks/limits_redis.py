@@ -1,7 +1,7 @@
-"""Limits on Redis: decisions of real shapes with their releases, and with quota leases, beside the usual library's one window.
+"""Limits on Redis: decisions with their releases, and with quota leases, compared to one window of a common library.
 
-The baseline is one fixed window of the library `limits` on the same server, asked by as many callers at once, by turns
-in the same run (requirements/bench.txt); where it is not installed there is none. Needs redis-server.
+The baseline is one fixed window of the library `limits` (requirements/bench.txt) on the same server, with as many
+concurrent callers, in turn in the same run; it is left out if the library is not installed. Needs redis-server.
 """
 
 import asyncio
@@ -26,8 +26,8 @@ from wharf.limits.core.request import QueryFacts, RequestFacts
 from wharf.limits.rules import read_rules
 from wharf.limits.rules.rules_file import read_profile
 from wharf.limits.stores.guard import GuardedStore, GuardSettings
-from wharf.limits.stores.quota_leases import QuotaLeaseStore, QuotaSettings
 from wharf.limits.stores.redis import RedisSettings, RedisStore
+from wharf.limits.stores.redis.quota_leases import QuotaLeaseStore, QuotaSettings
 from wharf.world import RealWorld
 
 PARALLEL_CALLS: Final = 64
@@ -45,10 +45,10 @@ def measure() -> Figures:
 
 @contextlib.contextmanager
 def run_redis(folder: Path) -> Iterator[str]:
-    """A Redis of our own on a free port."""
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        port = taken.getsockname()[1]
+    """Run a Redis on a free port, and yield its address."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
     command = ["redis-server", "--port", str(port), "--bind", "127.0.0.1", "--dir", str(folder), "--save", ""]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL)
     try:
@@ -69,21 +69,21 @@ async def measure_at(address: str) -> Figures:
     world = RealWorld()
     store = RedisStore(world, rules, RedisSettings(addresses=(address,)))
     await store.open()
-    # Nothing is decided here in this run, however slow the machine: that would flatter the figure.
+    # No request may be decided locally, however slow the machine is: that would improve the figure.
     guard = GuardedStore(store, rules, GuardSettings(wait_ms=5_000), world)
     limiter = Limiter(rules)
     callers = [make_caller(number) for number in range(CALLER_COUNT)]
-    looked_at = 0
+    limit_count = 0
 
     async def decide(number: int) -> None:
-        nonlocal looked_at
+        nonlocal limit_count
         caller = callers[number % CALLER_COUNT]
         request = RequestFacts(next_id(), "GET", f"/repos/o/r/issues/{number % 200}", caller)
         if number % 4 == 0:
             request = RequestFacts(request.id, "POST", "/graphql", caller, QUERY)
         call = limiter.build_call(request, guard.now_ms())
         decision = limiter.decide(call, await guard.take(call))
-        looked_at = max(looked_at, len(decision.charges))
+        limit_count = max(limit_count, len(decision.charges))
         await guard.release(call.id)
 
     library = connect_library(address)
@@ -101,7 +101,7 @@ async def measure_at(address: str) -> Figures:
     await store.close()
     latencies.sort()
     rate = statistics.median(ours)
-    name = f"decisions a second, {PARALLEL_CALLS} callers at once, up to {looked_at} limits, with releases"
+    name = f"decisions a second, {PARALLEL_CALLS} callers at once, up to {limit_count} limits, with releases"
     figures: Figures = {
         name: Figure(value=rate, unit="/s", at_least=9_000, note=f"rounds {min(ours):,.0f} to {max(ours):,.0f}"),
         "of these the 99th of a hundred": Figure(
@@ -126,14 +126,14 @@ LEASED_RULES: Final = (
 
 
 async def measure_leased_rate(address: str) -> float:
-    """Limits that may be leased, no concurrency among them."""
+    """Measure decisions by limits that can be leased: large fixed windows only."""
     rules, world = read_rules(LEASED_RULES), RealWorld()
-    far = RedisStore(world, rules, RedisSettings(addresses=(address,), prefix="leased:"))
-    near = QuotaLeaseStore(far, world, QuotaSettings(size=500))
-    guard = GuardedStore(near, rules, GuardSettings(wait_ms=5_000), world)
+    redis = RedisStore(world, rules, RedisSettings(addresses=(address,), prefix="leased:"))
+    leases = QuotaLeaseStore(redis, world, QuotaSettings(size=500))
+    guard = GuardedStore(leases, rules, GuardSettings(wait_ms=5_000), world)
     limiter = Limiter(rules)
     callers = [make_caller(number) for number in range(100)]
-    await far.open()
+    await redis.open()
 
     async def decide(number: int) -> None:
         request = RequestFacts(next_id(), "GET", "/repos/o/r/issues", callers[number % 100])
@@ -143,20 +143,20 @@ async def measure_leased_rate(address: str) -> float:
 
     rates = [(await measure_rate(decide, 10 * DECISION_COUNT))[0] for _ in range(ROUND_COUNT)]
     await guard.close()
-    await near.close()
-    await far.close()
+    await leases.close()
+    await redis.close()
     return statistics.median(rates)
 
 
-async def measure_rate(deed: Decision, decisions: int = DECISION_COUNT) -> tuple[float, Sequence[float]]:
-    """So many decisions by callers of whom each begins the next when it has the last."""
+async def measure_rate(decide: Decision, decisions: int = DECISION_COUNT) -> tuple[float, Sequence[float]]:
+    """Return the rate and the durations of decisions by concurrent callers. Each starts its next one after its last."""
     numbers = iter(range(decisions))
     took: list[float] = []
 
     async def caller() -> None:
         for number in numbers:
             began = time.perf_counter()
-            await deed(number)
+            await decide(number)
             took.append(time.perf_counter() - began)
 
     began = time.perf_counter()

@@ -65,8 +65,8 @@ def measure() -> Figures:
             run_bare(folder, {TARGET: REPLY}) as plain,
             _process("middleware", folder, "http://127.0.0.1:1") as middleware,
         ):
-            told = _headers_of(middleware.port)
-            with run_bare(folder, {TARGET: RecordedReply(told, BODY)}) as constant:
+            limit_headers = _headers_of(middleware.port)
+            with run_bare(folder, {TARGET: RecordedReply(limit_headers, BODY)}) as constant:
                 pairs = _rounds(middleware, _Running(constant.port, constant.process.pid))
             with (
                 _process("gateway", folder, plain.url) as gateway,
@@ -116,11 +116,11 @@ class _Running:
 
 
 Rounds = list[tuple[float, float]]
-"""Requests a second, and CPU microseconds a request."""
+"""Requests per second, and processor time per request in microseconds."""
 
 
 def _rounds(*services: _Running) -> list[Rounds]:
-    """Each in turn, several times, so that what else the machine does meets all alike."""
+    """Measure all servers in turn, several times, so that other load affects all of them."""
     found: list[Rounds] = [[] for _ in services]
     for number in range(ROUND_COUNT + 1):
         for service, rounds in zip(services, found, strict=True):
@@ -132,7 +132,7 @@ def _rounds(*services: _Running) -> list[Rounds]:
                 headers=REQUEST_HEADERS,
             )
             spent_s = service.cpu_s() - before_s
-            if number:  # The first warms up.
+            if number:  # The first round only warms up.
                 rounds.append((rate, spent_s / (rate * ROUND_S) * 1e6))
     return found
 
@@ -146,8 +146,8 @@ def _cpu_us(rounds: Rounds) -> float:
 
 
 def _headers_of(port: int) -> list[tuple[bytes, bytes]]:
-    told = HttpCaller(port).send_request("GET", TARGET, authorization=f"Bearer {TOKEN}").headers
-    return [(name, value) for name, value in told if name not in (b"server", b"connection")]
+    headers = HttpCaller(port).send_request("GET", TARGET, authorization=f"Bearer {TOKEN}").headers
+    return [(name, value) for name, value in headers if name not in (b"server", b"connection")]
 
 
 def _write_settings(folder: Path) -> None:
@@ -171,7 +171,7 @@ def _process(role: str, folder: Path, upstream: str) -> Iterator[_Running]:
                 socket.create_connection(("127.0.0.1", port), timeout=1).close()
                 break
             except OSError:
-                assert time.monotonic() < deadline, f"{role} does not answer"
+                assert time.monotonic() < deadline, f"{role} does not reply"
                 time.sleep(0.05)
         yield _Running(port, process.pid)
     finally:
@@ -182,7 +182,7 @@ def _process(role: str, folder: Path, upstream: str) -> Iterator[_Running]:
 async def _serve(role: str, folder: Path, upstream: str) -> None:
     world = RealWorld()
     settings = load_settings(folder / "limits.toml")
-    # Each has counters and logs of its own.
+    # Each process has its own counters and logs.
     own = msgspec.structs.replace(
         settings, data_folder=folder / role, gateway=msgspec.structs.replace(settings.gateway, port=0)
     )

@@ -92,12 +92,12 @@ def a_workflow(*, case: CallerClass = CallerClass.WORKFLOW) -> Caller:
     )
 
 
-class Desk:
+class InMemoryLimiter:
     """A limiter with counters in memory, and a clock that moves only when a test moves it."""
 
     def __init__(self, rules: RuleSet | str = CODE_HOST, *, at_ms: int = NOON_MS, grants: Iterable[Grant] = ()) -> None:
         self.rules = read_rules(rules) if isinstance(rules, str) else rules
-        self.limiter = Limiter(self.rules, grants)
+        self.core = Limiter(self.rules, grants)
         self.counters = Counters(self.rules.rules, max_keys=self.rules.keys_most)
         self.now_ms = at_ms
         self._number = 0
@@ -120,8 +120,8 @@ class Desk:
         self._number += 1
         name = request_id or f"r{self._number}"
         request = RequestFacts(name, method, path, caller, query=query, connection=connection)
-        call = self.limiter.build_call(request, self.now_ms)
-        decision = self.limiter.decide(call, self.counters.take(call, self.now_ms))
+        call = self.core.build_call(request, self.now_ms)
+        decision = self.core.decide(call, self.counters.take(call, self.now_ms))
         if not holds:
             self.counters.release(name, self.now_ms)
         return decision
@@ -147,7 +147,7 @@ class Desk:
 
     def reload(self, rules: RuleSet | str) -> None:
         self.rules = read_rules(rules) if isinstance(rules, str) else rules
-        self.limiter = self.limiter.copy_with_rules(self.rules)
+        self.core = self.core.copy_with_rules(self.rules)
         self.counters.set_rules(self.rules.rules, max_keys=self.rules.keys_most)
 
 

@@ -42,8 +42,8 @@ def test_a_limiter_starts_with_its_fallback_and_counts_on_redis_once_it_is_reach
     async def scenario(redis: RedisServer) -> tuple[list[bool], bool, list[bool]]:
         limits = make_limiter(tmp_path, port, TWO_AN_HOUR)
         await limits.open()
-        assert limits.guarded_store is not None
-        guard = limits.guarded_store
+        assert limits.stores.remote is not None
+        guard = limits.stores.remote.guard
         try:
             in_fallback = [await is_admitted(limits) for _ in range(3)]
             was_away = guard.counts.is_away
@@ -67,11 +67,11 @@ def test_a_redis_with_an_unsafe_eviction_policy_is_not_used(tmp_path: Path, capl
     async def scenario(redis: RedisServer) -> bool:
         limits = make_limiter(tmp_path, port, TWO_AN_HOUR)
         await limits.open()
-        assert limits.guarded_store is not None
+        assert limits.stores.remote is not None
         try:
             await asyncio.to_thread(redis.start)
             await wait_on_loop_until(lambda: "maxmemory-policy" in caplog.text, what="its settings are checked")
-            return limits.guarded_store.counts.is_away
+            return limits.stores.remote.guard.counts.is_away
         finally:
             await limits.close()
 

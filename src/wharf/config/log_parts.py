@@ -33,7 +33,7 @@ LOGGER_BY_FORMER_PART: Final[Mapping[str, str]] = {
     "limits.operating.admin": "wharf.limits.admin.server",
     "limits.stores.changes": "wharf.limits.stores.change_log",
     "limits.stores.neighbours.counting": "wharf.limits.stores.neighbours.server",
-    "limits.stores.quota": "wharf.limits.stores.quota_leases",
+    "limits.stores.quota": "wharf.limits.stores.redis.quota_leases",
     "limits.watching": "wharf.limits.config.file_watcher",
     "limits.webhook": "wharf.limits.decisions.alerts",
     "node.agent.arrivals": "wharf.node.migration.download",

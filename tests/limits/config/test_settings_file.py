@@ -12,8 +12,8 @@ from wharf.limits.config.settings_file import InvalidUpstream, read_upstream
 from wharf.limits.core.callers.addresses import read_proxies
 from wharf.limits.rate_limiter import LimiterStartError, RateLimiter, load_settings
 from wharf.limits.rules import InvalidFile
-from wharf.limits.stores.quota_leases import QuotaSettings
 from wharf.limits.stores.redis import RedisKind
+from wharf.limits.stores.redis.quota_leases import QuotaSettings
 from wharf.world import RealWorld
 
 EVERY_TABLE = """

@@ -93,7 +93,9 @@ def test_without_an_operation_name_the_most_expensive_operation_is_charged() -> 
         b'{"query": 3}',
         b'{"query": "mutation { addComment { id } }", "variables": [1]}',
         b'\xef\xbb\xbf{"query": "mutation { addComment { id } }"}',
-        gzip.compress(b'{"query": "mutation { addComment { id } }"}', mtime=0),  # It is in the test's name.
+        gzip.compress(
+            b'{"query": "mutation { addComment { id } }"}', mtime=0
+        ),  # Without a time, so that the test has the same id each time.
         b"query=mutation+%7B+addComment+%7B+id+%7D+%7D",
         b"[" * 100_000,
     ],
@@ -107,7 +109,7 @@ def test_variables_can_be_a_json_text() -> None:
     query = "query($n: Int) { r(first: $n) { i(first: 100) { l(first: 1) { id } } } }"
     bodies = [msgspec.json.encode({"query": query, "variables": text}) for text in ('{"n": 2}', "", "{", "[1]")]
 
-    # What holds none is a page of the full size.
+    # A variable without a number counts as a full page.
     assert [QueryCostCalculator(RULES).compute_body_cost(body).cost for body in bodies] == [2, 101, 101, 101]
 
 
@@ -118,7 +120,7 @@ def test_a_text_that_is_not_a_query_costs_1(body: bytes) -> None:
 
 def test_the_refusal_of_a_long_body_names_the_maximum() -> None:
     with pytest.raises(QueryTooComplex, match=r"^The body is longer than 1048576 bytes\. Send a smaller one\.$"):
-        QueryCostCalculator(RULES).compute_body_cost(b" " * 1_048_577)  # A part of it: the rest was not read.
+        QueryCostCalculator(RULES).compute_body_cost(b" " * 1_048_577)  # One byte more than is read.
 
 
 def test_arrays_have_a_maximum_length() -> None:

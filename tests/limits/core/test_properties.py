@@ -6,7 +6,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.limits.builders import NOON_MS, Desk, a_user, anonymous
+from tests.limits.builders import NOON_MS, InMemoryLimiter, a_user, anonymous
 from wharf.limits.core.counting.leases import LEASE_TTL_MS, ConcurrencyLeases
 from wharf.limits.core.counting.sliding_windows import SlidingWindows
 from wharf.limits.core.counting.windows import FixedWindows
@@ -215,38 +215,38 @@ sent = st.lists(
 )
 
 
-def counts(desk: Desk) -> dict[tuple[str, str], int]:
+def counts(limiter: InMemoryLimiter) -> dict[tuple[str, str], int]:
     return {
-        (name, key): table.count_used(key, desk.now_ms)
-        for name, table in desk.counters.tables.items()
+        (name, key): table.count_used(key, limiter.now_ms)
+        for name, table in limiter.counters.tables.items()
         for key in list(table.keys())
     }
 
 
 @given(sent)
 def test_a_decision_charges_every_limit_or_none(requests: list[tuple[int, object, tuple[str, str], int]]) -> None:
-    desk = Desk(SMALL)
+    limiter = InMemoryLimiter(SMALL)
     for wait_ms, caller, (method, path), cpu_ms in requests:
-        desk.wait(wait_ms)
-        before = counts(desk)
-        decision = desk.send(caller, path, method=method)  # type: ignore[arg-type]  # Of CALLERS.
+        limiter.wait(wait_ms)
+        before = counts(limiter)
+        decision = limiter.send(caller, path, method=method)  # type: ignore[arg-type]  # Of CALLERS.
         expected = dict(before)
         for charge in decision.charges if decision.is_admitted else ():
             if charge.cost:
                 expected[charge.name, charge.key] = before.get((charge.name, charge.key), 0) + charge.cost
-        assert {k: v for k, v in counts(desk).items() if v} == {k: v for k, v in expected.items() if v}
-        desk.counters.add_usage(decision.plan.meter_charges, cpu_ms, desk.now_ms)
+        assert {k: v for k, v in counts(limiter).items() if v} == {k: v for k, v in expected.items() if v}
+        limiter.counters.add_usage(decision.plan.meter_charges, cpu_ms, limiter.now_ms)
 
 
 @given(sent)
 def test_remaining_never_rises_within_a_window(requests: list[tuple[int, object, tuple[str, str], int]]) -> None:
-    desk = Desk(SMALL)
+    limiter = InMemoryLimiter(SMALL)
     last_remaining: dict[tuple[str, int], int] = {}
     for wait_ms, caller, (method, path), _ in requests:
-        desk.wait(wait_ms)
-        decision = desk.send(caller, path, method=method)  # type: ignore[arg-type]  # Of CALLERS.
+        limiter.wait(wait_ms)
+        decision = limiter.send(caller, path, method=method)  # type: ignore[arg-type]  # Of CALLERS.
         if not decision.is_admitted:
-            continue  # A refusal opens no window, so it may tell an end of none.
+            continue  # A refusal opens no window, so the end that it reports may be that of a window that does not exist.
         window = (decision.bucket_charge.key, decision.result.bucket_end_ms)
         assert decision.remaining < last_remaining.get(window, decision.limit + 1)
         last_remaining[window] = decision.remaining
@@ -256,24 +256,24 @@ def test_remaining_never_rises_within_a_window(requests: list[tuple[int, object,
 def test_reported_numbers_add_up_and_the_reported_wait_is_sufficient(
     requests: list[tuple[int, object, tuple[str, str], int]],
 ) -> None:
-    desk = Desk(SMALL)
+    limiter = InMemoryLimiter(SMALL)
     for wait_ms, caller, (method, path), cpu_ms in requests:
-        desk.wait(wait_ms)
-        decision: LimitDecision = desk.send(caller, path, method=method)  # type: ignore[arg-type]  # Of CALLERS.
+        limiter.wait(wait_ms)
+        decision: LimitDecision = limiter.send(caller, path, method=method)  # type: ignore[arg-type]  # Of CALLERS.
         if decision.is_admitted:
-            desk.counters.add_usage(decision.plan.meter_charges, cpu_ms, desk.now_ms)
+            limiter.counters.add_usage(decision.plan.meter_charges, cpu_ms, limiter.now_ms)
         assert decision.limit == decision.used + decision.remaining
         assert decision.remaining >= 0
-        assert decision.reset_s * 1_000 > desk.now_ms
+        assert decision.reset_s * 1_000 > limiter.now_ms
         if decision.retry_after_s is not None:
-            desk.wait(decision.retry_after_s * 1_000)
-            assert desk.send(caller, path, method=method).is_admitted  # type: ignore[arg-type]  # Of CALLERS.
+            limiter.wait(decision.retry_after_s * 1_000)
+            assert limiter.send(caller, path, method=method).is_admitted  # type: ignore[arg-type]  # Of CALLERS.
 
 
 @given(st.lists(st.integers(0, 4), max_size=60))
 def test_the_same_id_never_charges_twice_whatever_the_order(numbers: list[int]) -> None:
-    desk = Desk(SMALL)
+    limiter = InMemoryLimiter(SMALL)
     for number in numbers:
-        desk.send(CALLERS[0], "/other", request_id=f"r{number}")
+        limiter.send(CALLERS[0], "/other", request_id=f"r{number}")
 
-    assert desk.count("core", "user:ada") == len(set(numbers))
+    assert limiter.count("core", "user:ada") == len(set(numbers))

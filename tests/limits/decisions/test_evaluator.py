@@ -1,4 +1,4 @@
-"""A limiter with a store: replies, reloads and refunds."""
+"""The evaluator with a store in memory: decisions, reloads and refunds."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

@@ -4,7 +4,7 @@ from ipaddress import ip_address
 
 import pytest
 
-from tests.limits.builders import MINUTE_MS, SECOND_MS, Desk, a_user, an_installation, anonymous
+from tests.limits.builders import MINUTE_MS, SECOND_MS, InMemoryLimiter, a_user, an_installation, anonymous
 from wharf.limits.core.callers.addresses import (
     InvalidProxies,
     build_address_scope,
@@ -115,25 +115,26 @@ def test_4_1_invalid_networks_are_rejected_with_an_example(network: str) -> None
 
 
 def test_4_2_replies_before_a_caller_is_known_show_the_core_bucket_of_the_address_without_charging_it() -> None:
-    desk = Desk()
-    desk.send_many(3, anonymous())
-    charge = desk.limiter.rulebook.build_core_charge(anonymous())
+    limiter = InMemoryLimiter()
+    limiter.send_many(3, anonymous())
+    charge = limiter.core.rulebook.build_core_charge(anonymous())
     headers = [
-        dict(build_bucket_headers(charge, desk.counters.peek([charge], desk.now_ms)[0], desk.now_ms)) for _ in range(2)
+        dict(build_bucket_headers(charge, limiter.counters.peek([charge], limiter.now_ms)[0], limiter.now_ms))
+        for _ in range(2)
     ]
 
     assert [(h["x-ratelimit-resource"], h["x-ratelimit-used"]) for h in headers] == [("core", "3")] * 2
 
 
-def failed_login(desk: Desk, number: int, address: str = "192.0.2.7") -> LimitDecision:
-    call = desk.limiter.build_failed_login_call(f"login{number}", anonymous(address))
-    return desk.limiter.decide(call, desk.counters.take(call, desk.now_ms))
+def failed_login(limiter: InMemoryLimiter, number: int, address: str = "192.0.2.7") -> LimitDecision:
+    call = limiter.core.build_failed_login_call(f"login{number}", anonymous(address))
+    return limiter.core.decide(call, limiter.counters.take(call, limiter.now_ms))
 
 
 def test_4_2_failed_logins_have_a_limit_by_address() -> None:
-    desk = Desk()
-    admitted = sum(failed_login(desk, number).is_admitted for number in range(61))
-    refusal = desk.refusal(failed_login(desk, 99), anonymous())
+    limiter = InMemoryLimiter()
+    admitted = sum(failed_login(limiter, number).is_admitted for number in range(61))
+    refusal = limiter.refusal(failed_login(limiter, 99), anonymous())
 
     assert (admitted, refusal.status, refusal.body[:55]) == (
         60,
@@ -143,11 +144,11 @@ def test_4_2_failed_logins_have_a_limit_by_address() -> None:
 
 
 def test_4_2_failed_logins_affect_no_other_address_and_no_valid_credential() -> None:
-    desk = Desk()
+    limiter = InMemoryLimiter()
     for number in range(61):
-        failed_login(desk, number)
+        failed_login(limiter, number)
 
-    assert (failed_login(desk, 98, "192.0.2.8").is_admitted, desk.send(a_user()).is_admitted) == (True, True)
+    assert (failed_login(limiter, 98, "192.0.2.8").is_admitted, limiter.send(a_user()).is_admitted) == (True, True)
 
 
 # -- 4.3 -----------------------------------------------------------------------------------------------------------
@@ -156,29 +157,35 @@ APP = a_user(app="app:9")
 PATH = "/search/code"  # 10 a minute: soon limited.
 
 
-def continue_sending(desk: Desk, seconds: int, *, a_second: int = 5, caller: object = APP) -> list[Verdict]:
+def continue_sending(
+    limiter: InMemoryLimiter, seconds: int, *, a_second: int = 5, caller: object = APP
+) -> list[Verdict]:
     verdicts = []
     for _ in range(seconds * a_second):
-        verdicts.append(desk.send(caller, PATH).verdict)  # type: ignore[arg-type]  # Callers only.
-        desk.wait(SECOND_MS // a_second)
+        verdicts.append(limiter.send(caller, PATH).verdict)  # type: ignore[arg-type]  # Callers only.
+        limiter.wait(SECOND_MS // a_second)
     return verdicts
 
 
-def make_limited_desk(caller: object = APP, *, rules: str = "") -> Desk:
+def make_limited_desk(caller: object = APP, *, rules: str = "") -> InMemoryLimiter:
     """Return a limiter in which the bucket of this caller is used up for an hour."""
-    desk = Desk('[[rule]]\nname = "code_search"\nwindow = "1h"\nceiling = 10\n' + rules)
-    desk.send_many(10, caller, PATH)  # type: ignore[arg-type]  # Callers only.
-    return desk
+    limiter = InMemoryLimiter('[[rule]]\nname = "code_search"\nwindow = "1h"\nceiling = 10\n' + rules)
+    limiter.send_many(10, caller, PATH)  # type: ignore[arg-type]  # Callers only.
+    return limiter
 
 
 def test_4_3_over_60_refusals_in_each_of_three_consecutive_minutes_are_a_ban_of_ten_minutes() -> None:
-    desk = make_limited_desk()
-    verdicts = continue_sending(desk, 4 * 60)
+    limiter = make_limited_desk()
+    verdicts = continue_sending(limiter, 4 * 60)
     first = verdicts.index(Verdict.BANNED)
-    retry_after_s = desk.send(APP, PATH).retry_after_s or 0
-    record = desk.counters.bans["app:9"]
+    retry_after_s = limiter.send(APP, PATH).retry_after_s or 0
+    record = limiter.counters.bans["app:9"]
 
-    assert (2 * 60 * 5 < first <= 3 * 60 * 5, retry_after_s > 600, record.banned_until_ms - desk.now_ms <= 600_000) == (
+    assert (
+        2 * 60 * 5 < first <= 3 * 60 * 5,
+        retry_after_s > 600,
+        record.banned_until_ms - limiter.now_ms <= 600_000,
+    ) == (
         True,
         True,
         True,
@@ -186,16 +193,20 @@ def test_4_3_over_60_refusals_in_each_of_three_consecutive_minutes_are_a_ban_of_
 
 
 def test_4_3_two_minutes_are_not_enough() -> None:
-    desk = make_limited_desk()
-    continue_sending(desk, 119)
-    desk.wait(2 * MINUTE_MS)
+    limiter = make_limited_desk()
+    continue_sending(limiter, 119)
+    limiter.wait(2 * MINUTE_MS)
 
-    assert Verdict.BANNED not in continue_sending(desk, 119)
+    assert Verdict.BANNED not in continue_sending(limiter, 119)
 
 
 def test_4_3_the_three_minutes_must_be_consecutive() -> None:
-    desk = make_limited_desk()
-    verdicts = [*continue_sending(desk, 120), *continue_sending(desk, 60, a_second=1), *continue_sending(desk, 119)]
+    limiter = make_limited_desk()
+    verdicts = [
+        *continue_sending(limiter, 120),
+        *continue_sending(limiter, 60, a_second=1),
+        *continue_sending(limiter, 119),
+    ]
 
     assert Verdict.BANNED not in verdicts
 
@@ -205,46 +216,46 @@ def test_4_3_sixty_refusals_a_minute_are_not_enough() -> None:
 
 
 def test_4_3_a_tenth_of_the_limit_is_tolerated_if_it_is_more() -> None:
-    desk = Desk()
-    desk.send_many(5_000, APP, every_ms=100)
+    limiter = InMemoryLimiter()
+    limiter.send_many(5_000, APP, every_ms=100)
     verdicts = set()
     for _ in range(5 * 60 * 8):  # 480 a minute: below a tenth of 5,000.
-        verdicts.add(desk.send(APP).verdict)
-        desk.wait(SECOND_MS // 8)
+        verdicts.add(limiter.send(APP).verdict)
+        limiter.wait(SECOND_MS // 8)
 
     assert verdicts == {Verdict.PRIMARY}
 
 
 def test_4_3_a_refusal_counts_two_seconds_after_the_previous_one_was_sent() -> None:
-    desk = Desk()
-    desk.send_many(10, APP, PATH)
+    limiter = InMemoryLimiter()
+    limiter.send_many(10, APP, PATH)
     for _ in range(1_000):
-        desk.send(APP, PATH)
-    desk.wait(1_999)
-    desk.send(APP, PATH)
-    before = desk.counters.bans["app:9"].refusals
-    desk.wait(1)
-    desk.send(APP, PATH)
+        limiter.send(APP, PATH)
+    limiter.wait(1_999)
+    limiter.send(APP, PATH)
+    before = limiter.counters.bans["app:9"].refusals
+    limiter.wait(1)
+    limiter.send(APP, PATH)
 
-    assert (before, desk.counters.bans["app:9"].refusals) == (0, 1)
+    assert (before, limiter.counters.bans["app:9"].refusals) == (0, 1)
 
 
 def test_4_3_a_caller_that_waits_as_told_is_never_banned() -> None:
-    desk = Desk('[[rule]]\nname = "code_search"\nwindow = "1s"\nceiling = 1\n')
+    limiter = InMemoryLimiter('[[rule]]\nname = "code_search"\nwindow = "1s"\nceiling = 1\n')
     verdicts = []
     for _ in range(1_000):
-        verdicts.append(desk.send(APP, PATH).verdict)
-        refused = desk.send(APP, PATH)
-        desk.wait((refused.retry_after_s or 0) * SECOND_MS)
+        verdicts.append(limiter.send(APP, PATH).verdict)
+        refused = limiter.send(APP, PATH)
+        limiter.wait((refused.retry_after_s or 0) * SECOND_MS)
 
-    assert (set(verdicts), desk.counters.bans["app:9"].refusals) == ({Verdict.ADMITTED}, 0)
+    assert (set(verdicts), limiter.counters.bans["app:9"].refusals) == ({Verdict.ADMITTED}, 0)
 
 
 def test_4_3_the_subject_is_the_app_and_never_a_whole_user() -> None:
-    desk = make_limited_desk()
-    continue_sending(desk, 4 * 60)
+    limiter = make_limited_desk()
+    continue_sending(limiter, 4 * 60)
 
-    assert [desk.send(caller).verdict for caller in (APP, a_user(token="t2"), a_user(app="app:10"))] == [
+    assert [limiter.send(caller).verdict for caller in (APP, a_user(token="t2"), a_user(app="app:10"))] == [
         Verdict.BANNED,
         Verdict.ADMITTED,
         Verdict.ADMITTED,
@@ -253,17 +264,17 @@ def test_4_3_the_subject_is_the_app_and_never_a_whole_user() -> None:
 
 def test_4_3_without_an_app_the_subject_is_the_token() -> None:
     caller = a_user(token="t9")
-    desk = make_limited_desk(caller)
-    continue_sending(desk, 4 * 60, caller=caller)
+    limiter = make_limited_desk(caller)
+    continue_sending(limiter, 4 * 60, caller=caller)
 
-    assert [desk.send(who).verdict for who in (caller, a_user(token="t1"))] == [Verdict.BANNED, Verdict.ADMITTED]
+    assert [limiter.send(who).verdict for who in (caller, a_user(token="t1"))] == [Verdict.BANNED, Verdict.ADMITTED]
 
 
 def test_4_3_for_addresses_a_ban_is_only_reported() -> None:
     caller = anonymous()
-    desk = make_limited_desk(caller)
-    verdicts = continue_sending(desk, 4 * 60, caller=caller)
-    decision = desk.send(caller, "/meta")
+    limiter = make_limited_desk(caller)
+    verdicts = continue_sending(limiter, 4 * 60, caller=caller)
+    decision = limiter.send(caller, "/meta")
 
     assert (set(verdicts), decision.verdict, decision.result.banned_until_ms > 0) == (
         {Verdict.PRIMARY},
@@ -273,26 +284,26 @@ def test_4_3_for_addresses_a_ban_is_only_reported() -> None:
 
 
 def test_4_3_requests_during_a_ban_do_not_lengthen_it() -> None:
-    desk = make_limited_desk()
-    continue_sending(desk, 4 * 60)
-    until_ms = desk.counters.bans["app:9"].banned_until_ms
-    continue_sending(desk, 60)
+    limiter = make_limited_desk()
+    continue_sending(limiter, 4 * 60)
+    until_ms = limiter.counters.bans["app:9"].banned_until_ms
+    continue_sending(limiter, 60)
 
-    assert desk.counters.bans["app:9"].banned_until_ms == until_ms
+    assert limiter.counters.bans["app:9"].banned_until_ms == until_ms
 
 
-def ban_lengths(desk: Desk, count: int, *, pause_ms: int = 0) -> list[int]:
+def ban_lengths(limiter: InMemoryLimiter, count: int, *, pause_ms: int = 0) -> list[int]:
     """Return the lengths, in minutes, of `count` consecutive bans of a caller that never stops."""
     lengths: list[int] = []
     while len(lengths) < count:
-        decision = desk.send(APP, PATH)
+        decision = limiter.send(APP, PATH)
         until_ms = decision.result.banned_until_ms
         if until_ms:
-            lengths.append(round((until_ms - desk.now_ms) / MINUTE_MS))
-            desk.now_ms = until_ms + pause_ms
+            lengths.append(round((until_ms - limiter.now_ms) / MINUTE_MS))
+            limiter.now_ms = until_ms + pause_ms
         elif decision.is_admitted:
-            desk.send_many(10, APP, PATH)
-        desk.wait(SECOND_MS // 5)
+            limiter.send_many(10, APP, PATH)
+        limiter.wait(SECOND_MS // 5)
     return lengths
 
 

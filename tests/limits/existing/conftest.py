@@ -1,4 +1,4 @@
-"""These tests need clients that `make clients` installs into a folder of their own, and run nowhere else."""
+"""These tests run only with the clients that `make clients` installs into a separate folder."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""A code host as small as it can be, with the gateway before it: what clients asked, and what they were told, is kept."""
+"""A minimal code host behind a gateway. It stores the requests of clients; the decision log has their refusals."""
 
 import hashlib
 import json
@@ -25,23 +25,23 @@ REPOSITORY = {
 
 
 class Service:
-    """Answers what the clients of these tests ask, whatever it is; keeps large files by their hash."""
+    """Replies to all requests that the clients of these tests send, and stores large files by their hash."""
 
     def __init__(self, gateway: str) -> None:
         self.served: list[str] = []
         self.objects: dict[str, bytes] = {}
         self.gateway = gateway
 
-    def answer(self, method: str, path: str, body: bytes) -> tuple[int, Any]:
+    def reply(self, method: str, path: str, body: bytes) -> tuple[int, Any]:
         self.served.append(f"{method} {path}")
         if path.endswith("/info/lfs/objects/batch"):
-            return 200, self._batch(json.loads(body))
+            return 200, self._build_batch(json.loads(body))
         if "/info/lfs/objects/" in path:
             if method == "PUT":
                 self.objects[hashlib.sha256(body).hexdigest()] = body
             return 200, {}
         if "/info/lfs/locks" in path:
-            return 404, {"message": "there are no locks here"}
+            return 404, {"message": "locks are not supported"}
         if path == "/graphql":
             return 200, {"data": {"viewer": {"login": "ada"}}}
         if method == "POST":
@@ -50,24 +50,24 @@ class Service:
             return 200, REPOSITORY
         return 200, {"login": "ada", "id": 5}
 
-    def _batch(self, asked: dict[str, Any]) -> dict[str, Any]:
-        def action(oid: str) -> dict[str, Any]:
-            return {asked["operation"]: {"href": f"{self.gateway}/acme/site.git/info/lfs/objects/{oid}"}}
+    def _build_batch(self, request: dict[str, Any]) -> dict[str, Any]:
+        def build_action(oid: str) -> dict[str, Any]:
+            return {request["operation"]: {"href": f"{self.gateway}/acme/site.git/info/lfs/objects/{oid}"}}
 
         return {
             "transfer": "basic",
-            "objects": [{**known, "actions": action(known["oid"])} for known in asked["objects"]],
+            "objects": [{**entry, "actions": build_action(entry["oid"])} for entry in request["objects"]],
         }
 
 
-def _handler(service: Service) -> type[BaseHTTPRequestHandler]:
+def _make_handler(service: Service) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
-        def _answer(self) -> None:
-            body = self._body()
-            status, told = service.answer(self.command, self.path, body)
-            encoded = json.dumps(told).encode()
+        def _reply(self) -> None:
+            body = self._read_body()
+            status, content = service.reply(self.command, self.path, body)
+            encoded = json.dumps(content).encode()
             is_large = "/info/lfs/" in self.path
             self.send_response(status)
             self.send_header("Content-Type", "application/vnd.git-lfs+json" if is_large else "application/json")
@@ -75,7 +75,7 @@ def _handler(service: Service) -> type[BaseHTTPRequestHandler]:
             self.end_headers()
             self.wfile.write(encoded)
 
-        def _body(self) -> bytes:
+        def _read_body(self) -> bytes:
             if self.headers.get("Transfer-Encoding", "") != "chunked":
                 return self.rfile.read(int(self.headers.get("Content-Length") or 0))
             parts = []
@@ -85,7 +85,7 @@ def _handler(service: Service) -> type[BaseHTTPRequestHandler]:
             self.rfile.readline()
             return b"".join(parts)
 
-        do_GET = do_POST = do_PUT = do_PATCH = _answer  # noqa: N815 - as its base calls them
+        do_GET = do_POST = do_PUT = do_PATCH = _reply  # noqa: N815 - the base class needs these names
 
         def log_message(self, format: str, *args: object) -> None:
             pass
@@ -93,33 +93,35 @@ def _handler(service: Service) -> type[BaseHTTPRequestHandler]:
     return Handler
 
 
-class Limited:
+class LimitedHost:
+    """The address of the gateway, and what it refused."""
+
     def __init__(self, service: Service, address: str, folder: Path) -> None:
         self.service = service
         self.address = address
         self._folder = folder
 
-    def refusals(self) -> list[dict[str, Any]]:
-        """What was refused so far, in order; the log is written once a second."""
+    def wait_for_refusals(self) -> list[dict[str, Any]]:
+        """Return all refusals in order, when there is at least one. The log is written once a second."""
         file = self._folder / "data" / "decisions.jsonl"
 
         def read() -> list[dict[str, Any]]:
             lines = file.read_text().splitlines() if file.exists() else []
             return [entry for entry in map(json.loads, lines) if entry["verdict"] != "admitted"]
 
-        found = wait_until(read, what="a refusal is in the log")
-        assert isinstance(found, list)
-        return found
+        refusals = wait_until(read, what="a refusal is in the log")
+        assert isinstance(refusals, list)
+        return refusals
 
 
 @contextmanager
-def limited_by(folder: Path, rules: str) -> Iterator[Limited]:
-    """`wharf gateway` with these rules, in front of the service; ada has a token."""
+def run_limited_host(folder: Path, rules: str) -> Iterator[LimitedHost]:
+    """Run `wharf gateway` with these rules in front of the service. TOKEN is a token of ada."""
     (port,) = free_ports(1)
     service = Service(f"http://127.0.0.1:{port}")
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(service))
-    serving = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-    serving.start()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _make_handler(service))
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+    thread.start()
     digest = hashlib.sha256(TOKEN.encode()).hexdigest()
     (folder / "rules.toml").write_text(rules)
     (folder / "people.toml").write_text(
@@ -138,10 +140,10 @@ def limited_by(folder: Path, rules: str) -> Iterator[Limited]:
         )
     try:
         wait_until(lambda: "Gateway listens at" in out.read_text(), what="the gateway listens")
-        yield Limited(service, service.gateway, folder)
+        yield LimitedHost(service, service.gateway, folder)
     finally:
         gateway.terminate()
         gateway.wait(timeout=60)
         server.shutdown()
         server.server_close()
-        serving.join()
+        thread.join()

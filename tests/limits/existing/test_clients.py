@@ -1,4 +1,4 @@
-"""Existing clients, as their users install them, before small limits: they tell the kinds apart, wait as told, and finish."""
+"""Unmodified existing clients with small limits: they recognize both kinds of limit, wait and finish."""
 
 import json
 import os
@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from tests.limits.existing.host import TOKEN, Limited, limited_by
+from tests.limits.existing.host import TOKEN, LimitedHost, run_limited_host
 
 CLIENTS = Path(os.environ["WHARF_CLIENTS"]).resolve()
 PYTHON = CLIENTS / "python" / "bin" / "python"
@@ -20,7 +20,7 @@ GRAPHQL = '[[rule]]\nname = "graphql"\nwindow = "6s"\nceiling = { user = 2, none
 
 
 def run(*command: str | Path, folder: Path | None = None, **environment: str) -> str:
-    done = subprocess.run(
+    result = subprocess.run(
         [str(word) for word in command],
         cwd=folder,
         env=os.environ | environment,
@@ -29,12 +29,12 @@ def run(*command: str | Path, folder: Path | None = None, **environment: str) ->
         timeout=120,
         check=False,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    assert result.returncode == 0, result.stdout + result.stderr
+    return result.stdout
 
 
-def kinds(host: Limited) -> list[str]:
-    return [refused["verdict"] for refused in host.refusals()]
+def list_verdicts(host: LimitedHost) -> list[str]:
+    return [refusal["verdict"] for refusal in host.wait_for_refusals()]
 
 
 PYGITHUB = """
@@ -49,20 +49,20 @@ for _ in range(int(sys.argv[4])):
 
 
 def test_pygithub_waits_for_the_reset_of_a_primary_limit_and_finishes(tmp_path: Path) -> None:
-    with limited_by(tmp_path, PRIMARY) as host:
-        said = run(PYTHON, "-c", PYGITHUB, host.address, TOKEN, "read", "7")
+    with run_limited_host(tmp_path, PRIMARY) as host:
+        output = run(PYTHON, "-c", PYGITHUB, host.address, TOKEN, "read", "7")
 
-        assert said.split() == ["acme/site"] * 7
-        # Seven of three a window: it was refused once in each full one, and never asked before it was over.
-        assert kinds(host) == ["primary", "primary"]
+        assert output.split() == ["acme/site"] * 7
+        # Each window admits three requests. The client is refused once per full window and never sends too early.
+        assert list_verdicts(host) == ["primary", "primary"]
 
 
-def test_pygithub_waits_as_long_as_a_secondary_limit_says_and_finishes(tmp_path: Path) -> None:
-    with limited_by(tmp_path, CONTENT) as host:
-        said = run(PYTHON, "-c", PYGITHUB, host.address, TOKEN, "write", "5")
+def test_pygithub_waits_for_the_time_of_a_secondary_limit_and_finishes(tmp_path: Path) -> None:
+    with run_limited_host(tmp_path, CONTENT) as host:
+        output = run(PYTHON, "-c", PYGITHUB, host.address, TOKEN, "write", "5")
 
-        assert said.split() == ["7"] * 5
-        assert kinds(host) == ["secondary", "secondary"]
+        assert output.split() == ["7"] * 5
+        assert list_verdicts(host) == ["secondary", "secondary"]
 
 
 REQUESTS = """
@@ -77,12 +77,12 @@ for _ in range(7):
 """
 
 
-def test_requests_with_retries_of_urllib3_waits_as_retry_after_says(tmp_path: Path) -> None:
-    with limited_by(tmp_path, PRIMARY) as host:
-        said = run(PYTHON, "-c", REQUESTS, host.address, TOKEN)
+def test_requests_with_retries_of_urllib3_waits_for_the_time_in_retry_after(tmp_path: Path) -> None:
+    with run_limited_host(tmp_path, PRIMARY) as host:
+        output = run(PYTHON, "-c", REQUESTS, host.address, TOKEN)
 
-        assert said.split() == ["200"] * 7
-        assert kinds(host) == ["primary", "primary"]
+        assert output.split() == ["200"] * 7
+        assert list_verdicts(host) == ["primary", "primary"]
 
 
 OCTOKIT = """
@@ -90,14 +90,14 @@ import { createRequire } from "node:module";
 const here = createRequire(process.argv[2] + "/package.json");
 const { Octokit } = await import(here.resolve("@octokit/core"));
 const { throttling } = await import(here.resolve("@octokit/plugin-throttling"));
-const told = [];
+const limits = [];
 const Throttled = Octokit.plugin(throttling);
 const hub = new Throttled({
   auth: process.argv[4],
   baseUrl: process.argv[3],
   throttle: {
-    onRateLimit: (after, options) => { told.push(["primary", after]); return true; },
-    onSecondaryRateLimit: (after, options) => { told.push(["secondary", after]); return true; },
+    onRateLimit: (after, options) => { limits.push(["primary", after]); return true; },
+    onSecondaryRateLimit: (after, options) => { limits.push(["secondary", after]); return true; },
   },
 });
 const statuses = [];
@@ -108,46 +108,48 @@ for (let i = 0; i < Number(process.argv[6]); i++) {
     statuses.push((await hub.request("GET /repos/{owner}/{repo}", { owner: "acme", repo: "site" })).status);
   }
 }
-console.log(JSON.stringify({ statuses, told }));
+console.log(JSON.stringify({ statuses, limits }));
 """
 
 
-def octokit(folder: Path, host: Limited, what: str, times: int) -> Any:
+def run_octokit(folder: Path, host: LimitedHost, interface: str, count: int) -> Any:
     script = folder / "client.mjs"
     script.write_text(OCTOKIT)
-    return json.loads(run("node", script, CLIENTS / "node", host.address, TOKEN, what, str(times)))
+    return json.loads(run("node", script, CLIENTS / "node", host.address, TOKEN, interface, str(count)))
 
 
-def test_octokit_with_throttling_sees_a_primary_limit_and_waits_until_its_reset(tmp_path: Path) -> None:
-    with limited_by(tmp_path, PRIMARY) as host:
-        told = octokit(tmp_path, host, "read", 7)
+def test_octokit_with_throttling_detects_a_primary_limit_and_waits_until_its_reset(tmp_path: Path) -> None:
+    with run_limited_host(tmp_path, PRIMARY) as host:
+        result = run_octokit(tmp_path, host, "read", 7)
 
-        assert told["statuses"] == [200] * 7
-        assert [kind for kind, _ in told["told"]] == ["primary", "primary"]
-        assert all(1 <= wait_s <= 5 for _, wait_s in told["told"])
-        assert kinds(host) == ["primary", "primary"]
-
-
-def test_octokit_with_throttling_sees_a_secondary_limit_and_waits_as_retry_after_says(tmp_path: Path) -> None:
-    with limited_by(tmp_path, SECONDARY) as host:
-        told = octokit(tmp_path, host, "read", 9)
-
-        assert told["statuses"] == [200] * 9
-        assert {kind for kind, _ in told["told"]} == {"secondary"}
-        assert all(1 <= wait_s <= 4 for _, wait_s in told["told"])
+        assert result["statuses"] == [200] * 7
+        assert [kind for kind, _ in result["limits"]] == ["primary", "primary"]
+        assert all(1 <= wait_s <= 5 for _, wait_s in result["limits"])
+        assert list_verdicts(host) == ["primary", "primary"]
 
 
-def test_octokit_with_throttling_sees_a_spent_graphql_bucket(tmp_path: Path) -> None:
-    with limited_by(tmp_path, GRAPHQL) as host:
-        told = octokit(tmp_path, host, "graphql", 5)
+def test_octokit_with_throttling_detects_a_secondary_limit_and_waits_for_the_time_in_retry_after(
+    tmp_path: Path,
+) -> None:
+    with run_limited_host(tmp_path, SECONDARY) as host:
+        result = run_octokit(tmp_path, host, "read", 9)
 
-        assert told["statuses"] == ["ada"] * 5
-        assert {kind for kind, _ in told["told"]} == {"primary"}
+        assert result["statuses"] == [200] * 9
+        assert {kind for kind, _ in result["limits"]} == {"secondary"}
+        assert all(1 <= wait_s <= 4 for _, wait_s in result["limits"])
 
 
-def test_git_lfs_waits_where_it_is_limited_and_every_object_arrives(tmp_path: Path) -> None:
+def test_octokit_with_throttling_detects_a_used_up_graphql_bucket(tmp_path: Path) -> None:
+    with run_limited_host(tmp_path, GRAPHQL) as host:
+        result = run_octokit(tmp_path, host, "graphql", 5)
+
+        assert result["statuses"] == ["ada"] * 5
+        assert {kind for kind, _ in result["limits"]} == {"primary"}
+
+
+def test_git_lfs_waits_when_it_is_limited_and_every_object_arrives(tmp_path: Path) -> None:
     count = 6
-    with limited_by(tmp_path, LARGE_FILES) as host:
+    with run_limited_host(tmp_path, LARGE_FILES) as host:
         work = tmp_path / "work"
         work.mkdir()
         home = {
@@ -175,4 +177,4 @@ def test_git_lfs_waits_where_it_is_limited_and_every_object_arrives(tmp_path: Pa
         git("lfs", "push", "origin", "main")
 
         assert len(host.service.objects) == count
-        assert set(kinds(host)) == {"primary"}
+        assert set(list_verdicts(host)) == {"primary"}

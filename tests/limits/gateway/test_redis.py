@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.limits.admin.test_commands import Operator, run_as_operator
 from tests.limits.decision_services import run_async
 from tests.limits.gateway.running_gateway import Reply, run_gateway
 from tests.limits.gateway.test_gateway import ADA_SENDS, find_missing_headers
-from tests.limits.operating.test_operators import Desk, operate
 from tests.limits.stores.redis_server import running_redis
 from tests.waiting import wait_on_loop_until
 
@@ -83,9 +83,9 @@ def test_a_simulated_outage_applies_the_policies_of_the_rules_for_a_lost_store(t
     with running_redis(tmp_path) as redis:
         store = f'[store]\nkind = "redis"\naddresses = ["{redis.address}"]\nwait_ms = 2000\n'
 
-        async def scenario(desk: Desk) -> tuple[int, int]:
-            before = await desk.ask(ADA_SENDS)
-            await desk.type("simulate-outage", "store", "--duration", "1m")
-            return before, await desk.ask(ADA_SENDS)
+        async def scenario(operator: Operator) -> tuple[int, int]:
+            before = await operator.send(ADA_SENDS)
+            await operator.run("simulate-outage", "store", "--duration", "1m")
+            return before, await operator.send(ADA_SENDS)
 
-        assert operate(tmp_path, scenario, rules=rules, more=store) == (200, 403)
+        assert run_as_operator(tmp_path, scenario, rules=rules, more=store) == (200, 403)

@@ -1,4 +1,4 @@
-"""The profile of the API of the cluster: machines are named in it and never limited."""
+"""The profile of the cluster API: machines have a rule and are never limited."""
 
 import pytest
 

@@ -24,11 +24,11 @@ CONTRACT: Final[Mapping[str, Tests]] = {
             "test_at_most_2000_points_to_the_graphql_endpoint_per_minute",
         ],
         "activity, with requests beyond primary limits, can be viewed per organization": [
-            "test_the_activity_of_an_organization_has_the_shape_of_insights",
+            "test_activity_of_an_organization_has_the_format_of_insights",
             "test_an_owner_sees_the_requests_for_an_organization_in_the_format_that_clients_know",
         ],
         "a log is there to find out what exceeded limits": [
-            "test_why_finds_refusals_in_the_file_when_memory_has_forgotten_and_no_token_is_there"
+            "test_explain_finds_refusals_in_the_log_file_which_holds_no_token"
         ],
     },
     "headers": {
@@ -90,17 +90,21 @@ CONTRACT: Final[Mapping[str, Tests]] = {
             "test_2_a_secondary_limit_answers_403_or_429_with_a_message_stating_that_a_secondary_limit_was_exceeded"
         ],
         "3: no retry before the reset": [
-            "test_a_spent_primary_limit_is_waited_out_until_its_reset",
+            "test_a_client_waits_for_the_reset_of_a_used_up_primary_limit",
             "test_3_a_client_that_waits_for_reset_after_a_primary_exceedance_is_admitted",
         ],
         "4: retry-after first": [
-            "test_a_client_waits_as_long_as_it_is_told",
+            "test_a_client_waits_for_the_time_in_retry_after",
             "test_4_a_client_that_waits_for_retry_after_is_admitted",
         ],
-        "4: else the reset when remaining is 0": ["test_a_spent_primary_limit_is_waited_out_until_its_reset"],
-        "4: else a minute, then exponentially longer": ["test_without_a_time_it_waits_a_minute_and_longer_each_time"],
-        "4: an error after a number of retries": ["test_it_gives_up_after_a_number_of_tries_and_says_until_when"],
-        "never a retry while limited": ["test_a_client_never_asks_again_while_it_is_limited"],
+        "4: else the reset when remaining is 0": ["test_a_client_waits_for_the_reset_of_a_used_up_primary_limit"],
+        "4: else a minute, then exponentially longer": [
+            "test_without_retry_after_it_waits_a_minute_and_twice_as_long_each_further_time"
+        ],
+        "4: an error after a number of retries": [
+            "test_it_gives_up_after_the_last_retry_and_reports_until_when_to_wait"
+        ],
+        "never a retry while limited": ["test_a_client_sends_nothing_while_a_refusal_is_in_force"],
         "5: going on may be a ban": [
             "test_4_3_over_60_refusals_in_each_of_three_consecutive_minutes_are_a_ban_of_ten_minutes"
         ],
@@ -176,10 +180,10 @@ CONTRACT: Final[Mapping[str, Tests]] = {
 # The numbered rules of the design that have no test with their number in its name, or also others.
 DESIGN: Final[Tests] = {
     "3.1": [
-        "test_3_1_sentinel_names_another_master_and_decisions_go_on",
+        "test_3_1_decisions_continue_on_the_new_master_of_sentinel",
         "test_3_1_a_redis_with_tls_a_user_and_a_password_is_reached_with_all_three_and_not_without",
     ],
-    "3.2": ["test_a_caller_that_leaves_takes_no_answer_of_another_with_it_and_is_charged_nothing"],
+    "3.2": ["test_a_cancelled_request_is_not_charged_and_affects_no_other_request"],
     "6": [
         "test_time_spent_waiting_is_not_counted_as_cpu_time",
         "test_waiting_requests_do_not_count_as_concurrent",
@@ -187,26 +191,26 @@ DESIGN: Final[Tests] = {
         "test_a_rule_that_would_refuse_a_heartbeat_is_an_error",
         "test_several_api_processes_share_their_counters",
         "test_counters_in_memory_serve_one_machine_only",
-        "test_top_adds_up_what_all_processes_of_the_machine_saw",
+        "test_top_adds_up_the_requests_of_all_processes_of_the_machine",
     ],
     "7": ["test_the_example_of_the_design_is_read"],
     "8": [
         "test_only_its_owner_can_connect_to_the_socket",
-        "test_over_a_port_the_token_is_needed_and_does_the_same",
-        "test_a_grant_holds_at_once_ends_by_itself_and_is_audited",
+        "test_the_admin_port_accepts_commands_only_with_the_token",
+        "test_a_grant_applies_at_once_ends_automatically_and_is_audited",
         "test_addresses_in_the_decision_log_can_be_truncated",
-        "test_what_is_left_for_others_is_bounded_and_a_store_that_is_away_holds_up_nobody",
+        "test_shared_records_are_bounded_and_a_lost_store_delays_no_request",
         "test_changed_files_are_applied_and_invalid_ones_are_ignored",
         "test_a_closing_gateway_answers_running_requests_and_frees_their_slots",
-        "test_rules_are_shown_with_their_lines_and_a_file_that_is_wrong_is_told_on_reload",
-        "test_limits_are_off_for_a_time_and_on_again",
+        "test_rules_prints_lines_of_the_file_and_reload_reports_an_invalid_file",
+        "test_limits_can_be_switched_off_and_on_again",
         "test_partial_enforcement_holds_for_the_same_share_of_owners_at_every_request",
         "test_each_level_sends_one_alert_per_window",
         "test_a_simulated_outage_applies_the_policies_of_the_rules_for_a_lost_store",
         "test_the_gateway_serves_its_own_pages",
         "test_the_gateway_speaks_tls_with_callers",
         "test_the_gateway_trusts_only_the_configured_authority_of_the_service",
-        "test_what_could_not_be_judged_is_listed",
+        "test_the_result_lists_what_was_not_simulated",
         "test_pipelined_requests_are_answered_in_order",
         "test_an_ambiguous_request_gets_a_4xx_with_limit_headers_and_nothing_smuggled_is_forwarded",
         "test_hop_by_hop_headers_and_marks_are_not_forwarded",

@@ -4,11 +4,13 @@ import base64
 
 import pytest
 
-from wharf.limits.core.callers.addresses import parse_address
+from wharf.limits.core.callers.addresses import ProxySettings, parse_address
 from wharf.limits.core.callers.caller import Caller, CallerClass, CredentialKind
 from wharf.limits.core.callers.credentials import hash_secret, read_credential
 from wharf.limits.core.callers.directory import MemoryDirectory
-from wharf.limits.core.callers.recognition import CallerRecognizer, UnrecognizedCredential
+from wharf.limits.core.callers.recognition import UnrecognizedCredential, recognize_caller
+from wharf.limits.decisions.callers import CallerResolver
+from wharf.limits.decisions.requests import IncomingRequest
 from wharf.limits.rules import read_directory
 
 NOW_MS = 1_800_000_000_000
@@ -88,10 +90,10 @@ def recognize(
 ) -> Caller | UnrecognizedCredential:
     parsed = parse_address(address)
     assert parsed is not None
-    return CallerRecognizer(DIRECTORY).recognize(read_credential(authorization, query), parsed, path, NOW_MS)
+    return recognize_caller(read_credential(authorization, query), parsed, path, DIRECTORY, NOW_MS)
 
 
-def recognize_caller(authorization: str | None, *, path: str = "/meta", address: str = "192.0.2.7") -> Caller:
+def recognize_valid(authorization: str | None, *, path: str = "/meta", address: str = "192.0.2.7") -> Caller:
     caller = recognize(authorization, path=path, address=address)
     assert isinstance(caller, Caller), caller
     return caller
@@ -102,7 +104,7 @@ def basic(name: str, secret: str) -> str:
 
 
 def test_none_is_counted_against_the_originating_ip_address_not_a_user_or_application() -> None:
-    caller = recognize_caller(None)
+    caller = recognize_valid(None)
 
     assert (caller.kind, caller.owner, caller.user, caller.app) == (
         CredentialKind.NONE,
@@ -114,7 +116,7 @@ def test_none_is_counted_against_the_originating_ip_address_not_a_user_or_applic
 
 @pytest.mark.parametrize("value", ["ghp_personal", "github_pat_fine"])
 def test_a_personal_access_token_is_counted_against_the_users_personal_limit(value: str) -> None:
-    caller = recognize_caller(f"token {value}")
+    caller = recognize_valid(f"token {value}")
 
     assert (caller.kind, caller.owner, caller.caller_class) == (
         CredentialKind.PERSONAL_TOKEN,
@@ -124,13 +126,13 @@ def test_a_personal_access_token_is_counted_against_the_users_personal_limit(val
 
 
 def test_an_authorized_app_is_counted_against_the_users_limit_combined_with_other_apps_and_tokens() -> None:
-    caller = recognize_caller("Bearer gho_plain")
+    caller = recognize_valid("Bearer gho_plain")
 
-    assert (caller.kind, caller.owner) == (CredentialKind.OAUTH_TOKEN, recognize_caller("token ghp_personal").owner)
+    assert (caller.kind, caller.owner) == (CredentialKind.OAUTH_TOKEN, recognize_valid("token ghp_personal").owner)
 
 
 def test_an_app_installation_access_token_is_counted_against_the_installations_limit() -> None:
-    caller = recognize_caller("Bearer ghs_small")
+    caller = recognize_valid("Bearer ghs_small")
 
     assert (caller.kind, caller.owner, caller.repositories, caller.members) == (
         CredentialKind.INSTALLATION_TOKEN,
@@ -141,13 +143,13 @@ def test_an_app_installation_access_token_is_counted_against_the_installations_l
 
 
 def test_an_app_user_access_token_is_counted_against_the_authenticated_users_limit() -> None:
-    caller = recognize_caller("Bearer ghu_plain")
+    caller = recognize_valid("Bearer ghu_plain")
 
     assert (caller.kind, caller.owner, caller.app) == (CredentialKind.APP_USER_TOKEN, "user:ada", "app:7")
 
 
 def test_client_id_and_client_secret_are_counted_per_oauth_app() -> None:
-    caller = recognize_caller(basic("client-8", "secret-8"))
+    caller = recognize_valid(basic("client-8", "secret-8"))
 
     assert (caller.kind, caller.owner, caller.caller_class) == (
         CredentialKind.CLIENT_SECRET,
@@ -157,7 +159,7 @@ def test_client_id_and_client_secret_are_counted_per_oauth_app() -> None:
 
 
 def test_a_built_in_workflow_token_is_counted_per_repository() -> None:
-    caller = recognize_caller("Bearer ghs_workflow")
+    caller = recognize_valid("Bearer ghs_workflow")
 
     assert (caller.kind, caller.owner, caller.caller_class) == (
         CredentialKind.WORKFLOW_TOKEN,
@@ -170,35 +172,35 @@ def test_a_built_in_workflow_token_is_counted_per_repository() -> None:
 
 
 def test_an_app_owned_by_an_enterprise_tier_organization_raises_all_its_users() -> None:
-    assert [recognize_caller(f"token {value}").caller_class for value in ("ghu_owned", "ghu_outsider")] == [
+    assert [recognize_valid(f"token {value}").caller_class for value in ("ghu_owned", "ghu_outsider")] == [
         CallerClass.USER_ENTERPRISE
     ] * 2
 
 
 def test_an_oauth_app_owned_by_an_enterprise_tier_organization_raises_its_members_only() -> None:
-    assert [recognize_caller(f"token {value}").caller_class for value in ("gho_owned", "gho_outsider")] == [
+    assert [recognize_valid(f"token {value}").caller_class for value in ("gho_owned", "gho_outsider")] == [
         CallerClass.USER_ENTERPRISE,
         CallerClass.USER,
     ]
 
 
 def test_an_oauth_app_approved_by_an_enterprise_tier_organization_raises_its_members() -> None:
-    assert recognize_caller("token gho_approved").caller_class is CallerClass.USER_ENTERPRISE
+    assert recognize_valid("token gho_approved").caller_class is CallerClass.USER_ENTERPRISE
 
 
 @pytest.mark.parametrize("value", ["ghs_acme", "ghs_holding", "ghs_daughter"])
 def test_an_installation_on_an_enterprise_tier_organization_or_an_enterprise_is_raised(value: str) -> None:
-    assert recognize_caller(f"token {value}").caller_class is CallerClass.INSTALLATION_ENTERPRISE
+    assert recognize_valid(f"token {value}").caller_class is CallerClass.INSTALLATION_ENTERPRISE
 
 
 def test_users_count_for_an_installation_on_an_organization_only() -> None:
-    caller = recognize_caller("token ghs_person")
+    caller = recognize_valid("token ghs_person")
 
     assert (caller.repositories, caller.members) == (40, 0)
 
 
 def test_a_client_secret_of_an_app_owned_by_an_enterprise_tier_organization_is_raised() -> None:
-    assert recognize_caller(basic("client-10", "secret-10")).caller_class is CallerClass.CLIENT_ENTERPRISE
+    assert recognize_valid(basic("client-10", "secret-10")).caller_class is CallerClass.CLIENT_ENTERPRISE
 
 
 @pytest.mark.parametrize(
@@ -214,8 +216,8 @@ def test_a_client_secret_of_an_app_owned_by_an_enterprise_tier_organization_is_r
 )
 def test_a_workflow_token_is_raised_for_resources_of_an_enterprise_account(path: str, case: CallerClass) -> None:
     assert (
-        recognize_caller("token ghs_workflow", path=path).caller_class,
-        recognize_caller("token ghs_workflow", path=path).owner,
+        recognize_valid("token ghs_workflow", path=path).caller_class,
+        recognize_valid("token ghs_workflow", path=path).owner,
     ) == (
         case,
         "repository:small/site",
@@ -223,7 +225,7 @@ def test_a_workflow_token_is_raised_for_resources_of_an_enterprise_account(path:
 
 
 def test_a_workflow_of_an_enterprise_account_is_raised_if_the_path_names_no_account() -> None:
-    assert recognize_caller("token ghs_workflow_acme").caller_class is CallerClass.WORKFLOW_ENTERPRISE
+    assert recognize_valid("token ghs_workflow_acme").caller_class is CallerClass.WORKFLOW_ENTERPRISE
 
 
 # -- what is refused -----------------------------------------------------------------------------------------------
@@ -263,8 +265,7 @@ def test_a_token_with_the_prefix_of_another_kind_is_rejected() -> None:
     assert address is not None
 
     assert (
-        CallerRecognizer(register).recognize(read_credential("token ghs_mine"), address, "/", NOW_MS)
-        == UnrecognizedCredential()
+        recognize_caller(read_credential("token ghs_mine"), address, "/", register, NOW_MS) == UnrecognizedCredential()
     )
 
 
@@ -277,27 +278,39 @@ def test_credentials_in_the_query_are_refused(query: str) -> None:
 
 @pytest.mark.parametrize(("name", "secret"), [("ada", "ghp_personal"), ("x", "ghp_personal"), ("ghp_personal", "")])
 def test_a_token_may_be_sent_by_basic_authentication_as_git_does(name: str, secret: str) -> None:
-    assert recognize_caller(basic(name, secret)).owner == "user:ada"
+    assert recognize_valid(basic(name, secret)).owner == "user:ada"
 
 
 def test_the_same_credential_from_the_same_address_is_the_same_caller() -> None:
-    recognition = CallerRecognizer(DIRECTORY)
-    address = parse_address("192.0.2.7")
-    assert address is not None
-    shown = read_credential("token ghp_personal")
+    resolver = CallerResolver(DIRECTORY, ProxySettings())
+    first, second = (
+        resolver.resolve_caller(IncomingRequest("GET", path, "", "192.0.2.7", "token ghp_personal"), NOW_MS)
+        for path in ("/a", "/b")
+    )
 
-    assert recognition.recognize(shown, address, "/a", NOW_MS) is recognition.recognize(shown, address, "/b", NOW_MS)
+    assert isinstance(first, Caller)
+    assert first is second
 
 
 def test_a_token_expires_although_it_was_recognized_before() -> None:
     register = read_directory(f'[[user]]\nlogin = "ada"\ntokens = [{token("ghp_x", expires="2027-01-01T00:00:00Z")}]')
-    recognition = CallerRecognizer(register)
-    address = parse_address("192.0.2.7")
-    assert address is not None
-    shown = read_credential("token ghp_x")
+    resolver = CallerResolver(register, ProxySettings())
+    incoming = IncomingRequest("GET", "/", "", "192.0.2.7", "token ghp_x")
     end_ms = 1_798_761_600_000
 
-    assert [isinstance(recognition.recognize(shown, address, "/", at), Caller) for at in (end_ms - 1, end_ms)] == [
-        True,
-        False,
-    ]
+    callers = [resolver.resolve_caller(incoming, at_ms) for at_ms in (end_ms - 2, end_ms - 1, end_ms, end_ms + 1)]
+
+    assert callers[0] is callers[1]
+    assert [isinstance(caller, Caller) for caller in callers] == [True, True, False, False]
+
+
+def test_the_class_of_a_workflow_token_is_found_again_for_each_path() -> None:
+    resolver = CallerResolver(DIRECTORY, ProxySettings())
+    classes = []
+    for path in ("/meta", "/repos/acme/site/issues", "/meta"):
+        incoming = IncomingRequest("GET", path, "", "192.0.2.7", "token ghs_workflow")
+        caller = resolver.resolve_caller(incoming, NOW_MS)
+        assert isinstance(caller, Caller)
+        classes.append(caller.caller_class)
+
+    assert classes == [CallerClass.WORKFLOW, CallerClass.WORKFLOW_ENTERPRISE, CallerClass.WORKFLOW]

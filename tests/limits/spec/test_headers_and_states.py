@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from tests.limits.builders import HOUR_MS, MINUTE_MS, SECOND_MS, Desk, a_user, anonymous
+from tests.limits.builders import HOUR_MS, MINUTE_MS, SECOND_MS, InMemoryLimiter, a_user, anonymous
 from wharf.limits.core.decision import LimitDecision, Verdict
 from wharf.limits.core.request import QueryFacts
 
@@ -11,121 +11,123 @@ ISSUES = "/repos/acme/site/issues"
 FIVE = [f"x-ratelimit-{name}" for name in ("limit", "remaining", "used", "reset", "resource")]
 
 
-def make_exhausted_desk() -> tuple[Desk, LimitDecision]:
+def make_exhausted_desk() -> tuple[InMemoryLimiter, LimitDecision]:
     """Return a limiter in which an address has used up its hourly limit, and the refusal that follows."""
-    desk = Desk()
-    desk.send_many(60, anonymous())
-    return desk, desk.send(anonymous())
+    limiter = InMemoryLimiter()
+    limiter.send_many(60, anonymous())
+    return limiter, limiter.send(anonymous())
 
 
 # -- headers -------------------------------------------------------------------------------------------------------
 
 
 def test_the_rate_limit_status_is_carried_by_headers_of_admitted_and_refused_responses() -> None:
-    desk, refused = make_exhausted_desk()
-    admitted = desk.send(a_user())
+    limiter, refused = make_exhausted_desk()
+    admitted = limiter.send(a_user())
 
-    assert [[name for name in FIVE if name in desk.headers(decision)] for decision in (admitted, refused)] == [
+    assert [[name for name in FIVE if name in limiter.headers(decision)] for decision in (admitted, refused)] == [
         FIVE,
         FIVE,
     ]
 
 
 def test_x_ratelimit_limit_is_the_maximum_number_of_requests() -> None:
-    desk = Desk()
+    limiter = InMemoryLimiter()
 
-    assert desk.headers(desk.send(a_user()))["x-ratelimit-limit"] == "5000"
+    assert limiter.headers(limiter.send(a_user()))["x-ratelimit-limit"] == "5000"
 
 
 def test_x_ratelimit_remaining_is_the_requests_remaining_in_the_current_window() -> None:
-    desk = Desk()
-    desk.send_many(9, a_user())
+    limiter = InMemoryLimiter()
+    limiter.send_many(9, a_user())
 
-    assert desk.headers(desk.send(a_user()))["x-ratelimit-remaining"] == "4990"
+    assert limiter.headers(limiter.send(a_user()))["x-ratelimit-remaining"] == "4990"
 
 
 def test_x_ratelimit_used_is_the_requests_made_in_the_current_window() -> None:
-    desk = Desk()
-    desk.send_many(9, a_user())
+    limiter = InMemoryLimiter()
+    limiter.send_many(9, a_user())
 
-    assert desk.headers(desk.send(a_user()))["x-ratelimit-used"] == "10"
+    assert limiter.headers(limiter.send(a_user()))["x-ratelimit-used"] == "10"
 
 
 def test_x_ratelimit_reset_is_the_time_at_which_the_window_resets_in_utc_epoch_seconds() -> None:
-    desk = Desk(at_ms=1_800_000_000_000)
+    limiter = InMemoryLimiter(at_ms=1_800_000_000_000)
 
-    assert desk.headers(desk.send(a_user()))["x-ratelimit-reset"] == str(1_800_000_000 + 3_600)
+    assert limiter.headers(limiter.send(a_user()))["x-ratelimit-reset"] == str(1_800_000_000 + 3_600)
 
 
 def test_x_ratelimit_resource_is_the_bucket_that_the_request_counted_against() -> None:
-    desk = Desk()
+    limiter = InMemoryLimiter()
 
-    assert [desk.headers(desk.send(a_user(), path))["x-ratelimit-resource"] for path in ("/meta", "/search/users")] == [
+    assert [
+        limiter.headers(limiter.send(a_user(), path))["x-ratelimit-resource"] for path in ("/meta", "/search/users")
+    ] == [
         "core",
         "search",
     ]
 
 
 def test_headers_hold_whole_numbers() -> None:
-    desk = Desk(at_ms=1_800_000_000_123)
-    headers = desk.headers(desk.send(a_user()))
+    limiter = InMemoryLimiter(at_ms=1_800_000_000_123)
+    headers = limiter.headers(limiter.send(a_user()))
 
     assert [headers[name].isdecimal() for name in FIVE[:4]] == [True] * 4
 
 
 def test_retry_after_is_present_on_secondary_limit_responses_in_seconds() -> None:
-    desk = Desk()
-    desk.send_many(900, a_user(), ISSUES)
+    limiter = InMemoryLimiter()
+    limiter.send_many(900, a_user(), ISSUES)
 
-    assert desk.headers(desk.send(a_user(), ISSUES))["retry-after"] == "65"
+    assert limiter.headers(limiter.send(a_user(), ISSUES))["retry-after"] == "65"
 
 
 # -- states --------------------------------------------------------------------------------------------------------
 
 
 def test_within_limits_a_counted_request_decreases_remaining_and_increases_used() -> None:
-    desk = Desk()
-    first, second = desk.send(a_user()), desk.send(a_user())
+    limiter = InMemoryLimiter()
+    first, second = limiter.send(a_user()), limiter.send(a_user())
 
     assert (first.remaining - second.remaining, second.used - first.used) == (1, 1)
 
 
 def test_within_limits_a_request_beyond_the_primary_limit_leads_to_primary_exceeded_with_remaining_0() -> None:
-    desk, refused = make_exhausted_desk()
+    limiter, refused = make_exhausted_desk()
 
-    assert (refused.verdict, desk.headers(refused)["x-ratelimit-remaining"]) == (Verdict.PRIMARY, "0")
+    assert (refused.verdict, limiter.headers(refused)["x-ratelimit-remaining"]) == (Verdict.PRIMARY, "0")
 
 
 def test_primary_exceeded_ends_when_time_reaches_x_ratelimit_reset() -> None:
-    desk, refused = make_exhausted_desk()
-    desk.now_ms = refused.reset_s * SECOND_MS - 1
-    just_before = desk.send(anonymous()).verdict
-    desk.now_ms = refused.reset_s * SECOND_MS
+    limiter, refused = make_exhausted_desk()
+    limiter.now_ms = refused.reset_s * SECOND_MS - 1
+    just_before = limiter.send(anonymous()).verdict
+    limiter.now_ms = refused.reset_s * SECOND_MS
 
-    assert (just_before, desk.send(anonymous()).remaining) == (Verdict.PRIMARY, 59)
+    assert (just_before, limiter.send(anonymous()).remaining) == (Verdict.PRIMARY, 59)
 
 
 def test_within_limits_a_secondary_condition_leads_to_secondary_exceeded() -> None:
-    desk = Desk()
-    desk.send_many(900, a_user(), ISSUES)
+    limiter = InMemoryLimiter()
+    limiter.send_many(900, a_user(), ISSUES)
 
-    assert desk.send(a_user(), ISSUES).verdict is Verdict.SECONDARY
+    assert limiter.send(a_user(), ISSUES).verdict is Verdict.SECONDARY
 
 
 def test_limited_callers_that_continue_stay_limited() -> None:
-    desk, _ = make_exhausted_desk()
+    limiter, _ = make_exhausted_desk()
 
-    assert {desk.send(anonymous()).verdict for _ in range(20)} == {Verdict.PRIMARY}
+    assert {limiter.send(anonymous()).verdict for _ in range(20)} == {Verdict.PRIMARY}
 
 
 def test_limited_callers_that_continue_may_be_banned() -> None:
-    desk = Desk()
+    limiter = InMemoryLimiter()
     app = a_user(app="app:9")
-    desk.send_many(10, app, "/search/code", every_ms=100)
+    limiter.send_many(10, app, "/search/code", every_ms=100)
     verdicts = set()
     for _ in range(4 * 600):
-        verdicts.add(desk.send(app, "/search/code").verdict)
-        desk.wait(100)
+        verdicts.add(limiter.send(app, "/search/code").verdict)
+        limiter.wait(100)
 
     assert Verdict.BANNED in verdicts
 
@@ -133,57 +135,57 @@ def test_limited_callers_that_continue_may_be_banned() -> None:
 # -- errors --------------------------------------------------------------------------------------------------------
 
 
-def body_of(desk: Desk, decision: LimitDecision) -> dict[str, object]:
-    return msgspec.json.decode(desk.refusal(decision, anonymous()).body, type=dict[str, object])
+def body_of(limiter: InMemoryLimiter, decision: LimitDecision) -> dict[str, object]:
+    return msgspec.json.decode(limiter.refusal(decision, anonymous()).body, type=dict[str, object])
 
 
 def test_1_a_primary_limit_answers_403_or_429_with_remaining_0() -> None:
-    desk, refused = make_exhausted_desk()
-    refusal = desk.refusal(refused, anonymous())
+    limiter, refused = make_exhausted_desk()
+    refusal = limiter.refusal(refused, anonymous())
 
     assert (refusal.status, dict(refusal.headers)["x-ratelimit-remaining"]) == (403, "0")
 
 
 def test_2_a_secondary_limit_answers_403_or_429_with_a_message_stating_that_a_secondary_limit_was_exceeded() -> None:
-    desk = Desk()
-    desk.send_many(900, a_user(), ISSUES)
-    refusal = desk.refusal(desk.send(a_user(), ISSUES), a_user())
+    limiter = InMemoryLimiter()
+    limiter.send_many(900, a_user(), ISSUES)
+    refusal = limiter.refusal(limiter.send(a_user(), ISSUES), a_user())
 
     assert (refusal.status, b"You have exceeded a secondary rate limit" in refusal.body) == (403, True)
 
 
 def test_3_a_client_that_waits_for_reset_after_a_primary_exceedance_is_admitted() -> None:
-    desk, refused = make_exhausted_desk()
-    desk.now_ms = refused.reset_s * SECOND_MS
+    limiter, refused = make_exhausted_desk()
+    limiter.now_ms = refused.reset_s * SECOND_MS
 
-    assert desk.send(anonymous()).is_admitted
+    assert limiter.send(anonymous()).is_admitted
 
 
 def test_4_a_client_that_waits_for_retry_after_is_admitted() -> None:
-    desk, refused = make_exhausted_desk()
-    desk.wait((refused.retry_after_s or 0) * SECOND_MS)
+    limiter, refused = make_exhausted_desk()
+    limiter.wait((refused.retry_after_s or 0) * SECOND_MS)
 
-    assert desk.send(anonymous()).is_admitted
+    assert limiter.send(anonymous()).is_admitted
 
 
 def test_4_remaining_is_above_0_on_a_purely_secondary_refusal_so_that_clients_do_not_wait_for_reset() -> None:
-    desk = Desk()
-    desk.send_many(900, a_user(), ISSUES)
+    limiter = InMemoryLimiter()
+    limiter.send_many(900, a_user(), ISSUES)
 
-    assert desk.headers(desk.send(a_user(), ISSUES))["x-ratelimit-remaining"] == "4100"
+    assert limiter.headers(limiter.send(a_user(), ISSUES))["x-ratelimit-remaining"] == "4100"
 
 
 def test_4_a_client_that_waits_a_minute_after_a_points_limit_is_admitted_within_the_next_slice() -> None:
-    desk = Desk()
-    desk.send_many(900, a_user(), ISSUES)
-    desk.wait(MINUTE_MS + 5 * SECOND_MS)
+    limiter = InMemoryLimiter()
+    limiter.send_many(900, a_user(), ISSUES)
+    limiter.wait(MINUTE_MS + 5 * SECOND_MS)
 
-    assert desk.send(a_user(), ISSUES).is_admitted
+    assert limiter.send(a_user(), ISSUES).is_admitted
 
 
 def test_6_the_body_of_an_error_is_json_with_message_and_documentation_url() -> None:
-    desk, refused = make_exhausted_desk()
-    body = body_of(desk, refused)
+    limiter, refused = make_exhausted_desk()
+    body = body_of(limiter, refused)
 
     assert (str(body["message"]).startswith("API rate limit exceeded for 192.0.2.7."), body["documentation_url"]) == (
         True,
@@ -195,40 +197,43 @@ def test_6_the_body_of_an_error_is_json_with_message_and_documentation_url() -> 
 
 
 def test_get_rate_limit_does_not_count_against_the_primary_limit() -> None:
-    desk = Desk()
-    desk.send(a_user())
+    limiter = InMemoryLimiter()
+    limiter.send(a_user())
 
-    assert desk.send(a_user(), "/rate_limit").remaining == 4_999
+    assert limiter.send(a_user(), "/rate_limit").remaining == 4_999
 
 
 def test_get_rate_limit_can_count_against_a_secondary_limit() -> None:
-    desk = Desk()
-    desk.send_many(900, a_user(), "/rate_limit")
+    limiter = InMemoryLimiter()
+    limiter.send_many(900, a_user(), "/rate_limit")
 
-    assert desk.send(a_user(), "/rate_limit").verdict is Verdict.SECONDARY
+    assert limiter.send(a_user(), "/rate_limit").verdict is Verdict.SECONDARY
 
 
 def test_get_meta_counts_like_any_request() -> None:
-    assert Desk().send(a_user(), "/meta").remaining == 4_999
+    assert InMemoryLimiter().send(a_user(), "/meta").remaining == 4_999
 
 
 def test_a_separate_graphql_api_has_its_own_primary_limit() -> None:
-    desk = Desk()
-    desk.send(a_user(), "/graphql", method="POST", query=QueryFacts(cost=51, points=1))
+    limiter = InMemoryLimiter()
+    limiter.send(a_user(), "/graphql", method="POST", query=QueryFacts(cost=51, points=1))
 
-    assert [desk.send(a_user()).remaining, desk.send(a_user(), "/graphql", method="POST").remaining] == [4_999, 4_948]
+    assert [limiter.send(a_user()).remaining, limiter.send(a_user(), "/graphql", method="POST").remaining] == [
+        4_999,
+        4_948,
+    ]
 
 
 @pytest.mark.parametrize("path", ["/search/users", "/search/code"])
 def test_search_endpoints_have_more_restrictive_primary_limits(path: str) -> None:
-    desk = Desk()
+    limiter = InMemoryLimiter()
 
-    assert desk.send(a_user(), path).limit < desk.send(a_user()).limit
+    assert limiter.send(a_user(), path).limit < limiter.send(a_user()).limit
 
 
 def test_a_window_lasts_an_hour_from_the_first_request() -> None:
-    desk = Desk()
-    first = desk.send(a_user())
-    desk.wait(HOUR_MS - 1)
+    limiter = InMemoryLimiter()
+    first = limiter.send(a_user())
+    limiter.wait(HOUR_MS - 1)
 
-    assert desk.send(a_user()).reset_s == first.reset_s
+    assert limiter.send(a_user()).reset_s == first.reset_s

@@ -6,7 +6,7 @@ from tests.limits.builders import (
     CODE_HOST,
     HOUR_MS,
     MINUTE_MS,
-    Desk,
+    InMemoryLimiter,
     a_client,
     a_user,
     a_workflow,
@@ -25,10 +25,10 @@ AUDIT_LOG = "/enterprises/acme/audit-log"
 
 def admitted_in_an_hour(caller: Caller, ceiling: int, path: str = "/meta") -> tuple[int, Verdict]:
     """Send `ceiling + 1` requests in one window. Return how many are admitted, and the verdict of the last one."""
-    desk = Desk()
+    limiter = InMemoryLimiter()
     every_ms = HOUR_MS // (ceiling + 2)
-    admitted = desk.send_many(ceiling, caller, path, every_ms=every_ms)
-    return admitted, desk.send(caller, path).verdict
+    admitted = limiter.send_many(ceiling, caller, path, every_ms=every_ms)
+    return admitted, limiter.send(caller, path).verdict
 
 
 def test_unauthenticated_60_requests_per_hour_per_originating_ip_address() -> None:
@@ -36,10 +36,10 @@ def test_unauthenticated_60_requests_per_hour_per_originating_ip_address() -> No
 
 
 def test_unauthenticated_addresses_are_counted_apart() -> None:
-    desk = Desk()
-    desk.send_many(60, anonymous("192.0.2.7"))
+    limiter = InMemoryLimiter()
+    limiter.send_many(60, anonymous("192.0.2.7"))
 
-    assert desk.send(anonymous("192.0.2.8")).remaining == 59
+    assert limiter.send(anonymous("192.0.2.8")).remaining == 59
 
 
 @pytest.mark.parametrize(
@@ -68,10 +68,10 @@ def test_enterprise_audit_log_1750_queries_per_hour_per_user_and_ip_address() ->
 
 
 def test_enterprise_audit_log_is_counted_apart_for_each_address_of_a_user() -> None:
-    desk = Desk()
-    desk.send_many(1_750, a_user(), AUDIT_LOG, every_ms=2_000)
+    limiter = InMemoryLimiter()
+    limiter.send_many(1_750, a_user(), AUDIT_LOG, every_ms=2_000)
 
-    assert [desk.send(a_user(address=address), AUDIT_LOG).is_admitted for address in ("192.0.2.7", "192.0.2.8")] == [
+    assert [limiter.send(a_user(address=address), AUDIT_LOG).is_admitted for address in ("192.0.2.7", "192.0.2.8")] == [
         False,
         True,
     ]
@@ -81,17 +81,17 @@ def test_enterprise_audit_log_is_counted_apart_for_each_address_of_a_user() -> N
 def test_large_file_storage_300_requests_per_minute_unauthenticated_and_3000_authenticated(
     caller: Caller, ceiling: int
 ) -> None:
-    desk = Desk()
-    admitted = desk.send_many(ceiling, caller, BATCH, method="POST", every_ms=MINUTE_MS // (ceiling + 2))
+    limiter = InMemoryLimiter()
+    admitted = limiter.send_many(ceiling, caller, BATCH, method="POST", every_ms=MINUTE_MS // (ceiling + 2))
 
-    assert (admitted, desk.send(caller, BATCH, method="POST").verdict) == (ceiling, Verdict.PRIMARY)
+    assert (admitted, limiter.send(caller, BATCH, method="POST").verdict) == (ceiling, Verdict.PRIMARY)
 
 
 def test_large_file_storage_is_a_separate_bucket() -> None:
-    desk = Desk()
-    decision = desk.send(anonymous(), BATCH, method="POST")
+    limiter = InMemoryLimiter()
+    decision = limiter.send(anonymous(), BATCH, method="POST")
 
-    assert (decision.plan.resource, desk.send(anonymous()).remaining) == ("lfs", 59)
+    assert (decision.plan.resource, limiter.send(anonymous()).remaining) == ("lfs", 59)
 
 
 def test_large_file_storage_batch_api_100_objects_processed_per_request() -> None:
@@ -110,7 +110,7 @@ def test_app_installation_minimum_5000_requests_per_hour() -> None:
 def test_app_installation_on_an_enterprise_tier_organization_or_enterprise_15000_requests_per_hour() -> None:
     caller = an_installation(repositories=900, case=CallerClass.INSTALLATION_ENTERPRISE)
 
-    assert Desk().send(caller).limit == 15_000
+    assert InMemoryLimiter().send(caller).limit == 15_000
 
 
 @pytest.mark.parametrize(
@@ -128,7 +128,7 @@ def test_app_installation_on_an_enterprise_tier_organization_or_enterprise_15000
 def test_app_installation_elsewhere_scales_by_50_for_repositories_and_users_over_20_never_above_12500(
     repositories: int, members: int, ceiling: int
 ) -> None:
-    assert Desk().send(an_installation(repositories=repositories, members=members)).limit == ceiling
+    assert InMemoryLimiter().send(an_installation(repositories=repositories, members=members)).limit == ceiling
 
 
 def test_oauth_app_client_id_and_secret_5000_requests_per_hour_per_oauth_app() -> None:
@@ -136,7 +136,7 @@ def test_oauth_app_client_id_and_secret_5000_requests_per_hour_per_oauth_app() -
 
 
 def test_oauth_app_client_id_and_secret_15000_when_owned_by_an_enterprise_tier_organization() -> None:
-    assert Desk().send(a_client(case=CallerClass.CLIENT_ENTERPRISE)).limit == 15_000
+    assert InMemoryLimiter().send(a_client(case=CallerClass.CLIENT_ENTERPRISE)).limit == 15_000
 
 
 def test_built_in_workflow_token_1000_requests_per_hour_per_repository() -> None:
@@ -144,7 +144,7 @@ def test_built_in_workflow_token_1000_requests_per_hour_per_repository() -> None
 
 
 def test_built_in_workflow_token_15000_for_resources_of_an_enterprise_tier_account() -> None:
-    assert Desk().send(a_workflow(case=CallerClass.WORKFLOW_ENTERPRISE)).limit == 15_000
+    assert InMemoryLimiter().send(a_workflow(case=CallerClass.WORKFLOW_ENTERPRISE)).limit == 15_000
 
 
 # What the table leaves to the reference: buckets of single endpoints.
@@ -172,7 +172,7 @@ def test_built_in_workflow_token_15000_for_resources_of_an_enterprise_tier_accou
 def test_a_request_belongs_to_the_bucket_that_clients_expect(
     method: str, path: str, resource: str, ceiling: int, window_ms: int
 ) -> None:
-    decision = Desk().send(a_user(), path, method=method)
+    decision = InMemoryLimiter().send(a_user(), path, method=method)
 
     assert (decision.plan.resource, decision.limit, decision.bucket_charge.rule.window_ms) == (
         resource,
@@ -182,7 +182,7 @@ def test_a_request_belongs_to_the_bucket_that_clients_expect(
 
 
 def test_search_without_a_credential_is_10_a_minute() -> None:
-    assert Desk().send(anonymous(), "/search/users").limit == 10
+    assert InMemoryLimiter().send(anonymous(), "/search/users").limit == 10
 
 
 @pytest.mark.parametrize(
@@ -198,4 +198,4 @@ def test_search_without_a_credential_is_10_a_minute() -> None:
     ],
 )
 def test_graphql_points_an_hour_depend_on_the_credential(caller: Caller, ceiling: int) -> None:
-    assert Desk().send(caller, "/graphql", method="POST").limit == ceiling
+    assert InMemoryLimiter().send(caller, "/graphql", method="POST").limit == ceiling

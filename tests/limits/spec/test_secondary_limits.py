@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.limits.builders import CODE_HOST, SECOND_MS, Desk, a_user, anonymous
+from tests.limits.builders import CODE_HOST, SECOND_MS, InMemoryLimiter, a_user, anonymous
 from wharf.limits.core.decision import Verdict
 from wharf.limits.core.graphql import QueryCostCalculator
 from wharf.limits.core.request import QueryFacts
@@ -13,123 +13,125 @@ MUTATION = QueryFacts(cost=1, points=5)
 ISSUES = "/repos/acme/site/issues"
 
 
-def rules_hit(desk: Desk, path: str = "/meta", *, method: str = "GET", query: QueryFacts | None = None) -> list[str]:
-    return desk.send(a_user(), path, method=method, query=query).list_hit_rules(is_enforced=True)
+def rules_hit(
+    limiter: InMemoryLimiter, path: str = "/meta", *, method: str = "GET", query: QueryFacts | None = None
+) -> list[str]:
+    return limiter.send(a_user(), path, method=method, query=query).list_hit_rules(is_enforced=True)
 
 
 def test_at_most_100_concurrent_requests_shared_by_rest_and_graphql() -> None:
-    desk = Desk()
+    limiter = InMemoryLimiter()
     for number in range(100):
         path, query = ("/graphql", QUERY) if number % 2 else ("/meta", None)
-        desk.send(a_user(), path, query=query, holds=True, request_id=f"held{number}")
-    refused = [rules_hit(desk), rules_hit(desk, "/graphql", query=QUERY)]
-    desk.counters.release("held0", desk.now_ms)
+        limiter.send(a_user(), path, query=query, holds=True, request_id=f"held{number}")
+    refused = [rules_hit(limiter), rules_hit(limiter, "/graphql", query=QUERY)]
+    limiter.counters.release("held0", limiter.now_ms)
 
-    assert (refused, desk.send(a_user()).verdict) == ([["concurrent"], ["concurrent"]], Verdict.ADMITTED)
+    assert (refused, limiter.send(a_user()).verdict) == ([["concurrent"], ["concurrent"]], Verdict.ADMITTED)
 
 
 def test_at_most_900_points_to_a_single_rest_endpoint_per_minute() -> None:
-    desk = Desk()
+    limiter = InMemoryLimiter()
 
-    assert (desk.send_many(900, a_user(), ISSUES), rules_hit(desk, ISSUES)) == (900, ["points"])
+    assert (limiter.send_many(900, a_user(), ISSUES), rules_hit(limiter, ISSUES)) == (900, ["points"])
 
 
 def test_points_are_counted_for_each_endpoint_apart() -> None:
-    desk = Desk()
-    desk.send_many(900, a_user(), ISSUES)
+    limiter = InMemoryLimiter()
+    limiter.send_many(900, a_user(), ISSUES)
 
-    assert rules_hit(desk, "/repos/acme/site/pulls") == []
+    assert rules_hit(limiter, "/repos/acme/site/pulls") == []
 
 
 def test_at_most_2000_points_to_the_graphql_endpoint_per_minute() -> None:
-    desk = Desk()
-    admitted = sum(desk.send(a_user(), "/graphql", query=MUTATION).is_admitted for _ in range(400))
+    limiter = InMemoryLimiter()
+    admitted = sum(limiter.send(a_user(), "/graphql", query=MUTATION).is_admitted for _ in range(400))
 
-    assert (admitted, rules_hit(desk, "/graphql", query=QUERY)) == (400, ["graphql_points"])
+    assert (admitted, rules_hit(limiter, "/graphql", query=QUERY)) == (400, ["graphql_points"])
 
 
 def test_cpu_time_at_most_90_seconds_per_60_seconds_of_real_time() -> None:
-    desk = Desk()
-    spend(desk, "/meta", cpu_ms=89_999, every_ms=50 * SECOND_MS)
-    before = rules_hit(desk)
-    spend(desk, "/meta", cpu_ms=1, every_ms=0)
+    limiter = InMemoryLimiter()
+    spend(limiter, "/meta", cpu_ms=89_999, every_ms=50 * SECOND_MS)
+    before = rules_hit(limiter)
+    spend(limiter, "/meta", cpu_ms=1, every_ms=0)
 
-    assert (before, rules_hit(desk)) == ([], ["cpu"])
+    assert (before, rules_hit(limiter)) == ([], ["cpu"])
 
 
 def test_cpu_time_at_most_60_seconds_of_that_for_graphql() -> None:
-    desk = Desk()
-    spend(desk, "/graphql", cpu_ms=60_000, every_ms=50 * SECOND_MS, query=QUERY)
+    limiter = InMemoryLimiter()
+    spend(limiter, "/graphql", cpu_ms=60_000, every_ms=50 * SECOND_MS, query=QUERY)
 
-    assert (rules_hit(desk, "/graphql", query=QUERY), rules_hit(desk)) == (["graphql_cpu"], [])
+    assert (rules_hit(limiter, "/graphql", query=QUERY), rules_hit(limiter)) == (["graphql_cpu"], [])
 
 
 def test_requests_that_consume_excessive_compute_in_a_short_period_are_limited() -> None:
-    desk = Desk()
-    spend(desk, "/meta", cpu_ms=30_000, every_ms=0)
-    at_once = rules_hit(desk)
-    desk.wait(10 * SECOND_MS)
+    limiter = InMemoryLimiter()
+    spend(limiter, "/meta", cpu_ms=30_000, every_ms=0)
+    at_once = rules_hit(limiter)
+    limiter.wait(10 * SECOND_MS)
 
-    assert (at_once, rules_hit(desk)) == (["compute"], [])
+    assert (at_once, rules_hit(limiter)) == (["compute"], [])
 
 
-def spend(desk: Desk, path: str, *, cpu_ms: int, every_ms: int, query: QueryFacts | None = None) -> None:
+def spend(limiter: InMemoryLimiter, path: str, *, cpu_ms: int, every_ms: int, query: QueryFacts | None = None) -> None:
     """Use CPU time in ten parts, so that no short period has excessive use."""
-    plan = desk.send(a_user(), path, query=query).plan
+    plan = limiter.send(a_user(), path, query=query).plan
     for part in range(10):
-        desk.counters.add_usage(plan.meter_charges, cpu_ms // 10 + (cpu_ms % 10 if part == 9 else 0), desk.now_ms)
-        desk.wait(every_ms // 10)
+        limiter.counters.add_usage(plan.meter_charges, cpu_ms // 10 + (cpu_ms % 10 if part == 9 else 0), limiter.now_ms)
+        limiter.wait(every_ms // 10)
 
 
 def test_content_generating_requests_at_most_80_per_minute() -> None:
-    desk = Desk()
+    limiter = InMemoryLimiter()
 
-    assert (desk.send_many(80, a_user(), ISSUES, method="POST"), rules_hit(desk, ISSUES, method="POST")) == (
+    assert (limiter.send_many(80, a_user(), ISSUES, method="POST"), rules_hit(limiter, ISSUES, method="POST")) == (
         80,
         ["content"],
     )
 
 
 def test_content_generating_requests_at_most_500_per_hour() -> None:
-    desk = Desk()
-    admitted = desk.send_many(500, a_user(), ISSUES, method="POST", every_ms=SECOND_MS)
+    limiter = InMemoryLimiter()
+    admitted = limiter.send_many(500, a_user(), ISSUES, method="POST", every_ms=SECOND_MS)
 
-    assert (admitted, rules_hit(desk, ISSUES, method="POST")) == (500, ["content_hourly"])
+    assert (admitted, rules_hit(limiter, ISSUES, method="POST")) == (500, ["content_hourly"])
 
 
 def test_content_counts_actions_through_the_web_interface_rest_and_graphql_together() -> None:
-    desk = Desk()
+    limiter = InMemoryLimiter()
     creating = QueryFacts(cost=1, points=5, content=1)
-    desk.send_many(40, a_user(), ISSUES, method="POST")
+    limiter.send_many(40, a_user(), ISSUES, method="POST")
     for _ in range(30):
-        desk.send(a_user(), "/graphql", method="POST", query=creating)
-    through_a_page = desk.limiter.rulebook.list_content_charges(a_user())
+        limiter.send(a_user(), "/graphql", method="POST", query=creating)
+    through_a_page = limiter.core.rulebook.list_content_charges(a_user())
     for _ in range(10):
-        desk.counters.add_usage(through_a_page, 1, desk.now_ms)
+        limiter.counters.add_usage(through_a_page, 1, limiter.now_ms)
 
     assert (
-        rules_hit(desk, ISSUES, method="POST"),
-        rules_hit(desk, "/graphql", method="POST", query=creating),
+        rules_hit(limiter, ISSUES, method="POST"),
+        rules_hit(limiter, "/graphql", method="POST", query=creating),
     ) == (["content"], ["content"])
 
 
 def test_reads_create_no_content() -> None:
-    desk = Desk()
-    desk.send_many(80, a_user(), ISSUES, method="POST")
+    limiter = InMemoryLimiter()
+    limiter.send_many(80, a_user(), ISSUES, method="POST")
 
-    assert rules_hit(desk, "/repos/acme/site/issues/1") == []
+    assert rules_hit(limiter, "/repos/acme/site/issues/1") == []
 
 
 def test_secondary_limits_can_change_without_notice() -> None:
-    desk = Desk()
-    desk.send_many(50, a_user(), ISSUES)
-    desk.reload('[[rule]]\nname = "points"\nceiling = 50\n')
+    limiter = InMemoryLimiter()
+    limiter.send_many(50, a_user(), ISSUES)
+    limiter.reload('[[rule]]\nname = "points"\nceiling = 50\n')
 
-    assert rules_hit(desk, ISSUES) == ["points"]
+    assert rules_hit(limiter, ISSUES) == ["points"]
 
 
 def test_lower_content_creation_limits_of_some_endpoints_are_rules() -> None:
-    desk = Desk(
+    limiter = InMemoryLimiter(
         """
         [[rule]]
         name = "releases"
@@ -139,16 +141,18 @@ def test_lower_content_creation_limits_of_some_endpoints_are_rules() -> None:
         ceiling = 5
         """
     )
-    desk.send_many(5, a_user(), "/repos/acme/site/releases", method="POST")
+    limiter.send_many(5, a_user(), "/repos/acme/site/releases", method="POST")
 
-    assert rules_hit(desk, "/repos/acme/site/releases", method="POST") == ["releases"]
+    assert rules_hit(limiter, "/repos/acme/site/releases", method="POST") == ["releases"]
 
 
 # -- points per request --------------------------------------------------------------------------------------------
 
 
-def points_of(desk: Desk, method: str, path: str = "/repos/a/b/labels", query: QueryFacts | None = None) -> int:
-    decision = desk.send(a_user(), path, method=method, query=query)
+def points_of(
+    limiter: InMemoryLimiter, method: str, path: str = "/repos/a/b/labels", query: QueryFacts | None = None
+) -> int:
+    decision = limiter.send(a_user(), path, method=method, query=query)
     return next(charge.cost for charge in decision.charges if charge.rule.counts.value == "points")
 
 
@@ -162,12 +166,12 @@ def test_graphql_with_mutations_5_points() -> None:
 
 @pytest.mark.parametrize("method", ["GET", "HEAD", "OPTIONS"])
 def test_most_rest_get_head_options_1_point(method: str) -> None:
-    assert points_of(Desk(), method) == 1
+    assert points_of(InMemoryLimiter(), method) == 1
 
 
 @pytest.mark.parametrize("method", ["POST", "PATCH", "PUT", "DELETE"])
 def test_most_rest_post_patch_put_delete_5_points(method: str) -> None:
-    assert points_of(Desk(), method) == 5
+    assert points_of(InMemoryLimiter(), method) == 5
 
 
 def test_some_rest_endpoints_have_a_different_point_cost_that_is_withheld_from_the_public() -> None:
@@ -178,12 +182,12 @@ def test_some_rest_endpoints_have_a_different_point_cost_that_is_withheld_from_t
         points = 30
         hidden = true
     """
-    desk = Desk(rules)
-    decision = desk.send(a_user(), "/repos/a/b/contributors")
+    limiter = InMemoryLimiter(rules)
+    decision = limiter.send(a_user(), "/repos/a/b/contributors")
 
     assert (
-        points_of(desk, "GET", "/repos/a/b/contributors"),
-        '"points";r=' in desk.headers(decision)["ratelimit"],
+        points_of(limiter, "GET", "/repos/a/b/contributors"),
+        '"points";r=' in limiter.headers(decision)["ratelimit"],
     ) == (
         30,
         False,
@@ -191,20 +195,20 @@ def test_some_rest_endpoints_have_a_different_point_cost_that_is_withheld_from_t
 
 
 def test_there_is_no_way_to_query_the_status_of_a_secondary_limit_unless_an_operator_allows_it() -> None:
-    desk = Desk()
-    decision = desk.send(a_user())
+    limiter = InMemoryLimiter()
+    decision = limiter.send(a_user())
 
-    assert '"points"' not in desk.headers(decision)["ratelimit"]
+    assert '"points"' not in limiter.headers(decision)["ratelimit"]
 
 
 def test_a_secondary_limit_ends_when_a_request_fits_again() -> None:
-    desk = Desk()
-    desk.send_many(900, a_user(), ISSUES)
-    refused = desk.send(a_user(), ISSUES)
+    limiter = InMemoryLimiter()
+    limiter.send_many(900, a_user(), ISSUES)
+    refused = limiter.send(a_user(), ISSUES)
     assert refused.retry_after_s is not None
-    desk.wait(refused.retry_after_s * SECOND_MS)
+    limiter.wait(refused.retry_after_s * SECOND_MS)
 
-    assert desk.send(a_user(), ISSUES).is_admitted
+    assert limiter.send(a_user(), ISSUES).is_admitted
 
 
 def test_the_profile_is_the_one_that_an_empty_rules_file_has() -> None:
@@ -212,10 +216,10 @@ def test_the_profile_is_the_one_that_an_empty_rules_file_has() -> None:
 
 
 def test_anonymous_callers_have_secondary_limits_by_address() -> None:
-    desk = Desk('[[rule]]\nname = "core"\nceiling = 10000\n')
-    desk.send_many(900, anonymous(), ISSUES)
+    limiter = InMemoryLimiter('[[rule]]\nname = "core"\nceiling = 10000\n')
+    limiter.send_many(900, anonymous(), ISSUES)
 
-    assert [desk.send(anonymous(address), ISSUES).verdict for address in ("192.0.2.7", "192.0.2.8")] == [
+    assert [limiter.send(anonymous(address), ISSUES).verdict for address in ("192.0.2.7", "192.0.2.8")] == [
         Verdict.SECONDARY,
         Verdict.ADMITTED,
     ]

@@ -17,46 +17,48 @@ from wharf.limits.core.store_calls import StoreCall, TakeResult
 from wharf.limits.rules import read_rules
 from wharf.limits.stores.memory import MemoryStore
 from wharf.limits.stores.neighbours import CounterServer, NeighbourStore
-from wharf.limits.stores.quota_leases import QuotaLeaseStore, QuotaSettings
 from wharf.limits.stores.redis import RedisSettings, RedisStore
+from wharf.limits.stores.redis.quota_leases import QuotaLeaseStore, QuotaSettings
 from wharf.world import RealWorld
 
 PROCESSES = 8
 TICK_MS = 15_000
 TICKS_AN_HOUR = 240
-AT_ONCE = 10
+MAX_CONCURRENT = 10
 """Concurrent requests of each caller. If all were sent at once, no lease would be used up."""
 Admitted = Counter[tuple[int, int]]
 """The number of admitted requests by caller and time."""
-Shape = tuple[str, str, int, int, Sequence[int], int | None]
+Settings = tuple[str, str, int, int, Sequence[int], int | None]
 
 
-def rules_of(minute: int, hour: int) -> str:
+def build_rules(minute: int, hour: int) -> str:
     """Return a rules file with a limit per minute and one per hour for every user."""
     return only(
         f'[[rule]]\nname = "minutely"\nscope = ["user"]\nalgorithm = "window"\nwindow = "1m"\nceiling = {minute}\n',
         f'[[rule]]\nname = "hourly"\nscope = ["user"]\nalgorithm = "window"\nwindow = "1h"\nceiling = {hour}\n',
-        top="[ban]\nrefusals_least = 1000000\n",  # Who asks ten times as much as is allowed would be banned.
+        top="[ban]\nrefusals_least = 1000000\n",  # Otherwise callers that send ten times the limit would be banned.
     )
 
 
 def count_in_eight(
     address: str, rules: str, *, callers: int, minutes: int, sent: Sequence[int], lease: int | None = None
 ) -> Admitted:
-    """Each process sends so many requests of each caller at each tick of an hour, and again when the list is over.
-    Returns what all of them admitted. The address is of a Redis, or the path of the socket at which one counts who is
-    started here too."""
+    """Return what eight processes admit together.
+
+    At each tick, each process sends the next number of `sent` requests for each caller; the list repeats. The address
+    is that of a Redis, or the socket path of a counter server, which is then started as a ninth process.
+    """
     context = multiprocessing.get_context("spawn")
     barrier, clock = context.Barrier(PROCESSES), context.Value("q", NOON_MS)
     results: multiprocessing.Queue[Admitted] = context.Queue()
-    shape = (address, rules, callers, minutes * MINUTE_MS // TICK_MS, sent, lease)
+    settings = (address, rules, callers, minutes * MINUTE_MS // TICK_MS, sent, lease)
     processes = [
-        context.Process(target=_work, args=(number, shape, barrier, clock, results)) for number in range(PROCESSES)
+        context.Process(target=_work, args=(number, settings, barrier, clock, results)) for number in range(PROCESSES)
     ]
-    is_over = context.Event()
+    has_ended = context.Event()
     if "/" in address:
-        processes.append(context.Process(target=_count_for_them, args=(address, rules, clock, is_over)))
-    for process in reversed(processes):  # Who counts for the others is first.
+        processes.append(context.Process(target=_serve_counters, args=(address, rules, clock, has_ended)))
+    for process in reversed(processes):  # The counter server starts first.
         process.start()
     admitted: Admitted = Counter()
     try:
@@ -66,9 +68,9 @@ def count_in_eight(
                 admitted.update(results.get(timeout=1))
                 ready_count += 1
             except queue.Empty:
-                assert not any(process.exitcode for process in processes), "a process failed; its output says why"
+                assert not any(process.exitcode for process in processes), "a process failed; its output has the reason"
     finally:
-        is_over.set()
+        has_ended.set()
         for process in processes:
             process.join(timeout=20)
             if process.is_alive():
@@ -79,7 +81,7 @@ def count_in_eight(
     return admitted
 
 
-def _count_for_them(address: str, rules: str, clock: "Synchronized[int]", is_over: "Event") -> None:
+def _serve_counters(address: str, rules: str, clock: "Synchronized[int]", has_ended: "Event") -> None:
     async def count() -> None:
         path = Path(address)
         store = MemoryStore(
@@ -90,10 +92,10 @@ def _count_for_them(address: str, rules: str, clock: "Synchronized[int]", is_ove
             has_change_log=True,
         )
         await store.open()
-        place = CounterServer(store, path)
-        await place.open()
-        await asyncio.to_thread(is_over.wait)
-        await place.close()
+        server = CounterServer(store, path)
+        await server.open()
+        await asyncio.to_thread(has_ended.wait)
+        await server.close()
         await store.close()
 
     asyncio.run(count())
@@ -101,81 +103,83 @@ def _count_for_them(address: str, rules: str, clock: "Synchronized[int]", is_ove
 
 def _work(
     number: int,
-    shape: Shape,
+    settings: Settings,
     barrier: Barrier,
     clock: "Synchronized[int]",
     results: "multiprocessing.Queue[Admitted]",
 ) -> None:
     try:
-        results.put(asyncio.run(_count(number, shape, barrier, clock)))
+        results.put(asyncio.run(_count(number, settings, barrier, clock)))
     except BaseException:
-        barrier.abort()  # So that the others do not wait for this one.
+        barrier.abort()  # Otherwise the other processes would wait for this one.
         raise
 
 
 async def _count(
     number: int,
-    shape: Shape,
+    settings: Settings,
     barrier: Barrier,
     clock: "Synchronized[int]",
 ) -> Admitted:
-    address, text, callers, ticks, sent, lease = shape
+    address, text, callers, ticks, sent, lease = settings
     rules, world = read_rules(text), RealWorld()
     limiter = Limiter(rules)
-    far: RedisStore | NeighbourStore
+    remote: RedisStore | NeighbourStore
     if "/" in address:
-        far = NeighbourStore(world, Path(address))
+        remote = NeighbourStore(world, Path(address))
     else:
         redis = RedisSettings(addresses=(address,), socket_timeout_ms=60_000)
-        far = RedisStore(world, rules, redis, clock=lambda: clock.value)
-    store: RedisStore | NeighbourStore | QuotaLeaseStore = far
-    if lease is not None:
-        store = QuotaLeaseStore(far, world, QuotaSettings(size=lease, processes=PROCESSES), clock=lambda: clock.value)
-    await far.open()
-    if isinstance(far, NeighbourStore):
-        await wait_on_loop_until(lambda: far.is_connected, what="somebody counts")
+        remote = RedisStore(world, rules, redis, clock=lambda: clock.value)
+    store: RedisStore | NeighbourStore | QuotaLeaseStore = remote
+    if lease is not None and isinstance(remote, RedisStore):
+        store = QuotaLeaseStore(
+            remote, world, QuotaSettings(size=lease, processes=PROCESSES), clock=lambda: clock.value
+        )
+    await remote.open()
+    if isinstance(remote, NeighbourStore):
+        await wait_on_loop_until(lambda: remote.is_connected, what="the counter server is connected")
     users = [a_user(f"u{caller}", token=f"t{caller}") for caller in range(callers)]
     admitted: Admitted = Counter()
 
-    async def send(each: int) -> None:
+    async def send(count: int) -> None:
         """Send requests of every caller: leases admit some at once, the others wait for the store together."""
         now_ms = clock.value
-        asked: list[tuple[int, StoreCall, asyncio.Future[TakeResult]]] = []
+        waiting: list[tuple[int, StoreCall, asyncio.Future[TakeResult]]] = []
         for caller, user in enumerate(users):
-            for _ in range(each):
+            for _ in range(count):
                 call = limiter.build_call(RequestFacts(world.new_id(), "GET", "/meta", user), now_ms)
                 if store.take_now(call) is None:
-                    asked.append((caller, call, store.start_take(call)))
+                    waiting.append((caller, call, store.start_take(call)))
                 else:
                     admitted[caller, now_ms] += 1
                     store.start_release(call.id)
-        for caller, call, answer in asked:
-            if (await answer).is_admitted:
+        for caller, call, result in waiting:
+            if (await result).is_admitted:
                 admitted[caller, now_ms] += 1
                 await store.release(call.id)
 
     for tick in range(ticks):
-        left = sent[tick % len(sent)]
-        while left:
-            await send(min(left, AT_ONCE))
-            left -= min(left, AT_ONCE)
+        remaining = sent[tick % len(sent)]
+        while remaining:
+            await send(min(remaining, MAX_CONCURRENT))
+            remaining -= min(remaining, MAX_CONCURRENT)
         await asyncio.to_thread(barrier.wait)
         if number == 0:
             clock.value = NOON_MS + (tick + 1) * TICK_MS
         await asyncio.to_thread(barrier.wait)
     if isinstance(store, QuotaLeaseStore):
         await store.close()
-    await far.close()
+    await remote.close()
     return admitted
 
 
-def windows_of(admitted: Admitted, caller: int, length_ms: int) -> Sequence[int]:
+def sum_windows(admitted: Admitted, caller: int, length_ms: int) -> Sequence[int]:
     """Return how many requests were admitted in each window of a caller. The first admitted one opens a window."""
     totals: list[int] = []
     end_ms = 0
-    for moment_ms in sorted(moment for who, moment in admitted if who == caller and admitted[who, moment]):
-        if moment_ms >= end_ms:
+    for at_ms in sorted(time_ms for owner, time_ms in admitted if owner == caller and admitted[owner, time_ms]):
+        if at_ms >= end_ms:
             totals.append(0)
-            end_ms = moment_ms + length_ms
-        totals[-1] += admitted[caller, moment_ms]
+            end_ms = at_ms + length_ms
+        totals[-1] += admitted[caller, at_ms]
     return totals

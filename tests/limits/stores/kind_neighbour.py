@@ -19,15 +19,15 @@ class NeighbourKind:
     @contextlib.asynccontextmanager
     async def fresh(self, rules: RuleSet, clock: Clock) -> AsyncIterator[Store]:
         with tempfile.TemporaryDirectory() as folder:
-            place = CounterServer(MemoryStore(RealWorld(), rules, clock=clock), Path(folder) / "counters.sock")
-            await place.open()
+            server = CounterServer(MemoryStore(RealWorld(), rules, clock=clock), Path(folder) / "counters.sock")
+            await server.open()
             store = NeighbourStore(RealWorld(), Path(folder) / "counters.sock")
             assert await store.open()
             try:
                 yield store
             finally:
                 await store.close()
-                await place.close()
+                await server.close()
 
 
 KIND = NeighbourKind()

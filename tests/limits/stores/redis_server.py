@@ -26,8 +26,8 @@ class RedisServer:
         self._file.write_text(f"port {port}\nbind 127.0.0.1\ndir {self._folder}\nprotected-mode no\n{text}")
 
     def start(self) -> None:
-        assert self._process is None, f"{self.address} runs already"
-        # Nothing is saved, so that a killed server comes back empty: the worst that may happen to counters.
+        assert self._process is None, f"{self.address} is running already"
+        # Without saved data a killed server restarts empty, which is the worst case for counters.
         options = ["--sentinel"] if self._is_sentinel else ["--save", "", "--appendonly", "no", *self._options]
         with (self._folder / "log").open("ab") as log:
             command = ["redis-server", str(self._file), *options]

@@ -8,7 +8,7 @@ from typing import TypeVar
 import msgspec
 import pytest
 
-from tests.limits.builders import CODE_HOST, HOUR_MS, MINUTE_MS, NOON_MS, Desk, a_user, anonymous
+from tests.limits.builders import CODE_HOST, HOUR_MS, MINUTE_MS, NOON_MS, InMemoryLimiter, a_user, anonymous
 from tests.limits.stores.contract import Clock, Counter
 from wharf.limits.core.rule import RuleSet
 from wharf.limits.stores import MemoryStore
@@ -138,13 +138,13 @@ def test_an_empty_file_is_rejected_with_a_reason(tmp_path: Path) -> None:
 
 
 def test_counters_may_change_while_they_are_saved() -> None:
-    desk = Desk()
+    limiter = InMemoryLimiter()
     for number in range(5_000):
-        desk.send(a_user(f"user{number}"))
-    frames = generate_frames(desk.counters)
+        limiter.send(a_user(f"user{number}"))
+    frames = generate_frames(limiter.counters)
     next(frames)
-    desk.counters.tables["core"].reset("user:user4999")
-    desk.send(a_user("another"))
+    limiter.counters.tables["core"].reset("user:user4999")
+    limiter.send(a_user("another"))
 
     assert sum(1 for _ in frames) >= 3
 
@@ -152,13 +152,13 @@ def test_counters_may_change_while_they_are_saved() -> None:
 # -- the bound on keys ---------------------------------------------------------------------------------------------
 
 
-def addresses(desk: Desk, count: int, *, network: str = "192.0.2.0/24") -> list[int]:
+def addresses(limiter: InMemoryLimiter, count: int, *, network: str = "192.0.2.0/24") -> list[int]:
     """Send once from each of `count` addresses of one network. Return the used count of each reply."""
-    return [desk.send(anonymous(f"a{number}", network)).used for number in range(count)]
+    return [limiter.send(anonymous(f"a{number}", network)).used for number in range(count)]
 
 
-def bounded(keys_most: int) -> Desk:
-    return Desk(f"keys_most = {keys_most}\n")
+def bounded(keys_most: int) -> InMemoryLimiter:
+    return InMemoryLimiter(f"keys_most = {keys_most}\n")
 
 
 def test_3_6_new_addresses_above_the_maximum_share_the_bucket_of_their_network() -> None:
@@ -166,52 +166,52 @@ def test_3_6_new_addresses_above_the_maximum_share_the_bucket_of_their_network()
 
 
 def test_3_6_addresses_that_are_counted_already_keep_their_own_bucket() -> None:
-    desk = bounded(5)
-    addresses(desk, 8)
+    limiter = bounded(5)
+    addresses(limiter, 8)
 
-    assert desk.send(anonymous("a2")).used == 2
+    assert limiter.send(anonymous("a2")).used == 2
 
 
 def test_3_6_networks_are_counted_separately() -> None:
-    desk = bounded(5)
-    addresses(desk, 7)
+    limiter = bounded(5)
+    addresses(limiter, 7)
 
-    assert desk.send(anonymous("b1", "198.51.100.0/24")).used == 1
+    assert limiter.send(anonymous("b1", "198.51.100.0/24")).used == 1
 
 
 def test_3_6_only_full_quotas_are_evicted() -> None:
-    desk = bounded(5)
-    addresses(desk, 5)
-    desk.wait(HOUR_MS)
-    fresh = addresses(desk, 5)
+    limiter = bounded(5)
+    addresses(limiter, 5)
+    limiter.wait(HOUR_MS)
+    fresh = addresses(limiter, 5)
 
-    assert (fresh, len(desk.counters.tables["core"])) == ([1] * 5, 5)
+    assert (fresh, len(limiter.counters.tables["core"])) == ([1] * 5, 5)
 
 
 def test_3_6_callers_with_credentials_never_share_a_bucket() -> None:
-    desk = bounded(2)
-    addresses(desk, 4)
+    limiter = bounded(2)
+    addresses(limiter, 4)
 
-    assert [desk.send(a_user(f"u{number}")).used for number in range(10)] == [1] * 10
+    assert [limiter.send(a_user(f"u{number}")).used for number in range(10)] == [1] * 10
 
 
 def test_a_network_that_shares_a_bucket_shares_its_limit() -> None:
-    desk = bounded(1)
-    admitted = sum(desk.send(anonymous(f"a{number}")).is_admitted for number in range(200))
+    limiter = bounded(1)
+    admitted = sum(limiter.send(anonymous(f"a{number}")).is_admitted for number in range(200))
 
     assert admitted == 1 + 60
 
 
 def test_a_sweep_removes_idle_counters_and_keeps_others() -> None:
-    desk = Desk()
+    limiter = InMemoryLimiter()
     for number in range(2_500):
-        desk.send(a_user(f"u{number}"), "/search/users")
-    desk.wait(2 * MINUTE_MS)
-    desk.send(a_user("late"))
-    for _ in desk.counters.sweep(desk.now_ms):
+        limiter.send(a_user(f"u{number}"), "/search/users")
+    limiter.wait(2 * MINUTE_MS)
+    limiter.send(a_user("late"))
+    for _ in limiter.counters.sweep(limiter.now_ms):
         pass
 
-    assert {name: len(desk.counters.tables[name]) for name in ("core", "search", "points", "concurrent")} == {
+    assert {name: len(limiter.counters.tables[name]) for name in ("core", "search", "points", "concurrent")} == {
         "core": 1,
         "search": 0,
         "points": 1,
@@ -220,51 +220,51 @@ def test_a_sweep_removes_idle_counters_and_keeps_others() -> None:
 
 
 def test_a_sweep_pauses_after_each_batch() -> None:
-    desk = Desk()
+    limiter = InMemoryLimiter()
     for number in range(2_500):
-        desk.send(a_user(f"u{number}"))
-    desk.wait(2 * HOUR_MS)
+        limiter.send(a_user(f"u{number}"))
+    limiter.wait(2 * HOUR_MS)
 
-    assert max(desk.counters.sweep(desk.now_ms)) == 1_000
+    assert max(limiter.counters.sweep(limiter.now_ms)) == 1_000
 
 
 def test_an_owner_whose_counters_were_removed_can_open_others() -> None:
-    desk = Desk()
+    limiter = InMemoryLimiter()
     for number in range(300):
-        desk.send(a_user(), f"/page-{'x' * number}")
-    desk.wait(2 * MINUTE_MS)
-    for _ in desk.counters.sweep(desk.now_ms):
+        limiter.send(a_user(), f"/page-{'x' * number}")
+    limiter.wait(2 * MINUTE_MS)
+    for _ in limiter.counters.sweep(limiter.now_ms):
         pass
-    desk.send(a_user(), "/another")
+    limiter.send(a_user(), "/another")
 
-    assert desk.count("points", "user:ada GET /another") == 1
+    assert limiter.count("points", "user:ada GET /another") == 1
 
 
 def test_the_maximum_of_counters_holds_when_the_shared_counter_is_removed() -> None:
-    desk = Desk()
+    limiter = InMemoryLimiter()
     for number in range(257):
-        desk.send(a_user(), f"/page-{'x' * number}")
-    desk.wait(MINUTE_MS // 2)
+        limiter.send(a_user(), f"/page-{'x' * number}")
+    limiter.wait(MINUTE_MS // 2)
     for number in range(256):
-        desk.send(a_user(), f"/page-{'x' * number}")
-    desk.wait(MINUTE_MS // 2 + 5_000)
-    for _ in desk.counters.sweep(desk.now_ms):
+        limiter.send(a_user(), f"/page-{'x' * number}")
+    limiter.wait(MINUTE_MS // 2 + 5_000)
+    for _ in limiter.counters.sweep(limiter.now_ms):
         pass
-    shared_before = "user:ada other" in desk.counters.tables["points"]
-    desk.send(a_user(), "/another")
+    shared_before = "user:ada other" in limiter.counters.tables["points"]
+    limiter.send(a_user(), "/another")
 
-    assert (shared_before, desk.count("points", "user:ada other")) == (False, 1)
+    assert (shared_before, limiter.count("points", "user:ada other")) == (False, 1)
 
 
 def test_refused_requests_open_no_counter_of_their_owner() -> None:
-    desk = Desk('[[rule]]\nname = "core"\nceiling = 1\nwindow = "1m"\n')
-    desk.send(a_user(), "/first")
+    limiter = InMemoryLimiter('[[rule]]\nname = "core"\nceiling = 1\nwindow = "1m"\n')
+    limiter.send(a_user(), "/first")
     for number in range(300):
-        desk.send(a_user(), f"/page-{'x' * number}")
-    desk.wait(MINUTE_MS)
-    desk.send(a_user(), "/another")
+        limiter.send(a_user(), f"/page-{'x' * number}")
+    limiter.wait(MINUTE_MS)
+    limiter.send(a_user(), "/another")
 
-    assert desk.count("points", "user:ada GET /another") == 1
+    assert limiter.count("points", "user:ada GET /another") == 1
 
 
 def test_the_maximum_of_counters_survives_a_restart(tmp_path: Path) -> None:
@@ -284,10 +284,10 @@ def test_the_maximum_of_counters_survives_a_restart(tmp_path: Path) -> None:
 
 
 def test_a_request_without_a_release_is_removed() -> None:
-    desk = Desk()
-    desk.send(a_user(), request_id="lost", holds=True)
-    desk.wait(2 * HOUR_MS)
-    for _ in desk.counters.sweep(desk.now_ms):
+    limiter = InMemoryLimiter()
+    limiter.send(a_user(), request_id="lost", holds=True)
+    limiter.wait(2 * HOUR_MS)
+    for _ in limiter.counters.sweep(limiter.now_ms):
         pass
 
-    assert desk.counters.release("lost", desk.now_ms) is False
+    assert limiter.counters.release("lost", limiter.now_ms) is False

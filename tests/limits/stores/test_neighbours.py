@@ -30,26 +30,26 @@ from wharf.world.framing import FrameDecoder, encode_frame
 RULES = '[[rule]]\nname = "core"\nceiling = 50\n'
 
 
-def _count(folder: str, ready: Connection) -> None:
-    async def count() -> None:
+def _serve_counters(folder: str, ready: Connection) -> None:
+    async def serve() -> None:
         rules = read_rules(RULES)
         path = Path(folder) / "counters"
         store = MemoryStore(RealWorld(), rules, path=path, clock=lambda: NOON_MS, has_change_log=True)
         await store.open()
-        place = CounterServer(store, Path(folder) / "counters.sock")
-        await place.open()
+        server = CounterServer(store, Path(folder) / "counters.sock")
+        await server.open()
         ready.send(os.getpid())
         await asyncio.Event().wait()
 
-    asyncio.run(count())
+    asyncio.run(serve())
 
 
 def start_counter_process(folder: Path) -> int:
     context = multiprocessing.get_context("spawn")
-    here, there = context.Pipe()
-    context.Process(target=_count, args=(str(folder), there), daemon=True).start()
-    assert here.poll(30)
-    return int(here.recv())
+    receiver, sender = context.Pipe()
+    context.Process(target=_serve_counters, args=(str(folder), sender), daemon=True).start()
+    assert receiver.poll(30)
+    return int(receiver.recv())
 
 
 def test_every_reply_survives_a_killed_process(tmp_path: Path) -> None:
@@ -135,12 +135,12 @@ def test_a_failed_undo_blocks_no_request_and_is_retried(tmp_path: Path) -> None:
 def test_a_second_counter_server_is_rejected_and_the_socket_is_private(tmp_path: Path) -> None:
     async def scenario() -> int:
         store, path = MemoryStore(RealWorld(), read_rules(RULES)), tmp_path / "counters.sock"
-        place = CounterServer(store, path)
-        await place.open()
+        server = CounterServer(store, path)
+        await server.open()
         with pytest.raises(UnsuitableStore, match="another counter server already listens"):
             await CounterServer(store, path).open()
         mode = path.stat().st_mode & 0o777
-        await place.close()
+        await server.close()
         return mode
 
     assert asyncio.run(scenario()) == 0o600
@@ -149,17 +149,17 @@ def test_a_second_counter_server_is_rejected_and_the_socket_is_private(tmp_path:
 def test_a_neighbour_that_sends_invalid_data_is_disconnected_and_others_are_served(tmp_path: Path) -> None:
     async def scenario() -> tuple[bytes, int]:
         store, path = MemoryStore(RealWorld(), read_rules(RULES)), tmp_path / "counters.sock"
-        place = CounterServer(store, path)
-        await place.open()
+        server = CounterServer(store, path)
+        await server.open()
         reader, writer = await asyncio.open_unix_connection(str(path))
         writer.write(b"GET / HTTP/1.1\r\n\r\n")
-        heard = await asyncio.wait_for(reader.read(), 30)
+        received = await asyncio.wait_for(reader.read(), 30)
         writer.close()
         other = NeighbourStore(RealWorld(), path)
         await other.open()
-        left = (await Counter(other, read_rules(RULES), Clock()).send(a_user())).remaining
+        remaining = (await Counter(other, read_rules(RULES), Clock()).send(a_user())).remaining
         await other.close()
-        await place.close()
-        return heard, left
+        await server.close()
+        return received, remaining
 
     assert asyncio.run(scenario()) == (b"", 49)

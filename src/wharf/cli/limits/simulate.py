@@ -27,7 +27,7 @@ def simulate(file: Path | None, svg: Path | None, logs: tuple[Path, ...], as_jso
     from wharf.limits.rules import InvalidFile, read_rules
     from wharf.limits.rules.rules_file import read_profile
     from wharf.limits.simulation.chart import render_svg
-    from wharf.limits.simulation.parallel import WorkerFailed, choose_worker_count, simulate_logs
+    from wharf.limits.simulation.parallel import SimulationFailed, choose_worker_count, simulate_logs
 
     try:
         rules = read_rules(file.read_text("utf-8"), str(file)) if file is not None else read_profile()
@@ -49,7 +49,7 @@ def simulate(file: Path | None, svg: Path | None, logs: tuple[Path, ...], as_jso
     gc.disable()  # Simulations create no reference cycles, and the process ends afterwards.
     try:
         outcome = simulate_logs(logs, rules, choose_worker_count(logs, rules), print_progress)
-    except (WorkerFailed, OSError) as problem:
+    except (SimulationFailed, OSError) as problem:
         raise CliError(f"the simulation failed: {problem}") from None
     finally:
         gc.enable()

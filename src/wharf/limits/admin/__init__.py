@@ -1,1 +1,1 @@
-"""What operators see of a limiter and do with it, over a Unix socket of each process."""
+"""The admin endpoint of a limiter: operators' queries and actions, and its metrics."""

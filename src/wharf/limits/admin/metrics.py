@@ -1,86 +1,139 @@
-"""What a limiter tells a monitor: counters by rule and outcome. Labels are bounded by the rules, never by callers."""
+"""The metrics of a limiter in the Prometheus text format. The number of labels depends on the rules, never on callers."""
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from wharf.limits.core.decision import Verdict
 from wharf.limits.gateway.gateway import Gateway
 from wharf.limits.rate_limiter import RateLimiter
+from wharf.limits.stores.build import RemoteLayers
+from wharf.limits.stores.redis import RedisStore
 
-MetricLine = tuple[str, str, str, float]
-"""Name, what it is, labels, value."""
+
+class Metric(NamedTuple):
+    """One line. Names that end with `_total` are counters, others are gauges."""
+
+    name: str
+    description: str
+    value: float
+    labels: str = ""
 
 
-def render_metrics(limits: RateLimiter, gateway: Gateway | None) -> bytes:
+def render_metrics(limiter: RateLimiter, gateway: Gateway | None) -> bytes:
+    """Return all metrics. Lines with one name follow each other; the first has its description before it."""
     lines: list[str] = []
-    told: set[str] = set()
-    for name, about, labels, value in _lines(limits, gateway):
-        full = f"wharf_limits_{name}"
-        if full not in told:
-            told.add(full)
+    described_names: set[str] = set()
+    for metric in _list_metrics(limiter, gateway):
+        name = f"wharf_limits_{metric.name}"
+        if name not in described_names:
+            described_names.add(name)
             kind = "counter" if name.endswith("_total") else "gauge"
-            lines += [f"# HELP {full} {about}", f"# TYPE {full} {kind}"]
-        lines.append(f"{full}{{{labels}}} {value:g}" if labels else f"{full} {value:g}")
+            lines += [f"# HELP {name} {metric.description}", f"# TYPE {name} {kind}"]
+        labels = f"{{{metric.labels}}}" if metric.labels else ""
+        lines.append(f"{name}{labels} {metric.value:g}")
     return "".join(f"{line}\n" for line in lines).encode()
 
 
-def _lines(limits: RateLimiter, gateway: Gateway | None) -> Iterator[MetricLine]:
-    desk, tally = limits.decision_service, limits.decision_service.activity
-    tally.fold_counts(desk.now_ms())
-    about = "Requests by what was decided."
-    yield "decisions_total", about, 'verdict="admitted"', tally.admitted
+def _list_metrics(limiter: RateLimiter, gateway: Gateway | None) -> Iterator[Metric]:
+    yield from _list_decision_metrics(limiter)
+    yield from _list_service_metrics(limiter)
+    if limiter.stores.remote is not None:
+        yield from _list_store_metrics(limiter.stores.remote)
+    if gateway is not None:
+        yield from _list_gateway_metrics(gateway)
+
+
+def _list_decision_metrics(limiter: RateLimiter) -> Iterator[Metric]:
+    """Yield the numbers of decisions by verdict and by rule."""
+    service = limiter.decision_service
+    activity = service.activity
+    activity.fold_counts(service.now_ms())
+    description = "Requests by decision."
+    yield Metric("decisions_total", description, activity.admitted, 'verdict="admitted"')
     for verdict in Verdict:
         if verdict is not Verdict.ADMITTED:
-            yield "decisions_total", about, f'verdict="{verdict.value}"', tally.verdicts[verdict]
-    yield "unauthorized_total", "Requests with a wrong credential.", "", tally.unauthorized
-    about = "Requests that met a rule, by what it said."
-    for rule in desk.evaluator.rules.rules:
-        counts = tally.rules.get(rule.name)
+            yield Metric("decisions_total", description, activity.verdicts[verdict], f'verdict="{verdict.value}"')
+    yield Metric("unauthorized_total", "Requests with an invalid credential.", activity.unauthorized)
+    for rule in service.evaluator.rules.rules:
+        counts = activity.rules.get(rule.name)
         if counts is not None:
             for outcome in ("within", "refused", "shadowed"):
                 labels = f'rule="{rule.name}",outcome="{outcome}"'
-                yield "rule_requests_total", about, labels, getattr(counts, outcome)
-    yield "near_total", "Admitted requests whose primary bucket is used to 80 per cent and more.", "", tally.near_limit
-    ratio = tally.near_limit / tally.admitted if tally.admitted else 0.0
-    yield "near_ratio", "The share of these among admitted requests.", "", ratio
-    yield "running", "Requests that run now.", "", len(desk.running_requests)
-    yield "revived_slots_total", "Slots that had run out while their requests went on.", "", desk.revived_leases
-    yield "grants", "Grants that hold now.", "", len(desk.overrides.grant_file.grants)
-    yield "off", "Whether limits are switched off.", "", float(desk.overrides.is_off)
-    yield "journal_lost_total", "Decisions that the log had no room for.", "", desk.decision_log.dropped_decisions
-    yield (
-        "shared_lost_total",
-        "Decisions that other processes cannot tell of.",
-        "",
-        desk.shared_records.dropped_decisions,
+                yield Metric(
+                    "rule_requests_total", "Requests that a rule applied to.", getattr(counts, outcome), labels
+                )
+    yield Metric(
+        "near_total", "Admitted requests that used 80 percent or more of their primary limit.", activity.near_limit
     )
-    refused = sum(bool(file.problem) for file in limits.watcher.files)
-    yield "files_refused", "Watched files that are not in force as they stand.", "", refused
-    if limits.webhook is not None:
-        yield "webhook_failures_total", "Messages to the webhook that were lost.", "", limits.webhook.failures
-    if limits.guarded_store is not None:
-        store = limits.guarded_store.counts
-        yield "store_away", "Whether the store is held for away.", "", float(store.is_away)
-        yield "store_lost_total", "Calls of the store without an answer in time.", "", store.lost_calls
-        yield "store_decided_here_total", "Requests decided while it was away.", "", store.local_decisions
-        about = "Answers that came after their requests were decided here, and what became of their charges."
-        yield "store_late_total", about, 'outcome="kept"', store.late_kept
-        yield "store_late_total", about, 'outcome="undone"', store.late_undone
-        yield "store_late_total", about, 'outcome="unsettled"', store.unsettled
-    if limits.redis_store is not None:
-        link = limits.redis_store.link
-        yield "store_restarts_total", "Times that another server was found: charges may be lost.", "", link.restarts
-        about = "Batches that fewer copies had than `wait_replicas` says."
-        yield "store_too_few_replicas_total", about, "", link.replica_shortages
-        yield "rule_hashes", "How many different rules count on this store.", "", limits.redis_store.rule_hashes
-    if gateway is not None:
-        for kind, count in sorted(gateway.counts.replies.items()):
-            yield "gateway_replies_total", "Replies by the hundred of their status.", f'status="{kind}xx"', count
-        yield "gateway_requests_total", "Requests whose head was read.", "", gateway.counts.requests
-        yield (
-            "gateway_failures_total",
-            "Replies of the service that could not be passed on.",
-            "",
-            gateway.counts.failures,
+    ratio = activity.near_limit / activity.admitted if activity.admitted else 0.0
+    yield Metric("near_ratio", "The fraction of these among admitted requests.", ratio)
+
+
+def _list_service_metrics(limiter: RateLimiter) -> Iterator[Metric]:
+    """Yield the state of running requests, overrides, logs and files."""
+    service = limiter.decision_service
+    yield Metric("running", "Requests that are running.", len(service.running_requests))
+    yield Metric(
+        "revived_slots_total",
+        "Concurrency slots that expired while their requests were running.",
+        service.revived_leases,
+    )
+    yield Metric("grants", "Grants in force.", len(service.overrides.grant_file.grants))
+    yield Metric("off", "1 while limits are switched off.", float(service.overrides.is_off))
+    yield Metric(
+        "journal_lost_total",
+        "Decisions that were not logged because the queue of the decision log was full.",
+        service.decision_log.dropped_decisions,
+    )
+    yield Metric(
+        "shared_lost_total",
+        "Decisions that were not written to the store for other processes.",
+        service.shared_records.dropped_decisions,
+    )
+    rejected = sum(bool(file.problem) for file in limiter.watcher.files)
+    yield Metric("files_refused", "Watched files whose current content was rejected.", rejected)
+    if limiter.webhook is not None:
+        yield Metric("webhook_failures_total", "Requests to the webhook that failed.", limiter.webhook.failures)
+
+
+def _list_store_metrics(remote: RemoteLayers) -> Iterator[Metric]:
+    """Yield the availability of a remote store."""
+    counts = remote.guard.counts
+    yield Metric("store_away", "1 while the store is treated as unavailable.", float(counts.is_away))
+    yield Metric("store_lost_total", "Calls of the store without a reply in time.", counts.lost_calls)
+    yield Metric("store_decided_here_total", "Requests that were decided without the store.", counts.local_decisions)
+    description = "Late replies to requests that were decided without the store, by what happened to their charges."
+    yield Metric("store_late_total", description, counts.late_kept, 'outcome="kept"')
+    yield Metric("store_late_total", description, counts.late_undone, 'outcome="undone"')
+    yield Metric("store_late_total", description, counts.unsettled, 'outcome="unsettled"')
+    if isinstance(remote.store, RedisStore):
+        link = remote.store.link
+        yield Metric(
+            "store_restarts_total",
+            "How often a restarted or another Redis was found: charges may be lost.",
+            link.restarts,
         )
-        yield "gateway_connections", "Connections of callers.", "", len(gateway.connections)
-        yield "gateway_turned_away_total", "Connections beyond the bound.", "", gateway.counts.rejected_connections
+        yield Metric(
+            "store_too_few_replicas_total",
+            "Batches that fewer replicas confirmed than `wait_replicas` requires.",
+            link.replica_shortages,
+        )
+        yield Metric(
+            "rule_hashes",
+            "The number of different rule sets that processes of this store use.",
+            remote.store.rule_hashes,
+        )
+
+
+def _list_gateway_metrics(gateway: Gateway) -> Iterator[Metric]:
+    """Yield the numbers of requests, replies and connections of the gateway."""
+    for kind, count in sorted(gateway.counts.replies.items()):
+        yield Metric("gateway_replies_total", "Replies by class of their status.", count, f'status="{kind}xx"')
+    yield Metric("gateway_requests_total", "Requests whose head was read.", gateway.counts.requests)
+    yield Metric(
+        "gateway_failures_total", "Replies of the service that could not be forwarded.", gateway.counts.failures
+    )
+    yield Metric("gateway_connections", "Open connections of callers.", len(gateway.connections))
+    yield Metric(
+        "gateway_turned_away_total", "Connections rejected above the maximum.", gateway.counts.rejected_connections
+    )

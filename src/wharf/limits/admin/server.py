@@ -1,5 +1,8 @@
-"""Where operators' commands ask a limiter: small HTTP with JSON, over a Unix socket for the owner of the process only,
-and where it is configured over a port of this machine for whoever shows the token."""
+"""The admin endpoint: HTTP with JSON bodies for commands of operators, and the metrics.
+
+It listens on a Unix socket that only the owner of the process can open. If configured, it also listens on a local TCP
+port that requires a token, and on a port with only the metrics.
+"""
 
 import asyncio
 import contextlib
@@ -8,13 +11,15 @@ import logging
 import os
 import socket
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qsl, unquote
 
 import msgspec
 
-from wharf.limits.admin.actions import ActionError, OperatorActions
+from wharf.limits.admin.actions import OperatorActions
+from wharf.limits.admin.errors import ActionError
 from wharf.limits.admin.metrics import render_metrics
+from wharf.limits.admin.queries import OperatorQueries
 from wharf.limits.decisions.headers import get_reason_phrase
 from wharf.limits.decisions.insights import InvalidInsightsQuery, compute_insights, read_time_range
 from wharf.limits.gateway.gateway import Gateway
@@ -25,12 +30,17 @@ from wharf.world import World
 log = logging.getLogger(__name__)
 
 MAX_HEAD_BYTES: Final = 16 * 1024
+"""Limits the memory of a connection."""
 MAX_BODY_BYTES: Final = 64 << 20
+"""The longest body; exports of many counters are long."""
 READ_TIMEOUT_S: Final = 10.0
+"""A request that is not complete after this time is dropped, so that it does not hold its connection."""
+JSON_TYPE: Final = "application/json"
+METRICS_TYPE: Final = "text/plain; version=0.0.4"
 
 
 class ActionRequest(msgspec.Struct, frozen=True):
-    """The body of an act."""
+    """The body of an action. Each action uses some of the fields."""
 
     caller: str = ""
     subject: str = ""
@@ -39,183 +49,214 @@ class ActionRequest(msgspec.Struct, frozen=True):
     amount: int = 0
     for_ms: int = 0
     until_ms: int = 0
-    """Of a grant, in the place of `for_ms`."""
+    """The end of a grant; if it is 0, `for_ms` is its duration."""
     what: str = ""
+    """The name of a drill."""
     by: str = ""
     reason: str = ""
-    told: dict[str, Any] = {}  # What an export gave; its own reader checks it.
+    told: dict[str, Any] = {}  # An export; `import_state` checks its content.
+
+
+class _Reply(NamedTuple):
+    status: int
+    content_type: str
+    body: bytes
 
 
 class AdminServer:
-    def __init__(self, limits: RateLimiter, world: World, gateway: Gateway | None = None) -> None:
-        self.actions: Final = OperatorActions(limits, world)
-        self._limits = limits
-        self._gateway = gateway
-        self._path = limits.settings.socket_path
-        self._server: asyncio.Server | None = None
-        self._metrics: asyncio.Server | None = None
-        self.metrics_port = 0
-        self._port_server: asyncio.Server | None = None
+    """Serves the admin endpoint of one limiter."""
+
+    def __init__(self, limiter: RateLimiter, world: World, gateway: Gateway | None = None) -> None:
+        self.queries: Final = OperatorQueries(limiter)
+        self.actions: Final = OperatorActions(limiter, world)
         self.port = 0
+        """The TCP port for commands; 0 without one."""
+        self.metrics_port = 0
+        """The TCP port for metrics; 0 without one."""
+        self._limiter = limiter
+        self._gateway = gateway
+        self._path = limiter.settings.socket_path
+        self._socket_server: asyncio.Server | None = None
+        self._port_server: asyncio.Server | None = None
+        self._metrics_server: asyncio.Server | None = None
 
     async def open(self) -> None:
-        """Listen. Raises OSError when another process listens there."""
+        """Listen. Raises `OSError` if another process listens on the socket or a port."""
         if self._path.exists():
-            if _answers(str(self._path)):
-                raise OSError(f"another limiter is at {self._path}: name another data folder or `admin_socket`")
-            self._path.unlink()  # Of a process that was killed.
-        before = os.umask(0o177)
+            if _is_listening(str(self._path)):
+                raise OSError(
+                    f"another limiter listens at {self._path}: configure another data folder or `admin_socket`"
+                )
+            self._path.unlink()  # It belongs to a process that was killed.
+        previous_umask = os.umask(0o177)
         try:
-            self._server = await asyncio.start_unix_server(self._serve, str(self._path), limit=MAX_HEAD_BYTES)
+            self._socket_server = await asyncio.start_unix_server(
+                self._serve_socket, str(self._path), limit=MAX_HEAD_BYTES
+            )
         finally:
-            os.umask(before)
-        told = self._limits.settings
-        if told.admin_host:
+            os.umask(previous_umask)
+        settings = self._limiter.settings
+        if settings.admin_host:
             self._port_server = await asyncio.start_server(
-                self._serve_port, told.admin_host, told.admin_port, limit=MAX_HEAD_BYTES
+                self._serve_port, settings.admin_host, settings.admin_port, limit=MAX_HEAD_BYTES
             )
             self.port = self._port_server.sockets[0].getsockname()[1]
-        settings = told.gateway
-        if settings.metrics_host:
-            self._metrics = await asyncio.start_server(
-                self._tell_metrics, settings.metrics_host, settings.metrics_port, limit=MAX_HEAD_BYTES
+        if settings.gateway.metrics_host:
+            self._metrics_server = await asyncio.start_server(
+                self._serve_metrics, settings.gateway.metrics_host, settings.gateway.metrics_port, limit=MAX_HEAD_BYTES
             )
-            self.metrics_port = self._metrics.sockets[0].getsockname()[1]
+            self.metrics_port = self._metrics_server.sockets[0].getsockname()[1]
 
     async def close(self) -> None:
+        """Stop listening, remove the socket and end an active drill."""
         await self.actions.close()
-        for server in (self._metrics, self._port_server):
+        for server in (self._metrics_server, self._port_server):
             if server is not None:
                 server.close()
-        if self._server is not None:
-            self._server.close()
+        if self._socket_server is not None:
+            self._socket_server.close()
             with contextlib.suppress(FileNotFoundError):
                 self._path.unlink()
 
-    async def _tell_metrics(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await self._serve(reader, writer, only_metrics=True)
+    async def _serve_socket(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await self._serve(reader, writer)
 
     async def _serve_port(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await self._serve(reader, writer, needs_token=True)
+
+    async def _serve_metrics(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await self._serve(reader, writer, is_metrics_only=True)
 
     async def _serve(
         self,
         reader: asyncio.StreamReader,
         writer: asyncio.StreamWriter,
         *,
-        only_metrics: bool = False,
+        is_metrics_only: bool = False,
         needs_token: bool = False,
     ) -> None:
+        """Read one request, reply and close the connection."""
         try:
             async with asyncio.timeout(READ_TIMEOUT_S):
                 head_bytes = await reader.readuntil(b"\r\n\r\n")
                 head = read_request_head(head_bytes, len(head_bytes), max_headers=50)
                 if not 0 <= head.length <= MAX_BODY_BYTES:
-                    raise BadHead("The body needs a Content-Length, of 64 MiB at most.")
+                    raise BadHead("The body needs a Content-Length of at most 64 MiB.")
                 body = await reader.readexactly(head.length)
             target = head.target.decode("ascii")
-            if needs_token and not self._shows_token(head.authorization):
-                log.warning("somebody without the token asked for %s at the operators' port", target[:100])
-                status, kind, told = 401, "application/json", _message("this needs the limiter's token: name its file")
-            elif only_metrics and (head.method, target) != (b"GET", "/metrics"):
-                status, kind, told = 404, "application/json", _message("here is only /metrics")
+            if needs_token and not self._has_token(head.authorization):
+                log.warning("admin request without token refused target=%s", target[:100])
+                reply = _build_error(
+                    401, "token required: set WHARF_LIMITS_TOKEN_FILE to the file of the limiter's token"
+                )
+            elif is_metrics_only and (head.method, target) != (b"GET", "/metrics"):
+                reply = _build_error(404, "this port serves only /metrics")
             else:
-                status, kind, told = await self._answer(head.method.decode("ascii"), target, body)
+                reply = await self._handle(head.method.decode("ascii"), target, body)
         except BadHead as problem:
-            status, kind, told = 400, "application/json", _message(str(problem))
+            reply = _build_error(400, str(problem))
         except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, TimeoutError, ConnectionError):
             writer.close()
             return
-        reason = get_reason_phrase(status)
-        start = f"HTTP/1.1 {status} {reason}\r\ncontent-type: {kind}\r\ncontent-length: {len(told)}\r\n"
+        head_lines = (
+            f"HTTP/1.1 {reply.status} {get_reason_phrase(reply.status)}\r\ncontent-type: {reply.content_type}\r\n"
+            f"content-length: {len(reply.body)}\r\nconnection: close\r\n\r\n"
+        )
         with contextlib.suppress(ConnectionError):
-            writer.write(f"{start}connection: close\r\n\r\n".encode() + told)
+            writer.write(head_lines.encode() + reply.body)
             await writer.drain()
         writer.close()
 
-    def _shows_token(self, authorization: bytes | None) -> bool:
-        return hmac.compare_digest(authorization or b"", f"Bearer {self._limits.settings.admin_token}".encode())
+    def _has_token(self, authorization: bytes | None) -> bool:
+        return hmac.compare_digest(authorization or b"", f"Bearer {self._limiter.settings.admin_token}".encode())
 
-    async def _answer(self, method: str, target: str, body: bytes) -> tuple[int, str, bytes]:
+    async def _handle(self, method: str, target: str, body: bytes) -> _Reply:
+        """Run the query or action at the target and return its reply."""
         path, _, query_text = target.partition("?")
-        query = dict(parse_qsl(query_text))
         if method == "GET" and path == "/metrics":
-            return 200, "text/plain; version=0.0.4", render_metrics(self._limits, self._gateway)
+            return _Reply(200, METRICS_TYPE, render_metrics(self._limiter, self._gateway))
         try:
-            told = await (self._look(path, query) if method == "GET" else self._act(path, body))
-        except ActionError as refused:
-            return refused.status, "application/json", _message(str(refused))
-        except InvalidInsightsQuery as refused:
-            return 400, "application/json", _message(str(refused))
+            if method == "GET":
+                result = await self._run_query(path, dict(parse_qsl(query_text)))
+            else:
+                result = await self._run_action(path, body)
+        except ActionError as error:
+            return _build_error(error.status, str(error))
+        except InvalidInsightsQuery as error:
+            return _build_error(400, str(error))
         except msgspec.DecodeError as problem:
-            return 400, "application/json", _message(f"the body is not read: {problem}")
-        return 200, "application/json", msgspec.json.encode(told)
+            return _build_error(400, f"invalid body: {problem}")
+        return _Reply(200, JSON_TYPE, msgspec.json.encode(result))
 
-    async def _look(self, path: str, query: Mapping[str, str]) -> Any:
+    async def _run_query(self, path: str, query: Mapping[str, str]) -> Any:
+        """Return the result of a query. Raises `ActionError` and `InvalidInsightsQuery`."""
         parts = [unquote(part) for part in path.strip("/").split("/")]
         match parts:
             case ["top"]:
-                return await self.actions.list_top_callers(_count(query, "minutes", 1))
+                return await self.queries.list_top_callers(_read_number(query, "minutes", 1))
             case ["callers", *name]:
-                return await self.actions.describe_caller("/".join(name))
+                return await self.queries.describe_caller("/".join(name))
             case ["why", request_id]:
-                return await self.actions.explain_decision(request_id)
+                return await self.queries.explain_decision(request_id)
             case ["rules"]:
-                return self.actions.describe_rules()
+                return self.queries.describe_rules()
             case ["export"]:
-                return self.actions.export_state()
+                return self.queries.export_state()
             case ["orgs", organization, "insights", "api", *rest]:
                 since_ms, until_ms = read_time_range(query)
-                seen = await self.actions.read_activity(since_ms, until_ms)
-                rows = [row for some in seen.values() for row in some]
-                return compute_insights(
-                    rows, self._limits.decision_service.caller_resolver.directory, organization, "/".join(rest), query
-                )
+                rows_by_process = await self.queries.read_activity(since_ms, until_ms)
+                rows = [row for process_rows in rows_by_process.values() for row in process_rows]
+                directory = self._limiter.decision_service.caller_resolver.directory
+                return compute_insights(rows, directory, organization, "/".join(rest), query)
             case _:
-                raise ActionError(f"there is nothing at {path}", 404)
+                raise ActionError(f"unknown query path {path}", 404)
 
-    async def _act(self, path: str, body: bytes) -> Any:
-        asked = msgspec.json.decode(body or b"{}", type=ActionRequest)
-        acts, by, reason = self.actions, asked.by or "unknown", asked.reason
+    async def _run_action(self, path: str, body: bytes) -> Any:
+        """Return the result of an action. Raises `ActionError` and `msgspec.DecodeError`."""
+        request = msgspec.json.decode(body or b"{}", type=ActionRequest)
+        actions, by, reason = self.actions, request.by or "unknown", request.reason
         match path:
             case "/grant":
-                return await acts.add_grant(
-                    asked.caller,
-                    resource=asked.resource or "",
-                    amount=asked.amount,
-                    for_ms=asked.for_ms,
-                    until_ms=asked.until_ms,
+                return await actions.add_grant(
+                    request.caller,
+                    resource=request.resource or "",
+                    amount=request.amount,
+                    for_ms=request.for_ms,
+                    until_ms=request.until_ms,
                     by=by,
                     reason=reason,
                 )
             case "/revoke":
-                return await acts.revoke_grants(asked.caller, resource=asked.resource, by=by, reason=reason)
+                return await actions.revoke_grants(request.caller, resource=request.resource, by=by, reason=reason)
             case "/reset":
-                return await acts.reset_counters(asked.caller, rule=asked.rule, by=by, reason=reason)
+                return await actions.reset_counters(request.caller, rule=request.rule, by=by, reason=reason)
             case "/ban":
-                return await acts.set_ban(asked.subject, for_ms=asked.for_ms, by=by, reason=reason)
+                return await actions.set_ban(request.subject, for_ms=request.for_ms, by=by, reason=reason)
             case "/off":
-                return await acts.set_off(for_ms=asked.for_ms, by=by, reason=reason)
+                return await actions.set_off(for_ms=request.for_ms, by=by, reason=reason)
             case "/drill":
-                return acts.start_drill(asked.what, for_ms=asked.for_ms, by=by, reason=reason)
+                return actions.start_drill(request.what, for_ms=request.for_ms, by=by, reason=reason)
             case "/import":
-                return await acts.import_state(asked.told, by=by, reason=reason)
+                return await actions.import_state(request.told, by=by, reason=reason)
             case "/reload":
-                return await acts.reload_files()
+                await actions.reload_files()
+                return self.queries.describe_rules()
             case _:
-                raise ActionError(f"there is nothing to do at {path}", 404)
+                raise ActionError(f"unknown action path {path}", 404)
 
 
-def _count(query: Mapping[str, str], name: str, default: int) -> int:
+def _read_number(query: Mapping[str, str], name: str, default: int) -> int:
+    """Return a parameter as a number, or the default if it is missing or not a number of up to 5 digits."""
     text = query.get(name, "")
     return int(text) if text.isascii() and text.isdigit() and len(text) < 6 else default
 
 
-def _message(text: str) -> bytes:
-    return msgspec.json.encode({"message": text})
+def _build_error(status: int, text: str) -> _Reply:
+    return _Reply(status, JSON_TYPE, msgspec.json.encode({"message": text}))
 
 
-def _answers(path: str) -> bool:
+def _is_listening(path: str) -> bool:
+    """Return whether a process listens on a Unix socket."""
     with socket.socket(socket.AF_UNIX) as probe:
         try:
             probe.connect(path)

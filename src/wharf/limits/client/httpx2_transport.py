@@ -1,4 +1,4 @@
-"""Limits kept for httpx2: a transport around a transport.
+"""Respects limits in httpx2: a transport that wraps another transport.
 
 client = httpx2.Client(transport=LimitedTransport())
 client = httpx2.AsyncClient(transport=AsyncLimitedTransport())
@@ -6,117 +6,140 @@ client = httpx2.AsyncClient(transport=AsyncLimitedTransport())
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from functools import partial
-from typing import Final
 
 import httpx2
 
 from wharf.limits.client.policy import ClientPolicy
 from wharf.limits.client.request_costs import build_account_key, estimate_cost
-from wharf.limits.client.response_cache import MAX_CACHED_BODY_BYTES, CachedResponse, CacheKey, ResponseCache
+from wharf.limits.client.response_cache import (
+    CACHE_HEADER,
+    MAX_CACHED_BODY_BYTES,
+    CachedResponse,
+    CacheKey,
+    ResponseCache,
+    can_use_cache,
+    is_cacheable,
+    select_limit_headers,
+)
 from wharf.limits.client.state_stores import AsyncRedisStateStore, LimitStateStore, MemoryStateStore
 from wharf.limits.client.step_runners import AsyncStepRunner, StepRunner
 from wharf.limits.client.steps import ReceivedResponse, SendStep, WaitNotice, generate_steps
 from wharf.world import RealWorld, World
 
-# Says that the body was kept from an earlier answer, and that this one cost nothing.
-CACHE_HEADER: Final = "x-from-cache"
-
 
 class _Settings:
-    """What both transports are given."""
+    """The settings that both transports have in common."""
 
     def __init__(
         self,
-        manner: ClientPolicy | None,
+        policy: ClientPolicy | None,
         on_wait: Callable[[WaitNotice], None] | None,
         world: World | None,
-        keeps_answers: bool,
+        has_cache: bool,
     ) -> None:
-        self.manner = manner or ClientPolicy()
+        self.policy = policy or ClientPolicy()
         self.on_wait = on_wait
         self.world = world or RealWorld()
-        self.tags = ResponseCache() if keeps_answers else None
+        self.cache = ResponseCache() if has_cache else None
 
 
 class _Exchange:
-    """One request of the caller: how it counts, and what is kept of its answers."""
+    """One request of the caller: what it costs, its steps, and the cached response for it."""
 
     def __init__(self, settings: _Settings, request: httpx2.Request) -> None:
-        self._settings = settings
-        self._request = request
+        """Make the request conditional if a response for it is cached."""
+        self._cache = settings.cache
         try:
             body: bytes | None = request.content
         except httpx2.RequestNotRead:
-            body = None  # It streams, so it cannot be sent again.
-        url = str(request.url)
-        self.account = build_account_key(url, request.headers.get("authorization", ""))
-        self.call = estimate_cost(request.method, url, body or b"")
-        self.talk = generate_steps(
-            settings.world, settings.manner, self.call, url, can_repeat=body is not None, on_wait=settings.on_wait
+            body = None  # A streamed body can be sent only once.
+        url, headers = str(request.url), request.headers
+        self.account = build_account_key(url, headers.get("authorization", ""))
+        self.cost = estimate_cost(request.method, url, body or b"")
+        self.steps = generate_steps(
+            settings.world, settings.policy, self.cost, url, can_repeat=body is not None, on_wait=settings.on_wait
         )
-        self._key = self._key_of(url)
-        self._kept = settings.tags.find(self._key) if settings.tags is not None and self._key is not None else None
-        if self._kept is not None:
-            request.headers["if-none-match"] = self._kept.tag
+        self._key: CacheKey | None = None
+        self._cached: CachedResponse | None = None
+        if self._cache is not None and can_use_cache(request.method, headers):
+            self._key = CacheKey(self.account, url, (headers.get("accept", ""), headers.get("accept-encoding", "")))
+            self._cached = self._cache.find(self._key)
+        if self._cached is not None:
+            headers["if-none-match"] = self._cached.tag
 
-    def _key_of(self, url: str) -> CacheKey | None:
-        headers = self._request.headers
-        if self._request.method != "GET" or any(
-            name in headers for name in ("range", "if-none-match", "if-modified-since")
-        ):
-            return None
-        return CacheKey(self.account, url, (headers.get("accept", ""), headers.get("accept-encoding", "")))
+    def is_unchanged(self, response: httpx2.Response) -> bool:
+        """Return whether the cached response is still valid and is the response for the caller."""
+        return response.status_code == 304 and self._cached is not None
 
-    def is_kept(self, response: httpx2.Response) -> bool:
-        """Whether what is kept answers."""
-        return response.status_code == 304 and self._kept is not None
-
-    def from_kept(self, response: httpx2.Response) -> httpx2.Response:
-        assert self._kept is not None
-        headers = httpx2.Headers(list(self._kept.headers))
-        headers.update({name: value for name, value in response.headers.items() if name.startswith("x-ratelimit-")})
+    def build_cached_response(self, not_modified: httpx2.Response) -> httpx2.Response:
+        """Return the cached response, with the limits that the 304 response reports."""
+        assert self._cached is not None
+        headers = httpx2.Headers(list(self._cached.headers))
+        headers.update(select_limit_headers(not_modified.headers.items()))
         headers[CACHE_HEADER] = "1"
         return httpx2.Response(
-            self._kept.status,
+            self._cached.status,
             headers=headers,
-            stream=httpx2.ByteStream(self._kept.body),
-            extensions=response.extensions,
+            stream=httpx2.ByteStream(self._cached.body),
+            extensions=not_modified.extensions,
         )
 
-    def wants(self, response: httpx2.Response) -> bool:
-        """Whether the answer should be kept when its body is read."""
-        return (
-            self._settings.tags is not None
-            and self._key is not None
-            and response.status_code == 200
-            and "etag" in response.headers
-            and "no-store" not in response.headers.get("cache-control", "")
+    def make_recorder(self, response: httpx2.Response) -> "_BodyRecorder":
+        """Return a recorder that caches the response after its body was read, if it may be cached."""
+        cache, key = self._cache, self._key
+        if cache is None or key is None or not is_cacheable(response.status_code, response.headers):
+            return _BodyRecorder(None)
+        return _BodyRecorder(
+            lambda body: cache.store(
+                key, CachedResponse(response.headers["etag"], response.status_code, response.headers.raw, body)
+            )
         )
 
-    def keep(self, response: httpx2.Response, body: bytes) -> None:
-        if self._settings.tags is not None and self._key is not None:
-            kept = CachedResponse(response.headers["etag"], response.status_code, response.headers.raw, body)
-            self._settings.tags.store(self._key, kept)
+
+class _BodyRecorder:
+    """Collects the pieces of a body, and passes a complete one to a function. Long bodies are not collected."""
+
+    def __init__(self, on_complete: Callable[[bytes], None] | None) -> None:
+        self._on_complete = on_complete
+        self._pieces: list[bytes] = []
+        self._length = 0
+
+    def add(self, piece: bytes) -> None:
+        self._length += len(piece)
+        if self._on_complete is not None and self._length <= MAX_CACHED_BODY_BYTES:
+            self._pieces.append(piece)
+
+    def complete(self) -> None:
+        if self._on_complete is not None and self._length <= MAX_CACHED_BODY_BYTES:
+            self._on_complete(b"".join(self._pieces))
 
 
-def _heard(response: httpx2.Response, raw: bytes | None) -> ReceivedResponse:
+def _build_received_response(response: httpx2.Response, raw_body: bytes | None) -> ReceivedResponse:
+    """Return what the steps need of a response. A body that cannot be decoded counts as empty."""
     body = b""
-    if raw is not None:
+    if raw_body is not None:
         try:
-            body = httpx2.Response(response.status_code, headers=response.headers, content=raw).content
+            body = httpx2.Response(response.status_code, headers=response.headers, content=raw_body).content
         except httpx2.DecodingError:
-            body = b""  # Then the headers alone must tell.
+            body = b""
     return ReceivedResponse(response.status_code, response.headers, body)
 
 
-def _whole(response: httpx2.Response, raw: bytes) -> httpx2.Response:
+def _replace_body(response: httpx2.Response, raw_body: bytes) -> httpx2.Response:
+    """Return the response with a body that was read already."""
     return httpx2.Response(
-        response.status_code, headers=response.headers, stream=httpx2.ByteStream(raw), extensions=response.extensions
+        response.status_code,
+        headers=response.headers,
+        stream=httpx2.ByteStream(raw_body),
+        extensions=response.extensions,
     )
 
 
 class LimitedTransport(httpx2.BaseTransport):
-    """`ledger` says who shares the budget, `manner` how it behaves, `on_wait` hears of each wait."""
+    """A transport that delays requests so that the host does not refuse them.
+
+    Transports with the same `state_store` share their limits. `on_wait` is called before each wait that a limit requires.
+    """
 
     def __init__(
         self,
@@ -131,42 +154,42 @@ class LimitedTransport(httpx2.BaseTransport):
     ) -> None:
         self._inner = inner or httpx2.HTTPTransport()
         self._settings = _Settings(policy, on_wait, world, has_cache)
-        self._driver = StepRunner(state_store or MemoryStateStore(), sleep)
+        self._runner = StepRunner(state_store or MemoryStateStore(), sleep)
 
     def handle_request(self, request: httpx2.Request) -> httpx2.Response:
-        """Raises LimitError, and what the transport within raises."""
+        """Send a request when the limits allow it. Raises `LimitError`, and what the inner transport raises."""
         exchange = _Exchange(self._settings, request)
-        last: list[httpx2.Response] = []
+        last_response: list[httpx2.Response] = []
 
         def send(step: SendStep) -> ReceivedResponse:
+            """Send the request once. Return what the steps need of the response."""
             response = self._inner.handle_request(request)
-            raw = None
+            raw_body = None
             if step.needs_body(response.status_code):
-                raw = _read(response)
-                response = _whole(response, raw)
-            last[:] = [response]
-            return _heard(response, raw)
+                raw_body = _read_body(response)
+                response = _replace_body(response, raw_body)
+            last_response[:] = [response]
+            return _build_received_response(response, raw_body)
 
-        after = self._driver.run_steps(exchange.talk, exchange.account, exchange.call.endpoint, send)
-        response = last[0]
-        end = partial(self._driver.update_state, exchange.account, after)
-        if exchange.is_kept(response):
+        final_update = self._runner.run_steps(exchange.steps, exchange.account, exchange.cost.endpoint, send)
+        response = last_response[0]
+        end = partial(self._runner.update_state, exchange.account, final_update)
+        if exchange.is_unchanged(response):
             response.close()
             end()
-            return exchange.from_kept(response)
-        if response.is_closed:  # A transport that read it whole.
+            return exchange.build_cached_response(response)
+        if response.is_closed:  # The inner transport has read the body already.
             end()
             return response
         assert isinstance(response.stream, httpx2.SyncByteStream)
-        record = (lambda body: exchange.keep(response, body)) if exchange.wants(response) else None
-        response.stream = _Stream(response.stream, end, record)
+        response.stream = _LimitedStream(response.stream, end, exchange.make_recorder(response))
         return response
 
     def close(self) -> None:
         self._inner.close()
 
 
-def _read(response: httpx2.Response) -> bytes:
+def _read_body(response: httpx2.Response) -> bytes:
     assert isinstance(response.stream, httpx2.SyncByteStream)
     try:
         return b"".join(response.stream)
@@ -174,38 +197,31 @@ def _read(response: httpx2.Response) -> bytes:
         response.stream.close()
 
 
-class _Stream(httpx2.SyncByteStream):
-    """A body that tells when it is over, and what it was."""
+class _LimitedStream(httpx2.SyncByteStream):
+    """A body that is recorded while it is read. `on_end` is called once, when it is closed."""
 
-    def __init__(
-        self, inner: httpx2.SyncByteStream, end: Callable[[], object], record: Callable[[bytes], None] | None
-    ) -> None:
+    def __init__(self, inner: httpx2.SyncByteStream, on_end: Callable[[], object], recorder: _BodyRecorder) -> None:
         self._inner = inner
-        self._end: Callable[[], object] | None = end
-        self._record = record
+        self._on_end: Callable[[], object] | None = on_end
+        self._recorder = recorder
 
     def __iter__(self) -> Iterator[bytes]:
-        pieces: list[bytes] = []
-        length = 0
         for piece in self._inner:
-            length += len(piece)
-            if self._record is not None and length <= MAX_CACHED_BODY_BYTES:
-                pieces.append(piece)
+            self._recorder.add(piece)
             yield piece
-        if self._record is not None and length <= MAX_CACHED_BODY_BYTES:
-            self._record(b"".join(pieces))
+        self._recorder.complete()
 
     def close(self) -> None:
         try:
             self._inner.close()
         finally:
-            end, self._end = self._end, None
-            if end is not None:
-                end()
+            on_end, self._on_end = self._on_end, None
+            if on_end is not None:
+                on_end()
 
 
 class AsyncLimitedTransport(httpx2.AsyncBaseTransport):
-    """As `LimitedTransport`, for one event loop."""
+    """Like `LimitedTransport`, for asynchronous clients of one event loop."""
 
     def __init__(
         self,
@@ -220,45 +236,45 @@ class AsyncLimitedTransport(httpx2.AsyncBaseTransport):
     ) -> None:
         self._inner = inner or httpx2.AsyncHTTPTransport()
         self._settings = _Settings(policy, on_wait, world, has_cache)
-        self._driver = AsyncStepRunner(state_store or MemoryStateStore(), self._settings.world, sleep)
+        self._runner = AsyncStepRunner(state_store or MemoryStateStore(), self._settings.world, sleep)
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        """Raises LimitError, and what the transport within raises."""
+        """Send a request when the limits allow it. Raises `LimitError`, and what the inner transport raises."""
         exchange = _Exchange(self._settings, request)
-        last: list[httpx2.Response] = []
+        last_response: list[httpx2.Response] = []
 
         async def send(step: SendStep) -> ReceivedResponse:
+            """Send the request once. Return what the steps need of the response."""
             response = await self._inner.handle_async_request(request)
-            raw = None
+            raw_body = None
             if step.needs_body(response.status_code):
-                raw = await _read_async(response)
-                response = _whole(response, raw)
-            last[:] = [response]
-            return _heard(response, raw)
+                raw_body = await _read_body_async(response)
+                response = _replace_body(response, raw_body)
+            last_response[:] = [response]
+            return _build_received_response(response, raw_body)
 
-        after = await self._driver.run_steps(exchange.talk, exchange.account, exchange.call.endpoint, send)
-        response = last[0]
+        final_update = await self._runner.run_steps(exchange.steps, exchange.account, exchange.cost.endpoint, send)
+        response = last_response[0]
 
         async def end() -> None:
-            await self._driver.update_state(exchange.account, after)
+            await self._runner.update_state(exchange.account, final_update)
 
-        if exchange.is_kept(response):
+        if exchange.is_unchanged(response):
             await response.aclose()
             await end()
-            return exchange.from_kept(response)
-        if response.is_closed:  # A transport that read it whole.
+            return exchange.build_cached_response(response)
+        if response.is_closed:  # The inner transport has read the body already.
             await end()
             return response
         assert isinstance(response.stream, httpx2.AsyncByteStream)
-        record = (lambda body: exchange.keep(response, body)) if exchange.wants(response) else None
-        response.stream = _AsyncStream(response.stream, end, record)
+        response.stream = _AsyncLimitedStream(response.stream, end, exchange.make_recorder(response))
         return response
 
     async def aclose(self) -> None:
         await self._inner.aclose()
 
 
-async def _read_async(response: httpx2.Response) -> bytes:
+async def _read_body_async(response: httpx2.Response) -> bytes:
     assert isinstance(response.stream, httpx2.AsyncByteStream)
     try:
         return b"".join([piece async for piece in response.stream])
@@ -266,34 +282,26 @@ async def _read_async(response: httpx2.Response) -> bytes:
         await response.stream.aclose()
 
 
-class _AsyncStream(httpx2.AsyncByteStream):
-    """A body that tells when it is over, and what it was."""
+class _AsyncLimitedStream(httpx2.AsyncByteStream):
+    """Like `_LimitedStream`, for asynchronous clients."""
 
     def __init__(
-        self,
-        inner: httpx2.AsyncByteStream,
-        end: Callable[[], Awaitable[None]],
-        record: Callable[[bytes], None] | None,
+        self, inner: httpx2.AsyncByteStream, on_end: Callable[[], Awaitable[None]], recorder: _BodyRecorder
     ) -> None:
         self._inner = inner
-        self._end: Callable[[], Awaitable[None]] | None = end
-        self._record = record
+        self._on_end: Callable[[], Awaitable[None]] | None = on_end
+        self._recorder = recorder
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        pieces: list[bytes] = []
-        length = 0
         async for piece in self._inner:
-            length += len(piece)
-            if self._record is not None and length <= MAX_CACHED_BODY_BYTES:
-                pieces.append(piece)
+            self._recorder.add(piece)
             yield piece
-        if self._record is not None and length <= MAX_CACHED_BODY_BYTES:
-            self._record(b"".join(pieces))
+        self._recorder.complete()
 
     async def aclose(self) -> None:
         try:
             await self._inner.aclose()
         finally:
-            end, self._end = self._end, None
-            if end is not None:
-                await end()
+            on_end, self._on_end = self._on_end, None
+            if on_end is not None:
+                await on_end()

@@ -1,7 +1,6 @@
-"""How one credential stands with one host: what is left, what was spent, who must wait and until when.
+"""What is known about the limits of one credential at one host: what is left, what was spent, and which waits apply.
 
-Pure: it takes the moment and gives back what may happen. Whoever shares a credential shares its standing (ledgers), so
-it is plain data, and small.
+Pure functions: the time is passed in. The state is small plain data, because state stores share it between processes.
 """
 
 from typing import Final, NamedTuple
@@ -14,252 +13,299 @@ from wharf.limits.client.responses import SECOND_NS, LimitKind, ResponseLimits
 MINUTE_NS: Final = 60 * SECOND_NS
 HOUR_NS: Final = 3_600 * SECOND_NS
 MAX_BACKOFF_NS: Final = HOUR_NS
-# A process that died in the middle of a request does not take its place with it for ever.
+"""The longest wait to which repeated refusals can lengthen a wait."""
 PERMIT_TTL_NS: Final = 10 * MINUTE_NS
-# How soon to look again when only the end of somebody else's request makes room.
+"""A permit that was not released expires after this time, so that a crashed process cannot block others forever."""
 POLL_INTERVAL_NS: Final = SECOND_NS // 20
+"""How soon to check again if the wait ends with another request and not at a known time."""
 MAX_ENDPOINTS: Final = 500
+"""Endpoints whose bucket is remembered; limits memory."""
+CLOCK_TOLERANCE_NS: Final = 2 * SECOND_NS
+"""Resets that differ by less than this are the same reset, because hosts round them to seconds."""
 
 
 class RequestCost(NamedTuple):
-    """A request, as far as limits see it."""
+    """What a request counts against the limits."""
 
     endpoint: str
     points: int
     is_graphql: bool
     is_content: bool
+    """Whether the request creates content."""
 
 
 class GrantedPermit(NamedTuple):
+    """The request may be sent. It counts as concurrent until the permit is released."""
+
     permit: str
 
 
 class RequiredWait(NamedTuple):
+    """The request must wait until `until_ns` and then ask for a permit again."""
+
     until_ns: int
     reason: str
-    # What makes it wait ends by itself at that moment; or one looks again then.
     is_limit: bool
+    """Whether a limit ends at this time. Otherwise the wait ends with another request."""
 
 
 class Bucket(msgspec.Struct):
-    """A primary limit, as the host last told it."""
+    """A primary limit, as the host last reported it."""
 
     limit: int
     used: int
     reset_ns: int
     last_start_ns: int = 0
+    """When the last request was sent."""
     blocked_until_ns: int = 0
+    """Until when this limit refuses requests; 0 if it has not refused any."""
 
 
 class Permit(msgspec.Struct):
+    """A request that was sent and has not ended."""
+
     resource: str
     start_ns: int
-    # Counted in `used` by now: its answer told so. Only its body is still on the way.
     is_counted: bool = False
+    """Whether `used` of the bucket includes this request: its response has arrived, but its body is still being read."""
 
 
 class LimitState(msgspec.Struct):
+    """The limits of one credential at one host."""
+
     buckets: dict[str, Bucket] = {}
-    # Which bucket an endpoint counts against, once an answer told.
+    """By the name of the resource; empty for a host that does not name it."""
     resource_of: dict[str, str] = {}
-    # Points by endpoint and by the second they were spent in, of the last minute.
+    """The bucket of each endpoint, known after its first response."""
     points: dict[str, dict[int, int]] = {}
-    # Requests that make content, by second, of the last hour.
+    """The points of the last minute, by endpoint and by the second in which they were spent."""
     content: dict[int, int] = {}
+    """The content-creating requests of the last hour, by second."""
     permits: dict[str, Permit] = {}
+    """The running requests, by the ids of their permits."""
     next_permit: int = 0
+    """Not used; part of the stored format."""
     blocked_until_ns: int = 0
-    # Refusals in a row. While there are any, one request at a time goes to see whether it is over.
+    """Until when a secondary limit refuses all requests; 0 if it has not refused any."""
     refusals: int = 0
+    """Consecutive refusals. Unless it is 0, only one request at a time tests whether the limit is over."""
     refused_ns: int = 0
+    """When the last refusal arrived."""
     touched_ns: int = 0
-    """When somebody asked last. What nobody asks for is forgotten by whoever keeps standings."""
+    """When a permit was last requested. State stores delete states that were not used for a while."""
 
 
 def request_permit(
-    standing: LimitState, call: RequestCost, now_ns: int, manner: ClientPolicy, *, new_permit: str
+    state: LimitState, cost: RequestCost, now_ns: int, policy: ClientPolicy, *, new_permit: str
 ) -> GrantedPermit | RequiredWait:
-    """Notes the call when it may go."""
-    standing.touched_ns = now_ns
-    _forget_old(standing, now_ns)
-    wait = _first_wait(standing, call, now_ns, manner)
+    """Return a permit with the id `new_permit`, and charge the request; or return the wait that is required first."""
+    state.touched_ns = now_ns
+    _delete_expired(state, now_ns)
+    wait = _find_wait(state, cost, now_ns, policy)
     if wait is not None:
         return wait
-    resource = standing.resource_of.get(call.endpoint, "")
-    standing.permits[new_permit] = Permit(resource, now_ns)
+    resource = state.resource_of.get(cost.endpoint, "")
+    state.permits[new_permit] = Permit(resource, now_ns)
     second = now_ns // SECOND_NS
-    spent = standing.points.setdefault(call.endpoint, {})
-    spent[second] = spent.get(second, 0) + call.points
-    if call.is_content:
-        standing.content[second] = standing.content.get(second, 0) + 1
-    if resource in standing.buckets:
-        standing.buckets[resource].last_start_ns = now_ns
+    points = state.points.setdefault(cost.endpoint, {})
+    points[second] = points.get(second, 0) + cost.points
+    if cost.is_content:
+        state.content[second] = state.content.get(second, 0) + 1
+    if resource in state.buckets:
+        state.buckets[resource].last_start_ns = now_ns
     return GrantedPermit(new_permit)
 
 
 def record_response(
-    standing: LimitState,
-    call: RequestCost,
+    state: LimitState,
+    cost: RequestCost,
     permit: str,
-    answer: ResponseLimits | None,
+    response: ResponseLimits | None,
     now_ns: int,
-    manner: ClientPolicy,
+    policy: ClientPolicy,
 ) -> RequiredWait | None:
-    """What the answer says; None in its place if there was none. Gives back the wait before another try, if limited.
+    """Record what a response reports about limits; `None` means that there was no response.
 
-    A good answer keeps its place among those that run at once until its body is read (`release`)."""
-    held = standing.permits.get(permit)
-    if answer is None or answer.exceeded_kind is not None:
-        release_permit(standing, permit)
-    if answer is None:
+    Return the wait before a retry if a limit refused the request. If none did, the permit stays until the body was
+    read (`release_permit`).
+    """
+    held_permit = state.permits.get(permit)
+    if response is None or response.exceeded_kind is not None:
+        release_permit(state, permit)
+    if response is None:
         return None
-    if answer.resource:
-        standing.resource_of[call.endpoint] = answer.resource
-    _learn(standing, answer)
-    if held is not None:
-        held.is_counted = True
-    if answer.exceeded_kind is None:
-        # What went out before the refusal says nothing about whether that is over.
-        if held is not None and held.start_ns > standing.refused_ns:
-            standing.refusals = 0
+    if response.resource:
+        state.resource_of[cost.endpoint] = response.resource
+    _update_bucket(state, response)
+    if held_permit is not None:
+        held_permit.is_counted = True
+    if response.exceeded_kind is None:
+        # A response to a request that was sent before the refusal does not show that the limit is over.
+        if held_permit is not None and held_permit.start_ns > state.refused_ns:
+            state.refusals = 0
         return None
-    standing.refusals += 1
-    standing.refused_ns = now_ns
-    wait = _wait_of(standing, answer, now_ns, manner)
-    bucket = standing.buckets.get(answer.resource)
-    if answer.exceeded_kind is LimitKind.PRIMARY and bucket is not None:
+    state.refusals += 1
+    state.refused_ns = now_ns
+    wait = _compute_wait(state, response, now_ns, policy)
+    bucket = state.buckets.get(response.resource)
+    if response.exceeded_kind is LimitKind.PRIMARY and bucket is not None:
         bucket.blocked_until_ns = max(bucket.blocked_until_ns, wait.until_ns)
     else:
-        standing.blocked_until_ns = max(standing.blocked_until_ns, wait.until_ns)
+        state.blocked_until_ns = max(state.blocked_until_ns, wait.until_ns)
     return wait
 
 
-def release_permit(standing: LimitState, permit: str) -> None:
-    standing.permits.pop(permit, None)
+def release_permit(state: LimitState, permit: str) -> None:
+    """End a request. A second call does nothing."""
+    state.permits.pop(permit, None)
 
 
-def _wait_of(standing: LimitState, answer: ResponseLimits, now_ns: int, manner: ClientPolicy) -> RequiredWait:
-    """In the order that hosts ask for: what they say to wait; else until the reset of a spent limit; else a minute, and
-    longer each time."""
-    if answer.retry_after_ns is not None:
-        until_ns = now_ns + max(answer.retry_after_ns, SECOND_NS)
-    elif answer.remaining == 0 and answer.reset_ns is not None:
-        until_ns = max(answer.reset_ns, now_ns + SECOND_NS)
+def _compute_wait(state: LimitState, response: ResponseLimits, now_ns: int, policy: ClientPolicy) -> RequiredWait:
+    """Return the wait after a refusal, in the order that hosts request.
+
+    It is the time in `retry-after`; else, if nothing remains, the time until the reset; else a minute. The wait doubles
+    with each further refusal.
+    """
+    if response.retry_after_ns is not None:
+        until_ns = now_ns + max(response.retry_after_ns, SECOND_NS)
     else:
-        until_ns = now_ns + int(manner.unknown_wait_s * SECOND_NS)
-    if standing.refusals > 1:
-        longer_ns = min((until_ns - now_ns) << min(standing.refusals - 1, 20), max(MAX_BACKOFF_NS, until_ns - now_ns))
-        until_ns = now_ns + longer_ns
-    kind = answer.exceeded_kind or LimitKind.SECONDARY
-    name = f" of {answer.resource}" if kind is LimitKind.PRIMARY and answer.resource else ""
+        until_ns = now_ns + int(policy.unknown_wait_s * SECOND_NS)
+        if response.remaining == 0 and response.reset_ns is not None:
+            is_primary = response.exceeded_kind is LimitKind.PRIMARY
+            # The reset is that of the primary limit. A secondary limit can last longer than that.
+            until_ns = max(response.reset_ns, now_ns + SECOND_NS if is_primary else until_ns)
+    if state.refusals > 1:
+        wait_ns = until_ns - now_ns
+        until_ns = now_ns + min(wait_ns << min(state.refusals - 1, 20), max(MAX_BACKOFF_NS, wait_ns))
+    kind = response.exceeded_kind or LimitKind.SECONDARY
+    name = f" of {response.resource}" if kind is LimitKind.PRIMARY and response.resource else ""
     return RequiredWait(until_ns, f"the {kind.value} rate limit{name} is exceeded", True)
 
 
-def _learn(standing: LimitState, answer: ResponseLimits) -> None:
-    if answer.limit is None or answer.used is None or answer.reset_ns is None:
+def _update_bucket(state: LimitState, response: ResponseLimits) -> None:
+    """Update the bucket that a response reports. Responses of an earlier window are ignored."""
+    if response.limit is None or response.used is None or response.reset_ns is None:
         return
-    used = answer.limit if answer.exceeded_kind is LimitKind.PRIMARY else answer.used
-    bucket = standing.buckets.get(answer.resource)
-    if bucket is None or answer.reset_ns > bucket.reset_ns + 2 * SECOND_NS:
-        blocked_ns = bucket.blocked_until_ns if bucket else 0
-        last_ns = bucket.last_start_ns if bucket else 0
-        standing.buckets[answer.resource] = Bucket(answer.limit, used, answer.reset_ns, last_ns, blocked_ns)
-    elif answer.reset_ns >= bucket.reset_ns - 2 * SECOND_NS:
-        # Answers overtake each other; within a window only the largest count is the newest.
+    used = response.limit if response.exceeded_kind is LimitKind.PRIMARY else response.used
+    bucket = state.buckets.get(response.resource)
+    if bucket is None or response.reset_ns > bucket.reset_ns + CLOCK_TOLERANCE_NS:
+        state.buckets[response.resource] = Bucket(
+            response.limit,
+            used,
+            response.reset_ns,
+            bucket.last_start_ns if bucket else 0,
+            bucket.blocked_until_ns if bucket else 0,
+        )
+    elif response.reset_ns >= bucket.reset_ns - CLOCK_TOLERANCE_NS:
+        # Responses can arrive in another order than they were sent; within a window, the highest count is the newest.
         bucket.used = max(bucket.used, used)
-        bucket.limit = answer.limit
+        bucket.limit = response.limit
 
 
-def _first_wait(standing: LimitState, call: RequestCost, now_ns: int, manner: ClientPolicy) -> RequiredWait | None:
-    if standing.blocked_until_ns > now_ns:
-        return RequiredWait(standing.blocked_until_ns, "a secondary rate limit is exceeded", True)
-    resource = standing.resource_of.get(call.endpoint, "")
-    bucket = standing.buckets.get(resource)
+def _find_wait(state: LimitState, cost: RequestCost, now_ns: int, policy: ClientPolicy) -> RequiredWait | None:
+    """Return the first wait that applies to a request; `None` if it may be sent now."""
+    if state.blocked_until_ns > now_ns:
+        return RequiredWait(state.blocked_until_ns, "a secondary rate limit is exceeded", True)
+    resource = state.resource_of.get(cost.endpoint, "")
+    bucket = state.buckets.get(resource)
     if bucket is not None:
         if bucket.blocked_until_ns > now_ns:
             return RequiredWait(
                 bucket.blocked_until_ns, f"the primary rate limit of {resource or 'the host'} is exceeded", True
             )
-        wait = _bucket_wait(standing, resource, bucket, now_ns, manner)
+        wait = _find_bucket_wait(state, resource, bucket, now_ns, policy)
         if wait is not None:
             return wait
-    if standing.refusals and any(
-        permit.start_ns > standing.refused_ns and not permit.is_counted for permit in standing.permits.values()
+    if state.refusals and any(
+        permit.start_ns > state.refused_ns and not permit.is_counted for permit in state.permits.values()
     ):
-        return RequiredWait(now_ns + POLL_INTERVAL_NS, "another request looks whether the limit is over", False)
-    if len(standing.permits) >= manner.concurrent_max:
-        return RequiredWait(now_ns + POLL_INTERVAL_NS, f"{manner.concurrent_max} requests run at once", False)
-    return _points_wait(standing, call, now_ns, manner) or (
-        _content_wait(standing, now_ns, manner) if call.is_content else None
+        return RequiredWait(now_ns + POLL_INTERVAL_NS, "another request tests whether the limit is over", False)
+    if len(state.permits) >= policy.concurrent_max:
+        return RequiredWait(now_ns + POLL_INTERVAL_NS, f"{policy.concurrent_max} requests are already running", False)
+    return _find_points_wait(state, cost, now_ns, policy) or (
+        _find_content_wait(state, now_ns, policy) if cost.is_content else None
     )
 
 
-def _bucket_wait(
-    standing: LimitState, resource: str, bucket: Bucket, now_ns: int, manner: ClientPolicy
+def _find_bucket_wait(
+    state: LimitState, resource: str, bucket: Bucket, now_ns: int, policy: ClientPolicy
 ) -> RequiredWait | None:
-    """What is left is what the host told less what is on its way there; its last part is spread until the reset."""
+    """Return the wait that a primary limit requires.
+
+    Requests without a response yet are subtracted from what the host reported as left. When less than `slow_below` is
+    left, requests are spread until the reset.
+    """
     if now_ns >= bucket.reset_ns:
         return None
-    on_the_way = sum(permit.resource == resource and not permit.is_counted for permit in standing.permits.values())
-    left = bucket.limit - bucket.used - on_the_way
+    unanswered = sum(permit.resource == resource and not permit.is_counted for permit in state.permits.values())
+    left = bucket.limit - bucket.used - unanswered
     if left <= 0:
-        if on_the_way and bucket.used < bucket.limit:
-            return RequiredWait(now_ns + POLL_INTERVAL_NS, "what is left of the limit is on its way", False)
+        if unanswered and bucket.used < bucket.limit:
+            return RequiredWait(now_ns + POLL_INTERVAL_NS, "running requests may use the rest of the limit", False)
         return RequiredWait(
             bucket.reset_ns, f"nothing is left of the primary rate limit of {resource or 'the host'}", True
         )
-    if left >= bucket.limit * manner.slow_below:
+    if left >= bucket.limit * policy.slow_below:
         return None
-    spaced_ns = bucket.last_start_ns + (bucket.reset_ns - now_ns) // (left + 1)
-    if spaced_ns <= now_ns:
+    spread_ns = bucket.last_start_ns + (bucket.reset_ns - now_ns) // (left + 1)
+    if spread_ns <= now_ns:
         return None
     return RequiredWait(
-        spaced_ns,
-        f"{left} of {bucket.limit} requests are left of {resource or 'the limit'}: spread until it begins anew",
+        spread_ns,
+        f"only {left} of {bucket.limit} requests are left of {resource or 'the limit'}: they are spread until its reset",
         True,
     )
 
 
-def _points_wait(standing: LimitState, call: RequestCost, now_ns: int, manner: ClientPolicy) -> RequiredWait | None:
-    most = manner.graphql_points_max if call.is_graphql else manner.rest_points_max
-    spent = standing.points.get(call.endpoint, {})
-    return _window_wait(spent, call.points, most, 60, now_ns, f"{most} points a minute for {call.endpoint}")
+def _find_points_wait(state: LimitState, cost: RequestCost, now_ns: int, policy: ClientPolicy) -> RequiredWait | None:
+    """Return the wait that the points per minute of the endpoint require."""
+    max_points = policy.graphql_points_max if cost.is_graphql else policy.rest_points_max
+    points = state.points.get(cost.endpoint, {})
+    return _find_window_wait(
+        points, cost.points, max_points, 60, now_ns, f"at most {max_points} points per minute for {cost.endpoint}"
+    )
 
 
-def _content_wait(standing: LimitState, now_ns: int, manner: ClientPolicy) -> RequiredWait | None:
-    made, each = standing.content, manner
-    return _window_wait(
-        made, 1, each.content_minute_max, 60, now_ns, f"{each.content_minute_max} new things a minute"
-    ) or _window_wait(made, 1, each.content_hour_max, 3_600, now_ns, f"{each.content_hour_max} new things an hour")
+def _find_content_wait(state: LimitState, now_ns: int, policy: ClientPolicy) -> RequiredWait | None:
+    """Return the wait that the limits on created content require."""
+    per_minute, per_hour = policy.content_minute_max, policy.content_hour_max
+    return _find_window_wait(
+        state.content, 1, per_minute, 60, now_ns, f"at most {per_minute} content-creating requests per minute"
+    ) or _find_window_wait(
+        state.content, 1, per_hour, 3_600, now_ns, f"at most {per_hour} content-creating requests per hour"
+    )
 
 
-def _window_wait(
-    spent: dict[int, int], cost: int, most: int, window_s: int, now_ns: int, why: str
+def _find_window_wait(
+    spent: dict[int, int], cost: int, ceiling: int, window_s: int, now_ns: int, reason: str
 ) -> RequiredWait | None:
-    """A sliding window of seconds: in no stretch of that length is more spent. A second counts until its last moment
-    is out of the window, so the count is never below the host's."""
-    first = now_ns // SECOND_NS - window_s
-    inside = sorted((second, points) for second, points in spent.items() if second >= first)
-    over = sum(points for _, points in inside) + cost - most
-    if over <= 0:
+    """Return the wait that a sliding window requires; `spent` holds its amounts by second.
+
+    A second counts until its last moment has left the window, so the count is never below that of the host.
+    """
+    first_second = now_ns // SECOND_NS - window_s
+    amounts = sorted((second, amount) for second, amount in spent.items() if second >= first_second)
+    excess = sum(amount for _, amount in amounts) + cost - ceiling
+    if excess <= 0:
         return None
-    for second, points in inside:
-        over -= points
-        if over <= 0:
-            return RequiredWait((second + window_s + 1) * SECOND_NS, f"at most {why}", True)
-    return RequiredWait(now_ns + window_s * SECOND_NS, f"at most {why}", True)
+    for second, amount in amounts:
+        excess -= amount
+        if excess <= 0:
+            return RequiredWait((second + window_s + 1) * SECOND_NS, reason, True)
+    return RequiredWait(now_ns + window_s * SECOND_NS, reason, True)
 
 
-def _forget_old(standing: LimitState, now_ns: int) -> None:
-    minute, hour = now_ns // SECOND_NS - 60, now_ns // SECOND_NS - 3_600
-    for endpoint, spent in [*standing.points.items()]:
-        for second in [second for second in spent if second < minute]:
-            del spent[second]
-        if not spent:
-            del standing.points[endpoint]
-    for second in [second for second in standing.content if second < hour]:
-        del standing.content[second]
-    for name in [name for name, permit in standing.permits.items() if permit.start_ns < now_ns - PERMIT_TTL_NS]:
-        del standing.permits[name]
-    while len(standing.resource_of) > MAX_ENDPOINTS:
-        del standing.resource_of[next(iter(standing.resource_of))]
+def _delete_expired(state: LimitState, now_ns: int) -> None:
+    """Delete points, content and permits that are too old to count."""
+    minute_ago, hour_ago = now_ns // SECOND_NS - 60, now_ns // SECOND_NS - 3_600
+    for endpoint, points in [*state.points.items()]:
+        for second in [second for second in points if second < minute_ago]:
+            del points[second]
+        if not points:
+            del state.points[endpoint]
+    for second in [second for second in state.content if second < hour_ago]:
+        del state.content[second]
+    for permit_id in [key for key, permit in state.permits.items() if permit.start_ns < now_ns - PERMIT_TTL_NS]:
+        del state.permits[permit_id]
+    while len(state.resource_of) > MAX_ENDPOINTS:
+        del state.resource_of[next(iter(state.resource_of))]

@@ -16,7 +16,7 @@ _OWNED_PATH: Final = re.compile(r"/(repos|networks)/[^/]+/[^/]+")
 _NAMED_PATH: Final = re.compile(
     r"/(users|orgs|enterprises|gists|teams|projects|app-manifests|advisories|licenses)/[^/]+"
 )
-# POST requests that create no content: tokens, batches of large files, checks of locks, rendering of Markdown.
+# POST requests that create no content: access tokens, batches of large files, checks of locks, rendering of Markdown.
 _NO_CONTENT: Final = re.compile(r"/(?:access_tokens|token|token/scoped|objects/batch|locks/verify|markdown(?:/raw)?)$")
 _MUTATION: Final = re.compile(rb"(?:^|[}\s\"\\n])mutation(?=[\s({@]|\\n)")
 

@@ -2,25 +2,51 @@
 
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 MAX_CACHE_BYTES: Final = 16 << 20
+"""Limits the memory for the bodies of all cached responses."""
 MAX_CACHED_BODY_BYTES: Final = 1 << 20
+"""Responses with longer bodies are not cached."""
+CACHE_HEADER: Final = "x-from-cache"
+"""Set on responses whose body is from the cache: such a request cost nothing."""
+_UNCACHED_REQUEST_HEADERS: Final = ("range", "if-none-match", "if-modified-since")
+"""The caller handles partial or conditional responses of such requests itself."""
 
 
 class CachedResponse(NamedTuple):
+    """A response with its ETag."""
+
     tag: str
     status: int
     headers: Sequence[tuple[bytes, bytes]]
-    body: bytes  # As received, still compressed, so that it matches the headers.
+    body: bytes
+    """As received, possibly compressed, so that it matches the headers."""
 
 
 class CacheKey(NamedTuple):
+    """What a cached response is valid for."""
+
     account: str
     url: str
-    # Values of the request headers that select a variant of the response.
     vary_values: tuple[str, ...]
+    """The values of the request headers that select a variant of the response."""
+
+
+def can_use_cache(method: str | None, headers: Container[str]) -> bool:
+    """Return whether a request may be made conditional and answered from the cache."""
+    return method == "GET" and not any(name in headers for name in _UNCACHED_REQUEST_HEADERS)
+
+
+def is_cacheable(status: int, headers: Mapping[str, str]) -> bool:
+    """Return whether a response may be cached."""
+    return status == 200 and "etag" in headers and "no-store" not in headers.get("cache-control", "")
+
+
+def select_limit_headers(headers: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Return the rate limit headers of a 304 response. They replace those of the cached response."""
+    return {name: value for name, value in headers if name.lower().startswith("x-ratelimit-")}
 
 
 class ResponseCache:
@@ -38,6 +64,7 @@ class ResponseCache:
             return self._responses.get(key)
 
     def store(self, key: CacheKey, response: CachedResponse) -> None:
+        """Store a response, and evict the least recently used ones beyond the maximum size."""
         if len(response.body) > MAX_CACHED_BODY_BYTES:
             return
         with self._lock:

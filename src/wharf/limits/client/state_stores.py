@@ -21,16 +21,19 @@ if TYPE_CHECKING:
     from redis.asyncio import Redis as AsyncRedis
 
 T = TypeVar("T")
-# States that were not used for this long are deleted. The longest window is an hour.
 STATE_TTL_S: Final = 2 * 3_600
+"""States that were not used for this long are deleted. The longest window is an hour."""
 EVICTION_THRESHOLD: Final = 100
 """Expired states are searched only if a store holds more states than this. Tokens of apps are valid for an hour."""
 MAX_UPDATE_TRIES: Final = 1_000
+"""Tries of one update on Redis while other clients change the same state."""
 
 
 class LimitStateStore(Protocol):
-    # Whether an update may wait for a network or another process; asynchronous callers then run it in a thread.
+    """Where limit states are stored, by account."""
+
     can_block: bool
+    """Whether an update may wait for a network or another process; asynchronous callers then run it in a thread."""
 
     def update(self, account: str, apply: Callable[[LimitState], T]) -> T:
         """Apply a function to the state atomically and return its result.
@@ -77,7 +80,7 @@ class FileStateStore:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._lock = threading.Lock()  # The file's lock is one for the whole process.
+        self._lock = threading.Lock()  # The lock on the file does not exclude other threads of the process.
 
     def update(self, account: str, apply: Callable[[LimitState], T]) -> T:
         with self._lock:
@@ -91,10 +94,11 @@ class FileStateStore:
                 os.pwrite(handle, data, 0)
                 os.ftruncate(handle, len(data))
             finally:
-                os.close(handle)  # Which unlocks it.
+                os.close(handle)  # Also unlocks it.
             return result
 
     def _read(self, handle: int) -> dict[str, LimitState]:
+        """Return all states of the file; none if the file is damaged."""
         data = os.pread(handle, os.fstat(handle).st_size, 0)
         try:
             return msgspec.msgpack.decode(data, type=dict[str, LimitState]) if data else {}
@@ -118,6 +122,7 @@ class RedisStateStore:
             return self._change(f"{self._prefix}{account}", account, apply)
 
     def _change(self, key: str, account: str, apply: Callable[[LimitState], T]) -> T:
+        """Update the state under a key; retry if another client changed it meanwhile. Raises `StateStoreBusy`."""
         from redis.exceptions import WatchError
 
         for _ in range(MAX_UPDATE_TRIES):
@@ -133,7 +138,7 @@ class RedisStateStore:
                     continue
                 return result
         raise StateStoreBusy(
-            f"updating the limit state of {account} failed: others changed it {MAX_UPDATE_TRIES} times in a row"
+            f"updating the limit state of {account} failed: other clients changed it in all {MAX_UPDATE_TRIES} tries"
         )
 
 
@@ -165,11 +170,12 @@ class AsyncRedisStateStore:
                     continue
                 return result
         raise StateStoreBusy(
-            f"updating the limit state of {account} failed: others changed it {MAX_UPDATE_TRIES} times in a row"
+            f"updating the limit state of {account} failed: other clients changed it in all {MAX_UPDATE_TRIES} tries"
         )
 
 
-def _decode_state(data: Any) -> LimitState:  # The library types its replies so.
+def _decode_state(data: Any) -> LimitState:  # The library types its replies as `Any`.
+    """Return the stored state, or a new one if there is none or it is damaged."""
     try:
         return msgspec.msgpack.decode(data, type=LimitState) if data else LimitState()
     except msgspec.MsgspecError:

@@ -27,6 +27,7 @@ class StepRunner:
     def run_steps(
         self, steps: RequestSteps, account: str, queue_name: str, send: Callable[[SendStep], ReceivedResponse]
     ) -> FinalUpdate:
+        """Run all steps. Return the update to apply after the body was read. Requests with one queue name wait in order."""
         with self._guard:
             lock = self._locks.setdefault(f"{account} {queue_name}", threading.Lock())
         try:
@@ -79,6 +80,7 @@ class AsyncStepRunner:
         queue_name: str,
         send: Callable[[SendStep], Awaitable[ReceivedResponse]],
     ) -> FinalUpdate:
+        """Run all steps. Return the update to apply after the body was read. Requests with one queue name wait in order."""
         lock = self._locks.setdefault(f"{account} {queue_name}", asyncio.Lock())
         try:
             step = next(steps)
@@ -106,6 +108,7 @@ class AsyncStepRunner:
             return final_update
 
     async def update_state(self, account: str, update: Callable[[LimitState], Any]) -> Any:
+        """Apply a function to the state of an account and return its result."""
         state_store = self._state_store
         if isinstance(state_store, AsyncRedisStateStore):
             return await self._finish_despite_cancel(state_store.update_async(account, update))

@@ -52,25 +52,32 @@ class WaitNotice(NamedTuple):
 
 
 class UpdateStep(NamedTuple):
-    """Update the limit state, and send the result of the function in."""
+    """Apply the function to the limit state, and send its result into the generator."""
 
     update: Callable[[LimitState], Any]
 
 
 class SleepStep(NamedTuple):
+    """Wait for this time."""
+
     wait_s: float
 
 
 class SendStep(NamedTuple):
-    """Send the request, and send a `ReceivedResponse` in. If sending fails, throw the error in."""
+    """Send the request, and send a `ReceivedResponse` into the generator. If that fails, throw the error into it."""
 
     needs_body: Callable[[int], bool]
+    """Return whether the steps need the body of a response with this status."""
 
 
 class ReceivedResponse(NamedTuple):
+    """A response, with what the steps need of it."""
+
     status: int
-    headers: Mapping[str, str]  # By lower-case names.
-    body: bytes  # Empty where `needs_body` says no.
+    headers: Mapping[str, str]
+    """By names in lower case."""
+    body: bytes
+    """Empty if `needs_body` returned false."""
 
 
 class QueueStep(NamedTuple):
@@ -80,8 +87,8 @@ class QueueStep(NamedTuple):
 
 
 Step = UpdateStep | SleepStep | SendStep | QueueStep
-# The generator returns the update to apply to the limit state after the response body was read.
 RequestSteps = Generator[Step, Any, Callable[[LimitState], None]]
+"""Returns the update to apply to the limit state after the body of the response was read."""
 
 
 def generate_steps(
@@ -93,54 +100,57 @@ def generate_steps(
     can_repeat: bool,
     on_wait: Callable[[WaitNotice], None] | None = None,
 ) -> RequestSteps:
-    """Yield the steps of one request; the last response sent in is the one for the caller.
+    """Yield the steps of one request. The last response that was sent into the generator is the one for the caller.
 
-    Raises LimitError. If an error or a cancellation is thrown in, a last step returns the permit.
+    Raises `LimitError`. If an error or a cancellation is thrown into the generator, a last step releases the permit.
     """
-    left_s = policy.longest_wait_s
+    wait_budget_s = policy.longest_wait_s
     tries = 0
     while True:
         permit = world.new_id()
-        answer: ResponseLimits | None = None
+        limits: ResponseLimits | None = None
         try:
-            left_s = yield from _wait_for_permit(world, policy, cost, permit, url, left_s, on_wait)
+            wait_budget_s = yield from _wait_for_permit(world, policy, cost, permit, url, wait_budget_s, on_wait)
             response: ReceivedResponse = yield SendStep(partial(needs_body, is_graphql=cost.is_graphql))
-            answer = read_response_limits(
+            limits = read_response_limits(
                 response.status, response.headers, response.body, world.now_ns(), is_graphql=cost.is_graphql
             )
         finally:
             wait: RequiredWait | None = yield UpdateStep(
-                partial(record_response, call=cost, permit=permit, answer=answer, now_ns=world.now_ns(), manner=policy)
+                partial(
+                    record_response, cost=cost, permit=permit, response=limits, now_ns=world.now_ns(), policy=policy
+                )
             )
         if wait is None or not can_repeat:
             return partial(release_permit, permit=permit)
         tries += 1
         if tries > policy.retries_max:
-            raise _build_retries_exhausted(answer, wait, tries)
+            raise _build_retries_exhausted(limits, wait, tries)
 
 
 def _wait_for_permit(
     world: World,
-    manner: ClientPolicy,
-    call: RequestCost,
+    policy: ClientPolicy,
+    cost: RequestCost,
     permit: str,
     url: str,
-    left_s: float | None,
+    wait_budget_s: float | None,
     on_wait: Callable[[WaitNotice], None] | None,
 ) -> Generator[Step, Any, float | None]:
-    """Wait until the request gets its permit. Return the remaining time that the request may wait."""
+    """Wait until the request gets its permit. Return the rest of the time that it may wait; `None` for no maximum."""
     yield QueueStep(True)
     try:
         while True:
             permit_result = yield UpdateStep(
-                partial(request_permit, call=call, now_ns=world.now_ns(), manner=manner, new_permit=permit)
+                partial(request_permit, cost=cost, now_ns=world.now_ns(), policy=policy, new_permit=permit)
             )
             if isinstance(permit_result, GrantedPermit):
-                return left_s
+                return wait_budget_s
             wait_s = max((permit_result.until_ns - world.now_ns()) / 1e9, 0.001)
-            if left_s is not None and wait_s > left_s:
-                raise _build_wait_too_long(permit_result, wait_s, left_s, manner)
-            left_s = None if left_s is None else left_s - wait_s
+            if wait_budget_s is not None:
+                if wait_s > wait_budget_s:
+                    raise _build_wait_too_long(permit_result, wait_s, wait_budget_s, policy)
+                wait_budget_s -= wait_s
             if on_wait is not None and permit_result.is_limit:
                 on_wait(WaitNotice(url, permit_result.reason, permit_result.until_ns, wait_s))
             yield SleepStep(wait_s)
@@ -148,15 +158,19 @@ def _wait_for_permit(
         yield QueueStep(False)
 
 
-def _build_wait_too_long(wait: RequiredWait, wait_s: float, left_s: float, manner: ClientPolicy) -> LimitError:
-    longest_s = manner.longest_wait_s or 0.0
-    whole_s = longest_s - left_s + wait_s
+def _build_wait_too_long(wait: RequiredWait, wait_s: float, wait_budget_s: float, policy: ClientPolicy) -> LimitError:
+    """Return the error for a request that would wait longer than the policy allows."""
+    max_wait_s = policy.longest_wait_s or 0.0
+    total_wait_s = max_wait_s - wait_budget_s + wait_s
     return WaitTooLong(
-        f"{wait.reason}: it would wait {whole_s:.1f} s, and at most {longest_s:g} s are allowed",
+        f"request not sent: {wait.reason}. It would wait {total_wait_s:.1f} s; longest_wait_s allows {max_wait_s:g} s",
         until_ns=wait.until_ns,
     )
 
 
-def _build_retries_exhausted(answer: ResponseLimits | None, wait: RequiredWait, tries: int) -> LimitError:
-    kind = PrimaryExceeded if answer is not None and answer.exceeded_kind is LimitKind.PRIMARY else SecondaryExceeded
-    return kind(f"{wait.reason}, and still after {tries} tries", until_ns=wait.until_ns)
+def _build_retries_exhausted(limits: ResponseLimits | None, wait: RequiredWait, tries: int) -> LimitError:
+    """Return the error for a request that a limit refused in all tries."""
+    error_type = (
+        PrimaryExceeded if limits is not None and limits.exceeded_kind is LimitKind.PRIMARY else SecondaryExceeded
+    )
+    return error_type(f"{wait.reason}: refused {tries} times", until_ns=wait.until_ns)

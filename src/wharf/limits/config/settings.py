@@ -9,7 +9,7 @@ import msgspec
 
 from wharf.limits.core.callers.addresses import ProxySettings
 from wharf.limits.stores.guard import GuardSettings
-from wharf.limits.stores.quota_leases import QuotaSettings
+from wharf.limits.stores.redis.quota_leases import QuotaSettings
 from wharf.limits.stores.redis.settings import RedisSettings
 
 DATA_FOLDER: Final = Path(".wharf/limits")

@@ -23,7 +23,7 @@ from wharf.limits.core.callers.addresses import InvalidProxies, ProxySettings, r
 from wharf.limits.rules.document import TableEntry, TomlDocument, suggest_name
 from wharf.limits.rules.rules_file import PROFILES
 from wharf.limits.stores.guard import GuardSettings
-from wharf.limits.stores.quota_leases import QuotaSettings
+from wharf.limits.stores.redis.quota_leases import QuotaSettings
 from wharf.limits.stores.redis.settings import RedisSettings
 from wharf.world.addresses import is_loopback, split_host_and_port
 

@@ -12,6 +12,7 @@ import msgspec
 from wharf.limits.core.callers.caller import Caller
 from wharf.limits.core.decision import LimitDecision, Verdict
 from wharf.limits.core.plans import ChargePlan
+from wharf.limits.core.rule import MINUTE_MS
 
 MAX_LAST_CALLERS: Final = 20_000
 """Owners whose last caller is stored; limits memory."""
@@ -19,7 +20,6 @@ MAX_ROWS: Final = 200_000
 """Rows of all minutes together; limits memory."""
 RETENTION_MINUTES: Final = 31 * 24 * 60
 NEAR_LIMIT_PERCENT: Final = 80
-MINUTE_MS: Final = 60_000
 UNREADABLE_VERDICTS: Final = frozenset({Verdict.TOO_MANY_OBJECTS, Verdict.TOO_COMPLEX})
 """No limit refused these requests: their body is too large or too complex to evaluate."""
 

@@ -1,15 +1,16 @@
 """Finds the caller of a request, and caches callers until the directory changes.
 
-A caller that depends on the path, the time or the query of the request is not cached.
+A caller that depends on the path or the query of the request is not cached. A cached caller is valid until its token
+expires.
 """
 
 from typing import Final
 
 from wharf.limits.core.callers.addresses import Address, ProxySettings, find_address, parse_address
 from wharf.limits.core.callers.caller import Caller, CredentialKind
-from wharf.limits.core.callers.credentials import PresentedCredential, read_credential
+from wharf.limits.core.callers.credentials import read_credential
 from wharf.limits.core.callers.directory import Directory
-from wharf.limits.core.callers.recognition import CallerRecognizer, UnrecognizedCredential, make_anonymous_caller
+from wharf.limits.core.callers.recognition import UnrecognizedCredential, make_anonymous_caller, recognize_caller
 from wharf.limits.decisions.requests import IncomingRequest
 
 MAX_CACHED_CALLERS: Final = 65_536
@@ -25,7 +26,6 @@ class CallerResolver:
 
     def __init__(self, directory: Directory, proxies: ProxySettings) -> None:
         self.directory = directory
-        self._recognizer = CallerRecognizer(directory)
         self._cached_callers: dict[CallerKey, Caller] = {}
         self._proxies = proxies
         self._has_proxies = bool(proxies.trusted or proxies.hops)
@@ -33,7 +33,6 @@ class CallerResolver:
     def set_directory(self, directory: Directory) -> None:
         """Replace the directory and clear the cache, so that changes apply from the next request on."""
         self.directory = directory
-        self._recognizer = CallerRecognizer(directory)
         self._cached_callers = {}
 
     def __len__(self) -> int:
@@ -48,11 +47,12 @@ class CallerResolver:
             else (incoming.authorization, incoming.peer)
         )
         cached = self._cached_callers.get(key) if key is not None else None
-        if cached is not None:
+        if cached is not None and (cached.expires_ms is None or now_ms < cached.expires_ms):
             return cached
         credential = read_credential(incoming.authorization, incoming.query)
-        caller = self._recognizer.recognize(credential, self._find_address(incoming), incoming.path, now_ms)
-        if key is not None and isinstance(caller, Caller) and self._is_cacheable(caller, credential):
+        caller = recognize_caller(credential, self._find_address(incoming), incoming.path, self.directory, now_ms)
+        if key is not None and isinstance(caller, Caller) and caller.kind is not CredentialKind.WORKFLOW_TOKEN:
+            # The class of a workflow token depends on the path of the request.
             if len(self._cached_callers) >= MAX_CACHED_CALLERS:
                 self._cached_callers.clear()
             self._cached_callers[key] = caller
@@ -74,13 +74,6 @@ class CallerResolver:
                 return None  # Clients choose these headers: long ones would fill the memory.
             return (incoming.authorization, incoming.peer, incoming.forwarded_for, incoming.forwarded)
         return (incoming.authorization, incoming.peer)
-
-    def _is_cacheable(self, caller: Caller, credential: PresentedCredential) -> bool:
-        """Return whether the caller is the same for every path and time.
-
-        It is not for workflow tokens, which are valid for some paths only, and for tokens that expire.
-        """
-        return caller.kind is not CredentialKind.WORKFLOW_TOKEN and not self._recognizer.can_expire(credential)
 
     def resolve_address(self, incoming: IncomingRequest) -> Caller:
         """Return the anonymous caller at the request's address, for replies sent before the caller is known."""

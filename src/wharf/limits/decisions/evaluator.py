@@ -17,7 +17,6 @@ from wharf.limits.core.request import RequestFacts
 from wharf.limits.core.responses import Headers, build_bucket_headers, build_status_body
 from wharf.limits.core.rule import CountedUnit, RuleSet
 from wharf.limits.rules import read_rules
-from wharf.limits.stores.memory import MemoryStore
 from wharf.limits.stores.port import RefundReason, Store
 
 
@@ -32,7 +31,7 @@ class LimitEvaluator:
         self.limiter = Limiter(rules, grants)
         self.query_costs = QueryCostCalculator(rules.graphql)
         self._clock = clock
-        self.local_counters: Final = store.counters if isinstance(store, MemoryStore) else None
+        self.local_counters: Final = store.local_counters
         """The counters, if they are in this process and need no await; `None` otherwise."""
 
     @property

@@ -10,7 +10,8 @@ from typing import Any, Final
 
 from wharf.limits.core.callers.caller import Caller, CredentialKind
 from wharf.limits.core.callers.directory import Directory
-from wharf.limits.decisions.activity import MINUTE_MS, ActivityRow
+from wharf.limits.core.rule import MINUTE_MS
+from wharf.limits.decisions.activity import ActivityRow
 
 ACTOR_TYPES: Final = {
     CredentialKind.PERSONAL_TOKEN: "classic_pat",
@@ -66,7 +67,7 @@ def compute_insights(
 
 
 def _build_actor_test(directory: Directory, organization: str) -> Callable[[Caller], bool]:
-    """Return a function that tells whether a caller's requests belong to the organization. It caches its results."""
+    """Return a predicate: whether a caller's requests belong to the organization. It caches its results."""
     record = directory.find_organization(organization)
     members = record.members if record is not None else frozenset()
     results: dict[str, bool] = {}

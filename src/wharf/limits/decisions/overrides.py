@@ -16,7 +16,6 @@ from wharf.limits.core.limiter import Grant
 from wharf.limits.stores.port import OverrideStore, StoreUnavailable
 from wharf.world.durable_file import replace_file
 
-GRANTS_MOST: Final = 100_000
 GRANT_PREFIX: Final = "grant "
 _GRANTS_DECODER: Final = msgspec.json.Decoder(list[Grant])
 _GRANT_DECODER: Final = msgspec.json.Decoder(Grant)

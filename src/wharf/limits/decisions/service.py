@@ -36,7 +36,6 @@ from wharf.limits.decisions.overrides import OperatorOverrides
 from wharf.limits.decisions.pages import Pages
 from wharf.limits.decisions.requests import AdmittedRequest, CpuMeter, IncomingRequest, LocalReply
 from wharf.limits.decisions.shared_records import SharedRecords
-from wharf.limits.stores.memory import MemoryStore
 from wharf.limits.stores.port import RefundReason, StoreUnavailable
 from wharf.world import World
 
@@ -85,7 +84,7 @@ class DecisionService:
         )
         self.caller_resolver: Final = CallerResolver(directory or MemoryDirectory(), self.settings.proxies)
         self.running_requests: Final[dict[str, AdmittedRequest]] = {}
-        self.is_local: Final = isinstance(evaluator.store, MemoryStore)
+        self.is_local: Final = evaluator.local_counters is not None
         """Whether the counters are in this process: then no decision waits, and `run_immediately` may be used."""
         self.revived_leases = 0
         """Concurrency slots that expired although their requests were running, and were taken again."""
@@ -118,7 +117,7 @@ class DecisionService:
             self._run_maintenance_loop(), name="limits: renew, charge and write"
         )
         if self.shared_records.record_store is not None:
-            self._sharing_task = self.world.start_task(self._run_sharing_loop(), name="limits: tell other processes")
+            self._sharing_task = self.world.start_task(self._run_sharing_loop(), name="limits: write shared records")
 
     async def close(self) -> None:
         """End all requests, and write the decision log and the shared records."""

@@ -13,7 +13,8 @@ from typing import Any, Final
 import msgspec
 
 from wharf.limits.core.callers.caller import Caller, CallerClass, CredentialKind
-from wharf.limits.decisions.activity import MINUTE_MS, ActivityCounts, ActivityRow
+from wharf.limits.core.rule import MINUTE_MS
+from wharf.limits.decisions.activity import ActivityCounts, ActivityRow
 from wharf.limits.stores.port import RecordStore, StoreUnavailable
 
 MAX_PENDING_DECISIONS: Final = 10_000

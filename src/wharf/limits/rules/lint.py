@@ -5,7 +5,7 @@ A pure function of the rules and, if a change is checked, of the previous rules.
 
 from collections.abc import Iterator, Sequence
 from enum import Enum
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -134,8 +134,8 @@ def _find_unreachable(rules: RuleSet) -> Iterator[LintFinding]:
     coverage = _RuleCoverage(primaries)
     for index, rule in enumerate(primaries):
         earlier = [wide for number, wide in coverage.list_covering(rule) if number < index]
-        taken = {caller_class for wide in earlier for caller_class in _list_classes(wide)}
-        if _list_classes(rule) and _list_classes(rule) <= taken:
+        covered_classes = {caller_class for wide in earlier for caller_class in _list_classes(wide)}
+        if _list_classes(rule) and _list_classes(rule) <= covered_classes:
             names = ", ".join(wide.name for wide in earlier)
             yield _build_finding(
                 Severity.ERROR, "unreachable", rule, f"is never reached: {names} before it matches the same requests"
@@ -216,18 +216,22 @@ def _find_second_calls(rules: RuleSet) -> Iterator[LintFinding]:
 def _find_never_passing(rules: RuleSet) -> Iterator[LintFinding]:
     """Find costs in points above the whole ceiling of a rule."""
     points_rules = [rule for rule in rules.rules if rule.counts is CountedUnit.POINTS]
-    for rule, cost, subject, file, line in (
-        *_iter_method_costs(rules, points_rules),
-        *_iter_endpoint_costs(rules, points_rules),
-    ):
-        lowest = min((ceiling for ceiling in rule.ceilings.values() if ceiling), default=UNLIMITED)
-        if cost > lowest:
-            message = f"{subject} costs {cost} points and is always refused: the ceiling is {lowest}"
-            yield LintFinding(Severity.ERROR, "never-passes", file, line, rule.name, message)
+    for cost in (*_iter_method_costs(rules, points_rules), *_iter_endpoint_costs(rules, points_rules)):
+        lowest = min((ceiling for ceiling in cost.rule.ceilings.values() if ceiling), default=UNLIMITED)
+        if cost.points > lowest:
+            message = f"{cost.subject} costs {cost.points} points and is always refused: the ceiling is {lowest}"
+            yield LintFinding(Severity.ERROR, "never-passes", cost.file, cost.line, cost.rule.name, message)
 
 
-_Cost = tuple[Rule, int, str, str, int]
-"""The rule, the points, what costs them, and the file and line that set them."""
+class _Cost(NamedTuple):
+    """A cost in points that a rule charges."""
+
+    rule: Rule
+    points: int
+    subject: str
+    """What costs them, such as `GET`."""
+    file: str
+    line: int
 
 
 def _iter_method_costs(rules: RuleSet, points_rules: Sequence[Rule]) -> Iterator[_Cost]:
@@ -242,12 +246,12 @@ def _iter_method_costs(rules: RuleSet, points_rules: Sequence[Rule]) -> Iterator
             continue
         default_patterns = [pattern for pattern in map(parse_pattern, rule.match) if not priced.find_covering(pattern)]
         if not rule.match or any(pattern.matches_method("GET") for pattern in default_patterns):
-            yield rule, rules.points.read, "GET", rule.file, rule.line
+            yield _Cost(rule, rules.points.read, "GET", rule.file, rule.line)
         write_method = next(
             (method for method in WRITE_METHODS if any(p.matches_method(method) for p in default_patterns)), None
         )
         if not rule.match or write_method:
-            yield rule, rules.points.write, write_method or WRITE_METHODS[0], rule.file, rule.line
+            yield _Cost(rule, rules.points.write, write_method or WRITE_METHODS[0], rule.file, rule.line)
 
 
 def _iter_endpoint_costs(rules: RuleSet, points_rules: Sequence[Rule]) -> Iterator[_Cost]:
@@ -269,10 +273,10 @@ def _iter_endpoint_costs(rules: RuleSet, points_rules: Sequence[Rule]) -> Iterat
 def _iter_costs_at(endpoint: EndpointRule, rule: Rule, rules: RuleSet) -> Iterator[_Cost]:
     """Yield the costs of one endpoint for one rule."""
     if endpoint.interface is Interface.GRAPHQL:
-        yield rule, rules.graphql.query_points, "a GraphQL query", rule.file, rule.line
-        yield rule, rules.graphql.mutation_points, "a GraphQL mutation", rule.file, rule.line
+        yield _Cost(rule, rules.graphql.query_points, "a GraphQL query", rule.file, rule.line)
+        yield _Cost(rule, rules.graphql.mutation_points, "a GraphQL mutation", rule.file, rule.line)
     elif endpoint.points is not None:
-        yield rule, endpoint.points, " and ".join(endpoint.match), endpoint.file, endpoint.line
+        yield _Cost(rule, endpoint.points, " and ".join(endpoint.match), endpoint.file, endpoint.line)
 
 
 def _find_repeated_patterns(rules: RuleSet) -> Iterator[LintFinding]:

@@ -34,11 +34,16 @@ def _render_tables(tables: tuple[TableSchema, ...]) -> Iterator[str]:
     for table in tables:
         brackets = f"[[{table.name}]]" if table.is_list else f"[{table.name}]"
         yield f"### `{brackets}`" if table.name else "### The file"
-        yield f"\n{table.description}\n"
-        yield "| key | what | default |\n|---|---|---|"
-        for key in table.keys:
-            yield f"| `{key.name}` | {key.description} {key.kind.description} | {key.default} |"
-        yield ""
+        yield from render_key_table(table)
+
+
+def render_key_table(table: TableSchema) -> Iterator[str]:
+    """Yield the description of a table, and a Markdown table of its keys."""
+    yield f"\n{table.description}\n"
+    yield "| key | what | default |\n|---|---|---|"
+    for key in table.keys:
+        yield f"| `{key.name}` | {key.description} {key.kind.description} | {key.default} |"
+    yield ""
 
 
 def _render_profile(name: str) -> Iterator[str]:

@@ -19,7 +19,7 @@ from wharf.limits.rules.values import (
     TEXT,
     TEXTS,
     TIMESTAMP,
-    ValueKind,
+    TomlValueKind,
     make_choice_kind,
     make_choices_kind,
     make_integer_kind,
@@ -30,7 +30,7 @@ class KeySchema(msgspec.Struct, frozen=True):
     """One key of a table."""
 
     name: str
-    kind: ValueKind
+    kind: TomlValueKind
     description: str
     default: str
     """As the documentation shows it: `none` for optional keys, `needed` for required ones."""

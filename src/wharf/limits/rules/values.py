@@ -28,7 +28,7 @@ class InvalidValue(ValueError):
     """A value of the wrong kind. The text follows the name of the key in the message."""
 
 
-class ValueKind(msgspec.Struct, frozen=True):
+class TomlValueKind(msgspec.Struct, frozen=True):
     """A kind of value: how it is read from TOML, and how the documentation describes it."""
 
     description: str
@@ -143,30 +143,30 @@ def _read_timestamp(value: object) -> int:
     return int(value.timestamp() * 1_000)
 
 
-TEXT: Final = ValueKind("A text.", _read_text)
-NAME: Final = ValueKind("A name: lowercase letters, digits and `_`.", _read_name)
-ACCOUNT: Final = ValueKind("The name of an account.", _read_account)
-TEXTS: Final = ValueKind("A text, or a list of texts.", _read_texts)
-FLAG: Final = ValueKind("True or false.", _read_flag)
-DURATION: Final = ValueKind('A duration, such as `"30s"`, `"1m"` or `"1h30m"`.', _read_duration)
-CEILINGS: Final = ValueKind(
+TEXT: Final = TomlValueKind("A text.", _read_text)
+NAME: Final = TomlValueKind("A name: lowercase letters, digits and `_`.", _read_name)
+ACCOUNT: Final = TomlValueKind("The name of an account.", _read_account)
+TEXTS: Final = TomlValueKind("A text, or a list of texts.", _read_texts)
+FLAG: Final = TomlValueKind("True or false.", _read_flag)
+DURATION: Final = TomlValueKind('A duration, such as `"30s"`, `"1m"` or `"1h30m"`.', _read_duration)
+CEILINGS: Final = TomlValueKind(
     'A whole number, `"unlimited"`, or a table of these by class of callers: '
     + ", ".join(f"`{key}`" for key in _CEILING_KEYS)
     + ".",
     _read_ceilings,
 )
-SHA256: Final = ValueKind("A SHA-256, as 64 hexadecimal digits.", _read_sha256)
-TIMESTAMP: Final = ValueKind("A time, such as `2027-01-31T12:00:00Z`.", _read_timestamp)
+SHA256: Final = TomlValueKind("A SHA-256, as 64 hexadecimal digits.", _read_sha256)
+TIMESTAMP: Final = TomlValueKind("A time, such as `2027-01-31T12:00:00Z`.", _read_timestamp)
 
 
-def make_integer_kind(minimum: int, maximum: int) -> ValueKind:
+def make_integer_kind(minimum: int, maximum: int) -> TomlValueKind:
     """Return the kind of an integer in this range."""
-    return ValueKind(
+    return TomlValueKind(
         f"A whole number from {minimum:,} to {maximum:,}.", lambda value: _read_integer(value, minimum, maximum)
     )
 
 
-def make_choice_kind(kind: type[E], names: Sequence[E] | None = None) -> ValueKind:
+def make_choice_kind(kind: type[E], names: Sequence[E] | None = None) -> TomlValueKind:
     """Return the kind of a text that names a member of an enum."""
     members = {member.value: member for member in (names or list(kind))}
     choices = ", ".join(f'`"{name}"`' for name in members)
@@ -176,17 +176,17 @@ def make_choice_kind(kind: type[E], names: Sequence[E] | None = None) -> ValueKi
             raise InvalidValue(f"{format_value(value)} is not known: known are {', '.join(members)}")
         return members[value]
 
-    return ValueKind(f"One of {choices}.", read)
+    return TomlValueKind(f"One of {choices}.", read)
 
 
-def make_choices_kind(kind: type[E]) -> ValueKind:
+def make_choices_kind(kind: type[E]) -> TomlValueKind:
     """Return the kind of one or several texts that name members of an enum."""
     choice_kind = make_choice_kind(kind)
 
     def read(value: object) -> tuple[E, ...]:
         return tuple(choice_kind.read(entry) for entry in _read_texts(value))
 
-    return ValueKind(f"One, or a list, of {choice_kind.description.removeprefix('One of ')}", read)
+    return TomlValueKind(f"One, or a list, of {choice_kind.description.removeprefix('One of ')}", read)
 
 
 def format_value(value: object) -> str:

@@ -1,1 +1,1 @@
-"""What rules would have done with requests that were logged: who would have been refused, by which rule, and when."""
+"""Applies rules to access logs, to show what they would have refused. No request is sent and nothing is stored."""

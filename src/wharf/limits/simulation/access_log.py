@@ -1,5 +1,7 @@
-"""Lines of access logs, read into what a decision needs. Common and combined format, with a duration behind it or not;
-and JSON, one object a line, as our own log of decisions writes it.
+"""Reads lines of access logs into what a decision needs.
+
+It reads the common and combined formats, optionally with a duration at the end of the line, and JSON with one object per
+line, such as the decision log.
 """
 
 import datetime
@@ -12,27 +14,32 @@ _LINE: Final = re.compile(
     rb'(\S+) \S+ (\S+) \[([^\]]{20})(?: ([+-]\d{4}))?\] "([A-Z]+) ([^ "]+)[^"]*" (\d{3}) \S+'
     rb'(?: "(?:[^"\\]|\\.)*" "(?:[^"\\]|\\.)*")?(?:.*? (\d+\.\d+))?\s*$'
 )
-_REST: Final = re.compile(rb'\[([^\]]{20})(?: ([+-]\d{4}))?\] "[A-Z]+ [^ "]+[^"]*" \d{3} \S')
+_AFTER_USER: Final = re.compile(rb'\[([^\]]{20})(?: ([+-]\d{4}))?\] "[A-Z]+ [^ "]+[^"]*" \d{3} \S')
 _MONTHS: Final = {
     name: number
     for number, name in enumerate(
         (b"Jan", b"Feb", b"Mar", b"Apr", b"May", b"Jun", b"Jul", b"Aug", b"Sep", b"Oct", b"Nov", b"Dec"), 1
     )
 }
+MAX_CACHED_TEXTS: Final = 100_000
+"""Limits the memory for decoded hosts, users, methods and paths; a full cache is cleared."""
 
 
 class LogRecord(msgspec.Struct, frozen=True, gc=False):
+    """One logged request."""
+
     at_ms: int
     address: str
     user: str
-    """Empty where nobody is named."""
+    """Empty for a request without a user name."""
     method: str
     path: str
     duration_ms: int | None
+    """`None` if the log has no durations."""
 
 
-class _Entry(msgspec.Struct, frozen=True):
-    """A line of JSON. The names are those of our log of decisions, and some that others use."""
+class _JsonEntry(msgspec.Struct, frozen=True):
+    """A line of JSON. The fields are those of the decision log, and some that other logs use."""
 
     method: str
     path: str
@@ -45,103 +52,107 @@ class _Entry(msgspec.Struct, frozen=True):
     duration_ms: float | None = None
 
 
-_ENTRY: Final = msgspec.json.Decoder(_Entry)
+_JSON_DECODER: Final = msgspec.json.Decoder(_JsonEntry)
 
 
 class AccessLogReader:
-    """Reads line after line. Moments are worked out once a second of the log, names of callers once each."""
+    """Reads one line after the other. It parses each time stamp of the log once, and decodes each text once."""
 
     def __init__(self) -> None:
         self.unreadable_lines = 0
         self._stamp = b""
         self._zone: bytes | None = b""
         self._at_ms = 0
-        self._begins = b""
-        """What `moment` read last, as it stands in a line."""
-        self._begins_ms = 0
+        """The time of the last stamp and zone."""
+        self._bracketed_stamp = b""
+        self._bracketed_ms = 0
+        """The time that `read_time_ms` read last, with the bytes that stood for it."""
         self._texts: dict[bytes, str] = {}
 
     def read_line(self, line: bytes) -> LogRecord | None:
-        """What a line says; None for one that is not read, which is counted."""
-        found = _LINE.match(line)
-        if found is None:
+        """Return the request of a line. Return `None` for a line of another format, and count it."""
+        match = _LINE.match(line)
+        if match is None:
             return self._read_json(line)
-        host, user, stamp, zone, method, target, _status, duration = found.groups()
-        if stamp != self._stamp or zone != self._zone:
-            at_ms = _moment(stamp, zone)
-            if at_ms is None:
-                self.unreadable_lines += 1
-                return None
-            self._stamp, self._zone, self._at_ms = stamp, zone, at_ms
-        known = self._texts.get
+        host, user, stamp, zone, method, target, _status, duration = match.groups()
+        if not self._update_time(stamp, zone):
+            self.unreadable_lines += 1
+            return None
+        cached = self._texts.get
         return LogRecord(
             self._at_ms,
-            known(host) or self._text(host),
-            "" if user == b"-" else known(user) or self._text(user),
-            known(method) or self._text(method),
-            known(target) or self._path(target),
+            cached(host) or self._decode(host),
+            "" if user == b"-" else cached(user) or self._decode(user),
+            cached(method) or self._decode(method),
+            cached(target) or self._decode_path(target),
             None if duration is None else round(float(duration) * 1_000),
         )
 
-    def read_time_ms(self, rest: bytes) -> int | None:
-        """The moment in what follows host, name and user of a line; None where it is no line of that form."""
-        if self._begins and rest.startswith(self._begins):
-            return self._begins_ms  # Lines of one second stand together: most are known by their first letters.
-        found = _REST.match(rest)
-        if found is None:
+    def _update_time(self, stamp: bytes, zone: bytes | None) -> bool:
+        """Set the current time of the log. Return whether the stamp is valid."""
+        if stamp == self._stamp and zone == self._zone:
+            return True
+        at_ms = _parse_time_ms(stamp, zone)
+        if at_ms is None:
+            return False
+        self._stamp, self._zone, self._at_ms = stamp, zone, at_ms
+        return True
+
+    def read_time_ms(self, after_user: bytes) -> int | None:
+        """Return the time of a line, given the part after host, name and user; `None` if that has another format."""
+        if self._bracketed_stamp and after_user.startswith(self._bracketed_stamp):
+            return self._bracketed_ms  # Most lines have the same second as the line before.
+        match = _AFTER_USER.match(after_user)
+        if match is None or not self._update_time(*match.groups()):
             return None
-        stamp, zone = found.groups()
-        if stamp != self._stamp or zone != self._zone:
-            at_ms = _moment(stamp, zone)
-            if at_ms is None:
-                return None
-            self._stamp, self._zone, self._at_ms = stamp, zone, at_ms
-        self._begins, self._begins_ms = rest[: rest.index(b"]") + 1], self._at_ms
+        self._bracketed_stamp = after_user[: after_user.index(b"]") + 1]
+        self._bracketed_ms = self._at_ms
         return self._at_ms
 
-    def _path(self, target: bytes) -> str:
-        """Of a target the path. Targets and other texts differ, so that they can be kept together."""
-        path = self._text(target.partition(b"?")[0])
+    def _decode_path(self, target: bytes) -> str:
+        """Return the path of a target, without its query."""
+        path = self._decode(target.partition(b"?")[0])
         self._texts[target] = path
         return path
 
-    def _text(self, part: bytes) -> str:
-        known = self._texts.get(part)
-        if known is None:
-            if len(self._texts) > 100_000:
+    def _decode(self, part: bytes) -> str:
+        """Return the text of a part of a line, from the cache if possible."""
+        text = self._texts.get(part)
+        if text is None:
+            if len(self._texts) > MAX_CACHED_TEXTS:
                 self._texts.clear()
-            known = self._texts[part] = part.decode("utf-8", "replace")
-        return known
+            text = self._texts[part] = part.decode("utf-8", "replace")
+        return text
 
     def _read_json(self, line: bytes) -> LogRecord | None:
+        """Return the request of a line of JSON. Return `None` for any other line, and count it unless it is empty."""
         if not line.strip():
             return None
         try:
-            entry = _ENTRY.decode(line)
+            entry = _JSON_DECODER.decode(line)
         except (msgspec.DecodeError, RecursionError):
             self.unreadable_lines += 1
             return None
-        at_ms = entry.at_ms if entry.time is None else int(entry.time.timestamp() * 1_000)
-        named = entry.user or (entry.caller.removeprefix("user:") if entry.caller.startswith("user:") else "")
+        caller_user = entry.caller.removeprefix("user:") if entry.caller.startswith("user:") else ""
         return LogRecord(
-            at_ms,
+            entry.at_ms if entry.time is None else int(entry.time.timestamp() * 1_000),
             entry.address or entry.remote_addr or "0.0.0.0",
-            named,
+            entry.user or caller_user,
             entry.method,
             entry.path.partition("?")[0],
             None if entry.duration_ms is None else round(entry.duration_ms),
         )
 
 
-def _moment(stamp: bytes, zone: bytes | None) -> int | None:
-    """Of `21/Nov/2026:15:02:44` and `+0100`, in milliseconds."""
+def _parse_time_ms(stamp: bytes, zone: bytes | None) -> int | None:
+    """Return the time of a stamp such as `21/Nov/2026:15:02:44` with a zone such as `+0100`; `None` if it is invalid."""
     try:
         day, month, year = int(stamp[:2]), _MONTHS[stamp[3:6]], int(stamp[7:11])
         hour, minute, second = int(stamp[12:14]), int(stamp[15:17]), int(stamp[18:20])
-        at = datetime.datetime(year, month, day, hour, minute, min(second, 59), tzinfo=datetime.UTC)
+        local_time = datetime.datetime(year, month, day, hour, minute, min(second, 59), tzinfo=datetime.UTC)
     except (ValueError, KeyError):
         return None
     offset_s = 0
     if zone is not None:
         offset_s = (int(zone[1:3]) * 60 + int(zone[3:5])) * 60 * (-1 if zone[:1] == b"-" else 1)
-    return (int(at.timestamp()) - offset_s) * 1_000
+    return (int(local_time.timestamp()) - offset_s) * 1_000

@@ -1,7 +1,7 @@
-"""A simulation on all processors: each process judges some of the callers, and all of them see the same time.
+"""Runs a simulation in several processes. Each one decides the requests of some callers, by the clock of the whole log.
 
-Counters belong to callers, so that callers can be judged apart; where a rule counts over several of them, one process judges
-all. What comes out is the same, however many there are.
+Most counters belong to one caller, so callers can be split between processes. If a rule counts several callers together,
+one process decides all requests. The result does not depend on the number of processes.
 """
 
 import multiprocessing
@@ -18,104 +18,112 @@ from wharf.limits.simulation.replay import PROGRESS_INTERVAL_LINES, Replay, Simu
 
 MAX_WORKERS: Final = 16
 MIN_PARALLEL_BYTES: Final = 4 << 20
-"""A log below this is read before a second process has begun."""
+"""A smaller log is read before a second process has started."""
+ProgressCallback = Callable[[int, int], object]
+"""Called with the numbers of lines and bytes that were read."""
 
 
-class WorkerFailed(Exception):
+class SimulationFailed(Exception):
     """A process of a simulation ended without a result."""
 
 
 def can_split_callers(rules: RuleSet) -> bool:
-    """Whether each counter is of one user, or of one address without a user."""
+    """Return whether each counter belongs to one user, or to one address without a user."""
     return all(
         rule.scope[0] in ("caller", "user") for rule in rules.rules if rule.counts is not CountedUnit.FAILED_LOGINS
     )
 
 
 def choose_worker_count(logs: Sequence[Path], rules: RuleSet) -> int:
+    """Return how many processes a simulation of these logs should use."""
     if sum(log.stat().st_size for log in logs) < MIN_PARALLEL_BYTES or not can_split_callers(rules):
         return 1
     return min(MAX_WORKERS, len(os.sched_getaffinity(0)))
 
 
 def simulate_logs(
-    logs: Sequence[Path], rules: RuleSet, parts: int, progress: Callable[[int, int], object] | None = None
+    logs: Sequence[Path], rules: RuleSet, parts: int, progress: ProgressCallback | None = None
 ) -> SimulationResult:
-    """Judge all lines of the logs. `progress` hears of lines and bytes that were read. Raises PartFailed and OSError."""
+    """Return the result of a simulation of all lines, by `parts` processes. Raises `SimulationFailed` and `OSError`."""
     if parts == 1:
-        return replay_part(_lines(logs), rules, 0, 1, progress).finish()
-    context = multiprocessing.get_context("fork")  # The rules are read already, and there is one thread.
-    channels: list[Connection] = []
+        return replay_part(_read_lines(logs), rules, 0, 1, progress).finish()
+    context = multiprocessing.get_context("fork")  # Rules need not be read again. This process has one thread.
+    connections: list[Connection] = []
     processes = []
-    for number in range(1, parts):
-        here, there = context.Pipe(duplex=False)
-        process = context.Process(target=_judge_for, args=(there, logs, rules, number, parts))
+    for part in range(1, parts):
+        receiver, sender = context.Pipe(duplex=False)
+        process = context.Process(target=_run_worker, args=(sender, logs, rules, part, parts))
         process.start()
-        there.close()
-        channels.append(here)
+        sender.close()
+        connections.append(receiver)
         processes.append(process)
     try:
-        whole = replay_part(_lines(logs), rules, 0, parts, progress)
-        for channel in channels:
+        replay = replay_part(_read_lines(logs), rules, 0, parts, progress)
+        for connection in connections:
             try:
-                whole.merge_part(channel.recv())
+                replay.merge_part(connection.recv())
             except EOFError:
-                raise WorkerFailed("a process of the simulation ended before it was done") from None
+                raise SimulationFailed("a process of the simulation ended before it was finished") from None
     finally:
         for process in processes:
             process.kill()
             process.join()
-    return whole.finish()
+    return replay.finish()
 
 
-def _judge_for(channel: Connection, logs: Sequence[Path], rules: RuleSet, part: int, parts: int) -> None:
-    channel.send(replay_part(_lines(logs), rules, part, parts, None).partial_result)
-    channel.close()
+def _run_worker(sender: Connection, logs: Sequence[Path], rules: RuleSet, part: int, parts: int) -> None:
+    """Replay one part and send its partial result to the first process."""
+    sender.send(replay_part(_read_lines(logs), rules, part, parts, None).partial_result)
+    sender.close()
 
 
 def simulate_lines(lines: Iterable[bytes], rules: RuleSet) -> SimulationResult:
-    """Judge all lines, in this process."""
+    """Return the result of a simulation of these lines, in this process."""
     return replay_part(lines, rules, 0, 1, None).finish()
 
 
 def replay_part(
-    lines: Iterable[bytes], rules: RuleSet, part: int, parts: int, progress: Callable[[int, int], object] | None
+    lines: Iterable[bytes], rules: RuleSet, part: int, parts: int, progress: ProgressCallback | None
 ) -> Replay:
-    """Judge the callers of one part, and count the lines of it that were not read."""
+    """Replay the requests of the callers that belong to a part; requests of other callers only advance the clock.
+
+    Unreadable lines are counted by the part that their caller belongs to; those without a caller, by the first part.
+    """
     reader = AccessLogReader()
-    run: Replay | None = None
-    read = unread = 0
+    replay: Replay | None = None
+    read_bytes = unreadable = 0
     for number, line in enumerate(lines):
-        read += len(line)
+        read_bytes += len(line)
         if progress is not None and number % PROGRESS_INTERVAL_LINES == 0:
-            progress(number, read)
-        is_ours = not part  # What names no caller is the first part's.
+            progress(number, read_bytes)
+        is_ours = part == 0
         if parts > 1 and line[:1] != b"{":
+            # Find the caller without parsing the whole line: host, name, user and the rest.
             words = line.split(b" ", 3)
             if len(words) == 4:
                 is_ours = zlib.crc32(words[0] if words[2] == b"-" else words[2]) % parts == part
-                if run is not None and not is_ours:
-                    moment_ms = reader.read_time_ms(words[3])
-                    if moment_ms is not None:
-                        run.advance_clock(moment_ms)
+                if replay is not None and not is_ours:
+                    at_ms = reader.read_time_ms(words[3])
+                    if at_ms is not None:
+                        replay.advance_clock(at_ms)
                     continue
-        unread_before = reader.unreadable_lines
-        logged = reader.read_line(line)
-        if logged is None:
-            unread += reader.unreadable_lines - unread_before if is_ours else 0
+        unreadable_before = reader.unreadable_lines
+        record = reader.read_line(line)
+        if record is None:
+            unreadable += reader.unreadable_lines - unreadable_before if is_ours else 0
             continue
-        if run is None:
-            run = Replay(rules, has_durations=logged.duration_ms is not None)
-        if parts > 1 and zlib.crc32((logged.user or logged.address).encode("utf-8", "replace")) % parts != part:
-            run.advance_clock(logged.at_ms)
+        if replay is None:
+            replay = Replay(rules, has_durations=record.duration_ms is not None)
+        if parts > 1 and zlib.crc32((record.user or record.address).encode("utf-8", "replace")) % parts != part:
+            replay.advance_clock(record.at_ms)
             continue
-        run.replay_record(logged)
-    run = run or Replay(rules, has_durations=False)
-    run.result.unread = unread
-    return run
+        replay.replay_record(record)
+    replay = replay or Replay(rules, has_durations=False)
+    replay.result.unread = unreadable
+    return replay
 
 
-def _lines(logs: Sequence[Path]) -> Iterator[bytes]:
+def _read_lines(logs: Sequence[Path]) -> Iterator[bytes]:
     for log in logs:
-        with log.open("rb") as opened:
-            yield from opened
+        with log.open("rb") as file:
+            yield from file

@@ -1,7 +1,7 @@
-"""Rules over logged requests: the same counters as at work, on the clock of the log.
+"""Applies rules to logged requests, with the counters of a limiter and the clock of the log.
 
-Who is logged by name counts as a user, all others by their address. CPU time and concurrency are judged only where the
-log has durations; what could not be judged is listed.
+A request with a user name counts for that user, any other for its address. Limits on CPU time and concurrency need
+durations in the log; the result lists what was not simulated.
 """
 
 import heapq
@@ -24,10 +24,13 @@ from wharf.limits.simulation.access_log import LogRecord
 
 UNITS_NEEDING_DURATION: Final = frozenset({CountedUnit.CPU_MS, CountedUnit.CONNECTIONS})
 MAX_REPORTED_CALLERS: Final = 100
+"""Limits the length of a result."""
 MAX_TIMELINE_COLUMNS: Final = 120
 TIMELINE_STEPS_MS: Final = (1_000, 5_000, 15_000, 60_000, 300_000, 900_000, 3_600_000, 21_600_000, 86_400_000)
+"""The first step with which the whole log fits into the columns is used."""
 PROGRESS_INTERVAL_LINES: Final = 20_000
 MAX_CACHED_CALLS: Final = 200_000
+"""Limits the memory for store calls; a full cache is cleared."""
 
 
 class RefusalCount(msgspec.Struct):
@@ -39,136 +42,154 @@ class RefusalCount(msgspec.Struct):
     first_ms: int = 0
     last_ms: int = 0
     busiest: str = ""
+    """The endpoint of the first refusal."""
 
 
 class SimulationResult(msgspec.Struct):
+    """What the rules would have done with the logged requests."""
+
     lines: int = 0
+    """Requests that were read."""
     unread: int = 0
+    """Lines in an unknown format."""
     admitted: int = 0
     refused: int = 0
     begins_ms: int = 0
     ends_ms: int = 0
     rules: dict[str, int] = {}
+    """Refusals by rule."""
     shadowed: dict[str, int] = {}
-    """By rules in shadow, that would have refused."""
+    """Requests that rules in shadow mode would have refused, by rule."""
     callers: list[RefusalCount] = []
+    """The callers with most refusals first."""
     not_judged: list[str] = []
+    """What was not simulated."""
     step_ms: int = 60_000
     timeline: list[tuple[int, int, int]] = []
-    """Moment, admitted, refused."""
+    """Start, admitted and refused requests of each step."""
 
     def to_dict(self) -> dict[str, Any]:
-        found: dict[str, Any] = msgspec.to_builtins(self)
-        return found
+        """Return the result as plain values for JSON."""
+        values: dict[str, Any] = msgspec.to_builtins(self)
+        return values
 
 
 class PartialResult(msgspec.Struct):
-    """What may be added up: of a second admitted and refused, of caller and rule the refusals."""
+    """The result for some of the callers."""
 
     result: SimulationResult
-    buckets: dict[int, list[int]]
-    refused: dict[tuple[str, str], RefusalCount]
+    seconds: dict[int, list[int]]
+    """Admitted and refused requests by second."""
+    refusals: dict[tuple[str, str], RefusalCount]
+    """By caller and rule."""
 
 
 class Replay:
+    """The state of a simulation."""
+
     def __init__(self, rules: RuleSet, *, has_durations: bool) -> None:
-        self._has_durations = has_durations
-        judged = rules
-        if not has_durations:
-            kept = tuple(rule for rule in rules.rules if rule.counts not in UNITS_NEEDING_DURATION)
-            judged = msgspec.structs.replace(rules, rules=kept)
+        """Without durations, rules that need them are left out."""
+        self.result = SimulationResult()
         self._rules = rules
-        self._limiter = Limiter(judged)
-        self._counters = Counters(judged.rules, max_keys=judged.keys_most)
+        self._has_durations = has_durations
+        applied_rules = rules
+        if not has_durations:
+            applied_rules = msgspec.structs.replace(
+                rules, rules=tuple(rule for rule in rules.rules if rule.counts not in UNITS_NEEDING_DURATION)
+            )
+        self._limiter = Limiter(applied_rules)
+        self._counters = Counters(applied_rules.rules, max_keys=applied_rules.keys_most)
         self._callers: dict[tuple[str, str], Caller] = {}
-        self._addresses: dict[str, Caller] = {}
+        self._address_callers: dict[str, Caller] = {}
         self._calls: dict[tuple[str, EndpointCost], StoreCall] = {}
         self._running: list[tuple[int, str, StoreCall]] = []
-        self._number = 0
+        """A heap of running requests: the time of their end, their id and their call."""
+        self._last_id = 0
         self._now_ms = 0
-        self._buckets: dict[int, list[int]] = {}
-        self._bucket = [0, 0]
-        """Admitted and refused in the second that is now."""
-        self._refused: dict[tuple[str, str], RefusalCount] = {}
-        self.result = SimulationResult()
+        self._seconds: dict[int, list[int]] = {}
+        self._current_second = [0, 0]
+        """The admitted and refused requests of the current second."""
+        self._refusals: dict[tuple[str, str], RefusalCount] = {}
 
     def advance_clock(self, now_ms: int) -> None:
-        """A line of that moment was read, whoever's it is."""
+        """Set the clock to the time of a line. It never goes back."""
         if now_ms > self._now_ms:
             self._now_ms = now_ms
-            self._bucket = self._buckets.setdefault(now_ms // 1_000, [0, 0])
+            self._current_second = self._seconds.setdefault(now_ms // 1_000, [0, 0])
 
     @property
-    def partial_result(self) -> "PartialResult":
-        """What came of it so far, to be added to what came of other callers."""
-        return PartialResult(self.result, self._buckets, self._refused)
+    def partial_result(self) -> PartialResult:
+        return PartialResult(self.result, self._seconds, self._refusals)
 
-    def merge_part(self, other: "PartialResult") -> None:
-        """What came of callers that were judged elsewhere. No caller may be in both."""
-        ours, theirs = self.result, other.result
-        ours.lines += theirs.lines
-        ours.unread += theirs.unread
-        ours.admitted += theirs.admitted
-        ours.refused += theirs.refused
-        for own, told in ((ours.rules, theirs.rules), (ours.shadowed, theirs.shadowed)):
-            for rule, count in told.items():
-                own[rule] = own.get(rule, 0) + count
-        for second, counts in other.buckets.items():
-            bucket = self._buckets.setdefault(second, [0, 0])
-            bucket[0] += counts[0]
-            bucket[1] += counts[1]
-        self._refused |= other.refused
+    def merge_part(self, part: PartialResult) -> None:
+        """Add the result for other callers. No caller may be in both."""
+        total, added = self.result, part.result
+        total.lines += added.lines
+        total.unread += added.unread
+        total.admitted += added.admitted
+        total.refused += added.refused
+        for total_counts, added_counts in ((total.rules, added.rules), (total.shadowed, added.shadowed)):
+            for rule, count in added_counts.items():
+                total_counts[rule] = total_counts.get(rule, 0) + count
+        for second, (admitted, refused) in part.seconds.items():
+            counts = self._seconds.setdefault(second, [0, 0])
+            counts[0] += admitted
+            counts[1] += refused
+        self._refusals |= part.refusals
 
     def replay_record(self, record: LogRecord) -> None:
-        outcome, counters = self.result, self._counters
-        outcome.lines += 1
-        # Lines that come late count at the moment that was reached: time in here never steps back.
+        """Decide a logged request and count the decision. A line that is out of order counts at the current time."""
+        result, counters = self.result, self._counters
+        result.lines += 1
         if record.at_ms > self._now_ms:
             self.advance_clock(record.at_ms)
         now_ms = self._now_ms
         if self._running:
-            self._end_those_over(now_ms)
-        bucket = self._bucket
+            self._end_requests(now_ms)
+        second = self._current_second
         key = (record.user, record.address)
-        caller = self._callers.get(key) or self._caller(key)
+        caller = self._callers.get(key) or self._make_caller(key)
         endpoint = self._limiter.rulebook.get_endpoint(record.method, record.path)
-        call = self._calls.get((caller.owner, endpoint)) or self._call(record, caller, endpoint)
-        taken = self._take_timed(call, record.duration_ms) if self._has_durations else counters.take_once(call, now_ms)
-        plan = call.plan
-        if taken.is_admitted:
-            outcome.admitted += 1
-            bucket[0] += 1
-            if taken.hit_indexes:
-                for index in taken.hit_indexes:
-                    rule = plan.charges[index].name
-                    outcome.shadowed[rule] = outcome.shadowed.get(rule, 0) + 1
-            return
-        outcome.refused += 1
-        bucket[1] += 1
-        decision = build_decision(call.id, plan, plan.charges, taken)
-        self._note(
-            caller,
-            decision.refusing_charge.name if decision.refusing_charge is not None else "ban",
-            plan.endpoint,
-            now_ms,
+        call = self._calls.get((caller.owner, endpoint)) or self._make_call(record, caller, endpoint)
+        take_result = (
+            self._take_with_duration(call, record.duration_ms)
+            if self._has_durations
+            else counters.take_once(call, now_ms)
         )
+        plan = call.plan
+        if take_result.is_admitted:
+            result.admitted += 1
+            second[0] += 1
+            if take_result.hit_indexes:
+                for index in take_result.hit_indexes:
+                    rule = plan.charges[index].name
+                    result.shadowed[rule] = result.shadowed.get(rule, 0) + 1
+            return
+        result.refused += 1
+        second[1] += 1
+        decision = build_decision(call.id, plan, plan.charges, take_result)
+        rule = decision.refusing_charge.name if decision.refusing_charge is not None else "ban"
+        self._count_refusal(caller, rule, plan.endpoint, now_ms)
 
-    def _take_timed(self, like: StoreCall, duration_ms: int | None) -> TakeResult:
-        """A request that holds its slots for as long as it took."""
-        self._number += 1
-        call = StoreCall(str(self._number), like.plan, like.charges, like.ban_rules)
-        taken = self._counters.take(call, self._now_ms)
-        if not taken.is_admitted:
-            return taken
+    def _take_with_duration(self, cached_call: StoreCall, duration_ms: int | None) -> TakeResult:
+        """Charge a request that holds its concurrency slots for its duration."""
+        self._last_id += 1
+        call = StoreCall(str(self._last_id), cached_call.plan, cached_call.charges, cached_call.ban_rules)
+        take_result = self._counters.take(call, self._now_ms)
+        if not take_result.is_admitted:
+            return take_result
         if duration_ms is None:
             self._counters.release(call.id, self._now_ms)
         else:
             heapq.heappush(self._running, (self._now_ms + duration_ms, call.id, call))
-        return taken
+        return take_result
 
-    def _call(self, logged: LogRecord, caller: Caller, endpoint: EndpointCost) -> StoreCall:
-        """Most endpoints are counted by owner alone: of the addresses of one user the first one's call is that of all."""
-        plan = self._limiter.rulebook.get_plan(RequestFacts("", logged.method, logged.path, caller))
+    def _make_call(self, record: LogRecord, caller: Caller, endpoint: EndpointCost) -> StoreCall:
+        """Return the store call for a request, and cache it unless a limit depends on the address.
+
+        Most limits depend only on the owner, so one call serves all addresses of a user.
+        """
+        plan = self._limiter.rulebook.get_plan(RequestFacts("", record.method, record.path, caller))
         call = StoreCall("", plan, plan.charges, self._rules.ban)
         if not any("address" in charge.rule.scope for charge in plan.charges):
             if len(self._calls) >= MAX_CACHED_CALLS:
@@ -176,72 +197,76 @@ class Replay:
             self._calls[caller.owner, endpoint] = call
         return call
 
-    def _note(self, caller: Caller, rule: str, endpoint: str, now_ms: int) -> None:
+    def _count_refusal(self, caller: Caller, rule: str, endpoint: str, now_ms: int) -> None:
         rules = self.result.rules
         rules[rule] = rules.get(rule, 0) + 1
-        refused = self._refused.get((caller.owner, rule))
-        if refused is None:
-            refused = self._refused[caller.owner, rule] = RefusalCount(caller.owner, rule, 0, now_ms, now_ms, endpoint)
-        refused.count += 1
-        refused.last_ms = now_ms
+        count = self._refusals.get((caller.owner, rule))
+        if count is None:
+            count = self._refusals[caller.owner, rule] = RefusalCount(caller.owner, rule, 0, now_ms, now_ms, endpoint)
+        count.count += 1
+        count.last_ms = now_ms
 
-    def _end_those_over(self, now_ms: int) -> None:
+    def _end_requests(self, now_ms: int) -> None:
+        """End requests whose duration is over, and charge their CPU time."""
         running, counters = self._running, self._counters
         while running and running[0][0] <= now_ms:
-            ended_ms, name, call = heapq.heappop(running)
-            begun_ms = counters.get_start_ms(name) or ended_ms
-            counters.release(name, ended_ms)
-            if call.plan.meter_charges and ended_ms > begun_ms:
-                counters.add_usage(call.plan.meter_charges, ended_ms - begun_ms, ended_ms)
+            ended_ms, request_id, call = heapq.heappop(running)
+            started_ms = counters.get_start_ms(request_id) or ended_ms
+            counters.release(request_id, ended_ms)
+            if call.plan.meter_charges and ended_ms > started_ms:
+                counters.add_usage(call.plan.meter_charges, ended_ms - started_ms, ended_ms)
 
-    def _caller(self, key: tuple[str, str]) -> Caller:
-        user, text = key
-        nobody = self._addresses.get(text)
-        if nobody is None:
-            address = parse_address(text) or parse_address("0.0.0.0")
+    def _make_caller(self, key: tuple[str, str]) -> Caller:
+        """Return the caller with this user name and address, and cache it. Without a user name, it is the address."""
+        user, address_text = key
+        address_caller = self._address_callers.get(address_text)
+        if address_caller is None:
+            address = parse_address(address_text) or parse_address("0.0.0.0")
             assert address is not None
-            nobody = self._addresses[text] = make_anonymous_caller(address)
+            address_caller = self._address_callers[address_text] = make_anonymous_caller(address)
+        caller = address_caller
         if user:
+            name = user.replace(" ", "_")
             caller = Caller(
                 kind=CredentialKind.PERSONAL_TOKEN,
                 caller_class=CallerClass.USER,
-                owner=f"user:{user.replace(' ', '_')}",
-                address=nobody.address,
+                owner=f"user:{name}",
+                address=address_caller.address,
                 display_name=f"user {user}",
-                user=f"user:{user.replace(' ', '_')}",
-                token=f"token:of_{user.replace(' ', '_')}",
+                user=f"user:{name}",
+                token=f"token:of_{name}",
             )
-        else:
-            caller = nobody
         self._callers[key] = caller
         return caller
 
     def finish(self) -> SimulationResult:
-        outcome = self.result
-        seconds = sorted(self._buckets)
+        """Return the result with its time range, its timeline and the callers with most refusals."""
+        result = self.result
+        seconds = sorted(self._seconds)
         if seconds:
-            outcome.begins_ms, outcome.ends_ms = seconds[0] * 1_000, seconds[-1] * 1_000
-            span_ms = outcome.ends_ms - outcome.begins_ms + 1_000
-            outcome.step_ms = next(
-                (step for step in TIMELINE_STEPS_MS if span_ms // step <= MAX_TIMELINE_COLUMNS),
-                span_ms // MAX_TIMELINE_COLUMNS,
+            result.begins_ms, result.ends_ms = seconds[0] * 1_000, seconds[-1] * 1_000
+            duration_ms = result.ends_ms - result.begins_ms + 1_000
+            result.step_ms = next(
+                (step_ms for step_ms in TIMELINE_STEPS_MS if duration_ms // step_ms <= MAX_TIMELINE_COLUMNS),
+                duration_ms // MAX_TIMELINE_COLUMNS,
             )
             columns: dict[int, list[int]] = {}
             for second in seconds:
-                column = columns.setdefault(second * 1_000 // outcome.step_ms * outcome.step_ms, [0, 0])
-                column[0] += self._buckets[second][0]
-                column[1] += self._buckets[second][1]
-            outcome.timeline = [(at_ms, counts[0], counts[1]) for at_ms, counts in columns.items()]
-        outcome.callers = sorted(self._refused.values(), key=lambda refused: (-refused.count, refused.caller))
-        del outcome.callers[MAX_REPORTED_CALLERS:]
-        outcome.not_judged = list(self._not_judged())
-        return outcome
+                column = columns.setdefault(second * 1_000 // result.step_ms * result.step_ms, [0, 0])
+                column[0] += self._seconds[second][0]
+                column[1] += self._seconds[second][1]
+            result.timeline = [(start_ms, counts[0], counts[1]) for start_ms, counts in columns.items()]
+        result.callers = sorted(self._refusals.values(), key=lambda count: (-count.count, count.caller))
+        del result.callers[MAX_REPORTED_CALLERS:]
+        result.not_judged = list(self._describe_gaps())
+        return result
 
-    def _not_judged(self) -> Iterable[str]:
+    def _describe_gaps(self) -> Iterable[str]:
+        """Yield a line for each thing that was not simulated."""
         if not self._has_durations:
             names = [rule.name for rule in self._rules.rules if rule.counts in UNITS_NEEDING_DURATION]
-            yield f"rules about CPU time and concurrency, as the log has no durations: {', '.join(names)}"
-        yield "bodies: each GraphQL query counts as the smallest, and a large-file batch as one of few objects"
-        yield "kinds of credential: who is logged by name counts as a user, all others by address"
+            yield f"rules about CPU time and concurrency, because the log has no durations: {', '.join(names)}"
+        yield "bodies: each GraphQL query counts as the smallest one, and each large-file batch as one with few objects"
+        yield "kinds of credentials: a request with a user name counts for that user, any other for its address"
         if self.result.unread:
-            yield f"{self.result.unread} lines that are not in a known form"
+            yield f"{self.result.unread} lines in an unknown format"

@@ -1,8 +1,8 @@
 """Where counters are stored: the port, the store in memory, and the wrappers around remote stores.
 
-Layers, from the outside: `GuardedStore` (timeout, breaker, fallback), `QuotaLeaseStore` (optional, takes quota in
-advance), `DrillStore` (simulated outages), then `RedisStore` or `NeighbourStore`. A store checks and charges; `core`
-interprets its results. The Redis store is a package of its own, so that only its users load the Redis library.
+Layers, from the outside: `GuardedStore` (timeout, breaker, fallback), `DrillStore` (simulated outages),
+`QuotaLeaseStore` (optional, takes quota from Redis in advance), then `RedisStore` or `NeighbourStore`. `build` puts them
+together; docs/limits-counters.md describes what each is for. A store checks and charges; `core` interprets its results.
 """
 
 from wharf.limits.stores.memory import MemoryStore

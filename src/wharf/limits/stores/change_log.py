@@ -55,7 +55,7 @@ class TrackedCounters(Counters):
 
     def refund(self, request_id: str, now_ms: int, *, is_fault: bool) -> bool:
         """Refund and record what changed."""
-        entry = self._find(request_id)
+        entry = self._results.find(request_id)
         is_done = super().refund(request_id, now_ms, is_fault=is_fault)
         if is_done and entry is not None:
             self._record_change(entry.call.charges[:1], entry.result.keys[:1])

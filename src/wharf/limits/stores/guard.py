@@ -10,15 +10,16 @@ import logging
 from collections import deque
 from collections.abc import Coroutine, Iterable
 from enum import Enum
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import msgspec
 
+from wharf.limits.core.counting.counters import Counters
 from wharf.limits.core.plans import Charge
 from wharf.limits.core.rule import RuleSet
 from wharf.limits.core.store_calls import CounterReading, StoreCall, TakeResult
 from wharf.limits.stores.fallback import FallbackCounters
-from wharf.limits.stores.port import RefundReason, Store, StoreUnavailable, UnsuitableStore
+from wharf.limits.stores.port import RefundReason, RemoteStore, StoreUnavailable, UnsuitableStore
 from wharf.world import World
 
 
@@ -102,16 +103,6 @@ class GuardCounts(msgspec.Struct):
     is_away: bool = False
 
 
-class RemoteStore(Store, Protocol):
-    """A store that is called over a network or socket."""
-
-    def take_now(self, call: StoreCall) -> TakeResult | None: ...
-    def start_take(self, call: StoreCall) -> "asyncio.Future[TakeResult]": ...
-    def start_release(self, request_id: str) -> "list[asyncio.Future[Any]]": ...
-    async def undo(self, call: StoreCall) -> None: ...
-    async def check(self) -> None: ...
-
-
 class GuardedStore:
     """A remote store that always replies in time, and is replaced by local decisions during an outage."""
 
@@ -129,6 +120,10 @@ class GuardedStore:
         self._pending_undos: deque[StoreCall] = deque()
         self._tasks: set[asyncio.Task[None]] = set()
         self._watcher: asyncio.Task[None] | None = None
+
+    @property
+    def local_counters(self) -> Counters | None:
+        return None
 
     def now_ms(self) -> int:
         return self._world.now_ns() // 1_000_000

@@ -46,6 +46,10 @@ class MemoryStore:
         self._clock = clock
         self._saver: asyncio.Task[None] | None = None
 
+    @property
+    def local_counters(self) -> Counters | None:
+        return self.counters
+
     def now_ms(self) -> int:
         return self._clock() if self._clock is not None else self._world.now_ns() // 1_000_000
 
@@ -59,7 +63,7 @@ class MemoryStore:
         self._saver = self._world.start_task(self._keep_saving(), name="limits: save counters")
 
     async def close(self) -> None:
-        """Save once more and stop."""
+        """Save the counters again and stop."""
         if self._saver is not None:
             self._saver.cancel()
             await asyncio.gather(self._saver, return_exceptions=True)
@@ -141,8 +145,7 @@ class MemoryStore:
         self.counters.ban(subject, until_ms)
 
     async def get_ban_end_ms(self, subject: str) -> int:
-        record = self.counters.bans.get(subject)
-        return record.banned_until_ms if record is not None and record.is_banned(self.now_ms()) else 0
+        return self.counters.bans.get_end_ms(subject, self.now_ms())
 
     async def set_rules(self, rules: RuleSet) -> None:
         self.counters.set_rules(rules.rules, max_keys=rules.keys_most)

@@ -1,9 +1,11 @@
 """What the limiter requires of a store. Every store passes the same tests (`tests/limits/stores/contract.py`)."""
 
+import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from enum import Enum
-from typing import Protocol
+from typing import Any, Protocol
 
+from wharf.limits.core.counting.counters import Counters
 from wharf.limits.core.plans import Charge
 from wharf.limits.core.rule import RuleSet
 from wharf.limits.core.store_calls import CounterReading, StoreCall, TakeResult
@@ -38,6 +40,11 @@ class Store(Protocol):
     A store uses its own clock unless one was passed to it. It checks all limits of a call, then charges all or none.
     The same request id is never charged twice.
     """
+
+    @property
+    def local_counters(self) -> Counters | None:
+        """The counters, if they are in this process and can be used without awaiting; else `None`."""
+        ...
 
     async def take(self, call: StoreCall) -> TakeResult:
         """Check and charge.
@@ -83,6 +90,30 @@ class Store(Protocol):
 
     async def set_rules(self, rules: RuleSet) -> None:
         """Count by these rules from now on. Counters of rules with the same name continue."""
+        ...
+
+
+class RemoteStore(Store, Protocol):
+    """A store that is called over a network or socket. `GuardedStore` limits how long requests wait for it."""
+
+    def take_now(self, call: StoreCall) -> TakeResult | None:
+        """Decide without a call if possible; else return `None`. Only quota leases can decide."""
+        ...
+
+    def start_take(self, call: StoreCall) -> "asyncio.Future[TakeResult]":
+        """Start a take that continues even if its caller is cancelled. The future fails with `StoreUnavailable`."""
+        ...
+
+    def start_release(self, request_id: str) -> "list[asyncio.Future[Any]]":
+        """Start a release without waiting for it."""
+        ...
+
+    async def undo(self, call: StoreCall) -> None:
+        """Undo all charges of a call, whose outcome may be unknown. Raises `StoreUnavailable`."""
+        ...
+
+    async def check(self) -> None:
+        """Check that the store replies. Raises `StoreUnavailable` or `UnsuitableStore`."""
         ...
 
 

@@ -20,8 +20,6 @@ from wharf.limits.core.callers.credentials import (
 from wharf.limits.core.callers.directory import App, Directory, DirectoryToken
 
 BAD_CREDENTIALS: Final = "Bad credentials"
-MAX_CACHED_CALLERS: Final = 65_536
-"""Limits the memory of the cache; it is cleared when it is full."""
 
 
 class UnrecognizedCredential(msgspec.Struct, frozen=True):
@@ -30,62 +28,13 @@ class UnrecognizedCredential(msgspec.Struct, frozen=True):
     message: str = BAD_CREDENTIALS
 
 
-class CallerRecognizer:
-    """Identifies callers and caches them, so that equal credentials from one address give the same object.
-
-    Build a new recognizer when the directory changes; then tiers, memberships and revocations apply immediately.
-    """
-
-    def __init__(self, directory: Directory) -> None:
-        self._directory = directory
-        self._callers: dict[tuple[PresentedCredential, Address, bool], tuple[Caller, int | None]] = {}
-
-    def recognize(
-        self, credential: PresentedCredential, address: Address, path: str, now_ms: int
-    ) -> Caller | UnrecognizedCredential:
-        """Return the caller, or the reason for a 401.
-
-        `path` matters for workflow tokens: their class depends on the account that owns the requested repository.
-        """
-        key = (
-            credential,
-            address,
-            self._is_enterprise_path(path) if isinstance(credential, PresentedToken) else False,
-        )
-        cached = self._callers.get(key)
-        if cached is None:
-            new_caller = make_caller(credential, address, path, self._directory, now_ms)
-            if isinstance(new_caller, UnrecognizedCredential):
-                return new_caller
-            if len(self._callers) >= MAX_CACHED_CALLERS:
-                self._callers.clear()
-            cached = self._callers[key] = (new_caller, _find_expiry_ms(credential, self._directory))
-        caller, expires_ms = cached
-        return caller if expires_ms is None or now_ms < expires_ms else UnrecognizedCredential()
-
-    def can_expire(self, credential: PresentedCredential) -> bool:
-        """Return whether this credential has an expiry time."""
-        return _find_expiry_ms(credential, self._directory) is not None
-
-    def _is_enterprise_path(self, path: str) -> bool:
-        """Return whether the path names a resource of an enterprise-tier account."""
-        owner = get_path_owner(path)
-        return owner is not None and is_enterprise_account(owner, self._directory)
-
-
-def _find_expiry_ms(credential: PresentedCredential, directory: Directory) -> int | None:
-    """Return when the first of the presented tokens expires; `None` if none of them expires."""
-    tokens = [credential] if isinstance(credential, PresentedToken) else []
-    if isinstance(credential, PresentedClient):
-        tokens = [credential.token, credential.token_in_name]
-    found = [directory.find_token(token.sha256) for token in tokens]
-    return min((t.expires_ms for t in found if t is not None and t.expires_ms is not None), default=None)
-
-
-def make_caller(
+def recognize_caller(
     credential: PresentedCredential, address: Address, path: str, directory: Directory, now_ms: int
 ) -> Caller | UnrecognizedCredential:
-    """Return the caller that a credential belongs to, or the reason for a 401. Nothing is cached."""
+    """Return the caller that a credential belongs to, or the reason for a 401.
+
+    `path` matters for workflow tokens: their class depends on the account that owns the requested repository.
+    """
     match credential:
         case NoCredential():
             return make_anonymous_caller(address)

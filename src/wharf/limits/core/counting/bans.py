@@ -1,11 +1,18 @@
 """Bans of callers that continue to send requests while they are limited: when, and for how long.
 
-Pure functions from one record to the next. Stores keep the records.
+Pure functions from one record to the next, and the records of one process.
 """
+
+from collections.abc import Sequence
+from typing import Final
 
 import msgspec
 
 from wharf.limits.core.rule import MINUTE_MS, BanRules
+from wharf.limits.core.store_calls import StoreCall
+
+MAX_BAN_RECORDS: Final = 100_000
+"""Limits the memory for ban records."""
 
 
 class BanRecord(msgspec.Struct, frozen=True, gc=False):
@@ -14,7 +21,7 @@ class BanRecord(msgspec.Struct, frozen=True, gc=False):
     told_ms: int = 0
     """When the current refusal was first sent."""
     wait_until_ms: int = 0
-    """Until when that refusal tells the caller to wait."""
+    """Until when the caller must wait after that refusal."""
     minute: int = 0
     refusals: int = 0
     """The counted refusals of that minute."""
@@ -37,7 +44,7 @@ def record_refusal(record: BanRecord, rules: BanRules, *, now_ms: int, wait_unti
     """Return the record after a refusal that asks to wait until `wait_until_ms`.
 
     A refusal is counted only if the previous one was sent `grace_ms` before, so requests that were already in flight
-    do not count. A caller that waits as told is never counted. `ceiling` is that of the limit that refused.
+    do not count. A caller that waits until then is never counted. `ceiling` is that of the limit that refused.
     """
     if now_ms >= record.wait_until_ms or now_ms < record.told_ms:
         # The wait is over, or the clock stepped back: this is a first refusal again.
@@ -75,3 +82,60 @@ def _count_refusal(record: BanRecord, rules: BanRules, *, now_ms: int, wait_unti
         bans=bans,
         seen_ms=now_ms,
     )
+
+
+def find_ban_wait(call: StoreCall, hit_indexes: Sequence[int], free_at_ms: Sequence[int]) -> tuple[int, int] | None:
+    """Return until when a refused call must wait, and the ceiling of the limit that refused it.
+
+    Return `None` if the refusal does not count for bans: a request that can never be admitted, or one that is free.
+    """
+    if call.plan.is_free:
+        return None
+    waits = [
+        (free_ms, charge.ceiling)
+        for charge, free_ms in zip((call.charges[index] for index in hit_indexes), free_at_ms, strict=True)
+        if charge.is_enforced and charge.required <= charge.ceiling
+    ]
+    return max(waits, default=None)
+
+
+_NEW_RECORD: Final = BanRecord()
+
+
+class BanRecords(dict[str, BanRecord]):
+    """The ban records of one process by subject."""
+
+    def ban(self, subject: str, until_ms: int) -> None:
+        """Ban a subject until this time. A time in the past ends a ban."""
+        self[subject] = msgspec.structs.replace(self.get(subject, _NEW_RECORD), banned_until_ms=until_ms)
+
+    def get_end_ms(self, subject: str, now_ms: int) -> int:
+        """Return when the current ban ends; 0 if there is none."""
+        record = self.get(subject)
+        return record.banned_until_ms if record is not None and record.is_banned(now_ms) else 0
+
+    def add_refusal(self, call: StoreCall, hit_indexes: Sequence[int], free_at_ms: Sequence[int], now_ms: int) -> None:
+        """Record a refusal, because a caller that continues to send requests may be banned."""
+        wait = find_ban_wait(call, hit_indexes, free_at_ms)
+        if wait is None:
+            return
+        subject = call.plan.ban_subject
+        if subject not in self and len(self) >= MAX_BAN_RECORDS:
+            self._evict(call.ban_rules, now_ms)
+        wait_until_ms, ceiling = wait
+        self[subject] = record_refusal(
+            self.get(subject, _NEW_RECORD),
+            call.ban_rules,
+            now_ms=now_ms,
+            wait_until_ms=wait_until_ms,
+            ceiling=ceiling,
+        )
+
+    def _evict(self, rules: BanRules, now_ms: int) -> None:
+        """Remove expired records; if there are still too many, the oldest records of subjects that are not banned."""
+        for subject in [subject for subject, record in self.items() if record.is_expired(now_ms, rules)]:
+            del self[subject]
+        if len(self) >= MAX_BAN_RECORDS:  # Never remove a ban that is in force.
+            not_banned = [subject for subject, record in self.items() if not record.is_banned(now_ms)]
+            for subject in not_banned[: MAX_BAN_RECORDS // 10]:
+                del self[subject]

@@ -9,20 +9,15 @@ from typing import Final, Protocol
 
 import msgspec
 
-from wharf.limits.core.counting.bans import BanRecord, record_refusal
+from wharf.limits.core.counting.bans import BanRecords
 from wharf.limits.core.counting.leases import ConcurrencyLeases
+from wharf.limits.core.counting.recent_results import MAX_REMEMBERED_RESULTS, RecentCall, RecentResults
 from wharf.limits.core.counting.sliding_windows import SlidingWindows
 from wharf.limits.core.counting.windows import FixedWindows
 from wharf.limits.core.plans import Charge, build_shared_key, get_key_owner
-from wharf.limits.core.rule import Algorithm, BanRules, Rule
+from wharf.limits.core.rule import Algorithm, Rule
 from wharf.limits.core.store_calls import CounterReading, StoreCall, TakeResult
 
-MAX_REMEMBERED_RESULTS: Final = 32_768
-"""Limits the memory for results of ended requests, in entries of one generation; two generations are kept."""
-RESULT_TTL_MS: Final = 60_000
-"""How long the result of an ended request is remembered at least, for repeated calls and refunds."""
-MAX_BAN_RECORDS: Final = 100_000
-"""Limits the memory for ban records."""
 EVICTION_BATCH_KEYS: Final = 1_000
 """Keys scanned in one step, so that a step takes less than a millisecond."""
 EVICTION_RETRY_MS: Final = 100
@@ -57,11 +52,46 @@ _TABLE_FACTORIES: Final[Mapping[Algorithm, Callable[[Rule], CounterTable]]] = {
 }
 
 
-class _CallResult(msgspec.Struct, frozen=True, eq=False, gc=False):
-    """A call with its result."""
+class KeyCounts:
+    """The number of open counters by rule and owner, for rules that limit it (`keys_most`).
 
-    call: StoreCall
-    result: TakeResult
+    The counter that an owner shares for all further keys is not counted.
+    """
+
+    __slots__ = ("_counts",)
+
+    def __init__(self) -> None:
+        self._counts: dict[str, dict[str, int]] = {}
+
+    def rename_rules(self, new_names: Mapping[str, str]) -> None:
+        """Continue the numbers of renamed rules under their new names."""
+        self._counts = {new_names.get(name, name): counts for name, counts in self._counts.items()}
+
+    def count(self, rule: str, owner: str) -> int:
+        return self._counts.get(rule, {}).get(owner, 0)
+
+    def add(self, charges: Iterable[Charge]) -> None:
+        """Count the counters that these charges opened."""
+        for charge in charges:
+            counts = self._counts.setdefault(charge.name, {})
+            counts[charge.owner] = counts.get(charge.owner, 0) + 1
+
+    def add_key(self, rule: str, key: str) -> None:
+        """Count a counter that was loaded from a file."""
+        owner = get_key_owner(key)
+        counts = self._counts.setdefault(rule, {})
+        counts[owner] = counts.get(owner, 0) + (key != build_shared_key(owner))
+
+    def remove(self, rule: str, keys: Iterable[str]) -> None:
+        """Subtract removed counters."""
+        counts = self._counts.get(rule, {})
+        for key in keys if counts else ():
+            owner = get_key_owner(key)
+            if key == build_shared_key(owner):
+                continue
+            count = counts.pop(owner, 0) - 1
+            if count > 0:
+                counts[owner] = count
 
 
 class Counters:
@@ -69,18 +99,15 @@ class Counters:
 
     def __init__(self, rules: Sequence[Rule] = (), *, max_keys: int = 1_000_000) -> None:
         self.tables: dict[str, CounterTable] = {}
-        self.bans: dict[str, BanRecord] = {}
+        self.bans: Final = BanRecords()
         self._rules: dict[str, Rule] = {}
         self._max_keys = max_keys
-        self._running: dict[str, _CallResult] = {}
-        self._ended: dict[str, _CallResult] = {}
-        self._ended_before: dict[str, _CallResult] = {}
-        self._ended_since_ms = 0
+        self._results: Final = RecentResults()
+        self._running: Final = self._results.running
         self._refund_end_ms: dict[str, int] = {}
         self._fault_refunds: dict[tuple[str, str], tuple[int, int]] = {}
         self._next_eviction_ms: dict[str, int] = {}
-        self._key_counts: dict[str, dict[str, int]] = {}
-        """By rule and owner, the number of counters of the owner."""
+        self._key_counts: Final = KeyCounts()
         self.rules_version = 0
         """How often the rules were set. Plans that were decoded for an earlier version are invalid."""
         self.set_rules(rules)
@@ -96,7 +123,7 @@ class Counters:
         renamed = {rule.was: rule.name for rule in rules if rule.was is not None}
         old = {renamed.get(name, name): (self._rules[name], table) for name, table in self.tables.items()}
         self.tables = {rule.name: self._make_table(rule, *old.get(rule.name, (None, None))) for rule in rules}
-        self._key_counts = {renamed.get(name, name): key_counts for name, key_counts in self._key_counts.items()}
+        self._key_counts.rename_rules(renamed)
         self._rules = {rule.name: rule for rule in rules}
         self.rules_version += 1
 
@@ -128,13 +155,14 @@ class Counters:
     def take(self, call: StoreCall, now_ms: int) -> TakeResult:
         """Check every limit of a call, then charge all of them, or none if an enforced limit is exceeded."""
         request_id = call.id
-        if request_id in self._running or request_id in self._ended or request_id in self._ended_before:
-            return self._repeat_result(request_id)
+        earlier = self._results.find(request_id)
+        if earlier is not None:
+            return msgspec.structs.replace(earlier.result, is_repeated=True)
         result = self.take_once(call, now_ms)
         if result.is_admitted:
-            self._running[request_id] = _CallResult(call, result)
+            self._running[request_id] = RecentCall(call, result)
         else:
-            self._remember(_CallResult(call, result), now_ms)
+            self._remember(RecentCall(call, result), now_ms)
         return result
 
     def take_once(self, call: StoreCall, now_ms: int) -> TakeResult:
@@ -168,7 +196,7 @@ class Counters:
             if charge.cost:
                 tables[charge.name].add(charge.key, charge.cost, now_ms, call.id)
         if new_keys:
-            self._count_new_keys(new_keys)
+            self._key_counts.add(new_keys)
         bucket_charge = charges[0] if not plan.is_free else plan.bucket_charge
         table = tables[bucket_charge.name]
         return TakeResult(
@@ -209,8 +237,8 @@ class Counters:
             table.get_end_ms(bucket_charge.key, now_ms),
             banned_until_ms,
         )
-        if not banned_until_ms and not plan.is_free:
-            self._record_refusal(call, [charges[index] for index in hits], free_at_ms, now_ms)
+        if not banned_until_ms:
+            self.bans.add_refusal(call, hits, free_at_ms, now_ms)
         return result
 
     def _list_free_times_ms(self, charges: Sequence[Charge], hits: Iterable[int], now_ms: int) -> tuple[int, ...]:
@@ -219,36 +247,6 @@ class Counters:
             self.tables[charge.name].get_free_at_ms(charge.key, charge.required, charge.ceiling, now_ms)
             for charge in (charges[index] for index in hits)
         )
-
-    def _record_refusal(self, call: StoreCall, hit: Sequence[Charge], free_at_ms: Sequence[int], now_ms: int) -> None:
-        """Record a refusal, because a caller that continues to send requests may be banned.
-
-        Refusals of requests that can never be admitted do not count.
-        """
-        waits = [
-            (free_ms, charge.ceiling)
-            for charge, free_ms in zip(hit, free_at_ms, strict=True)
-            if charge.is_enforced and charge.required <= charge.ceiling
-        ]
-        if not waits:
-            return
-        wait_until_ms, ceiling = max(waits)
-        subject = call.plan.ban_subject
-        if subject not in self.bans and len(self.bans) >= MAX_BAN_RECORDS:
-            self._evict_ban_records(call.ban_rules, now_ms)
-        record = self.bans.get(subject, _NEW_RECORD)
-        self.bans[subject] = record_refusal(
-            record, call.ban_rules, now_ms=now_ms, wait_until_ms=wait_until_ms, ceiling=ceiling
-        )
-
-    def _evict_ban_records(self, rules: BanRules, now_ms: int) -> None:
-        """Remove expired ban records; if there are still too many, the oldest records of subjects that are not banned."""
-        active = {subject: record for subject, record in self.bans.items() if not record.is_expired(now_ms, rules)}
-        if len(active) >= MAX_BAN_RECORDS:  # Never remove a ban that is in force.
-            not_banned = [subject for subject, record in active.items() if not record.is_banned(now_ms)]
-            for subject in not_banned[: MAX_BAN_RECORDS // 10]:
-                del active[subject]
-        self.bans = active
 
     def _apply_key_limits(
         self, charges: tuple[Charge, ...], indexes: Iterable[int], now_ms: int
@@ -272,18 +270,11 @@ class Counters:
 
     def _can_open_key(self, charge: Charge, now_ms: int) -> bool:
         """Return whether the owner of the charge, and the table, may have one more counter."""
-        if charge.rule.is_partitioned:
-            key_counts = self._key_counts.get(charge.name, {})
-            if key_counts.get(charge.owner, 0) >= charge.rule.keys_most:
-                return False
+        if charge.rule.is_partitioned and self._key_counts.count(charge.name, charge.owner) >= charge.rule.keys_most:
+            return False
         if len(self.tables[charge.name]) < self._max_keys:
             return True
         return self._evict_if_due(charge.name, now_ms)
-
-    def _count_new_keys(self, new_keys: Iterable[Charge]) -> None:
-        for charge in new_keys:
-            key_counts = self._key_counts.setdefault(charge.name, {})
-            key_counts[charge.owner] = key_counts.get(charge.owner, 0) + 1
 
     def _evict_if_due(self, name: str, now_ms: int) -> bool:
         """Remove idle counters from a full table. Return whether that freed any."""
@@ -296,24 +287,12 @@ class Counters:
 
     # -- results of earlier calls -----------------------------------------------------------------------------------
 
-    def _repeat_result(self, request_id: str) -> TakeResult:
-        """Return the stored result of a call, marked as repeated."""
-        entry = self._find(request_id)
-        assert entry is not None, request_id
-        return msgspec.structs.replace(entry.result, is_repeated=True)
-
-    def _find(self, request_id: str) -> _CallResult | None:
-        return self._running.get(request_id) or self._ended.get(request_id) or self._ended_before.get(request_id)
-
-    def _remember(self, entry: _CallResult, now_ms: int) -> None:
-        """Store the result of an ended call. When a generation is full or old, the one before it is dropped."""
-        if len(self._ended) >= MAX_REMEMBERED_RESULTS or now_ms - self._ended_since_ms > RESULT_TTL_MS:
-            self._ended_before, self._ended = self._ended, {}
-            self._ended_since_ms = now_ms
+    def _remember(self, entry: RecentCall, now_ms: int) -> None:
+        """Store the result of an ended call. When old results are dropped, also drop the refunds of ended windows."""
+        if self._results.remember_ended(entry, now_ms):
             self._refund_end_ms = {
                 request_id: end_ms for request_id, end_ms in self._refund_end_ms.items() if end_ms > now_ms
             }
-        self._ended[entry.call.id] = entry
 
     def release(self, request_id: str, now_ms: int, *, should_remember: bool = True) -> bool:
         """End a request and free its slots. Return whether it was running.
@@ -348,7 +327,7 @@ class Counters:
                 revived += sum(table.renew(key, request_id, now_ms) for table, key in self._iter_leases(entry))
         return revived
 
-    def _iter_leases(self, entry: _CallResult) -> Iterator[tuple[ConcurrencyLeases, str]]:
+    def _iter_leases(self, entry: RecentCall) -> Iterator[tuple[ConcurrencyLeases, str]]:
         """Yield the lease table and key of each concurrency charge of a call."""
         call, keys = entry.call, entry.result.keys
         for index in call.plan.lease_indexes:
@@ -356,7 +335,7 @@ class Counters:
             if isinstance(table, ConcurrencyLeases):
                 yield table, keys[index] if keys else call.charges[index].key
 
-    def _holds_lease(self, request_id: str, entry: _CallResult, now_ms: int) -> bool:
+    def _holds_lease(self, request_id: str, entry: RecentCall, now_ms: int) -> bool:
         return any(table.has_lease(key, request_id, now_ms) for table, key in self._iter_leases(entry))
 
     def refund(self, request_id: str, now_ms: int, *, is_fault: bool) -> bool:
@@ -364,7 +343,7 @@ class Counters:
 
         Each request is refunded once.
         """
-        entry = self._find(request_id)
+        entry = self._results.find(request_id)
         if entry is None or not entry.result.is_admitted or entry.call.plan.is_free:
             return False
         charge, result = entry.call.charges[0], entry.result
@@ -404,7 +383,7 @@ class Counters:
         limited, new_keys = self._apply_key_limits(charges, indexes, now_ms)
         for charge in limited:
             self.tables[charge.name].add(charge.key, amount, now_ms, "")
-        self._count_new_keys(new_keys)
+        self._key_counts.add(new_keys)
         return limited
 
     def peek(self, charges: Iterable[Charge], now_ms: int) -> tuple[CounterReading, ...]:
@@ -424,20 +403,17 @@ class Counters:
     def reset_key(self, name: str, key: str) -> None:
         if key in self.tables[name]:
             self.tables[name].reset(key)
-            self._count_removed_keys(name, [key])
+            self._key_counts.remove(name, [key])
 
     def ban(self, subject: str, until_ms: int) -> None:
         """Ban a subject until this time. A time in the past ends a ban."""
-        record = self.bans.get(subject, _NEW_RECORD)
-        self.bans[subject] = msgspec.structs.replace(record, banned_until_ms=until_ms)
+        self.bans.ban(subject, until_ms)
 
     def load_row(self, name: str, key: str, numbers: tuple[int, ...]) -> None:
         """Restore a saved counter."""
         rule = self._rules[name]
         if rule.is_partitioned and key not in self.tables[name]:
-            owner = get_key_owner(key)
-            key_counts = self._key_counts.setdefault(name, {})
-            key_counts[owner] = key_counts.get(owner, 0) + (key != build_shared_key(owner))
+            self._key_counts.add_key(name, key)
         self.tables[name].load_row(key, numbers)
 
     def sweep(self, now_ms: int) -> Iterator[int]:
@@ -461,22 +437,8 @@ class Counters:
     def _evict_idle_keys(self, name: str, now_ms: int) -> int:
         """Remove some idle counters of a rule. Return how many."""
         evicted = self.tables[name].evict_idle(now_ms, max_scanned=EVICTION_BATCH_KEYS)
-        self._count_removed_keys(name, evicted)
+        self._key_counts.remove(name, evicted)
         return len(evicted)
-
-    def _count_removed_keys(self, name: str, keys: Iterable[str]) -> None:
-        """Subtract removed counters from the counter numbers of their owners."""
-        key_counts = self._key_counts.get(name, {})
-        for key in keys if key_counts else ():
-            owner = get_key_owner(key)
-            if key == build_shared_key(owner):
-                continue
-            count = key_counts.pop(owner, 0) - 1
-            if count > 0:
-                key_counts[owner] = count
-
-
-_NEW_RECORD: Final = BanRecord()
 
 
 def _list_keys(charges: Sequence[Charge]) -> tuple[str, ...]:

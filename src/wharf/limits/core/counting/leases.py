@@ -6,7 +6,6 @@ from typing import Final
 
 LEASE_TTL_MS: Final = 30_000
 """A lease that is not renewed expires after this time, so a crashed process cannot block its callers."""
-RENEWED_EVERY_MS: Final = 10_000
 RETRY_DELAY_MS: Final = 1_000
 """The wait that a full concurrency limit reports: a slot can become free at any time."""
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from wharf.limits.core.counting.counters import Counters
 from wharf.limits.core.plans import Charge, ChargePlan
 from wharf.limits.core.rule import RuleSet
 from wharf.limits.core.store_calls import CounterReading, StoreCall, TakeResult
@@ -33,7 +34,7 @@ class NeighbourStore:
 
     def __init__(self, world: World, path: Path) -> None:
         self._world = world
-        self._path = path
+        self.path: Final = path
         self._last_number = 0
         self._pending: dict[int, tuple[asyncio.Future[Any], ResultParser | None]] = {}
         self._to_send: list[bytes] = []
@@ -42,6 +43,10 @@ class NeighbourStore:
         self._running: dict[str, StoreCall] = {}
         self._keys: dict[str, tuple[str, ...]] = {}
         self._plans: dict[ChargePlan, bytes] = {}
+
+    @property
+    def local_counters(self) -> Counters | None:
+        return None
 
     async def open(self) -> bool:
         """Connect, and keep reconnecting in the background. Return whether the server was reached."""
@@ -74,7 +79,7 @@ class NeighbourStore:
 
     async def _connect(self) -> bool:
         """Try to connect. Return whether there is a connection."""
-        with contextlib.suppress(OSError), shorten_socket_path(self._path) as name:
+        with contextlib.suppress(OSError), shorten_socket_path(self.path) as name:
             loop = asyncio.get_running_loop()
             transport, _ = await loop.create_unix_connection(lambda: _Connection(self), name)
             self._transport = transport
@@ -88,7 +93,7 @@ class NeighbourStore:
         """Send a request and return a future for its result. It fails with `StoreUnavailable`."""
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         if self._transport is None or len(self._pending) >= MAX_PENDING_REQUESTS:
-            future.set_exception(StoreUnavailable(f"no counter server at {self._path}"))
+            future.set_exception(StoreUnavailable(f"no counter server at {self.path}"))
             future.exception()  # Mark it as retrieved: asyncio logs exceptions that nobody awaits.
             return future
         self._last_number += 1
@@ -248,14 +253,6 @@ class NeighbourStore:
     async def set_rules(self, _rules: RuleSet) -> None:
         """Clear the cache. The server reads the rules from the same file."""
         self._plans.clear()
-
-    # -- quota leases, which this store does not support ------------------------------------------------------------------
-
-    def record_admission(self, call: StoreCall, result: TakeResult) -> None:
-        raise AssertionError(f"quota leases are not supported here: call {call.id} at {result.now_ms}")
-
-    async def return_quota(self, charge: Charge, _amount: int, _end_ms: int, _lease_id: str) -> bool:
-        raise AssertionError(f"quota leases are not supported here: key {charge.key}")
 
 
 class _Connection(asyncio.Protocol):

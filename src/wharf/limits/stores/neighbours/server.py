@@ -140,8 +140,7 @@ class CounterServer:
                 counters.ban(message.subject, message.until_ms)
                 return None
             case messages.BanEndRequest():
-                record = counters.bans.get(message.subject)
-                return record.banned_until_ms if record is not None and record.is_banned(now_ms) else 0
+                return counters.bans.get_end_ms(message.subject, now_ms)
             case messages.ReadOverridesRequest():
                 is_known = message.known_version == self._overrides_version
                 return None if is_known else [self._overrides_version, self._overrides]

@@ -11,7 +11,9 @@ from typing import Any, Final
 
 import msgspec
 
-from wharf.limits.core.counting.counters import MAX_FAULT_REFUNDS_PERCENT
+from wharf.limits.core.counting.bans import find_ban_wait
+from wharf.limits.core.counting.counters import MAX_FAULT_REFUNDS_PERCENT, Counters
+from wharf.limits.core.counting.recent_results import RecentCall, RecentResults
 from wharf.limits.core.plans import Charge
 from wharf.limits.core.rule import BanRules, RuleSet
 from wharf.limits.core.rulebook import hash_rules
@@ -23,8 +25,6 @@ from wharf.limits.stores.redis.packing import CallEncoder, CallPart, decode_resu
 from wharf.limits.stores.redis.settings import RedisKind, RedisSettings
 from wharf.world import World
 
-MAX_REMEMBERED_RESULTS: Final = 32_768
-"""Limits the memory for results of ended requests, in entries of one generation; two are kept."""
 RULES_TTL_MS: Final = 15_000
 """How long the rules hash of a process is shown after its last check."""
 _pack: Final = msgspec.msgpack.Encoder().encode
@@ -47,9 +47,12 @@ class RedisStore:
         self._encoder = CallEncoder(settings.prefix, is_cluster=settings.kind is RedisKind.CLUSTER)
         self._ban_rules: BanRules = rules.ban
         self._rules_hash = hash_rules(rules)
-        self._running: dict[str, tuple[StoreCall, TakeResult]] = {}
-        self._ended: dict[str, tuple[StoreCall, TakeResult]] = {}
-        self._ended_before: dict[str, tuple[StoreCall, TakeResult]] = {}
+        self._results: Final = RecentResults()
+        self._running: Final = self._results.running
+
+    @property
+    def local_counters(self) -> Counters | None:
+        return None
 
     async def open(self, *, can_be_away: bool = False) -> bool:
         """Connect. Return whether the server was reached.
@@ -89,10 +92,10 @@ class RedisStore:
 
     def start_take(self, call: StoreCall) -> "asyncio.Future[TakeResult]":
         """Start a take that continues even if its caller is cancelled."""
-        earlier = self._find(call.id)
+        earlier = self._results.find(call.id)
         if earlier is not None:
             repeated: asyncio.Future[TakeResult] = asyncio.get_running_loop().create_future()
-            repeated.set_result(msgspec.structs.replace(earlier[1], is_repeated=True))
+            repeated.set_result(msgspec.structs.replace(earlier.result, is_repeated=True))
             return repeated
         parts = self._encoder.split_call(call)
         if self._encoder.is_cluster:
@@ -106,7 +109,7 @@ class RedisStore:
                 raise StoreUnavailable(f"request {call.id} was already undone")
             result = decode_result(call, value, is_repeated=bool(is_repeated))
             if result.is_admitted:
-                self._running[call.id] = (call, result)
+                self._running[call.id] = RecentCall(call, result)
             return result
 
         op, key = self._encode_take(call.id, part)
@@ -141,7 +144,7 @@ class RedisStore:
                 is_refused = True
         result = merge_results(call, part_results)
         if result.is_admitted:
-            self._running[call.id] = (call, result)
+            self._running[call.id] = RecentCall(call, result)
         else:
             for part in charged:
                 await self._undo_part(call.id, part)
@@ -150,14 +153,10 @@ class RedisStore:
 
     async def _record_refusal(self, call: StoreCall, result: TakeResult, ban_key: str) -> None:
         """Record a refusal at the ban of the subject, which may be on another node than the limits."""
-        waits = [
-            (free_ms, call.charges[index].ceiling)
-            for index, free_ms in zip(result.hit_indexes, result.free_at_ms, strict=True)
-            if call.charges[index].is_enforced and call.charges[index].required <= call.charges[index].ceiling
-        ]
-        if result.banned_until_ms or call.plan.is_free or not waits:
+        wait = find_ban_wait(call, result.hit_indexes, result.free_at_ms)
+        if result.banned_until_ms or wait is None:
             return
-        wait_until_ms, ceiling = max(waits)
+        wait_until_ms, ceiling = wait
         rules = self._encoder.encode_ban_rules(call.ban_rules)
         await self._send(["o", ban_key, rules, wait_until_ms, ceiling], ban_key, call.plan.ban_subject)
 
@@ -178,22 +177,17 @@ class RedisStore:
 
     # -- the end of requests ---------------------------------------------------------------------------------------
 
-    def _find(self, request_id: str) -> tuple[StoreCall, TakeResult] | None:
-        return self._running.get(request_id) or self._ended.get(request_id) or self._ended_before.get(request_id)
-
     async def release(self, request_id: str) -> None:
         for future in self.start_release(request_id):
             await asyncio.shield(future)
 
     def start_release(self, request_id: str) -> "list[asyncio.Future[Any]]":
         """Start a release without waiting for it."""
-        call_and_result = self._running.pop(request_id, None)
-        if call_and_result is None:
+        entry = self._running.pop(request_id, None)
+        if entry is None:
             return []
-        if len(self._ended) >= MAX_REMEMBERED_RESULTS:
-            self._ended_before, self._ended = self._ended, {}
-        self._ended[request_id] = call_and_result
-        call = call_and_result[0]
+        self._results.remember_ended(entry)
+        call = entry.call
         if not call.plan.lease_indexes:
             return []
         if self._encoder.is_cluster:
@@ -216,19 +210,17 @@ class RedisStore:
         """Extend the leases of running requests. Return how many had expired."""
         renewals = []
         for request_id in request_ids:
-            call_and_result = self._running.get(request_id)
-            for owner, keys in (
-                self._group_lease_keys(call_and_result[0]).items() if call_and_result is not None else ()
-            ):
+            entry = self._running.get(request_id)
+            for owner, keys in self._group_lease_keys(entry.call).items() if entry is not None else ():
                 renewals.append(self._send(["n", request_id, keys], keys[0], owner))
         return sum(await asyncio.gather(*renewals))
 
     async def refund(self, request_id: str, reason: RefundReason) -> bool:
         """Return the primary charge of a request to its window, once, with a maximum for faults."""
-        call_and_result = self._find(request_id)
-        if call_and_result is None or not call_and_result[1].is_admitted or call_and_result[0].plan.is_free:
+        entry = self._results.find(request_id)
+        if entry is None or not entry.result.is_admitted or entry.call.plan.is_free:
             return False
-        call, result = call_and_result
+        call, result = entry.call, entry.result
         charge = call.charges[0]
         key, field = self._encoder.build_counter_key(
             charge.rule, result.keys[0] if result.keys else charge.key, charge.owner
@@ -246,7 +238,7 @@ class RedisStore:
 
     def record_admission(self, call: StoreCall, result: TakeResult) -> None:
         """Remember a request that a quota lease admitted, so that it can be refunded like others."""
-        self._running[call.id] = (call, result)
+        self._running[call.id] = RecentCall(call, result)
 
     async def return_quota(self, charge: Charge, amount: int, end_ms: int, lease_id: str) -> bool:
         """Return the unused part of a lease, once, to the window that it was charged to."""

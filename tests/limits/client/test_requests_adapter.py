@@ -1,4 +1,4 @@
-"""The same client under the library requests, against a real server."""
+"""The adapter for the library requests, against a real server."""
 
 import threading
 from collections.abc import Iterator
@@ -14,30 +14,30 @@ from wharf.limits.client.requests_adapter import LimitedAdapter
 
 
 class Site(BaseHTTPRequestHandler):
-    """Refuses as many requests as it is told, and knows a tag."""
+    """Refuses the next `refusals_left` requests; its resource has an ETag."""
 
     protocol_version = "HTTP/1.1"
     refusals_left = 0
-    seen: Final[list[str]] = []
+    received_tags: Final[list[str]] = []
 
     def log_message(self, format: str, *args: object) -> None:
-        """Tests are quiet."""
+        """Log nothing."""
 
     def do_GET(self) -> None:
-        self.seen.append(self.headers.get("if-none-match", ""))
+        self.received_tags.append(self.headers.get("if-none-match", ""))
         if Site.refusals_left:
             Site.refusals_left -= 1
-            self._answer(403, b'{"message":"You have exceeded a secondary rate limit"}', {"retry-after": "2"})
+            self._reply(403, b'{"message":"You have exceeded a secondary rate limit"}', {"retry-after": "2"})
         elif self.headers.get("if-none-match") == '"v1"':
-            self._answer(304, b"", {"etag": '"v1"'})
+            self._reply(304, b"", {"etag": '"v1"'})
         else:
-            self._answer(200, b"the answer", {"etag": '"v1"'})
+            self._reply(200, b"the reply", {"etag": '"v1"'})
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["content-length"]))
-        self.do_GET() if Site.refusals_left else self._answer(201, body, {})
+        self.do_GET() if Site.refusals_left else self._reply(201, body, {})
 
-    def _answer(self, status: int, body: bytes, headers: dict[str, str]) -> None:
+    def _reply(self, status: int, body: bytes, headers: dict[str, str]) -> None:
         self.send_response(status)
         for name, value in {**headers, "content-length": str(len(body))}.items():
             self.send_header(name, value)
@@ -48,7 +48,7 @@ class Site(BaseHTTPRequestHandler):
 @pytest.fixture
 def site() -> Iterator[str]:
     Site.refusals_left = 0
-    Site.seen.clear()
+    Site.received_tags.clear()
     server = ThreadingHTTPServer(("127.0.0.1", 0), Site)
     server.daemon_threads = True
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
@@ -66,31 +66,31 @@ def session() -> Iterator[requests.Session]:
         yield session
 
 
-def test_an_answer_comes_through(site: str, session: requests.Session) -> None:
-    assert (200, b"the answer") == ((given := session.get(site)).status_code, given.content)
+def test_a_response_reaches_the_caller(site: str, session: requests.Session) -> None:
+    assert (200, b"the reply") == ((response := session.get(site)).status_code, response.content)
     assert b"sent" == session.post(site, data=b"sent").content
 
 
-def test_what_has_not_changed_comes_from_what_was_kept(site: str, session: requests.Session) -> None:
+def test_an_unchanged_resource_comes_from_the_cache(site: str, session: requests.Session) -> None:
     first, second = session.get(site), session.get(site)
 
-    assert ["", '"v1"'] == Site.seen
+    assert ["", '"v1"'] == Site.received_tags
     assert (first.text, 200, "1") == (second.text, second.status_code, second.headers["x-from-cache"])
 
 
-def test_a_refusal_that_stays_ends_in_an_error(site: str, session: requests.Session) -> None:
+def test_a_limit_that_refuses_all_tries_raises_an_error(site: str, session: requests.Session) -> None:
     Site.refusals_left = 1
 
-    with pytest.raises(SecondaryExceeded, match="still after 1 tries"):
+    with pytest.raises(SecondaryExceeded, match="refused 1 times"):
         session.get(site)
 
 
-def test_a_stream_can_be_read_piece_by_piece(site: str, session: requests.Session) -> None:
-    with session.get(site, stream=True) as given:
-        assert b"the answer" == b"".join(given.iter_content(3))
+def test_a_streamed_response_can_be_read_in_pieces(site: str, session: requests.Session) -> None:
+    with session.get(site, stream=True) as response:
+        assert b"the reply" == b"".join(response.iter_content(3))
 
 
-def test_a_body_that_streams_is_not_sent_twice(site: str, session: requests.Session) -> None:
+def test_a_streamed_body_is_not_sent_twice(site: str, session: requests.Session) -> None:
     Site.refusals_left = 1
 
     assert 403 == session.get(site, data=iter([b""])).status_code

@@ -1,4 +1,4 @@
-"""A simulation says what rules would have done, on the clock of the log, and what it could not judge."""
+"""A simulation shows what rules would have refused, by the clock of the log, and lists what it did not simulate."""
 
 import json
 import xml.etree.ElementTree as ET
@@ -45,67 +45,67 @@ def line(second: int = 0, *, user: str = "-", path: str = "/few", host: str = "1
         ),
     ],
 )
-def test_lines_of_every_known_form_are_read(text: bytes, expected: LogRecord) -> None:
+def test_lines_of_all_known_formats_are_read(text: bytes, expected: LogRecord) -> None:
     assert AccessLogReader().read_line(text) == expected
 
 
 @pytest.mark.parametrize("text", [b"what?\n", b"{\n", b'a - - [99/Foo/2026:12:00:00 +0000] "GET / HTTP/1.1" 200 1\n'])
-def test_other_lines_are_counted_and_passed_over(text: bytes) -> None:
+def test_lines_of_other_formats_are_counted_and_skipped(text: bytes) -> None:
     reader = AccessLogReader()
 
     assert (reader.read_line(text), reader.unreadable_lines) == (None, 1)
 
 
-def test_who_goes_beyond_a_limit_is_named_with_rule_and_moments() -> None:
+def test_refusals_are_reported_by_caller_and_rule_with_their_times() -> None:
     lines = [line(second, user="ada") for second in (0, 1, 2, 30, 61)] + [line(62, user="bob")]
 
-    outcome = simulate_lines(lines, read_rules(TWO_A_MINUTE))
+    result = simulate_lines(lines, read_rules(TWO_A_MINUTE))
 
-    assert (outcome.lines, outcome.admitted, outcome.refused, outcome.rules) == (6, 4, 2, {"few": 2})
-    (ada,) = outcome.callers
+    assert (result.lines, result.admitted, result.refused, result.rules) == (6, 4, 2, {"few": 2})
+    (ada,) = result.callers
     assert (ada.caller, ada.count, ada.first_ms, ada.last_ms) == ("user:ada", 2, NOON_MS + 2_000, NOON_MS + 30_000)
 
 
-def test_concurrency_is_judged_where_durations_are_logged() -> None:
+def test_concurrency_is_simulated_if_the_log_has_durations() -> None:
     lines = [line(0, rest=" 5.000"), line(1, rest=" 1.000"), line(6, rest=" 1.000")]
 
     assert simulate_lines(lines, read_rules(ONE_AT_ONCE)).rules == {"alone": 1}
 
 
-def test_what_could_not_be_judged_is_listed() -> None:
-    outcome = simulate_lines([line(), b"what?\n"], read_rules(ONE_AT_ONCE))
+def test_the_result_lists_what_was_not_simulated() -> None:
+    result = simulate_lines([line(), b"what?\n"], read_rules(ONE_AT_ONCE))
 
-    assert outcome.refused == 0
-    assert outcome.not_judged[0].endswith("as the log has no durations: alone")
-    assert outcome.not_judged[-1] == "1 lines that are not in a known form"
+    assert result.refused == 0
+    assert result.not_judged[0].endswith("because the log has no durations: alone")
+    assert result.not_judged[-1] == "1 lines in an unknown format"
 
 
-def test_rules_in_shadow_refuse_nobody_and_are_counted() -> None:
+def test_rules_in_shadow_mode_are_counted_and_refuse_no_request() -> None:
     shadowed = TWO_A_MINUTE.replace("ceiling = 2", "ceiling = 2\nshadow = true", 1)
 
-    outcome = simulate_lines([line() for _ in range(3)], read_rules(shadowed))
+    result = simulate_lines([line() for _ in range(3)], read_rules(shadowed))
 
-    assert (outcome.refused, outcome.shadowed) == (0, {"few": 1})
+    assert (result.refused, result.shadowed) == (0, {"few": 1})
 
 
-def test_the_command_shows_a_table_json_and_a_picture(tmp_path: Path) -> None:
+def test_the_command_prints_a_table_or_json_and_writes_a_chart(tmp_path: Path) -> None:
     (tmp_path / "rules.toml").write_text(TWO_A_MINUTE)
     (tmp_path / "access.log").write_bytes(b"".join(line(second) for second in range(5)))
     words = ["limits", "simulate", "--rules", str(tmp_path / "rules.toml"), str(tmp_path / "access.log")]
 
     table = CliRunner().invoke(root, [*words, "--svg", str(tmp_path / "picture.svg")])
-    told = CliRunner().invoke(root, [*words, "--json"])
+    json_output = CliRunner().invoke(root, [*words, "--json"])
 
     assert "3 of 5 requests would be refused, from 2026-11-21 12:00:00Z to 2026-11-21 12:00:04Z" in table.output
     assert "address:192.0.2.7" in table.output
-    assert json.loads(told.output)["rules"] == {"few": 3}
-    drawn = ET.fromstring((tmp_path / "picture.svg").read_text())
-    titles = [title.text for title in drawn.iter("{http://www.w3.org/2000/svg}title")]
+    assert json.loads(json_output.output)["rules"] == {"few": 3}
+    chart = ET.fromstring((tmp_path / "picture.svg").read_text())
+    titles = [title.text for title in chart.iter("{http://www.w3.org/2000/svg}title")]
     assert titles[0] == "3 of 5 requests would be refused"
     assert "2026-11-21 12:00:02Z: 0 admitted, 1 refused" in titles
 
 
-def test_files_that_cannot_be_read_or_written_are_told_before_anything_is_judged(tmp_path: Path) -> None:
+def test_files_that_cannot_be_read_or_written_are_reported_at_the_start(tmp_path: Path) -> None:
     log = tmp_path / "access.log"
     log.write_text("")
 
@@ -116,24 +116,24 @@ def test_files_that_cannot_be_read_or_written_are_told_before_anything_is_judged
     assert f"Error: {tmp_path}/no/a.svg: No such file or directory\n" == no_folder.stderr
 
 
-def test_an_empty_log_is_no_error() -> None:
-    outcome = simulate_lines([], read_rules(TWO_A_MINUTE))
+def test_an_empty_log_gives_an_empty_result() -> None:
+    result = simulate_lines([], read_rules(TWO_A_MINUTE))
 
-    assert (outcome.lines, outcome.refused) == (0, 0)
-    assert render_svg(outcome).startswith("<svg")
+    assert (result.lines, result.refused) == (0, 0)
+    assert render_svg(result).startswith("<svg")
 
 
-def test_however_many_processes_judge_the_same_comes_out(tmp_path: Path) -> None:
-    """Callers with names and without, lines that come late, lines of JSON, and lines that are none."""
+def test_the_result_does_not_depend_on_the_number_of_processes(tmp_path: Path) -> None:
+    """The log has users and addresses, lines out of order, lines of JSON, and unreadable lines."""
     log = tmp_path / "access.log"
     with log.open("wb") as file:
         for number in range(4_000):
             second = number // 100 if number % 50 else max(0, number // 100 - 5)
             user = f"u{number * 7 % 13}" if number % 3 else "-"
-            moment = f"21/Nov/2026:15:{second // 60:02}:{second % 60:02} +0100"
-            file.write(f'10.0.0.{number % 11} - {user} [{moment}] "GET /few HTTP/1.1" 200 12\n'.encode())
+            stamp = f"21/Nov/2026:15:{second // 60:02}:{second % 60:02} +0100"
+            file.write(f'10.0.0.{number % 11} - {user} [{stamp}] "GET /few HTTP/1.1" 200 12\n'.encode())
             if number % 90 == 0:
-                file.write(f"10.0.0.{number % 11} - {user} [{moment}] nothing of the kind\n".encode())
+                file.write(f"10.0.0.{number % 11} - {user} [{stamp}] not a request\n".encode())
             if number % 100 == 0:
                 at_ms = 1_795_269_600_000 + second * 1_000
                 file.write(
@@ -141,13 +141,13 @@ def test_however_many_processes_judge_the_same_comes_out(tmp_path: Path) -> None
                 )
     rules = read_rules(TWO_A_MINUTE)
 
-    alone, together = (simulate_logs([log], rules, parts).to_dict() for parts in (1, 3))
+    in_one, in_three = (simulate_logs([log], rules, parts).to_dict() for parts in (1, 3))
 
-    assert alone["refused"] > 1_000
-    assert together == alone
+    assert in_one["refused"] > 1_000
+    assert in_three == in_one
 
 
-def test_where_a_rule_counts_over_several_callers_one_process_judges_all() -> None:
-    over_addresses = only('[[rule]]\nname = "wide"\nscope = ["address"]\nceiling = 5\n')
+def test_callers_are_not_split_if_a_rule_counts_several_together() -> None:
+    by_address = only('[[rule]]\nname = "wide"\nscope = ["address"]\nceiling = 5\n')
 
-    assert [can_split_callers(read_rules(rules)) for rules in ("", TWO_A_MINUTE, over_addresses)] == [True, True, False]
+    assert [can_split_callers(read_rules(rules)) for rules in ("", TWO_A_MINUTE, by_address)] == [True, True, False]

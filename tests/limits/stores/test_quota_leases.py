@@ -12,8 +12,8 @@ from tests.limits.stores.contract import Clock, Counter
 from tests.limits.stores.redis_server import running_redis
 from wharf.limits.rules import read_rules
 from wharf.limits.stores import RefundReason
-from wharf.limits.stores.quota_leases import QuotaLeaseStore, QuotaSettings
 from wharf.limits.stores.redis import RedisSettings, RedisStore
+from wharf.limits.stores.redis.quota_leases import QuotaLeaseStore, QuotaSettings
 from wharf.world import RealWorld
 
 pytestmark = pytest.mark.needs_program("redis-server")
@@ -74,7 +74,7 @@ def test_3_5_a_lease_ends_before_its_window(tmp_path: Path) -> None:
         await counter.send(a_user())
         return await counter.used(a_user(), "hourly")
 
-    # The first window's lease is not used in the second: another was taken there.
+    # The lease of the first window is not used in the second window; a new one is taken.
     assert lease(tmp_path, scenario) == SIZE
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.limits.builders import CODE_HOST, Desk, a_user
+from tests.limits.builders import CODE_HOST, InMemoryLimiter, a_user
 from wharf.limits.core.rulebook import Rulebook
 
 BOOK = Rulebook(CODE_HOST)
@@ -11,14 +11,16 @@ BOOK = Rulebook(CODE_HOST)
 def test_1_a_request_belongs_to_exactly_one_primary_bucket() -> None:
     paths = ["/meta", "/search/code", "/graphql", "/orgs/a/audit-log", "/a/b.git/info/lfs/objects/batch"]
 
-    assert [sum(charge.rule.is_primary for charge in Desk().send(a_user(), path).charges) for path in paths] == [1] * 5
+    assert [
+        sum(charge.rule.is_primary for charge in InMemoryLimiter().send(a_user(), path).charges) for path in paths
+    ] == [1] * 5
 
 
 def test_1_the_rule_table_comes_first_and_core_is_for_the_rest() -> None:
     rule = '[[rule]]\nname = "zen"\nmatch = ["GET /zen"]\nresource = "zen"\nceiling = 7\n'
-    desk = Desk(rule)
+    limiter = InMemoryLimiter(rule)
 
-    assert [desk.send(a_user(), path).plan.resource for path in ("/zen", "/octocat")] == ["zen", "core"]
+    assert [limiter.send(a_user(), path).plan.resource for path in ("/zen", "/octocat")] == ["zen", "core"]
 
 
 @pytest.mark.parametrize(
@@ -40,21 +42,21 @@ def test_1_an_endpoint_is_a_template_of_the_rules_else_the_path_without_ids(path
 
 
 def test_1_at_most_256_endpoints_of_a_caller_are_counted_separately() -> None:
-    desk = Desk()
+    limiter = InMemoryLimiter()
     for number in range(300):
-        desk.send(a_user(), f"/page-{'x' * number}")
-    points = desk.counters.tables["points"]
+        limiter.send(a_user(), f"/page-{'x' * number}")
+    points = limiter.counters.tables["points"]
 
-    assert (len(points), desk.count("points", "user:ada other")) == (257, 300 - 256)
+    assert (len(points), limiter.count("points", "user:ada other")) == (257, 300 - 256)
 
 
 def test_1_another_caller_has_its_own_endpoints() -> None:
-    desk = Desk()
+    limiter = InMemoryLimiter()
     for number in range(300):
-        desk.send(a_user(), f"/page-{'x' * number}")
-    desk.send(a_user("eve"), "/page")
+        limiter.send(a_user(), f"/page-{'x' * number}")
+    limiter.send(a_user("eve"), "/page")
 
-    assert desk.count("points", "user:eve GET /page") == 1
+    assert limiter.count("points", "user:eve GET /page") == 1
 
 
 @pytest.mark.parametrize(

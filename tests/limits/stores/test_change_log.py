@@ -30,13 +30,13 @@ def files_of_changes(folder: Path) -> list[Path]:
 def used_after_a_kill(path: Path, *logins: str, rules: RuleSet = RULES) -> list[int]:
     """Return the used counts in a new store that loads only what was written."""
 
-    async def look() -> list[int]:
+    async def count_all() -> list[int]:
         store = a_store(path, rules)
         await store.load()
         counter = Counter(store, rules, Clock())
         return [await counter.used(a_user(login), "core") for login in logins]
 
-    return asyncio.run(look())
+    return asyncio.run(count_all())
 
 
 @contextmanager
@@ -112,13 +112,13 @@ def test_charges_of_a_network_counter_survive_a_kill(tmp_path: Path) -> None:
 
     asyncio.run(live())
 
-    async def look() -> list[int]:
+    async def count_all() -> list[int]:
         store = a_store(tmp_path / "counters", rules)
         await store.load()
         table = store.counters.tables["core"]
-        return sorted(table.count_used(key, NOON_MS) for key in table.keys())  # noqa: SIM118 - A table is no mapping.
+        return sorted(table.count_used(key, NOON_MS) for key in table.keys())  # noqa: SIM118 - A table is not a mapping.
 
-    assert asyncio.run(look()) == [3, 4]  # In whichever order they were read back.
+    assert asyncio.run(count_all()) == [3, 4]  # The order in which they were loaded does not matter.
 
 
 def test_a_reset_counter_counts_once_among_the_counters_of_its_owner(tmp_path: Path) -> None:
@@ -138,7 +138,7 @@ def test_a_reset_counter_counts_once_among_the_counters_of_its_owner(tmp_path: P
 
     asyncio.run(live())
 
-    async def look() -> list[int]:
+    async def count_all() -> list[int]:
         store = a_store(tmp_path / "counters", rules)
         await store.load()
         counter = Counter(store, rules, Clock())
@@ -146,4 +146,4 @@ def test_a_reset_counter_counts_once_among_the_counters_of_its_owner(tmp_path: P
             await counter.send(a_user(), path)
         return [await counter.used(a_user(), "mine", path) for path in ("/meta", "/user")]
 
-    assert asyncio.run(look()) == [1, 1]
+    assert asyncio.run(count_all()) == [1, 1]

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from tests.limits.builders import CODE_HOST, Desk, a_user
+from tests.limits.builders import CODE_HOST, InMemoryLimiter, a_user
 from wharf.limits.core.callers.caller import CallerClass
 from wharf.limits.core.rule import UNLIMITED, Algorithm, CountedUnit, Rule, RuleSet
 from wharf.limits.rules import InvalidFile, read_rules
@@ -71,8 +71,8 @@ def test_a_rule_with_a_built_in_name_keeps_its_position() -> None:
 
 
 def test_an_endpoint_of_the_file_precedes_that_of_the_profile() -> None:
-    desk = Desk('[[endpoint]]\nmatch = "POST /gists"\npoints = 3\n')
-    costs = {charge.name: charge.cost for charge in desk.send(a_user(), "/gists", method="POST").charges}
+    limiter = InMemoryLimiter('[[endpoint]]\nmatch = "POST /gists"\npoints = 3\n')
+    costs = {charge.name: charge.cost for charge in limiter.send(a_user(), "/gists", method="POST").charges}
 
     assert (costs["points"], "content" in costs) == (3, False)
 
@@ -158,7 +158,7 @@ def test_the_tables_of_points_graphql_and_bans_are_read() -> None:
     )
 
 
-# -- what is said of mistakes --------------------------------------------------------------------------------------
+# -- problems --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.limits.builders import Desk, a_user
+from tests.limits.builders import InMemoryLimiter, a_user
 from wharf.limits.core.callers.addresses import find_address, parse_address, read_proxies
 from wharf.limits.core.callers.credentials import read_credential
 from wharf.limits.core.callers.directory import MemoryDirectory
-from wharf.limits.core.callers.recognition import CallerRecognizer, UnrecognizedCredential
+from wharf.limits.core.callers.recognition import UnrecognizedCredential, recognize_caller
 from wharf.limits.core.large_files import UnreadableBatch, count_objects
 
 HERE = parse_address("192.0.2.7")
@@ -26,7 +26,7 @@ HERE = parse_address("192.0.2.7")
 )
 def test_any_credential_header_is_a_caller_or_unrecognised(header: str) -> None:
     assert HERE is not None
-    caller = CallerRecognizer(MemoryDirectory()).recognize(read_credential(header), HERE, "/", 0)
+    caller = recognize_caller(read_credential(header), HERE, "/", MemoryDirectory(), 0)
 
     assert isinstance(caller, UnrecognizedCredential) or caller.is_anonymous
 
@@ -55,9 +55,9 @@ def test_a_batch_that_cannot_be_counted_is_refused_with_what_to_send(body: bytes
 
 @given(st.text(max_size=40), st.text(max_size=200))
 def test_any_method_and_path_is_decided(method: str, path: str) -> None:
-    desk = Desk()
+    limiter = InMemoryLimiter()
 
-    assert desk.send(a_user(), "/" + path, method=method).is_admitted
+    assert limiter.send(a_user(), "/" + path, method=method).is_admitted
 
 
 def test_ten_thousand_forwarded_entries_are_handled() -> None:

@@ -73,7 +73,7 @@ async def collect_results(
                 decision = await counter.send(caller, path, method=method, request_id=f"n{number}", holds=holds)
                 results.append(msgspec.structs.astuple(decision.result))
             case "again":
-                # An id belongs to one request: of the same caller, to the same place.
+                # An id belongs to one request: from the same caller, to the same path.
                 earlier = max(0, number - 1 - which)
                 of = steps[earlier][1]
                 decision = await counter.send(

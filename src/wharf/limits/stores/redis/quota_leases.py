@@ -8,15 +8,16 @@ requests call the store. A lease lives for one second, ends before its window do
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
-from typing import Any, Final, Protocol
+from typing import Final
 
 import msgspec
 
 from wharf.limits.core.plans import Charge, ChargePlan
 from wharf.limits.core.rule import Algorithm, RuleSet
 from wharf.limits.core.store_calls import CounterReading, StoreCall, TakeResult
-from wharf.limits.stores.guard import RemoteStore
-from wharf.limits.stores.port import RefundReason, StoreUnavailable
+from wharf.limits.stores.forwarding import ForwardingStore
+from wharf.limits.stores.port import StoreUnavailable
+from wharf.limits.stores.redis.store import RedisStore
 from wharf.world import World
 
 log = logging.getLogger(__name__)
@@ -42,13 +43,6 @@ class QuotaSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The number of processes that share the store. Unused leases are at most this number times the size."""
 
 
-class LeasableStore(RemoteStore, Protocol):
-    """A store from which quota can be taken in advance."""
-
-    def record_admission(self, call: StoreCall, result: TakeResult) -> None: ...
-    async def return_quota(self, charge: Charge, amount: int, end_ms: int, lease_id: str) -> bool: ...
-
-
 class _Lease(msgspec.Struct, eq=False):
     """Quota that this process has taken and not used up."""
 
@@ -67,23 +61,24 @@ LeaseKey = tuple[tuple[str, str, int, int], ...]
 """Counters, ceilings and costs of a lease. Callers for whom these are equal share the lease."""
 
 
-class QuotaLeaseStore:
-    """Decides by leases where possible, and forwards everything else to the store.
+class QuotaLeaseStore(ForwardingStore):
+    """Decides by leases where possible, and forwards everything else to Redis.
 
     `clock` gives monotonic milliseconds; only its differences are used.
     """
 
     def __init__(
         self,
-        store: LeasableStore,
+        store: RedisStore,
         world: World,
         settings: QuotaSettings | None = None,
         *,
         clock: Callable[[], int] | None = None,
     ) -> None:
+        super().__init__(store)
         self.taken_leases = 0
         self.returned_leases = 0
-        self._store = store
+        self._redis_store = store
         self._world = world
         self._settings = settings or QuotaSettings()
         self._clock = clock or (lambda: int(world.monotonic_s() * 1_000))
@@ -138,7 +133,7 @@ class QuotaLeaseStore:
         before = lease.bucket_count
         lease.bucket_count += cost
         result = TakeResult(True, lease.taken_ms, lease.counts_before, (), (), (), before, lease.window_ends_ms[0])
-        self._store.record_admission(call, result)
+        self._redis_store.record_admission(call, result)
         return result
 
     def start_take(self, call: StoreCall) -> "asyncio.Future[TakeResult]":
@@ -250,7 +245,7 @@ class QuotaLeaseStore:
         """Return the unused part of a lease to the store."""
         try:
             for charge, end_ms in zip(lease.charges, lease.window_ends_ms, strict=True):
-                self.returned_leases += await self._store.return_quota(charge, lease.remaining, end_ms, lease.id)
+                self.returned_leases += await self._redis_store.return_quota(charge, lease.remaining, end_ms, lease.id)
         except StoreUnavailable:
             log.debug("quota lease not returned lease=%s amount=%s", lease.id, lease.remaining)
 
@@ -262,42 +257,7 @@ class QuotaLeaseStore:
             for key in [key for key, lease in self._leases.items() if now_ms >= lease.expires_ms]:
                 self._end_lease(key)
 
-    # -- the rest of the port --------------------------------------------------------------------------------------
-
-    async def release(self, request_id: str) -> None:
-        await self._store.release(request_id)
-
-    def start_release(self, request_id: str) -> "list[asyncio.Future[Any]]":
-        return self._store.start_release(request_id)
-
-    async def renew(self, request_ids: Iterable[str]) -> int:
-        return await self._store.renew(request_ids)
-
-    async def refund(self, request_id: str, reason: RefundReason) -> bool:
-        return await self._store.refund(request_id, reason)
-
-    async def add_usage(self, charges: Iterable[Charge], amount: int) -> None:
-        await self._store.add_usage(charges, amount)
-
-    async def peek(self, charges: Iterable[Charge]) -> tuple[CounterReading, ...]:
-        return await self._store.peek(charges)
-
-    async def reset(self, charges: Iterable[Charge]) -> None:
-        await self._store.reset(charges)
-
-    async def ban(self, subject: str, until_ms: int) -> None:
-        await self._store.ban(subject, until_ms)
-
-    async def undo(self, call: StoreCall) -> None:
-        await self._store.undo(call)
-
-    async def check(self) -> None:
-        await self._store.check()
-
-    async def get_ban_end_ms(self, subject: str) -> int:
-        return await self._store.get_ban_end_ms(subject)
-
     async def set_rules(self, rules: RuleSet) -> None:
         """Return all leases, because their ceilings may have changed, and set the rules."""
         await self.return_all()
-        await self._store.set_rules(rules)
+        await super().set_rules(rules)

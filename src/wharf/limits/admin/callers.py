@@ -1,0 +1,112 @@
+"""Finds the callers and counters that operators name. A caller need not have sent a request yet."""
+
+from typing import Final
+
+from wharf.limits.admin.errors import ActionError
+from wharf.limits.core.callers.caller import Caller, CallerClass, CredentialKind
+from wharf.limits.core.callers.directory import Directory
+from wharf.limits.core.callers.recognition import is_enterprise_account
+from wharf.limits.core.plans import Charge, build_charge
+from wharf.limits.core.rule import MINUTE_MS
+from wharf.limits.decisions import DecisionService
+
+UNKNOWN_ADDRESS: Final = "address:0.0.0.0"
+"""The address of callers that have sent no request."""
+OWNER_KINDS: Final = ("user", "address", "installation", "app", "repository", "token")
+MAX_ENDPOINTS: Final = 256
+"""Limits the length of replies about one caller."""
+
+
+def find_caller(service: DecisionService, name: str) -> Caller:
+    """Return the caller that an operator names, such as `user:ada` or `ada`. Raises `ActionError`.
+
+    A caller that sent requests is returned as it was last recognized; any other is derived from the directory.
+    """
+    owner = name if name.partition(":")[0] in OWNER_KINDS and ":" in name else f"user:{name}"
+    last_caller = service.activity.last_callers.get(owner)
+    if last_caller is None:
+        service.activity.fold_counts(service.now_ms())
+        last_caller = service.activity.last_callers.get(owner)
+    caller = last_caller or _build_caller(owner, service.caller_resolver.directory)
+    if caller is None:
+        raise ActionError(
+            f"caller {name!r} not found: it sent no request and is not in the directory. Name a caller such as "
+            "user:ada, address:192.0.2.7, installation:71, app:7 or repository:acme/site.",
+            404,
+        )
+    return caller
+
+
+def _build_caller(owner: str, directory: Directory) -> Caller | None:
+    """Return the caller with this owner as the directory describes it; `None` if the directory does not know it."""
+    kind, _, name = owner.partition(":")
+    match kind:
+        case "address":
+            return Caller(
+                kind=CredentialKind.NONE, caller_class=CallerClass.NONE, owner=owner, address=owner, display_name=name
+            )
+        case "user" if directory.find_user(name) is not None:
+            return Caller(
+                kind=CredentialKind.PERSONAL_TOKEN,
+                caller_class=CallerClass.USER,
+                owner=owner,
+                address=UNKNOWN_ADDRESS,
+                user=owner,
+            )
+        case "installation" if _is_number(name):
+            return _build_installation(owner, int(name), directory)
+        case "app" if _is_number(name) and (app := directory.find_app(int(name))) is not None:
+            return Caller(
+                kind=CredentialKind.CLIENT_SECRET,
+                caller_class=CallerClass.CLIENT_ENTERPRISE
+                if is_enterprise_account(app.owner, directory)
+                else CallerClass.CLIENT,
+                owner=owner,
+                address=UNKNOWN_ADDRESS,
+                app=owner,
+            )
+        case "repository" if (repository := directory.find_repository(name)) is not None:
+            return Caller(
+                kind=CredentialKind.WORKFLOW_TOKEN,
+                caller_class=CallerClass.WORKFLOW_ENTERPRISE
+                if is_enterprise_account(repository.owner, directory)
+                else CallerClass.WORKFLOW,
+                owner=owner,
+                address=UNKNOWN_ADDRESS,
+                repository=owner,
+            )
+    return None
+
+
+def _build_installation(owner: str, installation_id: int, directory: Directory) -> Caller | None:
+    """Return the caller of an app installation; `None` if the directory does not know it."""
+    installation = directory.find_installation(installation_id)
+    if installation is None:
+        return None
+    is_enterprise = is_enterprise_account(installation.account, directory)
+    return Caller(
+        kind=CredentialKind.INSTALLATION_TOKEN,
+        caller_class=CallerClass.INSTALLATION_ENTERPRISE if is_enterprise else CallerClass.INSTALLATION,
+        owner=owner,
+        address=UNKNOWN_ADDRESS,
+        installation=owner,
+        app=f"app:{installation.app}",
+        repositories=installation.repositories,
+        members=installation.members,
+    )
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit()
+
+
+def list_endpoint_charges(service: DecisionService, caller: Caller) -> list[Charge]:
+    """Return a charge for each counter per endpoint, for the endpoints that the caller requested in the last hour."""
+    now_ms = service.now_ms()
+    service.activity.fold_counts(now_ms)
+    rows = service.activity.list_rows(since_ms=now_ms - 60 * MINUTE_MS)
+    endpoints = list(dict.fromkeys(row.endpoint for row in rows if row.caller.owner == caller.owner))[:MAX_ENDPOINTS]
+    rules = [
+        rule for rule in service.evaluator.rules.rules if rule.per_endpoint and rule.applies_to(caller.caller_class)
+    ]
+    return [build_charge(rule, caller, endpoint=endpoint, cost=1) for rule in rules for endpoint in endpoints]

@@ -1,0 +1,169 @@
+"""What operators can query: busy callers, the counters of a caller, the reasons of a decision, and the rules."""
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+import msgspec
+
+from wharf.limits.admin.callers import UNKNOWN_ADDRESS, find_caller, list_endpoint_charges
+from wharf.limits.admin.errors import ActionError, build_outage_error
+from wharf.limits.core.rule import MINUTE_MS, UNLIMITED, StoreOutagePolicy
+from wharf.limits.decisions.activity import ActivityRow
+from wharf.limits.rate_limiter import RateLimiter
+from wharf.limits.rules import lint_rules
+from wharf.limits.stores.port import StoreUnavailable
+
+MAX_TOP_CALLERS: Final = 1_000
+"""Limits the length of a reply."""
+
+
+class OperatorQueries:
+    """The queries of operators. Replies are plain values for JSON. Nothing is changed."""
+
+    def __init__(self, limiter: RateLimiter) -> None:
+        self._limiter = limiter
+        self._service = limiter.decision_service
+
+    async def read_activity(self, since_ms: int, until_ms: int | None = None) -> dict[str, list[ActivityRow]]:
+        """Return the activity of a time range by process, of all processes that share the store."""
+        return await self._service.shared_records.read_activity(
+            now_ms=self._service.now_ms(), since_ms=since_ms, until_ms=until_ms
+        )
+
+    async def list_top_callers(self, minutes: int = 1) -> dict[str, Any]:
+        """Return the callers of the last minutes with most requests first, for each process."""
+        rows_by_process = await self.read_activity(self._service.now_ms() - minutes * MINUTE_MS)
+        return {
+            "process": self._service.shared_records.process_id,
+            "seen": {process: _sum_by_caller(rows)[:MAX_TOP_CALLERS] for process, rows in rows_by_process.items()},
+        }
+
+    async def describe_caller(self, name: str) -> dict[str, Any]:
+        """Return the counters, grants and ban of a caller. Raises `ActionError`."""
+        service, now_ms = self._service, self._service.now_ms()
+        limiter = service.evaluator.limiter
+        caller = find_caller(service, name)
+        charges = [limiter.apply_grants(charge, now_ms) for charge in limiter.rulebook.list_primary_charges(caller)]
+        charges += limiter.rulebook.list_secondary_charges(caller)
+        charges += list_endpoint_charges(service, caller)
+        readings = await service.evaluator.store.peek(charges)
+        limits = [
+            {
+                "rule": charge.name,
+                "resource": charge.rule.resource,
+                "key": charge.key,
+                "used": reading.used,
+                "limit": None if charge.ceiling >= UNLIMITED else charge.ceiling,
+                "resets_in_s": max(0, -(-(reading.end_ms - now_ms) // 1_000)),
+                "window_s": charge.rule.window_ms // 1_000,
+            }
+            for charge, reading in zip(charges, readings, strict=True)
+        ]
+        # A caller without requests has no known token and address, and so no ban subject.
+        ban_subject = None if caller.ban_subject == UNKNOWN_ADDRESS else caller.ban_subject
+        return {
+            "caller": caller.owner,
+            "credential": caller.kind.value,
+            "case": caller.caller_class.value,
+            "ban_subject": ban_subject,
+            "banned_for_s": await self._get_ban_s(ban_subject, now_ms) if ban_subject is not None else None,
+            "grants": [msgspec.to_builtins(g) for g in service.overrides.grant_file.grants if g.owner == caller.owner],
+            "limits": limits,
+        }
+
+    async def _get_ban_s(self, subject: str, now_ms: int) -> int | None:
+        """Return how many seconds a ban lasts from now; `None` if there is none. Raises `ActionError`."""
+        try:
+            left_ms = await self._service.evaluator.store.get_ban_end_ms(subject) - now_ms
+        except StoreUnavailable as problem:
+            raise build_outage_error(problem) from None
+        return -(-left_ms // 1_000) if left_ms > 0 else None
+
+    async def explain_decision(self, request_id: str) -> dict[str, Any]:
+        """Return the logged decision about a request, of this or another process. Raises `ActionError`."""
+        decision = self._service.decision_log.find(request_id)
+        if decision is None:
+            try:
+                decision = await self._service.shared_records.find_decision(request_id)
+            except StoreUnavailable as problem:
+                raise ActionError(
+                    f"decision {request_id} not found in this process; other processes cannot be queried: {problem}",
+                    503,
+                ) from None
+        if decision is None:
+            raise ActionError(
+                f"decision {request_id} not found: all refusals are logged, but of admitted requests only the last "
+                "10,000 and a sample of earlier ones",
+                404,
+            )
+        return decision
+
+    def describe_rules(self) -> dict[str, Any]:
+        """Return the rules in force with their location, lint findings, and watched files that were rejected."""
+        rules = self._service.evaluator.rules
+        return {
+            "hash": self._service.evaluator.limiter.rulebook.hash,
+            "rules": [
+                {
+                    "name": rule.name,
+                    "resource": rule.resource,
+                    "counts": rule.counts.value,
+                    "algorithm": rule.algorithm.value,
+                    "scope": list(rule.scope),
+                    "window_s": rule.window_ms // 1_000,
+                    "ceilings": {case.value: ceiling for case, ceiling in rule.ceilings.items()},
+                    "match": list(rule.match),
+                    "shadow": rule.shadow,
+                    "enforce": rule.enforce_percent,
+                    "source": f"{rule.file}:{rule.line}",
+                }
+                for rule in rules.rules
+            ],
+            "while_away": self._describe_outage_limits(),
+            "findings": [str(finding) for finding in lint_rules(rules)],
+            "refused": {str(file.path): file.problem for file in self._limiter.watcher.files if file.problem},
+        }
+
+    def _describe_outage_limits(self) -> dict[str, Any] | None:
+        """Return what all processes together admit per rule and window during an outage; `None` with local counters."""
+        remote = self._limiter.stores.remote
+        if remote is None:
+            return None
+        processes = remote.guard.fallback.process_count
+        totals = {
+            rule.name: {case.value: -(-ceiling // processes) * processes for case, ceiling in rule.ceilings.items()}
+            for rule in self._service.evaluator.rules.rules
+            if rule.on_store_loss is StoreOutagePolicy.LOCAL
+        }
+        return {"processes": processes, "at_most": totals}
+
+    def export_state(self) -> dict[str, Any]:
+        """Return all grants and, if the counters are in this process, the counters and bans."""
+        state: dict[str, Any] = {
+            "form": 1,
+            "grants": [msgspec.to_builtins(grant) for grant in self._service.overrides.grant_file.grants],
+        }
+        counters = self._limiter.stores.store.local_counters
+        if counters is not None:
+            state["bans"] = {subject: msgspec.to_builtins(record) for subject, record in counters.bans.items()}
+            state["counters"] = {
+                name: {key: list(row) for key in list(table.keys()) if (row := table.dump_row(key)) is not None}
+                for name, table in counters.tables.items()
+            }
+        return state
+
+
+def _sum_by_caller(rows: Iterable[ActivityRow]) -> list[dict[str, Any]]:
+    """Return requests, refusals and the busiest endpoint of each caller, most requests first."""
+    by_owner: dict[str, dict[str, Any]] = {}
+    for row in rows:
+        entry = by_owner.setdefault(
+            row.caller.owner, {"caller": row.caller.owner, "requests": 0, "refused": 0, "endpoints": {}}
+        )
+        entry["requests"] += row.total
+        entry["refused"] += row.primary + row.secondary
+        entry["endpoints"][row.endpoint] = entry["endpoints"].get(row.endpoint, 0) + row.total
+    for entry in by_owner.values():
+        endpoints = entry.pop("endpoints")
+        entry["busiest"] = max(endpoints, key=lambda name: endpoints[name])
+    return sorted(by_owner.values(), key=lambda entry: (-entry["requests"], entry["caller"]))
