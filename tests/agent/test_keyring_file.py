@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.api.access import AskedAs
+from tests.cluster.api.access import ApiCaller
 from tests.kit.cluster import ACluster, OneServer
 from tests.kit.virtual_time import in_virtual_time, pass_time
 from wharf.agent.errors import StartupError
@@ -67,10 +67,10 @@ def test_the_wrapping_key_is_changed_in_three_steps_and_nothing_is_unreadable_be
                     load_keyring(server.server, a_file(file, *numbers))
 
             async def shown() -> list[object]:
-                return [(await AskedAs(server).get("/v1/var/db"))[1]["Items"] for server in servers]
+                return [(await ApiCaller(server).get("/v1/var/db"))[1]["Items"] for server in servers]
 
             reads(1)
-            assert (await AskedAs(one).put("/v1/var/db", {"Items": items}))[0] == 200
+            assert (await ApiCaller(one).put("/v1/var/db", {"Items": items}))[0] == 200
             (first,) = one.replica.iter_all(KEYRING)
 
             reads(1, 2)
@@ -111,7 +111,7 @@ def test_a_missing_or_invalid_keyring_file_is_reported_with_the_remedy(
         async with ACluster() as cluster:
             one: OneServer = await cluster.a_server()
             load_keyring(one.server, file)
-            assert (await AskedAs(one).put("/v1/var/db", {"Items": {"a": "1"}}))[0] == 200
+            assert (await ApiCaller(one).put("/v1/var/db", {"Items": {"a": "1"}}))[0] == 200
             spoil(file)
 
             with pytest.raises(StartupError) as told:

@@ -1,4 +1,4 @@
-"""Requests and replies in few words: what is sent is JSON, what comes back is read."""
+"""Requests with JSON bodies, and replies with decoded bodies."""
 
 import json
 from typing import Any
@@ -30,16 +30,16 @@ async def delete(server: OneServer, path: str, query: str = "", **options: Any) 
     return await ask(server.api, "DELETE", path, query=query, **options)
 
 
-def told(reply: ClientReply) -> tuple[int, str]:
+def status_and_text(reply: ClientReply) -> tuple[int, str]:
     return reply.status, reply.body.decode()
 
 
 def read(reply: ClientReply) -> Any:
-    assert reply.status == 200, told(reply)
+    assert reply.status == 200, status_and_text(reply)
     return json.loads(reply.body)
 
 
 async def commit(server: OneServer, *changes: Any) -> int:
-    """Records as they are, past every operation."""
+    """Commit records without validation, and return the index."""
     outcome = await server.server.writer.commit(Write("test", Cause(CauseKind.REQUEST, "test"), changes))
     return outcome.index  # type: ignore[union-attr]  # without conditions there is no conflict

@@ -1,4 +1,4 @@
-"""A caller that listens to a stream: what came so far, line by line, and how it ends."""
+"""A caller that reads a stream: the lines received so far, and whether the stream has ended."""
 
 import asyncio
 import json
@@ -10,7 +10,7 @@ from tests.kit.virtual_time import pass_time, until
 
 
 class AStream:
-    """`holds_back`: the caller reads nothing until the test says so."""
+    """One request for a stream. While `reads` is not set, the caller reads nothing."""
 
     def __init__(
         self,
@@ -24,7 +24,7 @@ class AStream:
         self.headers: dict[str, str] = {}
         self.parts: list[bytes] = []
         self.is_over = False
-        self.gone = asyncio.Event()
+        self.disconnected = asyncio.Event()
         self.reads = asyncio.Event()
         self.reads.set()
         scope = {
@@ -36,14 +36,14 @@ class AStream:
             "headers": [(name.lower().encode(), value.encode()) for name, value in (headers or {}).items()],
             "client": ("127.0.0.1", 40_000),
         }
-        self._task = cluster.start(self._run(server, scope), name="a stream")
+        self._task = cluster.start(self._run(server, scope), name="stream")
 
     async def _run(self, server: OneServer, scope: dict[str, Any]) -> None:
         await server.api(scope, self._receive, self._send)
         self.is_over = True
 
     async def _receive(self) -> Any:
-        await self.gone.wait()
+        await self.disconnected.wait()
         return {"type": "http.disconnect"}
 
     async def _send(self, message: Any) -> None:
@@ -66,27 +66,27 @@ class AStream:
     def heartbeats(self) -> int:
         return self.lines.count({})
 
-    async def begins(self) -> None:
+    async def wait_begin(self) -> None:
         await until(lambda: self.status and (self.parts or self.is_over), what="the stream begins")
 
-    async def tells(self, *, topic: str = "", type: str = "", key: str = "") -> dict[str, Any]:
-        """The first event that is so."""
-        wanted = {name: value for name, value in (("Topic", topic), ("Type", type), ("Key", key)) if value}
+    async def wait_for_event(self, *, topic: str = "", type: str = "", key: str = "") -> dict[str, Any]:
+        """Return the first event with these values; wait for it if necessary."""
+        expected = {name: value for name, value in (("Topic", topic), ("Type", type), ("Key", key)) if value}
 
-        def look() -> dict[str, Any] | None:
-            return next((event for event in self.events if wanted.items() <= event.items()), None)
+        def find() -> dict[str, Any] | None:
+            return next((event for event in self.events if expected.items() <= event.items()), None)
 
-        return await until(look, what=f"an event with {wanted}; there are {self.told}")
+        return await until(find, what=f"an event with {expected}; received: {self.event_keys}")
 
-    async def ends(self) -> None:
+    async def wait_end(self) -> None:
         await until(lambda: self.is_over, what="the stream ends", within_s=120)
 
-    async def hang_up(self) -> None:
-        self.gone.set()
-        await self.ends()
+    async def disconnect(self) -> None:
+        self.disconnected.set()
+        await self.wait_end()
 
     @property
-    def told(self) -> list[tuple[str, str, str]]:
+    def event_keys(self) -> list[tuple[str, str, str]]:
         return [(event["Topic"], event["Type"], event["Key"]) for event in self.events]
 
 
@@ -98,13 +98,13 @@ async def listen(
     namespace: str = "",
     headers: dict[str, str] | None = None,
 ) -> AStream:
-    """A stream of events that has begun."""
+    """Return an event stream that has begun."""
     query = [("topic", topic) for topic in topics]
     if index is not None:
         query.append(("index", str(index)))
     if namespace:
         query.append(("namespace", namespace))
     stream = AStream(cluster, server, "/v1/event/stream", query, headers)
-    await stream.begins()
-    await pass_time(0.05)  # What is kept has been sent.
+    await stream.wait_begin()
+    await pass_time(0.05)  # Retained events have been sent.
     return stream

@@ -1,4 +1,4 @@
-"""Small words for tests of endpoints about work: records written into the log as they are, and requests about them."""
+"""Helpers for tests of endpoints: records written to the log without validation, and requests with decoded replies."""
 
 import json
 from collections.abc import Mapping
@@ -24,16 +24,16 @@ READ = 'namespace "default" { policy = "read" }'
 WRITE = 'namespace "default" { policy = "write" }'
 DENIED = (403, b"Permission denied")
 SETTLED_S = 0.1
-"""After so long the leader has made true what follows from the last write."""
+"""Seconds after which the leader has committed all consequences of the last write."""
 
 
 def an_id(number: int, group: int = 0) -> str:
-    """A UUID that begins with the number in hex."""
+    """Return a UUID that begins with the number in hex."""
     return f"{number:08x}-{group:04x}-4000-8000-000000000000"
 
 
 async def store(server: OneServer, *changes: Any) -> int:
-    """Write these, whoever else writes; answers the index."""
+    """Commit the changes without conditions, and return the index."""
     outcome = await server.server.writer.commit(Write("test", CAUSE, changes))
     assert isinstance(outcome, Committed)
     await server.server.follower.wait_until_applied(outcome.index)
@@ -41,7 +41,7 @@ async def store(server: OneServer, *changes: Any) -> int:
 
 
 async def a_stored_job(server: OneServer, job: Job, **fields: Any) -> Job:
-    """The job as if it had been registered and had nothing left to do."""
+    """Store the job as if it were registered and fully placed, and return it."""
     job = replace(
         admitted(job),
         **{"status": JobStatus.RUNNING, "create_index": WRITE_INDEX, "job_modify_index": WRITE_INDEX, **fields},
@@ -56,10 +56,10 @@ async def a_namespace(server: OneServer, name: str) -> None:
     await store(server, NAMESPACES.build_put(Namespace(name=name, create_index=WRITE_INDEX)))
 
 
-async def pause_broker(server: OneServer, *, rests: bool = True) -> None:
-    """The scheduler rests, or goes on."""
+async def pause_broker(server: OneServer, *, is_paused: bool = True) -> None:
+    """Pause the broker, or resume it."""
     configuration = server.replica.get(SCHEDULER_CONFIGURATION) or SchedulerConfiguration(create_index=WRITE_INDEX)
-    await store(server, SCHEDULER_CONFIGURATION.build_put(replace(configuration, pause_eval_broker=rests)))
+    await store(server, SCHEDULER_CONFIGURATION.build_put(replace(configuration, pause_eval_broker=is_paused)))
 
 
 async def get(server: OneServer, path: str, query: str = "", **options: Any) -> ClientReply:
@@ -76,28 +76,30 @@ async def delete(server: OneServer, path: str, body: object = None, query: str =
     return await ask(server.api, "DELETE", path, query=query, body=data, **options)
 
 
-async def found(server: OneServer, path: str, query: str = "", headers: Mapping[str, str] | None = None) -> Any:
-    """The body of a read that succeeds."""
+async def read_json(server: OneServer, path: str, query: str = "", headers: Mapping[str, str] | None = None) -> Any:
+    """Return the decoded body of a successful read."""
     reply = await get(server, path, query, headers=headers)
     assert reply.status == 200, reply.body
     return json.loads(reply.body)
 
 
-async def ids_of(server: OneServer, path: str, query: str = "", headers: Mapping[str, str] | None = None) -> list[str]:
-    return [each["ID"] for each in await found(server, path, query, headers)]
+async def list_ids(
+    server: OneServer, path: str, query: str = "", headers: Mapping[str, str] | None = None
+) -> list[str]:
+    return [each["ID"] for each in await read_json(server, path, query, headers)]
 
 
-def told(reply: ClientReply) -> tuple[int, bytes]:
+def status_and_body(reply: ClientReply) -> tuple[int, bytes]:
     return reply.status, reply.body
 
 
-async def refused(server: OneServer, reply: Any) -> tuple[int, str]:
-    """How the request was refused; it changed nothing."""
+async def read_refusal(server: OneServer, reply: Any) -> tuple[int, str]:
+    """Return status and text of a refused request, after checking that it changed nothing."""
     await pass_time(SETTLED_S)
     before = server.replica.index
-    given = await reply
+    refusal = await reply
     await pass_time(SETTLED_S)
     await server.server.writer.catch_up()
     assert server.replica.index == before
-    assert "x-cluster-index" not in given.headers
-    return given.status, given.body.decode()
+    assert "x-cluster-index" not in refusal.headers
+    return refusal.status, refusal.body.decode()

@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.builders import a_group, a_job, a_task
-from tests.cluster.api.test_agent import Talking
+from tests.cluster.api.test_agent import FakeAgentInterface
 from tests.cluster.api.test_regions import JOB, fetch, two_regions
 from tests.kit.cluster import ACluster
 from tests.kit.passage import InMemoryPassage
@@ -219,9 +219,9 @@ async def test_a_request_for_another_region_is_answered_there_with_all_its_heade
     async with ACluster() as one, ACluster(seed=8) as other:
         regions = await two_regions(one, other)
 
-        written = await fetch(regions.east_door, "PUT", "/v1/jobs?region=west", JOB)
-        read = await fetch(regions.east_door, "GET", "/v1/jobs?region=west&per_page=1")
-        here = await fetch(regions.east_door, "GET", "/v1/jobs")
+        written = await fetch(regions.east_relay, "PUT", "/v1/jobs?region=west", JOB)
+        read = await fetch(regions.east_relay, "GET", "/v1/jobs?region=west&per_page=1")
+        here = await fetch(regions.east_relay, "GET", "/v1/jobs")
 
         assert (written.status, read.status, here.body) == (200, 200, b"[]")
         assert [job["ID"] for job in json.loads(read.body)] == ["shop"]
@@ -233,8 +233,10 @@ async def test_a_request_for_another_region_is_answered_there_with_all_its_heade
 async def test_a_blocking_query_waits_in_another_region() -> None:
     async with ACluster() as one, ACluster(seed=8) as other:
         regions = await two_regions(one, other)
-        index = (await fetch(regions.east_door, "GET", "/v1/jobs?region=west")).headers["x-cluster-index"]
-        asking = one.start(fetch(regions.east_door, "GET", f"/v1/jobs?region=west&index={index}&wait=60s"), name="asks")
+        index = (await fetch(regions.east_relay, "GET", "/v1/jobs?region=west")).headers["x-cluster-index"]
+        asking = one.start(
+            fetch(regions.east_relay, "GET", f"/v1/jobs?region=west&index={index}&wait=60s"), name="asks"
+        )
         await pass_time(5.0)
         waited = not asking.done()
 
@@ -251,7 +253,7 @@ async def test_events_of_another_region_are_streamed() -> None:
         regions = await two_regions(one, other)
         outgoing = RelayRequest("GET", b"/v1/event/stream?region=west&topic=Job", ())
 
-        async with InMemoryPassage(regions.east_door).open(outgoing) as incoming:
+        async with InMemoryPassage(regions.east_relay).open(outgoing) as incoming:
             beginning = await anext(incoming.parts)
             await register(regions.west, a_job())
             told = b""
@@ -267,10 +269,10 @@ async def test_events_of_another_region_are_streamed() -> None:
 async def test_the_log_of_a_server_in_another_region_is_streamed_line_by_line() -> None:
     async with ACluster() as one, ACluster(seed=8) as other:
         regions = await two_regions(one, other)
-        regions.west.server.agent = Talking()
+        regions.west.server.agent = FakeAgentInterface()
         outgoing = RelayRequest("GET", b"/v1/agent/monitor?region=west&plain=true&log_level=debug", ())
 
-        async with InMemoryPassage(regions.east_door).open(outgoing) as incoming:
+        async with InMemoryPassage(regions.east_relay).open(outgoing) as incoming:
             told = b""
             while told.count(b"\n") < 3:
                 told += await anext(incoming.parts)

@@ -1,4 +1,4 @@
-"""Small words for tests of access control over HTTP: a server that has it on, its first token, and tokens made with it."""
+"""Callers of the HTTP API for tests of access control: a server with access control on, its first token, further tokens."""
 
 import json
 from typing import Any
@@ -7,11 +7,11 @@ from tests.kit.cluster import ACluster, OneServer
 from tests.kit.exchange import ask
 from wharf.contract.client import ClientReply
 
-NOBODY_S_SECRET = "7c1d0c2e-0a6a-4a31-9c55-5b8f24a1de01"
+UNKNOWN_SECRET = "7c1d0c2e-0a6a-4a31-9c55-5b8f24a1de01"
 
 
-class AskedAs:
-    """Whoever holds a token, and asks one server."""
+class ApiCaller:
+    """A caller of one server, with or without a token."""
 
     def __init__(self, server: OneServer, token: str = "", *, accessor: str = "") -> None:
         self.server = server
@@ -24,36 +24,36 @@ class AskedAs:
         return await ask(self.server.api, method, path, query=query, headers=headers, body=sent)
 
     async def get(self, path: str, query: str = "") -> tuple[int, Any]:
-        return told(await self.ask("GET", path, query=query))
+        return status_and_json(await self.ask("GET", path, query=query))
 
     async def put(self, path: str, body: object = None, query: str = "") -> tuple[int, Any]:
-        return told(await self.ask("PUT", path, body, query=query))
+        return status_and_json(await self.ask("PUT", path, body, query=query))
 
     async def delete(self, path: str, query: str = "") -> tuple[int, Any]:
-        return told(await self.ask("DELETE", path, query=query))
+        return status_and_json(await self.ask("DELETE", path, query=query))
 
-    # -- words
+    # -- objects
 
     async def policy(self, name: str, rules: str) -> None:
         reply = await self.ask("PUT", f"/v1/acl/policy/{name}", {"Name": name, "Rules": rules})
         assert reply.status == 200, reply.body
 
-    async def a_token(self, *policies: str, **fields: Any) -> "AskedAs":
-        """A client token with these policies."""
+    async def a_token(self, *policies: str, **fields: Any) -> "ApiCaller":
+        """Create a client token with these policies, and return its holder."""
         body = {"Name": "test", "Type": "client", "Policies": list(policies), **fields}
-        _, made = await self.put("/v1/acl/token", body)
-        return AskedAs(self.server, made["SecretID"], accessor=made["AccessorID"])
+        _, created = await self.put("/v1/acl/token", body)
+        return ApiCaller(self.server, created["SecretID"], accessor=created["AccessorID"])
 
 
-def told(reply: ClientReply) -> tuple[int, Any]:
-    """The status, and the body: decoded where it is JSON, else as text."""
+def status_and_json(reply: ClientReply) -> tuple[int, Any]:
+    """Return the status and the body: decoded if it is JSON, else as text."""
     is_json = reply.headers.get("content-type", "").startswith("application/json")
     return reply.status, json.loads(reply.body) if is_json else reply.body.decode()
 
 
-async def an_operator(cluster: ACluster, name: str = "m1") -> AskedAs:
-    """A server with access control on, asked with its first token."""
+async def an_operator(cluster: ACluster, name: str = "m1") -> ApiCaller:
+    """Start a server with access control on, and return the holder of its first token."""
     server = await cluster.a_server(name, access=True)
-    status, token = await AskedAs(server).put("/v1/acl/bootstrap")
+    status, token = await ApiCaller(server).put("/v1/acl/bootstrap")
     assert status == 200, token
-    return AskedAs(server, token["SecretID"], accessor=token["AccessorID"])
+    return ApiCaller(server, token["SecretID"], accessor=token["AccessorID"])

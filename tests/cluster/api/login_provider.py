@@ -1,7 +1,7 @@
-"""A provider of logins for tests: an ASGI application that makes real codes and signs real tokens.
+"""A login provider for tests: an ASGI application that issues real codes and signs real tokens.
 
-The person at its page is played by `visit`. It is as strict as providers are: a code is good once, for the client, the
-address and the verifier that it was asked for with.
+`visit` plays the user at its page. Like real providers it is strict: a code can be used once, and only with the client,
+redirect address and verifier of its request.
 """
 
 import base64
@@ -22,16 +22,18 @@ CLIENT_SECRET = "a secret of the client"
 
 
 class LoginProvider:
+    """The provider, with one user."""
+
     def __init__(self, now_s: Callable[[], int], *, issuer: str = "https://login.example") -> None:
         self.now_s = now_s
         self.issuer = issuer
         self.key = RSAKey.generate_key(2048, {"kid": "one", "use": "sig"})
         self.codes: dict[str, dict[str, str]] = {}
         self.person: dict[str, Any] = {"sub": "ada", "email": "ada@example.com", "groups": ["web", "ops"]}
-        self.told_later: dict[str, Any] = {"sub": "ada", "team": "engines"}
+        self.user_info: dict[str, Any] = {"sub": "ada", "team": "engines"}
         self.changed: dict[str, Any] = {}
-        """Claims of identities that differ from what is right."""
-        self.asked: list[str] = []
+        """Claims that replace the correct ones in the next identity token."""
+        self.requested_paths: list[str] = []
         self.app = Starlette(
             routes=[
                 Route("/.well-known/openid-configuration", self._configuration),
@@ -46,11 +48,11 @@ class LoginProvider:
         return self.key.as_pem(private=False).decode()
 
     def visit(self, auth_url: str) -> dict[str, str]:
-        """Somebody logs in at the page; what it sends them back with."""
-        asked = {name: values[0] for name, values in parse_qs(urlsplit(auth_url).query).items()}
+        """Log in at the page, and return the parameters with which it redirects back."""
+        requests = {name: values[0] for name, values in parse_qs(urlsplit(auth_url).query).items()}
         code = f"code-{len(self.codes) + 1}"
-        self.codes[code] = asked
-        return {"state": asked["state"], "code": code, "iss": self.issuer, **asked}
+        self.codes[code] = requests
+        return {"state": requests["state"], "code": code, "iss": self.issuer, **requests}
 
     def sign(self, claims: dict[str, Any], *, key: RSAKey | None = None, algorithm: str = "RS256") -> str:
         signing = key or self.key
@@ -63,7 +65,7 @@ class LoginProvider:
         return self.sign({name: value for name, value in {**claims, **changed}.items() if value is not None})
 
     async def _configuration(self, _request: Request) -> Response:
-        self.asked.append("configuration")
+        self.requested_paths.append("configuration")
         return JSONResponse(
             {
                 "issuer": self.issuer,
@@ -75,30 +77,30 @@ class LoginProvider:
         )
 
     async def _keys(self, _request: Request) -> Response:
-        self.asked.append("keys")
+        self.requested_paths.append("keys")
         return JSONResponse(KeySet([self.key]).as_dict(private=False))
 
     async def _token(self, request: Request) -> Response:
-        self.asked.append("token")
-        form = {name: values[0] for name, values in parse_qs((await request.body()).decode()).items()}
+        self.requested_paths.append("token")
+        encoding = {name: values[0] for name, values in parse_qs((await request.body()).decode()).items()}
         pair = base64.b64encode(f"{CLIENT_ID}:{CLIENT_SECRET.replace(' ', '+')}".encode()).decode()
-        asked = self.codes.pop(form["code"], None)
-        is_right = (
-            asked is not None
+        requests = self.codes.pop(encoding["code"], None)
+        is_valid = (
+            requests is not None
             and request.headers["authorization"] == f"Basic {pair}"
-            and form["redirect_uri"] == asked["redirect_uri"]
-            and _challenge(form.get("code_verifier", "")) == asked.get("code_challenge", _challenge(""))
+            and encoding["redirect_uri"] == requests["redirect_uri"]
+            and _challenge(encoding.get("code_verifier", "")) == requests.get("code_challenge", _challenge(""))
         )
-        if asked is None or not is_right:
+        if requests is None or not is_valid:
             return JSONResponse({"error": "invalid_grant"}, status_code=400)
         return JSONResponse(
-            {"access_token": "for-ada", "id_token": self.identity(**{"nonce": asked["nonce"], **self.changed})}
+            {"access_token": "for-ada", "id_token": self.identity(**{"nonce": requests["nonce"], **self.changed})}
         )
 
     async def _person(self, request: Request) -> Response:
         if request.headers["authorization"] != "Bearer for-ada":
             return Response(status_code=401)
-        return JSONResponse(self.told_later)
+        return JSONResponse(self.user_info)
 
 
 def _challenge(verifier: str) -> str:

@@ -1,10 +1,10 @@
-"""Policies, roles and what they let somebody see, over HTTP (reference 5.2 to 5.4)."""
+"""Policies and roles over HTTP, and who may see them (reference 5.2 to 5.4)."""
 
 import json
 
 import pytest
 
-from tests.cluster.api.access import AskedAs, an_operator
+from tests.cluster.api.access import ApiCaller, an_operator
 from tests.kit.cluster import ACluster
 from tests.kit.virtual_time import in_virtual_time
 from wharf.cluster.state.tables import ACL_POLICIES, ACL_ROLES
@@ -19,15 +19,15 @@ async def test_a_policy_is_written_read_with_its_rules_as_json_and_deleted() -> 
         operator = await an_operator(cluster)
         path = "/v1/acl/policy/reader"
 
-        written = await operator.put(path, {"Name": "reader", "Description": "d", "Rules": READ_ALL})
+        stored = await operator.put(path, {"Name": "reader", "Description": "d", "Rules": READ_ALL})
         _, policy = await operator.get(path)
         _, listed = await operator.get("/v1/acl/policies")
         deleted = await operator.delete(path)
 
-        assert (written, deleted) == ((200, ""), (200, ""))
-        told = policy["RulesJSON"]["Namespaces"][0]
-        assert (policy["Rules"], told["Name"], told["Policy"]) == (READ_ALL, "*", "read")
-        assert [sorted(one) for one in listed] == [
+        assert (stored, deleted) == ((200, ""), (200, ""))
+        result = policy["RulesJSON"]["Namespaces"][0]
+        assert (policy["Rules"], result["Name"], result["Policy"]) == (READ_ALL, "*", "read")
+        assert [sorted(item) for item in listed] == [
             ["CreateIndex", "Description", "Hash", "JobACL", "ModifyIndex", "Name"]
         ]
         assert await operator.get(path) == (404, "ACL policy not found")
@@ -61,21 +61,21 @@ async def test_rules_may_be_json() -> None:
         ("a", {"Name": "a", "JobACL": {"JobID": "j"}}, "namespace must be set to set job ID"),
     ],
 )
-def test_a_policy_that_may_not_be_is_refused_and_changes_nothing(name: str, body: object, text: str) -> None:
+def test_an_invalid_policy_is_refused_and_changes_nothing(name: str, body: object, text: str) -> None:
     @in_virtual_time
     async def refuse() -> None:
         async with ACluster() as cluster:
             operator = await an_operator(cluster)
-            status, told = await operator.put(f"/v1/acl/policy/{name}", body)
+            status, result = await operator.put(f"/v1/acl/policy/{name}", body)
 
-            assert (status, text in told) == (400, True), told
+            assert (status, text in result) == (400, True), result
             assert operator.server.replica.count_records(ACL_POLICIES) == 0
 
     refuse()
 
 
 @in_virtual_time
-async def test_others_than_management_see_the_policies_that_they_carry() -> None:
+async def test_callers_without_a_management_token_see_the_policies_of_their_token() -> None:
     async with ACluster() as cluster:
         operator = await an_operator(cluster)
         for name in ("mine", "other", "by-role"):
@@ -83,43 +83,45 @@ async def test_others_than_management_see_the_policies_that_they_carry() -> None
         _, role = await operator.put("/v1/acl/role", {"Name": "r", "Policies": [{"Name": "by-role"}]})
         guest = await operator.a_token("mine", Roles=[{"ID": role["ID"]}])
 
-        assert [one["Name"] for one in (await guest.get("/v1/acl/policies"))[1]] == ["by-role", "mine"]
+        assert [item["Name"] for item in (await guest.get("/v1/acl/policies"))[1]] == ["by-role", "mine"]
         assert (await guest.get("/v1/acl/policy/mine"))[0] == 200
         assert await guest.get("/v1/acl/policy/other") == (403, "Permission denied")
         assert await guest.get("/v1/acl/policy/ghost") == (403, "Permission denied")
-        assert [one["Name"] for one in (await guest.get("/v1/acl/policy/self"))[1]] == ["by-role", "mine"]
+        assert [item["Name"] for item in (await guest.get("/v1/acl/policy/self"))[1]] == ["by-role", "mine"]
 
 
 @in_virtual_time
-async def test_the_own_policies_of_management_are_null_and_anonymous_callers_have_none() -> None:
+async def test_own_policies_are_null_for_management_and_refused_for_anonymous_callers() -> None:
     async with ACluster() as cluster:
         operator = await an_operator(cluster)
 
         assert await operator.get("/v1/acl/policy/self") == (200, None)
-        assert await AskedAs(operator.server).get("/v1/acl/policy/self") == (403, "Permission denied")
+        assert await ApiCaller(operator.server).get("/v1/acl/policy/self") == (403, "Permission denied")
 
 
 @in_virtual_time
-async def test_the_policy_named_anonymous_is_that_of_callers_without_a_token() -> None:
+async def test_the_policy_anonymous_applies_to_callers_without_a_token() -> None:
     async with ACluster() as cluster:
         operator = await an_operator(cluster)
-        before = await AskedAs(operator.server).get("/v1/jobs")
+        before = await ApiCaller(operator.server).get("/v1/jobs")
 
         await operator.policy("anonymous", READ_ALL)
 
-        assert (before[0], await AskedAs(operator.server).get("/v1/jobs")) == (403, (200, []))
+        assert (before[0], await ApiCaller(operator.server).get("/v1/jobs")) == (403, (200, []))
 
 
 @in_virtual_time
-async def test_no_one_but_management_writes_policies() -> None:
+async def test_only_management_tokens_write_policies() -> None:
     async with ACluster() as cluster:
         operator = await an_operator(cluster)
         await operator.policy("reader", READ_ALL)
         guest = await operator.a_token("reader")
 
-        answer = await guest.put("/v1/acl/policy/reader", {"Name": "reader", "Rules": 'operator { policy = "write" }'})
+        response = await guest.put(
+            "/v1/acl/policy/reader", {"Name": "reader", "Rules": 'operator { policy = "write" }'}
+        )
 
-        assert answer == (403, "Permission denied")
+        assert response == (403, "Permission denied")
         policy = operator.server.replica.get(ACL_POLICIES, "reader")
         assert policy is not None
         assert policy.rules == READ_ALL
@@ -129,18 +131,18 @@ async def test_no_one_but_management_writes_policies() -> None:
 
 
 @in_virtual_time
-async def test_a_role_is_made_changed_found_by_its_name_and_deleted() -> None:
+async def test_a_role_is_created_changed_found_by_name_and_deleted() -> None:
     async with ACluster() as cluster:
         operator = await an_operator(cluster)
         await operator.policy("reader", READ_ALL)
 
-        _, made = await operator.put("/v1/acl/role", {"Name": "r", "Policies": [{"Name": "reader"}]})
-        path = f"/v1/acl/role/{made['ID']}"
-        _, changed = await operator.put(path, {**made, "Description": "they read"})
+        _, created = await operator.put("/v1/acl/role", {"Name": "r", "Policies": [{"Name": "reader"}]})
+        path = f"/v1/acl/role/{created['ID']}"
+        _, changed = await operator.put(path, {**created, "Description": "they read"})
 
         assert (await operator.get("/v1/acl/role/name/r"))[1] == changed
         assert (await operator.get("/v1/acl/roles"))[1] == [changed]
-        assert (changed["Description"], changed["CreateIndex"]) == ("they read", made["CreateIndex"])
+        assert (changed["Description"], changed["CreateIndex"]) == ("they read", created["CreateIndex"])
         assert await operator.delete(path) == (200, "")
         assert await operator.get(path) == (404, "ACL role not found")
         assert await operator.delete(path) == (404, "ACL role not found")
@@ -159,7 +161,7 @@ async def test_a_role_is_made_changed_found_by_its_name_and_deleted() -> None:
         ),
     ],
 )
-def test_a_role_that_may_not_be_is_refused_and_changes_nothing(body: object, text: str) -> None:
+def test_an_invalid_role_is_refused_and_changes_nothing(body: object, text: str) -> None:
     @in_virtual_time
     async def refuse() -> None:
         async with ACluster() as cluster:
@@ -174,7 +176,7 @@ def test_a_role_that_may_not_be_is_refused_and_changes_nothing(body: object, tex
 
 
 @in_virtual_time
-async def test_a_token_gets_what_its_roles_give_at_the_moment() -> None:
+async def test_a_token_has_the_current_policies_of_its_roles() -> None:
     async with ACluster() as cluster:
         operator = await an_operator(cluster)
         await operator.policy("reader", READ_ALL)
@@ -188,7 +190,7 @@ async def test_a_token_gets_what_its_roles_give_at_the_moment() -> None:
 
 
 @in_virtual_time
-async def test_others_than_management_see_the_roles_that_they_carry() -> None:
+async def test_callers_without_a_management_token_see_the_roles_of_their_token() -> None:
     async with ACluster() as cluster:
         operator = await an_operator(cluster)
         await operator.policy("reader", READ_ALL)
@@ -204,16 +206,16 @@ async def test_others_than_management_see_the_roles_that_they_carry() -> None:
 
 
 @in_virtual_time
-async def test_a_blocked_read_is_refused_when_the_right_goes_while_it_waits() -> None:
+async def test_a_blocking_read_is_refused_if_the_right_is_revoked_while_it_waits() -> None:
     async with ACluster() as cluster:
         operator = await an_operator(cluster)
         await operator.policy("reader", READ_ALL)
         guest = await operator.a_token("reader")
         first = await guest.ask("GET", "/v1/jobs")
         index = first.headers["x-cluster-index"]
-        waiting = cluster.start(guest.ask("GET", "/v1/jobs", query=f"index={index}&wait=30s"), name="waits")
+        pending_read = cluster.start(guest.ask("GET", "/v1/jobs", query=f"index={index}&wait=30s"), name="query")
 
         await operator.policy("reader", "")
-        reply = await waiting
+        reply = await pending_read
 
         assert (reply.status, reply.body) == (403, b"Permission denied")

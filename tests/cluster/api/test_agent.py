@@ -1,4 +1,4 @@
-"""Endpoints about the agent that answers: members, health, who may ask what, and servers that answer for others."""
+"""Endpoints about agents: members, health, logs, processes, metrics, and relays to other servers."""
 
 import json
 from collections.abc import AsyncGenerator, Sequence
@@ -19,8 +19,8 @@ from wharf.cluster.state.tables import MEMBERS
 from wharf.contract.client.relay.port import RelayRequest
 
 
-class Talking(NoAgentInterface):
-    """An agent that logs three lines and then falls silent."""
+class FakeAgentInterface(NoAgentInterface):
+    """An agent that logs three lines and nothing afterwards."""
 
     followers = 0
 
@@ -37,29 +37,31 @@ class Talking(NoAgentInterface):
         return [ProcessInfo("brain", 7, "ready", 0, "task think\n")]
 
 
-DEBUGGED = AgentInfo(is_debug_enabled=True, is_prometheus_enabled=True, has_node=True, node_servers=("10.0.0.1:4646",))
+DEBUG_AGENT_INFO = AgentInfo(
+    is_debug_enabled=True, is_prometheus_enabled=True, has_node=True, node_servers=("10.0.0.1:4646",)
+)
 
 
 # -- members
 
 
 @in_virtual_time
-async def test_members_are_shown_as_clients_know_them_and_never_with_their_secret() -> None:
+async def test_members_are_shown_as_clients_expect_and_never_with_their_secret() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server("m1")
         await with_member(server, "m2", door_secret="a secret", build="1.0", datacenter="dc2")
 
         reply = await get(server, "/v1/agent/members")
 
-        told = json.loads(reply.body)
-        (member,) = [one for one in told["Members"] if one["Name"] == "m2.global"]
-        assert (told["ServerName"], told["ServerRegion"], told["ServerDC"]) == ("m1", "global", "dc1")
+        result = json.loads(reply.body)
+        (member,) = [item for item in result["Members"] if item["Name"] == "m2.global"]
+        assert (result["ServerName"], result["ServerRegion"], result["ServerDC"]) == ("m1", "global", "dc1")
         assert (member["Addr"], member["Port"], member["Status"], member["Tags"]["dc"]) == ("m2", 4646, "alive", "dc2")
         assert b"secret" not in reply.body.lower()
 
 
 @in_virtual_time
-async def test_a_member_that_is_gone_is_forgotten_by_name_or_id() -> None:
+async def test_a_failed_member_is_removed_by_name_or_id() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server("m1")
         for name in ("m2", "m3"):
@@ -79,16 +81,18 @@ async def test_a_member_that_is_gone_is_forgotten_by_name_or_id() -> None:
     [
         ("/v1/agent/force-leave", "", 400, "missing node to force leave"),
         ("/v1/agent/force-leave", "node=m1&prune=x", 400, "invalid prune value"),
-        ("/v1/agent/force-leave", "node=nobody", 404, "no server nobody is known"),
+        ("/v1/agent/force-leave", "node=nobody", 404, "unknown server nobody"),
         ("/v1/agent/force-leave", "node=m1", 409, "m1 is the leader: make another server the leader first"),
         ("/v1/agent/join", "", 400, "missing address to join"),
         ("/v1/agent/servers", "", 400, "missing server address"),
         ("/v1/agent/servers", "address=a", 501, "Invalid method"),
     ],
 )
-def test_what_makes_no_sense_is_refused_and_changes_nothing(path: str, query: str, status: int, text: str) -> None:
+def test_invalid_requests_to_agents_are_refused_and_change_nothing(
+    path: str, query: str, status: int, text: str
+) -> None:
     @in_virtual_time
-    async def scene() -> None:
+    async def run() -> None:
         async with ACluster() as cluster:
             server = await cluster.a_server("m1")
             before = server.replica.index
@@ -97,28 +101,28 @@ def test_what_makes_no_sense_is_refused_and_changes_nothing(path: str, query: st
 
             assert (reply.status, reply.body.decode(), server.replica.index) == (status, text, before)
 
-    scene()
+    run()
 
 
 @in_virtual_time
-async def test_joining_tells_which_servers_share_our_log() -> None:
+async def test_joining_reports_which_addresses_are_members() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server("m1")
         await with_member(server, "m2")
 
         reply = await put(server, "/v1/agent/join", query="address=m2:4646&address=stranger:1")
 
-        told = json.loads(reply.body)
-        assert (reply.status, told["num_joined"], told["warning"]) == (200, 1, "")
-        assert told["error"].startswith("stranger:1: not a member")
+        result = json.loads(reply.body)
+        assert (reply.status, result["num_joined"], result["warning"]) == (200, 1, "")
+        assert result["error"].startswith("stranger:1: not a member")
 
 
 @in_virtual_time
-async def test_only_an_agent_with_a_node_knows_servers() -> None:
+async def test_only_an_agent_with_a_node_has_a_list_of_servers() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server("m1")
         without = await get(server, "/v1/agent/servers")
-        server.server.agent = NoAgentInterface(DEBUGGED)
+        server.server.agent = NoAgentInterface(DEBUG_AGENT_INFO)
 
         reply = await get(server, "/v1/agent/servers")
 
@@ -130,95 +134,95 @@ async def test_only_an_agent_with_a_node_knows_servers() -> None:
 
 
 @in_virtual_time
-async def test_health_tells_of_what_is_asked_for() -> None:
+async def test_health_reports_the_requested_parts() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
 
-        told = {
+        result = {
             query: (reply.status, json.loads(reply.body))
             for query in ("", "type=server", "type=client", "type=nothing")
             for reply in [await get(server, "/v1/agent/health", query)]
         }
 
-        well = {"ok": True, "message": "ok"}
-        assert told == {
-            "": (200, {"server": well}),
-            "type=server": (200, {"server": well}),
+        healthy = {"ok": True, "message": "ok"}
+        assert result == {
+            "": (200, {"server": healthy}),
+            "type=server": (200, {"server": healthy}),
             "type=client": (500, {"client": {"ok": False, "message": "client not enabled"}}),
             "type=nothing": (200, {}),
         }
 
 
 @in_virtual_time
-async def test_a_server_without_a_leader_is_not_well() -> None:
+async def test_a_server_without_a_leader_is_unhealthy() -> None:
     async with ACluster() as cluster:
         reply = await get(await cluster.a_server(leads=False), "/v1/agent/health")
 
         assert (reply.status, json.loads(reply.body)) == (500, {"server": {"ok": False, "message": "no leader"}})
 
 
-# -- who is it
+# -- own agent
 
 
 @in_virtual_time
-async def test_an_agent_tells_its_configuration_itself_and_figures() -> None:
+async def test_an_agent_reports_its_configuration_its_member_and_statistics() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server("m1")
         server.server.agent = NoAgentInterface(AgentInfo(configuration={"region": "global"}, version="1.2.3"))
 
-        told = json.loads((await get(server, "/v1/agent/self")).body)
+        result = json.loads((await get(server, "/v1/agent/self")).body)
 
-        assert told["config"] == {"region": "global", "Version": {"Version": "1.2.3"}}
-        assert (told["stats"]["wharf"]["leader"], told["stats"]["raft"]["state"]) == ("true", "Leader")
-        assert all(isinstance(value, str) for part in told["stats"].values() for value in part.values())
+        assert result["config"] == {"region": "global", "Version": {"Version": "1.2.3"}}
+        assert (result["stats"]["wharf"]["leader"], result["stats"]["raft"]["state"]) == ("true", "Leader")
+        assert all(isinstance(value, str) for part in result["stats"].values() for value in part.values())
 
 
 @in_virtual_time
-async def test_the_one_scheduler_of_a_server_is_told() -> None:
+async def test_the_scheduler_of_a_server_is_reported() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server("m1")
 
-        told = json.loads((await get(server, "/v1/agent/schedulers")).body)
+        result = json.loads((await get(server, "/v1/agent/schedulers")).body)
         config = json.loads((await get(server, "/v1/agent/schedulers/config")).body)
         changed = await put(server, "/v1/agent/schedulers/config", {"num_schedulers": 9})
 
-        assert [(one["id"], one["status"], one["workload_status"]) for one in told["schedulers"]] == [
+        assert [(item["id"], item["status"], item["workload_status"]) for item in result["schedulers"]] == [
             ("m1", "started", "idle")
         ]
-        assert (told["server_id"], config["num_schedulers"], changed.status) == ("m1", 1, 501)
+        assert (result["server_id"], config["num_schedulers"], changed.status) == ("m1", 1, 501)
 
 
-# -- looking on
+# -- monitoring
 
 
 @in_virtual_time
-async def test_lines_of_the_log_come_plain_or_in_frames_and_end_with_the_listener() -> None:
+async def test_log_lines_are_streamed_plain_or_in_frames_until_the_caller_disconnects() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
-        talking = server.server.agent = Talking()
-        passage = InMemoryPassage(server.api)
+        agent = server.server.agent = FakeAgentInterface()
+        transport = InMemoryPassage(server.api)
 
-        async with passage.open(RelayRequest("GET", b"/v1/agent/monitor?plain=true&log_level=WARN", ())) as incoming:
+        async with transport.open(RelayRequest("GET", b"/v1/agent/monitor?plain=true&log_level=WARN", ())) as incoming:
             lines = [await anext(incoming.parts) for _ in range(3)]
-            assert talking.followers == 1
+            assert agent.followers == 1
         assert (incoming.status, lines) == (200, [f"line {number} of warn\n".encode() for number in range(3)])
-        assert talking.followers == 0
+        assert agent.followers == 0
 
-        async with passage.open(RelayRequest("GET", b"/v1/agent/monitor", ())) as incoming:
+        async with transport.open(RelayRequest("GET", b"/v1/agent/monitor", ())) as incoming:
             frames = [json.loads(await anext(incoming.parts)) for _ in range(5)]
         assert [sorted(frame) for frame in frames] == [["Data"], ["Data"], ["Data"], [], []]
-        assert talking.followers == 0
+        assert agent.followers == 0
 
 
 @in_virtual_time
-async def test_without_access_control_processes_are_looked_at_only_where_debugging_is_on() -> None:
+async def test_without_access_control_processes_are_inspected_only_with_debugging_enabled() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
-        server.server.agent = Talking()
+        server.server.agent = FakeAgentInterface()
         paths = ("/v1/agent/host", "/v1/agent/pprof/goroutine", "/v1/agent/pprof/profile", "/v1/agent/pprof/cmdline")
 
         refused = [await get(server, path) for path in paths]
-        server.server.agent = Talking(DEBUGGED)
+        server.server.agent = FakeAgentInterface(DEBUG_AGENT_INFO)
         stacks = await get(server, "/v1/agent/pprof/goroutine")
 
         assert [(reply.status, reply.body) for reply in refused] == [(403, b"Permission denied")] * 4
@@ -226,30 +230,30 @@ async def test_without_access_control_processes_are_looked_at_only_where_debuggi
         assert stacks.body == b"process brain (7), ready\n\ntask think\n"
 
 
-# -- servers that answer for others
+# -- relays to other servers
 
 
 @in_virtual_time
-async def test_who_names_another_server_gets_its_answer_and_once_passed_on_is_enough() -> None:
+async def test_a_request_that_names_another_server_is_relayed_once() -> None:
     async with ACluster() as cluster:
         first = await cluster.a_server("m1")
         second = await cluster.a_server("m2", leads=False)
         await with_member(first, "m2")
-        await until(lambda: second.server.replica.get(MEMBERS, "m2"), what="the second server knows of itself")
-        second.server.agent = Talking(DEBUGGED)
-        first.server.agent = NoAgentInterface(DEBUGGED)
+        await until(lambda: second.server.replica.get(MEMBERS, "m2"), what="the second server has its own record")
+        second.server.agent = FakeAgentInterface(DEBUG_AGENT_INFO)
+        first.server.agent = NoAgentInterface(DEBUG_AGENT_INFO)
         to_second = InMemoryPassage(second.api)
         first.server.relay = RequestRelay({"m2:4646": to_second}.__getitem__)
 
-        there = await fetch(first.api, "GET", "/v1/agent/pprof/goroutine?server_id=m2")
+        remote = await fetch(first.api, "GET", "/v1/agent/pprof/goroutine?server_id=m2")
         missing = await fetch(first.api, "GET", "/v1/agent/pprof/goroutine?server_id=nobody")
-        twice = await fetch(
+        relayed_twice = await fetch(
             first.api, "GET", "/v1/agent/pprof/goroutine?server_id=m2", headers=((HOPS_HEADER, b"member"),)
         )
 
-        assert (there.status, there.body) == (200, b"process brain (7), ready\n\ntask think\n")
+        assert (remote.status, remote.body) == (200, b"process brain (7), ready\n\ntask think\n")
         assert (missing.status, missing.body) == (400, b"unknown Wharf server nobody")
-        assert (twice.status, len(to_second.sent)) == (503, 1)
+        assert (relayed_twice.status, len(to_second.sent)) == (503, 1)
         assert to_second.open_count == 0
 
 
@@ -258,7 +262,7 @@ async def test_a_server_that_does_not_answer_is_503() -> None:
     async with ACluster() as cluster:
         first = await cluster.a_server("m1")
         await with_member(first, "m2")
-        first.server.agent = NoAgentInterface(DEBUGGED)
+        first.server.agent = NoAgentInterface(DEBUG_AGENT_INFO)
         first.server.relay = RequestRelay({"m2:4646": InMemoryPassage(None)}.__getitem__)
 
         reply = await fetch(first.api, "GET", "/v1/agent/host?server_id=m2")
@@ -266,23 +270,23 @@ async def test_a_server_that_does_not_answer_is_503() -> None:
         assert (reply.status, reply.body) == (503, b"nobody answers")
 
 
-# -- figures
+# -- metrics
 
 
 @in_virtual_time
-async def test_figures_tell_of_requests_the_replica_and_the_queue() -> None:
+async def test_metrics_cover_requests_the_replica_and_the_queue() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server("m1")
-        server.server.agent = NoAgentInterface(DEBUGGED)
+        server.server.agent = NoAgentInterface(DEBUG_AGENT_INFO)
         for _ in range(3):
             await get(server, "/v1/jobs")
         await get(server, "/v1/job/nobody")
         await pass_time(10)
 
-        told = json.loads((await get(server, "/v1/metrics")).body)
+        result = json.loads((await get(server, "/v1/metrics")).body)
 
-        counters = {(one["Labels"]["noun"], one["Labels"]["status"]): one["Count"] for one in told["Counters"]}
-        gauges = {one["Name"]: one["Value"] for one in told["Gauges"] if not one["Labels"]}
+        counters = {(item["Labels"]["noun"], item["Labels"]["status"]): item["Count"] for item in result["Counters"]}
+        gauges = {item["Name"]: item["Value"] for item in result["Gauges"] if not item["Labels"]}
         assert counters == {("job", "2xx"): 3, ("job", "4xx"): 1}
         assert gauges["wharf.raft.appliedIndex"] == server.replica.index
         assert (gauges["wharf.replica.index_behind"], gauges["wharf.broker.total_ready"]) == (0, 0)
@@ -290,7 +294,7 @@ async def test_figures_tell_of_requests_the_replica_and_the_queue() -> None:
 
 
 @in_virtual_time
-async def test_figures_that_are_withheld_are_not_told_and_gauges_name_the_host() -> None:
+async def test_filtered_metrics_are_omitted_and_gauges_have_the_host_label() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server("m1")
         published = MetricFilter(
@@ -298,22 +302,22 @@ async def test_figures_that_are_withheld_are_not_told_and_gauges_name_the_host()
             is_published_by_default=False,
             host="h1",
         )
-        server.server.agent = NoAgentInterface(replace(DEBUGGED, metric_filter=published))
+        server.server.agent = NoAgentInterface(replace(DEBUG_AGENT_INFO, metric_filter=published))
         await get(server, "/v1/jobs")
         await pass_time(10)
 
-        told = json.loads((await get(server, "/v1/metrics")).body)
+        result = json.loads((await get(server, "/v1/metrics")).body)
         text = (await get(server, "/v1/metrics", "format=prometheus")).body.decode()
 
-        assert [(gauge["Name"], gauge["Labels"]) for gauge in told["Gauges"]] == [
+        assert [(gauge["Name"], gauge["Labels"]) for gauge in result["Gauges"]] == [
             ("wharf.raft.appliedIndex", {"host": "h1"}),
             ("wharf.raft.leader.lastContact", {"host": "h1"}),
         ]
-        assert (len(told["Counters"]), told["Samples"], "request_ms" in text) == (1, [], False)
+        assert (len(result["Counters"]), result["Samples"], "request_ms" in text) == (1, [], False)
 
 
 @in_virtual_time
-async def test_an_interval_of_a_while_ago_is_told_as_long_as_it_is_kept() -> None:
+async def test_a_past_interval_is_returned_while_it_is_retained() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server("m1")
         server.server.meter = RequestMeter(server.world, interval_s=10.0, retention_s=30.0)
@@ -322,19 +326,19 @@ async def test_an_interval_of_a_while_ago_is_told_as_long_as_it_is_kept() -> Non
 
         async def counts(ago: str) -> list[int]:
             return [
-                one["Count"] for one in json.loads((await get(server, "/v1/metrics", f"ago={ago}")).body)["Counters"]
+                item["Count"] for item in json.loads((await get(server, "/v1/metrics", f"ago={ago}")).body)["Counters"]
             ]
 
-        then, last, gone = await counts("12s"), await counts("0s"), await get(server, "/v1/metrics", "ago=1m")
-        assert (then, last, gone.status) == ([1], [], 404)
+        later, last, removed = await counts("12s"), await counts("0s"), await get(server, "/v1/metrics", "ago=1m")
+        assert (later, last, removed.status) == ([1], [], 404)
 
 
 @in_virtual_time
-async def test_prometheus_gets_its_text_where_it_is_enabled() -> None:
+async def test_prometheus_text_is_served_if_enabled() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server("m1")
         refused = await get(server, "/v1/metrics", "format=prometheus")
-        server.server.agent = NoAgentInterface(DEBUGGED)
+        server.server.agent = NoAgentInterface(DEBUG_AGENT_INFO)
         await get(server, "/v1/jobs")
 
         reply = await get(server, "/v1/metrics", "format=prometheus")
@@ -350,17 +354,17 @@ async def test_prometheus_gets_its_text_where_it_is_enabled() -> None:
 
 
 @in_virtual_time
-async def test_what_a_server_that_follows_cannot_know_is_left_out_of_its_figures() -> None:
+async def test_a_follower_omits_gauges_that_only_the_leader_has() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server(leads=False)
 
-        names = {one["Name"] for one in json.loads((await get(server, "/v1/metrics")).body)["Gauges"]}
+        names = {item["Name"] for item in json.loads((await get(server, "/v1/metrics")).body)["Gauges"]}
 
         assert "wharf.raft.appliedIndex" in names
         assert not any(name.startswith("wharf.broker.") for name in names)
 
 
-def test_no_shape_of_an_agent_has_a_place_for_a_secret() -> None:
+def test_no_message_type_of_agents_has_a_field_for_a_secret() -> None:
     from wharf.contract.wire import agents
 
     fields = {

@@ -18,13 +18,13 @@ from tests.kit.work import (
     a_namespace,
     a_stored_job,
     an_id,
-    found,
     get,
-    ids_of,
+    list_ids,
     put,
-    refused,
+    read_json,
+    read_refusal,
+    status_and_body,
     store,
-    told,
 )
 from wharf.cluster.state.tables import ALLOCATIONS, EVALUATIONS, SERVICES
 from wharf.contract.model.allocations.allocation import Allocation, ClientStatus, DesiredTransition
@@ -54,11 +54,11 @@ STATES = {
 
 
 async def with_allocations(cluster: ACluster) -> OneServer:
-    """A2 and A1 of the job shop, in this order, A3 of another namespace. A1 says how its task ended."""
+    """Start a server with A2 and A1 of the job shop, in this order, and A3 of another namespace. A1 has task states."""
     server = await cluster.a_server()
     job = await a_stored_job(server, a_job())
     await a_namespace(server, "other")
-    other = await a_stored_job(server, a_job("depot", namespace="other"))
+    second = await a_stored_job(server, a_job("depot", namespace="other"))
     for allocation in (
         an_allocation(job, A2, client_status=ClientStatus.RUNNING),
         an_allocation(
@@ -69,7 +69,7 @@ async def with_allocations(cluster: ACluster) -> OneServer:
             allocated_resources=RESOURCES,
             metrics=AllocMetric(nodes_evaluated=3),
         ),
-        an_allocation(other, A3, client_status=ClientStatus.RUNNING),
+        an_allocation(second, A3, client_status=ClientStatus.RUNNING),
     ):
         await store(server, ALLOCATIONS.build_put(allocation))
     return server
@@ -85,25 +85,25 @@ def the_allocation(server: OneServer, id: str) -> Allocation:
 
 
 @in_virtual_time
-async def test_allocations_are_listed_in_order_of_creation_and_back() -> None:
+async def test_allocations_are_listed_by_creation_in_both_directions() -> None:
     async with ACluster() as cluster:
         server = await with_allocations(cluster)
 
-        assert await ids_of(server, "/v1/allocations") == [A2, A1]
-        assert await ids_of(server, "/v1/allocations", "reverse=true") == [A1, A2]
-        assert await ids_of(server, "/v1/allocations", "namespace=*") == [A2, A1, A3]
-        assert await ids_of(server, "/v1/allocations", "prefix=0000a0") == [A1, A2]
+        assert await list_ids(server, "/v1/allocations") == [A2, A1]
+        assert await list_ids(server, "/v1/allocations", "reverse=true") == [A1, A2]
+        assert await list_ids(server, "/v1/allocations", "namespace=*") == [A2, A1, A3]
+        assert await list_ids(server, "/v1/allocations", "prefix=0000a0") == [A1, A2]
 
 
 @in_virtual_time
-async def test_pages_of_allocations_name_index_and_id_of_the_next() -> None:
+async def test_page_tokens_of_allocations_hold_index_and_id() -> None:
     async with ACluster() as cluster:
         server = await with_allocations(cluster)
 
         token = (await get(server, "/v1/allocations", "per_page=1")).headers["x-cluster-nexttoken"]
 
         assert token == f"{the_allocation(server, A1).create_index}.{A1}"
-        assert await ids_of(server, "/v1/allocations", f"per_page=1&next_token={token}") == [A1]
+        assert await list_ids(server, "/v1/allocations", f"per_page=1&next_token={token}") == [A1]
 
 
 @pytest.mark.parametrize(
@@ -117,53 +117,53 @@ async def test_pages_of_allocations_name_index_and_id_of_the_next() -> None:
     ],
 )
 @in_virtual_time
-async def test_a_filter_sees_the_allocation_its_job_and_its_tasks(expression: str, ids: list[str]) -> None:
+async def test_a_filter_can_use_the_allocation_its_job_and_its_tasks(expression: str, ids: list[str]) -> None:
     async with ACluster() as cluster:
         server = await with_allocations(cluster)
 
-        assert await ids_of(server, "/v1/allocations", f"filter={expression}") == ids
+        assert await list_ids(server, "/v1/allocations", f"filter={expression}") == ids
 
 
 @in_virtual_time
-async def test_a_listed_allocation_has_every_field_and_no_resources() -> None:
+async def test_an_allocation_stub_has_every_field_except_resources() -> None:
     async with ACluster() as cluster:
         server = await with_allocations(cluster)
 
-        (_, shown) = await found(server, "/v1/allocations")
+        (_, views) = await read_json(server, "/v1/allocations")
 
-        assert set(shown) == {
+        assert set(views) == {
             "ID", "EvalID", "Name", "Namespace", "NodeID", "NodeName", "JobID", "JobType", "JobVersion", "TaskGroup",
             "DesiredStatus", "DesiredDescription", "ClientStatus", "ClientDescription", "DesiredTransition", "TaskStates",
             "DeploymentStatus", "FollowupEvalID", "NextAllocation", "RescheduleTracker", "PreemptedAllocations",
             "PreemptedByAllocation", "CreateIndex", "ModifyIndex", "CreateTime", "ModifyTime",
         }  # fmt: skip
-        assert (shown["JobType"], shown["JobVersion"]) == ("service", 0)
+        assert (views["JobType"], views["JobVersion"]) == ("service", 0)
 
 
 @in_virtual_time
-async def test_resources_are_listed_where_asked_for() -> None:
+async def test_resources_are_listed_on_request() -> None:
     async with ACluster() as cluster:
         server = await with_allocations(cluster)
 
-        (_, shown) = await found(server, "/v1/allocations", "resources=true")
+        (_, views) = await read_json(server, "/v1/allocations", "resources=true")
 
-        assert shown["AllocatedResources"]["Tasks"]["server"]["Memory"] == {"MemoryMB": 64, "MemoryMaxMB": 0}
+        assert views["AllocatedResources"]["Tasks"]["server"]["Memory"] == {"MemoryMB": 64, "MemoryMaxMB": 0}
 
 
 @in_virtual_time
-async def test_states_of_tasks_are_left_out_where_asked_for() -> None:
+async def test_task_states_are_omitted_on_request() -> None:
     async with ACluster() as cluster:
         server = await with_allocations(cluster)
 
         queries = ("", "task_states=true", "task_states=false", "")
-        states = [(await found(server, "/v1/allocations", query))[1]["TaskStates"] is None for query in queries]
+        states = [(await read_json(server, "/v1/allocations", query))[1]["TaskStates"] is None for query in queries]
 
         assert states == [False, False, True, False]
 
 
 @pytest.mark.parametrize("name", ["resources", "task_states"])
 @in_virtual_time
-async def test_a_yes_or_no_that_is_none_is_refused(name: str) -> None:
+async def test_an_invalid_flag_is_refused(name: str) -> None:
     async with ACluster() as cluster:
         server = await with_allocations(cluster)
 
@@ -179,11 +179,11 @@ async def test_a_yes_or_no_that_is_none_is_refused(name: str) -> None:
 
 
 @in_virtual_time
-async def test_a_prefix_that_is_no_hex_is_refused() -> None:
+async def test_a_prefix_that_is_not_hex_is_refused() -> None:
     async with ACluster() as cluster:
         server = await with_allocations(cluster)
 
-        assert told(await get(server, "/v1/allocations", "prefix=abc")) == (
+        assert status_and_body(await get(server, "/v1/allocations", "prefix=abc")) == (
             400,
             b"alloc lookup failed: index error: Input (without hyphens) must be even length",
         )
@@ -193,26 +193,26 @@ async def test_a_prefix_that_is_no_hex_is_refused() -> None:
 
 
 @in_virtual_time
-async def test_an_allocation_is_read_with_its_job_as_it_was_placed() -> None:
+async def test_a_read_allocation_has_the_job_version_that_was_placed() -> None:
     async with ACluster() as cluster:
         server = await with_allocations(cluster)
         await a_stored_job(server, a_job(priority=80, version=1))
 
-        shown = await found(server, f"/v1/allocation/{A1}")
+        views = await read_json(server, f"/v1/allocation/{A1}")
 
-        assert (shown["Job"]["ID"], shown["Job"]["Version"], shown["Job"]["Priority"]) == ("shop", 0, 50)
-        assert shown["AllocatedResources"]["Tasks"]["server"]["Cpu"]["CpuShares"] == 100
-        assert shown["Metrics"]["NodesEvaluated"] == 3
+        assert (views["Job"]["ID"], views["Job"]["Version"], views["Job"]["Priority"]) == ("shop", 0, 50)
+        assert views["AllocatedResources"]["Tasks"]["server"]["Cpu"]["CpuShares"] == 100
+        assert views["Metrics"]["NodesEvaluated"] == 3
 
 
 @in_virtual_time
-async def test_a_read_allocation_drops_its_empty_fields() -> None:
+async def test_empty_fields_of_a_read_allocation_are_omitted() -> None:
     async with ACluster() as cluster:
         server = await with_allocations(cluster)
 
-        shown = await found(server, f"/v1/allocation/{A2}")
+        views = await read_json(server, f"/v1/allocation/{A2}")
 
-        assert set(shown) == {
+        assert set(views) == {
             "ID", "Namespace", "Name", "NodeID", "JobID", "Job", "TaskGroup", "DesiredStatus", "ClientStatus",
             "CreateIndex", "ModifyIndex", "AllocModifyIndex",
         }  # fmt: skip
@@ -220,14 +220,16 @@ async def test_a_read_allocation_drops_its_empty_fields() -> None:
 
 @pytest.mark.parametrize("is_listed", [True, False])
 @in_virtual_time
-async def test_events_of_tasks_are_shown_as_sentences_and_with_the_older_fields(is_listed: bool) -> None:
+async def test_task_events_have_a_message_and_the_older_fields(is_listed: bool) -> None:
     async with ACluster() as cluster:
         server = await with_allocations(cluster)
 
-        shown = (
-            (await found(server, "/v1/allocations"))[1] if is_listed else await found(server, f"/v1/allocation/{A1}")
+        views = (
+            (await read_json(server, "/v1/allocations"))[1]
+            if is_listed
+            else await read_json(server, f"/v1/allocation/{A1}")
         )
-        state = shown["TaskStates"]["server"]
+        state = views["TaskStates"]["server"]
         (event,) = state["Events"]
 
         assert (state["State"], state["Failed"], state["StartedAt"], state["Restarts"]) == ("dead", True, None, 0)
@@ -241,58 +243,58 @@ async def test_events_of_tasks_are_shown_as_sentences_and_with_the_older_fields(
 
 
 @in_virtual_time
-async def test_an_id_that_is_no_uuid_is_told_so_and_one_that_nobody_has_is_not_found() -> None:
+async def test_an_invalid_allocation_id_is_refused_and_an_unknown_one_is_not_found() -> None:
     async with ACluster() as cluster:
         server = await with_allocations(cluster)
 
-        assert told(await get(server, "/v1/allocation/a1")) == (
+        assert status_and_body(await get(server, "/v1/allocation/a1")) == (
             400,
             b"alloc lookup failed: index error: UUID must be 36 characters",
         )
-        assert told(await get(server, f"/v1/allocation/{NOBODY}")) == (404, b"alloc not found")
-        assert told(await get(server, f"/v1/allocation/{NOBODY}/services")) == (404, b"alloc not found")
-        assert told(await put(server, f"/v1/allocation/{NOBODY}/stop")) == (404, b"allocation not found")
+        assert status_and_body(await get(server, f"/v1/allocation/{NOBODY}")) == (404, b"alloc not found")
+        assert status_and_body(await get(server, f"/v1/allocation/{NOBODY}/services")) == (404, b"alloc not found")
+        assert status_and_body(await put(server, f"/v1/allocation/{NOBODY}/stop")) == (404, b"allocation not found")
         assert (await put(server, "/v1/allocation/a1/stop")).status == 400
 
 
 @in_virtual_time
-async def test_whoever_waits_for_an_allocation_wakes_when_it_changes_and_not_for_others() -> None:
+async def test_a_blocking_read_of_an_allocation_wakes_for_its_changes_only() -> None:
     async with ACluster() as cluster:
         server = await with_allocations(cluster)
-        seen = (await get(server, f"/v1/allocation/{A1}")).headers["x-cluster-index"]
-        waiting = cluster.start(get(server, f"/v1/allocation/{A1}", f"index={seen}"), name="waits")
+        observed = (await get(server, f"/v1/allocation/{A1}")).headers["x-cluster-index"]
+        pending_read = cluster.start(get(server, f"/v1/allocation/{A1}", f"index={observed}"), name="query")
         await pass_time(0.1)
 
         await store(server, ALLOCATIONS.build_put(replace(the_allocation(server, A2), client_description="x")))
         await pass_time(1.0)
-        assert not waiting.done()
+        assert not pending_read.done()
         index = await store(server, ALLOCATIONS.build_put(replace(the_allocation(server, A1), client_description="y")))
 
-        assert (await waiting).headers["x-cluster-index"] == str(index)
+        assert (await pending_read).headers["x-cluster-index"] == str(index)
 
 
 # -- stop
 
 
 @in_virtual_time
-async def test_a_stop_tells_its_evaluation_and_index() -> None:
+async def test_a_stop_returns_its_evaluation_and_index() -> None:
     async with ACluster() as cluster:
         server = await with_allocations(cluster)
 
         reply = await put(server, f"/v1/allocation/{A2}/stop")
 
-        written = json.loads(reply.body)
-        evaluation = server.replica.get(EVALUATIONS, written["EvalID"])
+        stored = json.loads(reply.body)
+        evaluation = server.replica.get(EVALUATIONS, stored["EvalID"])
         assert evaluation is not None
-        assert (evaluation.triggered_by, evaluation.create_index) == ("alloc-stop", written["Index"])
-        assert reply.headers["x-cluster-index"] == str(written["Index"])
+        assert (evaluation.triggered_by, evaluation.create_index) == ("alloc-stop", stored["Index"])
+        assert reply.headers["x-cluster-index"] == str(stored["Index"])
         assert the_allocation(server, A2).desired_transition == DesiredTransition(
             migrate=True, reschedule=False, no_shutdown_delay=False
         )
 
 
 @in_virtual_time
-async def test_what_is_asked_of_a_stop_is_marked() -> None:
+async def test_the_options_of_a_stop_are_stored_in_the_allocation() -> None:
     async with ACluster() as cluster:
         server = await with_allocations(cluster)
 
@@ -305,32 +307,33 @@ async def test_what_is_asked_of_a_stop_is_marked() -> None:
 
 @pytest.mark.parametrize("name", ["no_shutdown_delay", "reschedule"])
 @in_virtual_time
-async def test_a_stop_with_a_yes_or_no_that_is_none_changes_nothing(name: str) -> None:
+async def test_a_stop_with_an_invalid_flag_changes_nothing(name: str) -> None:
     async with ACluster() as cluster:
         server = await with_allocations(cluster)
 
-        assert (await refused(server, put(server, f"/v1/allocation/{A2}/stop", query=f"{name}=x")))[0] == 400
+        assert (await read_refusal(server, put(server, f"/v1/allocation/{A2}/stop", query=f"{name}=x")))[0] == 400
 
 
 @in_virtual_time
-async def test_what_is_stopped_ends_on_its_node_and_another_takes_its_name() -> None:
+async def test_a_stopped_allocation_ends_on_its_node_and_is_replaced() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
         await cluster.ready_nodes(server, 1)
         await server.client.jobs.register(a_job())
-        running = await until(lambda: live(server), what="the job runs")
+        running = await until(lambda: list_live_allocations(server), what="the job runs")
 
         await put(server, f"/v1/allocation/{running[0].id}/stop")
 
         await until(
-            lambda: the_allocation(server, running[0].id).is_client_terminal and live(server), what="another runs"
+            lambda: the_allocation(server, running[0].id).is_client_terminal and list_live_allocations(server),
+            what="another runs",
         )
-        stopped, (other,) = the_allocation(server, running[0].id), live(server)
+        stopped, (second,) = the_allocation(server, running[0].id), list_live_allocations(server)
         assert (stopped.desired_status, stopped.desired_description) == ("stop", "alloc is being migrated")
-        assert (other.name, other.id == stopped.id) == (stopped.name, False)
+        assert (second.name, second.id == stopped.id) == (stopped.name, False)
 
 
-def live(server: OneServer) -> list[Allocation]:
+def list_live_allocations(server: OneServer) -> list[Allocation]:
     return [
         each
         for each in server.replica.iter_all(ALLOCATIONS)
@@ -351,8 +354,8 @@ async def test_the_services_of_an_allocation_are_listed() -> None:
             )
             await store(server, SERVICES.build_put(registration))
 
-        assert await ids_of(server, f"/v1/allocation/{A1}/services") == ["s2", "s1"]
-        assert await ids_of(server, f"/v1/allocation/{A3}/services") == []
+        assert await list_ids(server, f"/v1/allocation/{A1}/services") == ["s2", "s1"]
+        assert await list_ids(server, f"/v1/allocation/{A3}/services") == []
 
 
 # -- rights
@@ -370,8 +373,8 @@ async def test_a_token_sees_and_stops_the_allocations_of_its_namespaces() -> Non
             stop = put(server, f"/v1/allocation/{id}/stop", headers=headers)
             return [(await each).status for each in (*reads, stop)]
 
-        assert await ids_of(server, "/v1/allocations", "namespace=*", reader) == [A2, A1]
+        assert await list_ids(server, "/v1/allocations", "namespace=*", reader) == [A2, A1]
         assert await replies(reader, A1) == [200, 200, 403]
         assert await replies(writer, A1) == [200, 200, 200]
         assert await replies(writer, A3) == [403, 403, 403]
-        assert told(await put(server, f"/v1/allocation/{A1}/stop")) == DENIED
+        assert status_and_body(await put(server, f"/v1/allocation/{A1}/stop")) == DENIED

@@ -1,4 +1,4 @@
-"""The API as an application: statuses, headers, bodies, and what it does about callers."""
+"""The API as an application: statuses, headers, bodies, limits, audit and node requests."""
 
 import asyncio
 import json
@@ -14,7 +14,7 @@ from tests.kit.exchange import ask
 from tests.kit.state import SECRET, a_node
 from tests.kit.virtual_time import in_virtual_time, now_s, pass_time, until
 from wharf.cluster.api.app import MAX_BODY_BYTES, Api
-from wharf.cluster.api.audit import AuditedWrite
+from wharf.cluster.api.audit import AuditRecord
 from wharf.cluster.api.handler_table import build_action_handlers, build_read_handlers
 from wharf.cluster.engines.memory.faults import DelayFault, EngineOperation, RefuseFault
 from wharf.cluster.state.tables import ALLOCATIONS, JOBS, NODES
@@ -42,30 +42,30 @@ async def get(server: OneServer, path: str, query: str = "", **options: Any) -> 
 
 
 @in_virtual_time
-async def test_every_endpoint_has_its_handler_and_no_handler_is_without_one() -> None:
+async def test_every_endpoint_has_one_handler_and_every_handler_an_endpoint() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server(leads=False)
 
-        acting = {
+        handler_call = {
             endpoint.name
             for endpoint in ENDPOINTS
             if endpoint.kind is not EndpointKind.READ and not endpoint.unsupported_reason
         }
 
-        reading = {
+        read_call = {
             endpoint.name
             for endpoint in ENDPOINTS
             if endpoint.kind is EndpointKind.READ and not endpoint.unsupported_reason
         }
-        assert set(build_action_handlers(server.server)) == acting
-        assert set(build_read_handlers(server.server)) == reading
+        assert set(build_action_handlers(server.server)) == handler_call
+        assert set(build_read_handlers(server.server)) == read_call
 
 
 # -- routes
 
 
 @in_virtual_time
-async def test_an_unknown_path_is_404_with_nothing() -> None:
+async def test_an_unknown_path_is_404_with_an_empty_body() -> None:
     async with ACluster() as cluster:
         reply = await get(await cluster.a_server(), "/v1/nowhere")
 
@@ -73,7 +73,7 @@ async def test_an_unknown_path_is_404_with_nothing() -> None:
 
 
 @in_virtual_time
-async def test_a_wrong_method_is_405_with_two_words() -> None:
+async def test_a_wrong_method_is_405() -> None:
     async with ACluster() as cluster:
         reply = await ask((await cluster.a_server()).api, "DELETE", "/v1/jobs")
 
@@ -93,7 +93,7 @@ async def test_a_bad_escape_in_the_path_is_400() -> None:
 
 
 @in_virtual_time
-async def test_a_read_tells_index_leader_and_contact() -> None:
+async def test_a_read_returns_index_leader_and_last_contact() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
         await server.client.jobs.register(a_job())
@@ -106,7 +106,7 @@ async def test_a_read_tells_index_leader_and_contact() -> None:
 
 
 @in_virtual_time
-async def test_what_is_not_there_is_404_with_an_index_and_a_sentence() -> None:
+async def test_an_unknown_record_is_404_with_an_index_and_a_text() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
 
@@ -126,7 +126,7 @@ async def test_what_is_not_there_is_404_with_an_index_and_a_sentence() -> None:
 
 
 @in_virtual_time
-async def test_lists_about_a_job_that_nobody_knows_are_empty() -> None:
+async def test_lists_of_an_unknown_job_are_empty_arrays() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
 
@@ -135,7 +135,7 @@ async def test_lists_about_a_job_that_nobody_knows_are_empty() -> None:
 
 
 @in_virtual_time
-async def test_pretty_is_indented_by_four_and_ends_in_a_new_line() -> None:
+async def test_pretty_json_is_indented_by_four_and_ends_with_a_line_break() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
         await server.client.jobs.register(a_job())
@@ -147,7 +147,7 @@ async def test_pretty_is_indented_by_four_and_ends_in_a_new_line() -> None:
 
 
 @in_virtual_time
-async def test_jobs_are_listed_by_namespace_prefix_and_backwards() -> None:
+async def test_jobs_are_listed_by_namespace_and_prefix_in_both_directions() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
         for name in ("b", "ab", "a"):
@@ -163,7 +163,7 @@ async def test_jobs_are_listed_by_namespace_prefix_and_backwards() -> None:
 
 
 @in_virtual_time
-async def test_a_namespace_of_all_is_no_namespace_of_one_job() -> None:
+async def test_one_job_cannot_be_read_with_the_wildcard_namespace() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
         await server.client.jobs.register(a_job())
@@ -181,14 +181,14 @@ async def test_allocations_and_evaluations_of_a_job_are_listed_by_creation() -> 
             await server.client.jobs.register(a_job("shop", group))
             await until(lambda count=count: server.replica.count_records(ALLOCATIONS) == count, what="placed")  # type: ignore[misc]
 
-        for what in ("allocations", "evaluations"):
-            listed = json.loads((await get(server, f"/v1/job/shop/{what}")).body)
+        for case in ("allocations", "evaluations"):
+            listed = json.loads((await get(server, f"/v1/job/shop/{case}")).body)
             order = [(each["CreateIndex"], each["ID"]) for each in listed]
             assert order == sorted(order)
 
 
 @in_virtual_time
-async def test_a_bad_parameter_of_a_read_is_400_without_an_index() -> None:
+async def test_an_invalid_read_parameter_is_400_without_an_index() -> None:
     async with ACluster() as cluster:
         reply = await get(await cluster.a_server(), "/v1/jobs", "index=x")
 
@@ -200,29 +200,29 @@ async def test_a_blocking_query_waits_up_to_a_sixteenth_longer() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
         index = (await get(server, "/v1/nodes")).headers["x-cluster-index"]
-        waits_s = []
+        wait_times_s = []
         for _ in range(20):
             began_s = now_s()
             await get(server, "/v1/nodes", f"index={index}&wait=16s")
-            waits_s.append(now_s() - began_s)
+            wait_times_s.append(now_s() - began_s)
 
-        assert 16.0 <= min(waits_s) < max(waits_s) <= 17.0
+        assert 16.0 <= min(wait_times_s) < max(wait_times_s) <= 17.0
 
 
 @in_virtual_time
-async def test_a_caller_that_hangs_up_is_no_longer_waited_for() -> None:
+async def test_a_blocking_query_ends_when_its_caller_disconnects() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
         index = (await get(server, "/v1/nodes")).headers["x-cluster-index"]
-        gone = asyncio.Event()
+        removed = asyncio.Event()
         before = server.replica.watches.subscription_count
-        asking = cluster.start(get(server, "/v1/nodes", f"index={index}&wait=600s", gone=gone), name="asks")
+        pending = cluster.start(get(server, "/v1/nodes", f"index={index}&wait=600s", gone=removed), name="query")
         await pass_time(1.0)
         assert server.replica.watches.subscription_count == before + 1
         began_s = now_s()
 
-        gone.set()
-        await asking
+        removed.set()
+        await pending
 
         assert (server.replica.watches.subscription_count, now_s() - began_s) == (before, 0.0)
 
@@ -231,20 +231,20 @@ async def test_a_caller_that_hangs_up_is_no_longer_waited_for() -> None:
 
 
 @in_virtual_time
-async def test_registering_answers_with_the_index_of_the_write() -> None:
+async def test_a_registration_returns_the_index_of_the_write() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
 
         reply = await put(server, "/v1/jobs", registration(a_job()))
 
-        told = json.loads(reply.body)
-        assert (reply.status, reply.headers["x-cluster-index"]) == (200, str(told["Index"]))
-        assert told["Index"] == told["EvalCreateIndex"] == told["JobModifyIndex"] > 0
-        assert (told["KnownLeader"], told["LastContact"], told["Warnings"]) == (False, 0, "")
+        result = json.loads(reply.body)
+        assert (reply.status, reply.headers["x-cluster-index"]) == (200, str(result["Index"]))
+        assert result["Index"] == result["EvalCreateIndex"] == result["JobModifyIndex"] > 0
+        assert (result["KnownLeader"], result["LastContact"], result["Warnings"]) == (False, 0, "")
 
 
 @in_virtual_time
-async def test_fields_that_nobody_knows_come_back_as_warnings() -> None:
+async def test_unknown_fields_are_returned_as_warnings() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
         body = json.loads(registration(a_job()))
@@ -269,9 +269,9 @@ async def test_fields_that_nobody_knows_come_back_as_warnings() -> None:
         ("/v1/jobs", registration(a_job(), EnforceIndex=True, JobModifyIndex=7), 400, "Enforcing job modify index 7"),
     ],
 )
-def test_a_write_that_is_wrong_is_told_and_changes_nothing(path: str, body: bytes, status: int, text: str) -> None:
+def test_an_invalid_write_is_refused_and_changes_nothing(path: str, body: bytes, status: int, text: str) -> None:
     @in_virtual_time
-    async def story() -> None:
+    async def run() -> None:
         async with ACluster() as cluster:
             server = await cluster.a_server()
             index = server.replica.get_last_change(JOBS)
@@ -283,11 +283,11 @@ def test_a_write_that_is_wrong_is_told_and_changes_nothing(path: str, body: byte
             assert "x-cluster-index" not in reply.headers
             assert server.replica.get_last_change(JOBS) == index
 
-    story()
+    run()
 
 
 @in_virtual_time
-async def test_the_namespace_of_the_query_goes_before_the_bodys_and_the_jobs() -> None:
+async def test_the_namespace_of_the_query_overrides_that_of_body_and_job() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
         body = registration(a_job(namespace="of-the-job"), Namespace="of-the-body")
@@ -306,14 +306,14 @@ async def test_the_namespace_of_the_query_goes_before_the_bodys_and_the_jobs() -
 
 
 @in_virtual_time
-async def test_deregistering_what_nobody_knows_is_fine_and_tells_no_index() -> None:
+async def test_deregistering_an_unknown_job_succeeds_without_an_index() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
 
         reply = await ask(server.api, "DELETE", "/v1/job/nobody")
 
-        told = json.loads(reply.body)
-        assert (reply.status, told["EvalID"], told["JobModifyIndex"], told["Index"]) == (200, "", 0, 0)
+        result = json.loads(reply.body)
+        assert (reply.status, result["EvalID"], result["JobModifyIndex"], result["Index"]) == (200, "", 0, 0)
 
 
 @pytest.mark.parametrize(
@@ -327,9 +327,9 @@ async def test_deregistering_what_nobody_knows_is_fine_and_tells_no_index() -> N
         ("no_shutdown_delay=true", 200),
     ],
 )
-def test_what_is_asked_of_a_deregistration_is_looked_at(query: str, status: int) -> None:
+def test_the_parameters_of_a_deregistration_are_validated(query: str, status: int) -> None:
     @in_virtual_time
-    async def story() -> None:
+    async def run() -> None:
         async with ACluster() as cluster:
             server = await cluster.a_server()
             await server.client.jobs.register(a_job())
@@ -339,11 +339,11 @@ def test_what_is_asked_of_a_deregistration_is_looked_at(query: str, status: int)
             job = server.replica.get(JOBS, "default", "shop")
             assert (reply.status, job is not None and job.stop) == (status, status == 200)
 
-    story()
+    run()
 
 
 @in_virtual_time
-async def test_counts_and_resources_can_be_kept() -> None:
+async def test_counts_and_resources_can_be_preserved() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
         await server.client.jobs.register(a_job("shop", a_group("web", count=7)))
@@ -358,21 +358,21 @@ async def test_a_periodic_job_is_registered_without_an_evaluation() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
 
-        told = await server.client.jobs.register(a_periodic_job())
+        result = await server.client.jobs.register(a_periodic_job())
 
-        assert (told.eval_id, told.eval_create_index, told.index > 0) == ("", 0, True)
+        assert (result.eval_id, result.eval_create_index, result.index > 0) == ("", 0, True)
 
 
 @in_virtual_time
-async def test_a_body_that_is_too_large_is_refused_before_it_is_read() -> None:
+async def test_a_too_large_body_is_refused_before_it_is_read() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
 
-        told = await put(server, "/v1/jobs", b"{}", headers={"content-length": str(MAX_BODY_BYTES + 1)})
-        endless = await put(server, "/v1/jobs", b"{}", headers={"content-length": "9" * 5_000})
-        nonsense = await put(server, "/v1/jobs", b"{}", headers={"content-length": "x"})
+        result = await put(server, "/v1/jobs", b"{}", headers={"content-length": str(MAX_BODY_BYTES + 1)})
+        growing = await put(server, "/v1/jobs", b"{}", headers={"content-length": "9" * 5_000})
+        invalid_body = await put(server, "/v1/jobs", b"{}", headers={"content-length": "x"})
 
-        assert [told.status, endless.status, nonsense.status] == [413, 413, 400]
+        assert [result.status, growing.status, invalid_body.status] == [413, 413, 400]
 
 
 @in_virtual_time
@@ -396,17 +396,17 @@ async def test_a_body_that_grows_too_large_or_breaks_off_is_refused() -> None:
         part = {"type": "http.request", "body": b" " * (MAX_BODY_BYTES // 2), "more_body": True}
         too_much = await status_of([part, part, part])
         broken = await status_of([{**part, "body": b"{"}, {"type": "http.disconnect"}])
-        in_pieces = await status_of([{**part, "body": b"{"}, {"type": "http.request", "body": b"}"}])
+        in_parts = await status_of([{**part, "body": b"{"}, {"type": "http.request", "body": b"}"}])
 
-        assert [too_much, broken, in_pieces] == [413, 400, 400]
+        assert [too_much, broken, in_parts] == [413, 400, 400]
 
 
 @in_virtual_time
-async def test_a_log_that_takes_no_writes_is_503_and_says_why() -> None:
+async def test_an_unwritable_log_is_503_with_the_reason() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
-        server.faults.choose_fault = lambda asked: (
-            RefuseFault("the disk is full") if asked is EngineOperation.COMMIT else None
+        server.faults.choose_fault = lambda requests: (
+            RefuseFault("the disk is full") if requests is EngineOperation.COMMIT else None
         )
 
         reply = await put(server, "/v1/jobs", registration(a_job()))
@@ -416,7 +416,7 @@ async def test_a_log_that_takes_no_writes_is_503_and_says_why() -> None:
 
 
 @in_virtual_time
-async def test_an_error_of_our_own_is_500_tells_nothing_and_is_logged(
+async def test_an_internal_error_is_500_without_details_and_is_logged(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with ACluster() as cluster:
@@ -425,7 +425,7 @@ async def test_an_error_of_our_own_is_500_tells_nothing_and_is_logged(
         async def fails(_request: object) -> None:
             raise ZeroDivisionError("a secret detail")
 
-        monkeypatch.setitem(server.api._action_handlers, "job.register", fails)
+        monkeypatch.setitem(server.api.actions.handlers, "job.register", fails)
         with caplog.at_level(logging.ERROR):
             reply = await put(server, "/v1/jobs", b"{}", headers={"x-request-id": "req-1"})
 
@@ -434,51 +434,54 @@ async def test_an_error_of_our_own_is_500_tells_nothing_and_is_logged(
 
 
 @in_virtual_time
-async def test_a_request_is_known_by_its_id_in_all_that_it_causes() -> None:
+async def test_the_log_commit_has_the_id_of_its_request() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
-        seen: list[str] = []
-        server.faults.choose_fault = lambda asked: (
-            seen.append(get_request_id()) if asked is EngineOperation.COMMIT else None
+        observed: list[str] = []
+        server.faults.choose_fault = lambda requests: (
+            observed.append(get_request_id()) if requests is EngineOperation.COMMIT else None
         )
 
         await put(server, "/v1/jobs", registration(a_batch_job("shop")), headers={"x-request-id": "req-7"})
 
-        assert "req-7" in seen
+        assert "req-7" in observed
 
 
-class Kept:
+class FakeAudit:
+    """Collects audit records, or fails."""
+
     def __init__(self) -> None:
-        self.written: list[AuditedWrite] = []
+        self.written: list[AuditRecord] = []
         self.fails = False
 
-    def record(self, written: AuditedWrite) -> None:
+    def record(self, written: AuditRecord) -> None:
         if self.fails:
             raise OSError("the disk is full")
         self.written.append(written)
 
 
 @in_virtual_time
-async def test_writes_are_audited_whatever_became_of_them_and_reads_are_not(caplog: pytest.LogCaptureFixture) -> None:
+async def test_all_writes_are_audited_and_reads_are_not(caplog: pytest.LogCaptureFixture) -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
-        kept = Kept()
-        server.api = Api(server.server, audit=kept)
+        retained = FakeAudit()
+        server.api = Api(server.server, audit=retained)
 
         done = await put(server, "/v1/jobs", registration(a_job()), headers={"x-request-id": "one"})
         await put(server, "/v1/jobs", b"{}", headers={"x-request-id": "two"})
         await get(server, "/v1/jobs")
-        kept.fails = True
-        unrecorded = await put(server, "/v1/jobs", registration(a_job()))
+        retained.fails = True
+        unrecorded_write = await put(server, "/v1/jobs", registration(a_job()))
 
         index = int(done.headers["x-cluster-index"])
-        assert kept.written == [
-            AuditedWrite("one", "job.register", "/v1/jobs", "127.0.0.1", 200, index, "PUT", "", "default"),
-            AuditedWrite(
-                "two", "job.register", "/v1/jobs", "127.0.0.1", 400, 0, "PUT", "Job must be specified", "default"
-            ),
+        common = {"endpoint": "job.register", "path": "/v1/jobs", "source": "127.0.0.1", "method": "PUT"}
+        assert [msgspec.to_builtins(record) for record in retained.written] == [
+            {**common, "at_ns": retained.written[0].at_ns, "request_id": "one", "status": 200, "index": index}
+            | {"namespace": "default"},
+            {**common, "at_ns": retained.written[1].at_ns, "request_id": "two", "status": 400}
+            | {"namespace": "default", "error": "Job must be specified"},
         ]
-        assert unrecorded.status == 200
+        assert unrecorded_write.status == 200
         assert "audit record not written" in caplog.text
 
 
@@ -491,30 +494,30 @@ async def with_node(server: OneServer) -> None:
 
 
 @in_virtual_time
-async def test_whoever_speaks_as_a_node_must_show_its_secret() -> None:
+async def test_requests_of_a_node_need_its_secret() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
         await with_node(server)
 
-        asked = [
+        requests = [
             ("PUT", "/v1/node/node-1/heartbeat", b""),
             ("GET", "/v1/node/node-1/desired", b""),
             ("POST", "/v1/node/node-1/desired", b'{"IDs": []}'),
             ("PUT", "/v1/node/node-1/report", b"{}"),
         ]
         for headers in ({}, {"x-cluster-node-secret": "another"}, {"x-cluster-node-secret": hash_secret(SECRET)}):
-            replies = [await ask(server.api, m, path, body=body, headers=headers) for m, path, body in asked]
+            replies = [await ask(server.api, m, path, body=body, headers=headers) for m, path, body in requests]
             assert [(reply.status, reply.body) for reply in replies] == [(403, b"Permission denied")] * 4
 
 
 @in_virtual_time
-async def test_no_reply_holds_a_nodes_secret() -> None:
+async def test_no_reply_contains_the_secret_of_a_node() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
         await with_node(server)
         nodes = await cluster.ready_nodes(server, 1)
         await server.client.jobs.register(a_job("shop", a_group("web", a_task(driver="mock"))))
-        await until(lambda: server.replica.count_records(ALLOCATIONS) == 1, what="placed")
+        await until(lambda: server.replica.count_records(ALLOCATIONS) == 1, what="the allocation is placed")
         secrets = [SECRET, hash_secret(SECRET), nodes[0].secret_id, hash_secret(nodes[0].secret_id)]
 
         paths = ["/v1/nodes", "/v1/node/node-1", f"/v1/node/{nodes[0].id}", f"/v1/node/{nodes[0].id}/allocations"]
@@ -526,17 +529,19 @@ async def test_no_reply_holds_a_nodes_secret() -> None:
 
 
 @in_virtual_time
-async def test_a_node_that_registered_at_one_server_is_known_at_the_others() -> None:
+async def test_a_node_that_registered_at_one_server_is_known_to_the_others() -> None:
     async with ACluster() as cluster:
         first = await cluster.a_server("m1")
         second = await cluster.a_server("m2", leads=False)
 
-        second.faults.choose_fault = lambda asked: DelayFault(reply_s=2.0) if asked is EngineOperation.FEED else None
+        second.faults.choose_fault = lambda requests: (
+            DelayFault(reply_s=2.0) if requests is EngineOperation.FEED else None
+        )
         await first.client.node_agents.register(a_node(), SECRET)
 
-        told = await second.client.node_agents.send_heartbeat("node-1", SECRET)
+        result = await second.client.node_agents.send_heartbeat("node-1", SECRET)
 
-        assert told.heartbeat_ttl > 0
+        assert result.heartbeat_ttl > 0
 
 
 @in_virtual_time
@@ -550,7 +555,7 @@ async def test_a_heartbeat_of_an_unknown_node_is_404() -> None:
 
 
 @in_virtual_time
-async def test_a_node_registers_under_its_own_path() -> None:
+async def test_a_node_must_register_under_its_own_path() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
         body = msgspec.json.encode({"Node": a_node(), "SecretID": SECRET})
@@ -560,43 +565,48 @@ async def test_a_node_registers_under_its_own_path() -> None:
 
 
 @in_virtual_time
-async def test_eligibility_tells_its_evaluations_and_no_node_index() -> None:
+async def test_an_eligibility_change_returns_its_evaluations_and_no_node_index() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
         await cluster.ready_nodes(server, 1)
         (node,) = server.replica.iter_all(NODES)
         await server.client.jobs.register(a_job("shop", a_group("web", a_task(driver="mock"))))
-        await until(lambda: server.replica.count_records(ALLOCATIONS) == 1, what="placed")
+        await until(lambda: server.replica.count_records(ALLOCATIONS) == 1, what="the allocation is placed")
 
-        off = await server.client.nodes.set_eligibility(node.id, eligible=False)
-        again = await server.client.nodes.set_eligibility(node.id, eligible=False)
-        on = await server.client.nodes.set_eligibility(node.id, eligible=True)
+        disabled = await server.client.nodes.set_eligibility(node.id, eligible=False)
+        repeated = await server.client.nodes.set_eligibility(node.id, eligible=False)
+        enabled = await server.client.nodes.set_eligibility(node.id, eligible=True)
 
-        assert (off.eval_ids, off.eval_create_index, off.node_modify_index, off.index > 0) == (None, 0, 0, True)
-        assert (again.eval_ids, again.index) == (None, 0)
-        assert (len(on.eval_ids or ()), on.eval_create_index) == (1, on.index)
+        assert (disabled.eval_ids, disabled.eval_create_index, disabled.node_modify_index, disabled.index > 0) == (
+            None,
+            0,
+            0,
+            True,
+        )
+        assert (repeated.eval_ids, repeated.index) == (None, 0)
+        assert (len(enabled.eval_ids or ()), enabled.eval_create_index) == (1, enabled.index)
 
 
 @pytest.mark.parametrize(("word", "status"), [("maybe", 400), ("", 400), ("eligible", 404)])
-def test_an_eligibility_that_makes_no_sense_is_refused(word: str, status: int) -> None:
+def test_an_invalid_eligibility_is_refused(word: str, status: int) -> None:
     @in_virtual_time
-    async def story() -> None:
+    async def run() -> None:
         async with ACluster() as cluster:
             server = await cluster.a_server()
             body = msgspec.json.encode({"Eligibility": word})
 
             assert (await put(server, "/v1/node/nobody/eligibility", body)).status == status
 
-    story()
+    run()
 
 
 @in_virtual_time
-async def test_the_orders_of_a_node_never_fall_back() -> None:
+async def test_the_assignment_indexes_of_a_node_never_decrease() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
         (node,) = await cluster.ready_nodes(server, 1)
         await server.client.jobs.register(a_job("shop", a_group("web", a_task(driver="mock"))))
-        await until(lambda: server.replica.count_records(ALLOCATIONS) == 1, what="placed")
+        await until(lambda: server.replica.count_records(ALLOCATIONS) == 1, what="the allocation is placed")
         secret = node.secret_id
         before = await server.client.node_agents.list_assignments(node.id, secret)
 
@@ -611,13 +621,13 @@ async def test_the_orders_of_a_node_never_fall_back() -> None:
 
 
 @in_virtual_time
-async def test_after_a_restore_every_order_counts_as_newer_than_all_that_a_node_was_told() -> None:
+async def test_after_a_restore_every_assignment_is_newer_than_all_that_the_node_received() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
         (node,) = await cluster.ready_nodes(server, 1)
         await server.client.jobs.register(a_job("shop", a_group("web", a_task(driver="mock"))))
         await until(
-            lambda: [a.client_status for a in server.replica.iter_all(ALLOCATIONS)] == ["running"], what="it runs"
+            lambda: [a.client_status for a in server.replica.iter_all(ALLOCATIONS)] == ["running"], what="the job runs"
         )
         secret = node.secret_id
         before = await server.client.node_agents.list_assignments(node.id, secret)
@@ -635,36 +645,36 @@ async def test_after_a_restore_every_order_counts_as_newer_than_all_that_a_node_
 
 
 @in_virtual_time
-async def test_health_is_told_by_status_too() -> None:
+async def test_unhealthy_servers_return_an_error_status() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
-        well = await get(server, "/v1/agent/health")
+        healthy = await get(server, "/v1/agent/health")
         server.faults.disconnect()
-        cut = await get(server, "/v1/agent/health")
+        disconnected = await get(server, "/v1/agent/health")
 
-        assert (well.status, json.loads(well.body)) == (200, {"server": {"ok": True, "message": "ok"}})
-        assert (cut.status, json.loads(cut.body)["server"]["ok"]) == (500, False)
+        assert (healthy.status, json.loads(healthy.body)) == (200, {"server": {"ok": True, "message": "ok"}})
+        assert (disconnected.status, json.loads(disconnected.body)["server"]["ok"]) == (500, False)
 
 
 @in_virtual_time
-async def test_health_is_told_within_seconds_while_the_log_hangs() -> None:
+async def test_health_is_reported_within_seconds_while_the_log_hangs() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
-        server.faults.choose_fault = lambda asked: (
-            DelayFault(request_s=600.0) if asked is EngineOperation.HEALTH else None
+        server.faults.choose_fault = lambda requests: (
+            DelayFault(request_s=600.0) if requests is EngineOperation.HEALTH else None
         )
         began_s = now_s()
-        hangs = await get(server, "/v1/agent/health")
+        hanging = await get(server, "/v1/agent/health")
 
         assert now_s() - began_s < 5.0
-        assert (hangs.status, json.loads(hangs.body)) == (
+        assert (hanging.status, json.loads(hanging.body)) == (
             500,
             {"server": {"ok": False, "message": "the log has not answered for 3 s"}},
         )
 
 
 @in_virtual_time
-async def test_who_leads_is_told_without_a_leader_too() -> None:
+async def test_the_leader_endpoint_answers_also_without_a_leader() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server(leads=False)
         before = await get(server, "/v1/status/leader")
@@ -677,7 +687,7 @@ async def test_who_leads_is_told_without_a_leader_too() -> None:
 
 
 @in_virtual_time
-async def test_a_question_of_another_member_needs_the_door_secret() -> None:
+async def test_calls_of_other_members_need_the_server_secret() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
 
@@ -690,7 +700,7 @@ async def test_a_question_of_another_member_needs_the_door_secret() -> None:
 
 
 @in_virtual_time
-async def test_headers_of_the_configuration_go_out_with_every_reply() -> None:
+async def test_configured_headers_are_sent_with_every_reply() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server("m1")
         api = Api(server.server, extra_headers={"X-Team": "harbour"})
@@ -701,7 +711,7 @@ async def test_headers_of_the_configuration_go_out_with_every_reply() -> None:
 
 
 @in_virtual_time
-async def test_a_body_over_the_configured_bound_is_refused() -> None:
+async def test_a_body_above_the_configured_limit_is_refused() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server("m1")
 

@@ -1,4 +1,4 @@
-"""The API describes itself: a document for programs, a page for people."""
+"""The OpenAPI document and the documentation page."""
 
 import json
 import re
@@ -10,11 +10,11 @@ from tests.kit.virtual_time import in_virtual_time
 from wharf.contract.client import ClientReply
 from wharf.contract.wire.endpoint_table import ENDPOINTS
 
-ALONE = frozenset({"meta", "link", "input", "br", "th", "td", "path", "circle", "tr"})
+VOID_TAGS = frozenset({"meta", "link", "input", "br", "th", "td", "path", "circle", "tr"})
 
 
-class Reader(HTMLParser):
-    """Anchors, links to them, what is loaded, and whether tags match."""
+class PageParser(HTMLParser):
+    """Collects anchors, links and loaded resources, and checks that tags match."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -24,19 +24,19 @@ class Reader(HTMLParser):
         self.open: list[str] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        given = dict(attrs)
-        if identity := given.get("id"):
+        submitted = dict(attrs)
+        if identity := submitted.get("id"):
             self.anchors.append(identity)
         if tag == "a":
-            self.links.append(given.get("href") or "")
-        self.loaded += [given[name] or "" for name in ("src", "action") if name in given]
+            self.links.append(submitted.get("href") or "")
+        self.loaded += [submitted[name] or "" for name in ("src", "action") if name in submitted]
         if tag == "link":
-            self.loaded.append(given.get("href") or "")
-        if tag not in ALONE:
+            self.loaded.append(submitted.get("href") or "")
+        if tag not in VOID_TAGS:
             self.open.append(tag)
 
     def handle_endtag(self, tag: str) -> None:
-        if tag not in ALONE:
+        if tag not in VOID_TAGS:
             assert self.open.pop() == tag
 
 
@@ -46,7 +46,7 @@ async def get(path: str, query: str = "") -> ClientReply:
 
 
 @in_virtual_time
-async def test_the_document_is_served_as_json_also_pretty() -> None:
+async def test_the_openapi_document_is_served_as_json_also_indented() -> None:
     plain, pretty = await get("/v1/openapi.json"), await get("/v1/openapi.json", "pretty")
 
     assert (plain.status, plain.headers["content-type"]) == (200, "application/json")
@@ -55,9 +55,9 @@ async def test_the_document_is_served_as_json_also_pretty() -> None:
 
 
 @in_virtual_time
-async def test_the_page_shows_every_endpoint_once_and_its_links_lead_somewhere() -> None:
+async def test_the_page_has_every_endpoint_once_and_its_links_have_targets() -> None:
     reply = await get("/v1/docs")
-    reader = Reader()
+    reader = PageParser()
     reader.feed(reply.body.decode())
 
     assert (reply.status, reply.headers["content-type"]) == (200, "text/html; charset=utf-8")
@@ -70,9 +70,9 @@ async def test_the_page_shows_every_endpoint_once_and_its_links_lead_somewhere()
 
 
 @in_virtual_time
-async def test_the_page_loads_nothing_from_anywhere() -> None:
+async def test_the_page_loads_nothing_from_elsewhere() -> None:
     reply = await get("/v1/docs")
-    reader = Reader()
+    reader = PageParser()
     reader.feed(reply.body.decode())
 
     assert reader.loaded == ["data:,"]

@@ -18,13 +18,13 @@ from tests.kit.work import (
     a_stored_job,
     an_id,
     delete,
-    found,
     get,
-    ids_of,
+    list_ids,
     pause_broker,
-    refused,
+    read_json,
+    read_refusal,
+    status_and_body,
     store,
-    told,
 )
 from wharf.cluster.state.tables import ALLOCATIONS, EVALUATIONS
 from wharf.contract.model.evaluations import EvaluationStatus, EvaluationTrigger
@@ -35,16 +35,16 @@ NOBODY = an_id(0xFFFF)
 
 
 async def with_evaluations(cluster: ACluster) -> OneServer:
-    """E1 to E3 of the job shop, each made after the other, E4 of another namespace."""
+    """Start a server with E1 to E3 of the job shop, in order of creation, and E4 of another namespace."""
     server = await cluster.a_server()
     job = await a_stored_job(server, a_job())
     await a_namespace(server, "other")
-    other = await a_stored_job(server, a_job("depot", namespace="other"))
+    second = await a_stored_job(server, a_job("depot", namespace="other"))
     for id, owner, fields in (
         (E2, job, {"status": EvaluationStatus.COMPLETE}),
         (E1, job, {"status": EvaluationStatus.BLOCKED, "triggered_by": EvaluationTrigger.QUEUED_ALLOCS}),
         (E3, job, {"status": EvaluationStatus.COMPLETE, "job_id": "elsewhere"}),
-        (E4, other, {"status": EvaluationStatus.COMPLETE}),
+        (E4, second, {"status": EvaluationStatus.COMPLETE}),
     ):
         await an_evaluation_of(server, owner, id, **fields)
     return server
@@ -58,25 +58,25 @@ async def an_evaluation_of(server: OneServer, job: Job, id: str, **fields: Any) 
 
 
 @in_virtual_time
-async def test_evaluations_are_listed_in_order_of_creation_and_back() -> None:
+async def test_evaluations_are_listed_by_creation_in_both_directions() -> None:
     async with ACluster() as cluster:
         server = await with_evaluations(cluster)
 
-        assert await ids_of(server, "/v1/evaluations") == [E2, E1, E3]
-        assert await ids_of(server, "/v1/evaluations", "reverse=true") == [E3, E1, E2]
-        assert await ids_of(server, "/v1/evaluations", "namespace=*") == [E2, E1, E3, E4]
+        assert await list_ids(server, "/v1/evaluations") == [E2, E1, E3]
+        assert await list_ids(server, "/v1/evaluations", "reverse=true") == [E3, E1, E2]
+        assert await list_ids(server, "/v1/evaluations", "namespace=*") == [E2, E1, E3, E4]
 
 
 @in_virtual_time
-async def test_a_prefix_lists_them_by_id() -> None:
+async def test_an_id_prefix_lists_evaluations_by_id() -> None:
     async with ACluster() as cluster:
         server = await with_evaluations(cluster)
 
-        assert await ids_of(server, "/v1/evaluations", "prefix=0000a0") == [E1, E2, E3]
+        assert await list_ids(server, "/v1/evaluations", "prefix=0000a0") == [E1, E2, E3]
 
 
 @in_virtual_time
-async def test_pages_of_evaluations_name_index_and_id_of_the_next() -> None:
+async def test_page_tokens_of_evaluations_hold_index_and_id() -> None:
     async with ACluster() as cluster:
         server = await with_evaluations(cluster)
         created = server.replica.get(EVALUATIONS, E1)
@@ -86,48 +86,48 @@ async def test_pages_of_evaluations_name_index_and_id_of_the_next() -> None:
         token = first.headers["x-cluster-nexttoken"]
 
         assert token == f"{created.create_index}.{E1}"
-        assert await ids_of(server, "/v1/evaluations", f"next_token={token}") == [E1, E3]
+        assert await list_ids(server, "/v1/evaluations", f"next_token={token}") == [E1, E3]
         by_prefix = await get(server, "/v1/evaluations", "per_page=1&prefix=0000a0")
         assert by_prefix.headers["x-cluster-nexttoken"] == E2
 
 
 @in_virtual_time
-async def test_status_and_job_leave_out_the_others() -> None:
+async def test_status_and_job_parameters_select_evaluations() -> None:
     async with ACluster() as cluster:
         server = await with_evaluations(cluster)
 
-        assert await ids_of(server, "/v1/evaluations", "status=complete") == [E2, E3]
-        assert await ids_of(server, "/v1/evaluations", "job=shop") == [E2, E1]
-        assert await ids_of(server, "/v1/evaluations", "job=shop&status=blocked") == [E1]
+        assert await list_ids(server, "/v1/evaluations", "status=complete") == [E2, E3]
+        assert await list_ids(server, "/v1/evaluations", "job=shop") == [E2, E1]
+        assert await list_ids(server, "/v1/evaluations", "job=shop&status=blocked") == [E1]
 
 
 @pytest.mark.parametrize("other", ["status=complete", "job=shop"])
 @in_virtual_time
-async def test_a_filter_cannot_stand_beside_status_or_job(other: str) -> None:
+async def test_a_filter_together_with_status_or_job_is_refused(other: str) -> None:
     async with ACluster() as cluster:
         server = await with_evaluations(cluster)
 
         reply = await get(server, "/v1/evaluations", f"{other}&filter=Priority==50")
 
-        assert told(reply) == (400, b"Filter expression cannot be used with other filter parameters")
+        assert status_and_body(reply) == (400, b"Filter expression cannot be used with other filter parameters")
 
 
 @in_virtual_time
-async def test_a_filter_sees_the_fields_of_evaluations() -> None:
+async def test_a_filter_can_use_the_fields_of_evaluations() -> None:
     async with ACluster() as cluster:
         server = await with_evaluations(cluster)
 
-        assert await ids_of(server, "/v1/evaluations", "filter=TriggeredBy==%22queued-allocs%22") == [E1]
+        assert await list_ids(server, "/v1/evaluations", "filter=TriggeredBy==%22queued-allocs%22") == [E1]
 
 
 @in_virtual_time
-async def test_empty_fields_of_evaluations_are_left_out() -> None:
+async def test_empty_fields_of_evaluations_are_omitted() -> None:
     async with ACluster() as cluster:
         server = await with_evaluations(cluster)
 
-        shown = await found(server, f"/v1/evaluation/{E2}")
+        views = await read_json(server, f"/v1/evaluation/{E2}")
 
-        assert set(shown) == {
+        assert set(views) == {
             "ID", "Namespace", "Priority", "Type", "TriggeredBy", "JobID", "Status", "CreateIndex", "ModifyIndex",
         }  # fmt: skip
 
@@ -140,11 +140,11 @@ async def test_a_token_sees_the_evaluations_of_its_namespaces() -> None:
         reader = await a_token(server, READ)
         lister = await a_token(server, 'namespace "default" { capabilities = ["list-jobs"] }')
 
-        assert await ids_of(server, "/v1/evaluations", "namespace=*", reader) == [E2, E1, E3]
-        assert told(await get(server, "/v1/evaluations", "namespace=other", headers=reader)) == DENIED
-        assert told(await get(server, "/v1/evaluations", headers=lister)) == DENIED
-        assert told(await get(server, f"/v1/evaluation/{E4}", headers=reader)) == DENIED
-        assert told(await get(server, f"/v1/evaluation/{E4}/allocations", headers=reader)) == DENIED
+        assert await list_ids(server, "/v1/evaluations", "namespace=*", reader) == [E2, E1, E3]
+        assert status_and_body(await get(server, "/v1/evaluations", "namespace=other", headers=reader)) == DENIED
+        assert status_and_body(await get(server, "/v1/evaluations", headers=lister)) == DENIED
+        assert status_and_body(await get(server, f"/v1/evaluation/{E4}", headers=reader)) == DENIED
+        assert status_and_body(await get(server, f"/v1/evaluation/{E4}/allocations", headers=reader)) == DENIED
         assert (await get(server, f"/v1/evaluation/{E1}", headers=reader)).status == 200
 
 
@@ -157,7 +157,7 @@ async def test_evaluations_are_counted() -> None:
         server = await with_evaluations(cluster)
 
         counts = [
-            (await found(server, "/v1/evaluations/count", query))["Count"]
+            (await read_json(server, "/v1/evaluations/count", query))["Count"]
             for query in ("", "namespace=*", "prefix=0000a001", "filter=Status==complete", "namespace=nowhere")
         ]
 
@@ -165,7 +165,7 @@ async def test_evaluations_are_counted() -> None:
 
 
 @in_virtual_time
-async def test_a_count_tells_its_index_and_that_a_leader_is_known() -> None:
+async def test_a_count_has_its_index_and_reports_a_known_leader() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
         job = await a_stored_job(server, a_job())
@@ -181,7 +181,7 @@ async def test_a_count_tells_its_index_and_that_a_leader_is_known() -> None:
 
 
 @in_virtual_time
-async def test_a_filter_that_cannot_be_read_is_refused_by_the_count() -> None:
+async def test_a_count_with_an_invalid_filter_is_refused() -> None:
     async with ACluster() as cluster:
         server = await with_evaluations(cluster)
 
@@ -190,37 +190,37 @@ async def test_a_filter_that_cannot_be_read_is_refused_by_the_count() -> None:
 
 
 @in_virtual_time
-async def test_a_token_that_may_read_no_namespace_counts_nothing() -> None:
+async def test_a_token_without_readable_namespaces_counts_no_evaluations() -> None:
     async with ACluster() as cluster:
         server = await with_evaluations(cluster)
         enable_acl(server)
-        reader, nobody = await a_token(server, READ), await a_token(server)
+        reader, powerless = await a_token(server, READ), await a_token(server)
 
-        assert told(await get(server, "/v1/evaluations/count", "namespace=*", headers=nobody)) == DENIED
-        assert (await found(server, "/v1/evaluations/count", "namespace=*", reader))["Count"] == 3
+        assert status_and_body(await get(server, "/v1/evaluations/count", "namespace=*", headers=powerless)) == DENIED
+        assert (await read_json(server, "/v1/evaluations/count", "namespace=*", reader))["Count"] == 3
 
 
 # -- read
 
 
 @in_virtual_time
-async def test_an_id_that_is_no_uuid_is_told_so_and_one_that_nobody_has_is_not_found() -> None:
+async def test_an_invalid_evaluation_id_is_refused_and_an_unknown_one_is_not_found() -> None:
     async with ACluster() as cluster:
         server = await with_evaluations(cluster)
-        begins = b"failed to lookup eval: eval lookup failed: index error: "
+        prefix = b"failed to lookup eval: eval lookup failed: index error: "
 
-        assert told(await get(server, "/v1/evaluation/abc")) == (400, begins + b"UUID must be 36 characters")
-        assert told(await get(server, f"/v1/evaluation/{'g' * 36}")) == (
+        assert status_and_body(await get(server, "/v1/evaluation/abc")) == (400, prefix + b"UUID must be 36 characters")
+        assert status_and_body(await get(server, f"/v1/evaluation/{'g' * 36}")) == (
             400,
-            begins + b"Invalid UUID: encoding/hex: invalid byte: 'g' is no hex digit",
+            prefix + b"Invalid UUID: encoding/hex: invalid byte: 'g' is not a hex digit",
         )
-        assert told(await get(server, f"/v1/evaluation/{'a' * 36}")) == (404, b"eval not found")
-        assert told(await get(server, f"/v1/evaluation/{NOBODY}")) == (404, b"eval not found")
+        assert status_and_body(await get(server, f"/v1/evaluation/{'a' * 36}")) == (404, b"eval not found")
+        assert status_and_body(await get(server, f"/v1/evaluation/{NOBODY}")) == (404, b"eval not found")
         assert (await get(server, f"/v1/evaluation/{E1.upper()}")).status == 200
 
 
 async def with_a_chain(cluster: ACluster) -> OneServer:
-    """E1 failed for want of room and left E2, which was followed by E3. E4 stands alone."""
+    """Start a server where E1 is blocked by E2, which is followed by E3. E4 is unrelated."""
     server = await cluster.a_server()
     job = await a_stored_job(server, a_job())
     for id, fields in (
@@ -234,28 +234,28 @@ async def with_a_chain(cluster: ACluster) -> OneServer:
 
 
 @in_virtual_time
-async def test_an_evaluation_tells_of_its_whole_chain_where_asked() -> None:
+async def test_a_read_evaluation_has_its_whole_chain_on_request() -> None:
     async with ACluster() as cluster:
         server = await with_a_chain(cluster)
 
         related = {
             id: [
                 each["ID"]
-                for each in (await found(server, f"/v1/evaluation/{id}", "related=true")).get("RelatedEvals", ())
+                for each in (await read_json(server, f"/v1/evaluation/{id}", "related=true")).get("RelatedEvals", ())
             ]
             for id in (E1, E2, E3, E4)
         }
 
         assert related == {E1: [E2, E3], E2: [E1, E3], E3: [E1, E2], E4: []}
-        assert "RelatedEvals" not in await found(server, f"/v1/evaluation/{E1}", "related=1")
+        assert "RelatedEvals" not in await read_json(server, f"/v1/evaluation/{E1}", "related=1")
 
 
 @in_virtual_time
-async def test_a_relative_is_shown_whole_and_in_short() -> None:
+async def test_a_related_evaluation_can_be_read_and_is_listed_as_a_stub() -> None:
     async with ACluster() as cluster:
         server = await with_a_chain(cluster)
 
-        (first, _) = (await found(server, f"/v1/evaluation/{E1}", "related=true"))["RelatedEvals"]
+        (first, _) = (await read_json(server, f"/v1/evaluation/{E1}", "related=true"))["RelatedEvals"]
 
         assert set(first) == {
             "ID", "Namespace", "Priority", "Type", "TriggeredBy", "JobID", "NodeID", "DeploymentID", "Status",
@@ -265,35 +265,37 @@ async def test_a_relative_is_shown_whole_and_in_short() -> None:
 
 
 @in_virtual_time
-async def test_whoever_waits_for_an_evaluation_with_its_relatives_hears_of_them_too() -> None:
+async def test_a_blocking_read_with_related_evaluations_wakes_when_one_of_them_changes() -> None:
     async with ACluster() as cluster:
         server = await with_a_chain(cluster)
-        seen = (await get(server, f"/v1/evaluation/{E1}", "related=true")).headers["x-cluster-index"]
-        waiting = cluster.start(get(server, f"/v1/evaluation/{E1}", f"related=true&index={seen}&stale"), name="waits")
+        observed = (await get(server, f"/v1/evaluation/{E1}", "related=true")).headers["x-cluster-index"]
+        pending_read = cluster.start(
+            get(server, f"/v1/evaluation/{E1}", f"related=true&index={observed}&stale"), name="query"
+        )
 
         job = await a_stored_job(server, a_job())
         await an_evaluation_of(server, job, E3, status=EvaluationStatus.COMPLETE, previous_eval=E2, priority=70)
 
-        related = json.loads((await waiting).body)["RelatedEvals"]
+        related = json.loads((await pending_read).body)["RelatedEvals"]
         assert [each["Priority"] for each in related] == [50, 70]
 
 
 @in_virtual_time
-async def test_the_allocations_of_an_evaluation_are_listed_in_short() -> None:
+async def test_the_allocations_of_an_evaluation_are_listed_as_stubs() -> None:
     async with ACluster() as cluster:
         server = await with_evaluations(cluster)
         job = await a_stored_job(server, a_job())
         await store(server, ALLOCATIONS.build_put(an_allocation(job, an_id(1), eval_id=E2)))
         await store(server, ALLOCATIONS.build_put(an_allocation(job, an_id(2), eval_id=E1)))
 
-        assert await ids_of(server, f"/v1/evaluation/{E2}/allocations") == [an_id(1)]
-        assert await ids_of(server, f"/v1/evaluation/{NOBODY}/allocations") == []
+        assert await list_ids(server, f"/v1/evaluation/{E2}/allocations") == [an_id(1)]
+        assert await list_ids(server, f"/v1/evaluation/{NOBODY}/allocations") == []
 
 
 # -- delete
 
 
-async def to_delete(cluster: ACluster) -> OneServer:
+async def with_deletable_evaluations(cluster: ACluster) -> OneServer:
     server = await with_evaluations(cluster)
     await pause_broker(server)
     return server
@@ -302,34 +304,34 @@ async def to_delete(cluster: ACluster) -> OneServer:
 @in_virtual_time
 async def test_evaluations_are_deleted_by_id() -> None:
     async with ACluster() as cluster:
-        server = await to_delete(cluster)
+        server = await with_deletable_evaluations(cluster)
 
         reply = await delete(server, "/v1/evaluations", {"EvalIDs": [E1, E4]})
 
         assert json.loads(reply.body) == {"Count": 2, "Index": int(reply.headers["x-cluster-index"])}
-        assert await ids_of(server, "/v1/evaluations", "namespace=*") == [E2, E3]
+        assert await list_ids(server, "/v1/evaluations", "namespace=*") == [E2, E3]
 
 
 @in_virtual_time
 async def test_evaluations_are_deleted_by_filter_within_the_namespace() -> None:
     async with ACluster() as cluster:
-        server = await to_delete(cluster)
+        server = await with_deletable_evaluations(cluster)
 
         first = await delete(server, "/v1/evaluations", {"Filter": "Status == complete"})
         second = await delete(server, "/v1/evaluations", {"Filter": "Status == complete"}, "namespace=*")
 
         assert [json.loads(reply.body)["Count"] for reply in (first, second)] == [2, 1]
-        assert await ids_of(server, "/v1/evaluations", "namespace=*") == [E1]
+        assert await list_ids(server, "/v1/evaluations", "namespace=*") == [E1]
 
 
 @in_virtual_time
-async def test_a_filter_that_nothing_matches_deletes_nothing() -> None:
+async def test_a_filter_that_matches_nothing_deletes_nothing() -> None:
     async with ACluster() as cluster:
-        server = await to_delete(cluster)
+        server = await with_deletable_evaluations(cluster)
 
         reply = await delete(server, "/v1/evaluations", {"Filter": "JobID == nothing"})
 
-        assert told(reply) == (200, b'{"Count":0,"Index":0}')
+        assert status_and_body(reply) == (200, b'{"Count":0,"Index":0}')
 
 
 @pytest.mark.parametrize(
@@ -343,51 +345,53 @@ async def test_a_filter_that_nothing_matches_deletes_nothing() -> None:
     ],
 )
 @in_virtual_time
-async def test_what_cannot_be_deleted_is_refused_whole(body: dict[str, Any], status: int, text: str) -> None:
+async def test_a_deletion_with_one_undeletable_evaluation_deletes_none(
+    body: dict[str, Any], status: int, text: str
+) -> None:
     async with ACluster() as cluster:
-        server = await to_delete(cluster)
+        server = await with_deletable_evaluations(cluster)
 
-        assert await refused(server, delete(server, "/v1/evaluations", body)) == (status, text)
+        assert await read_refusal(server, delete(server, "/v1/evaluations", body)) == (status, text)
 
 
 @in_virtual_time
-async def test_a_filter_that_cannot_be_read_deletes_nothing() -> None:
+async def test_a_deletion_with_an_invalid_filter_deletes_nothing() -> None:
     async with ACluster() as cluster:
-        server = await to_delete(cluster)
+        server = await with_deletable_evaluations(cluster)
 
         for expression in ("Status", "Nope == 1", "Priority == x"):
-            status, text = await refused(server, delete(server, "/v1/evaluations", {"Filter": expression}))
+            status, text = await read_refusal(server, delete(server, "/v1/evaluations", {"Filter": expression}))
             assert (status, text.startswith("failed to read filter expression: ")) == (400, True)
 
 
 @in_virtual_time
-async def test_while_the_broker_works_nothing_is_deleted() -> None:
+async def test_evaluations_cannot_be_deleted_while_the_broker_is_active() -> None:
     async with ACluster() as cluster:
         server = await with_evaluations(cluster)
 
         for body in ({"EvalIDs": [E2]}, {"Filter": "Status == complete"}, {"Filter": "JobID == nothing"}):
-            assert told(await delete(server, "/v1/evaluations", body)) == (
+            assert status_and_body(await delete(server, "/v1/evaluations", body)) == (
                 400,
                 b"eval broker is enabled; eval broker must be paused to delete evals",
             )
 
 
 @in_virtual_time
-async def test_only_management_deletes_evaluations() -> None:
+async def test_only_management_tokens_delete_evaluations() -> None:
     async with ACluster() as cluster:
-        server = await to_delete(cluster)
+        server = await with_deletable_evaluations(cluster)
         enable_acl(server)
         writer, manager = await a_token(server, WRITE), await a_token(server, management=True)
 
-        assert told(await delete(server, "/v1/evaluations", {"EvalIDs": [E1]}, headers=writer)) == DENIED
+        assert status_and_body(await delete(server, "/v1/evaluations", {"EvalIDs": [E1]}, headers=writer)) == DENIED
         assert (await delete(server, "/v1/evaluations", {"EvalIDs": [E1]}, headers=manager)).status == 200
 
 
-# -- the broker's rest
+# -- while the broker is paused
 
 
 @in_virtual_time
-async def test_while_the_broker_rests_evaluations_are_kept_and_afterwards_all_are_processed() -> None:
+async def test_evaluations_wait_while_the_broker_is_paused_and_all_are_processed_afterwards() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
         await cluster.ready_nodes(server, 1)
@@ -395,7 +399,7 @@ async def test_while_the_broker_rests_evaluations_are_kept_and_afterwards_all_ar
         await server.client.jobs.register(a_job())
 
         await pass_time(60.0)
-        assert [each["Status"] for each in await found(server, "/v1/evaluations")] == ["pending"]
-        await pause_broker(server, rests=False)
+        assert [each["Status"] for each in await read_json(server, "/v1/evaluations")] == ["pending"]
+        await pause_broker(server, is_paused=False)
 
         await until(lambda: server.replica.count_records(ALLOCATIONS), what="the job is placed")

@@ -1,4 +1,4 @@
-"""The event stream as those who listen see it (conventions 3.4)."""
+"""The event stream as callers see it (conventions 3.4)."""
 
 import json
 
@@ -37,16 +37,16 @@ async def commit(server: OneServer, *changes: object, kind: str = "test") -> int
     return outcome.index  # type: ignore[union-attr]  # without conditions there is no conflict
 
 
-async def refused(server: OneServer, query: str, headers: dict[str, str] | None = None) -> tuple[int, bytes]:
+async def read_refusal(server: OneServer, query: str, headers: dict[str, str] | None = None) -> tuple[int, bytes]:
     reply = await ask(server.api, "GET", "/v1/event/stream", query=query, headers=headers)
     return reply.status, reply.body
 
 
-# -- how it is sent
+# -- encoding
 
 
 @in_virtual_time
-async def test_the_stream_is_json_that_nobody_caches_and_begins_with_a_sign_of_life() -> None:
+async def test_the_stream_is_uncached_json_and_begins_with_a_heartbeat() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
 
@@ -60,7 +60,7 @@ async def test_the_stream_is_json_that_nobody_caches_and_begins_with_a_sign_of_l
 
 
 @in_virtual_time
-async def test_while_nothing_happens_a_sign_of_life_comes_every_thirty_seconds() -> None:
+async def test_without_events_a_heartbeat_is_sent_every_thirty_seconds() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
         stream = await listen(cluster, server, "Node")
@@ -71,14 +71,14 @@ async def test_while_nothing_happens_a_sign_of_life_comes_every_thirty_seconds()
 
 
 @in_virtual_time
-async def test_a_line_holds_the_index_and_each_event_its_topic_type_key_namespace_and_payload() -> None:
+async def test_a_line_has_the_index_and_each_event_its_topic_type_key_namespace_and_payload() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
         index = await register(server)
 
         stream = await listen(cluster, server, "Job")
 
-        event = await stream.tells(topic="Job", type="JobRegistered")
+        event = await stream.wait_for_event(topic="Job", type="JobRegistered")
         payload = event.pop("Payload")
         assert event == {
             "Topic": "Job", "Type": "JobRegistered", "Key": "shop", "Namespace": "default", "FilterKeys": None,
@@ -89,7 +89,7 @@ async def test_a_line_holds_the_index_and_each_event_its_topic_type_key_namespac
 
 
 @in_virtual_time
-async def test_one_commit_gives_one_type_to_all_that_it_touched() -> None:
+async def test_all_events_of_a_commit_have_the_same_type() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
         index = await register(server)
@@ -101,24 +101,24 @@ async def test_one_commit_gives_one_type_to_all_that_it_touched() -> None:
 
 
 @in_virtual_time
-async def test_a_large_commit_comes_in_several_lines_of_one_index() -> None:
+async def test_a_large_commit_is_sent_in_several_lines_with_one_index() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
         stream = await listen(cluster, server, "Node")
 
         nodes = [a_node(f"node-{number}", status=NodeStatus.READY, create_index=WRITE_INDEX) for number in range(250)]
         index = await commit(server, *(NODES.build_put(node) for node in nodes))
-        await until(lambda: len(stream.events) >= 250, what="all are told")
+        await until(lambda: len(stream.events) >= 250, what="all events are received")
 
         lines = [line for line in stream.lines if line]
         assert [(line["Index"], len(line["Events"])) for line in lines] == [(index, 100), (index, 100), (index, 50)]
 
 
-# -- what is kept
+# -- retained events
 
 
 @in_virtual_time
-async def test_without_an_index_all_that_is_kept_is_replayed() -> None:
+async def test_without_an_index_all_retained_events_are_replayed() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
         await register(server, "one")
@@ -127,27 +127,27 @@ async def test_without_an_index_all_that_is_kept_is_replayed() -> None:
         for index in (None, 0):
             stream = await listen(cluster, server, "Job", index=index)
 
-            assert [key for _, type, key in stream.told if type == "JobRegistered"] == ["one", "two"]
+            assert [key for _, type, key in stream.event_keys if type == "JobRegistered"] == ["one", "two"]
 
 
 @in_virtual_time
-async def test_an_index_begins_there_or_at_the_next_one_that_is_kept() -> None:
+async def test_a_stream_begins_at_its_index_or_at_the_next_retained_one() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
         first = await register(server, "one")
         await until(lambda: server.replica.index > first, what="its status is settled")
         second = await register(server, "two")
 
-        told = {}
+        result = {}
         for index in (second - 1, second, second + 1_000):
             stream = await listen(cluster, server, "Job", index=index)
-            told[index] = [key for _, type, key in stream.told if type == "JobRegistered"]
+            result[index] = [key for _, type, key in stream.event_keys if type == "JobRegistered"]
 
-        assert told == {second - 1: ["two"], second: ["two"], second + 1_000: []}
+        assert result == {second - 1: ["two"], second: ["two"], second + 1_000: []}
 
 
 @in_virtual_time
-async def test_an_index_before_all_time_ends_without_a_byte() -> None:
+async def test_a_negative_index_ends_the_stream_without_a_byte() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
 
@@ -157,17 +157,17 @@ async def test_an_index_before_all_time_ends_without_a_byte() -> None:
 
 
 @in_virtual_time
-async def test_an_index_that_is_no_number_is_refused() -> None:
+async def test_an_invalid_index_is_refused() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
 
-        assert await refused(server, "index=x") == (
+        assert await read_refusal(server, "index=x") == (
             400,
             b'Unable to parse index: strconv.Atoi: parsing "x": invalid syntax',
         )
 
 
-# -- choosing
+# -- topics
 
 
 @in_virtual_time
@@ -175,14 +175,14 @@ async def test_a_topic_with_two_colons_is_refused() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
 
-        assert await refused(server, "topic=a:b:c") == (
+        assert await read_refusal(server, "topic=a:b:c") == (
             400,
             b"Invalid topic query: error parsing topics: Invalid key value pair for topic, topic: a:b:c",
         )
 
 
 @in_virtual_time
-async def test_topics_and_keys_choose_by_key_or_filter_key_and_add_up() -> None:
+async def test_topics_and_keys_select_events_by_key_or_filter_key() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
         await register(server, "one")
@@ -190,7 +190,7 @@ async def test_topics_and_keys_choose_by_key_or_filter_key_and_add_up() -> None:
 
         stream = await listen(cluster, server, "Job:one", "Evaluation:two")
 
-        assert {(topic, key) for topic, _, key in stream.told if topic == "Job"} == {("Job", "one")}
+        assert {(topic, key) for topic, _, key in stream.event_keys if topic == "Job"} == {("Job", "one")}
         jobs = {event["FilterKeys"][0] for event in stream.events if event["Topic"] == "Evaluation"}
         assert jobs == {"two"}
 
@@ -203,11 +203,11 @@ async def test_an_evaluation_without_a_deployment_has_an_empty_filter_key() -> N
 
         stream = await listen(cluster, server, "Evaluation")
 
-        assert (await stream.tells(topic="Evaluation"))["FilterKeys"] == ["shop", ""]
+        assert (await stream.wait_for_event(topic="Evaluation"))["FilterKeys"] == ["shop", ""]
 
 
 @in_virtual_time
-async def test_an_unknown_topic_is_accepted_and_never_told() -> None:
+async def test_an_unknown_topic_is_accepted_and_has_no_events() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
         await register(server)
@@ -218,7 +218,7 @@ async def test_an_unknown_topic_is_accepted_and_never_told() -> None:
 
 
 @in_virtual_time
-async def test_only_the_namespace_that_is_asked_for_is_told_and_what_lies_in_none() -> None:
+async def test_only_events_of_the_requested_namespace_and_of_none_are_sent() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
         await commit(server, NAMESPACES.build_put(Namespace(name="team", create_index=WRITE_INDEX)))
@@ -226,18 +226,18 @@ async def test_only_the_namespace_that_is_asked_for_is_told_and_what_lies_in_non
         await register(server, "theirs", "team")
         await commit(server, NODES.build_put(a_node("node-9", create_index=WRITE_INDEX)))
 
-        here = await listen(cluster, server)
-        there = await listen(cluster, server, namespace="team")
+        local = await listen(cluster, server)
+        remote = await listen(cluster, server, namespace="team")
         everywhere = await listen(cluster, server, namespace="*")
 
-        jobs = {name: {k for t, _, k in s.told if t == "Job"} for name, s in (("here", here), ("there", there))}
+        jobs = {name: {k for t, _, k in s.event_keys if t == "Job"} for name, s in (("here", local), ("there", remote))}
         assert jobs == {"here": {"ours"}, "there": {"theirs"}}
-        assert {k for t, _, k in everywhere.told if t == "Job"} == {"ours", "theirs"}
-        assert all("node-9" in {key for _, _, key in stream.told} for stream in (here, there, everywhere))
+        assert {k for t, _, k in everywhere.event_keys if t == "Job"} == {"ours", "theirs"}
+        assert all("node-9" in {key for _, _, key in stream.event_keys} for stream in (local, remote, everywhere))
 
 
 @in_virtual_time
-async def test_all_namespaces_are_those_that_there_are_when_it_begins() -> None:
+async def test_all_namespaces_means_those_that_exist_when_the_stream_begins() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
         stream = await listen(cluster, server, "Job", namespace="*")
@@ -245,16 +245,16 @@ async def test_all_namespaces_are_those_that_there_are_when_it_begins() -> None:
         await commit(server, NAMESPACES.build_put(Namespace(name="late", create_index=WRITE_INDEX)))
         await register(server, "late-one", "late")
         await register(server, "ours")
-        await stream.tells(key="ours")
+        await stream.wait_for_event(key="ours")
 
-        assert {key for _, _, key in stream.told} == {"ours"}
+        assert {key for _, _, key in stream.event_keys} == {"ours"}
 
 
-# -- what is told
+# -- events
 
 
 @in_virtual_time
-async def test_a_drain_a_purge_and_an_eligibility_are_told_as_such() -> None:
+async def test_drains_purges_and_eligibility_changes_have_their_own_event_types() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
         await commit(server, NODES.build_put(a_node("node-1", status=NodeStatus.READY, create_index=WRITE_INDEX)))
@@ -264,28 +264,31 @@ async def test_a_drain_a_purge_and_an_eligibility_are_told_as_such() -> None:
         await ask(server.api, "PUT", "/v1/node/node-1/drain", body=b'{"DrainSpec": null}')
         await ask(server.api, "PUT", "/v1/node/node-1/eligibility", body=b'{"Eligibility": "eligible"}')
         await ask(server.api, "PUT", "/v1/node/node-1/purge")
-        gone = await stream.tells(type="NodeDeregistration")
+        removed = await stream.wait_for_event(type="NodeDeregistration")
 
-        types = [type for _, type, _ in stream.told]
+        types = [type for _, type, _ in stream.event_keys]
         assert types[-4:] == ["NodeDrain", "NodeDrain", "NodeEligibility", "NodeDeregistration"]
-        assert gone["Payload"]["Node"]["ID"] == "node-1"
+        assert removed["Payload"]["Node"]["ID"] == "node-1"
 
 
 @in_virtual_time
-async def test_node_pools_are_told_when_they_are_stored_and_deleted() -> None:
+async def test_writes_and_deletions_of_node_pools_are_events() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
         stream = await listen(cluster, server, "NodePool")
 
         await ask(server.api, "PUT", "/v1/node/pools", body=b'{"Name": "gpu"}')
         await ask(server.api, "DELETE", "/v1/node/pool/gpu")
-        await stream.tells(type="NodePoolDeleted")
+        await stream.wait_for_event(type="NodePoolDeleted")
 
-        assert stream.told[-2:] == [("NodePool", "NodePoolUpserted", "gpu"), ("NodePool", "NodePoolDeleted", "gpu")]
+        assert stream.event_keys[-2:] == [
+            ("NodePool", "NodePoolUpserted", "gpu"),
+            ("NodePool", "NodePoolDeleted", "gpu"),
+        ]
 
 
 @in_virtual_time
-async def test_no_event_holds_a_secret() -> None:
+async def test_no_event_contains_a_secret() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
         stream = await listen(cluster, server)
@@ -299,9 +302,9 @@ async def test_no_event_holds_a_secret() -> None:
             VARIABLES.build_put(Variable(namespace="default", path="a/b", data=b"the-items", key_id="k", lock=lock)),
         )
 
-        token = await stream.tells(topic="ACLToken", type="ACLTokenUpserted", key="acc")
-        node = await stream.tells(topic="Node", key="node-1")
-        variable = await stream.tells(topic="Variable", type="VariableUpdated", key="a/b")
+        token = await stream.wait_for_event(topic="ACLToken", type="ACLTokenUpserted", key="acc")
+        node = await stream.wait_for_event(topic="Node", key="node-1")
+        variable = await stream.wait_for_event(topic="Variable", type="VariableUpdated", key="a/b")
 
         text = b"".join(stream.parts).decode()
         for secret in (SECRET, hash_secret(SECRET), "the-digest", "c2VhbGVk", "the-items", "the-id-of-the-lock"):
@@ -312,14 +315,14 @@ async def test_no_event_holds_a_secret() -> None:
 
 
 @in_virtual_time
-async def test_a_job_that_is_purged_is_told_as_it_stood() -> None:
+async def test_the_event_of_a_purge_has_the_last_state_of_the_job() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
         stream = await listen(cluster, server, "Job")
         await commit(server, JOBS.build_put(a_job("old", create_index=WRITE_INDEX)))
         await commit(server, JOBS.build_delete("default", "old"))
 
-        event = await stream.tells(type="JobDeregistered", key="old")
+        event = await stream.wait_for_event(type="JobDeregistered", key="old")
 
         assert (event["Payload"]["Job"]["ID"], event["Payload"]["Deleted"]) == ("old", True)
 
@@ -355,7 +358,7 @@ async def test_each_topic_needs_its_right_before_the_first_byte(topics: str, rul
         query = [tuple(pair.split("=")) for pair in topics.split("&") if pair]
 
         stream = AStream(cluster, server, "/v1/event/stream", query, headers)  # type: ignore[arg-type]
-        await stream.begins()
+        await stream.wait_begin()
 
         assert stream.status == status
         assert (stream.parts == [b"Permission denied"]) == (status == 403)
@@ -367,13 +370,13 @@ async def test_an_unknown_token_is_refused() -> None:
         server = await cluster.a_server()
         enable_acl(server)
 
-        told = await refused(server, "topic=Job", {"x-cluster-token": "00000000-0000-0000-0000-000000000000"})
+        result = await read_refusal(server, "topic=Job", {"x-cluster-token": "00000000-0000-0000-0000-000000000000"})
 
-        assert told == (403, b"Permission denied")
+        assert result == (403, b"Permission denied")
 
 
 @in_virtual_time
-async def test_of_all_namespaces_only_readable_ones_are_told() -> None:
+async def test_a_stream_of_all_namespaces_has_events_of_readable_ones_only() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
         await commit(server, NAMESPACES.build_put(Namespace(name="team", create_index=WRITE_INDEX)))
@@ -384,11 +387,11 @@ async def test_of_all_namespaces_only_readable_ones_are_told() -> None:
 
         stream = await listen(cluster, server, "Job", namespace="*", headers=headers)
 
-        assert {key for _, _, key in stream.told} == {"ours"}
+        assert {key for _, _, key in stream.event_keys} == {"ours"}
 
 
 @in_virtual_time
-async def test_variables_are_told_by_path() -> None:
+async def test_events_of_variables_are_selected_by_path() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
         enable_acl(server)
@@ -399,7 +402,7 @@ async def test_variables_are_told_by_path() -> None:
 
         stream = await listen(cluster, server, "Variable", headers=headers)
 
-        assert {key for _, _, key in stream.told} == {"a/mine"}
+        assert {key for _, _, key in stream.event_keys} == {"a/mine"}
 
 
 @in_virtual_time
@@ -411,13 +414,13 @@ async def test_a_stream_ends_when_its_caller_loses_the_right() -> None:
         stream = await listen(cluster, server, "Job", headers=headers)
 
         await change_rules(server, headers, 'namespace "other" { policy = "read" }')
-        await stream.ends()
+        await stream.wait_end()
 
-        assert stream.told == []
+        assert stream.event_keys == []
 
 
 @in_virtual_time
-async def test_after_the_loss_of_rights_nothing_more_is_told() -> None:
+async def test_after_the_loss_of_rights_no_event_is_sent() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
         enable_acl(server)
@@ -426,9 +429,9 @@ async def test_after_the_loss_of_rights_nothing_more_is_told() -> None:
 
         await change_rules(server, headers, 'namespace "other" { policy = "read" }')
         await commit(server, JOBS.build_put(a_job("late", create_index=WRITE_INDEX)))
-        await stream.ends()
+        await stream.wait_end()
 
-        assert stream.told == []
+        assert stream.event_keys == []
 
 
 # -- ends
@@ -441,26 +444,26 @@ async def test_a_stream_ends_when_the_server_stops() -> None:
         stream = await listen(cluster, server, "Job")
 
         server.server.reader.close()
-        await stream.ends()
+        await stream.wait_end()
 
         assert stream.is_over
 
 
 @in_virtual_time
-async def test_a_caller_that_hangs_up_is_forgotten() -> None:
+async def test_the_subscription_ends_when_the_caller_disconnects() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
         assert server.server.events is not None
         stream = await listen(cluster, server, "Job")
         before = server.server.events.subscription_count
 
-        await stream.hang_up()
+        await stream.disconnect()
 
         assert (before, server.server.events.subscription_count) == (1, 0)
 
 
 @in_virtual_time
-async def test_one_that_reads_nothing_is_let_go() -> None:
+async def test_a_caller_that_reads_nothing_is_disconnected() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
         assert server.server.events is not None
@@ -468,24 +471,24 @@ async def test_one_that_reads_nothing_is_let_go() -> None:
         stream.reads.clear()
 
         await pass_time(HEARTBEAT_INTERVAL_S + WRITE_TIMEOUT_S)
-        await until(lambda: stream.is_over, what="it is let go")
+        await until(lambda: stream.is_over, what="the stream is closed")
 
         assert server.server.events.subscription_count == 0
 
 
 @in_virtual_time
-async def test_where_the_stream_is_switched_off_that_is_said() -> None:
+async def test_a_disabled_event_stream_is_refused_with_the_reason() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
         server.server.events = None
 
-        status, text = await refused(server, "topic=Job")
+        status, text = await read_refusal(server, "topic=Job")
 
         assert (status, b"enable_event_broker" in text) == (501, True)
 
 
 @in_virtual_time
-async def test_one_that_reads_too_slowly_is_cut_off_and_the_others_go_on() -> None:
+async def test_a_caller_that_reads_too_slowly_is_disconnected_and_others_continue() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
         server.server.events = EventFeed(server.server.follower, max_lag_commits=150)
@@ -497,9 +500,9 @@ async def test_one_that_reads_too_slowly_is_cut_off_and_the_others_go_on() -> No
             pool = server.replica.get(NODE_POOLS, "default")
             assert pool is not None
             await commit(server, NODE_POOLS.build_put(msgspec.structs.replace(pool, description=str(number))))
-        await until(lambda: len(quick.events) >= 300, what="the quick one heard all")
+        await until(lambda: len(quick.events) >= 300, what="the fast caller received all events")
         slow.reads.set()
-        await slow.ends()
+        await slow.wait_end()
 
         assert not quick.is_over
         assert len(slow.events) < 300

@@ -1,4 +1,4 @@
-"""Endpoints of volumes of hosts."""
+"""Endpoints of host volumes."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from tests.kit.callers import a_token, enable_acl
 from tests.kit.cluster import ACluster, OneServer
-from tests.kit.requests import DENIED, commit, delete, get, put, read, told
+from tests.kit.requests import DENIED, commit, delete, get, put, read, status_and_text
 from tests.kit.state import a_node
 from tests.kit.virtual_time import in_virtual_time
 from wharf.cluster.server.node_channels.port import NodeCall, NodeChannel, NodeReply, NodeStream, build_no_node_path
@@ -21,7 +21,7 @@ from wharf.contract.model.volumes import HostVolumeState
 from wharf.contract.wire.volumes import NodeVolumeCreated
 
 
-def asked(**fields: Any) -> dict[str, Any]:
+def build_registration(**fields: Any) -> dict[str, Any]:
     volume = {
         "Name": "data", "NodeID": "node-1", "HostPath": "/srv/data",
         "RequestedCapabilities": [{"AccessMode": "single-node-writer", "AttachmentMode": "file-system"}],
@@ -40,8 +40,8 @@ async def with_node(cluster: ACluster) -> OneServer:
     return server
 
 
-async def registered(server: OneServer, **fields: Any) -> str:
-    reply = await put(server, "/v1/volume/host/register", asked(**fields))
+async def register(server: OneServer, **fields: Any) -> str:
+    reply = await put(server, "/v1/volume/host/register", build_registration(**fields))
     volume_id: str = read(reply)["Volume"]["ID"]
     return volume_id
 
@@ -51,7 +51,7 @@ async def test_a_volume_is_registered_listed_as_a_stub_and_read() -> None:
     async with ACluster() as cluster:
         server = await with_node(cluster)
 
-        volume_id = await registered(server, Parameters={"secret": "x"})
+        volume_id = await register(server, Parameters={"secret": "x"})
 
         volume = read(await get(server, f"/v1/volume/host/{volume_id}"))
         (stub,) = read(await get(server, "/v1/volumes", "type=host"))
@@ -63,11 +63,11 @@ async def test_a_volume_is_registered_listed_as_a_stub_and_read() -> None:
 
 
 @in_virtual_time
-async def test_what_only_servers_know_is_not_taken_from_whoever_registers() -> None:
+async def test_fields_that_only_servers_set_are_ignored_in_a_registration() -> None:
     async with ACluster() as cluster:
         server = await with_node(cluster)
 
-        volume_id = await registered(server, State="ready", CreateIndex=9_999)
+        volume_id = await register(server, State="ready", CreateIndex=9_999)
 
         volume = read(await get(server, f"/v1/volume/host/{volume_id}"))
         assert volume["State"] == "pending"
@@ -75,152 +75,158 @@ async def test_what_only_servers_know_is_not_taken_from_whoever_registers() -> N
 
 
 @in_virtual_time
-async def test_volumes_are_chosen_by_node_and_pool_and_page_by_page() -> None:
+async def test_volumes_are_selected_by_node_and_pool_with_pages() -> None:
     async with ACluster() as cluster:
         server = await with_node(cluster)
         await commit(server, NODES.build_put(a_node("other-1", node_pool="gpu", create_index=WRITE_INDEX)))
-        here = await registered(server)
-        there = await registered(server, NodeID="other-1", Namespace="team")
+        local = await register(server)
+        remote = await register(server, NodeID="other-1", Namespace="team")
 
         async def ids(query: str) -> list[str]:
             return [volume["ID"] for volume in read(await get(server, "/v1/volumes", query))]
 
-        assert await ids("type=host") == [here]
-        assert await ids("namespace=*") == [here, there]
-        assert await ids("namespace=*&reverse=true") == [there, here]
-        assert await ids("namespace=*&node_id=other") == [there]
-        assert await ids("namespace=*&node_pool=default") == [here]
-        assert await ids(f"namespace=*&per_page=1&next_token=team.{there}") == [there]
+        assert await ids("type=host") == [local]
+        assert await ids("namespace=*") == [local, remote]
+        assert await ids("namespace=*&reverse=true") == [remote, local]
+        assert await ids("namespace=*&node_id=other") == [remote]
+        assert await ids("namespace=*&node_pool=default") == [local]
+        assert await ids(f"namespace=*&per_page=1&next_token=team.{remote}") == [remote]
 
 
 @in_virtual_time
-async def test_other_types_of_volumes_are_left_out_or_unknown() -> None:
+async def test_csi_volumes_are_not_supported_and_other_types_are_unknown() -> None:
     async with ACluster() as cluster:
         server = await with_node(cluster)
 
         assert (await get(server, "/v1/volumes", "type=csi")).status == 501
-        assert told(await get(server, "/v1/volumes", "type=tape")) == (
+        assert status_and_text(await get(server, "/v1/volumes", "type=tape")) == (
             400,
-            'there is no type of volumes "tape": use "host"',
+            'unknown volume type "tape": use "host"',
         )
 
 
-class Answering:
-    """The channels of a node that says to all the same, or no."""
+class FakeVolumeNode:
+    """Node channels with one node that gives every call the same reply or refusal."""
 
     def __init__(self, answer: NodeVolumeCreated | Refusal) -> None:
         self._answer = answer
-        self.asked: list[tuple[str, str]] = []
+        self.calls: list[tuple[str, str]] = []
 
     def channel_to(self, node_id: str) -> NodeChannel:
         if node_id != "node-1":
             raise build_no_node_path()
         return self
 
-    async def call(self, question: NodeCall) -> NodeReply:
-        self.asked.append((question.verb, question.target_id))
+    async def call(self, call: NodeCall) -> NodeReply:
+        self.calls.append((call.verb, call.target_id))
         if isinstance(self._answer, Refusal):
             raise self._answer
         return NodeReply("application/json", msgspec.json.encode(self._answer))
 
-    async def open_stream(self, question: NodeCall) -> NodeStream:
-        raise AssertionError(question)
+    async def open_stream(self, call: NodeCall) -> NodeStream:
+        raise AssertionError(call)
 
 
-WITH_MKDIR: dict[str, Any] = {"attributes": {"plugins.host_volume.mkdir.version": "1"}, "status": NodeStatus.READY}
+MKDIR_NODE_FIELDS: dict[str, Any] = {
+    "attributes": {"plugins.host_volume.mkdir.version": "1"},
+    "status": NodeStatus.READY,
+}
 
 
-async def making(cluster: ACluster, answer: NodeVolumeCreated | Refusal) -> tuple[OneServer, Answering]:
+async def with_volume_node(cluster: ACluster, answer: NodeVolumeCreated | Refusal) -> tuple[OneServer, FakeVolumeNode]:
     server = await with_node(cluster)
-    gpu = a_node("node-2", node_pool="gpu", create_index=WRITE_INDEX, **WITH_MKDIR)
+    gpu = a_node("node-2", node_pool="gpu", create_index=WRITE_INDEX, **MKDIR_NODE_FIELDS)
     await commit(
-        server, NODES.build_put(a_node("node-1", create_index=WRITE_INDEX, **WITH_MKDIR)), NODES.build_put(gpu)
+        server, NODES.build_put(a_node("node-1", create_index=WRITE_INDEX, **MKDIR_NODE_FIELDS)), NODES.build_put(gpu)
     )
-    channels = server.server.node_channels = Answering(answer)
+    channels = server.server.node_channels = FakeVolumeNode(answer)
     return server, channels
 
 
 async def create(server: OneServer, *, key: str = "", **fields: Any) -> ClientReply:
     headers = {"Idempotency-Key": key} if key else {}
-    body = asked(**{"NodeID": "", "HostPath": "", **fields})
+    body = build_registration(**{"NodeID": "", "HostPath": "", **fields})
     return await put(server, "/v1/volume/host/create", body, headers=headers)
 
 
 @in_virtual_time
-async def test_a_node_that_can_makes_a_volume_and_says_where() -> None:
+async def test_a_suitable_node_creates_the_volume_and_returns_its_path() -> None:
     async with ACluster() as cluster:
-        server, channels = await making(cluster, NodeVolumeCreated(host_path="/made/here", capacity_bytes=5))
+        server, channels = await with_volume_node(cluster, NodeVolumeCreated(host_path="/made/here", capacity_bytes=5))
 
-        made = read(await create(server, NodePool="default"))["Volume"]
+        created = read(await create(server, NodePool="default"))["Volume"]
 
-        assert (made["NodeID"], made["HostPath"], made["CapacityBytes"]) == ("node-1", "/made/here", 5)
-        assert (made["PluginID"], made["State"], channels.asked) == (
+        assert (created["NodeID"], created["HostPath"], created["CapacityBytes"]) == ("node-1", "/made/here", 5)
+        assert (created["PluginID"], created["State"], channels.calls) == (
             "mkdir",
             "pending",
-            [("volume_create", made["ID"])],
+            [("volume_create", created["ID"])],
         )
-        again = read(await create(server, ID=made["ID"], NodeID="node-1", Parameters={"mode": "0700"}))["Volume"]
-        assert (again["ID"], again["CreateIndex"], again["Parameters"]) == (
-            made["ID"], made["CreateIndex"], {"mode": "0700"},
+        repeated = read(await create(server, ID=created["ID"], NodeID="node-1", Parameters={"mode": "0700"}))["Volume"]
+        assert (repeated["ID"], repeated["CreateIndex"], repeated["Parameters"]) == (
+            created["ID"], created["CreateIndex"], {"mode": "0700"},
         )  # fmt: skip
 
 
 @in_virtual_time
-async def test_a_volume_is_made_once_for_one_key() -> None:
+async def test_a_volume_is_created_once_for_one_idempotency_key() -> None:
     async with ACluster() as cluster:
-        server, channels = await making(cluster, NodeVolumeCreated(host_path="/made/here"))
+        server, channels = await with_volume_node(cluster, NodeVolumeCreated(host_path="/made/here"))
 
         first = await create(server, NodePool="default", key="k")
         second = await create(server, NodePool="default", key="k")
 
-        assert (read(first), len(channels.asked)) == (read(second), 1)
+        assert (read(first), len(channels.calls)) == (read(second), 1)
 
 
 @in_virtual_time
-async def test_where_no_node_can_make_a_volume_it_is_told_why() -> None:
+async def test_a_volume_that_no_node_can_create_is_refused_with_the_reason() -> None:
     async with ACluster() as cluster:
-        server, channels = await making(cluster, NodeVolumeCreated(host_path="/made/here"))
+        server, channels = await with_volume_node(cluster, NodeVolumeCreated(host_path="/made/here"))
 
-        wrong = await create(server, Name="")
+        invalid = await create(server, Name="")
         nowhere = await create(server, NodePool="default", PluginID="zfs")
-        not_so = await create(
+        contradiction = await create(
             server, Constraints=[{"LTarget": "${attr.kernel.name}", "Operand": "=", "RTarget": "os2"}]
         )
 
-        assert (wrong.status, "missing name" in wrong.body.decode()) == (400, True)
-        assert told(nowhere) == (
+        assert (invalid.status, "missing name" in invalid.body.decode()) == (400, True)
+        assert status_and_text(nowhere) == (
             400,
             'no node can create the volume: not in node pool "default" (1), without the plugin "zfs" (1)',
         )
-        assert (not_so.status, "does not meet ${attr.kernel.name} = os2 (2)" in not_so.body.decode()) == (400, True)
-        assert channels.asked == []
+        assert (contradiction.status, "does not meet ${attr.kernel.name} = os2 (2)" in contradiction.body.decode()) == (
+            400,
+            True,
+        )
+        assert channels.calls == []
 
 
 @in_virtual_time
-async def test_a_volume_that_its_node_cannot_make_is_forgotten_and_one_of_which_nobody_knows_is_kept() -> None:
+async def test_a_failed_creation_deletes_the_record_and_an_uncertain_one_keeps_it() -> None:
     async with ACluster() as cluster:
-        server, _ = await making(cluster, invalid_request("the disk is full"))
+        server, _ = await with_volume_node(cluster, invalid_request("the disk is full"))
         refused = await create(server, NodePool="default")
-        forgotten = read(await get(server, "/v1/volumes"))
-        server.server.node_channels = Answering(Refusal(RefusalCode.UNAVAILABLE, "it went away"))
-        unsure = await create(server, NodePool="default")
-        (kept,) = read(await get(server, "/v1/volumes"))
+        deleted_id = read(await get(server, "/v1/volumes"))
+        server.server.node_channels = FakeVolumeNode(Refusal(RefusalCode.UNAVAILABLE, "it went away"))
+        uncertain = await create(server, NodePool="default")
+        (retained,) = read(await get(server, "/v1/volumes"))
 
-        assert told(refused) == (400, "volume data cannot be made: the disk is full")
-        assert (forgotten, kept["State"]) == ([], "pending")
-        assert (unsure.status, kept["ID"] in unsure.body.decode()) == (503, True)
+        assert status_and_text(refused) == (400, "volume data not created: the disk is full")
+        assert (deleted_id, retained["State"]) == ([], "pending")
+        assert (uncertain.status, retained["ID"] in uncertain.body.decode()) == (503, True)
 
 
 @in_virtual_time
-async def test_a_volume_is_registered_also_while_its_node_is_away_and_that_is_said() -> None:
+async def test_a_volume_of_an_unreachable_node_is_registered_with_a_warning() -> None:
     async with ACluster() as cluster:
         server = await with_node(cluster)
 
-        reply = read(await put(server, "/v1/volume/host/register", asked()))
+        reply = read(await put(server, "/v1/volume/host/register", build_registration()))
 
         assert reply["Warnings"] == (
-            "its node cannot be reached and does not know of it: register it again, "
-            f"with the ID {reply['Volume']['ID']}, when it is back"
+            "registered only on the servers: the node of the volume cannot be reached. "
+            f"Register the volume again with ID {reply['Volume']['ID']} when the node is back"
         )
 
 
@@ -229,56 +235,63 @@ async def test_a_request_without_a_volume_is_refused() -> None:
     async with ACluster() as cluster:
         server = await with_node(cluster)
 
-        for what in ("create", "register"):
-            assert told(await put(server, f"/v1/volume/host/{what}", {})) == (400, "missing volume definition")
+        for case in ("create", "register"):
+            assert status_and_text(await put(server, f"/v1/volume/host/{case}", {})) == (
+                400,
+                "missing volume definition",
+            )
 
 
 @in_virtual_time
-async def test_a_volume_that_its_node_does_not_have_is_deleted() -> None:
+async def test_a_volume_without_a_folder_on_its_node_is_deleted() -> None:
     async with ACluster() as cluster:
         server = await with_node(cluster)
-        volume_id = await registered(server)
+        volume_id = await register(server)
 
-        assert told(await delete(server, f"/v1/volume/host/{volume_id}")) == (200, "")
-        assert told(await get(server, f"/v1/volume/host/{volume_id}")) == (404, "volume not found")
-        assert told(await delete(server, f"/v1/volume/host/{volume_id}")) == (404, "volume not found")
+        assert status_and_text(await delete(server, f"/v1/volume/host/{volume_id}")) == (200, "")
+        assert status_and_text(await get(server, f"/v1/volume/host/{volume_id}")) == (404, "volume not found")
+        assert status_and_text(await delete(server, f"/v1/volume/host/{volume_id}")) == (404, "volume not found")
 
 
 @in_virtual_time
-async def test_a_volume_that_its_node_has_is_the_nodes_to_take_away() -> None:
+async def test_a_volume_with_a_folder_is_not_deleted_while_its_node_is_unreachable() -> None:
     async with ACluster() as cluster:
         server = await with_node(cluster)
-        volume_id = await registered(server)
+        volume_id = await register(server)
         stored = server.replica.get(HOST_VOLUMES, "default", volume_id)
         assert stored is not None
         await commit(server, HOST_VOLUMES.build_put(replace(stored, state=HostVolumeState.READY)))
 
-        assert told(await delete(server, f"/v1/volume/host/{volume_id}")) == (404, "No path to node")
+        assert status_and_text(await delete(server, f"/v1/volume/host/{volume_id}")) == (404, "No path to node")
         assert server.replica.get(HOST_VOLUMES, "default", volume_id) is not None
 
 
 @in_virtual_time
-async def test_each_thing_needs_its_right_in_the_volumes_namespace() -> None:
+async def test_each_volume_request_needs_its_right_in_the_namespace_of_the_volume() -> None:
     async with ACluster() as cluster:
         server = await with_node(cluster)
-        volume_id = await registered(server)
+        volume_id = await register(server)
         enable_acl(server)
-        nobody = await a_token(server)
+        powerless = await a_token(server)
         reader = await a_token(server, 'namespace "default" { capabilities = ["host-volume-read"] }')
         creator = await a_token(server, 'namespace "default" { capabilities = ["host-volume-create"] }')
         writer = await a_token(server, 'namespace "default" { capabilities = ["host-volume-write"] }')
         path = f"/v1/volume/host/{volume_id}"
 
         refused = [
-            await get(server, path, headers=nobody),
-            await put(server, "/v1/volume/host/create", asked(), headers=reader),
-            await put(server, "/v1/volume/host/register", asked(Name="b"), headers=creator),
-            await put(server, "/v1/volume/host/register", asked(Name="b", Namespace="team"), headers=writer),
+            await get(server, path, headers=powerless),
+            await put(server, "/v1/volume/host/create", build_registration(), headers=reader),
+            await put(server, "/v1/volume/host/register", build_registration(Name="b"), headers=creator),
+            await put(
+                server, "/v1/volume/host/register", build_registration(Name="b", Namespace="team"), headers=writer
+            ),
             await delete(server, path, headers=creator),
         ]
 
-        assert [told(reply) for reply in refused] == [DENIED] * 5
-        assert read(await get(server, "/v1/volumes", headers=nobody)) == []
+        assert [status_and_text(reply) for reply in refused] == [DENIED] * 5
+        assert read(await get(server, "/v1/volumes", headers=powerless)) == []
         assert len(read(await get(server, "/v1/volumes", "namespace=*", headers=reader))) == 1
-        assert (await put(server, "/v1/volume/host/create", asked(Name="b"), headers=creator)).status == 400
-        assert told(await delete(server, path, headers=writer)) == (200, "")
+        assert (
+            await put(server, "/v1/volume/host/create", build_registration(Name="b"), headers=creator)
+        ).status == 400
+        assert status_and_text(await delete(server, path, headers=writer)) == (200, "")

@@ -1,4 +1,4 @@
-"""Writes with a key: made once, answered the same to everybody who repeats them."""
+"""Writes with an idempotency key: executed once, with the same reply for every repetition."""
 
 import json
 from typing import Any
@@ -33,45 +33,47 @@ async def a_server(cluster: ACluster, name: str = "m1", *, leads: bool = True) -
 
 
 @in_virtual_time
-async def test_a_write_that_is_repeated_happens_once_and_is_answered_the_same() -> None:
+async def test_a_repeated_write_is_executed_once_and_returns_the_same_reply() -> None:
     async with ACluster() as cluster:
         server = await a_server(cluster)
 
         first = await put(server, registration(), headers=KEY)
-        again = await put(server, registration(), headers=KEY)
+        repeated = await put(server, registration(), headers=KEY)
         without = await put(server, registration())
 
-        assert (again.status, again.body) == (first.status, first.body) == (200, first.body)
+        assert (repeated.status, repeated.body) == (first.status, first.body) == (200, first.body)
         assert (
-            again.headers["x-cluster-index"] == first.headers["x-cluster-index"] == str(json.loads(first.body)["Index"])
+            repeated.headers["x-cluster-index"]
+            == first.headers["x-cluster-index"]
+            == str(json.loads(first.body)["Index"])
         )
         assert without.body != first.body
 
 
 @in_virtual_time
-async def test_the_answer_lies_in_the_batch_of_the_effect() -> None:
+async def test_the_reply_is_committed_in_the_batch_of_the_write() -> None:
     async with ACluster() as cluster:
         server = await a_server(cluster)
 
         first = await put(server, registration(), headers=KEY)
 
-        (kept,) = server.replica.iter_all(IDEMPOTENCY_KEYS)
+        (retained,) = server.replica.iter_all(IDEMPOTENCY_KEYS)
         job = server.replica.get(JOBS, "default", "shop")
         assert job is not None
-        assert kept.create_index == job.create_index == int(first.headers["x-cluster-index"])
-        assert b"EvalID" not in kept.answer_sealed
+        assert retained.create_index == job.create_index == int(first.headers["x-cluster-index"])
+        assert b"EvalID" not in retained.answer_sealed
 
 
 @in_virtual_time
-async def test_another_server_knows_the_answer_too() -> None:
+async def test_another_server_returns_the_stored_reply() -> None:
     async with ACluster() as cluster:
         server = await a_server(cluster)
-        other = await a_server(cluster, "m2", leads=False)
+        second = await a_server(cluster, "m2", leads=False)
 
         first = await put(server, registration(), headers=KEY)
-        again = await put(other, registration(), headers=KEY)
+        repeated = await put(second, registration(), headers=KEY)
 
-        assert again.body == first.body
+        assert repeated.body == first.body
 
 
 @in_virtual_time
@@ -95,7 +97,7 @@ async def test_the_same_key_with_another_request_is_refused_and_changes_nothing(
 
 
 @in_virtual_time
-async def test_a_key_must_be_a_word() -> None:
+async def test_an_invalid_key_is_refused() -> None:
     async with ACluster() as cluster:
         server = await a_server(cluster)
 
@@ -105,22 +107,22 @@ async def test_a_key_must_be_a_word() -> None:
 
 
 @in_virtual_time
-async def test_a_refused_write_leaves_its_key_free() -> None:
+async def test_a_refused_write_does_not_use_up_its_key() -> None:
     async with ACluster() as cluster:
         server = await a_server(cluster)
-        server.faults.choose_fault = lambda asked: (
-            RefuseFault("the disk is full") if asked is EngineOperation.COMMIT else None
+        server.faults.choose_fault = lambda requests: (
+            RefuseFault("the disk is full") if requests is EngineOperation.COMMIT else None
         )
         first = await put(server, registration(), headers=KEY)
         server.faults.choose_fault = lambda _asked: None
 
-        again = await put(server, registration(), headers=KEY)
+        repeated = await put(server, registration(), headers=KEY)
 
-        assert (first.status, again.status) == (503, 200)
+        assert (first.status, repeated.status) == (503, 200)
 
 
 @in_virtual_time
-async def test_after_a_day_a_key_is_new_again() -> None:
+async def test_a_key_can_be_reused_after_a_day() -> None:
     async with ACluster() as cluster:
         server = await a_server(cluster)
         await put(server, registration(), headers=KEY)
@@ -131,13 +133,13 @@ async def test_after_a_day_a_key_is_new_again() -> None:
 
 
 @in_virtual_time
-async def test_two_at_the_same_time_make_one_write() -> None:
+async def test_concurrent_requests_with_one_key_make_one_write() -> None:
     async with ACluster() as cluster:
         server = await a_server(cluster)
         await put(server, registration("before"), headers={"idempotency-key": "makes the ring"})
-        asking = [cluster.start(put(server, registration(), headers=KEY), name=f"asks {n}") for n in range(5)]
+        pending = [cluster.start(put(server, registration(), headers=KEY), name=f"asks {n}") for n in range(5)]
 
-        replies = [await each for each in asking]
+        replies = [await each for each in pending]
 
         assert {(reply.status, reply.body) for reply in replies} == {(200, replies[0].body)}
         registered = [e for e in server.replica.iter_all(EVALUATIONS) if e.triggered_by == "job-register"]
@@ -145,22 +147,22 @@ async def test_two_at_the_same_time_make_one_write() -> None:
 
 
 @in_virtual_time
-async def test_what_the_leader_does_is_remembered_too() -> None:
+async def test_replies_of_leader_writes_are_stored() -> None:
     async with ACluster() as cluster:
         server = await a_server(cluster)
         (node,) = await cluster.ready_nodes(server, 1)
         body, path = b'{"Eligibility": "ineligible"}', f"/v1/node/{node.id}/eligibility"
 
         first = await put(server, body, path, headers=KEY)
-        again = await put(server, body, path, headers=KEY)
+        repeated = await put(server, body, path, headers=KEY)
         without = await put(server, body, path)
 
-        assert (first.status, again.body) == (200, first.body)
+        assert (first.status, repeated.body) == (200, first.body)
         assert without.body != first.body
 
 
 @in_virtual_time
-async def test_a_key_whose_end_was_never_told_is_a_conflict_and_a_refused_one_is_free() -> None:
+async def test_a_refused_leader_write_does_not_use_up_its_key() -> None:
     async with ACluster() as cluster:
         server = await a_server(cluster)
         (node,) = await cluster.ready_nodes(server, 1)
@@ -176,16 +178,16 @@ async def test_a_key_belongs_to_its_token() -> None:
     async with ACluster() as cluster:
         server = await a_server(cluster)
         enable_acl(server)
-        one, other = await a_token(server, management=True), await a_token(server, management=True)
+        item, another = await a_token(server, management=True), await a_token(server, management=True)
 
-        first = await put(server, registration(), headers={**KEY, **one})
-        second = await put(server, registration("other"), headers={**KEY, **other})
+        first = await put(server, registration(), headers={**KEY, **item})
+        second = await put(server, registration("other"), headers={**KEY, **another})
 
         assert (first.status, second.status, server.replica.count_records(JOBS)) == (200, 200, 2)
 
 
 @in_virtual_time
-async def test_a_read_has_no_use_for_a_key() -> None:
+async def test_a_read_ignores_the_key() -> None:
     async with ACluster() as cluster:
         server = await a_server(cluster)
 

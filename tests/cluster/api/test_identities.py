@@ -1,4 +1,4 @@
-"""Identities that we sign: of workloads, and of nodes that are introduced (reference 5.3, rule 7; architecture 9)."""
+"""Signed identities of tasks, and introductions of nodes (reference 5.3, rule 7; architecture 9)."""
 
 import base64
 import json
@@ -11,7 +11,7 @@ from joserfc.jwk import KeySet, OctKey
 from msgspec.structs import replace
 
 from tests.builders import a_job
-from tests.cluster.api.access import AskedAs, an_operator
+from tests.cluster.api.access import ApiCaller, an_operator
 from tests.kit.cluster import ACluster
 from tests.kit.exchange import ask
 from tests.kit.state import a_node, an_allocation
@@ -26,44 +26,44 @@ from wharf.contract.model.times import MINUTE
 WEB = an_allocation(a_job("web"), id="11111111-1111-4111-8111-111111111111", task_group="front")
 
 
-async def running(operator: AskedAs, allocation: Allocation = WEB) -> None:
+async def running(operator: ApiCaller, allocation: Allocation = WEB) -> None:
     write = Write("test", Cause(CauseKind.REQUEST), [ALLOCATIONS.build_put(allocation)])
     await operator.server.server.writer.commit(write)
     await operator.server.server.writer.catch_up()
 
 
-def identity_of(operator: AskedAs, **changed: Any) -> AskedAs:
-    """Who asks with the identity of a task of the allocation."""
+def with_identity(operator: ApiCaller, **changed: Any) -> ApiCaller:
+    """Return a caller with the identity of a task of the allocation."""
     server = operator.server.server
-    given = {"namespace": "default", "job_id": "web", "group": "front", "alloc_id": WEB.id, "task": "app"}
-    workload = WorkloadIdentitySpec(region="global", **{**given, **changed})
+    submitted = {"namespace": "default", "job_id": "web", "group": "front", "alloc_id": WEB.id, "task": "app"}
+    workload = WorkloadIdentitySpec(region="global", **{**submitted, **changed})
     signed = server.access.identity_signer.sign_workload(server.replica, workload, server.writer.read_clock())
-    return AskedAs(operator.server, signed)
+    return ApiCaller(operator.server, signed)
 
 
 @in_virtual_time
-async def test_a_task_reads_the_variables_of_its_job_group_and_self_without_a_policy() -> None:
+async def test_a_task_reads_the_variables_of_its_job_group_and_itself_without_a_policy() -> None:
     async with ACluster() as cluster:
         operator = await an_operator(cluster)
         await running(operator)
         paths = ("nomad/jobs", "nomad/jobs/web", "nomad/jobs/web/front", "nomad/jobs/web/front/app")
         for path in (*paths, "nomad/jobs/other", "nomad/jobs/web/back"):
             assert (await operator.put(f"/v1/var/{path}", {"Items": {"a": "1"}}))[0] == 200
-        task = identity_of(operator)
+        task = with_identity(operator)
 
         assert [(await task.get(f"/v1/var/{path}"))[0] for path in paths] == [200] * 4
         assert (await task.get("/v1/var/nomad/jobs/other"))[0] == 403
         assert (await task.get("/v1/var/nomad/jobs/web/back"))[0] == 403
-        assert [one["Path"] for one in (await task.get("/v1/vars"))[1]] == list(paths)
+        assert [item["Path"] for item in (await task.get("/v1/vars"))[1]] == list(paths)
         assert (await task.put("/v1/var/nomad/jobs/web", {"Items": {"a": "2"}}))[0] == 403
 
 
 @in_virtual_time
-async def test_a_policy_that_is_attached_to_the_job_counts_for_its_tasks() -> None:
+async def test_a_policy_attached_to_a_job_applies_to_its_tasks() -> None:
     async with ACluster() as cluster:
         operator = await an_operator(cluster)
         await running(operator)
-        before = await identity_of(operator).get("/v1/jobs")
+        before = await with_identity(operator).get("/v1/jobs")
         body = {
             "Name": "of-web",
             "Rules": 'namespace "default" { policy = "read" }',
@@ -72,38 +72,38 @@ async def test_a_policy_that_is_attached_to_the_job_counts_for_its_tasks() -> No
 
         await operator.put("/v1/acl/policy/of-web", body)
 
-        assert (before[0], await identity_of(operator).get("/v1/jobs")) == (403, (200, []))
-        assert [one["Name"] for one in (await identity_of(operator).get("/v1/acl/policy/self"))[1]] == ["of-web"]
+        assert (before[0], await with_identity(operator).get("/v1/jobs")) == (403, (200, []))
+        assert [item["Name"] for item in (await with_identity(operator).get("/v1/acl/policy/self"))[1]] == ["of-web"]
 
 
 @in_virtual_time
-async def test_an_identity_is_no_token_of_its_own() -> None:
+async def test_an_identity_is_not_a_token() -> None:
     async with ACluster() as cluster:
         operator = await an_operator(cluster)
         await running(operator)
 
-        assert await identity_of(operator).get("/v1/acl/token/self") == (404, "ACL token not found")
-        assert await identity_of(operator).put("/v1/acl/token/onetime") == (403, "Permission denied")
+        assert await with_identity(operator).get("/v1/acl/token/self") == (404, "ACL token not found")
+        assert await with_identity(operator).put("/v1/acl/token/onetime") == (403, "Permission denied")
 
 
 @in_virtual_time
-async def test_an_identity_holds_while_its_allocation_is_not_over() -> None:
+async def test_an_identity_is_valid_until_its_allocation_is_finished() -> None:
     async with ACluster() as cluster:
         operator = await an_operator(cluster)
         await running(operator)
-        before = await identity_of(operator).get("/v1/vars")
+        before = await with_identity(operator).get("/v1/vars")
 
         await running(operator, replace(WEB, client_status=ClientStatus.COMPLETE))
 
-        assert (before, await identity_of(operator).get("/v1/vars")) == ((200, []), (403, "Permission denied"))
+        assert (before, await with_identity(operator).get("/v1/vars")) == ((200, []), (403, "Permission denied"))
 
 
 @in_virtual_time
-async def test_an_identity_with_an_end_stops_there() -> None:
+async def test_an_identity_with_an_expiration_expires() -> None:
     async with ACluster() as cluster:
         operator = await an_operator(cluster)
         await running(operator)
-        task = identity_of(operator, ttl_ns=5 * MINUTE)
+        task = with_identity(operator, ttl_ns=5 * MINUTE)
         before = await task.get("/v1/vars")
 
         await pass_time(301)
@@ -112,24 +112,24 @@ async def test_an_identity_with_an_end_stops_there() -> None:
 
 
 @in_virtual_time
-async def test_an_identity_is_checked_by_anybody_with_the_keys_that_we_publish() -> None:
+async def test_anyone_can_verify_an_identity_with_the_published_keys() -> None:
     async with ACluster() as cluster:
         operator = await an_operator(cluster)
         await running(operator)
-        _, told = await AskedAs(operator.server).get("/.well-known/jwks.json")
+        _, result = await ApiCaller(operator.server).get("/.well-known/jwks.json")
 
-        token = jwt.decode(identity_of(operator).token, KeySet.import_key_set(told), algorithms=["Ed25519"])
+        token = jwt.decode(with_identity(operator).token, KeySet.import_key_set(result), algorithms=["Ed25519"])
 
         assert token.claims["sub"] == "global:default:web:front:app:default"
         assert (token.claims["nomad_allocation_id"], token.claims["nomad_job_id"]) == (WEB.id, "web")
 
 
 @in_virtual_time
-async def test_an_identity_holds_after_a_rotation_and_not_without_its_key() -> None:
+async def test_an_identity_is_valid_after_a_rotation_and_invalid_without_its_key() -> None:
     async with ACluster() as cluster:
         operator = await an_operator(cluster)
         await running(operator)
-        task = identity_of(operator)
+        task = with_identity(operator)
         _, keys = await operator.get("/v1/operator/keyring/keys")
 
         await operator.put("/v1/operator/keyring/rotate")
@@ -142,16 +142,16 @@ async def test_an_identity_holds_after_a_rotation_and_not_without_its_key() -> N
 
 
 @pytest.mark.parametrize("spoil", [lambda t: t[:-6] + "AAAAAA", lambda t: t.rpartition(".")[0] + ".", lambda _: "é"])
-def test_a_text_that_no_key_of_ours_signed_is_refused(spoil: Any) -> None:
+def test_a_text_signed_by_an_unknown_key_is_refused(spoil: Any) -> None:
     @in_virtual_time
     async def refuse() -> None:
         async with ACluster() as cluster:
             operator = await an_operator(cluster)
             await running(operator)
-            spoiled = AskedAs(operator.server, spoil(identity_of(operator).token).encode().decode("latin-1"))
+            corrupted = ApiCaller(operator.server, spoil(with_identity(operator).token).encode().decode("latin-1"))
 
-            assert await spoiled.get("/v1/vars") == (403, "Permission denied")
-            status, text = await spoiled.get("/v1/acl/token/self")
+            assert await corrupted.get("/v1/vars") == (403, "Permission denied")
+            status, text = await corrupted.get("/v1/acl/token/self")
             assert (status, text.startswith("failed to parse signed token: ")) == (403, True)
 
     refuse()
@@ -160,14 +160,14 @@ def test_a_text_that_no_key_of_ours_signed_is_refused(spoil: Any) -> None:
 # -- introductions
 
 
-async def introduced(operator: AskedAs, **body: Any) -> str:
-    status, told = await operator.put("/v1/acl/identity/client-introduction-token", body)
-    assert status == 200, told
-    signed: str = told["JWT"]
+async def create_introduction(operator: ApiCaller, **body: Any) -> str:
+    status, result = await operator.put("/v1/acl/identity/client-introduction-token", body)
+    assert status == 200, result
+    signed: str = result["JWT"]
     return signed
 
 
-async def register(operator: AskedAs, token: str = "", *, secret: str = "s", **fields: Any) -> int:
+async def register(operator: ApiCaller, token: str = "", *, secret: str = "s", **fields: Any) -> int:
     node = replace(a_node("5f0c8a9e-0000-4000-8000-000000000001"), name="n1", **fields)
     body = msgspec.json.encode({"Node": node, "SecretID": secret})
     headers = {"X-Cluster-Token": token} if token else {}
@@ -176,13 +176,13 @@ async def register(operator: AskedAs, token: str = "", *, secret: str = "s", **f
 
 
 @in_virtual_time
-async def test_a_new_node_registers_only_with_an_introduction_and_is_known_by_its_secret_then() -> None:
+async def test_a_new_node_registers_only_with_an_introduction_and_then_uses_its_secret() -> None:
     async with ACluster() as cluster:
         operator = await an_operator(cluster)
 
         without = await register(operator)
         with_token = await register(operator, operator.token)
-        introduction = await introduced(operator)
+        introduction = await create_introduction(operator)
         with_it = await register(operator, introduction)
 
         assert (without, with_token, with_it) == (403, 403, 200)
@@ -191,21 +191,21 @@ async def test_a_new_node_registers_only_with_an_introduction_and_is_known_by_it
 
 
 @in_virtual_time
-async def test_an_introduction_is_for_its_pool_and_its_node() -> None:
+async def test_an_introduction_is_bound_to_its_pool_and_node() -> None:
     async with ACluster() as cluster:
         operator = await an_operator(cluster)
 
-        assert await register(operator, await introduced(operator, NodePool="gpu")) == 403
-        assert await register(operator, await introduced(operator, NodeName="n2")) == 403
+        assert await register(operator, await create_introduction(operator, NodePool="gpu")) == 403
+        assert await register(operator, await create_introduction(operator, NodeName="n2")) == 403
         assert operator.server.replica.count_records(NODES) == 0
-        assert await register(operator, await introduced(operator, NodeName="n1")) == 200
+        assert await register(operator, await create_introduction(operator, NodeName="n1")) == 200
 
 
 @in_virtual_time
-async def test_an_introduction_ends() -> None:
+async def test_an_introduction_expires() -> None:
     async with ACluster() as cluster:
         operator = await an_operator(cluster)
-        introduction = await introduced(operator, TTL="1m")
+        introduction = await create_introduction(operator, TTL="1m")
 
         await pass_time(61)
 
@@ -214,65 +214,65 @@ async def test_an_introduction_ends() -> None:
 
 
 @in_virtual_time
-async def test_an_introduction_is_no_identity_and_an_identity_no_introduction() -> None:
+async def test_introductions_and_identities_are_not_interchangeable() -> None:
     async with ACluster() as cluster:
         operator = await an_operator(cluster)
         await running(operator)
 
-        assert (await AskedAs(operator.server, await introduced(operator)).get("/v1/vars"))[0] == 403
-        assert await register(operator, identity_of(operator).token) == 403
+        assert (await ApiCaller(operator.server, await create_introduction(operator)).get("/v1/vars"))[0] == 403
+        assert await register(operator, with_identity(operator).token) == 403
 
 
 @in_virtual_time
-async def test_introducing_needs_the_right_to_write_nodes() -> None:
+async def test_creating_an_introduction_needs_the_right_to_write_nodes() -> None:
     async with ACluster() as cluster:
         operator = await an_operator(cluster)
         await operator.policy("nodes", 'node { policy = "read" }')
         guest = await operator.a_token("nodes")
 
-        answer = await guest.put("/v1/acl/identity/client-introduction-token", {})
+        response = await guest.put("/v1/acl/identity/client-introduction-token", {})
 
-        assert answer == (403, "Permission denied")
+        assert response == (403, "Permission denied")
 
 
 @in_virtual_time
 async def test_without_access_control_nodes_need_no_introduction() -> None:
     async with ACluster() as cluster:
-        assert await register(AskedAs(await cluster.a_server())) == 200
+        assert await register(ApiCaller(await cluster.a_server())) == 200
 
 
 @in_virtual_time
-async def test_new_keys_sign_by_rs256_and_both_kinds_are_shown_and_hold_while_they_rotate() -> None:
+async def test_new_keys_sign_with_rs256_and_both_kinds_are_published_and_valid_during_rotation() -> None:
     async with ACluster() as cluster:
         operator = await an_operator(cluster)
         await running(operator)
         await operator.put("/v1/var/nomad/jobs/web", {"Items": {"a": "1"}})
-        older = identity_of(operator)
-        made = generate_rsa_key()
-        operator.server.server.access.keyring.make_rsa_key = lambda: _given(made)
+        older = with_identity(operator)
+        created = generate_rsa_key()
+        operator.server.server.access.keyring.make_rsa_key = lambda: _return_key(created)
 
         await operator.put("/v1/operator/keyring/rotate", {})
 
-        newer = identity_of(operator)
-        shown = (await operator.get("/.well-known/jwks.json"))[1]
-        kinds = sorted((key["kty"], key["alg"], key["use"]) for key in shown["keys"])
-        read = jwt.decode(newer.token, KeySet.import_key_set(shown), algorithms=["RS256"])
+        newer = with_identity(operator)
+        views = (await operator.get("/.well-known/jwks.json"))[1]
+        kinds = sorted((key["kty"], key["alg"], key["use"]) for key in views["keys"])
+        read = jwt.decode(newer.token, KeySet.import_key_set(views), algorithms=["RS256"])
         assert kinds == [("OKP", "Ed25519", "sig"), ("RSA", "RS256", "sig")]
-        assert {"d", "p", "q"} & {name for key in shown["keys"] for name in key} == set()
+        assert {"d", "p", "q"} & {name for key in views["keys"] for name in key} == set()
         assert read.claims["nomad_job_id"] == "web"
-        assert [(await who.get("/v1/var/nomad/jobs/web"))[0] for who in (older, newer)] == [200, 200]
+        assert [(await callers.get("/v1/var/nomad/jobs/web"))[0] for callers in (older, newer)] == [200, 200]
 
 
 @in_virtual_time
-async def test_an_identity_that_names_another_way_of_signing_than_its_key_has_proves_nothing() -> None:
+async def test_an_identity_with_another_algorithm_than_its_key_is_refused() -> None:
     async with ACluster() as cluster:
         operator = await an_operator(cluster)
         await running(operator)
-        made = generate_rsa_key()
-        operator.server.server.access.keyring.make_rsa_key = lambda: _given(made)
+        created = generate_rsa_key()
+        operator.server.server.access.keyring.make_rsa_key = lambda: _return_key(created)
         await operator.put("/v1/operator/keyring/rotate", {})
         await operator.put("/v1/var/nomad/jobs/web", {"Items": {"a": "1"}})
-        true = identity_of(operator).token
+        true = with_identity(operator).token
         public = (await operator.get("/.well-known/jwks.json"))[1]["keys"][-1]["n"]
         head, claims, _ = true.split(".")
         key_id = json.loads(base64.urlsafe_b64decode(head + "=="))["kid"]
@@ -283,10 +283,12 @@ async def test_an_identity_that_names_another_way_of_signing_than_its_key_has_pr
             algorithms=["HS256"],
         )
 
-        statuses = [(await AskedAs(operator.server, text).get("/v1/var/nomad/jobs/web"))[0] for text in (true, forged)]
+        statuses = [
+            (await ApiCaller(operator.server, text).get("/v1/var/nomad/jobs/web"))[0] for text in (true, forged)
+        ]
 
         assert statuses == [200, 403]
 
 
-async def _given(made: bytes) -> bytes:
-    return made
+async def _return_key(key: bytes) -> bytes:
+    return key

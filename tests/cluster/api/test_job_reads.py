@@ -1,4 +1,4 @@
-"""Reading jobs and what belongs to them (jobs.md 1.1, 1.2 and 1.5)."""
+"""Reads of jobs and of their allocations, deployments and services (jobs.md 1.1, 1.2 and 1.5)."""
 
 import asyncio
 from typing import Any
@@ -7,10 +7,10 @@ import pytest
 from msgspec.structs import replace
 
 from tests.builders import a_batch_job, a_group, a_job, a_parameterized_job, a_periodic_job, a_task
+from tests.kit.api_client import ApiClient
 from tests.kit.callers import a_token, enable_acl
 from tests.kit.cluster import ACluster, OneServer
 from tests.kit.state import an_allocation
-from tests.kit.talking import Talk
 from tests.kit.virtual_time import in_virtual_time, pass_time
 from tests.kit.work import a_namespace, store
 from wharf.cluster.state.tables import ALLOCATIONS, DEPLOYMENTS, JOBS, SERVICES
@@ -21,13 +21,13 @@ from wharf.contract.model.log import WRITE_INDEX
 from wharf.contract.model.services import ServiceRegistration
 
 
-async def with_jobs(cluster: ACluster, *jobs: Job) -> tuple[OneServer, Talk]:
+async def with_jobs(cluster: ACluster, *jobs: Job) -> tuple[OneServer, ApiClient]:
     server = await cluster.a_server()
-    talk = Talk(server)
+    client = ApiClient(server)
     for job in jobs:
-        await talk.put("/v1/jobs", {"Job": job})
+        await client.put("/v1/jobs", {"Job": job})
     await pass_time(0.1)
-    return server, talk
+    return server, client
 
 
 def the_job(server: OneServer, job_id: str = "shop") -> Job:
@@ -40,12 +40,12 @@ def the_job(server: OneServer, job_id: str = "shop") -> Job:
 
 
 @in_virtual_time
-async def test_a_stub_shows_what_lists_show() -> None:
+async def test_a_job_stub_has_the_fields_of_lists() -> None:
     async with ACluster() as cluster:
-        server, talk = await with_jobs(cluster, a_job("shop", meta={"a": "b"}))
+        server, client = await with_jobs(cluster, a_job("shop", meta={"a": "b"}))
         job = the_job(server)
 
-        (stub,) = await talk.get("/v1/jobs")
+        (stub,) = await client.get("/v1/jobs")
 
         assert stub == {
             "ID": "shop",
@@ -72,26 +72,26 @@ async def test_a_stub_shows_what_lists_show() -> None:
 
 
 @in_virtual_time
-async def test_meta_is_shown_where_asked_for_and_where_there_is_any() -> None:
+async def test_meta_is_listed_on_request_if_the_job_has_any() -> None:
     async with ACluster() as cluster:
-        _, talk = await with_jobs(cluster, a_job("a", meta={"k": "v"}), a_job("b"))
+        _, client = await with_jobs(cluster, a_job("a", meta={"k": "v"}), a_job("b"))
 
-        shown = [stub.get("Meta") for stub in await talk.get("/v1/jobs", meta="true")]
+        views = [stub.get("Meta") for stub in await client.get("/v1/jobs", meta="true")]
 
-        assert (shown, "Meta" in (await talk.get("/v1/jobs"))[0]) == ([{"k": "v"}, None], False)
-        assert (await talk.refusal("GET", "/v1/jobs", meta="maybe"))[0] == 400
+        assert (views, "Meta" in (await client.get("/v1/jobs"))[0]) == ([{"k": "v"}, None], False)
+        assert (await client.refusal("GET", "/v1/jobs", meta="maybe"))[0] == 400
 
 
 @in_virtual_time
-async def test_jobs_are_listed_by_namespace_and_id_and_paged_by_the_first_of_the_next_page() -> None:
+async def test_jobs_are_listed_by_namespace_and_id_and_tokens_name_the_next_job() -> None:
     async with ACluster() as cluster:
-        server, talk = await with_jobs(cluster, a_job("b"), a_job("a.x"), a_job("c"))
+        server, client = await with_jobs(cluster, a_job("b"), a_job("a.x"), a_job("c"))
         await a_namespace(server, "aaa")
-        await talk.put("/v1/jobs", {"Job": a_job("z", namespace="aaa")})
+        await client.put("/v1/jobs", {"Job": a_job("z", namespace="aaa")})
 
-        first = await talk.raw("GET", "/v1/jobs", namespace="*", per_page=2)
-        rest = await talk.get("/v1/jobs", namespace="*", next_token=first.headers["x-cluster-nexttoken"])
-        backwards = await talk.get("/v1/jobs", namespace="*", reverse="true")
+        first = await client.raw("GET", "/v1/jobs", namespace="*", per_page=2)
+        rest = await client.get("/v1/jobs", namespace="*", next_token=first.headers["x-cluster-nexttoken"])
+        backwards = await client.get("/v1/jobs", namespace="*", reverse="true")
 
         assert first.headers["x-cluster-nexttoken"] == "default.b"
         assert [stub["ID"] for stub in rest] == ["b", "c"]
@@ -99,15 +99,15 @@ async def test_jobs_are_listed_by_namespace_and_id_and_paged_by_the_first_of_the
 
 
 @in_virtual_time
-async def test_the_list_is_filtered_by_the_whole_job_and_narrowed_by_a_prefix() -> None:
+async def test_the_list_can_be_filtered_by_all_job_fields_and_by_a_prefix() -> None:
     async with ACluster() as cluster:
-        _, talk = await with_jobs(cluster, a_job("shop", meta={"team": "a"}), a_batch_job("shelf"), a_job("other"))
+        _, client = await with_jobs(cluster, a_job("shop", meta={"team": "a"}), a_batch_job("shelf"), a_job("other"))
 
-        by_meta = await talk.get("/v1/jobs", filter='Meta.team == "a"')
-        by_group = await talk.get("/v1/jobs", filter='Type == batch and (any TaskGroups as g { g.Name == "web" })')
-        by_prefix = await talk.get("/v1/jobs", prefix="sh")
+        by_meta = await client.get("/v1/jobs", filter='Meta.team == "a"')
+        by_group = await client.get("/v1/jobs", filter='Type == batch and (any TaskGroups as g { g.Name == "web" })')
+        by_prefix = await client.get("/v1/jobs", prefix="sh")
 
-        assert [[stub["ID"] for stub in found] for found in (by_meta, by_group, by_prefix)] == [
+        assert [[stub["ID"] for stub in matches] for matches in (by_meta, by_group, by_prefix)] == [
             ["shop"],
             ["shelf"],
             ["shelf", "shop"],
@@ -115,24 +115,24 @@ async def test_the_list_is_filtered_by_the_whole_job_and_narrowed_by_a_prefix() 
 
 
 @in_virtual_time
-async def test_of_all_namespaces_the_list_shows_those_that_the_caller_may_see() -> None:
+async def test_a_list_of_all_namespaces_has_the_jobs_that_the_caller_may_see() -> None:
     async with ACluster() as cluster:
-        server, talk = await with_jobs(cluster, a_job("a"))
+        server, client = await with_jobs(cluster, a_job("a"))
         await a_namespace(server, "secret")
-        await talk.put("/v1/jobs", {"Job": a_job("b", namespace="secret")})
+        await client.put("/v1/jobs", {"Job": a_job("b", namespace="secret")})
         enable_acl(server)
-        reader = Talk(server, await a_token(server, 'namespace "default" { capabilities = ["list-jobs"] }'))
+        reader = ApiClient(server, await a_token(server, 'namespace "default" { capabilities = ["list-jobs"] }'))
 
         assert [stub["ID"] for stub in await reader.get("/v1/jobs", namespace="*")] == ["a"]
         assert await reader.refusal("GET", "/v1/jobs", namespace="secret") == (403, "Permission denied")
 
 
 @in_virtual_time
-async def test_a_namespace_that_nobody_knows_lists_nothing() -> None:
+async def test_an_unknown_namespace_lists_nothing() -> None:
     async with ACluster() as cluster:
-        _, talk = await with_jobs(cluster, a_job("a"))
+        _, client = await with_jobs(cluster, a_job("a"))
 
-        assert await talk.get("/v1/jobs", namespace="nowhere") == []
+        assert await client.get("/v1/jobs", namespace="nowhere") == []
 
 
 # -- one job
@@ -150,105 +150,105 @@ async def test_a_namespace_that_nobody_knows_lists_nothing() -> None:
         ("/actions", 'Unknown job "shop"'),
     ],
 )
-def test_a_read_of_a_job_that_nobody_knows_is_a_404(path: str, text: str) -> None:
+def test_reading_an_unknown_job_is_a_404(path: str, text: str) -> None:
     @in_virtual_time
-    async def story() -> None:
+    async def run() -> None:
         async with ACluster() as cluster:
-            talk = Talk(await cluster.a_server())
+            client = ApiClient(await cluster.a_server())
             place, _, query = path.partition("?")
 
-            told = await talk.refusal("GET", f"/v1/job/shop{place}", **dict([query.split("=")] if query else []))
+            result = await client.refusal("GET", f"/v1/job/shop{place}", **dict([query.split("=")] if query else []))
 
-            assert told == (404, text)
+            assert result == (404, text)
 
-    story()
+    run()
 
 
 @in_virtual_time
-async def test_lists_of_a_job_that_nobody_knows_are_empty_and_its_deployment_is_null() -> None:
+async def test_lists_of_an_unknown_job_are_empty_and_its_deployment_is_null() -> None:
     async with ACluster() as cluster:
-        talk = Talk(await cluster.a_server())
+        client = ApiClient(await cluster.a_server())
 
         for noun in ("allocations", "evaluations", "deployments"):
-            assert await talk.get(f"/v1/job/shop/{noun}") == []
-        assert await talk.get("/v1/job/shop/deployment") is None
+            assert await client.get(f"/v1/job/shop/{noun}") == []
+        assert await client.get("/v1/job/shop/deployment") is None
 
 
 @in_virtual_time
-async def test_every_namespace_is_a_literal_name_for_one_job() -> None:
+async def test_for_one_job_the_wildcard_namespace_is_a_literal_name() -> None:
     async with ACluster() as cluster:
-        _, talk = await with_jobs(cluster, a_job("shop"))
+        _, client = await with_jobs(cluster, a_job("shop"))
 
-        assert await talk.refusal("GET", "/v1/job/shop", namespace="*") == (404, "job not found")
+        assert await client.refusal("GET", "/v1/job/shop", namespace="*") == (404, "job not found")
 
 
 @in_virtual_time
-async def test_an_id_may_hold_slashes_also_escaped_ones() -> None:
+async def test_a_job_id_may_contain_slashes_escaped_or_not() -> None:
     async with ACluster() as cluster:
-        _, talk = await with_jobs(cluster, a_job("a/b"))
+        _, client = await with_jobs(cluster, a_job("a/b"))
 
-        assert (await talk.get("/v1/job/a/b"))["ID"] == "a/b"
-        assert (await talk.get("/v1/job/a%2Fb/summary"))["JobID"] == "a/b"
+        assert (await client.get("/v1/job/a/b"))["ID"] == "a/b"
+        assert (await client.get("/v1/job/a%2Fb/summary"))["JobID"] == "a/b"
 
 
 @in_virtual_time
 async def test_a_payload_is_shown_as_base64() -> None:
     async with ACluster() as cluster:
-        _, talk = await with_jobs(cluster, a_parameterized_job("convert"))
-        made = await talk.put("/v1/job/convert/dispatch", {"Payload": "AGZpbG0="})
+        _, client = await with_jobs(cluster, a_parameterized_job("convert"))
+        created = await client.put("/v1/job/convert/dispatch", {"Payload": "AGZpbG0="})
 
-        child = await talk.get(f"/v1/job/{made['DispatchedJobID']}")
+        child = await client.get(f"/v1/job/{created['DispatchedJobID']}")
 
         assert (child["Payload"], child["ParameterizedJob"]["Payload"]) == ("AGZpbG0=", "optional")
 
 
 @in_virtual_time
-async def test_a_reader_who_waits_on_a_job_is_woken_by_it_and_by_no_other() -> None:
+async def test_a_blocking_read_of_a_job_wakes_for_its_changes_only() -> None:
     async with ACluster() as cluster:
-        server, talk = await with_jobs(cluster, a_job("shop"), a_job("other"))
+        server, client = await with_jobs(cluster, a_job("shop"), a_job("other"))
         index = the_job(server).modify_index
 
-        waiting = asyncio.ensure_future(talk.get("/v1/job/shop", index=index, wait="60s"))
+        pending_read = asyncio.ensure_future(client.get("/v1/job/shop", index=index, wait="60s"))
         await pass_time(0.2)
-        await talk.put("/v1/jobs", {"Job": a_job("other", priority=60)})
+        await client.put("/v1/jobs", {"Job": a_job("other", priority=60)})
         await pass_time(0.2)
-        was_waiting = not waiting.done()
-        await talk.put("/v1/jobs", {"Job": a_job("shop", priority=60)})
+        was_waiting = not pending_read.done()
+        await client.put("/v1/jobs", {"Job": a_job("shop", priority=60)})
 
-        assert (was_waiting, (await waiting)["Priority"]) == (True, 60)
-
-
-# -- what belongs to it
+        assert (was_waiting, (await pending_read)["Priority"]) == (True, 60)
 
 
-async def with_two_lives(cluster: ACluster) -> tuple[OneServer, Talk]:
-    """A job with an allocation and a deployment of its own, and one of each of an earlier job of its name."""
-    server, talk = await with_jobs(cluster, a_batch_job("shop"))
+# -- records of a job
+
+
+async def with_purged_predecessor(cluster: ACluster) -> tuple[OneServer, ApiClient]:
+    """Return a job with an allocation and a deployment, and one of each of a purged job with the same id."""
+    server, client = await with_jobs(cluster, a_batch_job("shop"))
     job = the_job(server)
-    earlier = replace(job, create_index=1)
-    for number, life in enumerate((earlier, job)):
-        allocation = an_allocation(life, f"{number}0000000-0000-4000-8000-000000000000", node_id="none")
+    first_life = replace(job, create_index=1)
+    for number, generation in enumerate((first_life, job)):
+        allocation = an_allocation(generation, f"{number}0000000-0000-4000-8000-000000000000", node_id="none")
         deployment = Deployment(
             id=f"d{number}",
             namespace="default",
             job_id="shop",
-            job_create_index=life.create_index,
+            job_create_index=generation.create_index,
             status=DeploymentStatus.SUCCESSFUL,
             create_index=WRITE_INDEX,
         )
         await store(server, ALLOCATIONS.build_put(allocation), DEPLOYMENTS.build_put(deployment))
-    return server, talk
+    return server, client
 
 
 @in_virtual_time
-async def test_allocations_and_deployments_are_those_of_the_present_job_unless_all_are_asked_for() -> None:
+async def test_allocations_and_deployments_of_a_purged_job_are_listed_only_with_all() -> None:
     async with ACluster() as cluster:
-        _, talk = await with_two_lives(cluster)
+        _, client = await with_purged_predecessor(cluster)
 
         counts = {
-            (noun, everything): len(await talk.get(f"/v1/job/shop/{noun}", all=everything))
+            (noun, includes_purged): len(await client.get(f"/v1/job/shop/{noun}", all=includes_purged))
             for noun in ("allocations", "deployments")
-            for everything in ("false", "true")
+            for includes_purged in ("false", "true")
         }
 
         assert counts == {
@@ -262,16 +262,16 @@ async def test_allocations_and_deployments_are_those_of_the_present_job_unless_a
 @in_virtual_time
 async def test_the_deployment_of_a_job_is_its_newest() -> None:
     async with ACluster() as cluster:
-        _, talk = await with_two_lives(cluster)
+        _, client = await with_purged_predecessor(cluster)
 
-        assert (await talk.get("/v1/job/shop/deployment"))["ID"] == "d1"
+        assert (await client.get("/v1/job/shop/deployment"))["ID"] == "d1"
 
 
 @in_virtual_time
 async def test_services_of_a_job_are_listed() -> None:
     async with ACluster() as cluster:
-        server, talk = await with_jobs(cluster, a_job("shop"))
-        before = await talk.get("/v1/job/shop/services")
+        server, client = await with_jobs(cluster, a_job("shop"))
+        before = await client.get("/v1/job/shop/services")
         service = ServiceRegistration(
             id="s1",
             service_name="web",
@@ -283,20 +283,20 @@ async def test_services_of_a_job_are_listed() -> None:
         )
         await store(server, SERVICES.build_put(service))
 
-        (told,) = await talk.get("/v1/job/shop/services")
+        (result,) = await client.get("/v1/job/shop/services")
 
-        assert (before, told["ID"], told["ServiceName"], told["Port"]) == ([], "s1", "web", 80)
+        assert (before, result["ID"], result["ServiceName"], result["Port"]) == ([], "s1", "web", 80)
 
 
 @in_virtual_time
 async def test_actions_of_a_job_are_listed_with_their_tasks() -> None:
     async with ACluster() as cluster:
         action = TaskAction(name="flush", command="/bin/flush", args=("-a",))
-        _, talk = await with_jobs(cluster, a_job("shop", a_group("web", a_task("server", actions=(action,)))))
+        _, client = await with_jobs(cluster, a_job("shop", a_group("web", a_task("server", actions=(action,)))))
 
-        told = await talk.get("/v1/job/shop/actions")
+        result = await client.get("/v1/job/shop/actions")
 
-        assert told == [
+        assert result == [
             {
                 "Name": "flush",
                 "Command": "/bin/flush",
@@ -310,23 +310,23 @@ async def test_actions_of_a_job_are_listed_with_their_tasks() -> None:
 @in_virtual_time
 async def test_a_summary_counts_children_of_a_parent() -> None:
     async with ACluster() as cluster:
-        _, talk = await with_jobs(cluster, a_periodic_job("nightly"))
-        await talk.put("/v1/job/nightly/periodic/force")
+        _, client = await with_jobs(cluster, a_periodic_job("nightly"))
+        await client.put("/v1/job/nightly/periodic/force")
 
-        told: Any = await talk.get("/v1/job/nightly/summary")
+        result: Any = await client.get("/v1/job/nightly/summary")
 
-        assert (told["JobID"], sum(told["Children"].values())) == ("nightly", 1)
+        assert (result["JobID"], sum(result["Children"].values())) == ("nightly", 1)
 
 
 @in_virtual_time
-async def test_the_scale_of_a_job_is_told_by_group() -> None:
+async def test_the_scale_of_a_job_is_reported_by_group() -> None:
     async with ACluster() as cluster:
-        server, talk = await with_jobs(cluster, a_job("shop", a_group(count=3)))
+        server, client = await with_jobs(cluster, a_job("shop", a_group(count=3)))
         job = the_job(server)
 
-        told = await talk.get("/v1/job/shop/scale")
+        result = await client.get("/v1/job/shop/scale")
 
-        assert told == {
+        assert result == {
             "JobID": "shop",
             "Namespace": "default",
             "JobCreateIndex": job.create_index,
@@ -339,23 +339,23 @@ async def test_the_scale_of_a_job_is_told_by_group() -> None:
 
 
 @in_virtual_time
-async def test_lists_of_one_job_are_whole_whatever_page_filter_and_order_are_asked_for() -> None:
+async def test_lists_of_one_job_ignore_page_filter_and_order_parameters() -> None:
     async with ACluster() as cluster:
-        _, talk = await with_two_lives(cluster)
-        asked = {"per_page": 1, "reverse": "true", "filter": 'ID == "none"', "all": "true"}
+        _, client = await with_purged_predecessor(cluster)
+        requests = {"per_page": 1, "reverse": "true", "filter": 'ID == "none"', "all": "true"}
 
         for noun in ("allocations", "deployments"):
-            plain = await talk.get(f"/v1/job/shop/{noun}", all="true")
-            assert (await talk.get(f"/v1/job/shop/{noun}", **asked), len(plain)) == (plain, 2)
-        assert (await talk.refusal("GET", "/v1/job/shop/allocations", per_page="x"))[0] == 400
+            plain = await client.get(f"/v1/job/shop/{noun}", all="true")
+            assert (await client.get(f"/v1/job/shop/{noun}", **requests), len(plain)) == (plain, 2)
+        assert (await client.refusal("GET", "/v1/job/shop/allocations", per_page="x"))[0] == 400
 
 
 @in_virtual_time
-async def test_evaluations_of_a_job_come_in_the_order_in_which_they_were_made() -> None:
+async def test_evaluations_of_a_job_are_listed_by_creation() -> None:
     async with ACluster() as cluster:
-        _, talk = await with_jobs(cluster, a_batch_job("shop"))
-        made = [(await talk.put("/v1/job/shop/evaluate"))["EvalID"] for _ in range(3)]
+        _, client = await with_jobs(cluster, a_batch_job("shop"))
+        created = [(await client.put("/v1/job/shop/evaluate"))["EvalID"] for _ in range(3)]
 
-        told = await talk.get("/v1/job/shop/evaluations")
+        result = await client.get("/v1/job/shop/evaluations")
 
-        assert [each["ID"] for each in told if each["ID"] in made] == made
+        assert [each["ID"] for each in result if each["ID"] in created] == created

@@ -1,4 +1,4 @@
-"""Lists: pages that hang together whatever is written between them, order, tokens, prefixes, filters."""
+"""Lists: pages that stay consistent under writes, order, tokens, prefixes, filters."""
 
 import json
 import sys
@@ -57,7 +57,7 @@ async def ids(server: OneServer, path: str, query: str = "") -> list[str]:
 
 
 async def walk(server: OneServer, path: str, query: str) -> list[list[str]]:
-    """The pages, each asked for with the token of the one before."""
+    """Return all pages; each is requested with the token of the previous one."""
     pages, token = [], ""
     while True:
         reply = await get(server, path, f"{query}&next_token={quote(token)}")
@@ -67,7 +67,7 @@ async def walk(server: OneServer, path: str, query: str) -> list[list[str]]:
             return pages
 
 
-# -- stable under writes
+# -- consistency under writes
 
 NUMBERS = st.integers(min_value=0, max_value=30)
 STEPS = st.lists(st.tuples(st.sampled_from(("put", "drop")), NUMBERS), max_size=8)
@@ -85,18 +85,18 @@ LISTS: dict[str, tuple[Callable[[int], Any], Callable[[int], Any], Callable[[int
     per_page=st.integers(min_value=1, max_value=6),
     reverse=st.booleans(),
 )
-def test_no_record_that_was_there_all_the_time_is_skipped_or_repeated(
+def test_paging_neither_skips_nor_repeats_records_that_exist_all_the_time(
     path: str, begun_with: set[int], between: list[list[tuple[str, int]]], per_page: int, reverse: bool
 ) -> None:
     put, drop, id_of = LISTS[path]
 
     @in_virtual_time
-    async def story() -> None:
+    async def run() -> None:
         async with ACluster() as cluster:
             server = await cluster.a_server(leads=False)
             if begun_with:
                 await write(server, *(put(number) for number in sorted(begun_with)))
-            stayed = set(begun_with)
+            remained = set(begun_with)
             pages: list[list[str]] = []
             token, steps = "", iter(between)
             while True:
@@ -106,25 +106,27 @@ def test_no_record_that_was_there_all_the_time_is_skipped_or_repeated(
                 token = reply.headers.get("x-cluster-nexttoken", "")
                 if not token:
                     break
-                for what, number in next(steps, []):
-                    # Whoever is dropped, or dropped and made anew, was not there all the time.
-                    stayed.discard(number)
+                for case, number in next(steps, []):
+                    # A record that was deleted, even if it was created again, did not exist all the time.
+                    remained.discard(number)
                     await write(server, drop(number))
-                    if what == "put":
+                    if case == "put":
                         await write(server, put(number))
 
-            seen = [each for page in pages for each in page]
-            assert sorted(each for each in seen if each in {id_of(n) for n in stayed}) == sorted(map(id_of, stayed))
+            observed = [each for page in pages for each in page]
+            assert sorted(each for each in observed if each in {id_of(n) for n in remained}) == sorted(
+                map(id_of, remained)
+            )
             assert [len(page) for page in pages[:-1]] == [per_page] * (len(pages) - 1)
 
-    story()
+    run()
 
 
 # -- pages
 
 
 @in_virtual_time
-async def test_a_page_is_full_with_a_filter_too_unless_it_is_the_last() -> None:
+async def test_a_filtered_page_is_full_unless_it_is_the_last() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server(leads=False)
         await write(server, *(put_job(f"j{n:03}", priority=n % 3 + 1) for n in range(100)))
@@ -148,19 +150,19 @@ async def test_a_filter_reaches_past_the_first_slice_of_a_long_table() -> None:
 
 
 @in_virtual_time
-async def test_the_last_page_has_no_token_and_a_token_past_the_end_gives_nothing() -> None:
+async def test_the_last_page_has_no_token_and_a_token_past_the_end_lists_nothing() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server(leads=False)
         await write(server, *(put_job(name) for name in "abc"))
 
         exact = await get(server, "/v1/jobs", "per_page=3")
-        past = await get(server, "/v1/jobs", "next_token=default.zzz")
+        past_token = await get(server, "/v1/jobs", "next_token=default.zzz")
 
-        assert ("x-cluster-nexttoken" in exact.headers, past.body) == (False, b"[]")
+        assert ("x-cluster-nexttoken" in exact.headers, past_token.body) == (False, b"[]")
 
 
 @in_virtual_time
-async def test_a_negative_page_is_refused() -> None:
+async def test_a_negative_page_size_is_refused() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server(leads=False)
 
@@ -181,7 +183,7 @@ async def test_a_negative_page_is_refused() -> None:
 )
 def test_a_token_names_the_first_record_of_the_next_page(path: str, query: str, token: str) -> None:
     @in_virtual_time
-    async def story() -> None:
+    async def run() -> None:
         async with ACluster() as cluster:
             server = await cluster.a_server(leads=False)
             await write(server, put_job("a"), put_job("b"), *(put_evaluation(uuid(n)) for n in range(2)),
@@ -190,14 +192,14 @@ def test_a_token_names_the_first_record_of_the_next_page(path: str, query: str, 
 
             reply = await get(server, path, f"per_page=1&{query}")
 
-            told = reply.headers["x-cluster-nexttoken"]
-            assert told == token.replace("{1}", uuid(1)).replace("2.", f"{created}.")
+            result = reply.headers["x-cluster-nexttoken"]
+            assert result == token.replace("{1}", uuid(1)).replace("2.", f"{created}.")
 
-    story()
+    run()
 
 
 @in_virtual_time
-async def test_names_of_any_letters_come_through_their_token() -> None:
+async def test_names_with_any_characters_survive_their_token() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server(leads=False)
         names = ["a", "caf\u00e9", "per%cent", "slash/ed", "\u65e5\u672c"]
@@ -209,7 +211,7 @@ async def test_names_of_any_letters_come_through_their_token() -> None:
 
 
 @in_virtual_time
-async def test_a_token_of_creation_may_be_an_index_alone_or_nonsense() -> None:
+async def test_a_creation_token_may_be_an_index_alone_or_invalid() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server(leads=False)
         for number in range(4):
@@ -222,7 +224,7 @@ async def test_a_token_of_creation_may_be_an_index_alone_or_nonsense() -> None:
 
 
 @in_virtual_time
-async def test_a_token_of_forward_means_downward_in_reverse() -> None:
+async def test_a_forward_token_also_works_in_reverse() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server(leads=False)
         await write(server, *(put_job(name) for name in "abcd"))
@@ -231,16 +233,16 @@ async def test_a_token_of_forward_means_downward_in_reverse() -> None:
 
 
 @in_virtual_time
-async def test_a_page_of_a_long_list_looks_at_no_more_than_it_shows() -> None:
+async def test_a_page_of_a_long_list_reads_no_more_records_than_it_shows() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server(leads=False)
         for start in range(0, 2_000, 500):
             await write(server, *(put_evaluation(uuid(n)) for n in range(start, start + 500)))
-        looked = 0
+        lookups = 0
 
         def count(frame: Any, event: str, _arg: object) -> None:
-            nonlocal looked
-            looked += event == "call" and frame.f_code is SHELVES_GET
+            nonlocal lookups
+            lookups += event == "call" and frame.f_code is SHARDED_DICT_GET
 
         sys.setprofile(count)
         try:
@@ -248,17 +250,17 @@ async def test_a_page_of_a_long_list_looks_at_no_more_than_it_shows() -> None:
         finally:
             sys.setprofile(None)
 
-        assert looked == 51
+        assert lookups == 51
 
 
-SHELVES_GET = ShardedDict.__getitem__.__code__
+SHARDED_DICT_GET = ShardedDict.__getitem__.__code__
 
 
-# -- order and choice
+# -- order and prefixes
 
 
 @in_virtual_time
-async def test_reverse_counts_for_jobs_and_work_and_not_for_nodes() -> None:
+async def test_jobs_and_allocations_can_be_reversed_and_nodes_cannot() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server(leads=False)
         job = a_job()
@@ -274,7 +276,7 @@ async def test_reverse_counts_for_jobs_and_work_and_not_for_nodes() -> None:
 
 
 @in_virtual_time
-async def test_a_namespace_that_nobody_has_made_is_an_empty_list() -> None:
+async def test_a_list_of_an_unknown_namespace_is_empty() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server(leads=False)
         await write(server, put_job("a"))
@@ -286,7 +288,7 @@ async def test_a_namespace_that_nobody_has_made_is_an_empty_list() -> None:
     ("given_prefix", "read"),
     [("", ""), ("ab", "ab"), ("ABCD", "abcd"), ("abcd0000-00", "abcd0000-00"), ("----", ""), ("a-b", "a-b")],
 )
-def test_the_beginning_of_an_id_is_read(given_prefix: str, read: str) -> None:
+def test_an_id_prefix_is_parsed(given_prefix: str, read: str) -> None:
     assert parse_id_prefix(given_prefix) == read
 
 
@@ -298,7 +300,7 @@ def test_the_beginning_of_an_id_is_read(given_prefix: str, read: str) -> None:
         ("a-b-c-d-e-f", 'here: UUID should have maximum of 4 "-"; got 5'),
     ],
 )
-def test_a_beginning_of_no_id_is_told(given_prefix: str, text: str) -> None:
+def test_an_invalid_id_prefix_is_refused(given_prefix: str, text: str) -> None:
     with pytest.raises(Refusal) as refused:
         parse_id_prefix(given_prefix, error_prefix="here: ")
 
@@ -325,18 +327,18 @@ def test_a_beginning_of_no_id_is_told(given_prefix: str, text: str) -> None:
 )
 def test_a_filter_is_checked_before_anything_is_read(path: str, text: str, answer: str) -> None:
     @in_virtual_time
-    async def story() -> None:
+    async def run() -> None:
         async with ACluster() as cluster:
             reply = await get(await cluster.a_server(leads=False), path, "filter=" + quote(text))
 
-            told = "" if reply.status == 200 else reply.body.decode()
-            assert (reply.status, told[: len(answer)]) == (400 if answer else 200, answer)
+            result = "" if reply.status == 200 else reply.body.decode()
+            assert (reply.status, result[: len(answer)]) == (400 if answer else 200, answer)
 
-    story()
+    run()
 
 
 @in_virtual_time
-async def test_allocations_are_filtered_by_what_their_job_says() -> None:
+async def test_allocations_are_filtered_by_fields_of_their_job() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server(leads=False)
         service, batch = a_job("web"), a_job("nightly", type="batch")
@@ -355,14 +357,14 @@ async def test_allocations_are_filtered_by_what_their_job_says() -> None:
 
 
 @in_virtual_time
-async def test_a_long_list_is_that_of_one_moment_while_others_write() -> None:
+async def test_a_long_list_is_consistent_while_others_write() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server(leads=False)
         for start in range(0, 6_000, 500):
             await write(server, *(put_evaluation(uuid(2 * n)) for n in range(start, start + 500)))
         before = [uuid(2 * n) for n in range(6_000)]
         queries = ("", "filter=" + quote("Priority == 50"), "prefix=00")
-        asking = [cluster.start(get(server, "/v1/evaluations", query), name="lists") for query in queries]
+        pending = [cluster.start(get(server, "/v1/evaluations", query), name="lists") for query in queries]
         while EVALUATIONS.name not in server.replica.watches.table_watches:
             await pass_time(0.0)
 
@@ -372,19 +374,19 @@ async def test_a_long_list_is_that_of_one_moment_while_others_write() -> None:
         )
         await server.server.follower.wait_until_applied(server.replica.index)
         changed = server.replica.get(EVALUATIONS, uuid(11_998)) is None
-        unfinished = [each for each in asking if not each.done()]
-        replies = [await each for each in asking]
+        incomplete = [each for each in pending if not each.done()]
+        replies = [await each for each in pending]
 
-        assert (changed, len(unfinished)) == (True, 3)
+        assert (changed, len(incomplete)) == (True, 3)
         assert [[e["ID"] for e in json.loads(reply.body)] == before for reply in replies] == [True] * 3
         assert {reply.headers["x-cluster-index"] for reply in replies} == {str(server.replica.index - 1)}
-        # The two whole lists are kept, and told what changes; nobody else is any more.
-        told = [type(journal) for journal in server.replica.watches.table_watches[EVALUATIONS.name].observers]
-        assert told == [CachedList, CachedList]
+        # Only the two cached lists still observe changes.
+        result = [type(journal) for journal in server.replica.watches.table_watches[EVALUATIONS.name].observers]
+        assert result == [CachedList, CachedList]
 
 
 @in_virtual_time
-async def test_others_have_their_turn_while_a_long_list_is_made() -> None:
+async def test_other_requests_are_answered_while_a_long_list_is_encoded() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server(leads=False)
         for start in range(0, 2_000, 500):
@@ -395,8 +397,8 @@ async def test_others_have_their_turn_while_a_long_list_is_made() -> None:
             await get(server, path)
             done.append(path)
 
-        asking = [cluster.start(ask_and_say(path), name=path) for path in ("/v1/evaluations", "/v1/status/leader")]
-        for each in asking:
+        pending = [cluster.start(ask_and_say(path), name=path) for path in ("/v1/evaluations", "/v1/status/leader")]
+        for each in pending:
             await each
 
         assert done == ["/v1/status/leader", "/v1/evaluations"]

@@ -8,7 +8,7 @@ import pytest
 from joserfc.jwk import RSAKey
 from starlette.types import Message
 
-from tests.cluster.api.access import AskedAs, an_operator
+from tests.cluster.api.access import ApiCaller, an_operator
 from tests.cluster.api.login_provider import CLIENT_ID, CLIENT_SECRET, LoginProvider
 from tests.kit.cluster import ACluster
 from tests.kit.virtual_time import in_virtual_time, pass_time
@@ -21,7 +21,7 @@ NONCE = "a nonce of the client"
 
 
 class InMemoryProviders:
-    """The port, over a call in memory: a request goes straight into the provider's application."""
+    """Sends requests to the application of the provider, in memory."""
 
     def __init__(self, provider: LoginProvider) -> None:
         self.provider = provider
@@ -50,13 +50,13 @@ class InMemoryProviders:
         return ProviderReply(sent[0]["status"], sent[1]["body"])
 
 
-class ALogin:
-    """An operator, a provider, and whoever wants in."""
+class LoginSetup:
+    """An operator, a provider, and a caller without a token."""
 
-    def __init__(self, operator: AskedAs) -> None:
+    def __init__(self, operator: ApiCaller) -> None:
         world = operator.server.world
         self.operator = operator
-        self.nobody = AskedAs(operator.server)
+        self.nobody = ApiCaller(operator.server)
         self.provider = LoginProvider(lambda: world.now_ns() // SECOND)
         self.providers = InMemoryProviders(self.provider)
 
@@ -70,9 +70,9 @@ class ALogin:
             "Config": {**mappings, **config},
             **fields,
         }
-        status, told = await self.operator.put("/v1/acl/auth-method", body)
-        assert status == 200, told
-        return told
+        status, result = await self.operator.put("/v1/acl/auth-method", body)
+        assert status == 200, result
+        return result
 
     async def oidc(self, **config: Any) -> Any:
         return await self.method("OIDC", config={**OIDC, **config})
@@ -83,17 +83,17 @@ class ALogin:
 
     async def rule(self, selector: str = "", *, bind: str = "policy", to: str = "reader") -> None:
         body = {"AuthMethod": "sso", "Selector": selector, "BindType": bind, "BindName": to}
-        status, told = await self.operator.put("/v1/acl/binding-rule", body)
-        assert status == 200, told
+        status, result = await self.operator.put("/v1/acl/binding-rule", body)
+        assert status == 200, result
 
     async def begin(self, redirect_uri: str = HERE) -> tuple[int, Any]:
         body = {"AuthMethodName": "sso", "RedirectURI": redirect_uri, "ClientNonce": NONCE}
         return await self.nobody.put("/v1/acl/oidc/auth-url", body)
 
     async def complete(self, **changed: str) -> tuple[int, Any]:
-        status, told = await self.begin()
-        assert status == 200, told
-        back = self.provider.visit(told["AuthURL"])
+        status, result = await self.begin()
+        assert status == 200, result
+        back = self.provider.visit(result["AuthURL"])
         return await self.finish(back, **changed)
 
     async def finish(self, back: Mapping[str, str], **changed: str) -> tuple[int, Any]:
@@ -119,10 +119,10 @@ OIDC = {
 }
 
 
-async def a_login(cluster: ACluster) -> ALogin:
+async def a_login(cluster: ACluster) -> LoginSetup:
     operator = await an_operator(cluster)
     await operator.policy("reader", 'namespace "*" { policy = "read" }')
-    login = ALogin(operator)
+    login = LoginSetup(operator)
     operator.server.server.access.providers = login.providers
     return login
 
@@ -131,35 +131,35 @@ async def a_login(cluster: ACluster) -> ALogin:
 
 
 @in_virtual_time
-async def test_whoever_logs_in_at_the_provider_gets_a_token_that_ends() -> None:
+async def test_a_login_at_the_provider_creates_a_token_that_expires() -> None:
     async with ACluster() as cluster:
         login = await a_login(cluster)
         await login.oidc()
         await login.rule('"web" in list.groups')
 
         status, token = await login.complete()
-        guest = AskedAs(login.operator.server, token["SecretID"])
+        guest = ApiCaller(login.operator.server, token["SecretID"])
         before = await guest.get("/v1/jobs")
         await pass_time(3_601)
 
-        told = (token["Name"], token["Type"], token["Policies"], token["Global"], token["ExpirationTTL"])
-        assert (status, told) == (200, ("OIDC-sso", "client", ["reader"], False, "1h0m0s"))
+        result = (token["Name"], token["Type"], token["Policies"], token["Global"], token["ExpirationTTL"])
+        assert (status, result) == (200, ("OIDC-sso", "client", ["reader"], False, "1h0m0s"))
         assert (before, (await guest.get("/v1/jobs"))[0]) == ((200, []), 403)
 
 
 @in_virtual_time
-async def test_the_address_of_the_page_carries_nonce_state_scopes_and_a_challenge() -> None:
+async def test_the_auth_url_has_nonce_state_scopes_and_a_challenge() -> None:
     async with ACluster() as cluster:
         login = await a_login(cluster)
         await login.oidc(OIDCScopes=["groups"])
 
-        status, told = await login.begin()
+        status, result = await login.begin()
 
-        asked = {name: values[0] for name, values in parse_qs(urlsplit(told["AuthURL"]).query).items()}
-        assert (status, told["AuthURL"].partition("?")[0]) == (200, "https://login.example/page")
-        assert (asked["nonce"], asked["scope"], asked["client_id"]) == (NONCE, "openid groups", CLIENT_ID)
-        assert (asked["response_type"], asked["code_challenge_method"]) == ("code", "S256")
-        assert {"state", "code_challenge"} <= asked.keys()
+        requests = {name: values[0] for name, values in parse_qs(urlsplit(result["AuthURL"]).query).items()}
+        assert (status, result["AuthURL"].partition("?")[0]) == (200, "https://login.example/page")
+        assert (requests["nonce"], requests["scope"], requests["client_id"]) == (NONCE, "openid groups", CLIENT_ID)
+        assert (requests["response_type"], requests["code_challenge_method"]) == ("code", "S256")
+        assert {"state", "code_challenge"} <= requests.keys()
 
 
 @in_virtual_time
@@ -168,26 +168,28 @@ async def test_two_logins_never_share_a_state_or_a_challenge() -> None:
         login = await a_login(cluster)
         await login.oidc()
 
-        asked = [parse_qs(urlsplit((await login.begin())[1]["AuthURL"]).query) for _ in range(2)]
+        requests = [parse_qs(urlsplit((await login.begin())[1]["AuthURL"]).query) for _ in range(2)]
 
-        assert asked[0]["state"] != asked[1]["state"]
-        assert asked[0]["code_challenge"] != asked[1]["code_challenge"]
+        assert requests[0]["state"] != requests[1]["state"]
+        assert requests[0]["code_challenge"] != requests[1]["code_challenge"]
 
 
 @in_virtual_time
-async def test_an_address_that_the_method_does_not_allow_is_refused() -> None:
+async def test_a_redirect_address_that_the_method_does_not_allow_is_refused() -> None:
     async with ACluster() as cluster:
         login = await a_login(cluster)
         await login.oidc(AllowedRedirectURIs=["http://[", HERE])
 
-        answers = [await login.begin(uri) for uri in ("http://evil.example/oidc/callback", HERE + "/more", "http://]")]
+        responses = [
+            await login.begin(uri) for uri in ("http://evil.example/oidc/callback", HERE + "/more", "http://]")
+        ]
 
-        assert [status for status, _ in answers] == [400, 400, 400]
-        assert answers[0][1] == "unauthorized redirect_uri: http://evil.example/oidc/callback"
+        assert [status for status, _ in responses] == [400, 400, 400]
+        assert responses[0][1] == "unauthorized redirect_uri: http://evil.example/oidc/callback"
 
 
 @in_virtual_time
-async def test_on_the_own_machine_any_port_is_allowed() -> None:
+async def test_on_loopback_any_redirect_port_is_allowed() -> None:
     async with ACluster() as cluster:
         login = await a_login(cluster)
         await login.oidc()
@@ -205,7 +207,7 @@ async def test_on_the_own_machine_any_port_is_allowed() -> None:
         {"Iss": "https://evil.example"},
     ],
 )
-def test_a_login_whose_second_step_is_not_that_of_the_first_proves_nothing(changed: dict[str, str]) -> None:
+def test_a_second_login_step_that_does_not_match_the_first_is_refused(changed: dict[str, str]) -> None:
     @in_virtual_time
     async def refuse() -> None:
         async with ACluster() as cluster:
@@ -223,7 +225,7 @@ def test_a_login_whose_second_step_is_not_that_of_the_first_proves_nothing(chang
 
 
 @in_virtual_time
-async def test_a_code_is_good_once() -> None:
+async def test_a_code_can_be_used_once() -> None:
     async with ACluster() as cluster:
         login = await a_login(cluster)
         await login.oidc()
@@ -236,7 +238,7 @@ async def test_a_code_is_good_once() -> None:
 
 
 @in_virtual_time
-async def test_a_login_that_takes_too_long_begins_again() -> None:
+async def test_a_login_that_takes_too_long_must_start_again() -> None:
     async with ACluster() as cluster:
         login = await a_login(cluster)
         await login.oidc()
@@ -260,7 +262,7 @@ async def test_a_login_that_takes_too_long_begins_again() -> None:
         {"exp": None},
     ],
 )
-def test_an_identity_that_is_not_for_this_login_proves_nothing(changed: dict[str, object]) -> None:
+def test_an_identity_token_for_another_login_is_refused(changed: dict[str, object]) -> None:
     @in_virtual_time
     async def refuse() -> None:
         async with ACluster() as cluster:
@@ -275,7 +277,7 @@ def test_an_identity_that_is_not_for_this_login_proves_nothing(changed: dict[str
 
 
 @in_virtual_time
-async def test_what_the_provider_says_of_the_person_counts_too_unless_the_method_says_not() -> None:
+async def test_claims_of_the_user_info_endpoint_are_used_unless_disabled() -> None:
     async with ACluster() as cluster:
         login = await a_login(cluster)
         await login.oidc()
@@ -289,18 +291,18 @@ async def test_what_the_provider_says_of_the_person_counts_too_unless_the_method
 
 
 @in_virtual_time
-async def test_what_the_provider_says_of_another_person_proves_nothing() -> None:
+async def test_user_info_of_another_user_is_refused() -> None:
     async with ACluster() as cluster:
         login = await a_login(cluster)
         await login.oidc()
         await login.rule()
-        login.provider.told_later = {"sub": "eve", "team": "engines"}
+        login.provider.user_info = {"sub": "eve", "team": "engines"}
 
         assert (await login.complete())[0] == 401
 
 
 @in_virtual_time
-async def test_a_provider_that_is_away_is_named() -> None:
+async def test_an_unreachable_provider_is_named_in_the_error() -> None:
     async with ACluster() as cluster:
         login = await a_login(cluster)
         await login.oidc()
@@ -315,7 +317,7 @@ async def test_a_provider_that_is_away_is_named() -> None:
 
 
 @in_virtual_time
-async def test_a_signed_token_of_somebody_else_is_exchanged_for_one_of_ours() -> None:
+async def test_a_signed_token_of_another_issuer_is_exchanged_for_a_token() -> None:
     async with ACluster() as cluster:
         login = await a_login(cluster)
         await login.jwt()
@@ -327,7 +329,7 @@ async def test_a_signed_token_of_somebody_else_is_exchanged_for_one_of_ours() ->
 
 
 @pytest.mark.parametrize("source", ["JWKSURL", "OIDCDiscoveryURL"])
-def test_keys_come_from_where_the_method_says(source: str) -> None:
+def test_keys_are_read_from_the_configured_source(source: str) -> None:
     @in_virtual_time
     async def log_in() -> None:
         async with ACluster() as cluster:
@@ -340,7 +342,7 @@ def test_keys_come_from_where_the_method_says(source: str) -> None:
             await login.log_in(login.provider.identity())
 
             assert first[0] == 200
-            assert login.provider.asked.count("keys") == 1  # Kept for a few minutes.
+            assert login.provider.requested_paths.count("keys") == 1  # Keys are cached for a few minutes.
 
     log_in()
 
@@ -349,7 +351,7 @@ def test_keys_come_from_where_the_method_says(source: str) -> None:
     "changed",
     [{"exp": 1}, {"aud": "another"}, {"nbf": 2**40}, {"aud": None}, {"exp": None, "iat": None}],
 )
-def test_a_token_that_does_not_hold_proves_nothing(changed: dict[str, object]) -> None:
+def test_an_invalid_jwt_is_refused(changed: dict[str, object]) -> None:
     @in_virtual_time
     async def refuse() -> None:
         async with ACluster() as cluster:
@@ -365,16 +367,16 @@ def test_a_token_that_does_not_hold_proves_nothing(changed: dict[str, object]) -
 
 
 @in_virtual_time
-async def test_a_token_signed_by_another_key_or_algorithm_or_by_none_proves_nothing() -> None:
+async def test_a_jwt_signed_by_another_key_or_algorithm_or_unsigned_is_refused() -> None:
     async with ACluster() as cluster:
         login = await a_login(cluster)
         await login.jwt()
         await login.rule()
         claims = {"aud": CLIENT_ID, "exp": 2**40, "email": "ada@example.com"}
-        other = RSAKey.generate_key(2048, {"kid": "one"})
+        second = RSAKey.generate_key(2048, {"kid": "one"})
         unsigned = login.provider.sign(claims).rpartition(".")[0] + "."
-        shown = (
-            login.provider.sign(claims, key=other),
+        views = (
+            login.provider.sign(claims, key=second),
             login.provider.sign(claims, algorithm="RS512"),
             unsigned,
             "eyJhbGciOiJub25lIn0.eyJzdWIiOiJhIn0.",
@@ -382,11 +384,11 @@ async def test_a_token_signed_by_another_key_or_algorithm_or_by_none_proves_noth
             "",
         )
 
-        assert [(await login.log_in(token))[0] for token in shown] == [401] * len(shown)
+        assert [(await login.log_in(token))[0] for token in views] == [401] * len(views)
 
 
 @in_virtual_time
-async def test_an_unknown_method_and_one_of_another_type_are_refused() -> None:
+async def test_an_unknown_method_or_one_of_another_type_is_refused() -> None:
     async with ACluster() as cluster:
         login = await a_login(cluster)
         await login.oidc()
@@ -396,7 +398,7 @@ async def test_an_unknown_method_and_one_of_another_type_are_refused() -> None:
 
 
 @in_virtual_time
-async def test_without_a_name_the_default_method_is_meant() -> None:
+async def test_a_login_without_a_method_name_uses_the_default_method() -> None:
     async with ACluster() as cluster:
         login = await a_login(cluster)
         keys = {"JWTValidationPubKeys": [login.provider.public_pem], "BoundAudiences": [CLIENT_ID]}
@@ -407,7 +409,7 @@ async def test_without_a_name_the_default_method_is_meant() -> None:
 
 
 @in_virtual_time
-async def test_all_rules_that_match_add_up_and_names_are_made_of_claims() -> None:
+async def test_all_matching_binding_rules_apply_and_names_can_use_claims() -> None:
     async with ACluster() as cluster:
         login = await a_login(cluster)
         await login.method(
@@ -429,7 +431,7 @@ async def test_all_rules_that_match_add_up_and_names_are_made_of_claims() -> Non
 
 
 @in_virtual_time
-async def test_a_rule_may_make_management_and_where_none_matches_there_is_no_token() -> None:
+async def test_a_rule_can_grant_management_and_without_a_match_no_token_is_created() -> None:
     async with ACluster() as cluster:
         login = await a_login(cluster)
         await login.jwt()
@@ -446,25 +448,25 @@ async def test_a_rule_may_make_management_and_where_none_matches_there_is_no_tok
 
 
 @in_virtual_time
-async def test_secrets_of_a_method_are_never_shown_and_stay_when_shown_ones_are_written_back() -> None:
+async def test_secrets_of_a_method_are_never_shown_and_survive_writing_back_redacted_values() -> None:
     async with ACluster() as cluster:
         login = await a_login(cluster)
         await login.oidc()
         await login.rule()
         reply = await login.operator.ask("GET", "/v1/acl/auth-method/sso")
-        _, shown = await login.operator.get("/v1/acl/auth-method/sso")
+        _, views = await login.operator.get("/v1/acl/auth-method/sso")
 
-        await login.operator.put("/v1/acl/auth-method/sso", {**shown, "MaxTokenTTL": "2h"})
+        await login.operator.put("/v1/acl/auth-method/sso", {**views, "MaxTokenTTL": "2h"})
         stored = login.operator.server.replica.get(ACL_AUTH_METHODS, "sso")
 
-        assert (shown["Config"]["OIDCClientSecret"], CLIENT_SECRET in reply.body.decode()) == ("redacted", False)
+        assert (views["Config"]["OIDCClientSecret"], CLIENT_SECRET in reply.body.decode()) == ("redacted", False)
         assert CLIENT_SECRET not in repr(stored)
         status, token = await login.complete()
         assert (status, token["ExpirationTTL"]) == (200, "2h0m0s")
 
 
 @in_virtual_time
-async def test_methods_are_listed_in_short_and_deleted_with_their_rules() -> None:
+async def test_methods_are_listed_as_stubs_and_deleted_with_their_rules() -> None:
     async with ACluster() as cluster:
         login = await a_login(cluster)
         await login.oidc()
@@ -473,7 +475,7 @@ async def test_methods_are_listed_in_short_and_deleted_with_their_rules() -> Non
         _, listed = await login.nobody.get("/v1/acl/auth-methods")
         deleted = await login.operator.delete("/v1/acl/auth-method/sso")
 
-        assert [(one["Name"], one["Type"], "Config" in one) for one in listed] == [("sso", "OIDC", False)]
+        assert [(item["Name"], item["Type"], "Config" in item) for item in listed] == [("sso", "OIDC", False)]
         assert (deleted, (await login.operator.get("/v1/acl/binding-rules"))[1]) == ((200, ""), [])
         assert await login.operator.get("/v1/acl/auth-method/sso") == (404, "ACL auth-method not found")
         assert await login.operator.delete("/v1/acl/auth-method/sso") == (404, "ACL auth method not found")
@@ -488,21 +490,21 @@ async def test_methods_are_listed_in_short_and_deleted_with_their_rules() -> Non
         ({"Name": "a", "Type": "OIDC", "Config": {}}, "config: OIDCDiscoveryURL is missing"),
     ],
 )
-def test_a_method_that_may_not_be_is_refused_and_changes_nothing(body: object, text: str) -> None:
+def test_an_invalid_method_is_refused_and_changes_nothing(body: object, text: str) -> None:
     @in_virtual_time
     async def refuse() -> None:
         async with ACluster() as cluster:
             login = await a_login(cluster)
-            status, told = await login.operator.put("/v1/acl/auth-method", body)
+            status, result = await login.operator.put("/v1/acl/auth-method", body)
 
-            assert (status, text in told) == (400, True), told
+            assert (status, text in result) == (400, True), result
             assert login.operator.server.replica.count_records(ACL_AUTH_METHODS) == 0
 
     refuse()
 
 
 @in_virtual_time
-async def test_one_method_of_a_type_is_the_default() -> None:
+async def test_only_one_method_of_a_type_is_the_default() -> None:
     async with ACluster() as cluster:
         login = await a_login(cluster)
         await login.method("OIDC", config=OIDC, Default=True)
@@ -526,29 +528,29 @@ async def test_one_method_of_a_type_is_the_default() -> None:
         ({"ID": "ghost", "AuthMethod": "sso", "BindType": "management"}, "cannot find binding rule ghost"),
     ],
 )
-def test_a_binding_rule_that_may_not_be_is_refused(body: object, text: str) -> None:
+def test_an_invalid_binding_rule_is_refused(body: object, text: str) -> None:
     @in_virtual_time
     async def refuse() -> None:
         async with ACluster() as cluster:
             login = await a_login(cluster)
             await login.oidc()
-            status, told = await login.operator.put("/v1/acl/binding-rule", body)
+            status, result = await login.operator.put("/v1/acl/binding-rule", body)
 
-            assert (status, text in told) == (400, True), told
+            assert (status, text in result) == (400, True), result
 
     refuse()
 
 
 @in_virtual_time
-async def test_a_binding_rule_is_made_read_changed_and_deleted() -> None:
+async def test_a_binding_rule_is_created_read_changed_and_deleted() -> None:
     async with ACluster() as cluster:
         login = await a_login(cluster)
         await login.oidc()
         body = {"AuthMethod": "sso", "BindType": "policy", "BindName": "reader"}
 
-        _, made = await login.operator.put("/v1/acl/binding-rule", body)
-        path = f"/v1/acl/binding-rule/{made['ID']}"
-        _, changed = await login.operator.put(path, {**made, "Description": "all"})
+        _, created = await login.operator.put("/v1/acl/binding-rule", body)
+        path = f"/v1/acl/binding-rule/{created['ID']}"
+        _, changed = await login.operator.put(path, {**created, "Description": "all"})
 
         assert await login.operator.get(path) == (200, changed)
         assert await login.operator.delete(path) == (200, "")

@@ -1,4 +1,4 @@
-"""Identities that nodes have signed: of the tasks that they run, and their own."""
+"""Identities that nodes request: those of their tasks, and their own."""
 
 import base64
 import json
@@ -7,7 +7,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from tests.builders import a_group, a_job, a_task
-from tests.cluster.api.access import AskedAs, an_operator, told
+from tests.cluster.api.access import ApiCaller, an_operator, status_and_json
 from tests.kit.cluster import ACluster
 from tests.kit.exchange import ask
 from tests.kit.state import SECRET, a_node, an_allocation
@@ -24,7 +24,7 @@ JOB = a_job("web", a_group("front", a_task("app", identities=(VAULT,))))
 WORK = an_allocation(JOB, id="11111111-1111-4111-8111-111111111111", node_id=NODE)
 
 
-async def a_cluster_with_work(cluster: ACluster, work: Allocation = WORK) -> AskedAs:
+async def a_cluster_with_work(cluster: ACluster, work: Allocation = WORK) -> ApiCaller:
     operator = await an_operator(cluster)
     server = operator.server.server
     puts = [
@@ -39,21 +39,23 @@ async def a_cluster_with_work(cluster: ACluster, work: Allocation = WORK) -> Ask
 
 
 async def as_node(
-    operator: AskedAs, path: str, body: object = None, *, node: str = NODE, secret: str = SECRET
+    operator: ApiCaller, path: str, body: object = None, *, node: str = NODE, secret: str = SECRET
 ) -> tuple[int, Any]:
     headers = {"X-Cluster-Node-Secret": secret}
     sent = b"" if body is None else json.dumps(body).encode()
-    return told(await ask(operator.server.api, "POST", f"/v1/node/{node}/{path}", headers=headers, body=sent))
+    return status_and_json(
+        await ask(operator.server.api, "POST", f"/v1/node/{node}/{path}", headers=headers, body=sent)
+    )
 
 
-def wanted(*names: str) -> dict[str, object]:
+def build_request(*names: str) -> dict[str, object]:
     return {"AllocID": WORK.id, "Task": "app", "Names": names}
 
 
 def claims_of(jwt: str) -> dict[str, Any]:
-    middle = jwt.split(".")[1]
-    found: dict[str, Any] = json.loads(base64.urlsafe_b64decode(middle + "=" * (-len(middle) % 4)))
-    return found
+    middle_token = jwt.split(".")[1]
+    matches: dict[str, Any] = json.loads(base64.urlsafe_b64decode(middle_token + "=" * (-len(middle_token) % 4)))
+    return matches
 
 
 @in_virtual_time
@@ -61,7 +63,7 @@ async def test_a_node_gets_the_identities_that_the_jobs_of_its_tasks_declare() -
     async with ACluster() as cluster:
         operator = await a_cluster_with_work(cluster)
 
-        status, reply = await as_node(operator, "identities", wanted("default", "vault"))
+        status, reply = await as_node(operator, "identities", build_request("default", "vault"))
         default, vault = reply["Identities"]
 
         assert (status, default["Name"], default["Expires"], vault["Name"]) == (200, "default", 0, "vault")
@@ -70,27 +72,27 @@ async def test_a_node_gets_the_identities_that_the_jobs_of_its_tasks_declare() -
             ["vault.example"],
             vault["Expires"],
         )
-        assert await AskedAs(operator.server, default["JWT"]).get("/v1/vars") == (200, [])
+        assert await ApiCaller(operator.server, default["JWT"]).get("/v1/vars") == (200, [])
 
 
 @in_virtual_time
-async def test_a_node_gets_no_identity_of_another_node_s_work_nor_of_what_is_over() -> None:
+async def test_a_node_gets_no_identity_for_other_nodes_tasks_or_finished_allocations() -> None:
     async with ACluster() as cluster:
         operator = await a_cluster_with_work(cluster)
 
-        assert (await as_node(operator, "identities", wanted("default"), node="other"))[0] == 403
-        assert (await as_node(operator, "identities", wanted("default"), secret="a guess"))[0] == 403
-        undeclared = await as_node(operator, "identities", wanted("admin"))
-        assert undeclared == (400, 'task "app" declares no identity "admin"')
+        assert (await as_node(operator, "identities", build_request("default"), node="other"))[0] == 403
+        assert (await as_node(operator, "identities", build_request("default"), secret="a guess"))[0] == 403
+        undeclared_name = await as_node(operator, "identities", build_request("admin"))
+        assert undeclared_name == (400, 'task "app" declares no identity "admin"')
         server = operator.server.server
         over = replace(WORK, client_status=ClientStatus.COMPLETE)
         await server.writer.commit(Write("test", Cause(CauseKind.REQUEST), [ALLOCATIONS.build_put(over)]))
         await server.writer.catch_up()
-        assert (await as_node(operator, "identities", wanted("default")))[0] == 400
+        assert (await as_node(operator, "identities", build_request("default")))[0] == 400
 
 
 @in_virtual_time
-async def test_a_node_has_an_identity_of_its_own_that_opens_nothing() -> None:
+async def test_the_identity_of_a_node_grants_no_access() -> None:
     async with ACluster() as cluster:
         operator = await a_cluster_with_work(cluster)
 
@@ -100,4 +102,4 @@ async def test_a_node_has_an_identity_of_its_own_that_opens_nothing() -> None:
         assert (status, claims["sub"]) == (200, f"node:global:default:{NODE}:default")
         assert (claims["nomad_node_id"], claims["exp"] - claims["iat"]) == (NODE, 24 * HOUR // SECOND)
         assert reply["SigningKeyID"] in [key.key_id for key in operator.server.replica.iter_all(KEYRING)]
-        assert (await AskedAs(operator.server, reply["Identity"]["JWT"]).get("/v1/vars"))[0] == 403
+        assert (await ApiCaller(operator.server, reply["Identity"]["JWT"]).get("/v1/vars"))[0] == 403

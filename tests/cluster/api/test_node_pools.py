@@ -5,7 +5,7 @@ import pytest
 from tests.builders import a_job
 from tests.kit.callers import a_token, enable_acl
 from tests.kit.cluster import ACluster, OneServer
-from tests.kit.requests import DENIED, commit, delete, get, put, read, told
+from tests.kit.requests import DENIED, commit, delete, get, put, read, status_and_text
 from tests.kit.state import a_node
 from tests.kit.virtual_time import in_virtual_time
 from wharf.cluster.server.security.access_services import AccessSettings
@@ -23,7 +23,7 @@ async def with_pool(cluster: ACluster) -> OneServer:
 
 
 @in_virtual_time
-async def test_two_pools_are_built_in() -> None:
+async def test_two_node_pools_are_built_in() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
 
@@ -36,16 +36,16 @@ async def test_two_pools_are_built_in() -> None:
 
 
 @in_virtual_time
-async def test_a_pool_is_written_without_a_body_in_the_reply_and_read_back() -> None:
+async def test_a_node_pool_write_has_an_empty_reply_and_can_be_read_back() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
         body = {"Name": "gpu", "Meta": {"a": "b"}, "SchedulerConfiguration": {"SchedulerAlgorithm": "spread"}}
 
-        written = await put(server, "/v1/node/pools", body)
+        stored = await put(server, "/v1/node/pools", body)
 
         pool = read(await get(server, "/v1/node/pool/gpu"))
-        assert told(written) == (200, "")
-        assert pool["CreateIndex"] == pool["ModifyIndex"] == int(written.headers["x-cluster-index"])
+        assert status_and_text(stored) == (200, "")
+        assert pool["CreateIndex"] == pool["ModifyIndex"] == int(stored.headers["x-cluster-index"])
         assert (pool["Meta"], pool["NodeIdentityTTL"]) == ({"a": "b"}, DAY_NS)
         assert pool["SchedulerConfiguration"] == {
             "SchedulerAlgorithm": "spread", "MemoryOversubscriptionEnabled": None,
@@ -54,7 +54,7 @@ async def test_a_pool_is_written_without_a_body_in_the_reply_and_read_back() -> 
 
 @in_virtual_time
 @pytest.mark.parametrize("given", ["12h", DAY_NS // 2])
-async def test_the_time_that_identities_live_is_text_or_nanoseconds(given: object) -> None:
+async def test_the_ttl_of_node_identities_is_a_duration_text_or_nanoseconds(given: object) -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
 
@@ -64,32 +64,32 @@ async def test_the_time_that_identities_live_is_text_or_nanoseconds(given: objec
 
 
 @in_virtual_time
-async def test_a_time_that_is_none_is_refused_with_its_place() -> None:
+async def test_an_invalid_ttl_is_refused_with_its_position() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
 
-        status, text = told(await put(server, "/v1/node/pools", {"Name": "gpu", "NodeIdentityTTL": "soon"}))
+        status, text = status_and_text(await put(server, "/v1/node/pools", {"Name": "gpu", "NodeIdentityTTL": "soon"}))
 
         assert (status, "NodeIdentityTTL" in text) == (400, True)
 
 
 @in_virtual_time
-async def test_a_name_that_is_not_the_paths_is_refused() -> None:
+async def test_a_body_that_names_another_pool_than_the_path_is_refused() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
 
-        assert told(await put(server, "/v1/node/pool/gpu", {"Name": "other"})) == (
+        assert status_and_text(await put(server, "/v1/node/pool/gpu", {"Name": "other"})) == (
             400,
             "Node pool name does not match request path",
         )
 
 
 @in_virtual_time
-async def test_a_built_in_pool_is_neither_changed_nor_deleted() -> None:
+async def test_a_built_in_pool_can_neither_be_changed_nor_deleted() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
 
-        assert told(await put(server, "/v1/node/pools", {"Name": "default"})) == (
+        assert status_and_text(await put(server, "/v1/node/pools", {"Name": "default"})) == (
             400,
             'modifying node pool "default" is not allowed',
         )
@@ -97,17 +97,17 @@ async def test_a_built_in_pool_is_neither_changed_nor_deleted() -> None:
 
 
 @in_virtual_time
-async def test_an_unknown_pool_is_told_wherever_it_is_named() -> None:
+async def test_an_unknown_pool_is_refused_wherever_it_is_named() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
 
         for path in ("/v1/node/pool/gpu", "/v1/node/pool/gpu/nodes", "/v1/node/pool/gpu/jobs"):
-            assert told(await get(server, path)) == (404, "node pool not found")
-        assert told(await delete(server, "/v1/node/pool/gpu")) == (404, "node pool gpu not found")
+            assert status_and_text(await get(server, path)) == (404, "node pool not found")
+        assert status_and_text(await delete(server, "/v1/node/pool/gpu")) == (404, "node pool gpu not found")
 
 
 @in_virtual_time
-async def test_a_pool_in_use_is_kept_and_an_unused_one_is_deleted() -> None:
+async def test_a_pool_in_use_cannot_be_deleted_and_an_unused_one_can() -> None:
     async with ACluster() as cluster:
         server = await with_pool(cluster)
         await commit(server, NODES.build_put(a_node("node-1", node_pool="gpu", create_index=WRITE_INDEX)))
@@ -117,12 +117,12 @@ async def test_a_pool_in_use_is_kept_and_an_unused_one_is_deleted() -> None:
         unused = await delete(server, "/v1/node/pool/gpu")
 
         assert (in_use.status, "node-1" in in_use.body.decode()) == (400, True)
-        assert told(unused) == (200, "")
+        assert status_and_text(unused) == (200, "")
         assert server.replica.get(NODE_POOLS, "gpu") is None
 
 
 @in_virtual_time
-async def test_pools_are_listed_by_name_page_by_page_in_both_directions_and_by_filter() -> None:
+async def test_pools_are_listed_by_name_with_pages_filter_and_reverse() -> None:
     async with ACluster() as cluster:
         server = await with_pool(cluster)
 
@@ -136,7 +136,7 @@ async def test_pools_are_listed_by_name_page_by_page_in_both_directions_and_by_f
 
 
 @in_virtual_time
-async def test_the_nodes_of_a_pool_are_stubs_and_all_of_them_are_in_the_pool_of_all() -> None:
+async def test_the_nodes_of_a_pool_are_stubs_and_the_pool_all_has_every_node() -> None:
     async with ACluster() as cluster:
         server = await with_pool(cluster)
         await commit(
@@ -155,7 +155,7 @@ async def test_the_nodes_of_a_pool_are_stubs_and_all_of_them_are_in_the_pool_of_
 
 
 @in_virtual_time
-async def test_the_jobs_of_a_pool_are_stubs_of_the_namespace_with_meta_where_asked_for() -> None:
+async def test_the_jobs_of_a_pool_are_stubs_of_the_namespace_with_meta_on_request() -> None:
     async with ACluster() as cluster:
         server = await with_pool(cluster)
         await commit(
@@ -180,7 +180,7 @@ async def test_the_jobs_of_a_pool_are_stubs_of_the_namespace_with_meta_where_ask
 
 @in_virtual_time
 @pytest.mark.parametrize("what", ["nodes", "jobs"])
-async def test_within_a_pool_a_prefix_is_refused(what: str) -> None:
+async def test_a_prefix_within_a_pool_is_refused(what: str) -> None:
     async with ACluster() as cluster:
         server = await with_pool(cluster)
 
@@ -188,15 +188,15 @@ async def test_within_a_pool_a_prefix_is_refused(what: str) -> None:
 
 
 @in_virtual_time
-async def test_each_pool_is_read_written_and_deleted_by_its_own_right() -> None:
+async def test_reading_writing_and_deleting_a_pool_need_separate_rights() -> None:
     async with ACluster() as cluster:
         server = await with_pool(cluster)
         enable_acl(server)
-        nobody = await a_token(server)
+        powerless = await a_token(server)
         reader = await a_token(server, 'node_pool "gpu" { policy = "read" }')
         writer = await a_token(server, 'node_pool "gpu" { policy = "write" }')
 
-        seen = read(await get(server, "/v1/node/pools", headers=reader))
+        observed = read(await get(server, "/v1/node/pools", headers=reader))
         refused = [
             await get(server, "/v1/node/pool/default", headers=reader),
             await put(server, "/v1/node/pools", {"Name": "gpu"}, headers=reader),
@@ -207,11 +207,11 @@ async def test_each_pool_is_read_written_and_deleted_by_its_own_right() -> None:
             await get(server, "/v1/node/pool/gpu/jobs", headers=reader),
         ]
 
-        assert [pool["Name"] for pool in seen] == ["gpu"]
-        assert read(await get(server, "/v1/node/pools", headers=nobody)) == []
-        assert [told(reply) for reply in refused] == [DENIED] * 7
-        assert told(await put(server, "/v1/node/pools", {"Name": "gpu"}, headers=writer)) == (200, "")
-        assert told(await delete(server, "/v1/node/pool/gpu", headers=writer)) == (200, "")
+        assert [pool["Name"] for pool in observed] == ["gpu"]
+        assert read(await get(server, "/v1/node/pools", headers=powerless)) == []
+        assert [status_and_text(reply) for reply in refused] == [DENIED] * 7
+        assert status_and_text(await put(server, "/v1/node/pools", {"Name": "gpu"}, headers=writer)) == (200, "")
+        assert status_and_text(await delete(server, "/v1/node/pool/gpu", headers=writer)) == (200, "")
 
 
 def registration(pool: str) -> dict[str, object]:
@@ -219,7 +219,7 @@ def registration(pool: str) -> dict[str, object]:
 
 
 @in_virtual_time
-async def test_a_node_makes_the_pool_that_it_names_in_the_region_whose_pools_count() -> None:
+async def test_a_node_creates_its_pool_in_the_authoritative_region() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
 
@@ -230,7 +230,7 @@ async def test_a_node_makes_the_pool_that_it_names_in_the_region_whose_pools_cou
 
 
 @in_virtual_time
-async def test_elsewhere_a_node_waits_for_the_pool_that_it_names() -> None:
+async def test_in_other_regions_a_node_waits_until_its_pool_exists() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
         server.server.access.apply_settings(AccessSettings(authoritative_region="far-away"))
@@ -251,9 +251,9 @@ async def test_elsewhere_a_node_waits_for_the_pool_that_it_names() -> None:
         ("a b", 'invalid node pool name "a b". Must match regex ^[a-zA-Z0-9-_]{1,128}$'),
     ],
 )
-async def test_no_node_registers_into_the_pool_of_all_or_one_whose_name_is_none(pool: str, text: str) -> None:
+async def test_no_node_registers_into_the_pool_all_or_an_invalid_pool(pool: str, text: str) -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
 
-        assert told(await put(server, "/v1/node/node-1/register", registration(pool))) == (400, text)
+        assert status_and_text(await put(server, "/v1/node/node-1/register", registration(pool))) == (400, text)
         assert (server.replica.count_records(NODES), server.replica.get(NODE_POOLS, pool) is None) == (0, pool != "all")

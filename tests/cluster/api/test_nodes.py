@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from tests.builders import a_job
 from tests.kit.callers import a_token, enable_acl
 from tests.kit.cluster import ACluster, OneServer
-from tests.kit.requests import DENIED, commit, get, put, read, send, told
+from tests.kit.requests import DENIED, commit, get, put, read, send, status_and_text
 from tests.kit.state import a_node, an_allocation
 from tests.kit.virtual_time import in_virtual_time, until
 from wharf.cluster.engines.port import WriteLimits
@@ -24,8 +24,8 @@ ONE, TWO, THREE = (ID.format(number) for number in (1, 2, 3))
 
 async def with_nodes(cluster: ACluster, *ids: str, **fields: Any) -> OneServer:
     server = await cluster.a_server()
-    given = {"status": NodeStatus.READY, "create_index": WRITE_INDEX, **fields}
-    await commit(server, *(NODES.build_put(a_node(node_id, **given)) for node_id in ids or (ONE,)))
+    submitted = {"status": NodeStatus.READY, "create_index": WRITE_INDEX, **fields}
+    await commit(server, *(NODES.build_put(a_node(node_id, **submitted)) for node_id in ids or (ONE,)))
     return server
 
 
@@ -37,7 +37,7 @@ def ids(nodes: list[dict[str, Any]]) -> list[str]:
 
 
 @in_virtual_time
-async def test_nodes_are_listed_as_stubs_in_order_of_their_ids() -> None:
+async def test_nodes_are_listed_as_stubs_by_id() -> None:
     async with ACluster() as cluster:
         attributes = {"nomad.version": "2.0.6", "os.name": "ubuntu", "cpu.arch": "amd64"}
         server = await with_nodes(
@@ -57,7 +57,7 @@ async def test_nodes_are_listed_as_stubs_in_order_of_their_ids() -> None:
 
 
 @in_virtual_time
-async def test_resources_and_the_systems_name_are_shown_where_asked_for() -> None:
+async def test_resources_and_operating_system_are_listed_on_request() -> None:
     async with ACluster() as cluster:
         server = await with_nodes(cluster, attributes={"os.name": "ubuntu", "cpu.arch": "amd64"})
 
@@ -70,11 +70,11 @@ async def test_resources_and_the_systems_name_are_shown_where_asked_for() -> Non
 
 @in_virtual_time
 @pytest.mark.parametrize("name", ["resources", "os"])
-async def test_a_yes_or_no_that_is_neither_is_refused(name: str) -> None:
+async def test_an_invalid_flag_is_refused(name: str) -> None:
     async with ACluster() as cluster:
         server = await with_nodes(cluster)
 
-        status, text = told(await get(server, "/v1/nodes", f"{name}=perhaps"))
+        status, text = status_and_text(await get(server, "/v1/nodes", f"{name}=perhaps"))
 
         assert status == 400
         assert text == (
@@ -84,7 +84,7 @@ async def test_a_yes_or_no_that_is_neither_is_refused(name: str) -> None:
 
 
 @in_virtual_time
-async def test_a_filter_is_asked_of_the_whole_node_and_not_of_its_stub() -> None:
+async def test_a_filter_uses_the_whole_node_and_not_its_stub() -> None:
     async with ACluster() as cluster:
         server = await with_nodes(cluster, ONE, attributes={"kernel.name": "linux"}, meta={"rack": "r1"})
         await commit(server, NODES.build_put(a_node(TWO, create_index=WRITE_INDEX, attributes={"kernel.name": "bsd"})))
@@ -95,7 +95,7 @@ async def test_a_filter_is_asked_of_the_whole_node_and_not_of_its_stub() -> None
 
 
 @in_virtual_time
-async def test_no_filter_asks_for_the_secret() -> None:
+async def test_no_filter_can_use_the_secret() -> None:
     async with ACluster() as cluster:
         server = await with_nodes(cluster)
 
@@ -103,7 +103,7 @@ async def test_no_filter_asks_for_the_secret() -> None:
 
 
 @in_virtual_time
-async def test_pages_go_on_at_the_next_id_and_reverse_is_passed_over() -> None:
+async def test_pages_continue_at_the_next_id_and_reverse_is_ignored() -> None:
     async with ACluster() as cluster:
         server = await with_nodes(cluster, ONE, TWO, THREE)
 
@@ -116,34 +116,34 @@ async def test_pages_go_on_at_the_next_id_and_reverse_is_passed_over() -> None:
 
 
 @in_virtual_time
-async def test_a_prefix_is_hex_of_an_even_number_of_digits() -> None:
+async def test_a_prefix_has_an_even_number_of_hex_digits() -> None:
     async with ACluster() as cluster:
         server = await with_nodes(cluster, ONE, "ffff0000-0000-0000-0000-000000000000")
 
         assert ids(read(await get(server, "/v1/nodes", "prefix=8a6f"))) == [ONE]
-        assert told(await get(server, "/v1/nodes", "prefix=8a6")) == (
+        assert status_and_text(await get(server, "/v1/nodes", "prefix=8a6")) == (
             400,
             "node lookup failed: index error: Input (without hyphens) must be even length",
         )
 
 
 @in_virtual_time
-async def test_a_list_of_nodes_wakes_when_one_changes() -> None:
+async def test_a_blocking_list_of_nodes_wakes_when_one_changes() -> None:
     async with ACluster() as cluster:
         server = await with_nodes(cluster)
         index = (await get(server, "/v1/nodes")).headers["x-cluster-index"]
 
-        asking = cluster.start(get(server, "/v1/nodes", f"index={index}&wait=300s"), name="asks")
+        pending = cluster.start(get(server, "/v1/nodes", f"index={index}&wait=300s"), name="query")
         await put(server, f"/v1/node/{ONE}/eligibility", {"Eligibility": "ineligible"})
 
-        assert read(await asking)[0]["SchedulingEligibility"] == "ineligible"
+        assert read(await pending)[0]["SchedulingEligibility"] == "ineligible"
 
 
 # -- one node
 
 
 @in_virtual_time
-async def test_a_node_is_read_with_an_empty_secret_and_without_its_digest() -> None:
+async def test_a_read_node_has_an_empty_secret_and_no_digest() -> None:
     async with ACluster() as cluster:
         server = await with_nodes(cluster)
 
@@ -155,45 +155,45 @@ async def test_a_node_is_read_with_an_empty_secret_and_without_its_digest() -> N
 
 
 @in_virtual_time
-async def test_an_unknown_node_is_told_with_an_index_and_a_short_id_is_refused() -> None:
+async def test_an_unknown_node_is_404_with_an_index_and_a_short_id_is_refused() -> None:
     async with ACluster() as cluster:
         server = await with_nodes(cluster)
 
         missing = await get(server, f"/v1/node/{TWO}")
 
-        assert told(missing) == (404, "node not found")
+        assert status_and_text(missing) == (404, "node not found")
         assert int(missing.headers["x-cluster-index"]) >= 1
-        assert told(await get(server, "/v1/node/8a6f0c44")) == (
+        assert status_and_text(await get(server, "/v1/node/8a6f0c44")) == (
             400,
             "node lookup failed: index error: UUID must be 36 characters",
         )
 
 
 @in_virtual_time
-async def test_the_allocations_on_a_node_are_those_of_readable_namespaces() -> None:
+async def test_the_allocations_of_a_node_are_those_of_readable_namespaces() -> None:
     async with ACluster() as cluster:
         server = await with_nodes(cluster)
-        ours, theirs = (
+        own_header, nomad_header = (
             a_job("ours", create_index=WRITE_INDEX),
             a_job("theirs", namespace="team", create_index=WRITE_INDEX),
         )
         await commit(
             server,
             NAMESPACES.build_put(Namespace(name="team", create_index=WRITE_INDEX)),
-            JOB_VERSIONS.build_put(ours),
-            ALLOCATIONS.build_put(an_allocation(ours, ID.format(11), node_id=ONE)),
-            ALLOCATIONS.build_put(an_allocation(theirs, ID.format(12), node_id=ONE)),
+            JOB_VERSIONS.build_put(own_header),
+            ALLOCATIONS.build_put(an_allocation(own_header, ID.format(11), node_id=ONE)),
+            ALLOCATIONS.build_put(an_allocation(nomad_header, ID.format(12), node_id=ONE)),
         )
         path = f"/v1/node/{ONE}/allocations"
-        everybody = read(await get(server, path))
+        all_callers = read(await get(server, path))
         enable_acl(server)
         headers = await a_token(server, 'node { policy = "read" } namespace "default" { policy = "read" }')
 
         readable = read(await get(server, path, headers=headers))
 
-        assert [a["JobID"] for a in everybody] == ["ours", "theirs"]
+        assert [a["JobID"] for a in all_callers] == ["ours", "theirs"]
         assert [a["JobID"] for a in readable] == ["ours"]
-        assert everybody[0]["Job"]["ID"] == "ours"
+        assert all_callers[0]["Job"]["ID"] == "ours"
         assert read(await get(server, f"/v1/node/{TWO}/allocations", headers=headers)) == []
 
 
@@ -201,7 +201,7 @@ async def test_the_allocations_on_a_node_are_those_of_readable_namespaces() -> N
 
 
 @in_virtual_time
-async def test_a_drain_answers_with_four_fields_and_shows_on_the_node() -> None:
+async def test_a_drain_returns_four_fields_and_is_shown_on_the_node() -> None:
     async with ACluster() as cluster:
         server = await with_nodes(cluster)
         order = {"DrainSpec": {"Deadline": 3_600_000_000_000, "IgnoreSystemJobs": True}, "Meta": {"why": "disk"}}
@@ -226,14 +226,14 @@ async def test_a_draining_node_cannot_be_made_eligible() -> None:
         server = await with_nodes(cluster)
         await put(server, f"/v1/node/{ONE}/drain", {"DrainSpec": {}})
 
-        assert told(await put(server, f"/v1/node/{ONE}/eligibility", {"Eligibility": "eligible"})) == (
+        assert status_and_text(await put(server, f"/v1/node/{ONE}/eligibility", {"Eligibility": "eligible"})) == (
             400,
             "can not set node's scheduling eligibility to eligible while it is draining",
         )
 
 
 @in_virtual_time
-async def test_a_drain_names_the_token_behind_it() -> None:
+async def test_a_drain_records_the_token_that_started_it() -> None:
     async with ACluster() as cluster:
         server = await with_nodes(cluster)
         enable_acl(server)
@@ -247,18 +247,18 @@ async def test_a_drain_names_the_token_behind_it() -> None:
 
 
 @in_virtual_time
-async def test_a_change_of_eligibility_leaves_the_nodes_index_out_and_none_has_zeros() -> None:
+async def test_an_eligibility_change_returns_no_node_index_and_a_repeated_one_only_zeros() -> None:
     async with ACluster() as cluster:
         server = await with_nodes(cluster)
         path = f"/v1/node/{ONE}/eligibility"
 
         changed = read(await put(server, path, {"Eligibility": "ineligible"}))
-        again = read(await put(server, path, {"Eligibility": "ineligible"}))
+        repeated = read(await put(server, path, {"Eligibility": "ineligible"}))
 
         assert changed == {"NodeModifyIndex": 0, "EvalIDs": None, "EvalCreateIndex": 0, "Index": changed["Index"]}
         assert changed["Index"] > 0
-        assert again == {"NodeModifyIndex": 0, "EvalIDs": None, "EvalCreateIndex": 0, "Index": 0}
-        assert told(await put(server, path, {"Eligibility": "perhaps"})) == (
+        assert repeated == {"NodeModifyIndex": 0, "EvalIDs": None, "EvalCreateIndex": 0, "Index": 0}
+        assert status_and_text(await put(server, path, {"Eligibility": "perhaps"})) == (
             400,
             'invalid scheduling eligibility "perhaps"',
         )
@@ -266,17 +266,17 @@ async def test_a_change_of_eligibility_leaves_the_nodes_index_out_and_none_has_z
 
 @in_virtual_time
 @pytest.mark.parametrize("what", ["drain", "eligibility", "evaluate", "purge"])
-async def test_a_node_that_nobody_knows_is_told_and_reading_these_is_no_method(what: str) -> None:
+async def test_changes_of_an_unknown_node_are_404_and_cannot_be_read(what: str) -> None:
     async with ACluster() as cluster:
         server = await with_nodes(cluster)
         path = f"/v1/node/{TWO}/{what}"
 
-        assert told(await put(server, path, {"Eligibility": "eligible"})) == (404, "node not found")
-        assert told(await get(server, path)) == (405, "Invalid method")
+        assert status_and_text(await put(server, path, {"Eligibility": "eligible"})) == (404, "node not found")
+        assert status_and_text(await get(server, path)) == (405, "Invalid method")
 
 
 @in_virtual_time
-async def test_a_post_stands_for_a_put() -> None:
+async def test_post_works_like_put_for_nodes() -> None:
     async with ACluster() as cluster:
         server = await with_nodes(cluster)
 
@@ -299,37 +299,37 @@ async def with_jobs_on(server: OneServer, count: int) -> None:
 
 
 @in_virtual_time
-async def test_evaluating_a_node_looks_at_every_job_on_it_in_as_many_writes_as_it_takes() -> None:
+async def test_evaluating_a_node_evaluates_all_its_jobs_in_as_many_writes_as_needed() -> None:
     async with ACluster(bounds=WriteLimits(changes=30, conditions=30, bytes=100_000)) as cluster:
         server = await with_nodes(cluster)
         await with_jobs_on(server, 12)
 
         evaluated = read(await put(server, f"/v1/node/{ONE}/evaluate"))
 
-        made = {server.replica.get(EVALUATIONS, each) for each in evaluated["EvalIDs"]}
+        created = {server.replica.get(EVALUATIONS, each) for each in evaluated["EvalIDs"]}
         assert len(evaluated["EvalIDs"]) == 12
-        assert {each.job_id for each in made if each is not None} == {f"job-{number}" for number in range(12)}
+        assert {each.job_id for each in created if each is not None} == {f"job-{number}" for number in range(12)}
         assert evaluated["EvalCreateIndex"] > 0
 
 
 @in_virtual_time
-async def test_a_purged_node_is_gone_and_what_ran_there_is_lost_however_much_it_was() -> None:
+async def test_a_purged_node_is_deleted_and_all_its_allocations_are_lost() -> None:
     async with ACluster(bounds=WriteLimits(changes=30, conditions=30, bytes=100_000)) as cluster:
         server = await with_nodes(cluster)
         await with_jobs_on(server, 12)
 
         purged = read(await put(server, f"/v1/node/{ONE}/purge"))
 
-        def all_are_lost() -> bool:
+        def all_lost() -> bool:
             return all(a.client_status is ClientStatus.LOST for a in server.replica.iter_all(ALLOCATIONS))
 
         assert (await get(server, f"/v1/node/{ONE}")).status == 404
         assert 0 < len(purged["EvalIDs"]) < 12
-        await until(all_are_lost, what="everything on the node is lost")
+        await until(all_lost, what="everything on the node is lost")
 
 
 @in_virtual_time
-async def test_what_ran_on_a_purged_node_is_looked_at_by_a_new_leader_too() -> None:
+async def test_a_new_leader_continues_the_evaluations_of_a_purged_node() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server(leads=False)
         await commit(server, NODES.build_put(a_node(ONE, status=NodeStatus.READY, create_index=WRITE_INDEX)))
@@ -345,13 +345,13 @@ async def test_what_ran_on_a_purged_node_is_looked_at_by_a_new_leader_too() -> N
 
 
 @in_virtual_time
-async def test_a_purged_node_that_lives_registers_again() -> None:
+async def test_a_purged_node_that_is_alive_registers_again() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
         (node,) = await cluster.ready_nodes(server, 1)
 
         await put(server, f"/v1/node/{node.id}/purge")
-        await until(lambda: server.replica.get(NODES, node.id) is None, what="it is purged")
+        await until(lambda: server.replica.get(NODES, node.id) is None, what="the job is purged")
 
         await node.is_ready()
 
@@ -360,21 +360,21 @@ async def test_a_purged_node_that_lives_registers_again() -> None:
 
 
 @in_virtual_time
-async def test_reading_needs_to_read_nodes_and_the_rest_to_write_them() -> None:
+async def test_reading_nodes_needs_the_read_right_and_changing_them_the_write_right() -> None:
     async with ACluster() as cluster:
         server = await with_nodes(cluster)
         enable_acl(server)
         reader = await a_token(server, 'node { policy = "read" }')
-        nobody = await a_token(server)
+        powerless = await a_token(server)
         before = server.replica.get(NODES, ONE)
 
-        reads = [await get(server, path, headers=nobody) for path in ("/v1/nodes", f"/v1/node/{ONE}")]
+        reads = [await get(server, path, headers=powerless) for path in ("/v1/nodes", f"/v1/node/{ONE}")]
         writes = [
-            await put(server, f"/v1/node/{ONE}/{what}", {"Eligibility": "ineligible"}, headers=reader)
-            for what in ("drain", "eligibility", "evaluate", "purge")
+            await put(server, f"/v1/node/{ONE}/{case}", {"Eligibility": "ineligible"}, headers=reader)
+            for case in ("drain", "eligibility", "evaluate", "purge")
         ]
 
-        assert [told(reply) for reply in (*reads, *writes)] == [DENIED] * 6
+        assert [status_and_text(reply) for reply in (*reads, *writes)] == [DENIED] * 6
         assert server.replica.get(NODES, ONE) == before
         assert (await get(server, "/v1/nodes", headers=reader)).status == 200
 
@@ -391,7 +391,7 @@ async def test_a_node_keeps_its_drain_when_it_registers_again() -> None:
         body = {"Node": {"ID": node.id, "Name": "renamed"}, "SecretID": node.secret_id}
         reply = await put(server, f"/v1/node/{node.id}/register", body)
 
-        assert reply.status == 200, told(reply)
+        assert reply.status == 200, status_and_text(reply)
         now = server.replica.get(NODES, node.id)
         assert now is not None
         assert replace(now, events=None, modify_index=0).drain_strategy == stored.drain_strategy

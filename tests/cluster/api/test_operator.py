@@ -1,4 +1,4 @@
-"""Endpoints for those who run the cluster: configurations, servers, health."""
+"""Endpoints for operators: configurations, servers, cluster health."""
 
 import json
 from typing import Any
@@ -29,51 +29,51 @@ async def put(
 
 
 async def with_member(server: OneServer, name: str, **fields: Any) -> None:
-    """A record of a server that no process stands behind."""
+    """Store the record of a server without a process."""
     member = Member(id=name, name=name, address=f"{name}:4646", create_index=WRITE_INDEX, **fields)
     await server.server.writer.commit(Write("joined", Cause(CauseKind.LEASE), [MEMBERS.build_put(member)]))
     await until(lambda: server.replica.get(MEMBERS, name), what=f"{name} is a member")
 
 
-# -- the scheduler's configuration
+# -- scheduler configuration
 
 
 @in_virtual_time
-async def test_a_new_cluster_shows_the_configuration_that_it_was_founded_with() -> None:
+async def test_a_new_cluster_has_the_configuration_of_its_bootstrap() -> None:
     async with ACluster() as cluster:
         reply = await get(await cluster.a_server(), SCHEDULER)
 
-        told = json.loads(reply.body)
-        assert set(told) == {"SchedulerConfig", "Index", "LastContact", "KnownLeader", "NextToken"}
-        assert told["SchedulerConfig"]["SchedulerAlgorithm"] == "binpack"
-        assert told["SchedulerConfig"]["PreemptionConfig"]["SystemSchedulerEnabled"] is True
+        result = json.loads(reply.body)
+        assert set(result) == {"SchedulerConfig", "Index", "LastContact", "KnownLeader", "NextToken"}
+        assert result["SchedulerConfig"]["SchedulerAlgorithm"] == "binpack"
+        assert result["SchedulerConfig"]["PreemptionConfig"]["SystemSchedulerEnabled"] is True
 
 
 @in_virtual_time
-async def test_a_whole_document_is_replaced_and_what_is_left_out_is_off() -> None:
+async def test_a_configuration_is_replaced_as_a_whole_and_missing_fields_are_off() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
 
-        written = await put(server, SCHEDULER, {"SchedulerAlgorithm": "spread", "NodeLimitForFeasibilityChecks": 7})
+        stored = await put(server, SCHEDULER, {"SchedulerAlgorithm": "spread", "NodeLimitForFeasibilityChecks": 7})
 
-        told = json.loads((await get(server, SCHEDULER)).body)["SchedulerConfig"]
-        assert json.loads(written.body) == {"Updated": True, "Index": told["ModifyIndex"]}
-        assert written.headers["x-cluster-index"] == str(told["ModifyIndex"])
-        # Stored, shown, and followed by nobody.
-        assert (told["SchedulerAlgorithm"], told["NodeLimitForFeasibilityChecks"]) == ("spread", 7)
-        assert told["PreemptionConfig"]["SystemSchedulerEnabled"] is False
+        result = json.loads((await get(server, SCHEDULER)).body)["SchedulerConfig"]
+        assert json.loads(stored.body) == {"Updated": True, "Index": result["ModifyIndex"]}
+        assert stored.headers["x-cluster-index"] == str(result["ModifyIndex"])
+        # Stored and returned without any effect.
+        assert (result["SchedulerAlgorithm"], result["NodeLimitForFeasibilityChecks"]) == ("spread", 7)
+        assert result["PreemptionConfig"]["SystemSchedulerEnabled"] is False
 
 
 @in_virtual_time
-async def test_a_check_and_set_writes_only_where_the_version_is_the_expected_one() -> None:
+async def test_a_check_and_set_of_a_configuration_needs_the_current_version() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
         version = json.loads((await get(server, SCHEDULER)).body)["SchedulerConfig"]["ModifyIndex"]
 
-        wrong = await put(server, SCHEDULER, {"SchedulerAlgorithm": "spread"}, f"cas={version + 1}")
+        invalid = await put(server, SCHEDULER, {"SchedulerAlgorithm": "spread"}, f"cas={version + 1}")
         right = await put(server, SCHEDULER, {"SchedulerAlgorithm": "spread"}, f"cas={version}")
 
-        assert (wrong.status, json.loads(wrong.body)["Updated"]) == (200, False)
+        assert (invalid.status, json.loads(invalid.body)["Updated"]) == (200, False)
         assert (right.status, json.loads(right.body)["Updated"]) == (200, True)
 
 
@@ -89,9 +89,9 @@ async def test_a_check_and_set_writes_only_where_the_version_is_the_expected_one
         (b"", "", "Request body is empty"),
     ],
 )
-def test_a_bad_configuration_is_400_and_changes_nothing(body: object, query: str, text: str) -> None:
+def test_an_invalid_configuration_is_400_and_changes_nothing(body: object, query: str, text: str) -> None:
     @in_virtual_time
-    async def scene() -> None:
+    async def run() -> None:
         async with ACluster() as cluster:
             server = await cluster.a_server()
             before = server.replica.index
@@ -101,11 +101,11 @@ def test_a_bad_configuration_is_400_and_changes_nothing(body: object, query: str
             assert (reply.status, reply.body.decode()) == (400, text)
             assert server.replica.index == before
 
-    scene()
+    run()
 
 
 @in_virtual_time
-async def test_a_configuration_that_does_not_parse_says_of_what() -> None:
+async def test_a_configuration_that_cannot_be_parsed_is_refused_with_the_reason() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
 
@@ -120,23 +120,23 @@ async def test_a_configuration_that_does_not_parse_says_of_what() -> None:
 
 
 @in_virtual_time
-async def test_autopilot_shows_its_durations_as_text_and_takes_them_so() -> None:
+async def test_autopilot_durations_are_texts_in_replies_and_bodies() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
-        told = json.loads((await get(server, AUTOPILOT)).body)
-        assert (told["LastContactThreshold"], told["ServerStabilizationTime"]) == ("200ms", "10s")
-        assert (told["CleanupDeadServers"], told["MaxTrailingLogs"]) == (True, 250)
+        result = json.loads((await get(server, AUTOPILOT)).body)
+        assert (result["LastContactThreshold"], result["ServerStabilizationTime"]) == ("200ms", "10s")
+        assert (result["CleanupDeadServers"], result["MaxTrailingLogs"]) == (True, 250)
 
-        written = await put(server, AUTOPILOT, told | {"LastContactThreshold": "1.5s", "MinQuorum": 3})
+        stored = await put(server, AUTOPILOT, result | {"LastContactThreshold": "1.5s", "MinQuorum": 3})
 
-        assert (written.status, written.body, "x-cluster-index" in written.headers) == (200, b"true", False)
+        assert (stored.status, stored.body, "x-cluster-index" in stored.headers) == (200, b"true", False)
         after = json.loads((await get(server, AUTOPILOT)).body)
         assert (after["LastContactThreshold"], after["MinQuorum"]) == ("1.5s", 3)
-        assert (await put(server, AUTOPILOT, told, "cas=0")).body == b"false"
+        assert (await put(server, AUTOPILOT, result, "cas=0")).body == b"false"
 
 
 @in_virtual_time
-async def test_a_bad_duration_of_autopilot_is_400_and_changes_nothing() -> None:
+async def test_an_invalid_autopilot_duration_is_400_and_changes_nothing() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
         before = server.replica.index
@@ -148,15 +148,15 @@ async def test_a_bad_duration_of_autopilot_is_400_and_changes_nothing() -> None:
 
 
 @in_virtual_time
-async def test_servers_that_answer_and_keep_up_are_healthy() -> None:
+async def test_servers_that_answer_and_are_up_to_date_are_healthy() -> None:
     async with ACluster() as cluster:
         first = await cluster.a_server("m1")
 
         reply = await get(first, "/v1/operator/autopilot/health")
 
-        told = json.loads(reply.body)
-        assert (reply.status, told["Healthy"], told["Leader"], told["Voters"]) == (200, True, "m1", ["m1"])
-        (server,) = told["Servers"]
+        result = json.loads(reply.body)
+        assert (reply.status, result["Healthy"], result["Leader"], result["Voters"]) == (200, True, "m1", ["m1"])
+        (server,) = result["Servers"]
         assert (server["Healthy"], server["Leader"], server["LastIndex"]) == (True, True, first.replica.index)
 
 
@@ -170,10 +170,10 @@ async def test_a_server_that_does_not_answer_makes_the_cluster_unhealthy_with_42
 
         reply = await get(first, "/v1/operator/autopilot/health")
 
-        told = {server["ID"]: server for server in json.loads(reply.body)["Servers"]}
+        result = {server["ID"]: server for server in json.loads(reply.body)["Servers"]}
         assert (reply.status, json.loads(reply.body)["Healthy"]) == (429, False)
-        assert (told["m1"]["Healthy"], told["m2"]["Healthy"]) == (True, False)
-        assert told["m2"]["LastContact"] == "never"
+        assert (result["m1"]["Healthy"], result["m2"]["Healthy"]) == (True, False)
+        assert result["m2"]["LastContact"] == "never"
         second.faults.reconnect()
 
 
@@ -186,25 +186,25 @@ async def test_the_servers_of_the_region_are_listed_with_their_leader() -> None:
         server = await cluster.a_server("m1")
         await with_member(server, "m2", datacenter="dc2")
 
-        told = json.loads((await get(server, "/v1/operator/raft/configuration")).body)
+        result = json.loads((await get(server, "/v1/operator/raft/configuration")).body)
 
-        assert [(one["ID"], one["Address"], one["Leader"], one["Voter"]) for one in told["Servers"]] == [
+        assert [(item["ID"], item["Address"], item["Leader"], item["Voter"]) for item in result["Servers"]] == [
             ("m1", "m1:4646", True, True),
             ("m2", "m2:4646", False, True),
         ]
-        assert told["Index"] == server.replica.index
+        assert result["Index"] == server.replica.index
 
 
 @in_virtual_time
-async def test_a_server_that_is_gone_is_forgotten_and_the_leader_is_not() -> None:
+async def test_a_failed_server_can_be_removed_and_the_leader_cannot() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server("m1")
         await with_member(server, "m2")
 
-        gone = await put(server, "/v1/operator/raft/peer", query="id=m2", method="DELETE")
+        removed = await put(server, "/v1/operator/raft/peer", query="id=m2", method="DELETE")
         leads = await put(server, "/v1/operator/raft/peer", query="id=m1", method="DELETE")
 
-        assert (gone.status, gone.body) == (200, b"")
+        assert (removed.status, removed.body) == (200, b"")
         assert server.replica.get(MEMBERS, "m2") is None
         assert (leads.status, leads.body) == (409, b"m1 is the leader: make another server the leader first")
         assert server.replica.get(MEMBERS, "m1") is not None
@@ -218,9 +218,9 @@ async def test_a_server_that_is_gone_is_forgotten_and_the_leader_is_not() -> Non
         ("id=nobody", 404, 'id "nobody" was not found in the Raft configuration'),
     ],
 )
-def test_a_server_that_cannot_be_removed_is_told_why(query: str, status: int, text: str) -> None:
+def test_a_server_that_cannot_be_removed_is_refused_with_the_reason(query: str, status: int, text: str) -> None:
     @in_virtual_time
-    async def scene() -> None:
+    async def run() -> None:
         async with ACluster() as cluster:
             server = await cluster.a_server()
             before = server.replica.index
@@ -230,7 +230,7 @@ def test_a_server_that_cannot_be_removed_is_told_why(query: str, status: int, te
             assert (reply.status, reply.body.decode()) == (status, text)
             assert server.replica.index == before
 
-    scene()
+    run()
 
 
 @pytest.mark.parametrize(
@@ -247,12 +247,12 @@ def test_a_server_that_cannot_be_removed_is_told_why(query: str, status: int, te
             'id "00000000-0000-0000-0000-000000000000" was not found in the Raft configuration',
         ),
         ("address=1.2.3.4:5", 'address "1.2.3.4:5" was not found in the Raft configuration'),
-        ("id=m1", "m1 leads already"),
+        ("id=m1", "m1 is already the leader"),
     ],
 )
-def test_a_transfer_to_nobody_is_400_and_the_leader_stays(query: str, text: str) -> None:
+def test_an_impossible_transfer_is_400_and_the_leader_stays(query: str, text: str) -> None:
     @in_virtual_time
-    async def scene() -> None:
+    async def run() -> None:
         async with ACluster() as cluster:
             server = await cluster.a_server("m1")
             await with_member(server, "m1")
@@ -263,48 +263,48 @@ def test_a_transfer_to_nobody_is_400_and_the_leader_stays(query: str, text: str)
             assert (reply.status, reply.body.decode()) == (400, text)
             assert server.replica.get_version(LEADER) == version
 
-    scene()
+    run()
 
 
 @in_virtual_time
-async def test_the_leadership_is_handed_to_the_server_that_is_named() -> None:
+async def test_leadership_is_transferred_to_the_named_server() -> None:
     async with ACluster() as cluster:
         first = await cluster.a_server("m1")
         second = await cluster.a_server("m2", leads=False)
         await with_member(first, "m2")
-        held = first.election.held
-        assert held is not None
+        lock = first.election.held
+        assert lock is not None
 
-        asking = cluster.start(put(second, "/v1/operator/raft/transfer-leadership", query="id=m2"), name="transfer")
-        await until(lambda: held.heir == "m2", what="the leader hands over")
+        pending = cluster.start(put(second, "/v1/operator/raft/transfer-leadership", query="id=m2"), name="transfer")
+        await until(lambda: lock.heir == "m2", what="the leader transfers leadership")
         await second.lead()
 
-        reply = await asking
+        reply = await pending
         assert (reply.status, reply.body) == (200, b"")
         assert json.loads((await get(first, "/v1/status/leader")).body) == "m2:4646"
 
 
-# -- what is left out
+# -- license and rebalance
 
 
 @in_virtual_time
-async def test_there_is_no_licence_and_it_is_said() -> None:
+async def test_the_license_endpoint_returns_no_content() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
 
-        read, written = await get(server, "/v1/operator/license"), await put(server, "/v1/operator/license")
+        read, stored = await get(server, "/v1/operator/license"), await put(server, "/v1/operator/license")
 
         assert (read.status, read.body) == (204, b"")
-        assert (written.status, written.body) == (501, b"not supported: every feature is free, so there is no license")
+        assert (stored.status, stored.body) == (501, b"not supported: every feature is free, so there is no license")
 
 
 @in_virtual_time
-async def test_what_a_rebalancing_would_move_is_told_in_a_sentence_and_nothing_is_moved() -> None:
+async def test_a_rebalance_plan_describes_the_moves_and_moves_nothing() -> None:
     async with ACluster() as cluster:
         reply = await put(await cluster.a_server(), "/v1/operator/rebalance", query="plan=true")
 
-        told = json.loads(reply.body)
-        assert (reply.status, told["Text"], told["Moves"], told["Moving"]) == (
+        result = json.loads(reply.body)
+        assert (reply.status, result["Text"], result["Moves"], result["Moving"]) == (
             200,
             "no allocation would have a better score on another node: 0 nodes in use",
             [],

@@ -2,7 +2,7 @@
 
 from tests.kit.callers import a_token, enable_acl
 from tests.kit.cluster import ACluster, OneServer
-from tests.kit.requests import DENIED, delete, get, put, read, told
+from tests.kit.requests import DENIED, delete, get, put, read, status_and_text
 from tests.kit.virtual_time import in_virtual_time
 from wharf.cluster.state.tables import QUOTAS
 
@@ -28,7 +28,7 @@ async def test_a_quota_is_written_listed_and_read() -> None:
 
 
 @in_virtual_time
-async def test_what_is_used_of_a_quota_is_told_under_the_hash_of_each_limit() -> None:
+async def test_quota_usage_is_reported_under_the_hash_of_each_limit() -> None:
     async with ACluster() as cluster:
         server = await with_quota(cluster)
         (limit,) = read(await get(server, "/v1/quota/tight"))["Limits"]
@@ -42,25 +42,28 @@ async def test_what_is_used_of_a_quota_is_told_under_the_hash_of_each_limit() ->
 
 
 @in_virtual_time
-async def test_an_unknown_quota_is_told() -> None:
+async def test_an_unknown_quota_is_not_found() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
 
         for path in ("/v1/quota/none", "/v1/quota/usage/none"):
-            assert told(await get(server, path)) == (404, 'quota "none" not found')
-        assert told(await delete(server, "/v1/quota/none")) == (404, 'quota "none" not found')
+            assert status_and_text(await get(server, path)) == (404, 'quota "none" not found')
+        assert status_and_text(await delete(server, "/v1/quota/none")) == (404, 'quota "none" not found')
 
 
 @in_virtual_time
-async def test_a_name_that_is_not_the_paths_is_refused() -> None:
+async def test_a_body_that_names_another_quota_than_the_path_is_refused() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
 
-        assert told(await put(server, "/v1/quota/other", TIGHT)) == (400, "Quota name does not match request path")
+        assert status_and_text(await put(server, "/v1/quota/other", TIGHT)) == (
+            400,
+            "Quota name does not match request path",
+        )
 
 
 @in_virtual_time
-async def test_a_quota_in_use_is_kept_until_no_namespace_names_it() -> None:
+async def test_a_quota_cannot_be_deleted_while_a_namespace_uses_it() -> None:
     async with ACluster() as cluster:
         server = await with_quota(cluster)
         await put(server, "/v1/namespace", {"Name": "team", "Quota": "tight"})
@@ -69,12 +72,12 @@ async def test_a_quota_in_use_is_kept_until_no_namespace_names_it() -> None:
         await put(server, "/v1/namespace", {"Name": "team"})
         unused = await delete(server, "/v1/quota/tight")
 
-        assert told(in_use) == (400, 'quota "tight" is still attached to namespaces: team')
-        assert told(unused) == (200, "")
+        assert status_and_text(in_use) == (400, 'quota "tight" is still attached to namespaces: team')
+        assert status_and_text(unused) == (200, "")
 
 
 @in_virtual_time
-async def test_quotas_are_read_and_written_by_their_levels_and_seen_by_whom_they_bind() -> None:
+async def test_quotas_need_their_rights_and_are_visible_in_the_namespaces_that_use_them() -> None:
     async with ACluster() as cluster:
         server = await with_quota(cluster)
         await put(server, "/v1/namespace", {"Name": "team", "Quota": "tight"})
@@ -82,19 +85,19 @@ async def test_quotas_are_read_and_written_by_their_levels_and_seen_by_whom_they
         reader = await a_token(server, 'quota { policy = "read" }')
         writer = await a_token(server, 'quota { policy = "write" }')
         bound = await a_token(server, 'namespace "team" { policy = "read" }')
-        nobody = await a_token(server)
+        powerless = await a_token(server)
         index = server.replica.get_last_change(QUOTAS)
 
-        listed = [len(read(await get(server, "/v1/quotas", headers=who))) for who in (reader, bound, nobody)]
+        listed = [len(read(await get(server, "/v1/quotas", headers=callers))) for callers in (reader, bound, powerless)]
         refused = [
             await get(server, "/v1/quota/tight", headers=bound),
-            await get(server, "/v1/quota/usage/tight", headers=nobody),
+            await get(server, "/v1/quota/usage/tight", headers=powerless),
             await put(server, "/v1/quota", {**TIGHT, "Name": "new"}, headers=reader),
             await put(server, "/v1/quota/tight", TIGHT, headers=reader),
             await delete(server, "/v1/quota/tight", headers=reader),
         ]
 
         assert listed == [1, 1, 0]
-        assert [told(reply) for reply in refused] == [DENIED] * 5
+        assert [status_and_text(reply) for reply in refused] == [DENIED] * 5
         assert server.replica.get_last_change(QUOTAS) == index
         assert (await put(server, "/v1/quota", {**TIGHT, "Name": "new"}, headers=writer)).status == 200

@@ -1,4 +1,4 @@
-"""What is true of every reply: encodings, pages from elsewhere, the peer's names, paths that lead nowhere."""
+"""Properties of all replies: encodings, cross-origin headers, Nomad header names, unrouted paths."""
 
 import asyncio
 import gzip
@@ -26,7 +26,7 @@ async def get(server: OneServer, path: str, query: str = "", **options: Any) -> 
 
 
 async def raw_headers(api: Api, method: str, path: str, headers: dict[str, str] | None = None) -> list[tuple[str, str]]:
-    """All headers, the same name as often as it was sent."""
+    """Return all headers, repeated names included."""
     sent: list[Any] = []
 
     async def receive() -> Any:
@@ -35,8 +35,8 @@ async def raw_headers(api: Api, method: str, path: str, headers: dict[str, str] 
     async def send(message: Any) -> None:
         sent.append(message)
 
-    given = [(name.encode(), value.encode()) for name, value in (headers or {}).items()]
-    scope = {"type": "http", "method": method, "path": path, "query_string": b"", "headers": given}
+    submitted = [(name.encode(), value.encode()) for name, value in (headers or {}).items()]
+    scope = {"type": "http", "method": method, "path": path, "query_string": b"", "headers": submitted}
     await api(scope, receive, send)
     return [(name.decode(), value.decode()) for name, value in sent[0]["headers"]]
 
@@ -59,12 +59,12 @@ async def raw_headers(api: Api, method: str, path: str, headers: dict[str, str] 
         ("", ""),
     ],
 )
-def test_the_first_encoding_that_is_spoken_is_taken_by_its_exact_name(accepted: str, encoding: str) -> None:
+def test_the_first_supported_encoding_is_chosen_by_exact_name(accepted: str, encoding: str) -> None:
     assert negotiate_encoding(accepted.encode()).decode() == encoding
 
 
 @in_virtual_time
-async def test_bodies_of_any_size_are_compressed_where_it_is_asked_for_errors_and_nothing_too() -> None:
+async def test_bodies_of_any_size_errors_and_empty_bodies_are_compressed_on_request() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
         for path in ("/v1/jobs", "/v1/job/nobody", "/v1/nowhere", "/v1/status/leader"):
@@ -79,7 +79,7 @@ async def test_bodies_of_any_size_are_compressed_where_it_is_asked_for_errors_an
 
 
 @in_virtual_time
-async def test_what_asks_to_become_another_protocol_is_never_compressed() -> None:
+async def test_upgrade_requests_are_never_compressed() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
 
@@ -106,24 +106,24 @@ async def test_a_long_list_is_the_same_pretty_compressed_and_in_slices() -> None
         server = await cluster.a_server()
         for number in range(600):
             await server.client.jobs.register(a_job(f"job-{number:04}"))
-        await pass_time(5.0)  # Until the leader has looked at them all.
+        await pass_time(5.0)  # Wait until the leader has evaluated all jobs.
         plain = await get(server, "/v1/jobs")
         pretty = await get(server, "/v1/jobs", "pretty")
         zipped = await get(server, "/v1/jobs", headers={"accept-encoding": "gzip"})
-        again = await get(server, "/v1/jobs")
+        repeated = await get(server, "/v1/jobs")
 
         assert [job["ID"] for job in json.loads(plain.body)] == [f"job-{number:04}" for number in range(600)]
         assert json.loads(pretty.body) == json.loads(plain.body)
         assert pretty.body.startswith(b'[\n    {\n        "ID": "job-0000"')
         assert pretty.body.endswith(b"}\n]\n")
-        assert (gzip.decompress(zipped.body), again.body) == (plain.body, plain.body)
+        assert (gzip.decompress(zipped.body), repeated.body) == (plain.body, plain.body)
 
 
 # -- streams
 
 
 @in_virtual_time
-async def test_a_stream_is_sent_part_by_part_as_it_is_and_ends_when_the_server_stops() -> None:
+async def test_a_stream_is_sent_part_by_part_and_ends_when_the_server_stops() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
         ended: list[str] = []
@@ -139,7 +139,7 @@ async def test_a_stream_is_sent_part_by_part_as_it_is_and_ends_when_the_server_s
         async def streams(_request: object) -> ActionResult:
             return ActionResult(StreamedBody(parts(), "text/plain", headers=[(b"digest", b"x")]))
 
-        server.api._action_handlers["status.leader"] = streams
+        server.api.actions.handlers["status.leader"] = streams
         sent: list[Any] = []
 
         async def receive() -> Any:
@@ -152,8 +152,12 @@ async def test_a_stream_is_sent_part_by_part_as_it_is_and_ends_when_the_server_s
         scope = {"type": "http", "method": "GET", "path": "/v1/status/leader", "query_string": b"", "headers": headers}
         await server.api(scope, receive, send)
 
-        told = dict(sent[0]["headers"])
-        assert (told[b"content-type"], told[b"digest"], b"content-encoding" in told) == (b"text/plain", b"x", False)
+        result = dict(sent[0]["headers"])
+        assert (result[b"content-type"], result[b"digest"], b"content-encoding" in result) == (
+            b"text/plain",
+            b"x",
+            False,
+        )
         assert [(m["body"], m.get("more_body", False)) for m in sent[1:]] == [(b"one", True), (b"", False)]
         assert ended == ["closed"]
 
@@ -162,11 +166,11 @@ async def _forever() -> Any:
     await asyncio.Event().wait()
 
 
-# -- pages from elsewhere
+# -- cross-origin requests
 
 
 @in_virtual_time
-async def test_pages_from_elsewhere_may_ask_for_variables_and_for_nothing_of_jobs() -> None:
+async def test_cross_origin_requests_are_allowed_for_variables_and_not_for_jobs() -> None:
     async with ACluster() as cluster:
         api = (await cluster.a_server()).api
         origin = {"origin": "https://example.com"}
@@ -181,42 +185,44 @@ async def test_pages_from_elsewhere_may_ask_for_variables_and_for_nothing_of_job
 
 
 @in_virtual_time
-async def test_a_browser_that_asks_before_is_told_what_it_may_send() -> None:
+async def test_a_preflight_request_returns_the_allowed_method_and_headers() -> None:
     async with ACluster() as cluster:
         api = (await cluster.a_server()).api
-        asked = {"origin": "https://example.com", "access-control-request-headers": "X-Cluster-Token"}
+        requests = {"origin": "https://example.com", "access-control-request-headers": "X-Cluster-Token"}
 
-        may = await raw_headers(api, "OPTIONS", "/v1/var/a/b", {**asked, "access-control-request-method": "PUT"})
-        may_not = await raw_headers(api, "OPTIONS", "/v1/var/a/b", {**asked, "access-control-request-method": "PATCH"})
-        elsewhere = await ask(api, "OPTIONS", "/v1/jobs", headers=asked)
+        allowed = await raw_headers(api, "OPTIONS", "/v1/var/a/b", {**requests, "access-control-request-method": "PUT"})
+        disallowed = await raw_headers(
+            api, "OPTIONS", "/v1/var/a/b", {**requests, "access-control-request-method": "PATCH"}
+        )
+        other_reply = await ask(api, "OPTIONS", "/v1/jobs", headers=requests)
 
-        assert ("access-control-allow-methods", "PUT") in may
-        assert ("access-control-allow-headers", "X-Cluster-Token") in may
-        assert [name for name, _ in may_not if name.startswith("access-control-allow")] == []
-        assert elsewhere.status == 405
+        assert ("access-control-allow-methods", "PUT") in allowed
+        assert ("access-control-allow-headers", "X-Cluster-Token") in allowed
+        assert [name for name, _ in disallowed if name.startswith("access-control-allow")] == []
+        assert other_reply.status == 405
 
 
-# -- the peer's names
+# -- Nomad header names
 
 
 @in_virtual_time
-async def test_where_it_is_asked_for_the_peers_headers_stand_beside_ours() -> None:
+async def test_with_compatibility_replies_also_have_nomads_headers() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
         for name in ("a", "b"):
             await server.client.jobs.register(a_job(name))
         compat = Api(server.server, is_nomad_compatible=True)
 
-        told = (await ask(compat, "GET", "/v1/jobs", query="per_page=1")).headers
+        result = (await ask(compat, "GET", "/v1/jobs", query="per_page=1")).headers
         silent = (await get(server, "/v1/jobs")).headers
 
         for name in ("index", "knownleader", "lastcontact", "nexttoken"):
-            assert told[f"x-nomad-{name}"] == told[f"x-cluster-{name}"]
+            assert result[f"x-nomad-{name}"] == result[f"x-cluster-{name}"]
         assert [name for name in silent if name.startswith("x-nomad")] == []
 
 
 @in_virtual_time
-async def test_where_it_is_asked_for_a_token_may_come_under_the_peers_name() -> None:
+async def test_with_compatibility_a_token_may_be_sent_in_nomads_header() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
         token = (await a_token(server, management=True))["x-cluster-token"]
@@ -224,13 +230,13 @@ async def test_where_it_is_asked_for_a_token_may_come_under_the_peers_name() -> 
         apis = [Api(server.server, authenticator=gate, is_nomad_compatible=compat) for compat in (True, False)]
 
         statuses = [(await ask(api, "GET", "/v1/jobs", headers={"x-nomad-token": token})).status for api in apis]
-        ours_first = await ask(apis[0], "GET", "/v1/jobs", headers={"x-nomad-token": token, "x-cluster-token": "no"})
+        own_first = await ask(apis[0], "GET", "/v1/jobs", headers={"x-nomad-token": token, "x-cluster-token": "no"})
 
-        assert (statuses, ours_first.status) == ([200, 403], 403)
+        assert (statuses, own_first.status) == ([200, 403], 403)
 
 
 @in_virtual_time
-async def test_a_websocket_is_refused_and_not_left_waiting() -> None:
+async def test_a_websocket_handshake_is_rejected_at_once() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
         sent: list[Any] = []
@@ -261,21 +267,21 @@ async def test_a_websocket_is_refused_and_not_left_waiting() -> None:
         ("/v1/./jobs", "/v1/jobs"),
     ],
 )
-def test_a_path_that_is_nearly_one_is_sent_on_with_its_query(path: str, location: str) -> None:
+def test_a_path_that_needs_cleaning_is_redirected_with_its_query(path: str, location: str) -> None:
     @in_virtual_time
-    async def story() -> None:
+    async def run() -> None:
         async with ACluster() as cluster:
             server = await cluster.a_server()
 
-            got = await get(server, path, "a=b")
+            received_texts = await get(server, path, "a=b")
             put = await ask(server.api, "PUT", path)
 
-            assert (got.status, got.headers["location"]) == (307, f"{location}?a=b")
-            assert got.body == f'<a href="{location}">Temporary Redirect</a>.\n\n'.encode()
-            assert got.headers["content-type"] == "text/html; charset=utf-8"
+            assert (received_texts.status, received_texts.headers["location"]) == (307, f"{location}?a=b")
+            assert received_texts.body == f'<a href="{location}">Temporary Redirect</a>.\n\n'.encode()
+            assert received_texts.headers["content-type"] == "text/html; charset=utf-8"
             assert (put.status, put.body, put.headers["location"]) == (307, b"", location)
 
-    story()
+    run()
 
 
 @pytest.mark.parametrize(
@@ -298,19 +304,19 @@ def test_a_path_that_is_nearly_one_is_sent_on_with_its_query(path: str, location
         ("/v1/nodes/x", 404, ""),
     ],
 )
-def test_where_an_id_is_missing_it_is_told_and_elsewhere_there_is_nothing(path: str, status: int, text: str) -> None:
+def test_a_missing_id_is_refused_and_other_unknown_paths_are_empty_404s(path: str, status: int, text: str) -> None:
     @in_virtual_time
-    async def story() -> None:
+    async def run() -> None:
         async with ACluster() as cluster:
             reply = await get(await cluster.a_server(), path)
 
             assert (reply.status, reply.body.decode()) == (status, text)
 
-    story()
+    run()
 
 
 @in_virtual_time
-async def test_the_pages_are_a_stub_while_they_are_off() -> None:
+async def test_the_web_pages_are_a_placeholder() -> None:
     async with ACluster() as cluster:
         reply = await get(await cluster.a_server(), "/ui/jobs")
 
@@ -318,7 +324,7 @@ async def test_the_pages_are_a_stub_while_they_are_off() -> None:
 
 
 @in_virtual_time
-async def test_a_head_or_a_path_without_end_is_refused() -> None:
+async def test_too_many_headers_or_a_too_long_path_are_refused() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
 
@@ -331,20 +337,23 @@ async def test_a_head_or_a_path_without_end_is_refused() -> None:
 
 
 @in_virtual_time
-async def test_a_region_that_nobody_knows_is_told_after_everything_that_is_wrong_otherwise() -> None:
+async def test_an_unknown_region_is_reported_after_all_other_errors() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
 
-        wrong = await get(server, "/v1/jobs", "region=nowhere&index=x")
+        invalid = await get(server, "/v1/jobs", "region=nowhere&index=x")
         unknown = await get(server, "/v1/jobs", "region=nowhere")
-        ours = await get(server, "/v1/jobs", "region=global")
+        own_header = await get(server, "/v1/jobs", "region=global")
 
-        assert [(r.status, r.body) for r in (wrong, unknown)] == [(400, b"Invalid index"), (404, b"No path to region")]
-        assert ours.status == 200
+        assert [(r.status, r.body) for r in (invalid, unknown)] == [
+            (400, b"Invalid index"),
+            (404, b"No path to region"),
+        ]
+        assert own_header.status == 200
 
 
 @in_virtual_time
-async def test_a_body_that_does_not_come_is_given_up() -> None:
+async def test_a_body_that_does_not_arrive_times_out() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
         sent: list[Any] = []
@@ -363,7 +372,7 @@ async def test_a_body_that_does_not_come_is_given_up() -> None:
 
 
 @in_virtual_time
-async def test_a_body_that_trickles_is_given_up_although_each_part_comes_in_time() -> None:
+async def test_a_body_that_arrives_too_slowly_times_out_even_if_each_part_is_in_time() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
         sent: list[Any] = []

@@ -36,7 +36,7 @@ def a_request(body: bytes = b"", query: str = "") -> Request:
     return Request("r1", ENDPOINT_BY_NAME["job.register"], {}, parse_query(query.encode()), {}, body)
 
 
-def test_without_parameters_everything_has_its_default() -> None:
+def test_query_options_have_defaults() -> None:
     assert options("") == QueryOptions(index=0, wait_s=300.0, is_stale_allowed=False, namespace="default", per_page=0)
 
 
@@ -66,7 +66,7 @@ def test_without_parameters_everything_has_its_default() -> None:
         ("prefix=a%2Fb", "prefix", "a/b"),
     ],
 )
-def test_a_parameter_is_read(query: str, field: str, value: Any) -> None:
+def test_a_query_option_is_parsed(query: str, field: str, value: Any) -> None:
     assert getattr(options(query), field) == value
 
 
@@ -85,11 +85,11 @@ def test_a_parameter_is_read(query: str, field: str, value: Any) -> None:
         ("stale=maybe", "Expect `true` or `false` for `stale` query string parameter"),
     ],
 )
-def test_a_parameter_that_is_wrong_is_told(query: str, text: str) -> None:
+def test_an_invalid_query_option_is_refused(query: str, text: str) -> None:
     assert refusal(query) == text
 
 
-def test_of_several_wrong_parameters_the_first_of_the_reference_is_told() -> None:
+def test_of_several_invalid_options_the_one_that_nomad_checks_first_is_reported() -> None:
     assert refusal("index=x&wait=x&stale=x").startswith("Expect `true`")
     assert refusal("index=x&wait=x") == "Invalid wait time"
 
@@ -109,12 +109,12 @@ def test_of_several_wrong_parameters_the_first_of_the_reference_is_told() -> Non
         ("a=1=2", {"a": "1=2"}),
     ],
 )
-def test_a_query_is_split_and_what_cannot_be_decoded_is_dropped(query: str, read: dict[str, str]) -> None:
+def test_a_query_is_split_into_pairs_and_undecodable_pairs_are_dropped(query: str, read: dict[str, str]) -> None:
     assert parse_query(query.encode()) == read
 
 
 @in_virtual_time
-async def test_a_pair_of_the_query_that_cannot_be_decoded_is_refused_and_changes_nothing() -> None:
+async def test_an_undecodable_query_is_refused_and_changes_nothing() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
         before = server.server.replica.index
@@ -129,7 +129,7 @@ async def test_a_pair_of_the_query_that_cannot_be_decoded_is_refused_and_changes
         assert before == server.server.replica.index
 
 
-def test_what_stands_in_a_query_as_it_is_is_utf_8() -> None:
+def test_unescaped_bytes_of_a_query_are_utf_8() -> None:
     assert parse_query("a=é".encode()) == {"a": "é"}
 
 
@@ -146,7 +146,7 @@ def test_what_stands_in_a_query_as_it_is_is_utf_8() -> None:
         (b"\xff", "malformed"),
     ],
 )
-def test_a_body_that_cannot_be_read_is_told_with_its_place(body: bytes, text: str) -> None:
+def test_an_undecodable_body_is_refused_with_the_position(body: bytes, text: str) -> None:
     with pytest.raises(Refusal) as refused:
         a_request(body).decode_body(messages.JobRegisterRequest)
 
@@ -155,7 +155,7 @@ def test_a_body_that_cannot_be_read_is_told_with_its_place(body: bytes, text: st
 
 
 @pytest.mark.parametrize("body", [b"[" * 5_000, b'{"a":' * 3_000, b'{"Job":' + b"[" * 5_000])
-def test_a_body_that_is_nested_without_end_is_a_refusal(body: bytes) -> None:
+def test_a_too_deeply_nested_body_is_refused(body: bytes) -> None:
     with pytest.raises(Refusal) as refused:
         a_request(body).decode_body(messages.JobRegisterRequest)
 
@@ -163,18 +163,18 @@ def test_a_body_that_is_nested_without_end_is_a_refusal(body: bytes) -> None:
 
 
 @pytest.mark.parametrize("after", [b" garbage", b"{", b'{"Job": 3}', b"\n\x00"])
-def test_what_follows_the_first_value_of_a_body_is_not_looked_at(after: bytes) -> None:
+def test_text_after_the_first_value_of_a_body_is_ignored(after: bytes) -> None:
     read = a_request(b'{"Job": {"ID": "a"}} ' + after).decode_body(messages.JobRegisterRequest)
 
     assert read.job is not None
     assert read.job.id == "a"
 
 
-def test_null_is_an_object_with_nothing_set() -> None:
+def test_null_is_an_empty_object() -> None:
     assert a_request(b" null ").decode_body(messages.JobRegisterRequest) == messages.JobRegisterRequest()
 
 
-def test_fields_that_nobody_knows_are_warnings() -> None:
+def test_unknown_fields_of_a_body_are_warnings() -> None:
     read = a_request(b'{"Job": {"ID": "a", "Colour": "red"}}').decode_body_with_warnings(messages.JobRegisterRequest)
 
     assert read.warnings == ("Job.Colour is not a known field; it was ignored",)
@@ -189,10 +189,10 @@ DECLARING = Endpoint(
 )  # fmt: skip
 
 
-def asking(query: str) -> Request:
-    given = parse_query(query.encode())
+def build_request_with_query(query: str) -> Request:
+    submitted = parse_query(query.encode())
     return Request(
-        "r1", DECLARING, {}, given, {}, parameters=parse_endpoint_parameters(DECLARING, given, query.encode())
+        "r1", DECLARING, {}, submitted, {}, parameters=parse_endpoint_parameters(DECLARING, submitted, query.encode())
     )
 
 
@@ -200,12 +200,16 @@ def asking(query: str) -> Request:
     ("query", "value"),
     [("", False), ("purge", False), ("purge=true", True), ("purge=0", False), ("purge=T", True)],
 )
-def test_a_flag_is_read(query: str, value: bool) -> None:
-    assert asking(query).get_flag("purge") is value
+def test_a_flag_is_parsed(query: str, value: bool) -> None:
+    assert build_request_with_query(query).get_flag("purge") is value
 
 
-def test_a_flag_that_is_not_given_is_what_the_endpoint_says() -> None:
-    assert [asking(query).get_flag("purge", default=True) for query in ("", "purge=", "purge=f")] == [True, True, False]
+def test_a_missing_flag_has_the_default_of_the_handler() -> None:
+    assert [build_request_with_query(query).get_flag("purge", default=True) for query in ("", "purge=", "purge=f")] == [
+        True,
+        True,
+        False,
+    ]
 
 
 @pytest.mark.parametrize(
@@ -230,27 +234,30 @@ def test_a_flag_that_is_not_given_is_what_the_endpoint_says() -> None:
         ("after=soon", 'Failed to parse value of "after" (soon)'),
     ],
 )
-def test_a_value_that_does_not_fit_its_declaration_is_told_by_name(query: str, text: str) -> None:
+def test_an_invalid_parameter_is_refused_by_name(query: str, text: str) -> None:
     with pytest.raises(Refusal) as refused:
-        asking(query)
+        build_request_with_query(query)
 
     assert (refused.value.code, refused.value.text[: len(text)]) == (RefusalCode.INVALID, text)
 
 
-def test_numbers_durations_and_words_are_read() -> None:
-    assert [asking(q).get_number("n") for q in ("", "n=", "n=-3", "n=%2B12")] == [0, 0, -3, 12]
-    assert asking("after=1m30s").get_number("after") == 90_000_000_000
-    assert (asking("word=a%20b").get_text("word"), asking("").get_text("word")) == ("a b", "")
+def test_numbers_durations_and_texts_are_parsed() -> None:
+    assert [build_request_with_query(q).get_number("n") for q in ("", "n=", "n=-3", "n=%2B12")] == [0, 0, -3, 12]
+    assert build_request_with_query("after=1m30s").get_number("after") == 90_000_000_000
+    assert (build_request_with_query("word=a%20b").get_text("word"), build_request_with_query("").get_text("word")) == (
+        "a b",
+        "",
+    )
 
 
-def test_of_a_parameter_that_may_be_repeated_all_values_count() -> None:
-    assert asking("address=b&word=x&address=a").get_texts("address") == ("b", "a")
-    assert asking("").get_texts("address") == ()
+def test_all_values_of_a_repeatable_parameter_are_returned() -> None:
+    assert build_request_with_query("address=b&word=x&address=a").get_texts("address") == ("b", "a")
+    assert build_request_with_query("").get_texts("address") == ()
 
 
-def test_a_handler_that_reads_what_its_endpoint_does_not_declare_is_a_mistake() -> None:
+def test_reading_an_undeclared_parameter_is_an_error() -> None:
     with pytest.raises(AssertionError, match="test does not declare `other`"):
-        asking("").get_flag("other")
+        build_request_with_query("").get_flag("other")
 
 
 @pytest.mark.parametrize(
@@ -263,11 +270,11 @@ def test_a_handler_that_reads_what_its_endpoint_does_not_declare_is_a_mistake() 
         ("filter=+", "filter", " "),
     ],
 )
-def test_what_chooses_a_page_is_read(query: str, field: str, value: Any) -> None:
+def test_page_parameters_are_parsed(query: str, field: str, value: Any) -> None:
     assert getattr(options(query), field) == value
 
 
 @pytest.mark.parametrize("given", ["x", "1.5", "2147483648", "-2147483649", "+"])
-def test_a_page_size_that_is_no_number_is_told(given: str) -> None:
+def test_an_invalid_page_size_is_refused(given: str) -> None:
     query = f"per_page={given.replace('+', '%2B')}&index=x"
     assert refusal(query) == "Expect a number for `per_page` query string parameter"

@@ -1,4 +1,4 @@
-"""From method and path to an endpoint."""
+"""Routing from method and path to an endpoint."""
 
 import sys
 
@@ -11,10 +11,10 @@ from wharf.contract.wire.endpoint_table import ENDPOINTS, Endpoint, EndpointKind
 ROUTER = Router(ENDPOINTS)
 
 
-def routed(path: str, method: str = "GET") -> tuple[str, dict[str, str]]:
-    found = ROUTER.find_route(path)
-    endpoint = found.methods.get(method)
-    return (endpoint.name if endpoint else "", found.path_values)
+def find_endpoint(path: str, method: str = "GET") -> tuple[str, dict[str, str]]:
+    matches = ROUTER.find_route(path)
+    endpoint = matches.methods.get(method)
+    return (endpoint.name if endpoint else "", matches.path_values)
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ def routed(path: str, method: str = "GET") -> tuple[str, dict[str, str]]:
     ],
 )
 def test_a_path_leads_to_its_endpoint(path: str, name: str, values: dict[str, str]) -> None:
-    assert routed(path) == (name, values)
+    assert find_endpoint(path) == (name, values)
 
 
 @pytest.mark.parametrize(
@@ -55,46 +55,49 @@ def test_a_path_leads_to_its_endpoint(path: str, name: str, values: dict[str, st
         "/v2/jobs",
     ],
 )
-def test_what_is_no_path_of_ours_leads_nowhere(path: str) -> None:
+def test_an_unknown_path_has_no_endpoint(path: str) -> None:
     assert ROUTER.find_route(path).methods == {}
 
 
-def test_put_and_post_are_the_same_where_nothing_else_is_said() -> None:
-    assert routed("/v1/jobs", "PUT")[0] == routed("/v1/jobs", "POST")[0] == "job.register"
-    assert routed("/v1/node/n1/heartbeat", "POST")[0] == "node.heartbeat"
+def test_post_is_an_alias_of_put_by_default() -> None:
+    assert find_endpoint("/v1/jobs", "PUT")[0] == find_endpoint("/v1/jobs", "POST")[0] == "job.register"
+    assert find_endpoint("/v1/node/n1/heartbeat", "POST")[0] == "node.heartbeat"
 
 
-def test_a_post_of_its_own_is_no_put() -> None:
-    assert (routed("/v1/node/n1/desired", "POST")[0], routed("/v1/node/n1/desired", "PUT")[0]) == ("node.fetch", "")
+def test_an_endpoint_declared_as_post_has_no_put() -> None:
+    assert (find_endpoint("/v1/node/n1/desired", "POST")[0], find_endpoint("/v1/node/n1/desired", "PUT")[0]) == (
+        "node.fetch",
+        "",
+    )
 
 
-def test_a_method_that_an_endpoint_has_not_is_seen_at_a_path_that_is_there() -> None:
-    assert routed("/v1/jobs", "DELETE")[0] == routed("/v1/jobs", "HEAD")[0] == ""
+def test_a_path_with_another_method_is_found_without_that_method() -> None:
+    assert find_endpoint("/v1/jobs", "DELETE")[0] == find_endpoint("/v1/jobs", "HEAD")[0] == ""
     assert ROUTER.find_route("/v1/jobs").methods
 
 
 def test_every_endpoint_is_reached_by_its_own_path() -> None:
     for endpoint in ENDPOINTS:
         path = endpoint.path.replace("...}", "}").replace("{", "x-").replace("}", "")
-        assert routed(path, endpoint.method)[0] == endpoint.name
+        assert find_endpoint(path, endpoint.method)[0] == endpoint.name
 
 
 def an_endpoint(name: str, path: str, method: str = "GET") -> Endpoint:
     return Endpoint(name=name, method=method, path=path, kind=EndpointKind.READ, need=PUBLIC_ACCESS, summary="")
 
 
-def test_an_endpoint_that_is_declared_twice_is_a_mistake() -> None:
+def test_an_endpoint_cannot_be_declared_twice() -> None:
     with pytest.raises(AssertionError, match="declared twice"):
         Router([an_endpoint("a", "/v1/x"), an_endpoint("b", "/v1/x")])
 
 
-def test_two_names_for_one_place_are_a_mistake() -> None:
+def test_one_path_position_cannot_have_two_names() -> None:
     with pytest.raises(AssertionError, match="two names"):
         Router([an_endpoint("a", "/v1/x/{id}"), an_endpoint("b", "/v1/x/{name}/y")])
 
 
-def steps(router: Router, path: str) -> int:
-    """How many lines of the router run for a path: a measure of work that needs no clock."""
+def count_executed_lines(router: Router, path: str) -> int:
+    """Return how many lines of the router are executed for a path: a measure of work without a clock."""
 
     count = 0
 
@@ -112,9 +115,9 @@ def steps(router: Router, path: str) -> int:
     return count
 
 
-def test_two_hundred_routes_cost_what_one_costs() -> None:
-    one = Router([an_endpoint("x0", "/v1/thing0/{id}")])
+def test_the_cost_of_routing_does_not_grow_with_the_number_of_routes() -> None:
+    item = Router([an_endpoint("x0", "/v1/thing0/{id}")])
     many = Router([an_endpoint(f"x{number}", f"/v1/thing{number}/{{id}}") for number in range(200)])
 
-    assert steps(many, "/v1/thing0/a") == steps(one, "/v1/thing0/a")
-    assert steps(many, "/v1/thing199/a") == steps(one, "/v1/thing0/a")
+    assert count_executed_lines(many, "/v1/thing0/a") == count_executed_lines(item, "/v1/thing0/a")
+    assert count_executed_lines(many, "/v1/thing199/a") == count_executed_lines(item, "/v1/thing0/a")

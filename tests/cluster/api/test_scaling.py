@@ -5,7 +5,7 @@ from typing import Any
 from tests.kit.callers import a_token, enable_acl
 from tests.kit.cluster import ACluster, OneServer
 from tests.kit.virtual_time import in_virtual_time, pass_time
-from tests.kit.work import DENIED, READ, a_namespace, an_id, found, get, ids_of, store, told
+from tests.kit.work import DENIED, READ, a_namespace, an_id, get, list_ids, read_json, status_and_body, store
 from wharf.cluster.state.tables import SCALING_POLICIES
 from wharf.contract.model.log import WRITE_INDEX
 from wharf.contract.model.scaling import ScalingKind, ScalingPolicy
@@ -30,24 +30,24 @@ async def with_policies(cluster: ACluster) -> OneServer:
 
 
 @in_virtual_time
-async def test_policies_are_listed_in_order_of_id() -> None:
+async def test_policies_are_listed_by_id() -> None:
     async with ACluster() as cluster:
         server = await with_policies(cluster)
 
-        assert await ids_of(server, "/v1/scaling/policies") == [P1, P2, P3]
-        assert await ids_of(server, "/v1/scaling/policies", "namespace=*") == [P1, P2, P3, P4]
-        assert await ids_of(server, "/v1/scaling/policies", "namespace=nowhere") == []
+        assert await list_ids(server, "/v1/scaling/policies") == [P1, P2, P3]
+        assert await list_ids(server, "/v1/scaling/policies", "namespace=*") == [P1, P2, P3, P4]
+        assert await list_ids(server, "/v1/scaling/policies", "namespace=nowhere") == []
 
 
 @in_virtual_time
-async def test_job_and_type_leave_out_the_others() -> None:
+async def test_job_and_type_parameters_select_policies() -> None:
     async with ACluster() as cluster:
         server = await with_policies(cluster)
 
-        assert await ids_of(server, "/v1/scaling/policies", "job=shop") == [P2, P3]
-        assert await ids_of(server, "/v1/scaling/policies", "job=shop&namespace=*") == [P2, P3, P4]
-        assert await ids_of(server, "/v1/scaling/policies", "type=horizontal") == [P1, P2]
-        assert await ids_of(server, "/v1/scaling/policies", "job=shop&type=vertical_cpu") == [P3]
+        assert await list_ids(server, "/v1/scaling/policies", "job=shop") == [P2, P3]
+        assert await list_ids(server, "/v1/scaling/policies", "job=shop&namespace=*") == [P2, P3, P4]
+        assert await list_ids(server, "/v1/scaling/policies", "type=horizontal") == [P1, P2]
+        assert await list_ids(server, "/v1/scaling/policies", "job=shop&type=vertical_cpu") == [P3]
 
 
 @in_virtual_time
@@ -55,16 +55,16 @@ async def test_policies_have_no_pages_and_no_filter() -> None:
     async with ACluster() as cluster:
         server = await with_policies(cluster)
 
-        assert await ids_of(server, "/v1/scaling/policies", "per_page=1&filter=Nope&reverse=true") == [P1, P2, P3]
+        assert await list_ids(server, "/v1/scaling/policies", "per_page=1&filter=Nope&reverse=true") == [P1, P2, P3]
 
 
 @in_virtual_time
-async def test_a_listed_policy_is_short_and_a_read_one_whole() -> None:
+async def test_policies_are_stubs_in_lists_and_complete_when_read() -> None:
     async with ACluster() as cluster:
         server = await with_policies(cluster)
 
-        (_, listed, _) = await found(server, "/v1/scaling/policies")
-        read = await found(server, f"/v1/scaling/policy/{P2}")
+        (_, listed, _) = await read_json(server, "/v1/scaling/policies")
+        read = await read_json(server, f"/v1/scaling/policy/{P2}")
 
         assert set(listed) == {"ID", "Enabled", "Type", "Target", "CreateIndex", "ModifyIndex"}
         assert (read["Policy"], read["Min"], read["Max"], read["Enabled"]) == ({"cooldown": "1m"}, 1, 5, True)
@@ -72,31 +72,31 @@ async def test_a_listed_policy_is_short_and_a_read_one_whole() -> None:
 
 
 @in_virtual_time
-async def test_a_policy_that_nobody_has_is_not_found() -> None:
+async def test_an_unknown_policy_is_not_found() -> None:
     async with ACluster() as cluster:
         server = await with_policies(cluster)
 
-        assert told(await get(server, f"/v1/scaling/policy/{an_id(99)}")) == (404, b"policy not found")
+        assert status_and_body(await get(server, f"/v1/scaling/policy/{an_id(99)}")) == (404, b"policy not found")
 
 
 @in_virtual_time
-async def test_whoever_waits_for_the_policies_of_a_job_wakes_for_them_alone() -> None:
+async def test_a_blocking_list_of_a_jobs_policies_wakes_for_them_alone() -> None:
     async with ACluster() as cluster:
         server = await with_policies(cluster)
-        seen = (await get(server, "/v1/scaling/policies", "job=shop")).headers["x-cluster-index"]
-        waiting = cluster.start(get(server, "/v1/scaling/policies", f"job=shop&index={seen}"), name="waits")
+        observed = (await get(server, "/v1/scaling/policies", "job=shop")).headers["x-cluster-index"]
+        pending_read = cluster.start(get(server, "/v1/scaling/policies", f"job=shop&index={observed}"), name="query")
         await pass_time(0.1)
 
         await a_policy(server, P1, job="depot", enabled=False)
         await pass_time(1.0)
-        assert not waiting.done()
+        assert not pending_read.done()
         await a_policy(server, P2, enabled=False)
 
-        assert (await waiting).status == 200
+        assert (await pending_read).status == 200
 
 
 @in_virtual_time
-async def test_an_index_of_policies_is_at_least_one() -> None:
+async def test_the_index_of_policies_is_at_least_one() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
 
@@ -104,22 +104,22 @@ async def test_an_index_of_policies_is_at_least_one() -> None:
 
 
 @in_virtual_time
-async def test_rights_to_policies_are_their_own_or_those_to_list_and_read_jobs() -> None:
+async def test_policies_need_their_own_rights_or_those_to_list_and_read_jobs() -> None:
     async with ACluster() as cluster:
         server = await with_policies(cluster)
         enable_acl(server)
 
-        async def may(*capabilities: str) -> tuple[int, int]:
+        async def allowed(*capabilities: str) -> tuple[int, int]:
             named = ", ".join(f'"{capability}"' for capability in capabilities)
             headers = await a_token(server, f'namespace "default" {{ capabilities = [{named}] }}')
             listed = await get(server, "/v1/scaling/policies", headers=headers)
             read = await get(server, f"/v1/scaling/policy/{P1}", headers=headers)
             return listed.status, read.status
 
-        assert await may("list-scaling-policies") == (200, 403)
-        assert await may("read-scaling-policy") == (403, 200)
-        assert await may("list-jobs", "read-job") == (200, 200)
-        assert await may("list-jobs") == (403, 403)
+        assert await allowed("list-scaling-policies") == (200, 403)
+        assert await allowed("read-scaling-policy") == (403, 200)
+        assert await allowed("list-jobs", "read-job") == (200, 200)
+        assert await allowed("list-jobs") == (403, 403)
 
 
 @in_virtual_time
@@ -129,5 +129,5 @@ async def test_a_token_sees_the_policies_of_its_namespaces() -> None:
         enable_acl(server)
         reader = await a_token(server, READ)
 
-        assert await ids_of(server, "/v1/scaling/policies", "namespace=*", reader) == [P1, P2, P3]
-        assert told(await get(server, f"/v1/scaling/policy/{P4}", headers=reader)) == DENIED
+        assert await list_ids(server, "/v1/scaling/policies", "namespace=*", reader) == [P1, P2, P3]
+        assert status_and_body(await get(server, f"/v1/scaling/policy/{P4}", headers=reader)) == DENIED

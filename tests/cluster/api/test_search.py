@@ -11,7 +11,7 @@ from tests.kit.callers import a_token, enable_acl
 from tests.kit.cluster import ACluster, OneServer
 from tests.kit.state import a_node, an_allocation, an_evaluation
 from tests.kit.virtual_time import in_virtual_time, pass_time
-from tests.kit.work import DENIED, READ, a_namespace, a_stored_job, an_id, put, refused, store, told
+from tests.kit.work import DENIED, READ, a_namespace, a_stored_job, an_id, put, read_refusal, status_and_body, store
 from wharf.cluster.operations.search import SearchLimits
 from wharf.cluster.state.tables import ALLOCATIONS, DEPLOYMENTS, EVALUATIONS, NODES
 from wharf.contract.model.deployments import Deployment, DeploymentStatus
@@ -24,13 +24,13 @@ EVERY_CONTEXT = (
 A1, E1, D1, N1 = (an_id(0xAB000 + number) for number in range(1, 5))
 
 
-async def with_things(cluster: ACluster) -> OneServer:
+async def with_objects(cluster: ACluster) -> OneServer:
     server = await cluster.a_server()
     await a_namespace(server, "other")
     task = a_task("serve", driver="docker", config={"image": "shop/web:3"}, services=(a_service("checkout"),))
     job = await a_stored_job(server, a_job("shop", a_group("frontend", task, services=(a_service("shop-web"),))))
     await a_stored_job(server, a_job("Workshop-2", a_group("db", a_task("run", config={"command": "/opt/shop"}))))
-    other = await a_stored_job(server, a_job("shop-of-others", namespace="other"))
+    second = await a_stored_job(server, a_job("shop-of-others", namespace="other"))
     ended = an_evaluation(job, E1, status=EvaluationStatus.COMPLETE)
     deployment = Deployment(
         id=D1, namespace="default", job_id="shop", status=DeploymentStatus.SUCCESSFUL, create_index=WRITE_INDEX
@@ -38,7 +38,7 @@ async def with_things(cluster: ACluster) -> OneServer:
     await store(
         server,
         ALLOCATIONS.build_put(an_allocation(job, A1)),
-        ALLOCATIONS.build_put(an_allocation(other, an_id(0xAB009))),
+        ALLOCATIONS.build_put(an_allocation(second, an_id(0xAB009))),
         EVALUATIONS.build_put(ended),
         DEPLOYMENTS.build_put(deployment),
         NODES.build_put(a_node(N1, create_index=WRITE_INDEX)),
@@ -62,9 +62,9 @@ async def fuzzy(server: OneServer, text: str, context: str = "all", query: str =
 
 
 @in_virtual_time
-async def test_things_are_found_by_the_beginning_of_their_id() -> None:
+async def test_objects_are_found_by_id_prefix() -> None:
     async with ACluster() as cluster:
-        server = await with_things(cluster)
+        server = await with_objects(cluster)
 
         assert (await search(server, "sho"))["Matches"]["jobs"] == ["shop"]
         assert (await search(server, "0"))["Matches"] == {
@@ -77,41 +77,41 @@ async def test_things_are_found_by_the_beginning_of_their_id() -> None:
 @in_virtual_time
 async def test_a_prefix_may_end_anywhere_in_an_id() -> None:
     async with ACluster() as cluster:
-        server = await with_things(cluster)
+        server = await with_objects(cluster)
 
-        found = [
+        matches = [
             (await search(server, A1[:length], "allocs"))["Matches"]["allocs"] for length in (0, 1, 7, 8, 9, 11, 36)
         ]
 
-        assert found == [[A1]] * 7
+        assert matches == [[A1]] * 7
         assert (await search(server, A1.upper(), "allocs"))["Matches"]["allocs"] == [A1]
 
 
 @in_virtual_time
-async def test_names_tell_capitals_apart() -> None:
+async def test_prefix_search_is_case_sensitive() -> None:
     async with ACluster() as cluster:
-        server = await with_things(cluster)
+        server = await with_objects(cluster)
 
         assert (await search(server, "workshop", "jobs"))["Matches"]["jobs"] is None
         assert (await search(server, "Workshop", "jobs"))["Matches"]["jobs"] == ["Workshop-2"]
 
 
 @in_virtual_time
-async def test_kinds_with_uuids_are_absent_where_the_prefix_is_no_hex() -> None:
+async def test_contexts_with_uuids_are_omitted_if_the_prefix_is_not_hex() -> None:
     async with ACluster() as cluster:
-        server = await with_things(cluster)
+        server = await with_objects(cluster)
 
-        found = await search(server, "def")
-        assert found["Matches"]["node_pools"] == ["default"]
-        assert found["Matches"]["allocs"] is None
+        results = await search(server, "def")
+        assert results["Matches"]["node_pools"] == ["default"]
+        assert results["Matches"]["allocs"] is None
         matches = (await search(server, "shop"))["Matches"]
         assert set(matches) == {"jobs", "node_pools", "plugins", "volumes", "vars", "namespaces", "quotas"}
 
 
 @in_virtual_time
-async def test_twenty_are_told_and_that_there_are_more() -> None:
+async def test_a_context_has_up_to_twenty_matches_and_reports_truncation() -> None:
     async with ACluster() as cluster:
-        server = await with_things(cluster)
+        server = await with_objects(cluster)
         for number in range(20):
             await a_stored_job(server, a_job(f"web-{number:02}"))
 
@@ -123,9 +123,9 @@ async def test_twenty_are_told_and_that_there_are_more() -> None:
 
 
 @in_virtual_time
-async def test_a_search_keeps_to_its_namespace() -> None:
+async def test_a_search_is_limited_to_its_namespace() -> None:
     async with ACluster() as cluster:
-        server = await with_things(cluster)
+        server = await with_objects(cluster)
 
         jobs = [
             (await search(server, "shop", "jobs", f"namespace={name}"))["Matches"]["jobs"] for name in ("other", "*")
@@ -139,9 +139,9 @@ async def test_a_search_keeps_to_its_namespace() -> None:
 
 
 @in_virtual_time
-async def test_a_reply_tells_its_index_and_that_a_leader_is_known() -> None:
+async def test_a_search_reply_has_its_index_and_reports_a_known_leader() -> None:
     async with ACluster() as cluster:
-        server = await with_things(cluster)
+        server = await with_objects(cluster)
 
         reply = await put(server, "/v1/search", {"Prefix": "shop", "Context": "jobs"})
 
@@ -152,21 +152,21 @@ async def test_a_reply_tells_its_index_and_that_a_leader_is_known() -> None:
 
 @pytest.mark.parametrize("context", ["", "job", "groups"])
 @in_virtual_time
-async def test_an_unknown_context_is_refused_with_those_there_are(context: str) -> None:
+async def test_an_unknown_context_is_refused_with_the_list_of_contexts(context: str) -> None:
     async with ACluster() as cluster:
-        server = await with_things(cluster)
+        server = await with_objects(cluster)
         text = f"context must be one of [{EVERY_CONTEXT}] or 'all' for all contexts; got \"{context}\""
 
         for path, body in (("", {"Prefix": "x"}), ("/fuzzy", {"Text": "xx"})):
-            given = {**body, "Context": context}
-            assert await refused(server, put(server, f"/v1/search{path}", given)) == (400, text)
+            submitted = {**body, "Context": context}
+            assert await read_refusal(server, put(server, f"/v1/search{path}", submitted)) == (400, text)
 
 
 @in_virtual_time
-async def test_a_search_does_not_wait() -> None:
+async def test_a_search_is_not_a_blocking_query() -> None:
     async with ACluster() as cluster:
-        server = await with_things(cluster)
-        await pass_time(2.0)  # What the leader settles after a registration moves the index too.
+        server = await with_objects(cluster)
+        await pass_time(2.0)  # Writes of the leader after a registration raise the index too.
         index = (await search(server, "shop"))["Index"]
 
         async with asyncio.timeout(1.0):
@@ -177,9 +177,9 @@ async def test_a_search_does_not_wait() -> None:
 
 
 @in_virtual_time
-async def test_what_stands_in_jobs_is_found_with_its_place() -> None:
+async def test_parts_of_jobs_are_found_with_their_scope() -> None:
     async with ACluster() as cluster:
-        server = await with_things(cluster)
+        server = await with_objects(cluster)
 
         matches = (await fuzzy(server, "SHOP"))["Matches"]
 
@@ -196,11 +196,11 @@ async def test_what_stands_in_jobs_is_found_with_its_place() -> None:
 @in_virtual_time
 async def test_groups_tasks_and_their_services_are_found_with_their_parents() -> None:
     async with ACluster() as cluster:
-        server = await with_things(cluster)
+        server = await with_objects(cluster)
 
-        found = {text: (await fuzzy(server, text, "jobs"))["Matches"] for text in ("front", "serve", "check")}
+        matches = {text: (await fuzzy(server, text, "jobs"))["Matches"] for text in ("front", "serve", "check")}
 
-        assert found == {
+        assert matches == {
             "front": {"groups": [{"ID": "frontend", "Scope": ["default", "shop"]}]},
             "serve": {"tasks": [{"ID": "serve", "Scope": ["default", "shop", "frontend"]}]},
             "check": {"services": [{"ID": "checkout", "Scope": ["default", "shop", "frontend", "serve"]}]},
@@ -210,7 +210,7 @@ async def test_groups_tasks_and_their_services_are_found_with_their_parents() ->
 @in_virtual_time
 async def test_nodes_namespaces_and_pools_are_found_by_name() -> None:
     async with ACluster() as cluster:
-        server = await with_things(cluster)
+        server = await with_objects(cluster)
 
         assert (await fuzzy(server, "ab004", "nodes"))["Matches"] == {"nodes": [{"ID": N1, "Scope": [N1]}]}
         assert (await fuzzy(server, "THE", "namespaces"))["Matches"] == {"namespaces": [{"ID": "other", "Scope": None}]}
@@ -220,9 +220,9 @@ async def test_nodes_namespaces_and_pools_are_found_by_name() -> None:
 
 
 @in_virtual_time
-async def test_what_has_no_name_is_found_by_the_beginning_of_its_id() -> None:
+async def test_objects_without_a_name_are_found_by_id_prefix() -> None:
     async with ACluster() as cluster:
-        server = await with_things(cluster)
+        server = await with_objects(cluster)
 
         assert (await fuzzy(server, "000ab"))["Matches"]["evals"] == [{"ID": E1, "Scope": None}]
         assert (await fuzzy(server, "ab00", "evals"))["Matches"] == {"evals": []}
@@ -230,47 +230,47 @@ async def test_what_has_no_name_is_found_by_the_beginning_of_its_id() -> None:
 
 
 @in_virtual_time
-async def test_kinds_of_which_nothing_is_found_are_absent_and_all_tell_whether_there_is_more() -> None:
+async def test_contexts_without_matches_are_omitted_and_all_contexts_report_truncation() -> None:
     async with ACluster() as cluster:
-        server = await with_things(cluster)
+        server = await with_objects(cluster)
 
-        found = await fuzzy(server, "nowhere to be found")
+        matches = await fuzzy(server, "nowhere to be found")
 
-        assert found["Matches"] == {
+        assert matches["Matches"] == {
             "evals": [], "deployment": [], "scaling_policy": [], "host_volumes": [],
         }  # fmt: skip
-        assert found["Truncations"] == dict.fromkeys(
+        assert matches["Truncations"] == dict.fromkeys(
             [*EVERY_CONTEXT.split(), "groups", "services", "tasks", "images", "commands", "classes"], False
         )
 
 
 @pytest.mark.parametrize(("text", "length"), [("", 0), ("x", 1)])
 @in_virtual_time
-async def test_a_text_that_is_too_short_is_refused_before_its_context(text: str, length: int) -> None:
+async def test_a_too_short_text_is_refused_before_its_context(text: str, length: int) -> None:
     async with ACluster() as cluster:
-        server = await with_things(cluster)
+        server = await with_objects(cluster)
 
-        assert await refused(server, put(server, "/v1/search/fuzzy", {"Text": text, "Context": "nonsense"})) == (
+        assert await read_refusal(server, put(server, "/v1/search/fuzzy", {"Text": text, "Context": "nonsense"})) == (
             400,
             f"fuzzy search query must be at least 2 characters, got {length}",
         )
 
 
 @in_virtual_time
-async def test_two_bytes_are_long_enough() -> None:
+async def test_two_bytes_are_enough_for_a_fuzzy_search() -> None:
     async with ACluster() as cluster:
-        server = await with_things(cluster)
+        server = await with_objects(cluster)
 
         assert (await put(server, "/v1/search/fuzzy", {"Text": "ü", "Context": "jobs"})).status == 200
 
 
 @in_virtual_time
-async def test_fuzzy_search_can_be_turned_off() -> None:
+async def test_fuzzy_search_can_be_disabled() -> None:
     async with ACluster() as cluster:
-        server = await with_things(cluster)
+        server = await with_objects(cluster)
         server.server.search_limits = SearchLimits(is_fuzzy_enabled=False)
 
-        assert await refused(server, put(server, "/v1/search/fuzzy", {"Text": "shop", "Context": "jobs"})) == (
+        assert await read_refusal(server, put(server, "/v1/search/fuzzy", {"Text": "shop", "Context": "jobs"})) == (
             400,
             "fuzzy search is not enabled",
         )
@@ -278,59 +278,59 @@ async def test_fuzzy_search_can_be_turned_off() -> None:
 
 
 @in_virtual_time
-async def test_while_a_long_search_is_made_others_are_answered() -> None:
+async def test_other_requests_are_answered_during_a_long_search() -> None:
     async with ACluster() as cluster:
-        server = await with_things(cluster)
+        server = await with_objects(cluster)
         for number in range(700):
             await a_stored_job(server, a_job(f"web-{number:03}"))
-        turns = 0
+        other_replies = 0
 
         async def others() -> None:
-            nonlocal turns
+            nonlocal other_replies
             while True:
-                turns += 1
+                other_replies += 1
                 await asyncio.sleep(0)
 
         counting = cluster.start(others(), name="others")
-        found = await fuzzy(server, "web", "jobs", "stale")
+        matches = await fuzzy(server, "web", "jobs", "stale")
         counting.cancel()
 
-        assert (len(found["Matches"]["jobs"]), found["Truncations"]["jobs"]) == (100, True)
-        assert turns >= 700 // 200
+        assert (len(matches["Matches"]["jobs"]), matches["Truncations"]["jobs"]) == (100, True)
+        assert other_replies >= 700 // 200
 
 
 # -- rights
 
 
 @in_virtual_time
-async def test_of_all_contexts_those_that_the_caller_may_see_are_searched() -> None:
+async def test_a_search_of_all_contexts_covers_those_that_the_caller_may_see() -> None:
     async with ACluster() as cluster:
-        server = await with_things(cluster)
+        server = await with_objects(cluster)
         enable_acl(server)
-        reader, nobody = await a_token(server, READ), await a_token(server)
+        reader, powerless = await a_token(server, READ), await a_token(server)
         nodes = await a_token(server, 'node { policy = "read" }')
 
-        assert (await search(server, "0", headers=nobody)) | {"Index": 0} == {
+        assert (await search(server, "0", headers=powerless)) | {"Index": 0} == {
             "Matches": {}, "Truncations": {}, "Index": 0, "LastContact": 0, "KnownLeader": True, "NextToken": "",
         }  # fmt: skip
         assert (await search(server, "0", headers=nodes))["Matches"] == {"nodes": [N1]}
         assert set((await search(server, "0", headers=reader))["Matches"]) >= {"allocs", "jobs", "evals", "deployment"}
         assert "nodes" not in (await search(server, "0", headers=reader))["Matches"]
-        assert (await fuzzy(server, "shop", headers=nobody))["Matches"] == {}
+        assert (await fuzzy(server, "shop", headers=powerless))["Matches"] == {}
 
 
 @pytest.mark.parametrize("path", ["/v1/search", "/v1/search/fuzzy"])
 @in_virtual_time
-async def test_a_context_that_is_named_must_be_the_callers_to_see(path: str) -> None:
+async def test_a_named_context_needs_a_right_to_it(path: str) -> None:
     async with ACluster() as cluster:
-        server = await with_things(cluster)
+        server = await with_objects(cluster)
         enable_acl(server)
         reader = await a_token(server, READ)
 
         async def ask_for(context: str, query: str = "") -> tuple[int, bytes]:
             body = {"Prefix": "shop", "Text": "shop", "Context": context}
             reply = await put(server, path, body, query, headers=reader)
-            return (reply.status, b"") if reply.status == 200 else told(reply)
+            return (reply.status, b"") if reply.status == 200 else status_and_body(reply)
 
         assert await ask_for("nodes") == DENIED
         assert await ask_for("jobs", "namespace=other") == DENIED
@@ -339,23 +339,26 @@ async def test_a_context_that_is_named_must_be_the_callers_to_see(path: str) -> 
 
 
 @in_virtual_time
-async def test_over_all_namespaces_those_that_may_be_seen_are_searched() -> None:
+async def test_a_search_of_all_namespaces_covers_those_that_the_caller_may_see() -> None:
     async with ACluster() as cluster:
-        server = await with_things(cluster)
+        server = await with_objects(cluster)
         enable_acl(server)
         reader = await a_token(server, READ)
 
         assert (await search(server, "shop", "jobs", "namespace=*", headers=reader))["Matches"]["jobs"] == ["shop"]
         assert (await search(server, "", "namespaces", headers=reader))["Matches"]["namespaces"] == ["default"]
-        found = (await fuzzy(server, "shop", "allocs", "namespace=*", headers=reader))["Matches"]
-        assert found["allocs"] == [{"ID": "shop.frontend[0]", "Scope": ["default", A1]}]
+        matches = (await fuzzy(server, "shop", "allocs", "namespace=*", headers=reader))["Matches"]
+        assert matches["allocs"] == [{"ID": "shop.frontend[0]", "Scope": ["default", A1]}]
 
 
 @in_virtual_time
-async def test_an_unknown_token_finds_nothing_at_all() -> None:
+async def test_an_unknown_token_finds_nothing() -> None:
     async with ACluster() as cluster:
-        server = await with_things(cluster)
+        server = await with_objects(cluster)
         enable_acl(server)
         headers = {"x-cluster-token": an_id(1)}
 
-        assert told(await put(server, "/v1/search", {"Prefix": "", "Context": "all"}, headers=headers)) == DENIED
+        assert (
+            status_and_body(await put(server, "/v1/search", {"Prefix": "", "Context": "all"}, headers=headers))
+            == DENIED
+        )

@@ -7,7 +7,19 @@ import pytest
 from tests.kit.callers import a_token, enable_acl
 from tests.kit.cluster import ACluster, OneServer
 from tests.kit.virtual_time import in_virtual_time, pass_time
-from tests.kit.work import DENIED, READ, WRITE, a_namespace, delete, found, get, ids_of, refused, store, told
+from tests.kit.work import (
+    DENIED,
+    READ,
+    WRITE,
+    a_namespace,
+    delete,
+    get,
+    list_ids,
+    read_json,
+    read_refusal,
+    status_and_body,
+    store,
+)
 from wharf.cluster.state.tables import SERVICES
 from wharf.contract.model.log import WRITE_INDEX
 from wharf.contract.model.services import ServiceRegistration
@@ -21,7 +33,7 @@ async def register(server: OneServer, id: str, service: str = "web", namespace: 
 
 
 async def with_services(cluster: ACluster) -> OneServer:
-    """Three instances of web, one of db, one of web in another namespace."""
+    """Start a server with three instances of web, one of db, and one of web in another namespace."""
     server = await cluster.a_server()
     await a_namespace(server, "other")
     await register(server, "w2", tags=("green", "blue"))
@@ -37,7 +49,7 @@ async def test_services_are_listed_by_name_with_the_tags_of_all_instances() -> N
     async with ACluster() as cluster:
         server = await with_services(cluster)
 
-        listed = await found(server, "/v1/services")
+        listed = await read_json(server, "/v1/services")
 
         assert listed == [
             {
@@ -51,23 +63,23 @@ async def test_services_are_listed_by_name_with_the_tags_of_all_instances() -> N
 
 
 @in_virtual_time
-async def test_services_of_all_namespaces_are_listed_in_blocks() -> None:
+async def test_services_of_all_namespaces_are_grouped_by_namespace() -> None:
     async with ACluster() as cluster:
         server = await with_services(cluster)
 
-        assert [block["Namespace"] for block in await found(server, "/v1/services", "namespace=*")] == [
+        assert [block["Namespace"] for block in await read_json(server, "/v1/services", "namespace=*")] == [
             "default",
             "other",
         ]
-        assert await found(server, "/v1/services", "namespace=nowhere") == []
+        assert await read_json(server, "/v1/services", "namespace=nowhere") == []
 
 
 @in_virtual_time
-async def test_a_filter_leaves_the_services_whose_instances_it_matches() -> None:
+async def test_a_filter_selects_the_services_whose_instances_it_matches() -> None:
     async with ACluster() as cluster:
         server = await with_services(cluster)
 
-        ((block),) = await found(server, "/v1/services", "filter=red+in+Tags")
+        ((block),) = await read_json(server, "/v1/services", "filter=red+in+Tags")
 
         assert block["Services"] == [{"ServiceName": "web", "Tags": ["blue", "red"]}]
 
@@ -83,64 +95,64 @@ async def test_the_list_of_services_has_no_pages() -> None:
 
 
 @in_virtual_time
-async def test_the_instances_of_a_service_are_listed_in_order_of_id() -> None:
+async def test_the_instances_of_a_service_are_listed_by_id() -> None:
     async with ACluster() as cluster:
         server = await with_services(cluster)
 
-        assert await ids_of(server, "/v1/service/web") == ["w1", "w2", "w3"]
-        assert await ids_of(server, "/v1/service/web", "namespace=other") == ["o1"]
-        assert await ids_of(server, "/v1/service/web", "filter=Port==8080") == ["w1"]
-        assert await ids_of(server, "/v1/service/nothing") == []
+        assert await list_ids(server, "/v1/service/web") == ["w1", "w2", "w3"]
+        assert await list_ids(server, "/v1/service/web", "namespace=other") == ["o1"]
+        assert await list_ids(server, "/v1/service/web", "filter=Port==8080") == ["w1"]
+        assert await list_ids(server, "/v1/service/nothing") == []
 
 
 @in_virtual_time
-async def test_an_instance_shows_every_field() -> None:
+async def test_an_instance_has_every_field() -> None:
     async with ACluster() as cluster:
         server = await with_services(cluster)
 
-        (shown,) = await found(server, "/v1/service/db")
+        (views,) = await read_json(server, "/v1/service/db")
 
-        assert set(shown) == {
+        assert set(views) == {
             "ID", "ServiceName", "Namespace", "NodeID", "Datacenter", "JobID", "AllocID", "Tags", "Address", "Port",
             "CreateIndex", "ModifyIndex",
         }  # fmt: skip
 
 
 @in_virtual_time
-async def test_pages_of_instances_name_namespace_and_id_of_the_next() -> None:
+async def test_page_tokens_of_instances_hold_namespace_and_id() -> None:
     async with ACluster() as cluster:
         server = await with_services(cluster)
 
         reply = await get(server, "/v1/service/web", "per_page=2")
 
         assert reply.headers["x-cluster-nexttoken"] == "default.w3"
-        assert await ids_of(server, "/v1/service/web", "per_page=2&next_token=default.w3") == ["w3"]
+        assert await list_ids(server, "/v1/service/web", "per_page=2&next_token=default.w3") == ["w3"]
 
 
 @in_virtual_time
-async def test_a_choice_gives_the_same_instances_for_the_same_key() -> None:
+async def test_the_same_key_chooses_the_same_instances() -> None:
     async with ACluster() as cluster:
         server = await with_services(cluster)
 
-        first = await ids_of(server, "/v1/service/web", "choose=2%7Cme")
-        again = await ids_of(server, "/v1/service/web", "choose=2%7Cme")
-        others = {tuple(await ids_of(server, "/v1/service/web", f"choose=1%7Cclient-{n}")) for n in range(20)}
+        first = await list_ids(server, "/v1/service/web", "choose=2%7Cme")
+        repeated = await list_ids(server, "/v1/service/web", "choose=2%7Cme")
+        others = {tuple(await list_ids(server, "/v1/service/web", f"choose=1%7Cclient-{n}")) for n in range(20)}
 
-        assert (len(first), first, len(others)) == (2, again, 3)
+        assert (len(first), first, len(others)) == (2, repeated, 3)
 
 
 @in_virtual_time
-async def test_a_choice_is_made_among_those_that_the_filter_leaves() -> None:
+async def test_instances_are_chosen_from_those_that_the_filter_accepts() -> None:
     async with ACluster() as cluster:
         server = await with_services(cluster)
 
         for key in range(5):
-            assert await ids_of(server, "/v1/service/web", f"choose=1%7C{key}&filter=Port==8080") == ["w1"]
+            assert await list_ids(server, "/v1/service/web", f"choose=1%7C{key}&filter=Port==8080") == ["w1"]
 
 
 @pytest.mark.parametrize("choice", ["2", "%7Cme", "0%7Cme", "x%7Cme"])
 @in_virtual_time
-async def test_a_choice_that_cannot_be_read_is_refused(choice: str) -> None:
+async def test_an_invalid_choice_is_refused(choice: str) -> None:
     async with ACluster() as cluster:
         server = await with_services(cluster)
 
@@ -150,42 +162,45 @@ async def test_a_choice_that_cannot_be_read_is_refused(choice: str) -> None:
 
 
 @in_virtual_time
-async def test_whoever_waits_for_a_service_wakes_for_it_and_not_for_others() -> None:
+async def test_a_blocking_read_of_a_service_wakes_for_its_changes_only() -> None:
     async with ACluster() as cluster:
         server = await with_services(cluster)
-        seen = (await get(server, "/v1/service/web")).headers["x-cluster-index"]
-        waiting = cluster.start(get(server, "/v1/service/web", f"index={seen}"), name="waits")
+        observed = (await get(server, "/v1/service/web")).headers["x-cluster-index"]
+        pending_read = cluster.start(get(server, "/v1/service/web", f"index={observed}"), name="query")
         await pass_time(0.1)
 
         await register(server, "d2", "db")
         await pass_time(1.0)
-        assert not waiting.done()
+        assert not pending_read.done()
         await register(server, "w4")
 
-        assert b"w4" in (await waiting).body
+        assert b"w4" in (await pending_read).body
 
 
 @in_virtual_time
-async def test_an_instance_is_deleted_and_the_reply_is_its_index_alone() -> None:
+async def test_deleting_an_instance_returns_only_an_index() -> None:
     async with ACluster() as cluster:
         server = await with_services(cluster)
 
         reply = await delete(server, "/v1/service/web/w2")
 
-        assert (told(reply), reply.headers["x-cluster-index"]) == (
+        assert (status_and_body(reply), reply.headers["x-cluster-index"]) == (
             (200, b""),
             str(server.replica.get_last_change(SERVICES)),
         )
-        assert await ids_of(server, "/v1/service/web") == ["w1", "w3"]
+        assert await list_ids(server, "/v1/service/web") == ["w1", "w3"]
 
 
 @pytest.mark.parametrize("path", ["web/w9", "db/w1", "web/o1"])
 @in_virtual_time
-async def test_an_instance_that_is_not_there_is_not_found(path: str) -> None:
+async def test_deleting_an_unknown_instance_is_not_found(path: str) -> None:
     async with ACluster() as cluster:
         server = await with_services(cluster)
 
-        assert await refused(server, delete(server, f"/v1/service/{path}")) == (404, "service registration not found")
+        assert await read_refusal(server, delete(server, f"/v1/service/{path}")) == (
+            404,
+            "service registration not found",
+        )
 
 
 @in_virtual_time
@@ -196,12 +211,15 @@ async def test_a_token_sees_and_deletes_the_services_of_its_namespaces() -> None
         reader, writer = await a_token(server, READ), await a_token(server, WRITE)
         deleter = await a_token(server, 'namespace "default" { capabilities = ["delete-service-registration"] }')
 
-        blocks = await found(server, "/v1/services", "namespace=*", reader)
+        blocks = await read_json(server, "/v1/services", "namespace=*", reader)
 
         assert [block["Namespace"] for block in blocks] == ["default"]
-        assert told(await get(server, "/v1/service/web", "namespace=other", headers=reader)) == DENIED
-        assert told(await get(server, "/v1/services", headers=deleter)) == DENIED
-        assert told(await delete(server, "/v1/service/web/w1", headers=reader)) == DENIED
-        assert told(await delete(server, "/v1/service/web/o1", query="namespace=other", headers=writer)) == DENIED
+        assert status_and_body(await get(server, "/v1/service/web", "namespace=other", headers=reader)) == DENIED
+        assert status_and_body(await get(server, "/v1/services", headers=deleter)) == DENIED
+        assert status_and_body(await delete(server, "/v1/service/web/w1", headers=reader)) == DENIED
+        assert (
+            status_and_body(await delete(server, "/v1/service/web/o1", query="namespace=other", headers=writer))
+            == DENIED
+        )
         assert (await delete(server, "/v1/service/web/w1", headers=writer)).status == 200
         assert (await delete(server, "/v1/service/web/w2", headers=deleter)).status == 200

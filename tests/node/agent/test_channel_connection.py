@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from tests.cluster.api.test_node_sockets import NODE, RUNS, SECRET, with_node
+from tests.cluster.api.test_node_channels import NODE, RUNS, SECRET, with_node
 from tests.kit.cluster import ACluster, OneServer
 from tests.kit.requests import get
 from tests.kit.sockets import InMemorySockets

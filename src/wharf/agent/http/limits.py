@@ -10,7 +10,8 @@ import msgspec
 
 from wharf.agent.errors import CommandError, StartupError
 from wharf.agent.process_context import ProcessContext
-from wharf.cluster.api.rate_limiting import App, Receive, RequestClassifier, Scope, Send
+from wharf.cluster.api.asgi import App, Receive, Scope, Send
+from wharf.cluster.api.rate_limiting import RequestClassifier
 from wharf.cluster.engines.settings import EngineKind
 from wharf.cluster.server.server import Server
 from wharf.cluster.state.tables import ACL_TOKENS, TOKENS_BY_SECRET

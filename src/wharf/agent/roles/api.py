@@ -4,7 +4,7 @@ import asyncio
 import os
 import ssl
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from wharf.agent.access_control import build_gate, open_keyring
 from wharf.agent.errors import StartupError
@@ -15,7 +15,6 @@ from wharf.agent.process_context import ProcessContext
 from wharf.agent.roles.server import build_server, follow_log, get_brain_socket, open_log
 from wharf.agent.tls.contexts import build_client_tls_context, reload_client_tls
 from wharf.cluster.api.app import Api
-from wharf.cluster.api.audit import AuditedWrite, AuditPort, AuditRecord
 from wharf.cluster.api.handlers.agents import documents
 from wharf.cluster.api.relay.regions import RegionRelay
 from wharf.cluster.server.metrics import RequestMeter
@@ -28,42 +27,9 @@ from wharf.cluster.server.server import Server
 from wharf.contract.client.relay.port import Relay
 from wharf.contract.client.relay.websockets import WebSocketRelay
 from wharf.contract.client.transport import UNIX_SCHEME, Transport
-from wharf.world import World
 
 if TYPE_CHECKING:
     from wharf.agent.http.limits import ApiLimits
-
-ROUTINE_ENDPOINTS: Final = frozenset(("node.heartbeat", "node.fetch", "node.report"))
-"""Frequent requests of nodes. They are written to the audit log only if they fail."""
-
-
-class WriteAuditor:
-    """Turns writes reported by the API into audit records."""
-
-    def __init__(self, world: World, audit: AuditPort) -> None:
-        self._world = world
-        self._audit = audit
-
-    def record(self, write: AuditedWrite) -> None:
-        """Record a write, unless it is a successful routine request."""
-        if write.endpoint in ROUTINE_ENDPOINTS and write.status < 400:
-            return
-        self._audit.record(
-            AuditRecord(
-                at_ns=self._world.now_ns(),
-                request_id=write.request_id,
-                endpoint=write.endpoint,
-                method=write.method,
-                path=write.path,
-                namespace=write.namespace,
-                accessor_id=write.accessor_id,
-                token_name=write.token_name,
-                source=write.source,
-                status=write.status,
-                index=write.index,
-                error=write.error,
-            )
-        )
 
 
 def get_socket_name(process: str) -> str:
@@ -111,7 +77,7 @@ async def run(context: ProcessContext) -> None:
         ) from error
     api = Api(
         server,
-        audit=WriteAuditor(context.world, audit),
+        audit=audit,
         max_body_bytes=settings.api.max_body_size.bytes,
         extra_headers=settings.http_api_response_headers,
         is_nomad_compatible=settings.compat.nomad,

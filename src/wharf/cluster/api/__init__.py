@@ -1,1 +1,1 @@
-"""HTTP: routes, parameters, headers, errors, blocking, handlers. It holds no rules of the domain."""
+"""The HTTP API: routing, parameters, access checks, blocking queries, lists, handlers and relays. No domain rules."""

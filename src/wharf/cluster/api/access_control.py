@@ -4,8 +4,9 @@ Signed identities are verified by a port (`IdentityVerifier`), so this module ho
 """
 
 from collections.abc import Mapping
-from re import compile as pattern
 from typing import Final, Protocol
+
+import msgspec
 
 from wharf.cluster.access import (
     UNCHECKED_CALLER,
@@ -17,16 +18,18 @@ from wharf.cluster.access import (
     build_denial,
     require_rights,
 )
+from wharf.cluster.api.requests.request import Request
+from wharf.cluster.api.requests.values import UUID_CHARACTERS, UUID_PATTERN
+from wharf.cluster.server.server import Server
 from wharf.cluster.state import Replica
 from wharf.cluster.state.tables import ACL_POLICIES, ACL_ROLES, ACL_TOKENS
 from wharf.contract.model.acl.permissions import PublicAccess
+from wharf.contract.model.refusal import Refusal
 from wharf.contract.model.secrets import hash_secret
 from wharf.contract.model.times import DecisionContext, to_datetime
-from wharf.contract.wire.endpoint_table import Endpoint, ScopeSource
+from wharf.contract.wire.endpoint_table import Endpoint, EndpointKind, ScopeSource
 from wharf.world import World
 
-TOKEN_SECRET_PATTERN: Final = pattern(r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}")
-TOKEN_SECRET_CHARACTERS: Final = 36
 MAX_TOKEN_CHARACTERS: Final = 16_384
 """Limits the work of verifying a token that an unauthenticated caller sends."""
 MAX_CACHED_CALLERS: Final = 10_000
@@ -63,7 +66,7 @@ class CallerAuthenticator:
         if not self.is_enabled or isinstance(endpoint.need, PublicAccess):
             return UNCHECKED_CALLER
         token = get_request_token(headers)
-        if len(token) != TOKEN_SECRET_CHARACTERS:
+        if len(token) != UUID_CHARACTERS:
             return self._authenticate_uncached(snapshot, token)
         version = (snapshot.epoch, snapshot.get_last_change(ACL_TOKENS, ACL_POLICIES, ACL_ROLES))
         if snapshot is not self._cached_snapshot or version != self._cache_version:
@@ -93,9 +96,52 @@ class CallerAuthenticator:
             return None
         if len(token) > MAX_TOKEN_CHARACTERS:
             return InvalidCredential("the token is too long")
-        if TOKEN_SECRET_PATTERN.fullmatch(token):
+        if UUID_PATTERN.fullmatch(token):
             return TokenSecret(hash_secret(token))
         return self._verifier.verify(snapshot, token, moment)
+
+
+class RequestAuthorizer:
+    """Adds the caller to requests that are not reads, and checks whether the caller may use the endpoint."""
+
+    def __init__(self, server: Server, authenticator: CallerAuthenticator) -> None:
+        self._server = server
+        self._authenticator = authenticator
+
+    async def add_caller(self, request: Request) -> Request:
+        """Return the request with its caller, whose access `check` must verify.
+
+        Writes first catch up with the log, so that a deleted token can write nothing. Other actions catch up only if
+        they would be refused, because the token may have been created on another server just now.
+        """
+        endpoint = request.endpoint
+        if not self._authenticator.is_enabled or isinstance(endpoint.need, PublicAccess):
+            return request
+        if endpoint.kind is not EndpointKind.LOCAL:
+            await self._server.reader.catch_up()
+        request_with_caller = self._authenticate(request)
+        try:
+            self.check(request_with_caller)
+        except Refusal:
+            await self._server.reader.catch_up()
+            return self._authenticate(request)
+        return request_with_caller
+
+    def check(self, request: Request) -> None:
+        """Raise a `Refusal` unless the request's caller may use the endpoint."""
+        require_endpoint_access(
+            request.caller, request.endpoint, namespace=request.namespace, path_values=request.path_values
+        )
+
+    async def add_checked_caller(self, request: Request) -> Request:
+        """Return the request with its caller. Raises `Refusal` if the caller may not use the endpoint."""
+        request = await self.add_caller(request)
+        self.check(request)
+        return request
+
+    def _authenticate(self, request: Request) -> Request:
+        caller = self._authenticator.authenticate(self._server.replica, request.endpoint, request.headers)
+        return msgspec.structs.replace(request, caller=caller)
 
 
 def get_request_token(headers: Mapping[bytes, bytes]) -> str:

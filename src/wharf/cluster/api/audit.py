@@ -48,26 +48,3 @@ class NoAudit:
 
     def record(self, entry: AuditRecord) -> None:
         pass
-
-
-class AuditedWrite(msgspec.Struct, frozen=True):
-    """One write as the API reports it; the agent turns it into an `AuditRecord`."""
-
-    request_id: str
-    endpoint: str
-    path: str
-    source: str
-    status: int
-    index: int
-    method: str = ""
-    error: str = ""
-    namespace: str = ""
-    accessor_id: str = ""
-    """Accessor of the caller's token. Empty for callers without one and while access control is off."""
-    token_name: str = ""
-
-
-class WriteAuditPort(Protocol):
-    """Receives every audited write from the API."""
-
-    def record(self, written: AuditedWrite) -> None: ...

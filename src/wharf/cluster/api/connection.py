@@ -4,10 +4,11 @@ Without the extension the API works the same: it sends replies as ASGI messages 
 """
 
 import asyncio
-from collections.abc import Callable, MutableMapping, Sequence
-from typing import Any, Final, Protocol
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
 
-from wharf.cluster.api.requests.body import Receive, wait_for_disconnect
+from wharf.cluster.api.asgi import Receive, Scope
+from wharf.cluster.api.requests.body import wait_for_disconnect
 from wharf.world import World
 
 CONNECTION_EXTENSION: Final = "wharf.connection"
@@ -30,7 +31,7 @@ class HttpConnection(Protocol):
         ...
 
 
-def take_connection(scope: MutableMapping[str, Any]) -> HttpConnection | None:
+def take_connection(scope: Scope) -> HttpConnection | None:
     """Return the connection, if the HTTP server offers one, and remove it from the scope.
 
     Left in the scope, it would form a reference cycle.

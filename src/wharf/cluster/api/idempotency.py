@@ -5,14 +5,13 @@ the key is claimed first and the reply stored afterwards: if a server fails in b
 instead of executed again. The stored records and their rules are in `wharf.cluster.operations.idempotency`.
 """
 
-from collections.abc import Awaitable, Callable
 from typing import Final
 
 import msgspec
 
 from wharf.cluster.api.replies.encoding import encode_json
 from wharf.cluster.api.requests.request import Request
-from wharf.cluster.api.results import ActionResult, EncodedBody, StreamedBody
+from wharf.cluster.api.results import ActionHandler, ActionResult, EncodedBody, StreamedBody
 from wharf.cluster.engines.port import Committed
 from wharf.cluster.operations import idempotency
 from wharf.cluster.operations.idempotency import CLAIMED_STATUS, IdempotentRequest
@@ -29,8 +28,6 @@ IDEMPOTENCY_HEADER: Final = b"idempotency-key"
 JSON_CONTENT_TYPE: Final = "application/json"
 MAX_ATTEMPTS: Final = 5
 """Limits retries when concurrent writes conflict with the commit."""
-
-ActionHandler = Callable[[Request], Awaitable[ActionResult]]
 
 
 class StoredReply(msgspec.Struct, frozen=True, array_like=True):

@@ -4,11 +4,11 @@ It runs before the limiter and refuses nothing. A token that this replica does n
 control decides later whether it is valid.
 """
 
-from collections.abc import Awaitable, Callable, MutableMapping
 from hmac import compare_digest
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from wharf.cluster.api.access_control import get_request_token
+from wharf.cluster.api.asgi import App, Receive, Scope, Send
 from wharf.cluster.api.connection import CONNECTION_EXTENSION
 from wharf.cluster.api.requests.parameters import parse_query
 from wharf.cluster.api.routing.router import Router
@@ -18,15 +18,11 @@ from wharf.cluster.state.tables import NODES_BY_SECRET
 from wharf.contract.model.secrets import hash_secret
 from wharf.contract.wire.endpoint_table import ENDPOINTS, EndpointKind
 
-Scope = MutableMapping[str, Any]
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
-
 LIMITS_SCOPE_KEY: Final = "wharf.limits"
-"""Where in the scope it is told: `kind` is `machine` or `caller`, `class` is `plain` or `waiting`, `authorization` a
-bearer's line or None."""
+"""The key of the classification in the ASGI scope, read by the limiter.
+
+`kind` is `machine` or `caller`, `class` is `plain` or `waiting`, `authorization` is `Bearer <token>` or `None`.
+"""
 STREAMING_ENDPOINTS: Final = frozenset(("event.stream", "agent.monitor", "client.fs_logs", "client.fs_stream"))
 """Endpoints whose replies are streams without a fixed end."""
 
@@ -45,10 +41,10 @@ class RequestClassifier:
     ) -> None:
         self._app = app
         self._server = server
-        self._known = tokens
+        self._tokens = tokens
         self._is_nomad_compatible = is_nomad_compatible
         self._router = Router(ENDPOINTS)
-        self._door_secret = server.identity.door_secret.encode()
+        self._server_secret = server.identity.door_secret.encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] in ("http", "websocket"):
@@ -58,28 +54,31 @@ class RequestClassifier:
         await self._app(scope, receive, send)
 
     def classify_request(self, scope: Scope) -> dict[str, str | None]:
+        """Return the classification of a request; see `LIMITS_SCOPE_KEY`."""
         headers: dict[bytes, bytes] = dict(scope["headers"])
         if self._is_machine(scope, headers):
             return {"kind": "machine", "class": "plain", "authorization": None}
-        waits = scope["type"] == "websocket" or self._is_waiting(scope)
+        is_waiting = scope["type"] == "websocket" or self._is_waiting(scope)
         return {
             "kind": "caller",
-            "class": "waiting" if waits else "plain",
-            "authorization": self._authorization(headers),
+            "class": "waiting" if is_waiting else "plain",
+            "authorization": self._get_authorization(headers),
         }
 
     def _is_machine(self, scope: Scope, headers: dict[bytes, bytes]) -> bool:
+        """Return whether a process of this server, another server or a node sent the request."""
         if not (scope.get("client") or ("",))[0]:
             return True  # Sent by another process of this server, over its private socket.
-        given = headers.get(SECRET_HEADER.encode())
-        if given is not None:
-            return bool(self._door_secret) and compare_digest(given, self._door_secret)
+        server_secret = headers.get(SECRET_HEADER.encode())
+        if server_secret is not None:
+            return bool(self._server_secret) and compare_digest(server_secret, self._server_secret)
         secret = headers.get(b"x-cluster-node-secret")
         if not secret:
             return False
         return bool(self._server.replica.list_by_index(NODES_BY_SECRET, hash_secret(secret.decode("latin-1"))))
 
     def _is_waiting(self, scope: Scope) -> bool:
+        """Return whether the reply may take long by design: a stream or a blocking query."""
         path: bytes = scope.get("raw_path") or scope["path"].encode()
         endpoint = self._router.find_route(path.partition(b"?")[0].decode("latin-1")).methods.get(scope["method"])
         if endpoint is None:
@@ -89,12 +88,13 @@ class RequestClassifier:
         is_blocking = endpoint.kind is EndpointKind.READ and endpoint.can_block and b"index=" in scope["query_string"]
         return is_blocking and parse_query(scope["query_string"]).get("index", "0") not in ("", "0")
 
-    def _authorization(self, headers: dict[bytes, bytes]) -> str | None:
-        if self._known is None:
+    def _get_authorization(self, headers: dict[bytes, bytes]) -> str | None:
+        """Return the token as a bearer header if it is known, else `None`."""
+        if self._tokens is None:
             return None
         token = get_request_token(headers)
         if not token and self._is_nomad_compatible:
             token = headers.get(b"x-nomad-token", b"").decode("latin-1").strip()
-        if not token or not self._known.is_known_token(hash_secret(token)):
+        if not token or not self._tokens.is_known_token(hash_secret(token)):
             return None
         return f"Bearer {token}"

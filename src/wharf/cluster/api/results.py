@@ -6,12 +6,13 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from wharf.cluster.api.lists.listing import Listing
-from wharf.cluster.api.requests.request import QueryOptions, Request
+from wharf.cluster.api.requests.parameters import QueryOptions
+from wharf.cluster.api.requests.request import Request
 from wharf.cluster.server.log.reader import ReadResult
 from wharf.cluster.server.rpc.method import RpcMethod
 from wharf.cluster.server.server import Server
 from wharf.cluster.state import Replica, Table, WatchTarget
-from wharf.cluster.state import watches as watch
+from wharf.cluster.state.watches import watch_key
 from wharf.contract.model.refusal import Refusal, RefusalCode, not_found
 
 ALL_NAMESPACES: Final = "*"
@@ -74,7 +75,7 @@ def find_record(
     """Return the record (or a `MissingRecord`), its index, and the watch target that a blocking query waits for."""
     record = replica.get(table, *key)
     index = replica.get_last_change(table) if record is None else record.modify_index
-    return record if record is not None else MissingRecord(missing_text), index, [watch.watch_key(table, *key)]
+    return record if record is not None else MissingRecord(missing_text), index, [watch_key(table, *key)]
 
 
 R = TypeVar("R", bound=msgspec.Struct)

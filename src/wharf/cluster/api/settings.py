@@ -1,4 +1,4 @@
-"""The settings of what is served over HTTP: addresses, TLS, bounds for callers, metrics, other products' names."""
+"""Settings of the HTTP API: addresses, TLS, limits, metrics and compatibility with Nomad."""
 
 import enum
 from typing import Annotated
@@ -10,111 +10,141 @@ from wharf.contract.model.times import MINUTE, SECOND
 
 
 class TlsVersion(enum.StrEnum):
+    """A TLS version, as written in the configuration."""
+
     TLS12 = "tls12"
     TLS13 = "tls13"
 
 
 class AddressesSettings(msgspec.Struct, frozen=True, kw_only=True):
-    http: Annotated[
-        str, SettingInfo("The address that HTTP listens on, where it is not `bind_addr`.", default_text="`bind_addr`")
-    ] = ""
+    """The table `addresses`: where to listen."""
+
+    http: Annotated[str, SettingInfo("The address that HTTP listens on.", default_text="`bind_addr`")] = ""
 
 
 class AdvertiseSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The table `advertise`: addresses for other agents."""
+
     http: Annotated[
         str,
         SettingInfo(
-            "The `host:port` under which other servers and nodes reach this one.",
-            default_text="where HTTP listens, or the host's address when it listens on all",
+            "The `host:port` at which other servers and nodes reach this server.",
+            default_text="the address that HTTP listens on; if that is all addresses, the host's address",
         ),
     ] = ""
 
 
 class PortsSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The table `ports`."""
+
     http: Annotated[
-        int, SettingInfo("The port of HTTP; 0 takes a free one. `--port` overrides it.", min_value=0, max_value=65_535)
+        int,
+        SettingInfo("The port of HTTP; 0 chooses a free port. `--port` overrides it.", min_value=0, max_value=65_535),
     ] = 4646
 
 
 class ApiSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The table `api`: processes and limits of requests."""
+
     processes: Annotated[
         int,
-        SettingInfo("How many processes answer HTTP on the one port; each holds the state.", min_value=1, max_value=64),
+        SettingInfo(
+            "The number of processes that serve HTTP on the port. Each holds the whole state in memory.",
+            min_value=1,
+            max_value=64,
+        ),
     ] = 1
-    max_body_size: Annotated[Size, SettingInfo("The largest body of a request.")] = Size(10_000_000)
-    shutdown_grace: Annotated[Duration, SettingInfo("How long open requests may take to end when the agent stops.")] = (
+    max_body_size: Annotated[Size, SettingInfo("The maximum size of a request body.")] = Size(10_000_000)
+    shutdown_grace: Annotated[Duration, SettingInfo("The time for open requests to finish when the agent stops.")] = (
         Duration(2 * SECOND)
     )
 
 
 class LimitsSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The table `limits`: rate limits and connection limits."""
+
     enabled: Annotated[
         bool,
-        SettingInfo("Whether requests to the API are counted and limited, by the profile `cluster` (docs/limits.md)."),
+        SettingInfo("Whether API requests are rate limited, with the profile `cluster` (docs/limits.md)."),
     ] = False
     file: Annotated[
         str,
         SettingInfo(
-            "The file that sets the limiter up: rules of one's own, Redis, the log of decisions. An absolute path.",
-            default_text="none: the profile as it is, counters in memory",
+            "The absolute path of the limiter's configuration file: own rules, Redis, decision log.",
+            default_text="none: the unchanged profile, counters in memory",
         ),
     ] = ""
     http_max_conns_per_client: Annotated[
         int,
         SettingInfo(
-            "Open connections that one address may have to each process that answers HTTP; 0 is no limit, and loopback "
-            "has none.",
+            "The maximum number of open connections from one address to each API process; 0 means no limit. "
+            "Loopback is not limited.",
             min_value=0,
         ),
     ] = 100
-    https_handshake_timeout: Annotated[Duration, SettingInfo("How long a TLS handshake may take.")] = Duration(
-        5 * SECOND
-    )
+    https_handshake_timeout: Annotated[Duration, SettingInfo("The timeout of a TLS handshake.")] = Duration(5 * SECOND)
 
 
 class TlsSettings(msgspec.Struct, frozen=True, kw_only=True):
-    http: Annotated[bool, SettingInfo("Whether the port speaks HTTPS, and nothing else.")] = False
+    """The table `tls`."""
+
+    http: Annotated[bool, SettingInfo("Whether the port accepts HTTPS only.")] = False
     ca_file: Annotated[
-        str, SettingInfo("Certificates of the authorities that others' certificates are checked against.")
+        str, SettingInfo("The file with the CA certificates that certificates of others are verified with.")
     ] = ""
-    cert_file: Annotated[str, SettingInfo("Our certificate. A reload reads the files again.", is_reloadable=True)] = ""
-    key_file: Annotated[str, SettingInfo("The key of our certificate.", is_reloadable=True)] = ""
-    verify_https_client: Annotated[bool, SettingInfo("Whether callers must show a certificate of `ca_file`.")] = False
-    verify_server_hostname: Annotated[
-        bool, SettingInfo("Whether a server must show the name `server.<region>.wharf`, not just any certificate.")
+    cert_file: Annotated[
+        str, SettingInfo("The file with the certificate of this agent. A reload reads it again.", is_reloadable=True)
+    ] = ""
+    key_file: Annotated[str, SettingInfo("The file with the private key of the certificate.", is_reloadable=True)] = ""
+    verify_https_client: Annotated[
+        bool, SettingInfo("Whether callers must present a certificate signed by `ca_file`.")
     ] = False
-    tls_min_version: Annotated[TlsVersion, SettingInfo("The oldest version of TLS that is spoken.")] = TlsVersion.TLS12
+    verify_server_hostname: Annotated[
+        bool, SettingInfo("Whether a server's certificate must have the name `server.<region>.wharf`.")
+    ] = False
+    tls_min_version: Annotated[TlsVersion, SettingInfo("The minimum TLS version.")] = TlsVersion.TLS12
 
 
 class UiSettings(msgspec.Struct, frozen=True, kw_only=True):
-    enabled: Annotated[bool, SettingInfo("Whether the pages are served.")] = True
+    """The table `ui`."""
+
+    enabled: Annotated[bool, SettingInfo("Whether the web pages are served.")] = True
 
 
 class TelemetrySettings(msgspec.Struct, frozen=True, kw_only=True):
-    collection_interval: Annotated[Duration, SettingInfo("How often nodes measure themselves and their tasks.")] = (
-        Duration(SECOND)
-    )
+    """The table `telemetry`: metrics."""
+
+    collection_interval: Annotated[
+        Duration, SettingInfo("The interval at which nodes measure themselves and their tasks.")
+    ] = Duration(SECOND)
     in_memory_collection_interval: Annotated[Duration, SettingInfo("The length of one interval of `/v1/metrics`.")] = (
         Duration(10 * SECOND)
     )
     in_memory_retention_period: Annotated[
-        Duration, SettingInfo("How long finished intervals are kept, for `/v1/metrics?ago=`.")
+        Duration, SettingInfo("How long finished intervals are retained for `/v1/metrics?ago=`.")
     ] = Duration(MINUTE)
-    prometheus_metrics: Annotated[bool, SettingInfo("Whether `/v1/metrics?format=prometheus` is answered.")] = False
-    publish_allocation_metrics: Annotated[bool, SettingInfo("Whether nodes publish figures of each allocation.")] = (
+    prometheus_metrics: Annotated[bool, SettingInfo("Whether `/v1/metrics?format=prometheus` is available.")] = False
+    publish_allocation_metrics: Annotated[bool, SettingInfo("Whether nodes publish metrics of each allocation.")] = (
         False
     )
-    publish_node_metrics: Annotated[bool, SettingInfo("Whether nodes publish figures of themselves.")] = False
-    disable_hostname: Annotated[
-        bool, SettingInfo("Whether gauges leave out the label `host`, which names this agent.")
-    ] = False
-    filter_default: Annotated[bool, SettingInfo("Whether a figure that no prefix names is published.")] = True
+    publish_node_metrics: Annotated[bool, SettingInfo("Whether nodes publish metrics of themselves.")] = False
+    disable_hostname: Annotated[bool, SettingInfo("Whether gauges omit the label `host`, which names this agent.")] = (
+        False
+    )
+    filter_default: Annotated[
+        bool, SettingInfo("Whether metrics that match no prefix of `prefix_filter` are published.")
+    ] = True
     prefix_filter: Annotated[
-        tuple[str, ...], SettingInfo("Prefixes of names, each after `+` (publish) or `-` (do not); the longest wins.")
+        tuple[str, ...],
+        SettingInfo(
+            "Prefixes of metric names, each after `+` (publish) or `-` (omit). The longest matching prefix decides."
+        ),
     ] = ()
 
 
 class CompatSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """The table `compat`: compatibility with other products."""
+
     nomad: Annotated[
-        bool, SettingInfo("Whether the peer's names of headers and variables are taken and given beside our own.")
+        bool, SettingInfo("Whether Nomad's names of headers and environment variables are also accepted and sent.")
     ] = False

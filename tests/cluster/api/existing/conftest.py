@@ -1,4 +1,4 @@
-"""These tests need a client that `make clients` installs into a folder of its own, and run nowhere else."""
+"""These tests need a client that `make clients` installs in a folder of its own. Without it they are not collected."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""An existing client of the scheduler that people come from, as its users install it, before `wharf dev`."""
+"""The python-nomad client, as its users install it, against `wharf dev`."""
 
 import json
 import os
@@ -43,22 +43,22 @@ def tell(value):
 
 @pytest.fixture(scope="module")
 def agent(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningAgent]:
-    with running(tmp_path_factory.mktemp("dev"), "dev", "--port", "0") as found:
-        found.wait_ready()
-        yield found
+    with running(tmp_path_factory.mktemp("dev"), "dev", "--port", "0") as matches:
+        matches.wait_ready()
+        yield matches
 
 
-def told(agent: RunningAgent, script: str) -> Any:
+def run_script(agent: RunningAgent, script: str) -> Any:
     port = agent.address.rpartition(":")[2]
-    done = subprocess.run(
+    process = subprocess.run(
         [PYTHON, "-c", BEGIN + script, port], capture_output=True, text=True, timeout=120, check=False
     )
-    assert 0 == done.returncode, done.stdout + done.stderr
-    return json.loads(done.stdout)
+    assert 0 == process.returncode, process.stdout + process.stderr
+    return json.loads(process.stdout)
 
 
 def test_a_job_is_registered_planned_changed_reverted_and_stopped(agent: RunningAgent) -> None:
-    said = told(
+    text = run_script(
         agent,
         """
 client.job.register_job("web", a_job("web", count=2))
@@ -75,11 +75,11 @@ tell([plan["Annotations"]["DesiredTGUpdates"]["g"]["Place"], versions, "web" in 
 """,
     )
 
-    assert [1, [2, 1, 0], True, False] == said
+    assert [1, [2, 1, 0], True, False] == text
 
 
-def test_what_is_missing_and_what_is_wrong_come_as_the_errors_that_its_users_catch(agent: RunningAgent) -> None:
-    said = told(
+def test_missing_and_invalid_objects_raise_the_errors_that_users_of_the_client_catch(agent: RunningAgent) -> None:
+    text = run_script(
         agent,
         """
 def error_of(act):
@@ -95,14 +95,14 @@ tell([
 """,
     )
 
-    missing, wrong, off = said
+    missing, invalid, disabled = text
     assert ["URLNotFoundNomadException", 404, "job not found"] == missing
-    assert (400, True) == (wrong[1], "Job ID contains a space" in wrong[2])
-    assert [400, "ACL support disabled"] == off[1:]
+    assert (400, True) == (invalid[1], "Job ID contains a space" in invalid[2])
+    assert [400, "ACL support disabled"] == disabled[1:]
 
 
-def test_files_logs_and_figures_of_a_task_are_read_through_its_node(agent: RunningAgent) -> None:
-    said = told(
+def test_files_logs_and_statistics_of_a_task_are_read_through_its_node(agent: RunningAgent) -> None:
+    text = run_script(
         agent,
         """
 client.job.register_job("files", a_job("files"))
@@ -121,11 +121,11 @@ tell([
 """,
     )
 
-    assert ["hello\n", "ell", "hello\n", True, True, True, True] == said
+    assert ["hello\n", "ell", "hello\n", True, True, True, True] == text
 
 
-def test_nodes_are_drained_and_come_back(agent: RunningAgent) -> None:
-    said = told(
+def test_nodes_are_drained_and_made_eligible_again(agent: RunningAgent) -> None:
+    text = run_script(
         agent,
         """
 node = client.nodes.get_nodes()[0]["ID"]
@@ -137,11 +137,11 @@ tell([drained, client.node[node]["SchedulingEligibility"]])
 """,
     )
 
-    assert ["ineligible", "eligible"] == said
+    assert ["ineligible", "eligible"] == text
 
 
-def test_deployments_evaluations_and_allocations_are_found_from_each_other(agent: RunningAgent) -> None:
-    said = told(
+def test_deployments_evaluations_and_allocations_refer_to_each_other(agent: RunningAgent) -> None:
+    text = run_script(
         agent,
         """
 answer = client.job.register_job("rollout", a_job("rollout"))
@@ -157,11 +157,11 @@ tell([
 """,
     )
 
-    assert ["rollout", True, "rollout", True, True] == said
+    assert ["rollout", True, "rollout", True, True] == text
 
 
-def test_templates_are_dispatched_and_time_tables_forced(agent: RunningAgent) -> None:
-    said = told(
+def test_parameterized_jobs_are_dispatched_and_periodic_jobs_forced(agent: RunningAgent) -> None:
+    text = run_script(
         agent,
         """
 short = dict(script="exit 0", Type="batch")
@@ -176,11 +176,11 @@ tell([done_child == [child] for done_child in [until(lambda: done("each"))]] + [
 """,
     )
 
-    assert [True, 1] == said
+    assert [True, 1] == text
 
 
-def test_variables_namespaces_searches_and_events(agent: RunningAgent) -> None:
-    said = told(
+def test_variables_namespaces_searches_and_events_work(agent: RunningAgent) -> None:
+    text = run_script(
         agent,
         """
 client.variable.create_variable("app/settings", {"Items": {"colour": "blue"}})
@@ -204,7 +204,7 @@ os._exit(0 if not sys.stdout.flush() else 1)  # Its stream's thread waits for th
 """,
     )
 
-    assert {"colour": "blue"} == said[0]
-    assert ["app/settings"] == said[1]
-    assert ["default", "team"] == said[2]
-    assert [["sought"], "sought", True, "alive", True] == said[3:]
+    assert {"colour": "blue"} == text[0]
+    assert ["app/settings"] == text[1]
+    assert ["default", "team"] == text[2]
+    assert [["sought"], "sought", True, "alive", True] == text[3:]

@@ -1,2 +1,4 @@
-"""What each endpoint does: one room a noun, as in `wharf.contract.wire.endpoint_table`, where they are declared. `wharf.cluster.api.handler_table`
-joins them. What all requests have in common stands beside this package."""
+"""Handlers of all endpoints, one module for each noun of `wharf.contract.wire.endpoint_table`.
+
+`wharf.cluster.api.handler_table` collects them. Code that all requests share is in the packages beside this one.
+"""

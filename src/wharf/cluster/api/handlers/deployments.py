@@ -1,10 +1,11 @@
-"""Endpoints of deployments."""
+"""Endpoints of deployments: reads, and decisions of operators such as promotion, which the leader makes."""
 
 from typing import Final
 
 from wharf.cluster.api.handlers.allocations.records import build_allocation_stub
 from wharf.cluster.api.lists.listing import Listing, list_by_creation
-from wharf.cluster.api.requests.request import QueryOptions, Request
+from wharf.cluster.api.requests.parameters import QueryOptions
+from wharf.cluster.api.requests.request import Request
 from wharf.cluster.api.requests.values import parse_uuid
 from wharf.cluster.api.results import (
     ActionHandler,
@@ -31,8 +32,8 @@ from wharf.cluster.server.rpc.handlers.deployments import (
 )
 from wharf.cluster.server.server import Server
 from wharf.cluster.state import Replica
-from wharf.cluster.state import watches as watch
 from wharf.cluster.state.tables import ALLOCATIONS, ALLOCATIONS_OF_JOB, DEPLOYMENTS
+from wharf.cluster.state.watches import watch_index, watch_key
 from wharf.contract.model.deployments import Deployment
 from wharf.contract.model.refusal import invalid_request
 from wharf.contract.wire.deployments import (
@@ -46,6 +47,7 @@ from wharf.contract.wire.deployments import (
 PREFIX_ERROR_PREFIX: Final = "index error: "
 LOOKUP_ERROR_PREFIX: Final = "deployment lookup failed: index error: "
 MAX_HEALTH_IDS: Final = 10_000
+"""Limits the size of one write."""
 
 
 def list_deployments(replica: Replica, _request: Request, options: QueryOptions) -> Listing[Deployment]:
@@ -55,26 +57,28 @@ def list_deployments(replica: Replica, _request: Request, options: QueryOptions)
 
 
 def read_deployment(replica: Replica, request: Request, _options: QueryOptions) -> ReadResult:
-    found, index, watched = find_record(replica, DEPLOYMENTS, _id_of(request), missing_text="deployment not found")
-    if not isinstance(found, MissingRecord):
-        request.require_permission(namespace=found.namespace)
-    return ReadResult(found, index, watched)
+    deployment_id = _parse_deployment_id(request)
+    deployment, index, watched = find_record(replica, DEPLOYMENTS, deployment_id, missing_text="deployment not found")
+    if not isinstance(deployment, MissingRecord):
+        request.require_permission(namespace=deployment.namespace)
+    return ReadResult(deployment, index, watched)
 
 
 def list_deployment_allocations(replica: Replica, request: Request, _options: QueryOptions) -> ReadResult:
-    deployment_id = _id_of(request)
+    """List the allocations that the deployment placed, oldest first."""
+    deployment_id = _parse_deployment_id(request)
     index = replica.get_last_change(ALLOCATIONS)
     deployment = replica.get(DEPLOYMENTS, deployment_id)
     if deployment is None:
-        return ReadResult([], index, [watch.watch_key(DEPLOYMENTS, deployment_id)])
+        return ReadResult([], index, [watch_key(DEPLOYMENTS, deployment_id)])
     request.require_permission(namespace=deployment.namespace)
     key = (deployment.namespace, deployment.job_id)
     placed = (each for each in replica.list_by_index(ALLOCATIONS_OF_JOB, *key) if each.deployment_id == deployment_id)
     stubs = [build_allocation_stub(replica, allocation) for allocation in sort_by_creation(placed)]
-    return ReadResult(stubs, index, [watch.watch_index(ALLOCATIONS_OF_JOB, *key)])
+    return ReadResult(stubs, index, [watch_index(ALLOCATIONS_OF_JOB, *key)])
 
 
-def _id_of(request: Request) -> str:
+def _parse_deployment_id(request: Request) -> str:
     return parse_uuid(request.get_path_value("deployment_id"), error_prefix=LOOKUP_ERROR_PREFIX)
 
 
@@ -86,53 +90,54 @@ READ_HANDLERS: Final[dict[str, ReadHandler]] = {
 
 
 class DeploymentActions:
-    """What is asked of the leader."""
+    """Changes of deployments. The leader decides all of them."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
 
     async def fail_deployment(self, request: Request) -> ActionResult:
-        deployment_id = await self._about(request)
-        kept = self._server.job_settings.versions_kept
-        wanted = FailDeploymentRequest(deployment_id, kept, cause=request.id)
-        return _told(await self._server.leader.call(FAIL_DEPLOYMENT, wanted))
+        deployment_id = await self._require_deployment(request)
+        versions_kept = self._server.job_settings.versions_kept
+        failure = FailDeploymentRequest(deployment_id, versions_kept, cause=request.id)
+        return _build_result(await self._server.leader.call(FAIL_DEPLOYMENT, failure))
 
     async def pause_deployment(self, request: Request) -> ActionResult:
-        asked = request.decode_body(DeploymentPauseRequest)
-        deployment_id = await self._about(request, asked.deployment_id)
-        wanted = PauseDeploymentRequest(deployment_id, asked.pause, cause=request.id)
-        return _told(await self._server.leader.call(PAUSE_DEPLOYMENT, wanted))
+        body = request.decode_body(DeploymentPauseRequest)
+        deployment_id = await self._require_deployment(request, body.deployment_id)
+        pause = PauseDeploymentRequest(deployment_id, body.pause, cause=request.id)
+        return _build_result(await self._server.leader.call(PAUSE_DEPLOYMENT, pause))
 
     async def promote_deployment(self, request: Request) -> ActionResult:
-        asked = request.decode_body(DeploymentPromoteRequest)
-        deployment_id = await self._about(request, asked.deployment_id)
-        wanted = PromoteDeploymentRequest(deployment_id, asked.all, asked.groups or (), cause=request.id)
-        return _told(await self._server.leader.call(PROMOTE_DEPLOYMENT, wanted))
+        body = request.decode_body(DeploymentPromoteRequest)
+        deployment_id = await self._require_deployment(request, body.deployment_id)
+        promotion = PromoteDeploymentRequest(deployment_id, body.all, body.groups or (), cause=request.id)
+        return _build_result(await self._server.leader.call(PROMOTE_DEPLOYMENT, promotion))
 
     async def unblock_deployment(self, request: Request) -> ActionResult:
-        asked = request.decode_body(DeploymentUnblockRequest)
-        deployment_id = await self._about(request, asked.deployment_id)
-        wanted = UnblockDeploymentRequest(deployment_id, cause=request.id)
-        return _told(await self._server.leader.call(UNBLOCK_DEPLOYMENT, wanted))
+        body = request.decode_body(DeploymentUnblockRequest)
+        deployment_id = await self._require_deployment(request, body.deployment_id)
+        unblocking = UnblockDeploymentRequest(deployment_id, cause=request.id)
+        return _build_result(await self._server.leader.call(UNBLOCK_DEPLOYMENT, unblocking))
 
     async def set_allocation_health(self, request: Request) -> ActionResult:
-        asked = request.decode_body(DeploymentHealthRequest)
-        deployment_id = await self._about(request, asked.deployment_id)
-        healthy, unhealthy = asked.healthy_allocation_ids or (), asked.unhealthy_allocation_ids or ()
+        """Set the health of allocations. An unhealthy one can fail the deployment."""
+        body = request.decode_body(DeploymentHealthRequest)
+        deployment_id = await self._require_deployment(request, body.deployment_id)
+        healthy, unhealthy = body.healthy_allocation_ids or (), body.unhealthy_allocation_ids or ()
         if len(healthy) + len(unhealthy) > MAX_HEALTH_IDS:
             raise invalid_request(
-                f"{len(healthy) + len(unhealthy)} ids are too many; say it of {MAX_HEALTH_IDS} at a time"
+                f"too many ids: {len(healthy) + len(unhealthy)}; send up to {MAX_HEALTH_IDS} at a time"
             )
-        kept = self._server.job_settings.versions_kept
-        told = SetHealthRequest(deployment_id, healthy, unhealthy, kept, cause=request.id)
-        return _told(await self._server.leader.call(SET_ALLOCATION_HEALTH, told))
+        versions_kept = self._server.job_settings.versions_kept
+        health = SetHealthRequest(deployment_id, healthy, unhealthy, versions_kept, cause=request.id)
+        return _build_result(await self._server.leader.call(SET_ALLOCATION_HEALTH, health))
 
-    async def _about(self, request: Request, said: str | None = None) -> str:
-        """The deployment of the path, if the body (where it must) says the same and the caller may write it."""
-        deployment_id = _id_of(request)
-        if said == "":
+    async def _require_deployment(self, request: Request, body_id: str | None = None) -> str:
+        """Return the deployment id of the path. Raises `Refusal` if the body names another one or the caller lacks access."""
+        deployment_id = _parse_deployment_id(request)
+        if body_id == "":
             raise invalid_request("DeploymentID must be specified")
-        if said is not None and said != request.get_path_value("deployment_id"):
+        if body_id is not None and body_id != request.get_path_value("deployment_id"):
             raise invalid_request("Deployment ID does not match")
         deployment = await require_record(
             self._server, DEPLOYMENTS, deployment_id, not_found_text="deployment not found"
@@ -141,23 +146,23 @@ class DeploymentActions:
         return deployment_id
 
 
-def _told(written: DeploymentWriteResult) -> ActionResult:
+def _build_result(result: DeploymentWriteResult) -> ActionResult:
     reply = DeploymentUpdateResponse(
-        eval_id=written.eval_id,
-        eval_create_index=written.eval_create_index,
-        deployment_modify_index=written.deployment_modify_index,
-        reverted_job_version=written.reverted_job_version,
-        index=written.index,
+        eval_id=result.eval_id,
+        eval_create_index=result.eval_create_index,
+        deployment_modify_index=result.deployment_modify_index,
+        reverted_job_version=result.reverted_job_version,
+        index=result.index,
     )
-    return ActionResult(reply, written.index)
+    return ActionResult(reply, result.index)
 
 
 def build_action_handlers(server: Server) -> dict[str, ActionHandler]:
-    acts = DeploymentActions(server)
+    actions = DeploymentActions(server)
     return {
-        "deployment.fail": acts.fail_deployment,
-        "deployment.pause": acts.pause_deployment,
-        "deployment.promote": acts.promote_deployment,
-        "deployment.unblock": acts.unblock_deployment,
-        "deployment.health": acts.set_allocation_health,
+        "deployment.fail": actions.fail_deployment,
+        "deployment.pause": actions.pause_deployment,
+        "deployment.promote": actions.promote_deployment,
+        "deployment.unblock": actions.unblock_deployment,
+        "deployment.health": actions.set_allocation_health,
     }

@@ -1,11 +1,11 @@
-"""The stream of what happens: who may hear it, how it is written, and when it ends.
+"""The event stream: authorization, encoding and termination.
 
-The caller's rights are asked again before anything is sent; a stream whose caller has lost them ends, as one does that
-fell too far behind.
+The caller's rights are checked again before events are sent. The stream ends if the caller has lost them, or has fallen
+too far behind.
 """
 
+import re
 from collections.abc import AsyncIterator, Iterator
-from re import compile as pattern
 from typing import Any, Final
 
 import msgspec
@@ -14,7 +14,7 @@ from wharf.cluster.access import Caller, build_denial, reauthenticate_caller
 from wharf.cluster.api.lists.listing import ALL_NAMESPACES
 from wharf.cluster.api.replies.encoding import yield_to_loop
 from wharf.cluster.api.requests.request import Request
-from wharf.cluster.api.results import ActionHandler, ActionResult, ReadHandler, StreamedBody
+from wharf.cluster.api.results import ActionHandler, ActionResult, StreamedBody
 from wharf.cluster.operations.events import ClusterEvent, EventFilter, is_event_visible, parse_topics
 from wharf.cluster.server.events import EventCommit, EventFeed, SubscriptionLost
 from wharf.cluster.server.server import Server
@@ -26,94 +26,105 @@ from wharf.contract.wire.events import EventView, build_payload
 HEARTBEAT_INTERVAL_S: Final = 30.0
 HEARTBEAT_LINE: Final = b"{}\n"
 WRITE_TIMEOUT_S: Final = 40.0
+"""A caller that takes longer to read one part is disconnected."""
 COMMITS_PER_STEP: Final = 50
 MAX_EVENTS_PER_LINE: Final = 100
-"""So that a large commit is neither encoded nor sent in one piece."""
-INDEX_PATTERN: Final = pattern(r"[+-]?[0-9]{1,19}")
+"""Splits a large commit, so that it is not encoded and sent in one step."""
+INDEX_PATTERN: Final = re.compile(r"[+-]?[0-9]{1,19}")
 NO_CACHE_HEADER: Final = (b"cache-control", b"no-cache")
 CONNECTION_CLOSE_HEADER: Final = (b"connection", b"close")
-
-READ_HANDLERS: Final[dict[str, ReadHandler]] = {}
 
 _encode = msgspec.json.Encoder(enc_hook=encode_packed_as_dict).encode
 
 
 class EventActions:
+    """Streams events to callers."""
+
     def __init__(self, server: Server) -> None:
         self._server = server
 
     async def stream_events(self, request: Request) -> ActionResult:
-        index = _index(request.get_text("index"))
-        interest = self._interest(request)
+        """Stream events that follow the requested index. Raises `Refusal`."""
+        index = _parse_index(request.get_text("index"))
+        event_filter = self._build_filter(request)
         feed = self._server.events
         if feed is None:
             raise Refusal(
-                RefusalCode.NOT_IMPLEMENTED, "the event stream is switched off here: set `server.enable_event_broker`"
+                RefusalCode.NOT_IMPLEMENTED,
+                "the event stream is disabled: set `server.enable_event_broker` on this server",
             )
         await self._server.reader.catch_up()
-        if not interest.is_allowed_for(request.caller.rights):
+        if not event_filter.is_allowed_for(request.caller.rights):
             raise build_denial(request.caller)
-        parts = _nothing() if index < 0 else self._parts(feed, request.caller, interest, index)
+        parts = _iterate_nothing() if index < 0 else self._iterate_lines(feed, request.caller, event_filter, index)
         return ActionResult(
             StreamedBody(parts, headers=(NO_CACHE_HEADER, CONNECTION_CLOSE_HEADER), write_timeout_s=WRITE_TIMEOUT_S)
         )
 
-    def _interest(self, request: Request) -> EventFilter:
-        """Of all namespaces those that there are now: whoever comes later asks again."""
+    def _build_filter(self, request: Request) -> EventFilter:
+        """Return the filter. For all namespaces it holds the current ones; later namespaces need a new request."""
         if request.namespace == ALL_NAMESPACES:
             namespaces = frozenset(namespace.name for namespace in self._server.replica.iter_all(NAMESPACES))
         else:
             namespaces = frozenset({request.namespace})
         return EventFilter(parse_topics(request.get_texts("topic")), request.namespace, namespaces)
 
-    async def _parts(self, feed: EventFeed, caller: Caller, interest: EventFilter, index: int) -> AsyncIterator[bytes]:
+    async def _iterate_lines(
+        self, feed: EventFeed, caller: Caller, event_filter: EventFilter, index: int
+    ) -> AsyncIterator[bytes]:
+        """Yield lines of events after the index, and heartbeats in between."""
         world = self._server.world
-        listener = feed.subscribe(since_index=index)
+        subscription = feed.subscribe(since_index=index)
         try:
             yield HEARTBEAT_LINE
             due_s = world.monotonic_s() + HEARTBEAT_INTERVAL_S
             while True:
-                for commit in listener.take(COMMITS_PER_STEP):
-                    caller = self._again(caller, interest)
-                    for line in _lines(commit, caller, interest):
+                for commit in subscription.take(COMMITS_PER_STEP):
+                    caller = self._reauthenticate(caller, event_filter)
+                    for line in _encode_commit(commit, caller, event_filter):
                         yield line
                         await yield_to_loop()
-                await listener.wait(due_s - world.monotonic_s())
+                await subscription.wait(due_s - world.monotonic_s())
                 if world.monotonic_s() >= due_s:
-                    caller = self._again(caller, interest)
+                    caller = self._reauthenticate(caller, event_filter)
                     yield HEARTBEAT_LINE
                     due_s = world.monotonic_s() + HEARTBEAT_INTERVAL_S
-        except (SubscriptionLost, _RightsGone):
-            return  # The caller sees the end of the stream, and subscribes again where it may.
+        except (SubscriptionLost, _RightsLost):
+            return  # The caller sees the end of the stream and may subscribe again.
         finally:
-            listener.end()
+            subscription.end()
 
-    def _again(self, caller: Caller, interest: EventFilter) -> Caller:
-        now = reauthenticate_caller(self._server.replica, caller, self._server.writer.read_clock())
-        if now.is_refused or not interest.is_allowed_for(now.rights):
-            raise _RightsGone
-        return now
-
-
-class _RightsGone(Exception):
-    """The caller may no longer hear what it asked for."""
+    def _reauthenticate(self, caller: Caller, event_filter: EventFilter) -> Caller:
+        """Return the caller with its current rights. Raises `_RightsLost`."""
+        current = reauthenticate_caller(self._server.replica, caller, self._server.writer.read_clock())
+        if current.is_refused or not event_filter.is_allowed_for(current.rights):
+            raise _RightsLost
+        return current
 
 
-async def _nothing() -> AsyncIterator[bytes]:
-    """An index before all time: the stream ends without a byte."""
+class _RightsLost(Exception):
+    """The caller may no longer receive the requested events."""
+
+
+async def _iterate_nothing() -> AsyncIterator[bytes]:
+    """Yield nothing: for a negative index the stream ends at once."""
     parts: tuple[bytes, ...] = ()
     for part in parts:
         yield part
 
 
-def _lines(commit: EventCommit, caller: Caller, interest: EventFilter) -> Iterator[bytes]:
-    told = [event for event in commit.events if interest.matches(event) and is_event_visible(caller.rights, event)]
-    for start in range(0, len(told), MAX_EVENTS_PER_LINE):
-        yield _line(commit.index, told[start : start + MAX_EVENTS_PER_LINE])
+def _encode_commit(commit: EventCommit, caller: Caller, event_filter: EventFilter) -> Iterator[bytes]:
+    """Yield the lines of the commit's events that the caller requested and may see."""
+    events = [
+        event for event in commit.events if event_filter.matches(event) and is_event_visible(caller.rights, event)
+    ]
+    for start in range(0, len(events), MAX_EVENTS_PER_LINE):
+        yield _encode_line(commit.index, events[start : start + MAX_EVENTS_PER_LINE])
 
 
-def _line(index: int, events: list[ClusterEvent]) -> bytes:
-    shown = [
+def _encode_line(index: int, events: list[ClusterEvent]) -> bytes:
+    """Return one line of the stream: the index and its events."""
+    views = [
         EventView(
             topic=event.topic,
             type=event.type,
@@ -125,16 +136,17 @@ def _line(index: int, events: list[ClusterEvent]) -> bytes:
         )
         for event in events
     ]
-    line: dict[str, Any] = {"Index": index, "Events": shown}
+    line: dict[str, Any] = {"Index": index, "Events": views}
     return _encode(line) + b"\n"
 
 
-def _index(given: str) -> int:
-    if given == "":
+def _parse_index(text: str) -> int:
+    """Return the index; 0 if the text is empty. Raises `Refusal` with Nomad's text."""
+    if text == "":
         return 0
-    if not INDEX_PATTERN.fullmatch(given):
-        raise invalid_request(f'Unable to parse index: strconv.Atoi: parsing "{given}": invalid syntax')
-    return int(given)
+    if not INDEX_PATTERN.fullmatch(text):
+        raise invalid_request(f'Unable to parse index: strconv.Atoi: parsing "{text}": invalid syntax')
+    return int(text)
 
 
 def build_action_handlers(server: Server) -> dict[str, ActionHandler]:

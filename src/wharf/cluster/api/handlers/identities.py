@@ -1,11 +1,9 @@
-"""Endpoints by which others check the identities that we sign, and nodes are introduced."""
-
-from typing import Final
+"""Endpoints to verify signed identities (keys and issuer), and to create introduction tokens for new nodes."""
 
 from wharf.cluster.api.handlers.acl.disabled import require_acl_enabled
 from wharf.cluster.api.requests.request import Request
 from wharf.cluster.api.requests.values import parse_duration_field
-from wharf.cluster.api.results import ActionHandler, ActionResult, ReadHandler
+from wharf.cluster.api.results import ActionHandler, ActionResult
 from wharf.cluster.operations.nodes.introductions import Introduction, resolve_introduction_ttl
 from wharf.cluster.server.server import Server
 from wharf.contract.model.node_pools import DEFAULT_NODE_POOL
@@ -13,10 +11,10 @@ from wharf.contract.model.refusal import not_found
 from wharf.contract.wire import identities
 from wharf.contract.wire.nodes import messages
 
-READ_HANDLERS: Final[dict[str, ReadHandler]] = {}
-
 
 class IdentityActions:
+    """Reports the public keys and the issuer of identities, and signs introduction tokens."""
+
     def __init__(self, server: Server) -> None:
         self._server = server
 
@@ -26,6 +24,7 @@ class IdentityActions:
         )
 
     async def read_issuer(self, _request: Request) -> ActionResult:
+        """Return the OIDC discovery document. Raises `Refusal` if no issuer is configured."""
         issuer = self._server.access.settings.issuer
         if not issuer:
             raise not_found("OIDC Discovery endpoint disabled: server.oidc_issuer is not set")
@@ -42,21 +41,22 @@ class IdentityActions:
         )
 
     async def create_introduction(self, request: Request) -> ActionResult:
-        asked = request.decode_body(messages.IntroductionRequest) if request.body else messages.IntroductionRequest()
-        ttl_ns = resolve_introduction_ttl(parse_duration_field(asked.ttl, field="TTL"))
+        """Sign an introduction token for a new node."""
+        body = request.decode_body(messages.IntroductionRequest) if request.body else messages.IntroductionRequest()
+        ttl_ns = resolve_introduction_ttl(parse_duration_field(body.ttl, field="TTL"))
         server = self._server
         await server.access.ensure_active_key(server.replica, server.leader)
-        introduction = Introduction(asked.node_name, asked.node_pool or DEFAULT_NODE_POOL)
-        signed = server.access.identity_signer.sign_introduction(
+        introduction = Introduction(body.node_name, body.node_pool or DEFAULT_NODE_POOL)
+        token = server.access.identity_signer.sign_introduction(
             server.replica, introduction, server.writer.read_clock(), ttl_ns=ttl_ns
         )
-        return ActionResult(messages.IntroductionReply(jwt=signed))
+        return ActionResult(messages.IntroductionReply(jwt=token))
 
 
 def build_action_handlers(server: Server) -> dict[str, ActionHandler]:
-    acts = IdentityActions(server)
+    actions = IdentityActions(server)
     return {
-        "acl.identity.introduction": require_acl_enabled(server, acts.create_introduction),
-        "identity.keys": acts.list_public_keys,
-        "identity.issuer": acts.read_issuer,
+        "acl.identity.introduction": require_acl_enabled(server, actions.create_introduction),
+        "identity.keys": actions.list_public_keys,
+        "identity.issuer": actions.read_issuer,
     }

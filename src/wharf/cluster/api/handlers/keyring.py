@@ -1,10 +1,10 @@
-"""Endpoints of the keys that secrets are sealed with."""
+"""Endpoints of the keyring: list, rotate and delete encryption keys. Key material is never sent."""
 
 from typing import Final
 
 from wharf.cluster.api.lists.listing import Listing, list_by_name
-from wharf.cluster.api.requests.parameters import FALSE_WORDS, TRUE_WORDS
-from wharf.cluster.api.requests.request import QueryOptions, Request
+from wharf.cluster.api.requests.parameters import FALSE_WORDS, TRUE_WORDS, QueryOptions
+from wharf.cluster.api.requests.request import Request
 from wharf.cluster.api.results import ActionHandler, ActionResult, ReadHandler
 from wharf.cluster.operations import keyring
 from wharf.cluster.operations.keyring import KeyRotationRequest
@@ -25,47 +25,52 @@ READ_HANDLERS: Final[dict[str, ReadHandler]] = {"keyring.list": list_keys}
 
 
 class KeyringActions:
+    """Rotates and deletes keys."""
+
     def __init__(self, server: Server) -> None:
         self._server = server
 
     async def rotate_keyring(self, request: Request) -> ActionResult:
-        asked = KeyRotationRequest(
+        """Add a new key; with `full`, also encrypt all secrets again."""
+        rotation = KeyRotationRequest(
             await self._server.access.keyring.make_key(),
             full="full" in request.query,
-            publish_time_ns=_publish_time_ns(request.query.get("publish_time", "")),
+            publish_time_ns=_parse_publish_time(request.query.get("publish_time", "")),
         )
-        written = await self._server.leader.call(ROTATE_KEYRING, asked)
-        assert written.key is not None, "a rotation answers with its key"
+        result = await self._server.leader.call(ROTATE_KEYRING, rotation)
+        assert result.key is not None, "a rotation returns the new key"
         return ActionResult(
-            keyring_wire.KeyRotationReply(key=build_key_view(written.key), index=written.index),
-            written.index,
+            keyring_wire.KeyRotationReply(key=build_key_view(result.key), index=result.index),
+            result.index,
         )
 
     async def delete_key(self, request: Request) -> ActionResult:
-        given = request.query.get("force", "")
-        if given and given not in TRUE_WORDS and given not in FALSE_WORDS:
+        force_text = request.query.get("force", "")
+        if force_text and force_text not in TRUE_WORDS and force_text not in FALSE_WORDS:
             raise invalid_request("invalid force parameter")
-        key_id, force = request.get_path_value("key_id"), given in TRUE_WORDS
-        written = await self._server.writer.execute(
-            lambda snapshot, _moment: keyring.delete_key(snapshot, key_id, should_force=force)
+        key_id, should_force = request.get_path_value("key_id"), force_text in TRUE_WORDS
+        result = await self._server.writer.execute(
+            lambda snapshot, _context: keyring.delete_key(snapshot, key_id, should_force=should_force)
         )
-        return ActionResult(keyring_wire.KeyDeletionReply(index=written.index), written.index)
+        return ActionResult(keyring_wire.KeyDeletionReply(index=result.index), result.index)
 
 
 def build_action_handlers(server: Server) -> dict[str, ActionHandler]:
-    writes = KeyringActions(server)
-    return {"keyring.rotate": writes.rotate_keyring, "keyring.delete": writes.delete_key}
+    actions = KeyringActions(server)
+    return {"keyring.rotate": actions.rotate_keyring, "keyring.delete": actions.delete_key}
 
 
-def _publish_time_ns(given: str) -> int:
-    if not given:
+def _parse_publish_time(text: str) -> int:
+    """Return the time in nanoseconds since 1970; 0 if the text is empty. Raises `Refusal`."""
+    if not text:
         return 0
-    if not (given.isascii() and given.isdigit() and len(given) <= 19):
-        raise invalid_request(f'invalid publish_time: "{given}" is no number of nanoseconds since 1970')
-    return int(given)
+    if not (text.isascii() and text.isdigit() and len(text) <= 19):
+        raise invalid_request(f'invalid publish_time "{text}": expected nanoseconds since 1970')
+    return int(text)
 
 
 def build_key_view(key: KeyringKey) -> keyring_wire.KeyView:
+    """Return the key without its material."""
     return keyring_wire.KeyView(
         key_id=key.key_id,
         algorithm=key.algorithm,

@@ -1,9 +1,10 @@
-"""Endpoints of namespaces."""
+"""Endpoints of namespaces. Callers see the namespaces in which they have any right."""
 
 from typing import Final
 
 from wharf.cluster.api.lists.listing import Listing, list_by_name
-from wharf.cluster.api.requests.request import QueryOptions, Request
+from wharf.cluster.api.requests.parameters import QueryOptions
+from wharf.cluster.api.requests.request import Request
 from wharf.cluster.api.results import ActionHandler, ActionResult, ReadHandler, find_record
 from wharf.cluster.operations import namespaces
 from wharf.cluster.server.log.reader import ReadResult
@@ -34,6 +35,8 @@ READ_HANDLERS: Final[dict[str, ReadHandler]] = {"namespace.list": list_namespace
 
 
 class NamespaceActions:
+    """Writes namespaces."""
+
     def __init__(self, server: Server) -> None:
         self._server = server
 
@@ -41,30 +44,31 @@ class NamespaceActions:
         return await self._store(request.decode_body(Namespace), request)
 
     async def update_namespace(self, request: Request) -> ActionResult:
-        wanted = request.decode_body(Namespace)
-        if wanted.name != request.get_path_value("namespace_name"):
+        namespace = request.decode_body(Namespace)
+        if namespace.name != request.get_path_value("namespace_name"):
             raise invalid_request("Namespace name does not match request path")
-        return await self._store(wanted, request)
+        return await self._store(namespace, request)
 
-    async def _store(self, wanted: Namespace, request: Request) -> ActionResult:
+    async def _store(self, namespace: Namespace, request: Request) -> ActionResult:
         index = await self._server.writer.execute(
-            lambda snapshot, _moment: namespaces.store_namespace(snapshot, wanted, cause=request.id)
+            lambda snapshot, _context: namespaces.store_namespace(snapshot, namespace, cause=request.id)
         )
         return ActionResult(index=index)
 
     async def delete_namespace(self, request: Request) -> ActionResult:
         name, region = request.get_path_value("namespace_name"), self._server.identity.region
-        await self._server.writer.catch_up()  # That nothing is in it rests on no record: see all that was acknowledged.
+        # Whether the namespace is in use depends on many records, so the replica must hold all acknowledged writes.
+        await self._server.writer.catch_up()
         index = await self._server.writer.execute(
-            lambda snapshot, _moment: namespaces.delete_namespace(snapshot, name, region=region, cause=request.id)
+            lambda snapshot, _context: namespaces.delete_namespace(snapshot, name, region=region, cause=request.id)
         )
         return ActionResult(index=index)
 
 
 def build_action_handlers(server: Server) -> dict[str, ActionHandler]:
-    writes = NamespaceActions(server)
+    actions = NamespaceActions(server)
     return {
-        "namespace.store": writes.store_namespace,
-        "namespace.update": writes.update_namespace,
-        "namespace.delete": writes.delete_namespace,
+        "namespace.store": actions.store_namespace,
+        "namespace.update": actions.update_namespace,
+        "namespace.delete": actions.delete_namespace,
     }

@@ -1,23 +1,18 @@
-"""Endpoints for those who run the cluster: its configurations, its servers, its health, its snapshots.
-
-Endpoints that save and restore the whole state, as one archive.
-
-Endpoints that make the cluster tidy up at once. They say nothing but that it is done.
-"""
+"""Endpoints for operators: scheduler and autopilot configuration, servers, cluster health and garbage collection."""
 
 import asyncio
 import re
-from base64 import b64encode
 from collections.abc import Mapping
 from ipaddress import ip_address
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
 from wharf.cluster.api.handlers.agents.health import check_engine_health
-from wharf.cluster.api.requests.body import ClientDisconnected
-from wharf.cluster.api.requests.request import QueryOptions, Request
-from wharf.cluster.api.results import ActionHandler, ActionResult, ReadHandler, StreamedBody
+from wharf.cluster.api.requests.parameters import QueryOptions
+from wharf.cluster.api.requests.request import Request
+from wharf.cluster.api.requests.values import UUID_PATTERN
+from wharf.cluster.api.results import ActionHandler, ActionResult, ReadHandler
 from wharf.cluster.operations import agents
 from wharf.cluster.operations.operator import configuration
 from wharf.cluster.server.log.reader import ReadResult
@@ -31,8 +26,8 @@ from wharf.cluster.server.rpc.handlers.dry_runs import REBALANCE, RebalanceReque
 from wharf.cluster.server.rpc.handlers.operator import COLLECT_GARBAGE, RECONCILE_SUMMARIES, MaintenanceRequest
 from wharf.cluster.server.server import Server
 from wharf.cluster.state import Replica
-from wharf.cluster.state import watches as watch
 from wharf.cluster.state.tables import AUTOPILOT_CONFIGURATION, LEADER, MEMBERS, SCHEDULER_CONFIGURATION
+from wharf.cluster.state.watches import watch_table
 from wharf.contract.model.cluster import Leader, Member
 from wharf.contract.model.operator import autopilot
 from wharf.contract.model.operator.autopilot import ServerHealth, ServerLogStatus
@@ -42,58 +37,30 @@ from wharf.contract.model.times import format_duration
 from wharf.contract.wire import operator as operator_wire
 from wharf.contract.wire.times import format_time
 
-SNAPSHOT_CONTENT_TYPE: Final = "application/x-gzip"
-
-
-class SnapshotActions:
-    def __init__(self, server: Server) -> None:
-        self._server = server
-
-    async def save_snapshot(self, request: Request) -> ActionResult:
-        if "stale" not in request.query:
-            await self._server.reader.catch_up()
-        saved = await self._server.agent.save_snapshot(self._server.engine)
-        headers = [(b"digest", b"sha-256=" + b64encode(saved.sha256))]
-        return ActionResult(StreamedBody(saved.parts, SNAPSHOT_CONTENT_TYPE, headers=headers), saved.index)
-
-    async def restore_snapshot(self, request: Request) -> ActionResult:
-        """The archive is taken in whole and checked whole; only then is anything replaced."""
-        assert request.body_parts is not None, "the endpoint reads its body part by part"
-        try:
-            index = await self._server.agent.restore_snapshot(self._server.engine, request.body_parts)
-        except ClientDisconnected:
-            raise invalid_request("failed to restore from snapshot: the request ended before its body") from None
-        await self._server.follower.wait_until_applied(index)
-        return ActionResult(None, index)
-
-    def build_handlers(self) -> dict[str, ActionHandler]:
-        return {"operator.save_snapshot": self.save_snapshot, "operator.restore_snapshot": self.restore_snapshot}
-
+T = TypeVar("T")
 
 STATUS_TIMEOUT_S: Final = 3.0
+"""A server that does not report its status within this time is unhealthy."""
 TRANSFER_TIMEOUT_S: Final = 8.0
+"""How long to wait until the new leader leads."""
 UNSIGNED_PATTERN: Final = re.compile(r"[0-9]{1,19}")
-UUID_PATTERN: Final = re.compile(r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}")
 
 
 def read_scheduler_configuration(replica: Replica, _request: Request, _options: QueryOptions) -> ReadResult:
-    found = replica.get(SCHEDULER_CONFIGURATION) or SchedulerConfiguration()
-    told = operator_wire.SchedulerConfigurationReply(
-        scheduler_config=found, index=found.modify_index, known_leader=replica.get(LEADER) is not None
+    record = replica.get(SCHEDULER_CONFIGURATION) or SchedulerConfiguration()
+    reply = operator_wire.SchedulerConfigurationReply(
+        scheduler_config=record, index=record.modify_index, known_leader=replica.get(LEADER) is not None
     )
-    return ReadResult(
-        told, replica.get_last_change(SCHEDULER_CONFIGURATION), [watch.watch_table(SCHEDULER_CONFIGURATION)]
-    )
+    return ReadResult(reply, replica.get_last_change(SCHEDULER_CONFIGURATION), [watch_table(SCHEDULER_CONFIGURATION)])
 
 
 def read_autopilot_configuration(replica: Replica, _request: Request, _options: QueryOptions) -> ReadResult:
-    told = operator_wire.build_autopilot_view(configuration.get_autopilot_configuration(replica))
-    return ReadResult(
-        told, replica.get_last_change(AUTOPILOT_CONFIGURATION), [watch.watch_table(AUTOPILOT_CONFIGURATION)]
-    )
+    view = operator_wire.build_autopilot_view(configuration.get_autopilot_configuration(replica))
+    return ReadResult(view, replica.get_last_change(AUTOPILOT_CONFIGURATION), [watch_table(AUTOPILOT_CONFIGURATION)])
 
 
 def read_raft_configuration(replica: Replica, _request: Request, _options: QueryOptions) -> ReadResult:
+    """Return the servers of the region in the format of Nomad's Raft configuration."""
     leader, index = replica.get(LEADER), replica.get_last_change(MEMBERS, LEADER)
     servers = [
         operator_wire.RaftServer(
@@ -105,8 +72,8 @@ def read_raft_configuration(replica: Replica, _request: Request, _options: Query
         )
         for member in replica.iter_all(MEMBERS)
     ]
-    told = operator_wire.RaftConfiguration(servers=servers, index=index)
-    return ReadResult(told, index, [watch.watch_table(MEMBERS), watch.watch_table(LEADER)])
+    reply = operator_wire.RaftConfiguration(servers=servers, index=index)
+    return ReadResult(reply, index, [watch_table(MEMBERS), watch_table(LEADER)])
 
 
 READ_HANDLERS: Final[dict[str, ReadHandler]] = {
@@ -117,6 +84,8 @@ READ_HANDLERS: Final[dict[str, ReadHandler]] = {
 
 
 class ClusterOperatorActions:
+    """Changes configurations and servers, and reports the health of the cluster."""
+
     def __init__(self, server: Server) -> None:
         self._server = server
 
@@ -131,149 +100,149 @@ class ClusterOperatorActions:
     # -- configurations --------------------------------------------------------------------------------------------
 
     async def set_scheduler_configuration(self, request: Request) -> ActionResult:
-        expected = _expected(request)
-        try:
-            wanted = request.decode_body(SchedulerConfiguration)
-        except Refusal as refusal:
-            if refusal.text == "Request body is empty":
-                raise
-            raise Refusal(refusal.code, f"Error parsing scheduler config: {refusal.text}") from refusal
-        done = await self._server.writer.execute(
-            lambda snapshot, _moment: configuration.set_scheduler_configuration(
-                snapshot, wanted, expected_version=expected, cause=request.id
+        """Replace the scheduler configuration. With `cas`, only if its version is current."""
+        expected_version = _parse_expected_version(request)
+        desired = _decode_configuration(request, SchedulerConfiguration, name="scheduler")
+        result = await self._server.writer.execute(
+            lambda snapshot, _context: configuration.set_scheduler_configuration(
+                snapshot, desired, expected_version=expected_version, cause=request.id
             )
         )
-        reply = operator_wire.SchedulerConfigurationWriteReply(updated=done.is_updated, index=done.index)
-        return ActionResult(reply, done.index)
+        reply = operator_wire.SchedulerConfigurationWriteReply(updated=result.is_updated, index=result.index)
+        return ActionResult(reply, result.index)
 
     async def set_autopilot_configuration(self, request: Request) -> ActionResult:
-        expected = _expected(request)
-        try:
-            document = request.decode_body(operator_wire.AutopilotConfigurationView)
-        except Refusal as refusal:
-            if refusal.text == "Request body is empty":
-                raise
-            raise Refusal(refusal.code, f"Error parsing autopilot config: {refusal.text}") from refusal
-        wanted = operator_wire.parse_autopilot_view(document)
-        done = await self._server.writer.execute(
-            lambda snapshot, _moment: configuration.set_autopilot_configuration(
-                snapshot, wanted, expected_version=expected, cause=request.id
+        """Replace the autopilot configuration. With `cas`, only if its version is current."""
+        expected_version = _parse_expected_version(request)
+        view = _decode_configuration(request, operator_wire.AutopilotConfigurationView, name="autopilot")
+        desired = operator_wire.parse_autopilot_view(view)
+        result = await self._server.writer.execute(
+            lambda snapshot, _context: configuration.set_autopilot_configuration(
+                snapshot, desired, expected_version=expected_version, cause=request.id
             )
         )
-        return ActionResult(done.is_updated)
+        return ActionResult(result.is_updated)
 
     async def rebalance_cluster(self, request: Request) -> ActionResult:
-        asked = RebalanceRequest(only_plan=request.get_flag("plan"), cause=request.id)
-        told = await self._server.leader.call(REBALANCE, asked)
-        return ActionResult(told)
+        rebalance = RebalanceRequest(only_plan=request.get_flag("plan"), cause=request.id)
+        result = await self._server.leader.call(REBALANCE, rebalance)
+        return ActionResult(result)
 
     # -- servers ---------------------------------------------------------------------------------------------------
 
     async def remove_peer(self, request: Request) -> ActionResult:
+        """Remove the record of a server by id."""
         if request.get_text("address"):
             raise invalid_request("removing a server by its address is not supported: use its id")
         member_id = request.get_text("id")
         if not member_id:
             raise invalid_request("Must specify the peer's ID to remove")
-        missing = _not_a_server(member_id)
-        done = await self._server.writer.execute(
-            lambda snapshot, _moment: agents.remove_member(
-                snapshot, member_id, not_found_text=missing, cause=request.id
+        not_found_text = f'id "{member_id}" was not found in the Raft configuration'
+        result = await self._server.writer.execute(
+            lambda snapshot, _context: agents.remove_member(
+                snapshot, member_id, not_found_text=not_found_text, cause=request.id
             )
         )
-        return ActionResult(None, done.index)
+        return ActionResult(None, result.index)
 
     async def transfer_leadership(self, request: Request) -> ActionResult:
-        """Answered when the other leads, as this server's replica sees it."""
+        """Make another server the leader. Replies once it leads, as seen by this server's replica."""
         await self._server.writer.catch_up()
-        heir = self._heir(request.query)
+        heir = self._find_heir(request.query)
         leader = self._server.replica.get(LEADER)
         if leader is None:
             raise Refusal(RefusalCode.UNAVAILABLE, "No cluster leader")
         if leader.member_id == heir.id:
-            raise invalid_request(f"{heir.name or heir.id} leads already")
+            raise invalid_request(f"{heir.name or heir.id} is already the leader")
         await self._server.leader.call(TRANSFER_LEADERSHIP, TransferLeadershipRequest(heir.id))
-        now = await self._taken_over(leader.member_id, heir)
-        if now.member_id != heir.id:
-            raise Refusal(RefusalCode.CONFLICT, f"{heir.name} did not take the leadership over, and another leads now")
-        return ActionResult(None, now.modify_index)
+        new_leader = await self._wait_for_new_leader(leader.member_id, heir)
+        if new_leader.member_id != heir.id:
+            raise Refusal(
+                RefusalCode.CONFLICT, f"leadership not transferred: another server than {heir.name} is the leader now"
+            )
+        return ActionResult(None, new_leader.modify_index)
 
-    async def _taken_over(self, from_id: str, heir: Member) -> Leader:
-        """The record of whoever leads next."""
+    async def _wait_for_new_leader(self, former_id: str, heir: Member) -> Leader:
+        """Return the record of the next leader. Raises `Refusal` after a timeout."""
         changed, replica = asyncio.Event(), self._server.replica
-        subscription = replica.watches.subscribe([watch.watch_table(LEADER)], changed.set)
+        subscription = replica.watches.subscribe([watch_table(LEADER)], changed.set)
         try:
             async with asyncio.timeout(TRANSFER_TIMEOUT_S):
                 while True:
                     changed.clear()
                     subscription.rearm()
-                    now = replica.get(LEADER)
-                    if now is not None and not now.heir and now.member_id != from_id:
-                        return now
+                    leader = replica.get(LEADER)
+                    if leader is not None and not leader.heir and leader.member_id != former_id:
+                        return leader
                     await changed.wait()
         except TimeoutError:
-            raise Refusal(RefusalCode.UNAVAILABLE, f"{heir.name} did not take the leadership over") from None
+            raise Refusal(
+                RefusalCode.UNAVAILABLE,
+                f"leadership not transferred: {heir.name} did not become the leader within {TRANSFER_TIMEOUT_S:g} s",
+            ) from None
         finally:
             subscription.close()
 
-    def _heir(self, query: Mapping[str, str]) -> Member:
+    def _find_heir(self, query: Mapping[str, str]) -> Member:
+        """Return the member that the query names by id or address. Raises `Refusal`."""
         has_id, has_address = "id" in query, "address" in query
         if not has_id and not has_address:
             raise invalid_request("must specify id or address")
         if has_id and has_address:
             raise invalid_request("must specify either id or address")
-        found = list(self._server.replica.iter_all(MEMBERS))
+        members = list(self._server.replica.iter_all(MEMBERS))
         if has_id:
-            wanted = query["id"]
-            if not wanted:
+            value = query["id"]
+            if not value:
                 raise invalid_request("id must be non-empty")
-            if not UUID_PATTERN.fullmatch(wanted) and all(member.id != wanted for member in found):
+            if not UUID_PATTERN.fullmatch(value) and all(member.id != value for member in members):
                 raise invalid_request("id must be a uuid: uuid string is wrong length")
-            matching = [member for member in found if member.id == wanted]
-            what = "id"
+            matching = [member for member in members if member.id == value]
+            field = "id"
         else:
-            wanted = query["address"]
-            if not wanted:
+            value = query["address"]
+            if not value:
                 raise invalid_request("address must be non-empty")
-            if not _is_address(wanted):
+            if not _is_address(value):
                 raise invalid_request("address must be in IP:port format: not an ip:port")
-            matching = [member for member in found if member.address == wanted]
-            what = "address"
+            matching = [member for member in members if member.address == value]
+            field = "address"
         if not matching:
-            raise invalid_request(f'{what} "{wanted}" was not found in the Raft configuration')
+            raise invalid_request(f'{field} "{value}" was not found in the Raft configuration')
         return matching[0]
 
     async def read_health(self, _request: Request) -> ActionResult:
-        """Every server is asked at once; one that does not answer in time is not healthy."""
+        """Request the status of all servers at once. A server that does not reply in time is unhealthy."""
         server, replica = self._server, self._server.replica
-        found = list(replica.iter_all(MEMBERS))
-        asking = [
-            server.world.start_task(self._standing(member), name=f"standing of {member.name}") for member in found
+        members = list(replica.iter_all(MEMBERS))
+        tasks = [
+            server.world.start_task(self._read_status(member), name=f"status of {member.name}") for member in members
         ]
-        standings = await asyncio.gather(*asking)
+        statuses = await asyncio.gather(*tasks)
         log_health = await check_engine_health(server.engine)
-        judged = autopilot.assess_cluster_health(
-            {member.id: standing for member, standing in zip(found, standings, strict=True)},
-            newest_index=max([replica.index, *(standing.index for standing in standings if standing)]),
+        assessment = autopilot.assess_cluster_health(
+            {member.id: status for member, status in zip(members, statuses, strict=True)},
+            newest_index=max([replica.index, *(status.index for status in statuses if status)]),
             configuration=configuration.get_autopilot_configuration(replica),
             can_decide=server.reader.has_leader() and log_health.writable,
             is_single_server=server.engine.is_single_server,
         )
         leader = replica.get(LEADER)
         leader_id = leader.member_id if leader else ""
-        told = operator_wire.AutopilotHealth(
-            healthy=judged.is_healthy,
-            failure_tolerance=judged.failures_tolerated,
+        reply = operator_wire.AutopilotHealth(
+            healthy=assessment.is_healthy,
+            failure_tolerance=assessment.failures_tolerated,
             leader=leader_id,
-            voters=[member.id for member in found],
+            voters=[member.id for member in members],
             servers=[
-                _shown_health(member, health, is_leader=member.id == leader_id)
-                for member, health in zip(found, judged.servers, strict=True)
+                _build_server_view(member, health, is_leader=member.id == leader_id)
+                for member, health in zip(members, assessment.servers, strict=True)
             ],
         )
-        return ActionResult(told, status=200 if judged.is_healthy else 429)
+        return ActionResult(reply, status=200 if assessment.is_healthy else 429)
 
-    async def _standing(self, member: Member) -> ServerLogStatus | None:
+    async def _read_status(self, member: Member) -> ServerLogStatus | None:
+        """Return the status that the member reports, or `None` if it cannot be reached in time."""
         try:
             async with asyncio.timeout(STATUS_TIMEOUT_S):
                 return await self._server.leader.call_member(member.id, GET_SERVER_STATUS, EmptyMessage())
@@ -283,35 +252,25 @@ class ClusterOperatorActions:
     async def read_license(self, _request: Request) -> ActionResult:
         return ActionResult(status=204)
 
-    def build_handlers(self) -> dict[str, ActionHandler]:
-        return {
-            "operator.state": self.read_state_sizes,
-            "operator.set_scheduler": self.set_scheduler_configuration,
-            "operator.set_autopilot": self.set_autopilot_configuration,
-            "operator.remove_peer": self.remove_peer,
-            "operator.transfer": self.transfer_leadership,
-            "operator.rebalance": self.rebalance_cluster,
-            "operator.health": self.read_health,
-            "operator.license": self.read_license,
-        }
 
-
-def build_action_handlers(server: Server) -> dict[str, ActionHandler]:
-    return {**ClusterOperatorActions(server).build_handlers(), **SnapshotActions(server).build_handlers()}
-
-
-def _expected(request: Request) -> int | None:
-    """The version that the caller expects; None: whichever."""
+def _parse_expected_version(request: Request) -> int | None:
+    """Return the version that the configuration must have (`cas`), or `None` if any is accepted. Raises `Refusal`."""
     if "cas" not in request.query:
         return None
-    given = request.query["cas"]
-    if not UNSIGNED_PATTERN.fullmatch(given):
-        raise invalid_request(f'Error parsing cas value: strconv.ParseUint: parsing "{given}": invalid syntax')
-    return int(given)
+    text = request.query["cas"]
+    if not UNSIGNED_PATTERN.fullmatch(text):
+        raise invalid_request(f'Error parsing cas value: strconv.ParseUint: parsing "{text}": invalid syntax')
+    return int(text)
 
 
-def _not_a_server(member_id: str) -> str:
-    return f'id "{member_id}" was not found in the Raft configuration'
+def _decode_configuration(request: Request, body_type: type[T], *, name: str) -> T:
+    """Return the decoded body. Raises `Refusal` that names the configuration, unless the body is empty."""
+    try:
+        return request.decode_body(body_type)
+    except Refusal as refusal:
+        if refusal.text == "Request body is empty":
+            raise
+        raise Refusal(refusal.code, f"Error parsing {name} config: {refusal.text}") from refusal
 
 
 def _is_address(text: str) -> bool:
@@ -323,9 +282,10 @@ def _is_address(text: str) -> bool:
     return bool(colon) and port.isdigit()
 
 
-def _shown_health(member: Member, health: ServerHealth, *, is_leader: bool) -> operator_wire.AutopilotServer:
-    standing = health.log_status or ServerLogStatus()
-    contact_ns = standing.last_contact_ns
+def _build_server_view(member: Member, health: ServerHealth, *, is_leader: bool) -> operator_wire.AutopilotServer:
+    """Return the health of one server."""
+    status = health.log_status or ServerLogStatus()
+    contact_ns = status.last_contact_ns
     return operator_wire.AutopilotServer(
         id=member.id,
         name=f"{member.name}.{member.region}",
@@ -334,8 +294,8 @@ def _shown_health(member: Member, health: ServerHealth, *, is_leader: bool) -> o
         version=member.build,
         leader=is_leader,
         last_contact="never" if contact_ns is None else format_duration(contact_ns),
-        last_term=standing.epoch,
-        last_index=standing.index,
+        last_term=status.epoch,
+        last_index=status.index,
         healthy=not health.unhealthy_reason,
         voter=True,
         stable_since=format_time(member.started_at),
@@ -343,10 +303,9 @@ def _shown_health(member: Member, health: ServerHealth, *, is_leader: bool) -> o
     )
 
 
-SYSTEM_READ_HANDLERS: Final[dict[str, ReadHandler]] = {}
-
-
 class MaintenanceActions:
+    """Starts maintenance on the leader at once. The replies have no body."""
+
     def __init__(self, server: Server) -> None:
         self._server = server
 
@@ -359,6 +318,17 @@ class MaintenanceActions:
         return ActionResult()
 
 
-def build_system_action_handlers(server: Server) -> dict[str, ActionHandler]:
-    tidy = MaintenanceActions(server)
-    return {"system.gc": tidy.collect_garbage, "system.reconcile": tidy.reconcile_summaries}
+def build_action_handlers(server: Server) -> dict[str, ActionHandler]:
+    actions, maintenance = ClusterOperatorActions(server), MaintenanceActions(server)
+    return {
+        "operator.state": actions.read_state_sizes,
+        "operator.set_scheduler": actions.set_scheduler_configuration,
+        "operator.set_autopilot": actions.set_autopilot_configuration,
+        "operator.remove_peer": actions.remove_peer,
+        "operator.transfer": actions.transfer_leadership,
+        "operator.rebalance": actions.rebalance_cluster,
+        "operator.health": actions.read_health,
+        "operator.license": actions.read_license,
+        "system.gc": maintenance.collect_garbage,
+        "system.reconcile": maintenance.reconcile_summaries,
+    }

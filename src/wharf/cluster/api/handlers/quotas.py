@@ -1,28 +1,32 @@
-"""Endpoints of quotas. What is used is summed up when it is asked for, over the jobs of the quota's namespaces."""
+"""Endpoints of quotas. Usage is computed at each request, over the jobs of the quota's namespaces."""
 
 from collections.abc import Callable
 from typing import Final
 
 from wharf.cluster.api.lists.listing import Listing, list_by_name
-from wharf.cluster.api.requests.request import QueryOptions, Request
+from wharf.cluster.api.requests.parameters import QueryOptions
+from wharf.cluster.api.requests.request import Request
 from wharf.cluster.api.results import ActionHandler, ActionResult, MissingRecord, ReadHandler, find_record
 from wharf.cluster.operations import quotas
 from wharf.cluster.server.log.reader import ReadResult
 from wharf.cluster.server.server import Server
 from wharf.cluster.state import Replica
-from wharf.cluster.state import watches as watch
 from wharf.cluster.state.tables import ALLOCATIONS, NAMESPACES, NAMESPACES_WITH_QUOTA, QUOTAS
+from wharf.cluster.state.watches import watch_key, watch_table
 from wharf.contract.model.acl.permissions import READ_NAMESPACE, READ_QUOTA
 from wharf.contract.model.quotas import Quota
 from wharf.contract.model.refusal import invalid_request
 
 
 def list_quotas(replica: Replica, request: Request, options: QueryOptions) -> Listing[Quota]:
-    return list_by_name(replica, QUOTAS, options, NAMESPACES, is_visible=_may_see(replica, request))
+    return list_by_name(replica, QUOTAS, options, NAMESPACES, is_visible=_build_visibility_test(replica, request))
 
 
-def _may_see(replica: Replica, request: Request) -> Callable[[Quota], bool]:
-    """Who may read quotas sees all; others those that bind a namespace in which they have any right."""
+def _build_visibility_test(replica: Replica, request: Request) -> Callable[[Quota], bool]:
+    """Return a test of whether the caller sees a quota.
+
+    Callers that may read quotas see all. Others see the quotas of namespaces in which they have any right.
+    """
     if request.has_permission(READ_QUOTA):
         return lambda _quota: True
     return lambda quota: any(
@@ -33,28 +37,29 @@ def _may_see(replica: Replica, request: Request) -> Callable[[Quota], bool]:
 
 def read_quota(replica: Replica, request: Request, _options: QueryOptions) -> ReadResult:
     return ReadResult(
-        *find_record(replica, QUOTAS, request.get_path_value("quota_name"), missing_text=_missing(request))
+        *find_record(replica, QUOTAS, request.get_path_value("quota_name"), missing_text=_build_not_found_text(request))
     )
 
 
-def _missing(request: Request) -> str:
+def _build_not_found_text(request: Request) -> str:
     return f'quota "{request.get_path_value("quota_name")}" not found'
 
 
 def list_quota_usages(replica: Replica, request: Request, options: QueryOptions) -> Listing[Quota]:
     return list_by_name(
         replica, QUOTAS, options, NAMESPACES, ALLOCATIONS,
-        is_visible=_may_see(replica, request), build_view=lambda quota: quotas.compute_quota_usage(replica, quota),
+        is_visible=_build_visibility_test(replica, request), build_view=lambda quota: quotas.compute_quota_usage(replica, quota),
     )  # fmt: skip
 
 
 def read_quota_usage(replica: Replica, request: Request, _options: QueryOptions) -> ReadResult:
+    """Return the quota with the resources that its namespaces use."""
     name = request.get_path_value("quota_name")
     quota = replica.get(QUOTAS, name)
-    watched = [watch.watch_key(QUOTAS, name), watch.watch_table(NAMESPACES), watch.watch_table(ALLOCATIONS)]
+    watched = [watch_key(QUOTAS, name), watch_table(NAMESPACES), watch_table(ALLOCATIONS)]
     index = replica.get_last_change(QUOTAS, NAMESPACES, ALLOCATIONS)
     return ReadResult(
-        MissingRecord(_missing(request)) if quota is None else quotas.compute_quota_usage(replica, quota),
+        MissingRecord(_build_not_found_text(request)) if quota is None else quotas.compute_quota_usage(replica, quota),
         index,
         watched,
     )
@@ -69,6 +74,8 @@ READ_HANDLERS: Final[dict[str, ReadHandler]] = {
 
 
 class QuotaActions:
+    """Writes quotas."""
+
     def __init__(self, server: Server) -> None:
         self._server = server
 
@@ -76,26 +83,31 @@ class QuotaActions:
         return await self._store(request.decode_body(Quota), request)
 
     async def update_quota(self, request: Request) -> ActionResult:
-        wanted = request.decode_body(Quota)
-        if wanted.name != request.get_path_value("quota_name"):
+        quota = request.decode_body(Quota)
+        if quota.name != request.get_path_value("quota_name"):
             raise invalid_request("Quota name does not match request path")
-        return await self._store(wanted, request)
+        return await self._store(quota, request)
 
-    async def _store(self, wanted: Quota, request: Request) -> ActionResult:
+    async def _store(self, quota: Quota, request: Request) -> ActionResult:
         index = await self._server.writer.execute(
-            lambda snapshot, _moment: quotas.store_quota(snapshot, wanted, cause=request.id)
+            lambda snapshot, _context: quotas.store_quota(snapshot, quota, cause=request.id)
         )
         return ActionResult(index=index)
 
     async def delete_quota(self, request: Request) -> ActionResult:
         name = request.get_path_value("quota_name")
-        await self._server.writer.catch_up()  # That nothing is in it rests on no record: see all that was acknowledged.
+        # Whether the quota is in use depends on many records, so the replica must hold all acknowledged writes.
+        await self._server.writer.catch_up()
         index = await self._server.writer.execute(
-            lambda snapshot, _moment: quotas.delete_quota(snapshot, name, cause=request.id)
+            lambda snapshot, _context: quotas.delete_quota(snapshot, name, cause=request.id)
         )
         return ActionResult(index=index)
 
 
 def build_action_handlers(server: Server) -> dict[str, ActionHandler]:
-    writes = QuotaActions(server)
-    return {"quota.store": writes.store_quota, "quota.update": writes.update_quota, "quota.delete": writes.delete_quota}
+    actions = QuotaActions(server)
+    return {
+        "quota.store": actions.store_quota,
+        "quota.update": actions.update_quota,
+        "quota.delete": actions.delete_quota,
+    }

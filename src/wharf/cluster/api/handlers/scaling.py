@@ -1,51 +1,52 @@
-"""Endpoints of scaling policies. They are written with their jobs, and by nobody else."""
+"""Reads of scaling policies. Policies are written with their jobs only."""
 
 from typing import Final
 
 from wharf.cluster.api.lists.listing import ALL_NAMESPACES, Listing, list_records
-from wharf.cluster.api.requests.request import QueryOptions, Request
-from wharf.cluster.api.results import ActionHandler, MissingRecord, ReadHandler, find_record
+from wharf.cluster.api.requests.parameters import QueryOptions
+from wharf.cluster.api.requests.request import Request
+from wharf.cluster.api.results import MissingRecord, ReadHandler, find_record
 from wharf.cluster.server.log.reader import ReadResult
-from wharf.cluster.server.server import Server
 from wharf.cluster.state import Replica
-from wharf.cluster.state import watches as watch
 from wharf.cluster.state.tables import SCALING_POLICIES, SCALING_POLICIES_OF_JOB
+from wharf.cluster.state.watches import watch_index, watch_table
 from wharf.contract.model.scaling import ScalingPolicy
 from wharf.contract.wire.scaling import ScalingPolicyStub
 
 
 def list_scaling_policies(replica: Replica, request: Request, options: QueryOptions) -> Listing[ScalingPolicy]:
+    """List the policies; parameters select a job, a type and an id prefix."""
     job_id, kind = request.get_text("job"), request.get_text("type")
     if job_id and options.namespace != ALL_NAMESPACES:
-        found = replica.list_by_index(SCALING_POLICIES_OF_JOB, options.namespace, job_id)
-        watched = [watch.watch_index(SCALING_POLICIES_OF_JOB, options.namespace, job_id)]
+        policies = replica.list_by_index(SCALING_POLICIES_OF_JOB, options.namespace, job_id)
+        watched = [watch_index(SCALING_POLICIES_OF_JOB, options.namespace, job_id)]
     else:
-        found = list(replica.iter_all(SCALING_POLICIES))
-        watched = [watch.watch_table(SCALING_POLICIES)]
-    chosen = (
+        policies = list(replica.iter_all(SCALING_POLICIES))
+        watched = [watch_table(SCALING_POLICIES)]
+    matching = (
         policy
-        for policy in found
+        for policy in policies
         if options.namespace in (ALL_NAMESPACES, get_policy_namespace(policy))
         and (not job_id or (policy.target or {}).get("Job") == job_id)
         and (not kind or policy.type == kind)
         and policy.id.startswith(options.prefix)
     )
     return list_records(
-        chosen,
+        matching,
         index=replica.get_last_change(SCALING_POLICIES),
         watched=watched,
         make_token=lambda policy: policy.id,
         get_namespace=get_policy_namespace,
-        build_view=_stub,
+        build_view=_build_stub,
     )
 
 
 def get_policy_namespace(policy: ScalingPolicy) -> str:
-    """That of the job it scales."""
+    """Return the namespace of the job that the policy scales."""
     return (policy.target or {}).get("Namespace", "")
 
 
-def _stub(policy: ScalingPolicy) -> ScalingPolicyStub:
+def _build_stub(policy: ScalingPolicy) -> ScalingPolicyStub:
     return ScalingPolicyStub(
         id=policy.id,
         enabled=policy.enabled,
@@ -57,19 +58,15 @@ def _stub(policy: ScalingPolicy) -> ScalingPolicyStub:
 
 
 def read_scaling_policy(replica: Replica, request: Request, _options: QueryOptions) -> ReadResult:
-    found, index, watched = find_record(
+    policy, index, watched = find_record(
         replica, SCALING_POLICIES, request.get_path_value("policy_id"), missing_text="policy not found"
     )
-    if not isinstance(found, MissingRecord):
-        request.require_permission(namespace=get_policy_namespace(found))
-    return ReadResult(found, index, watched)
+    if not isinstance(policy, MissingRecord):
+        request.require_permission(namespace=get_policy_namespace(policy))
+    return ReadResult(policy, index, watched)
 
 
 READ_HANDLERS: Final[dict[str, ReadHandler]] = {
     "scaling.list": list_scaling_policies,
     "scaling.read": read_scaling_policy,
 }
-
-
-def build_action_handlers(_server: Server) -> dict[str, ActionHandler]:
-    return {}

@@ -1,12 +1,15 @@
-"""Endpoints that find things by a part of their name. A search is driven step by step, and others get their turn between."""
+"""Endpoints that search objects by a part of their name.
+
+A search runs in steps that yield to the event loop, so that it does not delay other requests.
+"""
 
 import asyncio
 from collections.abc import Generator
-from typing import Final, TypeVar
+from typing import TypeVar
 
 from wharf.cluster.api.requests.parameters import parse_query_options
 from wharf.cluster.api.requests.request import Request
-from wharf.cluster.api.results import ActionHandler, ActionResult, ReadHandler
+from wharf.cluster.api.results import ActionHandler, ActionResult
 from wharf.cluster.operations.search import (
     SearchContext,
     SearchLimits,
@@ -27,29 +30,30 @@ from wharf.contract.wire.search import (
 
 T = TypeVar("T")
 
-READ_HANDLERS: Final[dict[str, ReadHandler]] = {}
-
 
 class SearchActions:
+    """Searches the replica in the contexts that the caller may read."""
+
     def __init__(self, server: Server) -> None:
         self._server = server
 
     async def search_by_prefix(self, request: Request) -> ActionResult:
-        asked = request.decode_body(SearchRequest)
-        check_search_context(asked.context)
-        namespace = request.query.get("namespace") or asked.namespace or "default"
-        await self._begin(request)
+        """Return the objects whose ids begin with the prefix, by context."""
+        body = request.decode_body(SearchRequest)
+        check_search_context(body.context)
+        namespace = request.query.get("namespace") or body.namespace or "default"
+        await self._catch_up(request)
         rights = request.caller.rights
-        contexts = list_allowed_contexts(asked.context, request.caller, namespace)
-        index = self._index(contexts)
-        found = await _driven(
+        contexts = list_allowed_contexts(body.context, request.caller, namespace)
+        index = self._get_index(contexts)
+        result = await _run_in_steps(
             search_by_prefix(
-                self._server.replica, contexts, asked.prefix, rights, namespace=namespace, limits=self._limits
+                self._server.replica, contexts, body.prefix, rights, namespace=namespace, limits=self._limits
             )
         )
         reply = SearchResponse(
-            matches=found.matches,
-            truncations=found.truncations,
+            matches=result.matches,
+            truncations=result.truncations,
             index=index,
             last_contact=self._server.reader.last_contact_ms() or 0,
             known_leader=self._server.reader.has_leader(),
@@ -57,23 +61,24 @@ class SearchActions:
         return ActionResult(reply, index)
 
     async def search_fuzzily(self, request: Request) -> ActionResult:
-        asked = request.decode_body(FuzzySearchRequest)
-        self._limits.check_fuzzy_query(asked.text)
-        check_search_context(asked.context)
-        namespace = request.query.get("namespace") or asked.namespace or "default"
-        await self._begin(request)
+        """Return the objects whose names contain the text, by context."""
+        body = request.decode_body(FuzzySearchRequest)
+        self._limits.check_fuzzy_query(body.text)
+        check_search_context(body.context)
+        namespace = request.query.get("namespace") or body.namespace or "default"
+        await self._catch_up(request)
         rights = request.caller.rights
-        contexts = list_allowed_contexts(asked.context, request.caller, namespace)
-        index = self._index(contexts)
-        found = await _driven(
-            search_fuzzy(self._server.replica, contexts, asked.text, rights, namespace=namespace, limits=self._limits)
+        contexts = list_allowed_contexts(body.context, request.caller, namespace)
+        index = self._get_index(contexts)
+        result = await _run_in_steps(
+            search_fuzzy(self._server.replica, contexts, body.text, rights, namespace=namespace, limits=self._limits)
         )
         reply = FuzzySearchResponse(
             matches={
                 context: tuple(FuzzyMatch(id=each.id, scope=each.scope or None) for each in names)
-                for context, names in found.matches.items()
+                for context, names in result.matches.items()
             },
-            truncations=found.truncations,
+            truncations=result.truncations,
             index=index,
             last_contact=self._server.reader.last_contact_ms() or 0,
             known_leader=self._server.reader.has_leader(),
@@ -84,27 +89,28 @@ class SearchActions:
     def _limits(self) -> SearchLimits:
         return self._server.search_limits
 
-    async def _begin(self, request: Request) -> None:
-        """`stale`: what this server knows is new enough."""
+    async def _catch_up(self, request: Request) -> None:
+        """Catch up with the log, unless the request allows stale data."""
         if not parse_query_options(request.query).is_stale_allowed:
             await self._server.reader.catch_up()
 
-    def _index(self, contexts: list[SearchContext]) -> int:
-        """What is found stands for this index at least."""
+    def _get_index(self, contexts: list[SearchContext]) -> int:
+        """Return the index of the last change of the searched tables."""
         tables = [table for context in contexts if (table := SEARCH_TARGETS[context].table) is not None]
         return self._server.replica.get_last_change(*tables) if tables else 1
 
 
-async def _driven(steps: Generator[None, None, T]) -> T:
+async def _run_in_steps(steps: Generator[None, None, T]) -> T:
+    """Run the generator and return its result. Other tasks run between two steps."""
     while True:
         try:
             next(steps)
         except StopIteration as end:
-            found: T = end.value
-            return found
+            result: T = end.value
+            return result
         await asyncio.sleep(0)
 
 
 def build_action_handlers(server: Server) -> dict[str, ActionHandler]:
-    searches = SearchActions(server)
-    return {"search.prefix": searches.search_by_prefix, "search.fuzzy": searches.search_fuzzily}
+    actions = SearchActions(server)
+    return {"search.prefix": actions.search_by_prefix, "search.fuzzy": actions.search_fuzzily}

@@ -1,34 +1,36 @@
-"""Endpoints of the services that jobs offer."""
+"""Endpoints of services: their names and tags, their registered instances, and deletion of a registration."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from operator import attrgetter
 from typing import Final
 
 from msgspec.structs import replace
 
+from wharf.cluster.api.lists.filters import compile_record_filter
 from wharf.cluster.api.lists.listing import Listing, list_by_namespace, list_records
-from wharf.cluster.api.requests.request import QueryOptions, Request
+from wharf.cluster.api.requests.parameters import QueryOptions
+from wharf.cluster.api.requests.request import Request
 from wharf.cluster.api.results import ActionHandler, ActionResult, ReadHandler
 from wharf.cluster.operations import services
 from wharf.cluster.operations.services import choose_instances, parse_instance_choice
 from wharf.cluster.server.server import Server
 from wharf.cluster.state import Replica
-from wharf.cluster.state import watches as watch
 from wharf.cluster.state.tables import REGISTRATIONS_BY_NAME, SERVICES
+from wharf.cluster.state.watches import watch_index
 from wharf.contract.model.refusal import invalid_request
 from wharf.contract.model.services import ServiceRegistration
 from wharf.contract.wire.services import NamespaceServices, ServiceStub
-from wharf.languages.filters import FilterEvaluationError, FilterSubject, compile_filter
+from wharf.languages.filters import FilterEvaluationError, FilterSubject
 
 FILTER_SUBJECT: Final = FilterSubject(ServiceRegistration)
 
 
 def list_services(replica: Replica, _request: Request, options: QueryOptions) -> Listing[ServiceRegistration]:
-    return list_by_namespace(replica, SERVICES, replace(options, prefix=""), build_reply=_grouped)
+    return list_by_namespace(replica, SERVICES, replace(options, prefix=""), build_reply=_group_by_name)
 
 
-def _grouped(registrations: list[ServiceRegistration]) -> list[NamespaceServices]:
-    """By namespace and name, with the tags of all instances together."""
+def _group_by_name(registrations: list[ServiceRegistration]) -> list[NamespaceServices]:
+    """Return the services by namespace and name, each with the tags of all its instances."""
     tags: dict[str, dict[str, set[str]]] = {}
     for registration in registrations:
         names = tags.setdefault(registration.namespace, {})
@@ -43,27 +45,29 @@ def _grouped(registrations: list[ServiceRegistration]) -> list[NamespaceServices
 
 
 def list_registrations(replica: Replica, request: Request, options: QueryOptions) -> Listing[ServiceRegistration]:
+    """List the instances of a service; with `choose`, a stable choice of them."""
     key = (options.namespace, request.get_path_value("service_name"))
-    given = request.get_text("choose")
-    found: Iterable[ServiceRegistration] = replica.list_by_index(REGISTRATIONS_BY_NAME, *key)
-    if given:
-        # Among those that the filter leaves: else a choice could come to nothing though there is one to choose.
-        found = choose_instances(_accepted(found, options.filter), parse_instance_choice(given))
+    choice = request.get_text("choose")
+    registrations: Iterable[ServiceRegistration] = replica.list_by_index(REGISTRATIONS_BY_NAME, *key)
+    if choice:
+        # Filter first: otherwise only instances that the filter rejects could be chosen.
+        registrations = choose_instances(_apply_filter(registrations, options.filter), parse_instance_choice(choice))
     return list_records(
-        found,
+        registrations,
         index=replica.get_last_change(SERVICES),
-        watched=[watch.watch_index(REGISTRATIONS_BY_NAME, *key)],
+        watched=[watch_index(REGISTRATIONS_BY_NAME, *key)],
         make_token=lambda registration: f"{registration.namespace}.{registration.id}",
         get_namespace=attrgetter("namespace"),
     )
 
 
-def _accepted(found: Iterable[ServiceRegistration], expression: str) -> Iterable[ServiceRegistration]:
+def _apply_filter(registrations: Iterable[ServiceRegistration], expression: str) -> Iterable[ServiceRegistration]:
+    """Return the registrations that the filter accepts. Raises `Refusal` if the filter cannot be evaluated."""
     if not expression:
-        return found
-    accepts: Callable[[ServiceRegistration], bool] = compile_filter(expression, FILTER_SUBJECT).accepts
+        return registrations
+    matches = compile_record_filter(expression, FILTER_SUBJECT)
     try:
-        return [registration for registration in found if accepts(registration)]
+        return [registration for registration in registrations if matches(registration)]
     except FilterEvaluationError as error:
         raise invalid_request(f"failed to read result page: {error.text}") from error
 
@@ -72,13 +76,15 @@ READ_HANDLERS: Final[dict[str, ReadHandler]] = {"service.list": list_services, "
 
 
 class ServiceActions:
+    """Deletes registrations of services."""
+
     def __init__(self, server: Server) -> None:
         self._server = server
 
     async def delete_service(self, request: Request) -> ActionResult:
         name, registration_id = request.get_path_value("service_name"), request.get_path_value("service_id")
         index = await self._server.writer.execute(
-            lambda snapshot, _moment: services.delete_service(
+            lambda snapshot, _context: services.delete_service(
                 snapshot, request.namespace, name, registration_id, cause=request.id
             )
         )

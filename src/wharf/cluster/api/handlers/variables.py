@@ -1,11 +1,12 @@
-"""Endpoints of variables and their locks. Items are opened for whoever may read them, and nowhere else."""
+"""Endpoints of variables and their locks. Items are decrypted only for callers that may read them."""
 
 from typing import Final
 
 import msgspec
 
 from wharf.cluster.api.lists.listing import Listing, list_by_namespace
-from wharf.cluster.api.requests.request import QueryOptions, Request
+from wharf.cluster.api.requests.parameters import QueryOptions
+from wharf.cluster.api.requests.request import Request
 from wharf.cluster.api.requests.values import parse_duration_field
 from wharf.cluster.api.results import ActionHandler, ActionResult, MissingRecord, ReadHandler
 from wharf.cluster.operations import variables
@@ -16,8 +17,8 @@ from wharf.cluster.server.log.reader import ReadResult
 from wharf.cluster.server.rpc.handlers.variables import RENEW_LOCK, RenewLockRequest
 from wharf.cluster.server.server import Server
 from wharf.cluster.state import Replica
-from wharf.cluster.state import watches as watch
 from wharf.cluster.state.tables import VARIABLES
+from wharf.cluster.state.watches import watch_key
 from wharf.contract.model.acl.permissions import LIST_VARIABLES, READ_VARIABLE
 from wharf.contract.model.log import KEY_SEPARATOR
 from wharf.contract.model.refusal import invalid_request
@@ -31,16 +32,17 @@ LOCK_OPERATIONS: Final = ("lock-acquire", "lock-renew", "lock-release")
 CONFLICT_STATUS: Final = 409
 NO_CONTENT_STATUS: Final = 204
 MAX_VERSION_DIGITS: Final = 20
-
-READ_HANDLERS: Final[dict[str, ReadHandler]] = {}
+"""Limits the work of parsing a version."""
 
 
 class VariableReads:
+    """Reads variables."""
+
     def __init__(self, server: Server) -> None:
         self._server = server
 
     def list_variables(self, replica: Replica, request: Request, options: QueryOptions) -> Listing[Variable]:
-        """Of every namespace those that the caller may list: an unreadable namespace shows nothing."""
+        """List the variables without their items. Variables that the caller may not list are omitted."""
         return list_by_namespace(
             replica,
             VARIABLES,
@@ -52,148 +54,166 @@ class VariableReads:
         )
 
     def read_variable(self, replica: Replica, request: Request, _options: QueryOptions) -> ReadResult:
+        """Return the variable with its decrypted items."""
         namespace, path = request.namespace, request.get_path_value("path")
-        watched = [watch.watch_key(VARIABLES, namespace, path)]
+        watched = [watch_key(VARIABLES, namespace, path)]
         variable = replica.get(VARIABLES, namespace, path) if KEY_SEPARATOR not in path else None
         if variable is None:
             return ReadResult(MissingRecord(VARIABLE_NOT_FOUND_TEXT), replica.get_last_change(VARIABLES), watched)
-        shown = build_view_with_items(self._server, replica, request, variable)
-        return ReadResult(shown, variable.modify_index, watched)
+        view = build_view_with_items(self._server, replica, request, variable)
+        return ReadResult(view, variable.modify_index, watched)
 
 
 class VariableActions:
+    """Writes variables and their locks."""
+
     def __init__(self, server: Server) -> None:
         self._server = server
 
     async def put_variable(self, request: Request) -> ActionResult:
-        asked = request.decode_body(variables_wire.VariableRequest)
-        namespace = request.query.get("namespace") or asked.namespace or request.namespace
+        """Write the variable, or execute the lock operation that the query names."""
+        body = request.decode_body(variables_wire.VariableRequest)
+        namespace = request.query.get("namespace") or body.namespace or request.namespace
         key = VariableKey(namespace, request.get_path_value("path"))
         request.require_permission(namespace=key.namespace, path=key.path)
-        expected = parse_expected_version(request)
+        expected_version = parse_expected_version(request)
         operations = [name for name in LOCK_OPERATIONS if name in request.query]
         if len(operations) > 1:
-            raise invalid_request(f"only one lock operation at a time: {' and '.join(operations)} were given")
-        if operations and expected is not None:
-            raise invalid_request(f"{operations[0]} and cas do not go together: a lock is its own check")
+            raise invalid_request(
+                f"conflicting parameters: {' and '.join(operations)}; use one lock operation in a request"
+            )
+        if operations and expected_version is not None:
+            raise invalid_request(
+                f"conflicting parameters: {operations[0]} and cas; a lock operation has its own check"
+            )
         match operations:
             case ["lock-acquire"]:
-                return await self._acquire(request, key, asked)
+                return await self._acquire(request, key, body)
             case ["lock-renew"]:
-                return await self._renew(request, key, asked)
+                return await self._renew(request, key, body)
             case ["lock-release"]:
-                return await self._release(request, key, asked)
+                return await self._release(request, key, body)
             case _:
-                return await self._put(request, key, asked, expected)
+                return await self._put(request, key, body, expected_version)
 
     async def _put(
-        self, request: Request, key: VariableKey, asked: variables_wire.VariableRequest, expected: int | None
+        self, request: Request, key: VariableKey, body: variables_wire.VariableRequest, expected_version: int | None
     ) -> ActionResult:
-        lock = asked.lock
+        """Write the items of the variable."""
+        lock = body.lock
         if lock is not None and (lock.ttl or lock.lock_delay):
-            raise invalid_request("a lock's TTL and delay are told when it is taken: use lock-acquire")
-        variables.check_variable_write(key, asked.items)
-        await self._begin()
-        items, lock_id = asked.items or {}, lock.id if lock is not None else ""
-        written = await self._server.writer.execute(
-            lambda snapshot, moment: variables.put_variable(
-                snapshot, key, self._seal(snapshot, key, items), moment, expected_index=expected, lock_id=lock_id
+            raise invalid_request("TTL and LockDelay are set when a lock is acquired: use lock-acquire")
+        variables.check_variable_write(key, body.items)
+        await self._ensure_key()
+        items, lock_id = body.items or {}, lock.id if lock is not None else ""
+        result = await self._server.writer.execute(
+            lambda snapshot, context: variables.put_variable(
+                snapshot,
+                key,
+                self._seal(snapshot, key, items),
+                context,
+                expected_index=expected_version,
+                lock_id=lock_id,
             )
         )
-        return self._answer(request, key, written)
+        return self._build_result(request, key, result)
 
     async def delete_variable(self, request: Request) -> ActionResult:
+        """Delete the variable. With `cas`, only if its version is current."""
         key = VariableKey(request.namespace, request.get_path_value("path"))
-        expected = parse_expected_version(request)
+        expected_version = parse_expected_version(request)
         if any(name in request.query for name in LOCK_OPERATIONS):
-            raise invalid_request("a lock is given back with PUT and lock-release")
-        written = await self._server.writer.execute(
-            lambda snapshot, _moment: variables.delete_variable(snapshot, key, expected_index=expected)
+            raise invalid_request("lock operations need PUT: release a lock with PUT and lock-release")
+        result = await self._server.writer.execute(
+            lambda snapshot, _context: variables.delete_variable(snapshot, key, expected_index=expected_version)
         )
-        if written.conflict is not None:
-            return self._answer(request, key, written)
-        return ActionResult(None, written.index, status=NO_CONTENT_STATUS)
+        if result.conflict is not None:
+            return self._build_result(request, key, result)
+        return ActionResult(None, result.index, status=NO_CONTENT_STATUS)
 
     # -- locks -------------------------------------------------------------------------------------------------------
 
-    async def _acquire(self, request: Request, key: VariableKey, asked: variables_wire.VariableRequest) -> ActionResult:
-        given = asked.lock or variables_wire.LockRequest()
+    async def _acquire(self, request: Request, key: VariableKey, body: variables_wire.VariableRequest) -> ActionResult:
+        """Acquire the lock of the variable, which is created if it does not exist."""
+        requested = body.lock or variables_wire.LockRequest()
         lock = VariableLock(
-            id=given.id,
-            ttl=parse_duration_field(given.ttl, field="Lock.TTL") or DEFAULT_LOCK_TTL_NS,
-            lock_delay=parse_duration_field(given.lock_delay, field="Lock.LockDelay") or DEFAULT_LOCK_DELAY_NS,
+            id=requested.id,
+            ttl=parse_duration_field(requested.ttl, field="Lock.TTL") or DEFAULT_LOCK_TTL_NS,
+            lock_delay=parse_duration_field(requested.lock_delay, field="Lock.LockDelay") or DEFAULT_LOCK_DELAY_NS,
         )
-        if asked.items:
-            variables.check_variable_write(key, asked.items)
-        await self._begin()
+        if body.items:
+            variables.check_variable_write(key, body.items)
+        await self._ensure_key()
 
-        def decide(snapshot: Replica, moment: DecisionContext) -> Decision[VariableWriteResult]:
-            is_there = snapshot.get(VARIABLES, key.namespace, key.path) is not None
-            sealed = None if is_there and not asked.items else self._seal(snapshot, key, asked.items or {})
-            return variables.acquire_lock(snapshot, key, lock, moment, sealed=sealed)
+        def decide(snapshot: Replica, context: DecisionContext) -> Decision[VariableWriteResult]:
+            exists = snapshot.get(VARIABLES, key.namespace, key.path) is not None
+            sealed = None if exists and not body.items else self._seal(snapshot, key, body.items or {})
+            return variables.acquire_lock(snapshot, key, lock, context, sealed=sealed)
 
-        written = await self._server.writer.execute(decide)
-        return self._answer(request, key, written, is_holder=True)
+        result = await self._server.writer.execute(decide)
+        return self._build_result(request, key, result, is_holder=True)
 
-    async def _renew(self, request: Request, key: VariableKey, asked: variables_wire.VariableRequest) -> ActionResult:
-        """Nothing is written: the leader hears that the holder is alive."""
-        lock_id = asked.lock.id if asked.lock is not None else ""
+    async def _renew(self, request: Request, key: VariableKey, body: variables_wire.VariableRequest) -> ActionResult:
+        """Renew the lock on the leader. Nothing is written."""
+        lock_id = body.lock.id if body.lock is not None else ""
         if not lock_id:
-            raise invalid_request("a lock is renewed by its ID: Lock.ID is missing")
-        held = await self._server.leader.call(RENEW_LOCK, RenewLockRequest(key, lock_id))
-        assert held.variable is not None, "a lock that is held is of a variable"
-        return ActionResult(build_variable_view(request, held.variable, is_holder=True), held.index)
+            raise invalid_request("missing Lock.ID: it names the lock to renew")
+        lease = await self._server.leader.call(RENEW_LOCK, RenewLockRequest(key, lock_id))
+        assert lease.variable is not None, "a renewed lock has a variable"
+        return ActionResult(build_variable_view(request, lease.variable, is_holder=True), lease.index)
 
-    async def _release(self, request: Request, key: VariableKey, asked: variables_wire.VariableRequest) -> ActionResult:
-        if asked.items:
-            raise invalid_request("a lock is given back without items")
-        lock_id = asked.lock.id if asked.lock is not None else ""
-        written = await self._server.writer.execute(
-            lambda snapshot, moment: variables.release_lock(snapshot, key, lock_id, moment)
+    async def _release(self, request: Request, key: VariableKey, body: variables_wire.VariableRequest) -> ActionResult:
+        """Release the lock of the variable."""
+        if body.items:
+            raise invalid_request("lock-release accepts no items")
+        lock_id = body.lock.id if body.lock is not None else ""
+        result = await self._server.writer.execute(
+            lambda snapshot, context: variables.release_lock(snapshot, key, lock_id, context)
         )
-        if written.conflict is not None or written.variable is None:
-            return self._answer(request, key, written)
-        return ActionResult(build_variable_view(request, written.variable), written.index)
+        if result.conflict is not None or result.variable is None:
+            return self._build_result(request, key, result)
+        return ActionResult(build_variable_view(request, result.variable), result.index)
 
-    # -- parts -------------------------------------------------------------------------------------------------------
+    # -- replies -----------------------------------------------------------------------------------------------------
 
-    async def _begin(self) -> None:
+    async def _ensure_key(self) -> None:
+        """Wait until the keyring has a key to encrypt items with."""
         await self._server.access.ensure_active_key(self._server.replica, self._server.leader)
 
     def _seal(self, snapshot: Replica, key: VariableKey, items: dict[str, str]) -> SealedData:
         plain = msgspec.json.encode(items)
         return self._server.access.keyring.seal(snapshot, plain, context=make_variable_context(key.namespace, key.path))
 
-    def _answer(
-        self, request: Request, key: VariableKey, written: VariableWriteResult, *, is_holder: bool = False
+    def _build_result(
+        self, request: Request, key: VariableKey, result: VariableWriteResult, *, is_holder: bool = False
     ) -> ActionResult:
-        """What was written; on a conflict what stands there, as far as the caller may see it."""
-        variable = written.variable
-        if written.conflict is VariableConflict.LOCKED:
-            # Also the index tells nothing: whoever does not hold the lock learns only that.
+        """Return the written variable, or a 409 with the stored one, as far as the caller may see it."""
+        variable = result.variable
+        if result.conflict is VariableConflict.LOCKED:
+            # Callers that do not hold the lock learn only that it is held; the index shows nothing either.
             return ActionResult(
                 variables_wire.VariableView(namespace=key.namespace, path=key.path),
-                written.index,
+                result.index,
                 status=CONFLICT_STATUS,
             )
-        if written.conflict is not None:
+        if result.conflict is not None:
             if variable is None:
-                missing = variables_wire.VariableView(namespace=key.namespace, path=key.path)
-                return ActionResult(missing, written.index, status=CONFLICT_STATUS)
-            may_read = request.has_permission(READ_VARIABLE, namespace=key.namespace, path=key.path)
+                empty_view = variables_wire.VariableView(namespace=key.namespace, path=key.path)
+                return ActionResult(empty_view, result.index, status=CONFLICT_STATUS)
+            can_read = request.has_permission(READ_VARIABLE, namespace=key.namespace, path=key.path)
             replica = self._server.replica
             body = (
                 build_view_with_items(self._server, replica, request, variable)
-                if may_read
+                if can_read
                 else build_variable_view(request, variable)
             )
             return ActionResult(body, variable.modify_index, status=CONFLICT_STATUS)
-        assert variable is not None, "what was written is there"
+        assert variable is not None, "a write without a conflict returns its variable"
         replica = self._server.replica
         body = build_view_with_items(
             self._server, replica, request, variable, is_holder=is_holder or variable.lock is not None
         )
-        return ActionResult(body, written.index)
+        return ActionResult(body, result.index)
 
 
 def build_read_handlers(server: Server) -> dict[str, ReadHandler]:
@@ -202,27 +222,28 @@ def build_read_handlers(server: Server) -> dict[str, ReadHandler]:
 
 
 def build_action_handlers(server: Server) -> dict[str, ActionHandler]:
-    writes = VariableActions(server)
-    return {"variable.put": writes.put_variable, "variable.delete": writes.delete_variable}
+    actions = VariableActions(server)
+    return {"variable.put": actions.put_variable, "variable.delete": actions.delete_variable}
 
 
 def parse_expected_version(request: Request) -> int | None:
-    """The version of a check-and-set; None where none is asked for."""
-    given = request.query.get("cas")
-    if given is None or given == "":
+    """Return the version that the variable must have (`cas`), or `None` if any is accepted. Raises `Refusal`."""
+    text = request.query.get("cas")
+    if text is None or text == "":
         return None
-    if not (given.isascii() and given.isdigit() and len(given) <= MAX_VERSION_DIGITS):
-        raise invalid_request(f'can not parse cas: "{given}" is no index')
-    return int(given)
+    if not (text.isascii() and text.isdigit() and len(text) <= MAX_VERSION_DIGITS):
+        raise invalid_request(f'can not parse cas: "{text}" is not an index')
+    return int(text)
 
 
 def build_variable_view(
     request: Request, variable: Variable, *, is_holder: bool = False
 ) -> variables_wire.VariableView:
+    """Return the variable without its items."""
     return variables_wire.VariableView(
         namespace=variable.namespace,
         path=variable.path,
-        lock=_lock_shown(request, variable.lock, is_holder=is_holder),
+        lock=_build_lock_view(request, variable.lock, is_holder=is_holder),
         create_index=variable.create_index,
         modify_index=variable.modify_index,
         create_time=variable.create_time,
@@ -233,6 +254,7 @@ def build_variable_view(
 def build_view_with_items(
     server: Server, replica: Replica, request: Request, variable: Variable, *, is_holder: bool = False
 ) -> variables_wire.VariableView:
+    """Return the variable with its decrypted items."""
     sealed = SealedData(variable.data, variable.key_id)
     plain = server.access.keyring.open(
         replica, sealed, context=make_variable_context(variable.namespace, variable.path)
@@ -241,15 +263,15 @@ def build_view_with_items(
     return msgspec.structs.replace(build_variable_view(request, variable, is_holder=is_holder), items=items)
 
 
-def _lock_shown(
+def _build_lock_view(
     request: Request, lock: VariableLock | None, *, is_holder: bool
 ) -> variables_wire.LockView | msgspec.UnsetType:
-    """Whoever knows the id of a lock may write as its holder: it is shown to the holder, and to management."""
+    """Return the lock. Its id allows writing as the holder, so only the holder and management tokens see it."""
     if lock is None:
         return msgspec.UNSET
-    may_know = is_holder or request.caller.rights.is_management
+    can_see_id = is_holder or request.caller.rights.is_management
     return variables_wire.LockView(
-        id=lock.id if may_know else msgspec.UNSET,
+        id=lock.id if can_see_id else msgspec.UNSET,
         ttl=format_duration(lock.ttl),
         lock_delay=format_duration(lock.lock_delay),
     )

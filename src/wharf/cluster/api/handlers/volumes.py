@@ -1,4 +1,4 @@
-"""Endpoints of volumes of hosts."""
+"""Endpoints of host volumes. The node of a volume creates, registers and deletes its folder."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -8,7 +8,8 @@ import msgspec
 
 from wharf.cluster.api.lists.listing import Listing, list_by_namespace
 from wharf.cluster.api.relay.members import relay_to_node_holder
-from wharf.cluster.api.requests.request import QueryOptions, Request
+from wharf.cluster.api.requests.parameters import QueryOptions
+from wharf.cluster.api.requests.request import Request
 from wharf.cluster.api.results import ActionHandler, ActionResult, ReadHandler, find_record
 from wharf.cluster.operations import volumes
 from wharf.cluster.server.log.preview import forbid_in_preview
@@ -23,35 +24,39 @@ from wharf.contract.model.volumes import HostVolume, make_host_volume_stub
 from wharf.contract.wire.volumes import HostVolumeRequest, HostVolumeResponse, NodeVolumeCreated, build_node_volume
 
 NODE_NOT_INFORMED_TEXT: Final = (
-    "its node cannot be reached and does not know of it: register it again, with the ID {}, when it is back"
+    "registered only on the servers: the node of the volume cannot be reached. "
+    "Register the volume again with ID {} when the node is back"
 )
 UNCERTAIN_CODES: Final = frozenset({RefusalCode.UNAVAILABLE, RefusalCode.OUTCOME_UNKNOWN})
-"""The node may have done it, or may not."""
-NO_CSI_TEXT: Final = "volumes of the container storage interface are left out here: use volumes of hosts"
+"""Refusals after which it is unknown whether the node executed the request."""
+NO_CSI_TEXT: Final = "CSI volumes are not supported: use host volumes"
 
 
 def list_volumes(replica: Replica, request: Request, options: QueryOptions) -> Listing[HostVolume]:
-    wanted = request.get_text("type")
-    if wanted == "csi":
+    """List host volumes. Raises `Refusal` for other types."""
+    volume_type = request.get_text("type")
+    if volume_type == "csi":
         raise Refusal(RefusalCode.NOT_IMPLEMENTED, NO_CSI_TEXT)
-    if wanted not in ("", "host"):
-        raise invalid_request(f'there is no type of volumes "{wanted}": use "host"')
+    if volume_type not in ("", "host"):
+        raise invalid_request(f'unknown volume type "{volume_type}": use "host"')
     return list_by_namespace(
-        replica, HOST_VOLUMES, options, build_view=make_host_volume_stub, is_visible=_may_see(request)
+        replica, HOST_VOLUMES, options, build_view=make_host_volume_stub, is_visible=_build_visibility_test(request)
     )
 
 
-def _may_see(request: Request) -> Callable[[HostVolume], bool]:
+def _build_visibility_test(request: Request) -> Callable[[HostVolume], bool]:
+    """Return a test of whether a volume is on the requested node and pool, and the caller may list it."""
     node_id, pool = request.get_text("node_id"), request.get_text("node_pool")
 
-    def may_see(volume: HostVolume) -> bool:
-        is_asked_for = volume.node_id.startswith(node_id) and pool in ("", volume.node_pool)
-        return is_asked_for and request.has_permission(LIST_HOST_VOLUMES, namespace=volume.namespace)
+    def is_visible(volume: HostVolume) -> bool:
+        is_requested = volume.node_id.startswith(node_id) and pool in ("", volume.node_pool)
+        return is_requested and request.has_permission(LIST_HOST_VOLUMES, namespace=volume.namespace)
 
-    return may_see
+    return is_visible
 
 
 def read_volume(replica: Replica, request: Request, options: QueryOptions) -> ReadResult:
+    """Return the volume by namespace and id."""
     return ReadResult(
         *find_record(
             replica,
@@ -67,93 +72,107 @@ READ_HANDLERS: Final[dict[str, ReadHandler]] = {"host_volume.list": list_volumes
 
 
 class HostVolumeActions:
-    """What a node must do is asked of it by whoever holds its channel: the request goes there, before anything is written."""
+    """Writes volumes, and calls the nodes that hold their folders.
+
+    A request is relayed to the process that holds the node's connection before anything is written.
+    """
 
     def __init__(self, server: Server) -> None:
         self._server = server
 
     async def create_volume(self, request: Request) -> ActionResult:
-        wanted = _wanted(request)
+        """Create the volume on the first suitable node that can be reached."""
+        desired = _decode_volume(request)
         server = self._server
         await server.reader.catch_up()
-        volumes.check_volume(server.replica, wanted, has_folder=False)
-        for node in volumes.list_candidate_nodes(server.replica, wanted):
+        volumes.check_volume(server.replica, desired, has_folder=False)
+        for node in volumes.list_candidate_nodes(server.replica, desired):
             try:
                 channel = server.node_channels.channel_to(node.id)
             except NoNodePath:
-                chosen = HostVolumeRequest(volume=msgspec.structs.replace(wanted, node_id=node.id))
-                passed = msgspec.structs.replace(request, body=msgspec.json.encode(chosen))
+                body = HostVolumeRequest(volume=msgspec.structs.replace(desired, node_id=node.id))
+                relayed_request = msgspec.structs.replace(request, body=msgspec.json.encode(body))
                 with suppress(NoNodePath):
-                    return await relay_to_node_holder(server, passed, node.id)
+                    return await relay_to_node_holder(server, relayed_request, node.id)
             else:
-                return await self._make(request, wanted, node.id, channel)
+                return await self._create_on_node(request, desired, node.id, channel)
         raise build_no_node_path()
 
-    async def _make(self, request: Request, wanted: HostVolume, node_id: str, channel: NodeChannel) -> ActionResult:
+    async def _create_on_node(
+        self, request: Request, desired: HostVolume, node_id: str, channel: NodeChannel
+    ) -> ActionResult:
+        """Write the record, have the node create the folder, then complete the record.
+
+        If the node refuses, a new record is deleted again.
+        """
         forbid_in_preview()
         server = self._server
-        begun = await server.writer.execute(
-            lambda snapshot, moment: volumes.begin_volume_creation(snapshot, wanted, node_id, moment, cause=request.id)
+        creation = await server.writer.execute(
+            lambda snapshot, context: volumes.begin_volume_creation(
+                snapshot, desired, node_id, context, cause=request.id
+            )
         )
-        volume = begun.volume
+        volume = creation.volume
         try:
-            made = msgspec.json.decode(await self._ask(channel, "volume_create", volume), type=NodeVolumeCreated)
+            reply = await self._call_node(channel, "volume_create", volume)
+            folder = msgspec.json.decode(reply, type=NodeVolumeCreated)
         except Refusal as refusal:
             if refusal.code in UNCERTAIN_CODES:
-                text = f"whether volume {volume.id} was made is not known: {refusal.text}; create it again with this ID"
+                text = f"volume {volume.id} may not have been created: {refusal.text}; create it again with this ID"
                 raise Refusal(refusal.code, text) from refusal
-            if not wanted.id:
-                await self._forget(volume, request)
-            raise Refusal(refusal.code, f"volume {wanted.name} cannot be made: {refusal.text}") from refusal
-        written = await server.writer.execute(
-            lambda snapshot, moment: volumes.finish_volume_creation(
+            if not desired.id:
+                await self._delete_record(volume, request)
+            raise Refusal(refusal.code, f"volume {desired.name} not created: {refusal.text}") from refusal
+        result = await server.writer.execute(
+            lambda snapshot, context: volumes.finish_volume_creation(
                 snapshot,
                 volume.namespace,
                 volume.id,
-                host_path=made.host_path,
-                capacity_bytes=made.capacity_bytes,
-                context=moment,
+                host_path=folder.host_path,
+                capacity_bytes=folder.capacity_bytes,
+                context=context,
                 cause=request.id,
             )
         )
-        return ActionResult(HostVolumeResponse(volume=written.volume, index=written.index), written.index)
+        return ActionResult(HostVolumeResponse(volume=result.volume, index=result.index), result.index)
 
     async def register_volume(self, request: Request) -> ActionResult:
-        wanted, server = _wanted(request), self._server
-        volumes.check_volume(server.replica, wanted, has_folder=True)
+        """Register an existing folder. If the node cannot be reached, the reply carries a warning."""
+        desired, server = _decode_volume(request), self._server
+        volumes.check_volume(server.replica, desired, has_folder=True)
         try:
-            channel: NodeChannel | None = server.node_channels.channel_to(wanted.node_id)
+            channel: NodeChannel | None = server.node_channels.channel_to(desired.node_id)
         except NoNodePath:
             channel = None
             with suppress(NoNodePath):
-                return await relay_to_node_holder(server, request, wanted.node_id)
+                return await relay_to_node_holder(server, request, desired.node_id)
         if channel is not None:
             forbid_in_preview()
-        written = await server.writer.execute(
-            lambda snapshot, moment: volumes.register_volume(snapshot, wanted, moment, cause=request.id)
+        result = await server.writer.execute(
+            lambda snapshot, context: volumes.register_volume(snapshot, desired, context, cause=request.id)
         )
-        warnings = "" if channel is not None else NODE_NOT_INFORMED_TEXT.format(written.volume.id)
+        warnings = "" if channel is not None else NODE_NOT_INFORMED_TEXT.format(result.volume.id)
         if channel is not None:
             try:
-                await self._ask(channel, "volume_register", written.volume)
+                await self._call_node(channel, "volume_register", result.volume)
             except Refusal as refusal:
-                if not wanted.id and refusal.code not in UNCERTAIN_CODES:
-                    await self._forget(written.volume, request)
-                raise Refusal(refusal.code, f"volume {wanted.name} cannot be registered: {refusal.text}") from refusal
+                if not desired.id and refusal.code not in UNCERTAIN_CODES:
+                    await self._delete_record(result.volume, request)
+                raise Refusal(refusal.code, f"volume {desired.name} not registered: {refusal.text}") from refusal
         return ActionResult(
-            HostVolumeResponse(volume=written.volume, index=written.index, warnings=warnings), written.index
+            HostVolumeResponse(volume=result.volume, index=result.index, warnings=warnings), result.index
         )
 
     async def delete_volume(self, request: Request) -> ActionResult:
-        """A folder that its node has is the node's to take away; the record goes after it."""
+        """Have the node delete the folder, then delete the record."""
         namespace, volume_id, server = request.namespace, request.get_path_value("volume_id"), self._server
         await server.reader.catch_up()
         volume = volumes.get_volume(server.replica, namespace, volume_id)
-        volumes.delete_volume(server.replica, namespace, volume_id)  # Refused before anything is taken away.
+        volumes.delete_volume(server.replica, namespace, volume_id)  # A preview: refuse before the folder is deleted.
         try:
             channel = server.node_channels.channel_to(volume.node_id)
             forbid_in_preview()
-            await self._ask(channel, "volume_delete", volume)
+            await self._call_node(channel, "volume_delete", volume)
         except NoNodePath:
             try:
                 return await relay_to_node_holder(server, request, volume.node_id)
@@ -161,37 +180,38 @@ class HostVolumeActions:
                 if volumes.has_folder_on_node(server.replica, volume):
                     raise
         index = await server.writer.execute(
-            lambda snapshot, _moment: volumes.delete_volume(snapshot, namespace, volume_id, cause=request.id)
+            lambda snapshot, _context: volumes.delete_volume(snapshot, namespace, volume_id, cause=request.id)
         )
         return ActionResult(index=index)
 
-    async def _forget(self, volume: HostVolume, request: Request) -> None:
+    async def _delete_record(self, volume: HostVolume, request: Request) -> None:
         await self._server.writer.execute(
-            lambda snapshot, _moment: volumes.delete_volume(snapshot, volume.namespace, volume.id, cause=request.id)
+            lambda snapshot, _context: volumes.delete_volume(snapshot, volume.namespace, volume.id, cause=request.id)
         )
 
     @staticmethod
-    async def _ask(channel: NodeChannel, verb: str, volume: HostVolume) -> bytes:
-        """Raises Refusal."""
-        question = NodeCall(verb, volume.id, body=msgspec.json.encode(build_node_volume(volume)))
-        return (await channel.call(question)).body
+    async def _call_node(channel: NodeChannel, verb: str, volume: HostVolume) -> bytes:
+        """Return the body of the node's reply. Raises `Refusal`."""
+        call = NodeCall(verb, volume.id, body=msgspec.json.encode(build_node_volume(volume)))
+        return (await channel.call(call)).body
 
 
-def _wanted(request: Request) -> HostVolume:
-    asked = request.decode_body(HostVolumeRequest)
-    if asked.volume is None:
+def _decode_volume(request: Request) -> HostVolume:
+    """Return the volume of the body. The namespace of the query overrides that of the body. Raises `Refusal`."""
+    volume = request.decode_body(HostVolumeRequest).volume
+    if volume is None:
         raise invalid_request("missing volume definition")
-    namespace = asked.volume.namespace
+    namespace = volume.namespace
     if "namespace" in request.query:
         namespace = request.namespace
     request.require_permission(namespace=namespace)
-    return msgspec.structs.replace(asked.volume, namespace=namespace)
+    return msgspec.structs.replace(volume, namespace=namespace)
 
 
 def build_action_handlers(server: Server) -> dict[str, ActionHandler]:
-    writes = HostVolumeActions(server)
+    actions = HostVolumeActions(server)
     return {
-        "host_volume.create": writes.create_volume,
-        "host_volume.register": writes.register_volume,
-        "host_volume.delete": writes.delete_volume,
+        "host_volume.create": actions.create_volume,
+        "host_volume.register": actions.register_volume,
+        "host_volume.delete": actions.delete_volume,
     }

@@ -1,1 +1,1 @@
-"""Lists of records: order, pages, and the cache of whole encoded lists."""
+"""Lists of records: order, pages, filters, encoding, and the cache of whole encoded lists."""

@@ -27,7 +27,9 @@ from wharf.cluster.state.watches import RecordChange
 MAX_LIST_CHANGES: Final = 2_000
 """Changes between two requests above which the list is dropped and encoded completely."""
 MAX_CACHED_LISTS: Final = 16
+"""Limits the observers of tables, which every write must notify."""
 MAX_CACHED_LIST_BYTES: Final = 64 * 1024 * 1024
+"""Limits the memory of all cached lists."""
 RECORD_OVERHEAD_BYTES: Final = 60
 """Estimated memory of an encoded record in addition to its text."""
 
@@ -42,50 +44,51 @@ ListPosition = Any
 class ListSegment:
     """Consecutive records of a list: their positions, their encodings, and the joined text, built on first use."""
 
-    __slots__ = ("_deflated", "_deflated_of", "_is_first", "_text", "forms", "places")
+    __slots__ = ("_deflated", "_deflated_text", "_is_first", "_text", "encoded_records", "positions")
 
-    def __init__(self, places: list[ListPosition], forms: list[bytes]) -> None:
-        self.places = places
-        self.forms = forms
+    def __init__(self, positions: list[ListPosition], encoded_records: list[bytes]) -> None:
+        self.positions = positions
+        self.encoded_records = encoded_records
         self._is_first = False
         self._text = b""
         self._deflated = b""
-        self._deflated_of = b""
+        self._deflated_text = b""
 
     def get_text(self, *, is_first: bool) -> bytes:
         """Return the joined records, with the list's bracket or a comma before them."""
         if not self._text or is_first != self._is_first:
-            self._text = (b"[" if is_first else b",") + b",".join(self.forms)
+            self._text = (b"[" if is_first else b",") + b",".join(self.encoded_records)
             self._is_first = is_first
         return self._text
 
     def get_deflated(self, text: bytes) -> bytes:
         """Return the compressed text, as a deflate block that can be concatenated with those of other segments."""
-        if self._deflated_of is not text:
+        if self._deflated_text is not text:
             compressor = zlib.compressobj(COMPRESSION_LEVEL, zlib.DEFLATED, RAW_WINDOW_BITS)
             self._deflated = compressor.compress(text) + compressor.flush(zlib.Z_SYNC_FLUSH)
-            self._deflated_of = text
+            self._deflated_text = text
         return self._deflated
 
 
 class SegmentedBody(ReplyBody):
     """The list at one log index. It shares the texts of the segments, so a new body copies nothing."""
 
-    __slots__ = ("_pieces",)
+    __slots__ = ("_segments",)
 
-    def __init__(self, pieces: Sequence[ListSegment]) -> None:
-        self._pieces = pieces
-        texts = [piece.get_text(is_first=not number) for number, piece in enumerate(pieces)]
+    def __init__(self, segments: Sequence[ListSegment]) -> None:
+        self._segments = segments
+        texts = [segment.get_text(is_first=not number) for number, segment in enumerate(segments)]
         super().__init__([*texts, b"]"] if texts else [b"[]"])
 
     async def get_encoded_chunks(self, encoding: bytes) -> Sequence[bytes]:
+        """Return the compressed chunks, joined from the compressed segments."""
         if encoding != GZIP_ENCODING:
             return await super().get_encoded_chunks(encoding)
         if encoding not in self._compressed:
             checksum, parts = 0, [GZIP_HEADER]
             # A changed segment is replaced by a new object, so these segments stay as they were.
-            for text, piece in zip(self.chunks, self._pieces, strict=False):
-                parts.append(piece.get_deflated(text))
+            for text, segment in zip(self.chunks, self._segments, strict=False):
+                parts.append(segment.get_deflated(text))
                 checksum = zlib.crc32(text, checksum)
                 await yield_to_loop()
             compressor = zlib.compressobj(COMPRESSION_LEVEL, zlib.DEFLATED, RAW_WINDOW_BITS)
@@ -105,14 +108,15 @@ class CachedList:
 
     def __init__(self, replica: Replica, spec: ListCacheSpec) -> None:
         self.size = 0
-        self._kept = spec
+        self._spec = spec
         self._replica = replica
-        self._rows = replica.get_table_records(spec.table)
+        self._table_records = replica.get_table_records(spec.table)
         self._is_closed = False
         self._changed: dict[ListPosition, str] = {}
         """Changed positions, with the key of the record."""
-        self._pieces: list[ListSegment] = []
-        self._firsts: list[ListPosition] = []
+        self._segments: list[ListSegment] = []
+        self._first_positions: list[ListPosition] = []
+        """The first position of each segment, to find the segment of a position."""
         self._body: SegmentedBody | None = None
         self._refresh_lock = asyncio.Lock()
         self._users = 0
@@ -123,57 +127,58 @@ class CachedList:
     @property
     def is_current(self) -> bool:
         """Whether it has observed every change of its table."""
-        return not self._is_closed and self._replica.get_table_records(self._kept.table) is self._rows
+        return not self._is_closed and self._replica.get_table_records(self._spec.table) is self._table_records
 
     def close(self) -> None:
         """Stop observing. Refreshes in progress complete with the data they started with. Closing twice is allowed."""
         if not self._is_closed:
             self._is_closed = True
-            for table in self._kept.tables:
+            for table in self._spec.tables:
                 self._replica.watches.remove_observer(table, self)
         self._release()
 
     def _release(self) -> None:
+        """Free the memory of a closed list once nothing uses it."""
         if self._is_closed and not self._users:
-            self._pieces, self._firsts, self._changed, self._body = [], [], {}, None
+            self._segments, self._first_positions, self._changed, self._body = [], [], {}, None
 
     def on_changes(self, changes: Sequence[RecordChange]) -> None:
         """Record changes of the list's table or of its dependency table, which has the same keys."""
-        kept = self._kept
+        spec = self._spec
         for key, old, new in changes:
-            if not key.startswith(kept.prefix):
+            if not key.startswith(spec.prefix):
                 continue
-            if not kept.is_by_creation:
+            if not spec.is_by_creation:
                 self._changed[key] = key
                 continue
             for record in (old, new):
                 if record is not None:
-                    self._changed[kept.get_position(key, record)] = key
+                    self._changed[spec.get_position(key, record)] = key
         if len(self._changed) > MAX_LIST_CHANGES:
             self.close()
 
-    # -- making ------------------------------------------------------------------------------------------------------
+    # -- filling -----------------------------------------------------------------------------------------------------
 
     async def fill(self, records: Sequence[Any], encode_records: EncodeRecords) -> SegmentedBody:
         """Encode all records of the list, in order, and return its body."""
         self._users += 1
         try:
-            places: list[ListPosition] = []
-            forms: list[bytes] = []
+            positions: list[ListPosition] = []
+            encoded_records: list[bytes] = []
             size = 0
             for start in range(0, len(records), RECORDS_PER_STEP):
                 if start:
                     await yield_to_loop()
                 batch = records[start : start + RECORDS_PER_STEP]
-                made = encode_records(batch)
-                forms += made
-                places += [self._kept.get_position(self._kept.table.get_key(record), record) for record in batch]
-                size += sum(map(len, made))
+                encoded = encode_records(batch)
+                encoded_records += encoded
+                positions += [self._spec.get_position(self._spec.table.get_key(record), record) for record in batch]
+                size += sum(map(len, encoded))
                 if size > BODY_CHUNK_BYTES:
-                    self._append_segment(ListSegment(places, forms))
-                    places, forms, size = [], [], 0
-            if forms:
-                self._append_segment(ListSegment(places, forms))
+                    self._append_segment(ListSegment(positions, encoded_records))
+                    positions, encoded_records, size = [], [], 0
+            if encoded_records:
+                self._append_segment(ListSegment(positions, encoded_records))
             return self._build_body()
         except BaseException:
             self.close()  # An incomplete list cannot be refreshed.
@@ -182,39 +187,43 @@ class CachedList:
             self._users -= 1
             self._release()
 
-    def _append_segment(self, piece: ListSegment) -> None:
-        self._pieces.append(piece)
-        self._firsts.append(piece.places[0])
+    def _append_segment(self, segment: ListSegment) -> None:
+        self._segments.append(segment)
+        self._first_positions.append(segment.positions[0])
 
     def _build_body(self) -> SegmentedBody:
-        body = self._body = SegmentedBody(tuple(self._pieces))
-        self.size = 2 * body.size + RECORD_OVERHEAD_BYTES * sum(len(piece.forms) for piece in self._pieces)
+        body = self._body = SegmentedBody(tuple(self._segments))
+        self.size = 2 * body.size + RECORD_OVERHEAD_BYTES * sum(
+            len(segment.encoded_records) for segment in self._segments
+        )
         return body
 
-    # -- renewing ----------------------------------------------------------------------------------------------------
+    # -- refreshing --------------------------------------------------------------------------------------------------
 
     def take_changes(self) -> ListChanges:
         """Return the changes since the last call. Pass them to `refresh`, in the order in which they were taken."""
         self._users += 1
         changed, self._changed = self._changed, {}
-        return [(place, self._get_record(place, key)) for place, key in changed.items()]
+        return [(position, self._get_record(position, key)) for position, key in changed.items()]
 
-    def _get_record(self, place: ListPosition, key: str) -> Any:
-        kept, record = self._kept, self._rows.records.get(key)
-        if record is None or kept.get_position(key, record) != place:
+    def _get_record(self, position: ListPosition, key: str) -> Any:
+        """Return the record, or `None` if the list has no record at this position."""
+        spec, record = self._spec, self._table_records.records.get(key)
+        if record is None or spec.get_position(key, record) != position:
             return None  # The record was deleted or has another position now.
-        return record if kept.is_selected is None or kept.is_selected(record) else None
+        return record if spec.is_selected is None or spec.is_selected(record) else None
 
     async def refresh(self, changes: ListChanges, encode_records: EncodeRecords) -> SegmentedBody:
+        """Encode the changed records and return the body of the current list."""
         try:
             async with self._refresh_lock:
                 for start in range(0, len(changes), RECORDS_PER_STEP):
                     if start:
                         await yield_to_loop()
                     batch = changes[start : start + RECORDS_PER_STEP]
-                    forms = iter(encode_records([record for _, record in batch if record is not None]))
-                    for place, record in batch:
-                        self._update_position(place, None if record is None else next(forms))
+                    encoded_records = iter(encode_records([record for _, record in batch if record is not None]))
+                    for position, record in batch:
+                        self._update_position(position, None if record is None else next(encoded_records))
                 return self._body if self._body is not None and not changes else self._build_body()
         except BaseException:
             self.close()
@@ -223,35 +232,38 @@ class CachedList:
             self._users -= 1
             self._release()
 
-    def _update_position(self, place: ListPosition, form: bytes | None) -> None:
+    def _update_position(self, position: ListPosition, encoded_record: bytes | None) -> None:
         """Insert or replace the encoded record at the position; `None` removes it."""
-        if not self._pieces:
-            if form is not None:
-                self._append_segment(ListSegment([place], [form]))
+        if not self._segments:
+            if encoded_record is not None:
+                self._append_segment(ListSegment([position], [encoded_record]))
             return
-        at = max(0, bisect_right(self._firsts, place) - 1)
-        places, forms = self._pieces[at].places, self._pieces[at].forms
-        position = bisect_left(places, place)
-        is_there = position < len(places) and places[position] == place
-        if form is None and not is_there:
+        number = max(0, bisect_right(self._first_positions, position) - 1)
+        positions, encoded_records = self._segments[number].positions, self._segments[number].encoded_records
+        offset = bisect_left(positions, position)
+        exists = offset < len(positions) and positions[offset] == position
+        if encoded_record is None and not exists:
             return
-        if form is None:
-            del places[position], forms[position]
-        elif is_there:
-            forms[position] = form
+        if encoded_record is None:
+            del positions[offset], encoded_records[offset]
+        elif exists:
+            encoded_records[offset] = encoded_record
         else:
-            places.insert(position, place)
-            forms.insert(position, form)
-        self._replace_segment(at, places, forms)
+            positions.insert(offset, position)
+            encoded_records.insert(offset, encoded_record)
+        self._replace_segment(number, positions, encoded_records)
 
-    def _replace_segment(self, at: int, places: list[ListPosition], forms: list[bytes]) -> None:
+    def _replace_segment(self, number: int, positions: list[ListPosition], encoded_records: list[bytes]) -> None:
         """Replace a segment with a new object, because existing bodies share the old one. A large segment is split."""
-        pieces = [ListSegment(places, forms)] if places else []
-        if sum(map(len, forms)) > 2 * BODY_CHUNK_BYTES and len(forms) > 1:
-            half = len(forms) // 2
-            pieces = [ListSegment(places[:half], forms[:half]), ListSegment(places[half:], forms[half:])]
-        self._pieces[at : at + 1] = pieces
-        self._firsts[at : at + 1] = [piece.places[0] for piece in pieces]
+        segments = [ListSegment(positions, encoded_records)] if positions else []
+        if sum(map(len, encoded_records)) > 2 * BODY_CHUNK_BYTES and len(encoded_records) > 1:
+            half = len(encoded_records) // 2
+            segments = [
+                ListSegment(positions[:half], encoded_records[:half]),
+                ListSegment(positions[half:], encoded_records[half:]),
+            ]
+        self._segments[number : number + 1] = segments
+        self._first_positions[number : number + 1] = [segment.positions[0] for segment in segments]
 
 
 class ListCache:
@@ -260,27 +272,28 @@ class ListCache:
     def __init__(self, *, max_lists: int = MAX_CACHED_LISTS, max_bytes: int = MAX_CACHED_LIST_BYTES) -> None:
         self._max_lists = max_lists
         self._max_bytes = max_bytes
-        self._kept: OrderedDict[Hashable, CachedList] = OrderedDict()
+        self._lists: OrderedDict[Hashable, CachedList] = OrderedDict()
 
     def get(self, name: Hashable) -> CachedList | None:
-        entry = self._kept.get(name)
-        if entry is None:
+        """Return the list, or `None` if it is not cached or missed a change."""
+        cached_list = self._lists.get(name)
+        if cached_list is None:
             return None
-        if not entry.is_current:
-            entry.close()
-            del self._kept[name]
+        if not cached_list.is_current:
+            cached_list.close()
+            del self._lists[name]
             return None
-        self._kept.move_to_end(name)
-        return entry
+        self._lists.move_to_end(name)
+        return cached_list
 
     def put(self, name: Hashable, cached_list: CachedList) -> None:
         """Store a filled list. It replaces a list of the same name that was built concurrently."""
-        before = self._kept.pop(name, None)
-        if before is not None:
-            before.close()
+        previous = self._lists.pop(name, None)
+        if previous is not None:
+            previous.close()
         if not cached_list.is_current or cached_list.size > self._max_bytes // 2:
             cached_list.close()
             return
-        self._kept[name] = cached_list
-        while len(self._kept) > self._max_lists or sum(each.size for each in self._kept.values()) > self._max_bytes:
-            self._kept.popitem(last=False)[1].close()
+        self._lists[name] = cached_list
+        while len(self._lists) > self._max_lists or sum(each.size for each in self._lists.values()) > self._max_bytes:
+            self._lists.popitem(last=False)[1].close()

@@ -1,8 +1,7 @@
-"""Lists: the records in their order from any place on, and the page of them that a request asks for.
+"""Lists of records in a defined order, which handlers return. Filters, pages and rights are applied by `encoder`.
 
-A handler says what is listed, in which order and how a place in it is named; filter, page and rights are applied here,
-the same for every list. A token names the first record of the next page, so what is added or removed between two
-pages moves no other record from one page to another.
+A page token names the first record of the next page. A record that is added or removed between two pages therefore
+moves no other record to another page.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -13,16 +12,18 @@ from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
-from wharf.cluster.api.requests.request import QueryOptions
+from wharf.cluster.api.requests.parameters import QueryOptions
 from wharf.cluster.api.requests.values import parse_id_prefix
 from wharf.cluster.state import Replica, Table, WatchTarget
-from wharf.cluster.state import watches as watch
 from wharf.cluster.state.table_snapshot import RecordPosition, TableSnapshot
+from wharf.cluster.state.watches import watch_table
 from wharf.contract.model.log import KEY_SEPARATOR
 
 R = TypeVar("R", bound=msgspec.Struct)
 
 ALL_NAMESPACES: Final = "*"
+MAX_INDEX_DIGITS: Final = 19
+"""Limits the work of parsing a token."""
 
 
 def return_record(record: Any) -> Any:
@@ -31,61 +32,66 @@ def return_record(record: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class ListCacheSpec:
-    """What makes a whole list one that may be kept and renewed (`rolls`): all records of a table whose keys begin with
-    `prefix`, of those that `chooses` takes, which looks at nothing that changes in a record. What they rest on stands
-    in `rests_in` under the same keys. Lists of one `name` hold the same."""
+    """A whole list that `cache` can store and refresh."""
 
     name: tuple[str, ...]
+    """Lists with the same name have the same content."""
     table: Table[Any]
     prefix: str
+    """The list has all records whose keys have this prefix."""
     is_by_creation: bool = False
+    """Whether the list is ordered by create index instead of key."""
     is_selected: Callable[[Any], bool] | None = None
+    """Selects records by fields that never change; `None` selects all."""
     dependency_table: Table[Any] | None = None
+    """Holds, under the same keys, the records that the views of this table's records depend on."""
 
     @property
     def tables(self) -> list[Table[Any]]:
+        """The tables that the list depends on."""
         return [self.table] if self.dependency_table is None else [self.table, self.dependency_table]
 
     def get_position(self, key: str, record: Any) -> Any:
+        """Return the sort key of a record in the list."""
         return (record.create_index, key) if self.is_by_creation else key
 
 
 @dataclass(frozen=True, slots=True)
 class Listing(Generic[R]):
-    """`begin(token, reverse)`: the records in order, from the place that the token names; "" is the beginning.
-
-    `namespace_of` is set where records lie in namespaces: of a request for all namespaces the spine shows those that
-    the caller may read. `may_see` says what else the caller may see.
-
-    `form`, with a name of its own, promises that what is `shown` depends on the record and on what it `rests_on` and on
-    nothing else, and that it changes with the index: then it is encoded once for each version, and kept.
-
-    `still` is the same from the same place, but as it stands now: a long list is read from it in slices. Where there is
-    none, all records are taken at once. Of either, those count that `chooses` takes.
-
-    `rests_in` is the table that holds, under the records' keys, what they rest on.
-
-    `told` makes the whole reply of the records, where it is no list of them: a count, or groups.
-    """
+    """An ordered list of records, and how to show them."""
 
     iterate: Callable[[str, bool], Iterable[R]]
+    """Called with a page token ("" means the beginning) and whether to reverse; returns the records from there on."""
     make_token: Callable[[R], str]
     index: int
     watched: Sequence[WatchTarget]
     build_view: Callable[[R], object] = return_record
+    """Returns the list item of a record."""
     get_namespace: Callable[[R], str] | None = None
+    """Set if records have namespaces. A list over all namespaces omits those that the caller may not read."""
     is_visible: Callable[[R], bool] | None = None
+    """Further condition for the caller to see a record."""
     cache_name: str = ""
+    """A name that is unique to these views; set if encoded records may be cached.
+
+    Then a view may depend only on the record and on what `get_dependency` returns.
+    """
     get_dependency: Callable[[R], object] | None = None
     build_reply: Callable[[list[R]], object] | None = None
+    """Builds the whole reply if it is not a list of views: a count, for example, or groups."""
     open_snapshot: Callable[[str, bool], TableSnapshot[R]] | None = None
+    """As `iterate`, but returns a snapshot, so that a long list can be read in slices. Without it, all records are read
+    at once."""
     is_selected: Callable[[R], bool] | None = None
+    """Selects the records of `iterate` and `open_snapshot` that belong to the list."""
     dependency_table: Table[Any] | None = None
+    """The table of the dependencies, which are stored there under the keys of the records."""
     base_cache_spec: ListCacheSpec | None = None
+    """How to cache the whole list, if its views can be cached."""
 
     @property
     def cache_spec(self) -> ListCacheSpec | None:
-        """How the whole list may be kept; None: it may not."""
+        """How to cache the whole list, or `None` if it cannot be cached."""
         if (
             self.base_cache_spec is None
             or not self.cache_name
@@ -110,32 +116,34 @@ class Listing(Generic[R]):
 def list_by_namespace(
     replica: Replica, table: Table[R], options: QueryOptions, *more: Table[Any], **parts: Any
 ) -> Listing[R]:  # fmt: skip
-    """By namespace, then id: `<namespace>.<id>`. `more`: tables that are read for what is shown."""
-    everywhere = options.namespace == ALL_NAMESPACES
-    prefix = "" if everywhere else options.namespace + KEY_SEPARATOR + options.prefix
-    name_of = attrgetter(table.key_attributes[1])
+    """Return the list by namespace, then id. Tokens are `<namespace>.<id>`. `more`: further tables that views read."""
+    is_everywhere = options.namespace == ALL_NAMESPACES
+    prefix = "" if is_everywhere else options.namespace + KEY_SEPARATOR + options.prefix
+    get_name = attrgetter(table.key_attributes[1])
 
-    def start_of(token: str) -> str | None:
+    def parse_token(token: str) -> str | None:
         namespace, _, name = token.partition(".")
         return namespace + KEY_SEPARATOR + name if token else None
 
-    def begin(token: str, reverse: bool) -> Iterable[R]:
-        return replica.iter_by_key(table, prefix=prefix, start=start_of(token), reverse=reverse)
+    def iterate(token: str, reverse: bool) -> Iterable[R]:
+        return replica.iter_by_key(table, prefix=prefix, start=parse_token(token), reverse=reverse)
 
-    def still(token: str, reverse: bool) -> TableSnapshot[R]:
-        return TableSnapshot(replica, table, prefix=prefix, start=build_key_position(start_of(token)), reverse=reverse)
+    def open_snapshot(token: str, reverse: bool) -> TableSnapshot[R]:
+        return TableSnapshot(
+            replica, table, prefix=prefix, start=build_key_position(parse_token(token)), reverse=reverse
+        )
 
     def has_prefix(record: R) -> bool:
-        name: str = name_of(record)
+        name: str = get_name(record)
         return name.startswith(options.prefix)
 
-    def token_of(record: R) -> str:
-        return f"{record.namespace}.{name_of(record)}"  # type: ignore[attr-defined]  # the table's key has it
+    def make_token(record: R) -> str:
+        return f"{record.namespace}.{get_name(record)}"  # type: ignore[attr-defined]  # part of the key
 
-    chooses = has_prefix if everywhere and options.prefix else None
-    return _listing(
-        replica, (table, *more), begin, token_of,
-        open_snapshot=still, is_selected=chooses, get_namespace=attrgetter("namespace"),
+    is_selected = has_prefix if is_everywhere and options.prefix else None
+    return _build_listing(
+        replica, (table, *more), iterate, make_token,
+        open_snapshot=open_snapshot, is_selected=is_selected, get_namespace=attrgetter("namespace"),
         base_cache_spec=ListCacheSpec((prefix, options.prefix), table, prefix), **parts,
     )  # fmt: skip
 
@@ -143,75 +151,78 @@ def list_by_namespace(
 def list_by_creation(
     replica: Replica, table: Table[R], options: QueryOptions, *more: Table[Any], error_prefix: str = "", **parts: Any
 ) -> Listing[R]:  # fmt: skip
-    """By CreateIndex, then id: `<CreateIndex>.<id>`; with a prefix by id: `<id>`. `where` begins what is said of a
-    prefix that is none."""
+    """Return the list by CreateIndex, then id, with tokens `<CreateIndex>.<id>`. With an id prefix: by id, tokens `<id>`.
+
+    Raises `Refusal` with the error prefix if the id prefix is invalid.
+    """
     is_namespaced = "namespace" in table.record_type.__struct_fields__
-    only = options.namespace if is_namespaced and options.namespace != ALL_NAMESPACES else None
+    namespace = options.namespace if is_namespaced and options.namespace != ALL_NAMESPACES else None
     prefix = parse_id_prefix(options.prefix, error_prefix=error_prefix)
 
-    def begin(token: str, reverse: bool) -> Iterable[R]:
+    def iterate(token: str, reverse: bool) -> Iterable[R]:
         if prefix:
             return replica.iter_by_key(table, prefix=prefix, start=token or None, reverse=reverse)
-        return replica.iter_by_creation(table, start=_place(token), reverse=reverse)
+        return replica.iter_by_creation(table, start=_parse_creation_token(token), reverse=reverse)
 
-    def still(token: str, reverse: bool) -> TableSnapshot[R]:
+    def open_snapshot(token: str, reverse: bool) -> TableSnapshot[R]:
         if prefix:
             return TableSnapshot(replica, table, prefix=prefix, start=build_key_position(token), reverse=reverse)
-        return TableSnapshot(replica, table, by_creation=True, start=_place(token), reverse=reverse)
+        return TableSnapshot(replica, table, by_creation=True, start=_parse_creation_token(token), reverse=reverse)
 
     def is_in_namespace(record: R) -> bool:
-        return record.namespace == only  # type: ignore[attr-defined,no-any-return]  # asked of those that have one
+        return record.namespace == namespace  # type: ignore[attr-defined,no-any-return]  # used only if it has one
 
-    def token_of(record: R) -> str:
+    def make_token(record: R) -> str:
         key = table.get_key(record)
         return key if prefix else f"{record.create_index}.{key}"  # type: ignore[attr-defined]
 
-    namespace_of = attrgetter("namespace") if is_namespaced else None
-    chooses = None if only is None else is_in_namespace
-    return _listing(
-        replica, (table, *more), begin, token_of,
-        open_snapshot=still, is_selected=chooses, get_namespace=namespace_of,
-        base_cache_spec=ListCacheSpec((prefix, only or ""), table, prefix, is_by_creation=not prefix), **parts,
+    get_namespace = attrgetter("namespace") if is_namespaced else None
+    is_selected = None if namespace is None else is_in_namespace
+    return _build_listing(
+        replica, (table, *more), iterate, make_token,
+        open_snapshot=open_snapshot, is_selected=is_selected, get_namespace=get_namespace,
+        base_cache_spec=ListCacheSpec((prefix, namespace or ""), table, prefix, is_by_creation=not prefix), **parts,
     )  # fmt: skip
 
 
 def list_by_name(
     replica: Replica, table: Table[R], options: QueryOptions, *more: Table[Any], **parts: Any
 ) -> Listing[R]:
-    """By the one part of the key, which is the token: names, ids."""
+    """Return the list by key, for tables whose key has one part: a name or an id. The key is the token."""
 
-    def begin(token: str, reverse: bool) -> Iterable[R]:
+    def iterate(token: str, reverse: bool) -> Iterable[R]:
         return replica.iter_by_key(table, prefix=options.prefix, start=token or None, reverse=reverse)
 
-    def still(token: str, reverse: bool) -> TableSnapshot[R]:
+    def open_snapshot(token: str, reverse: bool) -> TableSnapshot[R]:
         return TableSnapshot(replica, table, prefix=options.prefix, start=build_key_position(token), reverse=reverse)
 
-    return _listing(replica, (table, *more), begin, table.get_key, open_snapshot=still, **parts)
+    return _build_listing(replica, (table, *more), iterate, table.get_key, open_snapshot=open_snapshot, **parts)
 
 
 def list_records(
     records: Iterable[R], *, index: int, watched: Sequence[WatchTarget], make_token: Callable[[R], str], **parts: Any
 ) -> Listing[R]:  # fmt: skip
-    """Records that were found by an index, in the order of their tokens, as text."""
+    """Return a list of records that were read already, ordered by their tokens as text."""
     ordered = sorted(records, key=make_token)
 
-    def begin(token: str, reverse: bool) -> Iterable[R]:
+    def iterate(token: str, reverse: bool) -> Iterable[R]:
         if not reverse:
             return dropwhile(lambda record: make_token(record) < token, ordered)
         return dropwhile(lambda record: token != "" and make_token(record) > token, reversed(ordered))
 
-    return Listing(begin, make_token, index, watched, **parts)
+    return Listing(iterate, make_token, index, watched, **parts)
 
 
-def _listing(
+def _build_listing(
     replica: Replica,
     tables: Sequence[Table[Any]],
-    begin: Callable[[str, bool], Iterable[R]],
-    token_of: Callable[[R], str],
+    iterate: Callable[[str, bool], Iterable[R]],
+    make_token: Callable[[R], str],
     **parts: Any,
 ) -> Listing[R]:
+    """Return the listing, which changes when any of the tables changes."""
     return Listing(
-        begin, token_of, replica.get_last_change(*tables), [watch.watch_table(table) for table in tables], **parts
+        iterate, make_token, replica.get_last_change(*tables), [watch_table(table) for table in tables], **parts
     )
 
 
@@ -219,9 +230,9 @@ def build_key_position(key: str | None) -> RecordPosition | None:
     return (0, key) if key else None
 
 
-def _place(token: str) -> tuple[int, str] | None:
-    """Where a token of creation points. Text that is no number is no error: it names the beginning."""
+def _parse_creation_token(token: str) -> tuple[int, str] | None:
+    """Return the position that a token `<CreateIndex>.<id>` names. An invalid number means the beginning."""
     if not token:
         return None
     number, _, key = token.partition(".")
-    return (int(number) if number.isascii() and number.isdigit() and len(number) < 20 else 0, key)
+    return (int(number) if number.isascii() and number.isdigit() and len(number) <= MAX_INDEX_DIGITS else 0, key)

@@ -80,6 +80,7 @@ class ListPage:
             self._snapshot.close()
 
     def _test_records(self, records: Iterable[Any]) -> None:
+        """Add the records that pass all tests, up to the page size. Raises `Refusal` if a filter fails."""
         for test in self._tests:
             records = filter(test, records)
         try:

@@ -1,6 +1,6 @@
-"""Writes of what is global: made in the authoritative region, from where they come back as copies.
+"""Relaying of writes to global records, which are made in the authoritative region and replicated from there.
 
-Says which writes these are, and passes them on. Whoever asks is checked here first, by the copies, and again there.
+The caller is checked twice: here by the replicated records, and again in the authoritative region.
 """
 
 from typing import Final
@@ -24,43 +24,44 @@ GLOBAL_WRITE_ENDPOINTS: Final = frozenset((
 
 
 def should_relay_write(server: Server, request: Request) -> bool:
-    """Whether this write is the authoritative region's, and that is not ours."""
+    """Return whether the request writes global records and this region is not the authoritative one."""
     settings = server.access.settings
     if not settings.is_enabled or settings.authoritative_region in ("", server.identity.region):
         return False
-    return request.endpoint.name in GLOBAL_WRITE_ENDPOINTS or _is_of_global_token(server, request)
+    return request.endpoint.name in GLOBAL_WRITE_ENDPOINTS or _writes_global_token(server, request)
 
 
-def _is_of_global_token(server: Server, request: Request) -> bool:
+def _writes_global_token(server: Server, request: Request) -> bool:
+    """Return whether the request creates, changes or deletes a global token."""
     match request.endpoint.name:
         case "acl.token.create" | "acl.token.update":
-            asked = request.decode_body(acl_wire.TokenRequest)
-            return asked.global_ or _is_global(server, asked.accessor_id)
+            body = request.decode_body(acl_wire.TokenRequest)
+            return body.global_ or _is_global_token(server, body.accessor_id)
         case "acl.token.delete":
-            return _is_global(server, request.get_path_value("accessor_id"))
+            return _is_global_token(server, request.get_path_value("accessor_id"))
         case "acl.login":
-            return _gives_global(server, request.decode_body(acl_wire.LoginRequest).auth_method_name)
+            return _creates_global_tokens(server, request.decode_body(acl_wire.LoginRequest).auth_method_name)
         case "acl.oidc.complete":
-            return _gives_global(server, request.decode_body(acl_wire.CompleteAuthRequest).auth_method_name)
+            return _creates_global_tokens(server, request.decode_body(acl_wire.CompleteAuthRequest).auth_method_name)
         case "acl.oidc.auth-url":
-            # Where the login is completed, it must have been begun.
-            return _gives_global(server, request.decode_body(acl_wire.AuthUrlRequest).auth_method_name)
+            # A login must begin in the region that completes it.
+            return _creates_global_tokens(server, request.decode_body(acl_wire.AuthUrlRequest).auth_method_name)
     return False
 
 
-def _is_global(server: Server, accessor_id: str) -> bool:
+def _is_global_token(server: Server, accessor_id: str) -> bool:
     token = server.replica.get(ACL_TOKENS, accessor_id)
     return token is not None and token.global_
 
 
-def _gives_global(server: Server, method_name: str) -> bool:
+def _creates_global_tokens(server: Server, method_name: str) -> bool:
     method = server.replica.get(ACL_AUTH_METHODS, method_name)
     return method is not None and method.token_locality == TokenLocality.GLOBAL
 
 
 async def relay_to_authoritative_region(server: Server, request: Request, *, method: str) -> ActionResult:
-    """The reply of the authoritative region. Raises Refusal where none of its servers answers."""
-    outgoing = build_relayed_request(request, method=method, excluded_parameters=("region",))
-    arrived = await server.relay.send_to_region(server.access.settings.authoritative_region, outgoing)
-    index = next((int(value) for name, value in arrived.headers if name.lower() == b"x-cluster-index"), 0)
-    return msgspec.structs.replace(await build_relayed_result(arrived), index=index)
+    """Return the reply of the authoritative region. Raises `Refusal` if none of its servers replies."""
+    relayed_request = build_relayed_request(request, method=method, excluded_parameters=("region",))
+    reply = await server.relay.send_to_region(server.access.settings.authoritative_region, relayed_request)
+    index = next((int(value) for name, value in reply.headers if name.lower() == b"x-cluster-index"), 0)
+    return msgspec.structs.replace(await build_relayed_result(reply), index=index)

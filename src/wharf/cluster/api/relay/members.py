@@ -20,6 +20,7 @@ from wharf.contract.model.refusal import Refusal, RefusalCode
 
 LEADER_NAME: Final = "leader"
 HOP_HEADERS: Final = frozenset((b"accept-encoding", b"content-length", b"transfer-encoding"))
+"""Compression and body framing are negotiated separately for each hop."""
 
 
 def find_member(server: Server, name: str) -> Member | None:
@@ -53,12 +54,12 @@ async def find_node_holder(server: Server, node_id: str) -> NodeHolder:
     reporter = server.local_channels.reporter
     if reporter is None:
         raise build_no_node_path()
-    place = (await server.leader.call(FIND_NODE, FindNodeRequest(node_id))).place
-    if place is None or place == reporter.address:
+    address = (await server.leader.call(FIND_NODE, FindNodeRequest(node_id))).place
+    if address is None or address == reporter.address:
         raise build_no_node_path()
-    if place.member_id == reporter.address.member_id:
-        return NodeHolder(server.local_channels.address_of(place.process), PROCESS_HOP)
-    member = server.replica.get(MEMBERS, place.member_id)
+    if address.member_id == reporter.address.member_id:
+        return NodeHolder(server.local_channels.address_of(address.process), PROCESS_HOP)
+    member = server.replica.get(MEMBERS, address.member_id)
     if member is None:
         raise build_no_node_path()
     return NodeHolder(member.address, MEMBER_HOP)
@@ -82,7 +83,6 @@ def build_relayed_request(
         if name not in excluded_parameters
     )
     path = build_request_path(request)
-    # Compression and body framing are negotiated separately for each hop.
     headers = [(name, value) for name, value in request.headers.items() if name not in HOP_HEADERS]
     body = None
     if request.body:
@@ -117,6 +117,7 @@ async def _iterate_parts(relayed_reply: RelayedReply) -> AsyncIterator[bytes]:
 
 
 def build_request_path(request: Request) -> str:
+    """Return the path of the request, percent-encoded."""
     path = request.endpoint.path
     for name, value in request.path_values.items():
         path = path.replace(f"{{{name}...}}", quote(value)).replace(f"{{{name}}}", quote(value, safe=""))

@@ -1,19 +1,20 @@
-"""Requests for another region: passed on as they came, and answered as they are answered there.
+"""Relaying of requests and websockets for another region, unchanged in both directions.
 
-Stands around the application and looks at nothing but the region. Everything passes: bodies of any size, blocking
-queries, streams, refusals. Who hangs up here hangs up there.
+The relay wraps the application and reads nothing but the `region` parameter. It forwards bodies of any size, blocking
+queries, streams and refusals. If the caller disconnects, the connection to the other region is closed too.
 """
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from collections.abc import AsyncIterator
 from contextlib import suppress
-from typing import Any, Final
+from typing import Final
 from urllib.parse import quote
 
+from wharf.cluster.api.asgi import App, Message, Receive, Scope, Send
 from wharf.cluster.api.replies.sender import build_refusal_headers
 from wharf.cluster.api.requests.parameters import parse_query
-from wharf.cluster.api.websockets.handshake import GOING_AWAY_CODE, Receive, Scope, Send, refuse_handshake
+from wharf.cluster.api.websockets.sockets import GOING_AWAY_CODE, STOPPING_TEXT, refuse_handshake
 from wharf.cluster.server.server import Server
 from wharf.contract.client.relay.port import RelayRequest
 from wharf.contract.client.relay.websockets import CLOSE_NORMAL, HandshakeRefused, WebSocket, to_sendable_close_code
@@ -22,9 +23,81 @@ from wharf.contract.model.refusal import Refusal, RefusalCode
 from wharf.contract.wire.errors import STATUS_BY_CODE
 from wharf.world.tasks import run_until_first
 
+log = logging.getLogger(__name__)
+
+EMPTY_CONTENT_LENGTHS: Final = frozenset((b"", b"0"))
+
+
+class RegionRelay:
+    """ASGI middleware that relays requests for another reachable region; `app` handles all others."""
+
+    def __init__(self, app: App, server: Server) -> None:
+        self._app = app
+        self._server = server
+        self._closing = asyncio.Event()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        # Most requests name no region: skip parsing their query.
+        if scope["type"] == "lifespan" or b"region=" not in scope["query_string"]:
+            await self._app(scope, receive, send)
+            return
+        region = parse_query(scope["query_string"]).get("region", "")
+        if region in ("", self._server.identity.region) or region not in self._server.relay.region_names:
+            await self._app(scope, receive, send)
+            return
+        if scope["type"] == "websocket":
+            request = RelayRequest("GET", get_request_target(scope), scope["headers"])
+            await RelayedSocket(self._server, scope, receive, send).relay(region, request, self._closing)
+        else:
+            await self._relay_request(region, scope, receive, send)
+
+    def close(self) -> None:
+        """End relayed requests because this server stops. Callers can repeat them on another server."""
+        self._closing.set()
+
+    async def _relay_request(self, region: str, scope: Scope, receive: Receive, send: Send) -> None:
+        """Relay the request until its reply is complete, the caller disconnects, or this server stops."""
+        caller = _CallerReceiver(receive)
+        has_begun = False
+
+        async def send_reply(message: Message) -> None:
+            nonlocal has_begun
+            has_begun = True
+            await send(message)
+
+        request = RelayRequest(scope["method"], get_request_target(scope), scope["headers"], caller.open_body(scope))
+        relaying, _, closing = await run_until_first(
+            self._server.world,
+            relaying=self._relay_reply(region, request, send_reply),
+            caller=caller.receive_all(),
+            closing=self._closing.wait(),
+        )
+        if not relaying.cancelled():
+            relaying.result()
+        elif not closing.cancelled() and not has_begun:
+            await _send_refusal(send, Refusal(RefusalCode.UNAVAILABLE, f"{STOPPING_TEXT}: use another server"))
+
+    async def _relay_reply(self, region: str, request: RelayRequest, send: Send) -> None:
+        """Send the request to the region, and its reply to the caller."""
+        try:
+            reply = await self._server.relay.send_to_region(region, request)
+        except Refusal as refusal:
+            await _send_refusal(send, refusal)
+            return
+        try:
+            await send({"type": "http.response.start", "status": reply.status, "headers": list(reply.headers)})
+            async for part in reply:
+                await send({"type": "http.response.body", "body": part, "more_body": True})
+            await send({"type": "http.response.body", "body": b""})
+        except Unreachable as error:
+            # The body stays without its end, so the caller knows that the reply is incomplete.
+            log.warning("relayed reply incomplete region=%s", region, extra={"why": str(error)})
+        finally:
+            await reply.aclose()
+
 
 class RelayedSocket:
-    """One websocket on its way to another region."""
+    """One websocket that is relayed to another region."""
 
     def __init__(self, server: Server, scope: Scope, receive: Receive, send: Send) -> None:
         self._server = server
@@ -32,15 +105,16 @@ class RelayedSocket:
         self._receive = receive
         self._send = send
 
-    async def relay(self, region: str, outgoing: RelayRequest, closing_event: asyncio.Event) -> None:
-        await self._receive()  # That somebody wants to connect.
+    async def relay(self, region: str, request: RelayRequest, closing_event: asyncio.Event) -> None:
+        """Relay the websocket until one side closes it or `closing_event` is set."""
+        await self._receive()  # The `websocket.connect` message.
         subprotocols = self._scope.get("subprotocols") or ()
         try:
-            async with self._server.relay.open_socket_to_region(region, outgoing, subprotocols=subprotocols) as there:
-                await self._send({"type": "websocket.accept", "subprotocol": there.subprotocol})
-                await self._relay(there, closing_event)
-        except HandshakeRefused as refused:
-            await refuse_handshake(self._send, self._scope, refused.status, refused.headers, refused.body)
+            async with self._server.relay.open_socket_to_region(region, request, subprotocols=subprotocols) as remote:
+                await self._send({"type": "websocket.accept", "subprotocol": remote.subprotocol})
+                await self._relay_messages(remote, closing_event)
+        except HandshakeRefused as error:
+            await refuse_handshake(self._send, self._scope, error.status, error.headers, error.body)
         except Refusal as refusal:
             await refuse_handshake(
                 self._send,
@@ -50,145 +124,72 @@ class RelayedSocket:
                 refusal.text.encode(),
             )
 
-    async def _relay(self, there: WebSocket, closing: asyncio.Event) -> None:
-        """Until one of the ends closes, or this server does."""
-        *_, stopping = await run_until_first(
+    async def _relay_messages(self, remote: WebSocket, closing_event: asyncio.Event) -> None:
+        """Relay messages until one side closes the websocket, or this server stops."""
+        *_, closing = await run_until_first(
             self._server.world,
-            taking_there=self._take_there(there),
-            bringing_back=self._bring_back(there),
-            closing=closing.wait(),
+            to_remote=self._relay_to_remote(remote),
+            to_caller=self._relay_to_caller(remote),
+            closing=closing_event.wait(),
         )
-        if not stopping.cancelled():
-            with suppress(OSError):  # Who has gone already need not be told.
-                await self._send(
-                    {"type": "websocket.close", "code": GOING_AWAY_CODE, "reason": "this server is stopping"}
-                )
-            await there.close(GOING_AWAY_CODE)
+        if not closing.cancelled():
+            with suppress(OSError):  # The caller may have disconnected already.
+                await self._send({"type": "websocket.close", "code": GOING_AWAY_CODE, "reason": STOPPING_TEXT})
+            await remote.close(GOING_AWAY_CODE)
 
-    async def _take_there(self, there: WebSocket) -> None:
+    async def _relay_to_remote(self, remote: WebSocket) -> None:
         while (message := await self._receive())["type"] != "websocket.disconnect":
             text = message.get("text")
-            await there.send(text if text is not None else message["bytes"])
-        await there.close(to_sendable_close_code(message.get("code") or CLOSE_NORMAL))
+            await remote.send(text if text is not None else message["bytes"])
+        await remote.close(to_sendable_close_code(message.get("code") or CLOSE_NORMAL))
 
-    async def _bring_back(self, there: WebSocket) -> None:
-        while (message := await there.receive()) is not None:
+    async def _relay_to_caller(self, remote: WebSocket) -> None:
+        while (message := await remote.receive()) is not None:
             kind = "text" if isinstance(message, str) else "bytes"
             await self._send({"type": "websocket.send", kind: message})
-        await self._send({"type": "websocket.close", "code": there.close_code, "reason": there.close_reason})
+        await self._send({"type": "websocket.close", "code": remote.close_code, "reason": remote.close_reason})
 
 
-log = logging.getLogger(__name__)
-
-Message = MutableMapping[str, Any]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
-
-EMPTY_CONTENT_LENGTHS: Final = frozenset((b"", b"0"))
-
-
-class RegionRelay:
-    def __init__(self, app: App, server: Server) -> None:
-        self._app = app
-        self._server = server
-        self._closing = asyncio.Event()
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        # Most requests name no region, and must not pay for those that do.
-        if scope["type"] == "lifespan" or b"region=" not in scope["query_string"]:
-            await self._app(scope, receive, send)
-            return
-        region = parse_query(scope["query_string"]).get("region", "")
-        if region in ("", self._server.identity.region) or region not in self._server.relay.region_names:
-            await self._app(scope, receive, send)
-            return
-        if scope["type"] == "websocket":
-            outgoing = RelayRequest("GET", get_request_target(scope), scope["headers"])
-            await RelayedSocket(self._server, scope, receive, send).relay(region, outgoing, self._closing)
-        else:
-            await self._pass_on(region, scope, receive, send)
-
-    def close(self) -> None:
-        """This server stops: whoever waits for another region asks another server."""
-        self._closing.set()
-
-    async def _pass_on(self, region: str, scope: Scope, receive: Receive, send: Send) -> None:
-        world, caller = self._server.world, _Caller(receive)
-        has_begun = False
-
-        async def send_noting(message: Message) -> None:
-            nonlocal has_begun
-            has_begun = True
-            await send(message)
-
-        outgoing = RelayRequest(scope["method"], get_request_target(scope), scope["headers"], caller.body_of(scope))
-        relaying, _, closing = await run_until_first(
-            world,
-            passing_on=self._relay(region, outgoing, send_noting),
-            caller=caller.listen(),
-            closing=self._closing.wait(),
-        )
-        if not relaying.cancelled():
-            relaying.result()
-        elif not closing.cancelled() and not has_begun:
-            await _say(send, Refusal(RefusalCode.UNAVAILABLE, "this server is stopping; ask another"))
-
-    async def _relay(self, region: str, outgoing: RelayRequest, send: Send) -> None:
-        try:
-            arrived = await self._server.relay.send_to_region(region, outgoing)
-        except Refusal as refusal:
-            await _say(send, refusal)
-            return
-        try:
-            await send({"type": "http.response.start", "status": arrived.status, "headers": list(arrived.headers)})
-            async for part in arrived:
-                await send({"type": "http.response.body", "body": part, "more_body": True})
-            await send({"type": "http.response.body", "body": b""})
-        except Unreachable as error:
-            # Without an end to its body the caller knows that the reply is not whole.
-            log.warning("a reply of region %s broke off", region, extra={"why": str(error)})
-        finally:
-            await arrived.aclose()
-
-
-class _Caller:
-    """The one reader of what the caller sends: its body, part by part as it is taken, and that it hangs up."""
+class _CallerReceiver:
+    """Receives the caller's messages: the parts of the body, as fast as they are relayed, and the disconnect."""
 
     def __init__(self, receive: Receive) -> None:
         self._receive = receive
         self._parts: asyncio.Queue[bytes | None] = asyncio.Queue(maxsize=1)
 
-    async def listen(self) -> None:
-        """Until the caller hangs up."""
-        is_over = False
+    async def receive_all(self) -> None:
+        """Receive until the caller disconnects."""
+        is_complete = False
         while (message := await self._receive())["type"] != "http.disconnect":
-            if is_over:
+            if is_complete:
                 continue
             await self._parts.put(message.get("body", b""))
-            is_over = not message.get("more_body")
-            if is_over:
+            is_complete = not message.get("more_body")
+            if is_complete:
                 await self._parts.put(None)
 
-    def body_of(self, scope: Scope) -> AsyncIterator[bytes] | None:
+    def open_body(self, scope: Scope) -> AsyncIterator[bytes] | None:
+        """Return the parts of the body as they arrive, or `None` if the request has none."""
         headers = dict(scope["headers"])
         if headers.get(b"content-length", b"") in EMPTY_CONTENT_LENGTHS and b"transfer-encoding" not in headers:
-            self._parts = asyncio.Queue()  # Nobody takes what is empty.
+            self._parts = asyncio.Queue()  # Unlimited, because nothing reads the empty body.
             return None
-        return self._body()
+        return self._iterate_body()
 
-    async def _body(self) -> AsyncIterator[bytes]:
+    async def _iterate_body(self) -> AsyncIterator[bytes]:
         while (part := await self._parts.get()) is not None:
             if part:
                 yield part
 
 
 def get_request_target(scope: Scope) -> bytes:
-    """Path and query as they came."""
+    """Return path and query as received, still percent-encoded."""
     path: bytes = scope.get("raw_path") or quote(scope["path"]).encode()
     query: bytes = scope["query_string"]
     return path.partition(b"?")[0] + (b"?" + query if query else b"")
 
 
-async def _say(send: Send, refusal: Refusal) -> None:
+async def _send_refusal(send: Send, refusal: Refusal) -> None:
     body = refusal.text.encode()
     headers = [*build_refusal_headers(refusal), (b"content-length", str(len(body)).encode())]
     await send({"type": "http.response.start", "status": STATUS_BY_CODE[refusal.code], "headers": headers})

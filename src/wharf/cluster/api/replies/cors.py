@@ -6,7 +6,7 @@ Other endpoints send no CORS headers, unless the configuration adds them to ever
 from collections.abc import Mapping
 from typing import Final
 
-Headers = list[tuple[bytes, bytes]]
+from wharf.cluster.api.asgi import HeaderList
 
 READ_METHODS: Final = ("HEAD", "GET")
 READ_AND_WRITE_METHODS: Final = ("HEAD", "GET", "PUT", "DELETE")
@@ -31,7 +31,7 @@ def list_cors_methods(path: str) -> tuple[str, ...]:
     return next((methods for prefix, methods in CORS_METHODS_BY_PATH if path.startswith(prefix)), ())
 
 
-def build_cors_headers(headers: Mapping[bytes, bytes]) -> Headers:
+def build_cors_headers(headers: Mapping[bytes, bytes]) -> HeaderList:
     """Return the CORS headers of a reply."""
     vary = (b"vary", b"Origin")
     if b"origin" not in headers:
@@ -39,7 +39,7 @@ def build_cors_headers(headers: Mapping[bytes, bytes]) -> Headers:
     return [vary, (b"access-control-allow-origin", b"*"), (b"access-control-allow-credentials", b"true")]
 
 
-def build_preflight_headers(headers: Mapping[bytes, bytes], methods: tuple[str, ...]) -> Headers:
+def build_preflight_headers(headers: Mapping[bytes, bytes], methods: tuple[str, ...]) -> HeaderList:
     """Return the headers of the reply to a preflight request. A method that is not allowed gets no `Allow` headers."""
     requested_method = headers.get(b"access-control-request-method", b"").decode("latin-1")
     vary = [

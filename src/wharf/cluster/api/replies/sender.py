@@ -1,22 +1,20 @@
 """Sending of replies: compression, CORS headers, streams, and Nomad's header names."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, MutableMapping, Sequence
-from typing import Any, Final
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from typing import Final
 
 import msgspec
 
+from wharf.cluster.api.asgi import HeaderList, Receive, Send
 from wharf.cluster.api.connection import HttpConnection
 from wharf.cluster.api.replies.cors import build_cors_headers
 from wharf.cluster.api.replies.encoding import BODY_CHUNK_BYTES, EMPTY_REPLY_BODY, ReplyBody, negotiate_encoding
-from wharf.cluster.api.requests.body import Receive, wait_for_disconnect
+from wharf.cluster.api.requests.body import wait_for_disconnect
 from wharf.cluster.api.results import StreamedBody
 from wharf.contract.model.refusal import Refusal
 from wharf.contract.wire.errors import CODE_HEADER, STATUS_BY_CODE
 from wharf.world import World
-
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-Headers = list[tuple[bytes, bytes]]
 
 JSON_HEADER: Final = (b"content-type", b"application/json")
 TEXT_HEADER: Final = (b"content-type", b"text/plain; charset=utf-8")
@@ -32,8 +30,10 @@ DUPLICATED_REQUEST_HEADERS: Final = (b"token",)
 
 
 class HttpReply(msgspec.Struct, frozen=True):
+    """A reply before compression and without the headers that all replies have."""
+
     status: int
-    headers: Headers
+    headers: HeaderList
     body: ReplyBody | StreamedBody = EMPTY_REPLY_BODY
 
 
@@ -41,7 +41,7 @@ def build_text_reply(status: int, text: str, *headers: tuple[bytes, bytes]) -> H
     return HttpReply(status, [TEXT_HEADER, *headers], ReplyBody((text.encode(),)))
 
 
-def build_refusal_headers(refusal: Refusal) -> Headers:
+def build_refusal_headers(refusal: Refusal) -> HeaderList:
     """Return the headers of a refusal: its content type and error code."""
     return [TEXT_HEADER, (CODE_HEADER.encode(), refusal.code.value.encode())]
 
@@ -85,6 +85,7 @@ class ReplySender:
         return headers
 
     async def send(self, reply: HttpReply, context: "ReplyContext") -> None:
+        """Send the reply, compressed if the caller accepts it."""
         headers = context.headers
         reply_headers = [*reply.headers, *self._extra_headers]
         if self._compat:
@@ -113,7 +114,7 @@ class ReplySender:
         await context.send({"type": "http.response.start", "status": reply.status, "headers": reply_headers})
         await _send_chunks(chunks, context.send)
 
-    async def _stream(self, status: int, headers: Headers, body: StreamedBody, receive: Receive, send: Send) -> None:
+    async def _stream(self, status: int, headers: HeaderList, body: StreamedBody, receive: Receive, send: Send) -> None:
         """Send the parts until they end, the caller disconnects, or this server stops."""
         await send(
             {
@@ -159,6 +160,7 @@ async def _send_chunks(chunks: Sequence[bytes], send: Send) -> None:
 
 
 async def _send_parts(send: Send, body: StreamedBody) -> None:
+    """Send the parts as they arrive. Stops if the caller reads none for too long."""
     try:
         async for part in body.parts:
             try:

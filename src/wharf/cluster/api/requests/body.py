@@ -1,16 +1,13 @@
 """Reading of request bodies, with limits on size and time."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
-from typing import Any, Final
+from collections.abc import AsyncIterator, Mapping
+from typing import Final
 
+from wharf.cluster.api.asgi import Message, Receive
 from wharf.contract.model.refusal import Refusal, RefusalCode
 
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-
 MAX_LENGTH_DIGITS: Final = 18
-
-
 PART_TIMEOUT_S: Final = 30.0
 """Timeout for the next part of a body; protects against stalled callers."""
 MIN_BYTES_PER_S: Final = 1_000
@@ -60,7 +57,7 @@ async def _read_remaining_parts(receive: Receive, first: bytes, max_body_bytes: 
         raise BodyTimeout from None
 
 
-async def _receive_part(receive: Receive) -> MutableMapping[str, Any]:
+async def _receive_part(receive: Receive) -> Message:
     try:
         async with asyncio.timeout(PART_TIMEOUT_S):
             return await receive()

@@ -175,6 +175,7 @@ NO_PARAMETERS: Final[Mapping[str, ParameterValue]] = {}
 
 
 def _parse_value(parameter: Parameter, text: str) -> ParameterValue:
+    """Return the value of a declared parameter. Raises `Refusal` with Nomad's texts."""
     match parameter.kind:
         case ParameterKind.FLAG:
             if text in TRUE_WORDS:

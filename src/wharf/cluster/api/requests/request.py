@@ -7,18 +7,22 @@ from typing import Final, TypeVar
 import msgspec
 
 from wharf.cluster.access import UNCHECKED_CALLER, Caller, require_rights
-from wharf.cluster.api.requests.parameters import NO_PARAMETERS, ParameterValue, QueryOptions
+from wharf.cluster.api.requests.parameters import NO_PARAMETERS, ParameterValue
 from wharf.contract.model.acl.permissions import Permission
 from wharf.contract.model.decoding import DecodedInput, DecodingError, decode_record
-from wharf.contract.model.refusal import invalid_request
+from wharf.contract.model.refusal import invalid_request, not_found
 from wharf.contract.wire.endpoint_table import Endpoint
-
-__all__ = ["EMPTY_BODY", "QueryOptions", "Request"]
+from wharf.world import World
 
 T = TypeVar("T")
 
 EMPTY_BODY: Final = b""
 TRAILING_CHARACTERS_ERROR: Final = re.compile(r"trailing characters \(byte (\d+)\)")
+
+
+REQUEST_ID_HEADER: Final = b"x-request-id"
+MAX_REQUEST_ID_CHARACTERS: Final = 64
+"""Longer ids from callers are cut, because the id is written to every log line of the request."""
 
 
 class Request(msgspec.Struct, frozen=True):
@@ -42,6 +46,14 @@ class Request(msgspec.Struct, frozen=True):
     def get_path_value(self, name: str) -> str:
         """Return a named part of the path, decoded."""
         return self.path_values[name]
+
+    def require_region(self, own_region: str) -> None:
+        """Raise a not-found `Refusal` if the request names another region than this server's.
+
+        Requests for reachable regions were relayed before they reach the application.
+        """
+        if self.query.get("region", "") not in ("", own_region):
+            raise not_found("No path to region")
 
     # -- rights ------------------------------------------------------------------------------------------------------
 
@@ -84,31 +96,39 @@ class Request(msgspec.Struct, frozen=True):
 
     def get_text(self, name: str) -> str:
         """Return a text parameter, or "" if it is absent."""
-        value = self._get_parameter(name, "")
-        assert isinstance(value, str), f"{self.endpoint.name}: `{name}` is declared with another type"
-        return value
+        return self._get_parameter(name, str, "")
 
     def get_texts(self, name: str) -> tuple[str, ...]:
         """Return all values of a repeatable parameter, in order."""
-        value = self._get_parameter(name, ())
-        assert isinstance(value, tuple), f"{self.endpoint.name}: `{name}` is declared with another type"
-        return value
+        return self._get_parameter(name, tuple, ())
 
     def get_flag(self, name: str, *, default: bool = False) -> bool:
-        value = self._get_parameter(name, default)
-        assert isinstance(value, bool), f"{self.endpoint.name}: `{name}` is declared with another type"
-        return value
+        return self._get_parameter(name, bool, default)
 
     def get_number(self, name: str, *, default: int = 0) -> int:
         """Return an integer parameter, or a duration parameter in nanoseconds."""
-        value = self._get_parameter(name, default)
-        assert isinstance(value, int), f"{self.endpoint.name}: `{name}` is declared with another type"
-        return value
+        return self._get_parameter(name, int, default)
 
-    def _get_parameter(self, name: str, default: ParameterValue) -> ParameterValue:
+    def _get_parameter(self, name: str, value_type: type[T], default: T) -> T:
         declared = any(parameter.name == name for parameter in self.endpoint.parameters)
         assert declared, f"{self.endpoint.name} does not declare `{name}`"
-        return self.parameters.get(name, default)
+        value = self.parameters.get(name, default)
+        assert isinstance(value, value_type), f"{self.endpoint.name}: `{name}` is declared with another type"
+        return value
+
+
+def create_request(
+    world: World,
+    endpoint: Endpoint,
+    path_values: dict[str, str],
+    query: Mapping[str, str],
+    headers: Mapping[bytes, bytes],
+    parameters: Mapping[str, ParameterValue] = NO_PARAMETERS,
+) -> Request:
+    """Return the request. Its id is that of the `X-Request-Id` header, else a new one."""
+    id_header = headers.get(REQUEST_ID_HEADER)
+    request_id = (id_header.decode("latin-1")[:MAX_REQUEST_ID_CHARACTERS] if id_header else "") or world.new_id()
+    return Request(request_id, endpoint, path_values, query, headers, parameters=parameters)
 
 
 def extract_first_value(body: bytes) -> bytes:

@@ -56,15 +56,15 @@ class _Suffix:
         return values
 
 
-class _RouteNode:
+class _PathNode:
     """A node of the routing tree: the endpoints of one path and its children."""
 
     __slots__ = ("long_name", "methods", "named", "named_suffixes", "segments", "short_name", "suffixes")
 
     def __init__(self) -> None:
         self.methods: EndpointByMethod = {}
-        self.segments: dict[str, _RouteNode] = {}
-        self.named: _RouteNode | None = None
+        self.segments: dict[str, _PathNode] = {}
+        self.named: _PathNode | None = None
         self.short_name = ""
         self.long_name = ""
         self.suffixes: dict[tuple[str, ...], _Suffix] = {}
@@ -76,11 +76,12 @@ class Router:
     """The routing tree of all endpoints."""
 
     def __init__(self, endpoints: Iterable[Endpoint]) -> None:
-        self._root = _RouteNode()
+        self._root = _PathNode()
         for endpoint in endpoints:
             self._add(endpoint)
 
     def _add(self, endpoint: Endpoint) -> None:
+        """Add an endpoint to the tree. A PUT endpoint is also reached by POST."""
         node = self._root
         segments = endpoint.path.split("/")[1:]
         methods: EndpointByMethod | None = None
@@ -96,13 +97,13 @@ class Router:
                 break
             if segment.startswith("{"):
                 if node.named is None:
-                    node.named = _RouteNode()
+                    node.named = _PathNode()
                 name = segment[1:-1]
                 assert node.short_name in ("", name), f"two names for one path position: {node.short_name} and {name}"
                 node.short_name = name
                 node = node.named
             else:
-                node = node.segments.setdefault(segment, _RouteNode())
+                node = node.segments.setdefault(segment, _PathNode())
         if methods is None:
             methods = node.methods
         both = endpoint.method == "PUT" and not endpoint.is_put_only
@@ -138,7 +139,7 @@ class Router:
         return RouteMatch(node.methods, values)
 
 
-def _get_or_add_suffix(node: _RouteNode, segments: tuple[str, ...]) -> _Suffix:
+def _get_or_add_suffix(node: _PathNode, segments: tuple[str, ...]) -> _Suffix:
     assert len(segments) <= MAX_SUFFIX_SEGMENTS, f"a suffix of {len(segments)} segments: raise MAX_SUFFIX_SEGMENTS"
     suffix = node.suffixes.get(segments)
     if suffix is None:
@@ -148,7 +149,7 @@ def _get_or_add_suffix(node: _RouteNode, segments: tuple[str, ...]) -> _Suffix:
     return suffix
 
 
-def _match_suffix(node: _RouteNode, segments: list[str], values: dict[str, str]) -> RouteMatch:
+def _match_suffix(node: _PathNode, segments: list[str], values: dict[str, str]) -> RouteMatch:
     """Match the longest suffix; the segments before it are the id."""
     if not any(segments):
         return MISSING_ID_MATCH

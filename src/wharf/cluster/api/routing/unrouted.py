@@ -5,16 +5,15 @@ from html import escape
 from types import MappingProxyType
 from typing import Final
 
-import msgspec
-
+from wharf.cluster.api.replies.encoding import EMPTY_REPLY_BODY, ReplyBody
+from wharf.cluster.api.replies.sender import HttpReply, build_text_reply
 from wharf.cluster.api.routing.router import RouteMatch
 
 UI_PATH: Final = "/ui/"
-HTML_CONTENT_TYPE: Final = "text/html; charset=utf-8"
-TEXT_CONTENT_TYPE: Final = "text/plain; charset=utf-8"
+HTML_HEADER: Final = (b"content-type", b"text/html; charset=utf-8")
 UI_PLACEHOLDER_PAGE: Final = (
-    b"<!DOCTYPE html><title>Wharf</title><p>Wharf runs here. It has no pages yet: "
-    b'<a href="/v1/docs">the HTTP API</a> tells all it can do, and so does the command <code>wharf</code>.</p>'
+    b"<!DOCTYPE html><title>Wharf</title><p>This server has no web pages yet. Use the command <code>wharf</code> or "
+    b'<a href="/v1/docs">the HTTP API</a>.</p>'
 )
 
 UUID_LENGTH_TEXT: Final = "index error: UUID must be 36 characters"
@@ -35,18 +34,6 @@ MISSING_ID_REPLIES: Final = MappingProxyType({
 """Status and text of the reply to a path whose id is empty, by path."""
 
 
-class UnroutedReply(msgspec.Struct, frozen=True):
-    """The whole reply. `location` is the redirect target, without the query."""
-
-    status: int
-    content_type: str = ""
-    body: bytes = b""
-    location: str = ""
-
-
-NOT_FOUND_REPLY: Final = UnroutedReply(404)
-
-
 def clean_path(path: str) -> str:
     """Return the path without double slashes and `.` or `..` segments; a final slash is retained."""
     if "//" not in path and "/." not in path:
@@ -55,22 +42,23 @@ def clean_path(path: str) -> str:
     return clean + "/" if path.endswith("/") and clean != "/" else clean
 
 
-def build_redirect(location: str, method: str) -> UnroutedReply:
+def build_redirect(path: str, method: str, query: bytes) -> HttpReply:
+    """Return a redirect to the path, with the query of the request."""
+    location = (b"location", path.encode("latin-1") + (b"?" + query if query else b""))
     if method != "GET":
-        return UnroutedReply(307, location=location)
-    body = f'<a href="{escape(location)}">Temporary Redirect</a>.\n\n'.encode()
-    return UnroutedReply(307, HTML_CONTENT_TYPE, body, location)
+        return HttpReply(307, [location], EMPTY_REPLY_BODY)
+    body = f'<a href="{escape(path)}">Temporary Redirect</a>.\n\n'.encode()
+    return HttpReply(307, [HTML_HEADER, location], ReplyBody((body,)))
 
 
-def build_unrouted_reply(path: str, match: RouteMatch, method: str) -> UnroutedReply:
+def build_unrouted_reply(path: str, match: RouteMatch, method: str, query: bytes) -> HttpReply:
     """Return the reply to a path that has no endpoint."""
     if path == "/":
-        return build_redirect(UI_PATH, method)
+        return build_redirect(UI_PATH, method, query)
     if path.startswith(UI_PATH):
-        return UnroutedReply(200, HTML_CONTENT_TYPE, UI_PLACEHOLDER_PAGE)
+        return HttpReply(200, [HTML_HEADER], ReplyBody((UI_PLACEHOLDER_PAGE,)))
     if match.is_id_prefix:
-        return build_redirect(path + "/", method)
+        return build_redirect(path + "/", method, query)
     if match.is_missing_id and path in MISSING_ID_REPLIES:
-        status, text = MISSING_ID_REPLIES[path]
-        return UnroutedReply(status, TEXT_CONTENT_TYPE, text.encode())
-    return NOT_FOUND_REPLY
+        return build_text_reply(*MISSING_ID_REPLIES[path])
+    return HttpReply(404, [], EMPTY_REPLY_BODY)

@@ -1,27 +1,28 @@
-"""Websocket connections to callers. They are routed and authorized like other requests.
+"""Websocket connections to callers, and rejection of their handshakes.
 
-A caller without access gets the refusal of a plain request, before the handshake completes.
+A handshake is rejected with the reply that the same request without an upgrade would get.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
-from typing import Any, Final
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final
 
-from wharf.cluster.api.replies.sender import build_refusal_headers
-from wharf.cluster.api.websockets.handshake import refuse_handshake
+from wharf.cluster.api.asgi import App, Message, Receive, Scope, Send
+from wharf.cluster.api.replies.sender import TEXT_HEADER, build_refusal_headers
+from wharf.cluster.api.requests.request import Request
+from wharf.contract.client.relay.port import RawHeaders
 from wharf.contract.model.refusal import Refusal
 from wharf.contract.wire.errors import STATUS_BY_CODE
-
-Message = MutableMapping[str, Any]
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
 
 NORMAL_CLOSE_CODE: Final = 1000
 GOING_AWAY_CODE: Final = 1001
 POLICY_VIOLATION_CODE: Final = 1008
 INTERNAL_ERROR_CODE: Final = 1011
 MAX_REASON_BYTES: Final = 120
+"""Limits the reason of a close frame, which the websocket protocol bounds to 123 bytes."""
+HANDSHAKE_REPLY_EXTENSION: Final = "websocket.http.response"
+STOPPING_TEXT: Final = "this server is stopping"
+NO_WEBSOCKET_TEXT: Final = b"this endpoint has no websocket: send the request without an upgrade"
 
 
 class CallerSocket:
@@ -91,7 +92,38 @@ def _shorten_reason(reason: str) -> str:
     return reason.encode()[: MAX_REASON_BYTES - len("…".encode())].decode(errors="ignore") + "…"
 
 
-WebSocketHandler = Callable[[Any, CallerSocket], Awaitable[None]]
+WebSocketHandler = Callable[[Request, CallerSocket], Awaitable[None]]
 """Handles an authorized request until its websocket closes. Raises `Refusal`."""
 
 WebSocketHandlers = Mapping[str, WebSocketHandler]
+
+
+async def reply_as_request(app: App, scope: Scope, receive: Receive, send: Send) -> None:
+    """Reject the handshake with the reply to the plain request, or with a 400 if that reply would be a success."""
+    await receive()
+    reply: list[Message] = []
+
+    async def receive_empty_body() -> Message:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def collect(message: Message) -> None:
+        reply.append(message)
+
+    await app({**scope, "type": "http", "method": "GET", "scheme": "http"}, receive_empty_body, collect)
+    start, *parts = reply
+    if start["status"] < 300:
+        await refuse_handshake(send, scope, 400, [TEXT_HEADER], NO_WEBSOCKET_TEXT)
+        return
+    body = b"".join(part.get("body", b"") for part in parts)
+    await refuse_handshake(send, scope, start["status"], start["headers"], body)
+
+
+async def refuse_handshake(send: Send, scope: Scope, status: int, headers: RawHeaders, body: bytes) -> None:
+    """Reject the handshake with an HTTP reply, or close the websocket if the ASGI server cannot send one."""
+    if HANDSHAKE_REPLY_EXTENSION not in scope.get("extensions", {}):
+        await send({"type": "websocket.close", "code": 1011, "reason": body.decode(errors="replace")[:100]})
+        return
+    reply_headers = [(name, value) for name, value in headers if name.lower() != b"content-length"]
+    length = (b"content-length", str(len(body)).encode())
+    await send({"type": f"{HANDSHAKE_REPLY_EXTENSION}.start", "status": status, "headers": [*reply_headers, length]})
+    await send({"type": f"{HANDSHAKE_REPLY_EXTENSION}.body", "body": body})

@@ -1,4 +1,4 @@
-"""What endpoints of access control answer while it is off."""
+"""Refusal of the endpoints of access control while it is off."""
 
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
@@ -12,11 +12,11 @@ T = TypeVar("T")
 
 
 def require_acl_enabled(server: Server, handler: Callable[P, T]) -> Callable[P, T]:
-    """The handler, as long as access control is on; else the one sentence."""
+    """Return a handler that refuses every request while access control is off."""
 
-    def guarded(*given: P.args, **named: P.kwargs) -> T:
+    def guarded(*args: P.args, **kwargs: P.kwargs) -> T:
         if not server.access.settings.is_enabled:
             raise invalid_request(ACL_DISABLED_TEXT)
-        return handler(*given, **named)
+        return handler(*args, **kwargs)
 
     return guarded

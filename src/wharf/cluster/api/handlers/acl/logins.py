@@ -1,6 +1,7 @@
-"""Endpoints by which somebody who is proven elsewhere gets a token here."""
+"""Login endpoints: they exchange the proof of an identity provider for a token."""
 
 import logging
+from functools import cached_property
 
 from wharf.cluster.access import map_claims
 from wharf.cluster.api.handlers.acl.tokens import TokenSecrets, build_token_view
@@ -16,80 +17,90 @@ log = logging.getLogger(__name__)
 
 
 class LoginActions:
+    """Executes OIDC and JWT logins."""
+
     def __init__(self, server: Server) -> None:
         self._server = server
         self._secrets = TokenSecrets(server)
-        self._logins: LoginVerifier | None = None
 
     async def build_auth_url(self, request: Request) -> ActionResult:
-        asked = request.decode_body(acl_wire.AuthUrlRequest)
-        method = await self._method(asked.auth_method_name, AuthMethodType.OIDC)
+        """Return the address of the page on which the user logs in."""
+        body = request.decode_body(acl_wire.AuthUrlRequest)
+        method = await self._find_method(body.auth_method_name, AuthMethodType.OIDC)
         await self._secrets.ensure_sealing_key()
         try:
-            url = await self._proving().build_auth_url(
-                self._server.replica, method, redirect_uri=asked.redirect_uri, nonce=asked.client_nonce
+            url = await self._verifier.build_auth_url(
+                self._server.replica, method, redirect_uri=body.redirect_uri, nonce=body.client_nonce
             )
-        except LoginRejected as why:
-            raise build_login_refusal(why) from why
+        except LoginRejected as error:
+            raise build_login_refusal(error) from error
         return ActionResult(acl_wire.AuthUrlReply(auth_url=url))
 
     async def complete_login(self, request: Request) -> ActionResult:
-        asked = request.decode_body(acl_wire.CompleteAuthRequest)
-        method = await self._method(asked.auth_method_name, AuthMethodType.OIDC)
+        """Verify the code of an OIDC login, and create a token."""
+        body = request.decode_body(acl_wire.CompleteAuthRequest)
+        method = await self._find_method(body.auth_method_name, AuthMethodType.OIDC)
         try:
-            claims = await self._proving().complete_login(
+            claims = await self._verifier.complete_login(
                 self._server.replica,
                 method,
-                state=asked.state,
-                code=asked.code,
-                nonce=asked.client_nonce,
-                redirect_uri=asked.redirect_uri,
-                issuer=asked.iss,
+                state=body.state,
+                code=body.code,
+                nonce=body.client_nonce,
+                redirect_uri=body.redirect_uri,
+                issuer=body.iss,
             )
-        except LoginRejected as why:
-            raise build_login_refusal(why) from why
-        return await self._log_in(method, claims)
+        except LoginRejected as error:
+            raise build_login_refusal(error) from error
+        return await self._create_token(method, claims)
 
     async def log_in(self, request: Request) -> ActionResult:
-        asked = request.decode_body(acl_wire.LoginRequest)
-        method = await self._method(asked.auth_method_name, AuthMethodType.JWT)
+        """Verify a JWT, and create a token."""
+        body = request.decode_body(acl_wire.LoginRequest)
+        method = await self._find_method(body.auth_method_name, AuthMethodType.JWT)
         try:
-            claims = await self._proving().verify_token(method, asked.login_token)
-        except LoginRejected as why:
-            raise build_login_refusal(why) from why
-        return await self._log_in(method, claims)
+            claims = await self._verifier.verify_token(method, body.login_token)
+        except LoginRejected as error:
+            raise build_login_refusal(error) from error
+        return await self._create_token(method, claims)
 
-    async def _method(self, name: str, kind: AuthMethodType) -> AuthMethod:
+    @cached_property
+    def _verifier(self) -> LoginVerifier:
+        """Verifies logins. Built on first use, because `access.providers` may be set after this object is created."""
+        access = self._server.access
+        return LoginVerifier(self._server.world, access.keyring, access.providers)
+
+    async def _find_method(self, name: str, kind: AuthMethodType) -> AuthMethod:
+        """Return the auth method by name, or the default one of the kind. Raises `Refusal`."""
         await self._server.reader.catch_up()
         return logins.find_login_method(self._server.replica, name, kind)
 
-    def _proving(self) -> LoginVerifier:
-        if self._logins is None:
-            access = self._server.access
-            self._logins = LoginVerifier(self._server.world, access.keyring, access.providers)
-        return self._logins
-
-    async def _log_in(self, method: AuthMethod, claims: dict[str, object]) -> ActionResult:
+    async def _create_token(self, method: AuthMethod, claims: dict[str, object]) -> ActionResult:
+        """Create the token that the binding rules grant for the verified claims. Raises `Refusal` if none match."""
         mapped = map_claims(method.config, claims) if method.config is not None else None
-        assert mapped is not None, "a method without a configuration proves nobody"
+        assert mapped is not None, "an auth method that verified a login has a configuration"
         if method.config is not None and method.config.verbose_logging:
-            names = {"values": sorted(mapped.values), "lists": sorted(mapped.lists)}
-            log.info("login by %s maps to %s", method.name, names)
+            log.info(
+                "mapped login claims method=%s values=%s lists=%s",
+                method.name,
+                sorted(mapped.values),
+                sorted(mapped.lists),
+            )
         await self._secrets.ensure_sealing_key()
         world = self._server.world
         accessor_id, secret = world.new_id(), world.new_secret()
-        written = await self._server.writer.execute(
-            lambda snapshot, moment: logins.create_login_token(
-                snapshot, method, mapped, accessor_id, self._secrets.seal_secret(snapshot, accessor_id, secret), moment
+        result = await self._server.writer.execute(
+            lambda snapshot, context: logins.create_login_token(
+                snapshot, method, mapped, accessor_id, self._secrets.seal_secret(snapshot, accessor_id, secret), context
             )
         )
-        return ActionResult(build_token_view(self._server.replica, written.token, secret_id=secret), written.index)
+        return ActionResult(build_token_view(self._server.replica, result.token, secret_id=secret), result.index)
 
 
 def build_action_handlers(server: Server) -> dict[str, ActionHandler]:
-    acts = LoginActions(server)
+    actions = LoginActions(server)
     return {
-        "acl.oidc.auth-url": acts.build_auth_url,
-        "acl.oidc.complete": acts.complete_login,
-        "acl.login": acts.log_in,
+        "acl.oidc.auth-url": actions.build_auth_url,
+        "acl.oidc.complete": actions.complete_login,
+        "acl.login": actions.log_in,
     }

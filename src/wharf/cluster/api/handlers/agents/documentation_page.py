@@ -1,6 +1,6 @@
-"""How the page of documents looks, and the few lines that make its search work. Nothing is loaded from anywhere.
+"""The documentation page of the API: the endpoint table as one HTML page, grouped by noun.
 
-The page of documents: the endpoint table as HTML, grouped by noun. What it says comes from the OpenAPI document.
+Descriptions come from the OpenAPI document. The page has its own style and script and loads nothing else.
 """
 
 import re
@@ -70,13 +70,13 @@ border-bottom:1px solid var(--line)}main{padding-top:1.4rem}}
 SCRIPT: Final = """
 const box=document.getElementById('q'),items=[...document.querySelectorAll('[data-t]')],
 groups=[...document.querySelectorAll('[data-g]')];
-function look(){const words=box.value.toLowerCase().split(/\\s+/).filter(Boolean);
+function search(){const words=box.value.toLowerCase().split(/\\s+/).filter(Boolean);
 for(const i of items)i.classList.toggle('hidden',!words.every(w=>i.dataset.t.includes(w)));
 for(const g of groups)g.classList.toggle('hidden',!g.querySelector('[data-t]:not(.hidden)'));
 document.body.classList.toggle('empty',!items.some(i=>!i.classList.contains('hidden')))}
-box.addEventListener('input',look);
+box.addEventListener('input',search);
 addEventListener('keydown',e=>{if(e.key==='/'&&document.activeElement!==box){e.preventDefault();box.focus()}
-if(e.key==='Escape'){box.value='';look()}});
+if(e.key==='Escape'){box.value='';search()}});
 """
 
 LOGO: Final = (
@@ -88,172 +88,183 @@ LOGO: Final = (
 
 
 TITLE_BY_NOUN: Final[Mapping[str, str]] = {
-    "acl": "Access control", "agent": "The agent", "allocation": "Allocations", "client": "Nodes' own endpoints",
-    "deployment": "Deployments", "document": "These documents", "evaluation": "Evaluations", "event": "Events",
-    "host_volume": "Volumes of hosts", "identity": "Identities", "job": "Jobs", "keyring": "The keyring",
-    "metrics": "Figures", "namespace": "Namespaces", "node": "Nodes", "node_pool": "Node pools", "operator": "Operators",
+    "acl": "Access control", "agent": "Agents", "allocation": "Allocations", "client": "Endpoints executed by nodes",
+    "deployment": "Deployments", "document": "API documents", "evaluation": "Evaluations", "event": "Events",
+    "host_volume": "Host volumes", "identity": "Identities", "job": "Jobs", "keyring": "Keyring",
+    "metrics": "Metrics", "namespace": "Namespaces", "node": "Nodes", "node_pool": "Node pools", "operator": "Operator",
     "quota": "Quotas", "region": "Regions", "scaling": "Scaling", "search": "Search", "server": "Between servers",
-    "service": "Services", "status": "Who leads", "system": "The system", "variable": "Variables",
+    "service": "Services", "status": "Leader and servers", "system": "System", "variable": "Variables",
 }  # fmt: skip
 PATH_PARAMETER_PATTERN: Final = re.compile(r"\{([a-z_]+)(\.\.\.)?\}")
 MAX_SAMPLE_DEPTH: Final = 3
-"""How deep an example of a body goes."""
+"""Limits the nesting of example bodies."""
 
 
 def render_documentation_page(endpoints: Iterable[Endpoint], document: Document) -> str:
+    """Return the page as HTML. `document` is the OpenAPI document of the endpoints."""
     nouns: dict[str, list[Endpoint]] = {}
     for endpoint in endpoints:
         nouns.setdefault(get_noun(endpoint), []).append(endpoint)
-    writer = _Writer(document)
+    writer = _PageWriter(document)
     return "".join(
         [
             '<!doctype html><html lang="en"><head><meta charset="utf-8">',
             '<meta name="viewport" content="width=device-width,initial-scale=1"><title>Wharf: the HTTP API</title>',
             '<link rel="icon" href="data:,">',
             f"<style>{STYLE}</style></head><body>",
-            *writer.side(nouns),
+            *writer.render_sidebar(nouns),
             "<main>",
-            *writer.head(sum(map(len, nouns.values()))),
-            *(part for noun, rows in nouns.items() for part in writer.section(noun, rows)),
-            *writer.types(),
-            f'<p id="none">Nothing here is called so.</p></main><script>{SCRIPT}</script></body></html>',
+            *writer.render_introduction(sum(map(len, nouns.values()))),
+            *(part for noun, rows in nouns.items() for part in writer.render_section(noun, rows)),
+            *writer.render_types(),
+            f'<p id="none">No endpoint or type matches.</p></main><script>{SCRIPT}</script></body></html>',
         ]
     )
 
 
-class _Writer:
+class _PageWriter:
+    """Renders the parts of the page as HTML."""
+
     def __init__(self, document: Document) -> None:
         self._document = document
         self._types: Mapping[str, Document] = document["components"]["schemas"]
         self._shared: Mapping[str, Document] = document["components"]["parameters"]
 
-    # -- around --------------------------------------------------------------------------------------------------------
+    # -- page ----------------------------------------------------------------------------------------------------------
 
-    def side(self, nouns: Mapping[str, Sequence[Endpoint]]) -> Iterator[str]:
+    def render_sidebar(self, nouns: Mapping[str, Sequence[Endpoint]]) -> Iterator[str]:
+        """Yield the sidebar: version, search field, and links to all endpoints by noun."""
         version = escape(self._document["info"]["version"])
         yield f'<aside><div class="brand">{LOGO}<span>Wharf <small>{version}</small></span></div>'
         yield '<input id="q" type="search" placeholder="Search  ( / )" aria-label="Search" autocomplete="off"><nav>'
         for noun, rows in nouns.items():
-            yield f'<div data-g><h2><a href="#{noun}">{escape(_title(noun))}</a></h2><ul>'
+            yield f'<div data-g><h2><a href="#{noun}">{escape(_get_title(noun))}</a></h2><ul>'
             for row in rows:
                 yield (
-                    f'<li data-t="{_words(row)}"><a href="#{_anchor(row)}">{_method(row)}'
+                    f'<li data-t="{_build_search_text(row)}"><a href="#{_build_anchor(row)}">{_render_method(row)}'
                     f'<span class="t">{escape(row.path.removeprefix("/v1"))}</span></a></li>'
                 )
             yield "</ul></div>"
         yield '<div><h2><a href="#types">Types</a></h2></div></nav></aside>'
 
-    def head(self, count: int) -> Iterator[str]:
+    def render_introduction(self, count: int) -> Iterator[str]:
+        """Yield the heading, the description, an example and the shared parameters."""
         first, _, rest = self._document["info"]["description"].partition("\n\n")
-        yield f"<h1>The HTTP API</h1><p class=lead>{escape(first)}</p><p class=lead>{_prose(rest)}</p>"
+        yield f"<h1>The HTTP API</h1><p class=lead>{escape(first)}</p><p class=lead>{_render_text(rest)}</p>"
         yield f'<div class="facts"><span class="pill">{count} endpoints</span>'
         yield '<span class="pill"><a href="openapi.json">OpenAPI 3.1 as JSON</a></span>'
         yield '<span class="pill">port 4646</span><span class="pill">prefix <code>/v1</code></span></div>'
         yield '<pre>export WHARF_ADDR=http://127.0.0.1:4646\ncurl -s "$WHARF_ADDR/v1/jobs?pretty"</pre>'
         yield "<details><summary>Parameters that many endpoints share</summary>"
-        yield from _parameter_table(self._shared.values())
+        yield from _render_parameter_table(self._shared.values())
         yield "</details>"
 
-    def section(self, noun: str, rows: Sequence[Endpoint]) -> Iterator[str]:
-        yield f'<section class="noun" id="{noun}" data-g><h2>{escape(_title(noun))}</h2>'
+    def render_section(self, noun: str, rows: Sequence[Endpoint]) -> Iterator[str]:
+        yield f'<section class="noun" id="{noun}" data-g><h2>{escape(_get_title(noun))}</h2>'
         for row in rows:
-            yield from self._article(row)
+            yield from self._render_endpoint(row)
         yield "</section>"
 
-    def types(self) -> Iterator[str]:
+    def render_types(self) -> Iterator[str]:
+        """Yield the section of all types of bodies."""
         yield '<section class="noun" id="types" data-g><h2>Types</h2>'
         for name, schema in sorted(self._types.items()):
             yield f'<article id="type-{escape(name)}" data-t="type {escape(name.lower())}">'
             yield f'<header><span class="path">{escape(name)}</span></header>'
             if about := schema.get("description"):
-                yield f"<p>{_prose(about)}</p>"
-            yield from self._fields(schema)
+                yield f"<p>{_render_text(about)}</p>"
+            yield from self._render_fields(schema)
             yield "</article>"
         yield "</section>"
 
     # -- an endpoint ---------------------------------------------------------------------------------------------------
 
-    def _article(self, row: Endpoint) -> Iterator[str]:
+    def _render_endpoint(self, row: Endpoint) -> Iterator[str]:
+        """Yield the article of one endpoint."""
         operation = self._document["paths"][PATH_PARAMETER_PATTERN.sub(r"{\1}", row.path)][row.method.lower()]
-        anchor = _anchor(row)
-        yield f'<article id="{anchor}" data-t="{_words(row)}"><header>{_method(row, is_big=True)}'
-        yield f'<span class="path">{_path(row.path)}</span><a class="anchor" href="#{anchor}">#</a></header>'
-        yield f"<p>{_prose(row.summary)}</p>{_pills(row, operation)}"
+        anchor = _build_anchor(row)
+        yield f'<article id="{anchor}" data-t="{_build_search_text(row)}"><header>{_render_method(row, is_big=True)}'
+        yield f'<span class="path">{_render_path(row.path)}</span><a class="anchor" href="#{anchor}">#</a></header>'
+        yield f"<p>{_render_text(row.summary)}</p>{_render_pills(row, operation)}"
         if row.unsupported_reason:
-            yield f"<p>Answers 501: {_prose(row.unsupported_reason)}.</p></article>"
+            yield f"<p>Returns 501: {_render_text(row.unsupported_reason)}.</p></article>"
             return
-        own = [given for given in operation["parameters"] if given.get("in") == "query"]
-        if own:
-            yield "<table><tr><th>Parameter<th>Kind<th>What it says</tr>"
-            yield from _parameter_rows(own)
+        own_parameters = [each for each in operation["parameters"] if each.get("in") == "query"]
+        if own_parameters:
+            yield "<table><tr><th>Parameter<th>Type<th>Description</tr>"
+            yield from _render_parameter_rows(own_parameters)
             yield "</table>"
-        yield f"<pre>{escape(_curl(row, [given['name'] for given in own]))}</pre>"
-        yield from self._shared_ones(operation)
+        yield f"<pre>{escape(_build_curl_command(row, [each['name'] for each in own_parameters]))}</pre>"
+        yield from self._render_shared_parameters(operation)
         if "requestBody" in operation:
-            yield from self._body("Body", operation["requestBody"]["content"])
-        answered = operation["responses"].get("200", {})
-        if "content" in answered:
-            yield from self._body("Reply", answered["content"])
-        if found := list_filter_selectors(row):
-            listed = "".join(f"<li><code>{escape(selector)}</code></li>" for selector in found)
-            yield f'<details><summary>{len(found)} filter selectors</summary><ul class="selectors">{listed}</ul></details>'
-        yield from self._refusals(operation["responses"])
+            yield from self._render_body("Body", operation["requestBody"]["content"])
+        success = operation["responses"].get("200", {})
+        if "content" in success:
+            yield from self._render_body("Reply", success["content"])
+        if selectors := list_filter_selectors(row):
+            items = "".join(f"<li><code>{escape(selector)}</code></li>" for selector in selectors)
+            yield f'<details><summary>{len(selectors)} filter selectors</summary><ul class="selectors">{items}</ul></details>'
+        yield from self._render_refusals(operation["responses"])
         yield "</article>"
 
-    def _shared_ones(self, operation: Document) -> Iterator[str]:
-        names = [given["$ref"].rpartition("/")[2] for given in operation["parameters"] if "$ref" in given]
+    def _render_shared_parameters(self, operation: Document) -> Iterator[str]:
+        names = [each["$ref"].rpartition("/")[2] for each in operation["parameters"] if "$ref" in each]
         if names:
-            said = ", ".join(f"<code>{escape(self._shared[name]['name'])}</code>" for name in names)
-            yield f"<details><summary>Also takes {said}</summary>"
-            yield from _parameter_table([self._shared[name] for name in names])
+            listed = ", ".join(f"<code>{escape(self._shared[name]['name'])}</code>" for name in names)
+            yield f"<details><summary>Also accepts {listed}</summary>"
+            yield from _render_parameter_table([self._shared[name] for name in names])
             yield "</details>"
 
-    def _refusals(self, responses: Document) -> Iterator[str]:
-        statuses = [status for status, told in responses.items() if "$ref" in told]
-        known = self._document["components"]["responses"]
-        rows = "".join(f"<tr><td><code>{s}</code><td>{escape(known[s]['description'])}</tr>" for s in statuses)
-        yield f"<details><summary>Refused with {', '.join(statuses)}</summary><table>{rows}</table></details>"
+    def _render_refusals(self, responses: Document) -> Iterator[str]:
+        statuses = [status for status, response in responses.items() if "$ref" in response]
+        shared = self._document["components"]["responses"]
+        rows = "".join(f"<tr><td><code>{s}</code><td>{escape(shared[s]['description'])}</tr>" for s in statuses)
+        yield f"<details><summary>Errors: {', '.join(statuses)}</summary><table>{rows}</table></details>"
 
-    def _body(self, label: str, content: Document) -> Iterator[str]:
-        ((media, told),) = content.items()
-        schema = told["schema"]
-        yield f"<details><summary>{label}: {self._kind(schema)} <small>{escape(media)}</small></summary>"
+    def _render_body(self, label: str, content: Document) -> Iterator[str]:
+        """Yield the type, fields and an example of a request or reply body."""
+        ((media_type, media),) = content.items()
+        schema = media["schema"]
+        yield f"<details><summary>{label}: {self._render_type(schema)} <small>{escape(media_type)}</small></summary>"
         inner = schema.get("items", schema)
         name = inner.get("$ref", "").rpartition("/")[2]
         if name:
-            yield from self._fields(self._types[name], is_reply=label == "Reply")
-        if media == "application/json":
-            sample = msgspec.json.format(msgspec.json.encode(self._sample(schema, MAX_SAMPLE_DEPTH)), indent=2).decode()
+            yield from self._render_fields(self._types[name], is_reply=label == "Reply")
+        if media_type == "application/json":
+            sample = msgspec.json.format(
+                msgspec.json.encode(self._build_sample(schema, MAX_SAMPLE_DEPTH)), indent=2
+            ).decode()
             yield f"<pre>{escape(sample)}</pre>"
         yield "</details>"
 
     # -- types ---------------------------------------------------------------------------------------------------------
 
-    def _fields(self, schema: Document, *, is_reply: bool = False) -> Iterator[str]:
+    def _render_fields(self, schema: Document, *, is_reply: bool = False) -> Iterator[str]:
+        """Yield the table of a type's fields, with defaults unless it is a reply."""
         if "enum" in schema:
             yield f"<p>One of {', '.join(f'<code>{escape(str(value))}</code>' for value in schema['enum'])}.</p>"
         properties = schema.get("properties")
         if not properties:
             return
-        yield f"<table><tr><th>Field<th>Kind{'' if is_reply else '<th>Where it is left out'}</tr>"
+        yield f"<table><tr><th>Field<th>Type{'' if is_reply else '<th>Default'}</tr>"
         for name, field in properties.items():
-            left_out = "needed" if name in schema.get("required", ()) else _default(field)
-            cell = "" if is_reply else f"<td class=k>{left_out}"
-            yield f"<tr><td><code>{escape(name)}</code><td class=k>{self._kind(field)}{cell}</tr>"
+            default = "required" if name in schema.get("required", ()) else _render_default(field)
+            cell = "" if is_reply else f"<td class=k>{default}"
+            yield f"<tr><td><code>{escape(name)}</code><td class=k>{self._render_type(field)}{cell}</tr>"
         yield "</table>"
 
-    def _kind(self, schema: Document) -> str:
-        """The type of a value, as HTML."""
+    def _render_type(self, schema: Document) -> str:
+        """Return the type of a value as HTML."""
         if "$ref" in schema:
             name = schema["$ref"].rpartition("/")[2]
             return f'<a href="#type-{escape(name)}">{escape(name)}</a>'
         if "anyOf" in schema:
-            return " or ".join(dict.fromkeys(map(self._kind, schema["anyOf"])))
+            return " or ".join(dict.fromkeys(map(self._render_type, schema["anyOf"])))
         match schema.get("type"):
             case "array":
-                return f"list of {self._kind(schema.get('items', {}))}"
+                return f"list of {self._render_type(schema.get('items', {}))}"
             case "object" if "additionalProperties" in schema and isinstance(schema["additionalProperties"], dict):
-                return f"map of {self._kind(schema['additionalProperties'])}"
+                return f"map of {self._render_type(schema['additionalProperties'])}"
             case "object":
                 return "object"
             case str() as name:
@@ -261,25 +272,27 @@ class _Writer:
             case _:
                 return "any value"
 
-    def _sample(self, schema: Document, depth: int) -> Any:
-        """A value of the type, for the eye."""
+    def _build_sample(self, schema: Document, depth: int) -> Any:
+        """Return an example value of the type, nested up to `depth` levels."""
         if "default" in schema and schema["default"] not in (None, "", [], {}):
             return schema["default"]
         if "$ref" in schema:
-            return self._sample(self._types[schema["$ref"].rpartition("/")[2]], depth)
+            return self._build_sample(self._types[schema["$ref"].rpartition("/")[2]], depth)
         if "anyOf" in schema:
-            return self._sample(next((one for one in schema["anyOf"] if one.get("type") != "null"), {}), depth)
+            return self._build_sample(
+                next((option for option in schema["anyOf"] if option.get("type") != "null"), {}), depth
+            )
         if "enum" in schema:
             return next((value for value in schema["enum"] if value), schema["enum"][0])
         match schema.get("type"):
             case "object" if "properties" in schema:
                 if depth == 0:
                     return {}
-                return {name: self._sample(field, depth - 1) for name, field in schema["properties"].items()}
+                return {name: self._build_sample(field, depth - 1) for name, field in schema["properties"].items()}
             case "object":
                 return {}
             case "array":
-                items = self._sample(schema.get("items", {}), depth - 1) if depth else None
+                items = self._build_sample(schema.get("items", {}), depth - 1) if depth else None
                 return [] if items in (None, {}, "") else [items]
             case "integer":
                 return 0
@@ -293,73 +306,74 @@ class _Writer:
                 return None
 
 
-# -- small things ------------------------------------------------------------------------------------------------------
+# -- helpers -----------------------------------------------------------------------------------------------------------
 
 
-def _title(noun: str) -> str:
+def _get_title(noun: str) -> str:
     return TITLE_BY_NOUN.get(noun, noun.replace("_", " ").capitalize())
 
 
-def _anchor(row: Endpoint) -> str:
+def _build_anchor(row: Endpoint) -> str:
     return row.name.replace(".", "-")
 
 
-def _words(row: Endpoint) -> str:
-    """What search looks through."""
-    return escape(f"{row.method} {row.path} {row.name} {row.summary} {_title(get_noun(row))}".lower())
+def _build_search_text(row: Endpoint) -> str:
+    """Return the text that the search of the page matches."""
+    return escape(f"{row.method} {row.path} {row.name} {row.summary} {_get_title(get_noun(row))}".lower())
 
 
-def _method(row: Endpoint, *, is_big: bool = False) -> str:
+def _render_method(row: Endpoint, *, is_big: bool = False) -> str:
     method = row.method.lower()
     return f'<span class="m {method}{" big" if is_big else ""}">{row.method}</span>'
 
 
-def _path(path: str) -> str:
+def _render_path(path: str) -> str:
     return PATH_PARAMETER_PATTERN.sub(r"<i>{\1}</i>", escape(path, quote=False))
 
 
-def _prose(text: str) -> str:
-    """Text with `code` in it."""
+def _render_text(text: str) -> str:
+    """Return the text as HTML, with code between backquotes."""
     parts = re.split(r"`([^`]+)`", text)
     return "".join(f"<code>{escape(part)}</code>" if at % 2 else escape(part) for at, part in enumerate(parts))
 
 
-def _pills(row: Endpoint, operation: Document) -> str:
-    pills = [f'<span class="pill">needs {_prose(operation["x-needs"])}</span>']
+def _render_pills(row: Endpoint, operation: Document) -> str:
+    """Return the labels of an endpoint: permission, blocking, leader, methods."""
+    pills = [f'<span class="pill">requires {_render_text(operation["x-needs"])}</span>']
     if row.kind is EndpointKind.READ and row.can_block:
-        pills.append('<span class="pill">waits with <code>index</code></span>')
+        pills.append('<span class="pill">blocking query with <code>index</code></span>')
     if row.kind is EndpointKind.LEADER_WRITE:
         pills.append('<span class="pill">decided by the leader</span>')
     if row.method == "PUT":
-        pills.append('<span class="pill">POST too</span>')
+        pills.append('<span class="pill">also POST</span>')
     if row.unsupported_reason:
-        pills.append('<span class="pill out">left out</span>')
+        pills.append('<span class="pill out">not supported</span>')
     return f'<div class="pills">{"".join(pills)}</div>'
 
 
-def _curl(row: Endpoint, own: Sequence[str]) -> str:
-    path = PATH_PARAMETER_PATTERN.sub(lambda found: f"${found[1].upper()}", row.path)
-    query = f"?{own[0]}=…" if own and row.method == "GET" else ""
+def _build_curl_command(row: Endpoint, parameters: Sequence[str]) -> str:
+    path = PATH_PARAMETER_PATTERN.sub(lambda match: f"${match[1].upper()}", row.path)
+    query = f"?{parameters[0]}=…" if parameters and row.method == "GET" else ""
     method = "" if row.method == "GET" else f" -X {row.method}"
     body = " --data-binary @body" if row.body_type is bytes else " -d @body.json" if row.body_type is not None else ""
     return f'curl -s{method}{body} -H "X-Cluster-Token: $WHARF_TOKEN" "$WHARF_ADDR{path}{query}"'
 
 
-def _parameter_table(given: Iterable[Document]) -> Iterator[str]:
+def _render_parameter_table(parameters: Iterable[Document]) -> Iterator[str]:
     yield "<table>"
-    yield from _parameter_rows(given)
+    yield from _render_parameter_rows(parameters)
     yield "</table>"
 
 
-def _parameter_rows(given: Iterable[Document]) -> Iterator[str]:
-    for one in given:
-        schema = one["schema"]
-        kind = _kind_of_parameter(schema)
-        where = " (header)" if one["in"] == "header" else ""
-        yield f"<tr><td><code>{escape(one['name'])}</code>{where}<td class=k>{kind}<td>{_prose(one['description'])}</tr>"
+def _render_parameter_rows(parameters: Iterable[Document]) -> Iterator[str]:
+    for parameter in parameters:
+        schema = parameter["schema"]
+        kind = _get_parameter_type(schema)
+        where = " (header)" if parameter["in"] == "header" else ""
+        yield f"<tr><td><code>{escape(parameter['name'])}</code>{where}<td class=k>{kind}<td>{_render_text(parameter['description'])}</tr>"
 
 
-def _kind_of_parameter(schema: Document) -> str:
+def _get_parameter_type(schema: Document) -> str:
     if schema["type"] == "array":
         return f"list of {schema['items']['type']}"
     if "true" in schema.get("enum", ()):
@@ -367,7 +381,7 @@ def _kind_of_parameter(schema: Document) -> str:
     return "duration" if "examples" in schema else str(schema["type"])
 
 
-def _default(field: Document) -> str:
+def _render_default(field: Document) -> str:
     if "default" not in field:
         return ""
     return f"<code>{escape(msgspec.json.encode(field['default']).decode())}</code>"

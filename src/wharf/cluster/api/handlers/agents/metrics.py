@@ -1,7 +1,4 @@
-"""What a server can say in figures, gathered at the moment somebody asks: gauges with names and labels.
-
-Endpoints of figures: as JSON over the last interval, as text for Prometheus over the whole life of the process.
-"""
+"""Metrics of a server, collected on request: as JSON for one interval, or for Prometheus since the process started."""
 
 import asyncio
 import re
@@ -13,7 +10,7 @@ import msgspec
 
 from wharf.cluster.api.handlers.agents.health import check_engine_health
 from wharf.cluster.api.requests.request import Request
-from wharf.cluster.api.results import ActionHandler, ActionResult, EncodedBody, ReadHandler
+from wharf.cluster.api.results import ActionHandler, ActionResult, EncodedBody
 from wharf.cluster.engines.port import LogUnavailable
 from wharf.cluster.server.metrics import (
     BUCKET_LIMITS_MS,
@@ -33,54 +30,60 @@ from wharf.contract.model.times import SECOND
 from wharf.contract.wire import agents as agents_wire
 
 COLLECT_TIMEOUT_S: Final = 2.0
-"""Whoever collects figures asks often: what does not answer in time is left out this time."""
+"""Gauges that cannot be collected within this time are omitted."""
 
 
 class GaugeValue(msgspec.Struct, frozen=True):
+    """A gauge with its current value. The name has no prefix."""
+
     name: str
     value: float
     labels: dict[str, str] = {}
 
 
 async def collect_gauges(server: Server) -> list[GaugeValue]:
-    """In order of name. What the brain or the log does not tell in time is missing, never made up."""
-    told, behind, health = await asyncio.gather(_brain(server), _behind(server), check_engine_health(server.engine))
-    found = [*_of_replica(server), *_of_process(measure_process(), "api")]
-    if told is not None:
-        found += [*_of_brain(server, told), *_of_process(told.process, "brain")]
-    if behind is not None:
-        found.append(GaugeValue("replica.index_behind", behind))
-    found += [
+    """Return the gauges, ordered by name. Those that the brain or the log do not report in time are omitted."""
+    brain, index_lag, health = await asyncio.gather(
+        _read_brain_metrics(server), _read_index_lag(server), check_engine_health(server.engine)
+    )
+    gauges = [*_build_replica_gauges(server), *_build_process_gauges(measure_process(), "api")]
+    if brain is not None:
+        gauges += [*_build_brain_gauges(server, brain), *_build_process_gauges(brain.process, "brain")]
+    if index_lag is not None:
+        gauges.append(GaugeValue("replica.index_behind", index_lag))
+    gauges += [
         GaugeValue("log.writable", float(health.writable)),
         GaugeValue("log.size_bytes", health.size_bytes),
         GaugeValue("log.quota_bytes", health.quota_bytes),
     ]
-    return sorted(found, key=lambda figure: (figure.name, sorted(figure.labels.items())))
+    return sorted(gauges, key=lambda gauge: (gauge.name, sorted(gauge.labels.items())))
 
 
-def _of_replica(server: Server) -> list[GaugeValue]:
+def _build_replica_gauges(server: Server) -> list[GaugeValue]:
+    """Return the gauges of the replica and of blocking queries."""
     replica, reader = server.replica, server.reader
     leader = replica.get(LEADER)
-    leads = leader is not None and leader.member_id == server.identity.member_id
+    is_leader = leader is not None and leader.member_id == server.identity.member_id
     contact_ms = reader.last_contact_ms()
-    found = [
+    gauges = [
         GaugeValue("raft.appliedIndex", replica.index),
-        GaugeValue("raft.state.leader", float(leads)),
-        GaugeValue("raft.state.follower", float(not leads)),
+        GaugeValue("raft.state.leader", float(is_leader)),
+        GaugeValue("raft.state.follower", float(not is_leader)),
         GaugeValue("state.snapshotIndex", replica.index),
         GaugeValue("state.known_leader", float(reader.has_leader())),
         GaugeValue("http.blocked_queries", reader.waiter_count),
     ]
     if contact_ms is not None:
-        found.append(GaugeValue("raft.leader.lastContact", contact_ms))
-    return found + [
+        gauges.append(GaugeValue("raft.leader.lastContact", contact_ms))
+    return gauges + [
         GaugeValue("state.records", replica.count_records(table), {"table": name})
         for name, table in replica.tables.items()
     ]
 
 
-def _of_brain(server: Server, told: ServerMetrics) -> list[GaugeValue]:
-    brain = told.brain
+def _build_brain_gauges(server: Server, metrics: ServerMetrics) -> list[GaugeValue]:
+    """Return the gauges of the scheduler process. They exist only on the leader."""
+    brain = metrics.brain
     if not brain.is_leading:
         return []
     return [
@@ -97,7 +100,8 @@ def _of_brain(server: Server, told: ServerMetrics) -> list[GaugeValue]:
     ]
 
 
-def _of_process(process: ProcessMetrics, name: str) -> list[GaugeValue]:
+def _build_process_gauges(process: ProcessMetrics, name: str) -> list[GaugeValue]:
+    """Return the gauges of one process of this server."""
     labels = {"process": name}
     return [
         GaugeValue("runtime.resident_bytes", process.resident_bytes, labels),
@@ -107,7 +111,8 @@ def _of_process(process: ProcessMetrics, name: str) -> list[GaugeValue]:
     ]
 
 
-async def _brain(server: Server) -> ServerMetrics | None:
+async def _read_brain_metrics(server: Server) -> ServerMetrics | None:
+    """Return the metrics of this server's scheduler process, or `None` if it does not reply in time."""
     try:
         async with asyncio.timeout(COLLECT_TIMEOUT_S):
             return await server.leader.call_member(server.identity.member_id, GET_SERVER_METRICS, EmptyMessage())
@@ -115,8 +120,8 @@ async def _brain(server: Server) -> ServerMetrics | None:
         return None
 
 
-async def _behind(server: Server) -> int | None:
-    """By how many indexes the replica was behind the log when it was asked; None: the log did not say."""
+async def _read_index_lag(server: Server) -> int | None:
+    """Return by how many indexes the replica is behind the log, or `None` if the log does not reply in time."""
     index = server.replica.index
     try:
         async with asyncio.timeout(COLLECT_TIMEOUT_S):
@@ -124,8 +129,6 @@ async def _behind(server: Server) -> int | None:
     except (LogUnavailable, TimeoutError):
         return None
 
-
-READ_HANDLERS: Final[dict[str, ReadHandler]] = {}
 
 METRIC_PREFIX: Final = "wharf"
 REQUESTS_METRIC: Final = "http.requests"
@@ -135,57 +138,60 @@ INVALID_NAME_CHARACTER: Final = re.compile(r"[^a-zA-Z0-9_:]")
 
 
 class MetricActions:
+    """Reads the metrics of this server. The configured filter selects which are published."""
+
     def __init__(self, server: Server) -> None:
         self._server = server
 
     async def read_metrics(self, request: Request) -> ActionResult:
+        """Return JSON, or text for Prometheus. Raises `Refusal` if Prometheus is not enabled."""
         if request.get_text("format") != "prometheus":
-            return ActionResult(await self._as_json(ago_s=request.get_number("ago") / SECOND))
+            return ActionResult(await self._build_json(ago_s=request.get_number("ago") / SECOND))
         if not self._server.agent.info.is_prometheus_enabled:
             raise Refusal(RefusalCode.UNSUPPORTED, "Prometheus is not enabled")
         totals = (
-            self._server.meter.list_totals()
-            if self._published.is_published(f"{METRIC_PREFIX}.{DURATIONS_METRIC}")
-            else ()
+            self._server.meter.list_totals() if self._filter.is_published(f"{METRIC_PREFIX}.{DURATIONS_METRIC}") else ()
         )
         return ActionResult(
-            EncodedBody(render_prometheus(await self._figures(), totals).encode(), PROMETHEUS_CONTENT_TYPE)
+            EncodedBody(render_prometheus(await self._collect_published(), totals).encode(), PROMETHEUS_CONTENT_TYPE)
         )
 
     @property
-    def _published(self) -> MetricFilter:
+    def _filter(self) -> MetricFilter:
         return self._server.agent.info.metric_filter
 
-    async def _figures(self) -> list[GaugeValue]:
-        published = self._published
+    async def _collect_published(self) -> list[GaugeValue]:
+        """Return the gauges that the filter publishes."""
+        metric_filter = self._filter
         return [
-            GaugeValue(figure.name, figure.value, published.add_host_label(figure.labels))
-            for figure in await collect_gauges(self._server)
-            if published.is_published(f"{METRIC_PREFIX}.{figure.name}")
+            GaugeValue(gauge.name, gauge.value, metric_filter.add_host_label(gauge.labels))
+            for gauge in await collect_gauges(self._server)
+            if metric_filter.is_published(f"{METRIC_PREFIX}.{gauge.name}")
         ]
 
-    async def _as_json(self, *, ago_s: float) -> agents_wire.Metrics:
-        meter, published = self._server.meter, self._published
+    async def _build_json(self, *, ago_s: float) -> agents_wire.Metrics:
+        """Return the metrics of the last finished interval, or of the interval `ago_s` seconds ago."""
+        meter, metric_filter = self._server.meter, self._filter
         interval = meter.find_interval(ago_s) if ago_s else meter.last_interval()
         if interval is None:
             raise not_found(
-                f"no interval of {ago_s:g} s ago is kept: telemetry.in_memory_retention_period tells how many are"
+                f"no metrics of {ago_s:g} s ago: they are retained for telemetry.in_memory_retention_period"
             )
         gauges = [
-            agents_wire.Gauge(name=f"{METRIC_PREFIX}.{figure.name}", value=figure.value, labels=figure.labels)
-            for figure in await self._figures()
+            agents_wire.Gauge(name=f"{METRIC_PREFIX}.{gauge.name}", value=gauge.value, labels=gauge.labels)
+            for gauge in await self._collect_published()
         ]
-        answers = sorted(interval.summaries.items(), key=lambda item: item[0])
-        counted = answers if published.is_published(f"{METRIC_PREFIX}.{REQUESTS_METRIC}") else []
-        measured = answers if published.is_published(f"{METRIC_PREFIX}.{DURATIONS_METRIC}") else []
+        summaries = sorted(interval.summaries.items(), key=lambda item: item[0])
+        counted = summaries if metric_filter.is_published(f"{METRIC_PREFIX}.{REQUESTS_METRIC}") else []
+        timed = summaries if metric_filter.is_published(f"{METRIC_PREFIX}.{DURATIONS_METRIC}") else []
         return agents_wire.Metrics(
             timestamp=datetime.fromtimestamp(interval.began_ns // SECOND, tz=UTC).strftime(
                 "%Y-%m-%d %H:%M:%S +0000 UTC"
             ),
             gauges=gauges,
             points=[],
-            counters=[_counted(series, summed, meter.interval_s) for series, summed in counted],
-            samples=[_sampled(series, summed, meter.interval_s) for series, summed in measured],
+            counters=[_build_counter(series, summary, meter.interval_s) for series, summary in counted],
+            samples=[_build_sample(series, summary, meter.interval_s) for series, summary in timed],
         )
 
 
@@ -193,30 +199,31 @@ def build_action_handlers(server: Server) -> dict[str, ActionHandler]:
     return {"metrics.read": MetricActions(server).read_metrics}
 
 
-def _labels(series: RequestSeries) -> dict[str, str]:
+def _build_labels(series: RequestSeries) -> dict[str, str]:
     return {"noun": series.noun, "kind": series.kind, "status": series.status}
 
 
-def _counted(series: RequestSeries, summed: DurationSummary, interval_s: float) -> agents_wire.MetricSample:
-    """A counter: every answer counts one."""
-    count = summed.count
+def _build_counter(series: RequestSeries, summary: DurationSummary, interval_s: float) -> agents_wire.MetricSample:
+    """Return the number of requests of the series. Every request counts one, so minimum, maximum and mean are 1."""
+    count = summary.count
     return agents_wire.MetricSample(
         name=f"{METRIC_PREFIX}.{REQUESTS_METRIC}", count=count, rate=count / interval_s, sum=count, min=1, max=1, mean=1, stddev=0,
-        labels=_labels(series),
+        labels=_build_labels(series),
     )  # fmt: skip
 
 
-def _sampled(series: RequestSeries, summed: DurationSummary, interval_s: float) -> agents_wire.MetricSample:
+def _build_sample(series: RequestSeries, summary: DurationSummary, interval_s: float) -> agents_wire.MetricSample:
+    """Return the durations of the series' requests, in milliseconds."""
     return agents_wire.MetricSample(
         name=f"{METRIC_PREFIX}.{DURATIONS_METRIC}",
-        count=summed.count,
-        rate=summed.sum_ms / interval_s,
-        sum=summed.sum_ms,
-        min=summed.min_ms if summed.count else 0.0,
-        max=summed.max_ms,
-        mean=summed.mean_ms,
-        stddev=summed.deviation_ms,
-        labels=_labels(series),
+        count=summary.count,
+        rate=summary.sum_ms / interval_s,
+        sum=summary.sum_ms,
+        min=summary.min_ms if summary.count else 0.0,
+        max=summary.max_ms,
+        mean=summary.mean_ms,
+        stddev=summary.deviation_ms,
+        labels=_build_labels(series),
     )
 
 
@@ -224,48 +231,50 @@ def _sampled(series: RequestSeries, summed: DurationSummary, interval_s: float) 
 
 
 def render_prometheus(gauges: Iterable[GaugeValue], totals: Iterable[tuple[RequestSeries, DurationHistogram]]) -> str:
-    """The text form, version 0.0.4: names with underscores, one TYPE line a name, durations in milliseconds."""
-    return "".join(f"{line}\n" for line in (*_gauge_lines(gauges), *_histogram_lines(totals)))
+    """Return the metrics in Prometheus' text format 0.0.4. Durations are in milliseconds."""
+    return "".join(f"{line}\n" for line in (*_iterate_gauge_lines(gauges), *_iterate_histogram_lines(totals)))
 
 
-def _gauge_lines(figures: Iterable[GaugeValue]) -> Iterator[str]:
+def _iterate_gauge_lines(gauges: Iterable[GaugeValue]) -> Iterator[str]:
+    """Yield the lines of the gauges, with one TYPE line for each name."""
     last = ""
-    for figure in figures:
-        name = _name(figure.name)
+    for gauge in gauges:
+        name = _format_name(gauge.name)
         if name != last:
             yield f"# TYPE {name} gauge"
             last = name
-        yield f"{name}{_braces(figure.labels)} {_number(figure.value)}"
+        yield f"{name}{_format_labels(gauge.labels)} {_format_number(gauge.value)}"
 
 
-def _histogram_lines(totals: Iterable[tuple[RequestSeries, DurationHistogram]]) -> Iterator[str]:
-    name = _name(DURATIONS_METRIC)
+def _iterate_histogram_lines(totals: Iterable[tuple[RequestSeries, DurationHistogram]]) -> Iterator[str]:
+    """Yield the lines of the duration histograms. Buckets are cumulative."""
+    name = _format_name(DURATIONS_METRIC)
     is_first = True
     for series, histogram in totals:
         if is_first:
             yield f"# TYPE {name} histogram"
             is_first = False
-        labels, total = _labels(series), 0
-        for bound, count in zip((*map(_number, BUCKET_LIMITS_MS), "+Inf"), histogram.buckets, strict=True):
+        labels, total = _build_labels(series), 0
+        for bound, count in zip((*map(_format_number, BUCKET_LIMITS_MS), "+Inf"), histogram.buckets, strict=True):
             total += count
-            yield f"{name}_bucket{_braces({**labels, 'le': bound})} {total}"
-        yield f"{name}_sum{_braces(labels)} {_number(histogram.sum_ms)}"
-        yield f"{name}_count{_braces(labels)} {histogram.count}"
+            yield f"{name}_bucket{_format_labels({**labels, 'le': bound})} {total}"
+        yield f"{name}_sum{_format_labels(labels)} {_format_number(histogram.sum_ms)}"
+        yield f"{name}_count{_format_labels(labels)} {histogram.count}"
 
 
-def _name(name: str) -> str:
+def _format_name(name: str) -> str:
     return f"{METRIC_PREFIX}_{INVALID_NAME_CHARACTER.sub('_', name)}"
 
 
-def _braces(labels: dict[str, str]) -> str:
+def _format_labels(labels: dict[str, str]) -> str:
     if not labels:
         return ""
-    return "{" + ",".join(f'{name}="{_escaped(value)}"' for name, value in sorted(labels.items())) + "}"
+    return "{" + ",".join(f'{name}="{_escape_label(value)}"' for name, value in sorted(labels.items())) + "}"
 
 
-def _escaped(value: str) -> str:
+def _escape_label(value: str) -> str:
     return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
-def _number(value: float) -> str:
+def _format_number(value: float) -> str:
     return str(int(value)) if float(value).is_integer() else repr(round(value, 6))

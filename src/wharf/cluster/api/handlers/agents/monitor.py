@@ -1,7 +1,7 @@
-"""Endpoints that look on while an agent works: its log, its machine, the stacks of its processes.
+"""Endpoints that observe an agent: its log, its host, and profiles and stacks of its processes.
 
-Who names another server gets that server's answer. Where access control is off, what tells of the machine and of
-processes needs `enable_debug`: anybody who can connect could ask.
+A request that names another server is relayed to it. While access control is off, the host and the processes are
+reported only with `enable_debug`, because everyone who can connect could request them.
 """
 
 import asyncio
@@ -10,10 +10,9 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from typing import Final
 
-import msgspec
-
 from wharf.cluster.access import UNCHECKED_CALLER
 from wharf.cluster.api.relay.members import find_member, relay_to_member
+from wharf.cluster.api.replies.encoding import encode_json
 from wharf.cluster.api.requests.parameters import FALSE_WORDS, TRUE_WORDS
 from wharf.cluster.api.requests.request import Request
 from wharf.cluster.api.results import ActionHandler, ActionResult, EncodedBody, StreamedBody
@@ -24,35 +23,36 @@ from wharf.contract.wire import agents as agents_wire
 TEXT_CONTENT_TYPE: Final = "text/plain"
 LOG_LEVELS: Final = ("trace", "debug", "info", "warn", "error")
 HEARTBEAT_INTERVAL_S: Final = 10.0
-"""How long a stream of frames may be silent before it says that it lives."""
+"""Seconds without a log line after which an empty frame is sent, so that dead connections are detected."""
 MAX_PROFILE_S: Final = 60.0
-
-_frame = msgspec.json.Encoder().encode
+"""Limits how long a profile slows the process down."""
+BOTH_TARGETS_TEXT: Final = "Cannot target node and server simultaneously"
 
 
 class AgentMonitorActions:
+    """Streams the log of an agent and reads its host and processes."""
+
     def __init__(self, server: Server) -> None:
         self._server = server
 
     async def stream_log(self, request: Request) -> ActionResult:
-        given = request.get_text("log_level").lower() or "info"
-        level = {"warning": "warn", "err": "error"}.get(given, given)
-        as_json = _yes(request.get_text("log_json"), option="log json")
-        plain = _yes(request.get_text("plain"), option="plain")
-        _yes(request.get_text("log_include_location"), option="log include location")
+        """Stream new log lines of the requested level and above."""
+        name = request.get_text("log_level").lower() or "info"
+        level = {"warning": "warn", "err": "error"}.get(name, name)
+        as_json = _parse_flag(request.get_text("log_json"), option="log json")
+        plain = _parse_flag(request.get_text("plain"), option="plain")
+        _parse_flag(request.get_text("log_include_location"), option="log include location")
         if level not in LOG_LEVELS:
             raise invalid_request(f"Unknown log level: {request.get_text('log_level')}")
-        there = await self._elsewhere(
-            request, both="Cannot target node and server simultaneously", status=RefusalCode.INVALID
-        )
-        if there is not None:
-            return there
+        relayed = await self._relay(request, both_text=BOTH_TARGETS_TEXT, unknown_code=RefusalCode.INVALID)
+        if relayed is not None:
+            return relayed
         lines = self._server.agent.follow_log(level, as_json=as_json)
-        parts = _as_text(lines) if plain else self._as_frames(lines)
+        parts = _encode_lines(lines) if plain else self._iterate_frames(lines)
         return ActionResult(StreamedBody(parts, TEXT_CONTENT_TYPE if plain else "application/json"))
 
-    async def _as_frames(self, lines: AsyncIterator[str]) -> AsyncGenerator[bytes, None]:
-        """A frame a line; an empty one where nothing was logged for a while, so that dead connections are found."""
+    async def _iterate_frames(self, lines: AsyncIterator[str]) -> AsyncGenerator[bytes, None]:
+        """Yield one frame for each line, and an empty frame after `HEARTBEAT_INTERVAL_S` without one."""
         upcoming: asyncio.Task[str | None] | None = None
         try:
             while True:
@@ -65,7 +65,7 @@ class AgentMonitorActions:
                 if line is None:
                     return
                 upcoming = None
-                yield _frame(agents_wire.MonitorFrame(data=b64encode(f"{line}\n".encode()).decode()))
+                yield encode_json(agents_wire.MonitorFrame(data=b64encode(f"{line}\n".encode()).decode()))
         finally:
             if upcoming is not None:
                 upcoming.cancel()
@@ -73,8 +73,9 @@ class AgentMonitorActions:
             await _close(lines)
 
     async def export_log(self, request: Request) -> ActionResult:
-        on_disk = _yes(request.get_text("on_disk"), option="on disk")
-        plain = _yes(request.get_text("plain"), option="plain")
+        """Send the log file. Raises `Refusal` for the systemd journal."""
+        on_disk = _parse_flag(request.get_text("on_disk"), option="on disk")
+        plain = _parse_flag(request.get_text("plain"), option="plain")
         unit = request.get_text("service_name")
         if bool(unit) == on_disk:
             raise invalid_request(
@@ -82,117 +83,125 @@ class AgentMonitorActions:
                 if not on_disk
                 else "Cannot target journalctl and log file"
             )
-        there = await self._elsewhere(
-            request, both="Cannot target node and server simultaneously", status=RefusalCode.INVALID
-        )
-        if there is not None:
-            return there
+        relayed = await self._relay(request, both_text=BOTH_TARGETS_TEXT, unknown_code=RefusalCode.INVALID)
+        if relayed is not None:
+            return relayed
         if unit:
             raise Refusal(
-                RefusalCode.NOT_IMPLEMENTED, "the system's journal is not read: ask for the log file, with on_disk"
+                RefusalCode.NOT_IMPLEMENTED,
+                "reading the systemd journal is not supported: set on_disk to read the log file",
             )
         parts = self._server.agent.read_log_file()
         return ActionResult(
-            StreamedBody(parts if plain else _framed(parts), TEXT_CONTENT_TYPE if plain else "application/json")
+            StreamedBody(parts if plain else _frame_parts(parts), TEXT_CONTENT_TYPE if plain else "application/json")
         )
 
     async def read_host(self, request: Request) -> ActionResult:
+        """Report the operating system, networks, disks and environment of the host."""
         self._refuse_without_debug(request)
-        there = await self._elsewhere(
-            request, both="Can only forward to either client node or server", status=RefusalCode.NOT_FOUND
+        relayed = await self._relay(
+            request, both_text="Can only forward to either client node or server", unknown_code=RefusalCode.NOT_FOUND
         )
-        if there is not None:
-            return there
-        facts = await self._server.agent.read_host()
+        if relayed is not None:
+            return relayed
+        host = await self._server.agent.read_host()
         data = agents_wire.HostData(
-            os=facts.os,
-            network=[dict(network) for network in facts.networks],
-            resolv_conf=facts.resolv_conf,
-            hosts=facts.hosts,
-            environment=dict(facts.environment),
-            disk={mount: dict(sizes) for mount, sizes in facts.disks.items()},
+            os=host.os,
+            network=[dict(network) for network in host.networks],
+            resolv_conf=host.resolv_conf,
+            hosts=host.hosts,
+            environment=dict(host.environment),
+            disk={mount: dict(sizes) for mount, sizes in host.disks.items()},
         )
         return ActionResult(agents_wire.HostReport(agent_id=self._server.identity.member_id, host_data=data))
 
     # -- processes -------------------------------------------------------------------------------------------------
 
     async def read_command_line(self, request: Request) -> ActionResult:
-        return await self._pprof(request, self._server.agent.read_command_line)
+        return await self._inspect(request, self._server.agent.read_command_line)
 
     async def profile_process(self, request: Request) -> ActionResult:
-        async def look() -> bytes:
-            return (await self._server.agent.profile_process(_seconds(request.get_text("seconds")))).encode()
+        async def profile() -> bytes:
+            return (await self._server.agent.profile_process(_parse_seconds(request.get_text("seconds")))).encode()
 
-        return await self._pprof(request, look)
+        return await self._inspect(request, profile)
 
     async def read_named_profile(self, request: Request) -> ActionResult:
+        """Return the stacks of all processes of the agent."""
         name = request.get_path_value("profile")
         if name != "goroutine":
             raise not_found(f"Pprof profile not found profile: {name}")
 
-        async def stacks() -> bytes:
-            told = await self._server.agent.list_processes()
+        async def read_stacks() -> bytes:
+            processes = await self._server.agent.list_processes()
             return "\n".join(
-                f"process {process.name} ({process.pid}), {process.phase}\n\n{process.stacks}" for process in told
+                f"process {process.name} ({process.pid}), {process.phase}\n\n{process.stacks}" for process in processes
             ).encode()
 
-        return await self._pprof(request, stacks)
+        return await self._inspect(request, read_stacks)
 
-    async def _pprof(self, request: Request, look: Callable[[], Awaitable[bytes]]) -> ActionResult:
+    async def _inspect(self, request: Request, inspect: Callable[[], Awaitable[bytes]]) -> ActionResult:
+        """Return the text that `inspect` reads here, or the reply of the requested server."""
         self._refuse_without_debug(request)
-        there = await self._elsewhere(
-            request, both="Cannot forward to both server and client node", status=RefusalCode.INVALID
+        relayed = await self._relay(
+            request, both_text="Cannot forward to both server and client node", unknown_code=RefusalCode.INVALID
         )
-        return there if there is not None else ActionResult(EncodedBody(await look(), TEXT_CONTENT_TYPE))
+        return relayed if relayed is not None else ActionResult(EncodedBody(await inspect(), TEXT_CONTENT_TYPE))
 
-    # -- here or elsewhere -----------------------------------------------------------------------------------------
+    # -- access and relay ------------------------------------------------------------------------------------------
 
     def _refuse_without_debug(self, request: Request) -> None:
         if request.caller is UNCHECKED_CALLER and not self._server.agent.info.is_debug_enabled:
             raise Refusal(RefusalCode.FORBIDDEN, "Permission denied")
 
-    async def _elsewhere(self, request: Request, *, both: str, status: RefusalCode) -> ActionResult | None:
-        """The reply of the server or node that the request names; None: it is for this one."""
+    async def _relay(self, request: Request, *, both_text: str, unknown_code: RefusalCode) -> ActionResult | None:
+        """Return the reply of the server that the request names, or `None` if the request is for this server.
+
+        Raises `Refusal` with `both_text` if it names a server and a node, with `unknown_code` if the server is unknown.
+        """
         server_id, node_id = request.get_text("server_id"), request.get_text("node_id")
         if server_id and node_id:
-            raise invalid_request(both)
+            raise invalid_request(both_text)
         if node_id:
             raise Refusal(
-                RefusalCode.NOT_IMPLEMENTED, "nodes are not asked for this yet: ask the server of the same agent"
+                RefusalCode.NOT_IMPLEMENTED,
+                "node_id is not supported here: name the server of the same agent with server_id",
             )
         if not server_id:
             return None
         member = find_member(self._server, server_id)
         if member is None:
-            raise Refusal(status, f"unknown Wharf server {server_id}")
+            raise Refusal(unknown_code, f"unknown Wharf server {server_id}")
         return await relay_to_member(self._server, request, member)
 
-    def build_handlers(self) -> dict[str, ActionHandler]:
-        return {
-            "agent.monitor": self.stream_log,
-            "agent.monitor_export": self.export_log,
-            "agent.host": self.read_host,
-            "agent.pprof.cmdline": self.read_command_line,
-            "agent.pprof.profile": self.profile_process,
-            "agent.pprof.named": self.read_named_profile,
-        }
+
+def build_action_handlers(server: Server) -> dict[str, ActionHandler]:
+    actions = AgentMonitorActions(server)
+    return {
+        "agent.monitor": actions.stream_log,
+        "agent.monitor_export": actions.export_log,
+        "agent.host": actions.read_host,
+        "agent.pprof.cmdline": actions.read_command_line,
+        "agent.pprof.profile": actions.profile_process,
+        "agent.pprof.named": actions.read_named_profile,
+    }
 
 
-def _yes(given: str, *, option: str) -> bool:
-    if given == "" or given in FALSE_WORDS:
+def _parse_flag(text: str, *, option: str) -> bool:
+    if text == "" or text in FALSE_WORDS:
         return False
-    if given in TRUE_WORDS:
+    if text in TRUE_WORDS:
         return True
-    raise invalid_request(f"Unknown option for {option}: {given}")
+    raise invalid_request(f"Unknown option for {option}: {text}")
 
 
-def _seconds(given: str) -> float:
-    """What is no number, or none that makes sense, is one second."""
-    wanted = int(given) if given.isascii() and given.isdigit() and len(given) < 6 else 1
-    return min(float(wanted or 1), MAX_PROFILE_S)
+def _parse_seconds(text: str) -> float:
+    """Return the duration of a profile, at most `MAX_PROFILE_S`. Invalid numbers and 0 mean one second."""
+    seconds = int(text) if text.isascii() and text.isdigit() and len(text) < 6 else 1
+    return min(float(seconds or 1), MAX_PROFILE_S)
 
 
-async def _as_text(lines: AsyncIterator[str]) -> AsyncGenerator[bytes, None]:
+async def _encode_lines(lines: AsyncIterator[str]) -> AsyncGenerator[bytes, None]:
     try:
         async for line in lines:
             yield f"{line}\n".encode()
@@ -200,10 +209,10 @@ async def _as_text(lines: AsyncIterator[str]) -> AsyncGenerator[bytes, None]:
         await _close(lines)
 
 
-async def _framed(parts: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+async def _frame_parts(parts: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
     async with aclosing(parts):
         async for part in parts:
-            yield _frame(agents_wire.MonitorFrame(data=b64encode(part).decode()))
+            yield encode_json(agents_wire.MonitorFrame(data=b64encode(part).decode()))
 
 
 async def _next_line(lines: AsyncIterator[str]) -> str | None:

@@ -1,11 +1,4 @@
-"""Endpoints about the agent that answers: who it is, how it is, and what may be asked of it. They pass no barrier.
-
-Endpoints of regions.
-
-Endpoints that tell who leads and who is there. They pass no barrier.
-
-What members ask of each other's brains.
-"""
+"""Endpoints about this agent, the servers of the region, the leader and the regions. They read without a barrier."""
 
 import platform
 from hmac import compare_digest
@@ -14,11 +7,10 @@ from typing import Final
 import msgspec
 
 from wharf.cluster.api.handlers.agents.health import check_engine_health
-from wharf.cluster.api.handlers.agents.monitor import AgentMonitorActions
 from wharf.cluster.api.relay.members import find_member
 from wharf.cluster.api.requests.parameters import FALSE_WORDS, TRUE_WORDS
 from wharf.cluster.api.requests.request import Request
-from wharf.cluster.api.results import ActionHandler, ActionResult, EncodedBody, ReadHandler
+from wharf.cluster.api.results import ActionHandler, ActionResult, EncodedBody
 from wharf.cluster.operations import agents
 from wharf.cluster.server.metrics import measure_process
 from wharf.cluster.server.rpc.handlers.agents import GET_SERVER_METRICS, EmptyMessage
@@ -31,78 +23,39 @@ from wharf.contract.model.refusal import Refusal, RefusalCode, invalid_request, 
 from wharf.contract.wire import agents as agents_wire
 from wharf.contract.wire.times import format_time
 
-REGION_READ_HANDLERS: Final[dict[str, ReadHandler]] = {}
-
-
-def list_region_names(server: Server) -> list[str]:
-    """Our own, and those that requests are passed on to."""
-    return sorted({server.identity.region, *server.relay.region_names})
-
-
-def build_region_action_handlers(server: Server) -> dict[str, ActionHandler]:
-    async def regions(_request: Request) -> ActionResult:
-        return ActionResult(list_region_names(server))
-
-    return {"region.list": regions}
-
-
-STATUS_READ_HANDLERS: Final[dict[str, ReadHandler]] = {}
-
-
-class StatusActions:
-    def __init__(self, server: Server) -> None:
-        self._server = server
-
-    async def read_leader(self, _request: Request) -> ActionResult:
-        return ActionResult(find_leader_address(self._server))
-
-    async def list_peers(self, _request: Request) -> ActionResult:
-        return ActionResult(sorted(member.address for member in self._server.replica.iter_all(MEMBERS)))
-
-
-def find_leader_address(server: Server) -> str:
-    """Empty when nobody leads."""
-    leader = server.replica.get(LEADER)
-    member = server.replica.get(MEMBERS, leader.member_id) if leader else None
-    return member.address if member else ""
-
-
-def build_status_action_handlers(server: Server) -> dict[str, ActionHandler]:
-    return {"status.leader": StatusActions(server).read_leader, "status.peers": StatusActions(server).list_peers}
-
-
-READ_HANDLERS: Final[dict[str, ReadHandler]] = {}
-
 DEPRECATED_JOIN_WARNING: Final = "anonymous server join is deprecated and will be removed in a future version of Wharf"
 
 
 class AgentActions:
+    """Reports about this agent and the other servers, and the few changes that an agent accepts over HTTP."""
+
     def __init__(self, server: Server) -> None:
         self._server = server
 
-    # -- who and how -----------------------------------------------------------------------------------------------
+    # -- this agent ------------------------------------------------------------------------------------------------
 
     async def read_self(self, _request: Request) -> ActionResult:
-        server, facts = self._server, self._server.agent.info
+        server, info = self._server, self._server.agent.info
         own = server.replica.get(MEMBERS, server.identity.member_id)
-        config = {**facts.configuration, "Version": {"Version": facts.version}}
-        member = build_member_view(own) if own is not None else _unwritten(server)
-        return ActionResult(agents_wire.AgentSelf(config=config, member=member, stats=self._stats()))
+        config = {**info.configuration, "Version": {"Version": info.version}}
+        member = build_member_view(own) if own is not None else _build_own_member_view(server)
+        return ActionResult(agents_wire.AgentSelf(config=config, member=member, stats=self._build_stats()))
 
-    def _stats(self) -> dict[str, dict[str, str]]:
+    def _build_stats(self) -> dict[str, dict[str, str]]:
+        """Return the statistics of this server by section, with Nomad's names where Nomad has them."""
         server, process = self._server, measure_process()
         leader = server.replica.get(LEADER)
-        leads = leader is not None and leader.member_id == server.identity.member_id
+        is_leader = leader is not None and leader.member_id == server.identity.member_id
         contact_ms = server.reader.last_contact_ms()
         return {
             "wharf": {
                 "server": "true",
-                "leader": _say(leads),
+                "leader": "true" if is_leader else "false",
                 "leader_addr": find_leader_address(server),
                 "known_regions": str(len(list_region_names(server))),
             },
             "raft": {
-                "state": "Leader" if leads else "Follower",
+                "state": "Leader" if is_leader else "Follower",
                 "applied_index": str(server.replica.index),
                 "last_contact": "never" if contact_ms is None else f"{contact_ms}ms",
                 "num_peers": str(max(0, server.replica.count_records(MEMBERS) - 1)),
@@ -118,38 +71,40 @@ class AgentActions:
         }
 
     async def list_members(self, _request: Request) -> ActionResult:
+        """Return the servers of the region, by name."""
         identity = self._server.identity
-        found = sorted(self._server.replica.iter_all(MEMBERS), key=lambda member: member.name)
+        members = sorted(self._server.replica.iter_all(MEMBERS), key=lambda member: member.name)
         return ActionResult(
             agents_wire.AgentMembers(
                 server_name=identity.name,
                 server_region=identity.region,
                 server_dc=identity.datacenter,
-                members=[build_member_view(member) for member in found],
+                members=[build_member_view(member) for member in members],
             )
         )
 
     async def read_health(self, request: Request) -> ActionResult:
-        asked, has_node = request.get_texts("type"), self._server.agent.info.has_node
-        told = agents_wire.AgentHealth(
-            client=_client_health(has_node=has_node) if "client" in asked or (not asked and has_node) else None,
-            server=await self._server_health() if "server" in asked or not asked else None,
+        """Report the requested parts, by default all that this agent has. The status is 500 if a part is unhealthy."""
+        parts, has_node = request.get_texts("type"), self._server.agent.info.has_node
+        health = agents_wire.AgentHealth(
+            client=_build_client_health(has_node=has_node) if "client" in parts or (not parts and has_node) else None,
+            server=await self._read_server_health() if "server" in parts or not parts else None,
         )
-        is_well = all(part is None or part.ok for part in (told.client, told.server))
-        return ActionResult(told, status=200 if is_well else 500)
+        is_healthy = all(part is None or part.ok for part in (health.client, health.server))
+        return ActionResult(health, status=200 if is_healthy else 500)
 
-    async def _server_health(self) -> agents_wire.HealthReport:
+    async def _read_server_health(self) -> agents_wire.HealthReport:
         health = await check_engine_health(self._server.engine)
-        is_well = self._server.reader.has_leader() and health.writable
-        return agents_wire.HealthReport(is_well, "ok" if is_well else health.why or "no leader")
+        is_healthy = self._server.reader.has_leader() and health.writable
+        return agents_wire.HealthReport(is_healthy, "ok" if is_healthy else health.why or "no leader")
 
-    # -- servers that know each other ------------------------------------------------------------------------------
+    # -- servers ---------------------------------------------------------------------------------------------------
 
     async def list_servers(self, _request: Request) -> ActionResult:
         if not self._server.agent.info.has_node:
             raise Refusal(RefusalCode.NOT_IMPLEMENTED, "Invalid method")
-        known = {member.address for member in self._server.replica.iter_all(MEMBERS)}
-        return ActionResult(sorted(known | set(self._server.agent.info.node_servers)))
+        addresses = {member.address for member in self._server.replica.iter_all(MEMBERS)}
+        return ActionResult(sorted(addresses | set(self._server.agent.info.node_servers)))
 
     async def set_servers(self, request: Request) -> ActionResult:
         if not request.get_texts("address"):
@@ -158,25 +113,27 @@ class AgentActions:
             raise Refusal(RefusalCode.NOT_IMPLEMENTED, "Invalid method")
         raise Refusal(
             RefusalCode.NOT_IMPLEMENTED,
-            "a node takes its servers from `client.servers` of the configuration: change it, and restart",
+            "the servers of a node are set by `client.servers` of its configuration: change it and restart the agent",
         )
 
     async def join_servers(self, request: Request) -> ActionResult:
-        """Nothing needs to be done: whoever shares the log is a member."""
-        asked = request.get_texts("address")
-        if not asked:
+        """Report which addresses are members. There is nothing to join: all servers with the same log are members."""
+        addresses = request.get_texts("address")
+        if not addresses:
             raise invalid_request("missing address to join")
-        known = {member.address for member in self._server.replica.iter_all(MEMBERS)}
-        strangers = [address for address in asked if address not in known]
+        member_addresses = {member.address for member in self._server.replica.iter_all(MEMBERS)}
+        unknown = [address for address in addresses if address not in member_addresses]
         error = ""
-        if strangers:
+        if unknown:
             error = (
-                f"{', '.join(strangers)}: not a member; servers join by the log that [state] of the configuration names"
+                f"{', '.join(unknown)}: not a member; a server joins by using the same log, "
+                "set in [state] of its configuration"
             )
         warning = "" if request.has_permission(permissions.WRITE_AGENT) else DEPRECATED_JOIN_WARNING
-        return ActionResult(agents_wire.JoinResult(len(asked) - len(strangers), error, warning))
+        return ActionResult(agents_wire.JoinResult(len(addresses) - len(unknown), error, warning))
 
     async def force_member_leave(self, request: Request) -> ActionResult:
+        """Remove the record of a server by name or id."""
         name, prune = request.get_text("node"), request.get_text("prune")
         if not name:
             raise invalid_request("missing node to force leave")
@@ -184,9 +141,9 @@ class AgentActions:
             raise invalid_request("invalid prune value")
         member = find_member(self._server, name)
         if member is None:
-            raise not_found(f"no server {name} is known")
+            raise not_found(f"unknown server {name}")
         await self._server.writer.execute(
-            lambda snapshot, _moment: agents.remove_member(snapshot, member.id, not_found_text=name, cause=request.id)
+            lambda snapshot, _context: agents.remove_member(snapshot, member.id, not_found_text=name, cause=request.id)
         )
         return ActionResult()
 
@@ -197,16 +154,17 @@ class AgentActions:
     # -- the scheduler ---------------------------------------------------------------------------------------------
 
     async def list_schedulers(self, _request: Request) -> ActionResult:
+        """Return the scheduler process of this server with its state."""
         identity = self._server.identity
         own = self._server.replica.get(MEMBERS, identity.member_id)
-        told = await self._server.leader.call_member(identity.member_id, GET_SERVER_METRICS, EmptyMessage())
-        status = "paused" if not told.brain.is_leading else "started"
+        metrics = await self._server.leader.call_member(identity.member_id, GET_SERVER_METRICS, EmptyMessage())
+        status = "paused" if not metrics.brain.is_leading else "started"
         scheduler = agents_wire.SchedulerView(
             id=identity.member_id,
             enabled_schedulers=list(self._server.agent.info.enabled_schedulers),
             started=format_time(own.started_at if own else 0),
             status=status,
-            workload_status="busy" if told.brain.busy else "idle",
+            workload_status="busy" if metrics.brain.busy else "idle",
         )
         return ActionResult(agents_wire.AgentSchedulers(server_id=identity.member_id, schedulers=[scheduler]))
 
@@ -214,27 +172,9 @@ class AgentActions:
         enabled = list(self._server.agent.info.enabled_schedulers)
         return ActionResult(agents_wire.AgentSchedulersConfig(self._server.identity.member_id, 1, enabled))
 
-    def build_handlers(self) -> dict[str, ActionHandler]:
-        return {
-            "agent.self": self.read_self,
-            "agent.members": self.list_members,
-            "agent.health": self.read_health,
-            "agent.servers": self.list_servers,
-            "agent.set_servers": self.set_servers,
-            "agent.join": self.join_servers,
-            "agent.force_leave": self.force_member_leave,
-            "agent.reload": self.reload_agent,
-            "agent.schedulers": self.list_schedulers,
-            "agent.schedulers_config": self.read_schedulers_config,
-        }
-
-
-def build_action_handlers(server: Server) -> dict[str, ActionHandler]:
-    return {**AgentActions(server).build_handlers(), **AgentMonitorActions(server).build_handlers()}
-
 
 def build_member_view(member: Member) -> agents_wire.AgentMember:
-    """As others may see it: without what lets a member in, even the name of that."""
+    """Return the member as callers see it, without secrets."""
     host, _, port = member.address.rpartition(":")
     return agents_wire.AgentMember(
         name=f"{member.name}.{member.region}",
@@ -255,8 +195,8 @@ def build_member_view(member: Member) -> agents_wire.AgentMember:
     )
 
 
-def _unwritten(server: Server) -> agents_wire.AgentMember:
-    """Ourselves, while the log has no record of us."""
+def _build_own_member_view(server: Server) -> agents_wire.AgentMember:
+    """Return the view of this server while the log has no record of it yet."""
     identity = server.identity
     return build_member_view(
         Member(
@@ -269,30 +209,62 @@ def _unwritten(server: Server) -> agents_wire.AgentMember:
     )
 
 
-def _client_health(*, has_node: bool) -> agents_wire.HealthReport:
+def _build_client_health(*, has_node: bool) -> agents_wire.HealthReport:
     return agents_wire.HealthReport(has_node, "ok" if has_node else "client not enabled")
 
 
-def _say(is_so: bool) -> str:
-    return "true" if is_so else "false"
+class ClusterStatusActions:
+    """Reports the leader, the servers and the regions, and serves calls of other members."""
 
-
-MEMBER_READ_HANDLERS: Final[dict[str, ReadHandler]] = {}
-
-
-class MemberActions:
     def __init__(self, server: Server) -> None:
         self._server = server
 
+    async def read_leader(self, _request: Request) -> ActionResult:
+        return ActionResult(find_leader_address(self._server))
+
+    async def list_peers(self, _request: Request) -> ActionResult:
+        return ActionResult(sorted(member.address for member in self._server.replica.iter_all(MEMBERS)))
+
+    async def list_regions(self, _request: Request) -> ActionResult:
+        return ActionResult(list_region_names(self._server))
+
     async def serve_rpc(self, request: Request) -> ActionResult:
-        """A question of another member for our brain. It is answered here or refused, never passed on."""
-        given = request.headers.get(SECRET_HEADER.encode(), b"")
+        """Answer another member's call to this server's scheduler process. Such calls are never relayed further."""
+        presented = request.headers.get(SECRET_HEADER.encode(), b"")
         secret = self._server.identity.door_secret.encode()
-        if not secret or not compare_digest(given, secret):
+        if not secret or not compare_digest(presented, secret):
             raise Refusal(RefusalCode.FORBIDDEN, "Permission denied")
-        answered = await self._server.brain_transport.call(request.get_path_value("subject"), request.body)
-        return ActionResult(EncodedBody(msgspec.msgpack.encode(answered)))
+        reply = await self._server.brain_transport.call(request.get_path_value("subject"), request.body)
+        return ActionResult(EncodedBody(msgspec.msgpack.encode(reply)))
 
 
-def build_member_action_handlers(server: Server) -> dict[str, ActionHandler]:
-    return {"server.ask": MemberActions(server).serve_rpc}
+def find_leader_address(server: Server) -> str:
+    """Return the address of the leader, or "" if there is none."""
+    leader = server.replica.get(LEADER)
+    member = server.replica.get(MEMBERS, leader.member_id) if leader else None
+    return member.address if member else ""
+
+
+def list_region_names(server: Server) -> list[str]:
+    """Return the names of this region and of those that requests can be relayed to."""
+    return sorted({server.identity.region, *server.relay.region_names})
+
+
+def build_action_handlers(server: Server) -> dict[str, ActionHandler]:
+    actions, cluster = AgentActions(server), ClusterStatusActions(server)
+    return {
+        "agent.self": actions.read_self,
+        "agent.members": actions.list_members,
+        "agent.health": actions.read_health,
+        "agent.servers": actions.list_servers,
+        "agent.set_servers": actions.set_servers,
+        "agent.join": actions.join_servers,
+        "agent.force_leave": actions.force_member_leave,
+        "agent.reload": actions.reload_agent,
+        "agent.schedulers": actions.list_schedulers,
+        "agent.schedulers_config": actions.read_schedulers_config,
+        "status.leader": cluster.read_leader,
+        "status.peers": cluster.list_peers,
+        "region.list": cluster.list_regions,
+        "server.ask": cluster.serve_rpc,
+    }

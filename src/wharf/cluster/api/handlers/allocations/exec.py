@@ -1,142 +1,212 @@
-"""Commands beside a task, over a websocket: from the caller to the node and back, message by message.
+"""Commands next to a running task, over a websocket: messages are forwarded between the caller and the node.
 
-A caller is let in first and refused after, with a close code and a sentence: that is how existing clients read it.
+The websocket is accepted first and closed with a code and a reason if access is refused: existing clients expect this.
 """
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AsyncExitStack
+from typing import Final
 
 import msgspec
 
-from wharf.cluster.api.handlers.allocations.node_calls import NodeCallActions
+from wharf.cluster.api.handlers.allocations.node_calls import (
+    NodeCaller,
+    build_node_call,
+    check_task,
+    find_task_driver,
+)
 from wharf.cluster.api.handlers.jobs.actions import JobActionResolver
 from wharf.cluster.api.relay.members import build_relayed_request, find_node_holder
 from wharf.cluster.api.requests.request import Request
+from wharf.cluster.api.results import ActionHandler, ActionResult
 from wharf.cluster.api.websockets.sockets import (
     GOING_AWAY_CODE,
     NORMAL_CLOSE_CODE,
     POLICY_VIOLATION_CODE,
+    STOPPING_TEXT,
     CallerSocket,
     WebSocketHandlers,
 )
 from wharf.cluster.server.node_channels.port import NodeStream, NoNodePath
 from wharf.cluster.server.server import Server
 from wharf.contract.client.relay.websockets import HandshakeRefused, WebSocket
+from wharf.contract.model.acl.permissions import EXEC_ON_NODE
+from wharf.contract.model.allocations.allocation import Allocation
+from wharf.contract.model.jobs.job import Job
 from wharf.contract.model.refusal import Refusal, RefusalCode, invalid_request
 from wharf.world.tasks import run_until_first
 
-HANDSHAKE_VERSION = 1
-TOKEN_HEADER = b"x-cluster-token"
+HANDSHAKE_VERSION: Final = 1
+TOKEN_HEADER: Final = b"x-cluster-token"
+UNISOLATED_DRIVERS: Final = frozenset({"raw_exec"})
+"""Drivers whose tasks can access the files of the node. Commands next to them need the right `EXEC_ON_NODE`."""
+
+
+class ExecActions:
+    """Checks exec requests and opens their streams."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._nodes = NodeCaller(server)
+
+    async def find_exec_allocation(self, request: Request) -> Allocation:
+        """Return the allocation to run the command in. Raises `Refusal` if that is impossible or not allowed."""
+        task = request.get_text("task")
+        if not task:
+            raise invalid_request("must provide task name")
+        if not _parse_command(request.get_text("command")):
+            raise invalid_request("command is not present")
+
+        def check(allocation: Allocation, job: Job | None) -> None:
+            check_task(allocation, job, task)
+            if find_task_driver(allocation, job, task) in UNISOLATED_DRIVERS:
+                request.require_permission(EXEC_ON_NODE, namespace=allocation.namespace)
+
+        return await self._nodes.require_allocation(request, check)
+
+    async def open_exec(self, request: Request, allocation: Allocation) -> NodeStream:
+        """Start the command on the node and return its streams. Raises `NoNodePath` or another `Refusal`."""
+        channel = self._server.node_channels.channel_to(allocation.node_id)
+        return await channel.open_stream(build_node_call(request, allocation.id))
+
+    async def reject_plain_exec(self, request: Request) -> ActionResult:
+        """Refuse a request without a websocket. Errors of the request itself are reported first."""
+        allocation = await self.find_exec_allocation(request)
+        try:
+            self._server.node_channels.channel_to(allocation.node_id)
+        except NoNodePath:
+            await find_node_holder(self._server, allocation.node_id)
+        raise invalid_request("commands run over a websocket: send the request with an upgrade")
+
+
+def build_action_handlers(server: Server) -> dict[str, ActionHandler]:
+    return {"client.exec": ExecActions(server).reject_plain_exec}
 
 
 class ExecHandshake(msgspec.Struct):
-    """The first message of a browser, which can set no headers."""
+    """The first message of a browser, which cannot set headers."""
 
     version: int = 0
     auth_token: str = ""
 
 
 class ExecWebSocketHandlers:
+    """Runs commands over websockets. `authorize` adds the caller to a request, and raises `Refusal` without access."""
+
     def __init__(self, server: Server, authorize: Callable[[Request], Awaitable[Request]]) -> None:
-        """`known`: the request with its caller, checked. Raises Refusal."""
         self._server = server
-        self._agents = NodeCallActions(server)
-        self._actions = JobActionResolver(server)
-        self._known = authorize
+        self._exec = ExecActions(server)
+        self._job_actions = JobActionResolver(server)
+        self._authorize = authorize
 
     async def serve_exec(self, request: Request, socket: CallerSocket) -> None:
-        await self._run_beside(await self._let_in(request, socket), socket)
+        await self._run_command(await self._accept(request, socket), socket)
 
     async def serve_action(self, request: Request, socket: CallerSocket) -> None:
-        known = await self._let_in(request, socket)
+        authorized = await self._accept(request, socket)
         await self._server.reader.catch_up()
-        await self._run_beside(self._actions.build_exec_request(known), socket)
+        await self._run_command(self._job_actions.build_exec_request(authorized), socket)
 
-    async def _let_in(self, request: Request, socket: CallerSocket) -> Request:
+    async def _accept(self, request: Request, socket: CallerSocket) -> Request:
+        """Accept the websocket and return the request with its caller. Raises `Refusal` without access."""
         await socket.accept()
         if request.get_flag("ws_handshake"):
-            request = _with_token(request, await socket.receive())
-        return await self._known(request)
+            request = _add_handshake_token(request, await socket.receive())
+        return await self._authorize(request)
 
-    async def _run_beside(self, request: Request, socket: CallerSocket) -> None:
-        allocation = await self._agents.find_exec_allocation(request)
-        async with AsyncExitStack() as held:
+    async def _run_command(self, request: Request, socket: CallerSocket) -> None:
+        allocation = await self._exec.find_exec_allocation(request)
+        async with AsyncExitStack() as exit_stack:
             try:
-                talk = await self._agents.open_exec(request, allocation)
+                stream = await self._exec.open_exec(request, allocation)
             except NoNodePath:
-                there = await self._elsewhere(request, allocation.node_id, held)
-                talk = _SocketTalk(there)
-            await self._relay(socket, talk)
+                stream = _RelayedStream(await self._open_relayed_socket(request, allocation.node_id, exit_stack))
+            await self._relay(socket, stream)
 
-    async def _elsewhere(self, request: Request, node_id: str, held: AsyncExitStack) -> WebSocket:
-        """The same conversation with whoever holds the node's connection. Raises Refusal."""
+    async def _open_relayed_socket(self, request: Request, node_id: str, exit_stack: AsyncExitStack) -> WebSocket:
+        """Open the same websocket at the process that holds the node's connection. Raises `Refusal`."""
         holder = await find_node_holder(self._server, node_id)
-        outgoing = build_relayed_request(request, excluded_parameters=("ws_handshake",))
-        passing = self._server.relay.open_socket_to_member(holder.address, outgoing, hop=holder.hop)
+        relayed_request = build_relayed_request(request, excluded_parameters=("ws_handshake",))
+        opening = self._server.relay.open_socket_to_member(holder.address, relayed_request, hop=holder.hop)
         try:
-            return await held.enter_async_context(passing)
-        except HandshakeRefused as refused:
-            raise Refusal(RefusalCode.UNAVAILABLE, refused.body.decode(errors="replace")) from refused
+            return await exit_stack.enter_async_context(opening)
+        except HandshakeRefused as error:
+            raise Refusal(RefusalCode.UNAVAILABLE, error.body.decode(errors="replace")) from error
 
-    async def _relay(self, socket: CallerSocket, talk: NodeStream) -> None:
+    async def _relay(self, socket: CallerSocket, stream: NodeStream) -> None:
+        """Forward messages until the command ends, the caller closes, or this server stops."""
         try:
-            _, bringing, stopping = await run_until_first(
+            _, output, closing = await run_until_first(
                 self._server.world,
-                exec_input=self._take_there(socket, talk),
-                exec_output=self._bring_back(socket, talk),
+                exec_input=self._forward_input(socket, stream),
+                exec_output=self._forward_output(socket, stream),
                 closing=socket.closing_event.wait(),
             )
-            if not stopping.cancelled():
-                await socket.close(GOING_AWAY_CODE, "this server is stopping")
+            if not closing.cancelled():
+                await socket.close(GOING_AWAY_CODE, STOPPING_TEXT)
         finally:
-            await talk.parts.aclose()
-        if not bringing.cancelled():
-            bringing.result()
+            await stream.parts.aclose()
+        if not output.cancelled():
+            output.result()
 
     @staticmethod
-    async def _take_there(socket: CallerSocket, talk: NodeStream) -> None:
+    async def _forward_input(socket: CallerSocket, stream: NodeStream) -> None:
         while (message := await socket.receive()) is not None:
-            await talk.send(message.encode() if isinstance(message, str) else message)
+            await stream.send(message.encode() if isinstance(message, str) else message)
 
     @staticmethod
-    async def _bring_back(socket: CallerSocket, talk: NodeStream) -> None:
-        async for part in talk.parts:
+    async def _forward_output(socket: CallerSocket, stream: NodeStream) -> None:
+        async for part in stream.parts:
             await socket.send(part.decode())
         await socket.close(NORMAL_CLOSE_CODE)
 
 
-class _SocketTalk:
-    """A talk over a websocket to where the node is."""
+class _RelayedStream:
+    """A `NodeStream` over a websocket to the process that holds the node's connection."""
 
     def __init__(self, socket: WebSocket) -> None:
         self._socket = socket
-        self.parts = self._heard()
+        self.parts = self._iterate_output()
 
-    async def _heard(self) -> AsyncGenerator[bytes, None]:
+    async def _iterate_output(self) -> AsyncGenerator[bytes, None]:
+        """Yield the output. Raises `Refusal` if the websocket was closed with an error."""
         while (message := await self._socket.receive()) is not None:
             yield message.encode() if isinstance(message, str) else message
         if self._socket.close_code == POLICY_VIOLATION_CODE:
             raise invalid_request(self._socket.close_reason)
         if self._socket.close_code not in (NORMAL_CLOSE_CODE, GOING_AWAY_CODE):
-            raise Refusal(RefusalCode.UNAVAILABLE, self._socket.close_reason or "the other server broke off")
+            raise Refusal(
+                RefusalCode.UNAVAILABLE, self._socket.close_reason or "the other server closed the connection"
+            )
 
     async def send(self, data: bytes) -> None:
         await self._socket.send(data.decode())
 
 
-def _with_token(request: Request, first: str | bytes | None) -> Request:
+def _add_handshake_token(request: Request, first_message: str | bytes | None) -> Request:
+    """Return the request with the token of the handshake. Raises `Refusal` if the handshake is invalid."""
     try:
-        said = msgspec.json.decode(first or b"{}", type=ExecHandshake)
+        handshake = msgspec.json.decode(first_message or b"{}", type=ExecHandshake)
     except msgspec.MsgspecError:
-        said = ExecHandshake()
-    if said.version != HANDSHAKE_VERSION:
+        handshake = ExecHandshake()
+    if handshake.version != HANDSHAKE_VERSION:
         raise invalid_request('the first message must be a handshake: {"version": 1, "auth_token": "..."}')
-    given = request.headers.get(TOKEN_HEADER, b"").decode("latin-1")
-    if given and given != said.auth_token:
+    header_token = request.headers.get(TOKEN_HEADER, b"").decode("latin-1")
+    if header_token and header_token != handshake.auth_token:
         raise invalid_request("the token of the handshake is not that of the header")
-    return msgspec.structs.replace(request, headers={**request.headers, TOKEN_HEADER: said.auth_token.encode()})
+    return msgspec.structs.replace(request, headers={**request.headers, TOKEN_HEADER: handshake.auth_token.encode()})
+
+
+def _parse_command(text: str) -> list[str]:
+    """Return the words of a command such as `["/bin/sh", "-c", "ls"]`. Raises `Refusal` for other JSON."""
+    if not text:
+        return []
+    try:
+        return msgspec.json.decode(text, type=list[str])
+    except msgspec.MsgspecError:
+        raise invalid_request('command must be a list of texts as JSON, such as ["/bin/ls", "-l"]') from None
 
 
 def build_websocket_handlers(server: Server, authorize: Callable[[Request], Awaitable[Request]]) -> WebSocketHandlers:
-    sockets = ExecWebSocketHandlers(server, authorize)
-    return {"client.exec": sockets.serve_exec, "job.action": sockets.serve_action}
+    handlers = ExecWebSocketHandlers(server, authorize)
+    return {"client.exec": handlers.serve_exec, "job.action": handlers.serve_action}

@@ -1,4 +1,4 @@
-"""Endpoints of allocations."""
+"""Reads of allocations and their services. Requests that their nodes execute are in `control`, `files` and `exec`."""
 
 from collections.abc import Callable
 from operator import attrgetter
@@ -7,44 +7,42 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from wharf.cluster.api.lists.listing import Listing, list_by_creation
-from wharf.cluster.api.requests.request import QueryOptions, Request
+from wharf.cluster.api.requests.parameters import QueryOptions
+from wharf.cluster.api.requests.request import Request
 from wharf.cluster.api.requests.values import parse_uuid
 from wharf.cluster.api.results import (
-    ActionHandler,
-    ActionResult,
     MissingRecord,
     ReadHandler,
     find_record,
-    require_record,
     sort_by_creation,
 )
 from wharf.cluster.server.log.reader import ReadResult
-from wharf.cluster.server.rpc.handlers.allocations import STOP_ALLOCATION, StopAllocationRequest
-from wharf.cluster.server.server import Server
 from wharf.cluster.state import Replica
-from wharf.cluster.state import watches as watch
 from wharf.cluster.state.tables import ALLOCATIONS, JOB_VERSIONS, REGISTRATIONS_OF_ALLOCATION, SERVICES
+from wharf.cluster.state.watches import watch_index, watch_key
 from wharf.contract.model.allocations.allocation import Allocation, AllocationStub, DesiredTransition
 from wharf.contract.model.allocations.task_event_messages import make_task_state_view
 from wharf.contract.model.allocations.task_states import TaskStateView
 from wharf.contract.model.jobs.job import Job
-from wharf.contract.wire.allocations.messages import ALLOCATION_VIEW_FIELDS, AllocationStopResponse, AllocationView
+from wharf.contract.wire.allocations.messages import ALLOCATION_VIEW_FIELDS, AllocationView
 
 LOOKUP_ERROR_PREFIX: Final = "alloc lookup failed: index error: "
 
 
 def list_allocations(replica: Replica, request: Request, options: QueryOptions) -> Listing[Allocation]:
+    """List allocations as stubs; parameters select resources and task states."""
     resources, states = request.get_flag("resources"), request.get_flag("task_states", default=True)
     return list_by_creation(
         replica, ALLOCATIONS, options,
         error_prefix=LOOKUP_ERROR_PREFIX,
         build_view=lambda allocation: build_allocation_stub(replica, allocation, has_resources=resources, has_task_states=states),
-        # What is left out or added makes another text of the same record.
+        # Each set of requested fields has a cache name of its own.
         cache_name=f"allocation.list{' resources' * resources}{' states' * states}",
     )  # fmt: skip
 
 
 def read_allocation(replica: Replica, request: Request, _options: QueryOptions) -> ReadResult:
+    """Return the allocation. Raises `Refusal` if the caller may not read its namespace."""
     allocation_id = parse_uuid(request.get_path_value("alloc_id"), error_prefix=LOOKUP_ERROR_PREFIX)
     found, index, watched = find_record(replica, ALLOCATIONS, allocation_id, missing_text="alloc not found")
     if isinstance(found, MissingRecord):
@@ -54,12 +52,12 @@ def read_allocation(replica: Replica, request: Request, _options: QueryOptions) 
 
 
 def build_allocation_view(replica: Replica, allocation: Allocation) -> object:
-    """The allocation with its job as it was placed."""
+    """Return the allocation with the job version that was placed."""
     return AllocationView(
-        job=_job_of(replica)(allocation),
+        job=_build_job_reader(replica)(allocation),
         allocated_resources=allocation.allocated_resources,
         metrics=allocation.metrics,
-        task_states=_shown_states(allocation),
+        task_states=_build_task_state_views(allocation),
         **{name: getattr(allocation, name) for name in ALLOCATION_VIEW_FIELDS},
     )
 
@@ -67,18 +65,18 @@ def build_allocation_view(replica: Replica, allocation: Allocation) -> object:
 def build_allocation_stub(
     replica: Replica, allocation: Allocation, *, has_resources: bool = False, has_task_states: bool = True
 ) -> AllocationStub:
-    """The allocation as lists show it."""
+    """Return the allocation as lists show it."""
     job = replica.get(JOB_VERSIONS, *get_job_version_key(allocation))
     stub = AllocationStub(
         job_type=job.type if job else "",
         desired_transition=allocation.desired_transition or DesiredTransition(),
-        task_states=_shown_states(allocation) if has_task_states else None,
+        task_states=_build_task_state_views(allocation) if has_task_states else None,
         **{name: getattr(allocation, name) for name in ALLOCATION_STUB_FIELDS},
     )
     return replace(stub, allocated_resources=allocation.allocated_resources) if has_resources else stub
 
 
-def _shown_states(allocation: Allocation) -> dict[str, TaskStateView] | None:
+def _build_task_state_views(allocation: Allocation) -> dict[str, TaskStateView] | None:
     if allocation.task_states is None:
         return None
     return {name: make_task_state_view(state) for name, state in dict(allocation.task_states).items()}
@@ -92,20 +90,21 @@ ALLOCATION_STUB_FIELDS: Final = [
 
 
 def get_job_version_key(allocation: Allocation) -> tuple[str, str, int]:
-    """Where the version of the job stands that the allocation was made from."""
+    """Return the key of the job version that was placed."""
     return allocation.namespace, allocation.job_id, allocation.job_version
 
 
-def _job_of(replica: Replica) -> Callable[[Allocation], Job | None]:
+def _build_job_reader(replica: Replica) -> Callable[[Allocation], Job | None]:
     return lambda allocation: replica.get(JOB_VERSIONS, *get_job_version_key(allocation))
 
 
 def list_allocation_services(replica: Replica, request: Request, _options: QueryOptions) -> ReadResult:
+    """List the services that the allocation registered."""
     allocation_id = parse_uuid(request.get_path_value("alloc_id"), error_prefix=LOOKUP_ERROR_PREFIX)
     allocation = replica.get(ALLOCATIONS, allocation_id)
     watched = [
-        watch.watch_index(REGISTRATIONS_OF_ALLOCATION, allocation_id),
-        watch.watch_key(ALLOCATIONS, allocation_id),
+        watch_index(REGISTRATIONS_OF_ALLOCATION, allocation_id),
+        watch_key(ALLOCATIONS, allocation_id),
     ]
     if allocation is None:
         return ReadResult(MissingRecord("alloc not found"), replica.get_last_change(SERVICES, ALLOCATIONS), watched)
@@ -116,7 +115,7 @@ def list_allocation_services(replica: Replica, request: Request, _options: Query
 
 JOINED_FIELD_READERS: Final[dict[type, dict[str, Callable[[Replica], Callable[[Any], Any]]]]] = {
     Allocation: {
-        "Job": _job_of,
+        "Job": _build_job_reader,
         "AllocatedResources": lambda _replica: attrgetter("allocated_resources"),
         "Metrics": lambda _replica: attrgetter("metrics"),
         "TaskStates": lambda _replica: attrgetter("task_states"),
@@ -128,29 +127,3 @@ READ_HANDLERS: Final[dict[str, ReadHandler]] = {
     "allocation.read": read_allocation,
     "allocation.services": list_allocation_services,
 }
-
-
-class AllocationActions:
-    """What is asked of the leader."""
-
-    def __init__(self, server: Server) -> None:
-        self._server = server
-
-    async def stop_allocation(self, request: Request) -> ActionResult:
-        allocation_id = parse_uuid(request.get_path_value("alloc_id"), error_prefix=LOOKUP_ERROR_PREFIX)
-        allocation = await require_record(
-            self._server, ALLOCATIONS, allocation_id, not_found_text="allocation not found"
-        )
-        request.require_permission(namespace=allocation.namespace)
-        wanted = StopAllocationRequest(
-            allocation_id,
-            no_shutdown_delay=request.get_flag("no_shutdown_delay"),
-            reschedule=request.get_flag("reschedule"),
-            cause=request.id,
-        )
-        stopped = await self._server.leader.call(STOP_ALLOCATION, wanted)
-        return ActionResult(AllocationStopResponse(eval_id=stopped.eval_id, index=stopped.index), stopped.index)
-
-
-def build_action_handlers(server: Server) -> dict[str, ActionHandler]:
-    return {"allocation.stop": AllocationActions(server).stop_allocation}

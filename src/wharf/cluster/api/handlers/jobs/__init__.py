@@ -1,1 +1,1 @@
-"""Handlers of jobs."""
+"""Handlers of jobs: specifications, control, reads, statuses, versions and actions."""

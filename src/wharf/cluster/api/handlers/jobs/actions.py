@@ -1,4 +1,4 @@
-"""Commands that a job offers, by name: turned into the same command beside a task that anybody could ask for."""
+"""Job actions: commands that a job declares by name. A request for one becomes an exec request for its command."""
 
 from collections.abc import Iterator
 
@@ -16,16 +16,18 @@ from wharf.contract.wire.endpoint_table import ENDPOINT_BY_NAME
 
 
 class JobActionResolver:
+    """Finds the allocation, task and command of a job action."""
+
     def __init__(self, server: Server) -> None:
         self._server = server
 
     def build_exec_request(self, request: Request) -> Request:
-        """The request for the command beside a task that is meant. Raises Refusal."""
+        """Return the exec request that runs the action. Raises `Refusal` if the action or allocation is not found."""
         name = request.get_text("action")
         if not name:
             raise invalid_request("must provide action name")
-        allocation = self._allocation_of(request, name)
-        task, action = self._found(allocation, name, request.get_text("task"))
+        allocation = self._find_allocation(request, name)
+        task, action = self._find_action(allocation, name, request.get_text("task"))
         command = msgspec.json.encode([action.command, *(action.args or ())]).decode()
         parameters = {"task": task.name, "command": command, "tty": request.get_flag("tty")}
         query = {name: "true" if value is True else str(value) for name, value in parameters.items() if value}
@@ -38,12 +40,12 @@ class JobActionResolver:
         )
 
     async def reject_plain_request(self, request: Request) -> ActionResult:
-        """Nothing runs; what is wrong with the question is told all the same."""
+        """Refuse a request without a websocket. Errors of the request itself are reported first."""
         self.build_exec_request(request)
-        raise invalid_request("commands run over a websocket: ask with an upgrade")
+        raise invalid_request("commands run over a websocket: send the request with an upgrade")
 
-    def _allocation_of(self, request: Request, name: str) -> Allocation:
-        """The one that is named, or else the newest that runs and has a task with this action."""
+    def _find_allocation(self, request: Request, name: str) -> Allocation:
+        """Return the requested allocation, else the newest running one whose tasks declare the action."""
         replica, key = self._server.replica, (request.namespace, request.get_path_value("job_id"))
         if replica.get(JOBS, *key) is None:
             raise not_found(f'Unknown job "{key[1]}"')
@@ -58,39 +60,38 @@ class JobActionResolver:
             for each in replica.list_by_index(ALLOCATIONS_OF_JOB, *key)
             if each.client_status is ClientStatus.RUNNING
             and group in ("", each.task_group)
-            and any(action.name == name and task in ("", of.name) for of, action in _actions(self._job(each), each))
+            and any(
+                action.name == name and task in ("", owner.name)
+                for owner, action in _list_actions(self._get_job(each), each)
+            )
         ]
         if not running:
-            raise not_found(f'no allocation of "{key[1]}" runs that offers the action "{name}"')
+            raise not_found(f'no running allocation of job "{key[1]}" has the action "{name}"')
         return max(running, key=lambda each: (each.create_index, each.id))
 
-    def _found(self, allocation: Allocation, name: str, task: str) -> tuple[Task, TaskAction]:
-        """As the allocation's version of the job has it."""
-        offered = list(_actions(self._job(allocation), allocation))
-        found = [each for each in offered if each[1].name == name and task in ("", each[0].name)]
+    def _find_action(self, allocation: Allocation, name: str, task: str) -> tuple[Task, TaskAction]:
+        """Return the task and action, as in the job version of the allocation. Raises `Refusal` if it is ambiguous."""
+        declared = list(_list_actions(self._get_job(allocation), allocation))
+        found = [each for each in declared if each[1].name == name and task in ("", each[0].name)]
         if len(found) > 1:
             raise invalid_request(
-                f'several tasks offer "{name}": give the `task`, one of {_names(each[0].name for each in found)}'
+                f'several tasks have the action "{name}": set `task` to one of {", ".join(each[0].name for each in found)}'
             )
         if not found:
-            beside = f'the task "{task}"' if task else allocation.task_group
-            what = _names(f"{of.name}/{action.name}" for of, action in offered) or "none"
-            raise not_found(f'{beside} offers no action "{name}"; there are: {what}')
+            where = f'task "{task}"' if task else f'group "{allocation.task_group}"'
+            names = ", ".join(f"{owner.name}/{action.name}" for owner, action in declared) or "none"
+            raise not_found(f'{where} has no action "{name}"; declared actions: {names}')
         return found[0]
 
-    def _job(self, allocation: Allocation) -> Job | None:
+    def _get_job(self, allocation: Allocation) -> Job | None:
         return self._server.replica.get(JOB_VERSIONS, allocation.namespace, allocation.job_id, allocation.job_version)
 
 
-def _actions(job: Job | None, allocation: Allocation) -> Iterator[tuple[Task, TaskAction]]:
+def _list_actions(job: Job | None, allocation: Allocation) -> Iterator[tuple[Task, TaskAction]]:
     group = job.find_group(allocation.task_group) if job is not None else None
     for task in (group.tasks if group is not None else None) or ():
         for action in task.actions or ():
             yield task, action
-
-
-def _names(names: Iterator[str]) -> str:
-    return ", ".join(names)
 
 
 def build_action_handlers(server: Server) -> dict[str, ActionHandler]:

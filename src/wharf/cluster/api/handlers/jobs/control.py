@@ -1,4 +1,4 @@
-"""What people tell a stored job to do: stop, be looked at again, make a child, have another count."""
+"""Endpoints that control a registered job: stop, evaluate, dispatch, launch periodically, scale."""
 
 from wharf.cluster.api.handlers.jobs.specification import build_register_response, has_management_token
 from wharf.cluster.api.handlers.jobs.versions import resolve_namespace
@@ -31,6 +31,8 @@ from wharf.contract.wire.jobs.messages import (
 
 
 class JobControlActions:
+    """Changes registered jobs. The leader decides all changes except scaling."""
+
     def __init__(self, server: Server) -> None:
         self._server = server
 
@@ -39,10 +41,11 @@ class JobControlActions:
         return self._server.job_settings
 
     async def deregister_job(self, request: Request) -> ActionResult:
+        """Stop the job; with `purge`, delete it."""
         purge = request.get_flag("purge")
         if purge:
             request.require_permission(permissions.PURGE_JOB, namespace=request.namespace)
-        done = await self._server.leader.call(
+        result = await self._server.leader.call(
             STOP_JOB,
             StopJobRequest(
                 request.namespace,
@@ -55,110 +58,117 @@ class JobControlActions:
             ),
         )
         reply = messages.JobDeregisterResponse(
-            eval_id=done.eval_id,
-            eval_create_index=done.eval_create_index,
-            job_modify_index=done.job_modify_index,
-            index=done.index,
+            eval_id=result.eval_id,
+            eval_create_index=result.eval_create_index,
+            job_modify_index=result.job_modify_index,
+            index=result.index,
         )
-        return ActionResult(reply, done.index)
+        return ActionResult(reply, result.index)
 
     async def evaluate_job(self, request: Request) -> ActionResult:
+        """Create an evaluation of the job."""
         job_id = request.get_path_value("job_id")
-        asked = request.decode_body(JobEvaluateRequest) if request.body else JobEvaluateRequest(job_id=job_id)
-        if not asked.job_id:
+        body = request.decode_body(JobEvaluateRequest) if request.body else JobEvaluateRequest(job_id=job_id)
+        if not body.job_id:
             raise invalid_request("Job ID must be specified")
-        if asked.job_id != job_id:
+        if body.job_id != job_id:
             raise invalid_request("JobID not same as job name")
-        namespace = resolve_namespace(request, asked.namespace)
+        namespace = resolve_namespace(request, body.namespace)
         request.require_permission(namespace=namespace)
-        done = await self._server.leader.call(
+        result = await self._server.leader.call(
             EVALUATE_JOB,
-            EvaluateJobRequest(namespace, job_id, asked.eval_options.force_reschedule, cause=request.id),
+            EvaluateJobRequest(namespace, job_id, body.eval_options.force_reschedule, cause=request.id),
         )
-        return ActionResult(build_register_response(done), done.index)
+        return ActionResult(build_register_response(result), result.index)
 
     async def force_periodic_launch(self, request: Request) -> ActionResult:
-        made = await self._server.leader.call(
+        """Launch a periodic job now."""
+        result = await self._server.leader.call(
             FORCE_PERIODIC,
             ForcePeriodicRequest(request.namespace, request.get_path_value("job_id"), self._settings, cause=request.id),
         )
-        reply = PeriodicForceResponse(eval_id=made.eval_id, eval_create_index=made.eval_create_index, index=made.index)
-        return ActionResult(reply, made.index)
+        reply = PeriodicForceResponse(
+            eval_id=result.eval_id, eval_create_index=result.eval_create_index, index=result.index
+        )
+        return ActionResult(reply, result.index)
 
     async def dispatch_job(self, request: Request) -> ActionResult:
-        asked = request.decode_body(JobDispatchRequest)
-        if asked.job_id and asked.job_id != request.get_path_value("job_id"):
+        """Dispatch the job with the payload and metadata of the body."""
+        body = request.decode_body(JobDispatchRequest)
+        if body.job_id and body.job_id != request.get_path_value("job_id"):
             raise invalid_request("Job ID does not match")
-        namespace = resolve_namespace(request, asked.namespace)
+        namespace = resolve_namespace(request, body.namespace)
         request.require_permission(namespace=namespace)
-        return await self._dispatch(request, namespace, asked)
+        return await self._dispatch(request, namespace, body)
 
     async def dispatch_payload(self, request: Request) -> ActionResult:
-        """The body is the payload itself."""
+        """Dispatch the job with the whole body as payload."""
         if not request.body:
             raise invalid_request("Request body is empty")
         return await self._dispatch(request, request.namespace, JobDispatchRequest(payload=request.body))
 
-    async def _dispatch(self, request: Request, namespace: str, asked: JobDispatchRequest) -> ActionResult:
+    async def _dispatch(self, request: Request, namespace: str, body: JobDispatchRequest) -> ActionResult:
+        """Create a child of a parameterized job."""
         dispatch = DispatchRequest(
             namespace=namespace,
             job_id=request.get_path_value("job_id"),
-            payload=asked.payload or b"",
-            meta=asked.meta or {},
-            id_prefix=asked.id_prefix_template,
-            priority=asked.priority,
-            idempotency_token=request.query.get("idempotency_token") or asked.idempotency_token,
+            payload=body.payload or b"",
+            meta=body.meta or {},
+            id_prefix=body.id_prefix_template,
+            priority=body.priority,
+            idempotency_token=request.query.get("idempotency_token") or body.idempotency_token,
             accessor_id=request.caller.accessor_id,
             is_management=has_management_token(request),
             cause=request.id,
         )
-        made = await self._server.leader.call(DISPATCH_JOB, DispatchJobRequest(dispatch, self._settings))
+        result = await self._server.leader.call(DISPATCH_JOB, DispatchJobRequest(dispatch, self._settings))
         reply = JobDispatchResponse(
-            dispatched_job_id=made.job_id,
-            eval_id=made.eval_id,
-            eval_create_index=made.eval_create_index,
-            job_create_index=made.job_create_index,
-            index=made.index,
+            dispatched_job_id=result.job_id,
+            eval_id=result.eval_id,
+            eval_create_index=result.eval_create_index,
+            job_create_index=result.job_create_index,
+            index=result.index,
         )
-        return ActionResult(reply, made.index)
+        return ActionResult(reply, result.index)
 
     async def scale_job(self, request: Request) -> ActionResult:
-        asked = request.decode_body(ScalingRequest)
-        job_id, target = request.get_path_value("job_id"), asked.target or {}
-        namespace = resolve_namespace(request, asked.namespace)
+        """Set the count of a group, or record a scaling event."""
+        body = request.decode_body(ScalingRequest)
+        job_id, target = request.get_path_value("job_id"), body.target or {}
+        namespace = resolve_namespace(request, body.namespace)
         if target.get("Job", job_id) != job_id:
             raise invalid_request("job ID in payload did not match URL")
         if target.get("Namespace", namespace) != namespace:
             raise invalid_request("namespace in payload did not match header")
         request.require_permission(namespace=namespace)
-        if asked.policy_override:
+        if body.policy_override:
             request.require_permission(permissions.OVERRIDE_POLICY, namespace=namespace)
         scaling = GroupScaling(
             namespace=namespace,
             job_id=job_id,
             group=target.get("Group", ""),
-            count=asked.count,
-            message=asked.message,
-            is_error=asked.error,
-            meta=asked.meta,
-            job_modify_index=asked.job_modify_index,
+            count=body.count,
+            message=body.message,
+            is_error=body.error,
+            meta=body.meta,
+            job_modify_index=body.job_modify_index,
             accessor_id=request.caller.accessor_id,
             is_management=has_management_token(request),
             cause=request.id,
         )
-        done = await self._server.writer.execute(
-            lambda snapshot, moment: scale_group(snapshot, scaling, moment, self._settings)
+        result = await self._server.writer.execute(
+            lambda snapshot, context: scale_group(snapshot, scaling, context, self._settings)
         )
-        return ActionResult(build_register_response(done, is_leader_known=True), done.index)
+        return ActionResult(build_register_response(result, is_leader_known=True), result.index)
 
 
 def build_action_handlers(server: Server) -> dict[str, ActionHandler]:
-    commands = JobControlActions(server)
+    actions = JobControlActions(server)
     return {
-        "job.deregister": commands.deregister_job,
-        "job.evaluate": commands.evaluate_job,
-        "job.force-periodic": commands.force_periodic_launch,
-        "job.dispatch": commands.dispatch_job,
-        "job.dispatch-payload": commands.dispatch_payload,
-        "job.scale": commands.scale_job,
+        "job.deregister": actions.deregister_job,
+        "job.evaluate": actions.evaluate_job,
+        "job.force-periodic": actions.force_periodic_launch,
+        "job.dispatch": actions.dispatch_job,
+        "job.dispatch-payload": actions.dispatch_payload,
+        "job.scale": actions.scale_job,
     }

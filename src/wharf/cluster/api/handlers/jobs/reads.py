@@ -1,18 +1,15 @@
-"""Jobs as lists show them.
-
-Reads of one job and of what belongs to it.
-"""
+"""Reads of jobs, and of a job's allocations, evaluations, deployments, services, actions, source and scale."""
 
 from typing import Any, Final
 
 from wharf.cluster.api.handlers.allocations.records import build_allocation_stub
 from wharf.cluster.api.lists.listing import Listing, list_by_namespace
-from wharf.cluster.api.requests.request import QueryOptions, Request
+from wharf.cluster.api.requests.parameters import QueryOptions
+from wharf.cluster.api.requests.request import Request
 from wharf.cluster.api.results import MissingRecord, ReadHandler, find_record, sort_by_creation
 from wharf.cluster.operations.jobs.scaling import build_scale_status
 from wharf.cluster.server.log.reader import ReadResult
 from wharf.cluster.state import Index, Replica, Table
-from wharf.cluster.state import watches as watch
 from wharf.cluster.state.tables import (
     ALLOCATIONS,
     ALLOCATIONS_OF_JOB,
@@ -27,6 +24,7 @@ from wharf.cluster.state.tables import (
     SCALING_EVENTS,
     SERVICES,
 )
+from wharf.cluster.state.watches import watch_index, watch_key
 from wharf.contract.model.deployments import Deployment
 from wharf.contract.model.jobs.job import Job
 from wharf.contract.model.log import KEY_SEPARATOR
@@ -36,6 +34,7 @@ from wharf.contract.wire.jobs.messages import JobAction
 
 
 def build_job_stub(replica: Replica, job: Job, *, has_meta: bool = False) -> messages.JobStub:
+    """Return the job as lists show it."""
     meta: dict[str, Any] = {"meta": job.meta} if has_meta and job.meta else {}
     return messages.JobStub(
         id=job.id,
@@ -64,70 +63,78 @@ JOB_NOT_FOUND_TEXT: Final = "job not found"
 
 
 def list_jobs(replica: Replica, request: Request, options: QueryOptions) -> Listing[Job]:
-    with_meta = request.get_flag("meta")
+    """List jobs as stubs with their summaries."""
+    has_meta = request.get_flag("meta")
     summaries = replica.get_table_records(JOB_SUMMARIES).records
     return list_by_namespace(
         replica,
         JOBS,
         options,
         JOB_SUMMARIES,
-        build_view=lambda job: build_job_stub(replica, job, has_meta=with_meta),
-        cache_name="job.list with meta" if with_meta else "job.list",
+        build_view=lambda job: build_job_stub(replica, job, has_meta=has_meta),
+        cache_name="job.list with meta" if has_meta else "job.list",
         get_dependency=lambda job: summaries.get(job.namespace + KEY_SEPARATOR + job.id),
         dependency_table=JOB_SUMMARIES,
     )
 
 
 def read_job(replica: Replica, request: Request, options: QueryOptions) -> ReadResult:
-    return ReadResult(*find_record(replica, JOBS, *_key(request, options), missing_text=JOB_NOT_FOUND_TEXT))
+    return ReadResult(*find_record(replica, JOBS, *_get_job_key(request, options), missing_text=JOB_NOT_FOUND_TEXT))
 
 
 def read_job_summary(replica: Replica, request: Request, options: QueryOptions) -> ReadResult:
-    return ReadResult(*find_record(replica, JOB_SUMMARIES, *_key(request, options), missing_text=JOB_NOT_FOUND_TEXT))
+    return ReadResult(
+        *find_record(replica, JOB_SUMMARIES, *_get_job_key(request, options), missing_text=JOB_NOT_FOUND_TEXT)
+    )
 
 
 def list_job_allocations(replica: Replica, request: Request, options: QueryOptions) -> ReadResult:
-    """Of the job's present life, or of all its lives."""
-    found = _of_this_life(replica, request, options, ALLOCATIONS_OF_JOB, everything=request.get_flag("all"))
-    stubs = [build_allocation_stub(replica, allocation) for allocation in found]
-    return _belonging(replica, ALLOCATIONS, ALLOCATIONS_OF_JOB, stubs, _key(request, options))
+    """List the allocations of the job; with `all`, also those of purged jobs with the same id."""
+    allocations = _list_job_records(
+        replica, request, options, ALLOCATIONS_OF_JOB, includes_purged=request.get_flag("all")
+    )
+    stubs = [build_allocation_stub(replica, allocation) for allocation in allocations]
+    return _build_index_result(replica, ALLOCATIONS, ALLOCATIONS_OF_JOB, stubs, _get_job_key(request, options))
 
 
 def list_job_evaluations(replica: Replica, request: Request, options: QueryOptions) -> ReadResult:
-    key = _key(request, options)
-    found = sort_by_creation(replica.list_by_index(EVALUATIONS_OF_JOB, *key))
-    return _belonging(replica, EVALUATIONS, EVALUATIONS_OF_JOB, found, key)
+    key = _get_job_key(request, options)
+    evaluations = sort_by_creation(replica.list_by_index(EVALUATIONS_OF_JOB, *key))
+    return _build_index_result(replica, EVALUATIONS, EVALUATIONS_OF_JOB, evaluations, key)
 
 
 def list_job_deployments(replica: Replica, request: Request, options: QueryOptions) -> ReadResult:
-    found = _of_this_life(replica, request, options, DEPLOYMENTS_OF_JOB, everything=request.get_flag("all"))
-    return _belonging(replica, DEPLOYMENTS, DEPLOYMENTS_OF_JOB, found, _key(request, options))
+    deployments = _list_job_records(
+        replica, request, options, DEPLOYMENTS_OF_JOB, includes_purged=request.get_flag("all")
+    )
+    return _build_index_result(replica, DEPLOYMENTS, DEPLOYMENTS_OF_JOB, deployments, _get_job_key(request, options))
 
 
 def read_latest_deployment(replica: Replica, request: Request, options: QueryOptions) -> ReadResult:
-    """The newest, or nothing."""
-    found: list[Deployment] = _of_this_life(replica, request, options, DEPLOYMENTS_OF_JOB, everything=False)
-    newest = found[-1] if found else None
+    """Return the newest deployment, or nothing."""
+    deployments: list[Deployment] = _list_job_records(
+        replica, request, options, DEPLOYMENTS_OF_JOB, includes_purged=False
+    )
+    newest = deployments[-1] if deployments else None
     index = newest.modify_index if newest is not None else replica.get_last_change(DEPLOYMENTS)
-    return ReadResult(newest, index, [watch.watch_index(DEPLOYMENTS_OF_JOB, *_key(request, options))])
+    return ReadResult(newest, index, [watch_index(DEPLOYMENTS_OF_JOB, *_get_job_key(request, options))])
 
 
 def list_job_services(replica: Replica, request: Request, options: QueryOptions) -> ReadResult:
-    key = _key(request, options)
+    key = _get_job_key(request, options)
     if replica.get(JOBS, *key) is None:
-        return ReadResult(
-            MissingRecord(JOB_NOT_FOUND_TEXT), replica.get_last_change(JOBS), [watch.watch_key(JOBS, *key)]
-        )
-    found = replica.list_by_index_sorted(REGISTRATIONS_OF_JOB, *key)
-    return _belonging(replica, SERVICES, REGISTRATIONS_OF_JOB, found, key)
+        return ReadResult(MissingRecord(JOB_NOT_FOUND_TEXT), replica.get_last_change(JOBS), [watch_key(JOBS, *key)])
+    registrations = replica.list_by_index_sorted(REGISTRATIONS_OF_JOB, *key)
+    return _build_index_result(replica, SERVICES, REGISTRATIONS_OF_JOB, registrations, key)
 
 
 def list_job_actions(replica: Replica, request: Request, options: QueryOptions) -> ReadResult:
-    key = _key(request, options)
+    """List the actions of the job with their tasks and groups."""
+    key = _get_job_key(request, options)
     job = replica.get(JOBS, *key)
     if job is None:
         return ReadResult(
-            MissingRecord(f'Unknown job "{key[1]}"'), replica.get_last_change(JOBS), [watch.watch_key(JOBS, *key)]
+            MissingRecord(f'Unknown job "{key[1]}"'), replica.get_last_change(JOBS), [watch_key(JOBS, *key)]
         )
     actions = [
         JobAction(
@@ -141,55 +148,57 @@ def list_job_actions(replica: Replica, request: Request, options: QueryOptions) 
         for task in group.tasks or ()
         for action in task.actions or ()
     ]
-    return ReadResult(actions, job.modify_index, [watch.watch_key(JOBS, *key)])
+    return ReadResult(actions, job.modify_index, [watch_key(JOBS, *key)])
 
 
 def read_job_submission(replica: Replica, request: Request, options: QueryOptions) -> ReadResult:
-    """The source of one version; which one must be said."""
+    """Return the source of one version. Raises `Refusal` if `version` is missing."""
     if not request.query.get("version"):
         raise invalid_request("Unable to parse job submission version parameter")
-    key = (*_key(request, options), request.get_number("version"))
-    found = replica.get(JOB_SUBMISSIONS, *key)
-    index = replica.get_last_change(JOB_SUBMISSIONS) if found is None else found.modify_index
-    return ReadResult(found or MissingRecord("job source not found"), index, [watch.watch_key(JOB_SUBMISSIONS, *key)])
+    key = (*_get_job_key(request, options), request.get_number("version"))
+    submission = replica.get(JOB_SUBMISSIONS, *key)
+    index = replica.get_last_change(JOB_SUBMISSIONS) if submission is None else submission.modify_index
+    return ReadResult(submission or MissingRecord("job source not found"), index, [watch_key(JOB_SUBMISSIONS, *key)])
 
 
 def read_job_scale(replica: Replica, request: Request, options: QueryOptions) -> ReadResult:
-    key = _key(request, options)
+    """Return the count of each group with its allocations and scaling events."""
+    key = _get_job_key(request, options)
     job = replica.get(JOBS, *key)
     watched = [
-        watch.watch_key(JOBS, *key),
-        watch.watch_index(ALLOCATIONS_OF_JOB, *key),
-        watch.watch_key(SCALING_EVENTS, *key),
+        watch_key(JOBS, *key),
+        watch_index(ALLOCATIONS_OF_JOB, *key),
+        watch_key(SCALING_EVENTS, *key),
     ]
     if job is None:
         return ReadResult(MissingRecord(JOB_NOT_FOUND_TEXT), replica.get_last_change(JOBS), watched)
-    newest = [record.modify_index for record in replica.list_by_index(ALLOCATIONS_OF_JOB, *key)]
+    allocation_indexes = [record.modify_index for record in replica.list_by_index(ALLOCATIONS_OF_JOB, *key)]
     events = replica.get(SCALING_EVENTS, *key)
-    index = max(job.modify_index, events.modify_index if events is not None else 0, *newest, 0)
+    index = max(job.modify_index, events.modify_index if events is not None else 0, *allocation_indexes, 0)
     return ReadResult(build_scale_status(replica, job), index, watched)
 
 
-def _key(request: Request, options: QueryOptions) -> tuple[str, str]:
+def _get_job_key(request: Request, options: QueryOptions) -> tuple[str, str]:
     return options.namespace, request.get_path_value("job_id")
 
 
-def _of_this_life(
-    replica: Replica, request: Request, options: QueryOptions, index: Index[Any], *, everything: bool
+def _list_job_records(
+    replica: Replica, request: Request, options: QueryOptions, index: Index[Any], *, includes_purged: bool
 ) -> list[Any]:
-    """Allocations or deployments in order of creation. A job that was purged and registered again begins anew."""
-    key = _key(request, options)
-    found = replica.list_by_index(index, *key)
+    """Return allocations or deployments, oldest first; with `includes_purged`, also those of purged jobs with the same id."""
+    key = _get_job_key(request, options)
+    records = replica.list_by_index(index, *key)
     job = replica.get(JOBS, *key)
-    if job is not None and not everything:
-        found = [record for record in found if record.job_create_index == job.create_index]
-    return sort_by_creation(found)
+    if job is not None and not includes_purged:
+        records = [record for record in records if record.job_create_index == job.create_index]
+    return sort_by_creation(records)
 
 
-def _belonging(
-    replica: Replica, table: Table[Any], index: Index[Any], shown: list[Any], key: tuple[str, str]
+def _build_index_result(
+    replica: Replica, table: Table[Any], index: Index[Any], views: list[Any], key: tuple[str, str]
 ) -> ReadResult:
-    return ReadResult(shown, replica.get_last_change(table), [watch.watch_index(index, *key)])
+    """Return the views with the table's index; a blocking query waits for the key of the index."""
+    return ReadResult(views, replica.get_last_change(table), [watch_index(index, *key)])
 
 
 READ_HANDLERS: Final[dict[str, ReadHandler]] = {

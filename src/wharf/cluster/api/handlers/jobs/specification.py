@@ -1,6 +1,6 @@
-"""What is done with a specification of a job: it is registered, planned, judged, or only read.
+"""Endpoints that take a job specification: register, plan, validate, parse.
 
-Which namespace it is about the query says, else the body, else the job; the caller needs the rights there, and those to
+The namespace is that of the query, else of the body, else of the job. The caller needs rights in that namespace, and to
 the volumes that the job uses.
 """
 
@@ -14,9 +14,9 @@ from msgspec.structs import replace
 from wharf.cluster.access import CallerKind
 from wharf.cluster.api.requests.request import Request
 from wharf.cluster.api.results import ActionHandler, ActionResult
-from wharf.cluster.operations.jobs import registration as jobs
 from wharf.cluster.operations.jobs.admission import validate_submission
 from wharf.cluster.operations.jobs.periodic import list_next_launches
+from wharf.cluster.operations.jobs.registration import JobRegistration, JobWriteResult, register_job
 from wharf.cluster.server.rpc.handlers.dry_runs import DRY_RUN_JOB, DryRunJobRequest
 from wharf.cluster.server.server import Server
 from wharf.contract.model.acl import permissions
@@ -36,8 +36,9 @@ from wharf.contract.wire.jobs.messages import (
 )
 
 MAX_SHOWN_LAUNCHES: Final = 5
+"""The next launches of a periodic job that a reply lists."""
 HCL_UNSUPPORTED_TEXT: Final = (
-    "job files in HCL are not read yet: give the job as JSON, as `wharf job inspect` and GET /v1/job/<id> show it"
+    "job files in HCL are not supported: send the job as JSON, as `wharf job inspect` and GET /v1/job/<id> show it"
 )
 JSON_OBJECT_PATTERN: Final = re.compile(r"\s*\{")
 
@@ -54,6 +55,8 @@ class JobSpecificationBody(Protocol):
 
 
 class JobSpecificationActions:
+    """Executes requests whose body holds a whole job."""
+
     def __init__(self, server: Server) -> None:
         self._server = server
 
@@ -64,111 +67,116 @@ class JobSpecificationActions:
         return await self._register(request, job_id=request.get_path_value("job_id"))
 
     async def _register(self, request: Request, *, job_id: str | None) -> ActionResult:
-        read = request.decode_body_with_warnings(messages.JobRegisterRequest)
-        asked = read.value
-        job = self._job_of(request, asked)
+        """Register the job of the body. Raises `Refusal` if its id is not `job_id`."""
+        decoded = request.decode_body_with_warnings(messages.JobRegisterRequest)
+        body = decoded.value
+        job = self._get_job(request, body)
         if job_id is not None and job.id != job_id:
             raise invalid_request("Job ID does not match name")
-        require_job_permissions(request, job, policy_override=asked.policy_override)
-        registration = jobs.JobRegistration(
+        require_job_permissions(request, job, policy_override=body.policy_override)
+        registration = JobRegistration(
             job=job,
-            should_enforce_index=asked.enforce_index,
-            job_modify_index=asked.job_modify_index,
-            eval_priority=asked.eval_priority,
-            should_preserve_counts=asked.preserve_counts,
-            should_preserve_resources=asked.preserve_resources,
-            submission=_submission(asked.submission, job),
-            submission_warnings=read.warnings,
+            should_enforce_index=body.enforce_index,
+            job_modify_index=body.job_modify_index,
+            eval_priority=body.eval_priority,
+            should_preserve_counts=body.preserve_counts,
+            should_preserve_resources=body.preserve_resources,
+            submission=_build_submission(body.submission, job),
+            submission_warnings=decoded.warnings,
             accessor_id=request.caller.accessor_id,
             is_management=has_management_token(request),
             cause=request.id,
         )
         settings = self._server.job_settings
-        done = await self._server.writer.execute(
-            lambda snapshot, moment: jobs.register_job(snapshot, registration, moment, settings)
+        result = await self._server.writer.execute(
+            lambda snapshot, context: register_job(snapshot, registration, context, settings)
         )
-        reply = build_register_response(done)
+        reply = build_register_response(result)
         launches = list_next_launches(job, to_datetime(self._server.world.now_ns()), max_launches=MAX_SHOWN_LAUNCHES)
         if job.is_periodic and not job.is_parameterized:
             reply = replace(reply, next_periodic_launches=tuple(launches))
-        return ActionResult(reply, done.index)
+        return ActionResult(reply, result.index)
 
     async def plan_job(self, request: Request) -> ActionResult:
-        read = request.decode_body_with_warnings(JobPlanRequest)
-        asked = read.value
-        job = self._job_of(request, asked)
+        """Run the registration without committing it, and return what the scheduler would do."""
+        decoded = request.decode_body_with_warnings(JobPlanRequest)
+        body = decoded.value
+        job = self._get_job(request, body)
         if job.id != request.get_path_value("job_id"):
             raise invalid_request("Job ID does not match")
-        require_job_permissions(request, job, policy_override=asked.policy_override)
+        require_job_permissions(request, job, policy_override=body.policy_override)
         await self._server.reader.catch_up()
         server = self._server
-        question = DryRunJobRequest(
+        dry_run = DryRunJobRequest(
             index=server.replica.index,
             job=job,
             settings=server.job_settings,
-            with_diff=asked.diff,
-            warnings_of_reading=read.warnings,
+            with_diff=body.diff,
+            warnings_of_reading=decoded.warnings,
             launches=MAX_SHOWN_LAUNCHES,
         )
-        planned = await server.leader.call_member(server.identity.member_id, DRY_RUN_JOB, question)
-        launches = planned.next_launches
+        plan = await server.leader.call_member(server.identity.member_id, DRY_RUN_JOB, dry_run)
+        launches = plan.next_launches
         reply = JobPlanResponse(
-            annotations=planned.annotations,
-            failed_tg_allocs=planned.failed_groups,
-            job_modify_index=planned.job_modify_index,
-            created_evals=planned.created_evaluations,
-            diff=planned.diff,
+            annotations=plan.annotations,
+            failed_tg_allocs=plan.failed_groups,
+            job_modify_index=plan.job_modify_index,
+            created_evals=plan.created_evaluations,
+            diff=plan.diff,
             next_periodic_launch=launches[0] if launches else None,
             next_periodic_launches=launches if job.is_periodic and not job.is_parameterized else msgspec.UNSET,
-            warnings=planned.warnings,
-            index=planned.job_modify_index,
+            warnings=plan.warnings,
+            index=plan.job_modify_index,
         )
-        return ActionResult(reply, planned.job_modify_index)
+        return ActionResult(reply, plan.job_modify_index)
 
     async def validate_job(self, request: Request) -> ActionResult:
-        """What is wrong with a job is the answer, not an error."""
-        read = request.decode_body_with_warnings(JobValidateRequest)
-        job = self._job_of(request, read.value)
+        """Return the errors and warnings of the job. An invalid job is not an error of the request."""
+        decoded = request.decode_body_with_warnings(JobValidateRequest)
+        job = self._get_job(request, decoded.value)
         request.require_permission(namespace=job.namespace)
         await self._server.reader.catch_up()
-        judged = validate_submission(
-            self._server.replica, job, self._server.job_settings, parser_warnings=read.warnings
+        validation = validate_submission(
+            self._server.replica, job, self._server.job_settings, parser_warnings=decoded.warnings
         )
-        findings = judged.findings
+        findings = validation.findings
         return ActionResult(
-            JobValidateResponse(validation_errors=findings.lines or None, error=findings.text, warnings=judged.warnings)
+            JobValidateResponse(
+                validation_errors=findings.lines or None, error=findings.text, warnings=validation.warnings
+            )
         )
 
     async def parse_job(self, request: Request) -> ActionResult:
-        asked = request.decode_body(JobParseRequest)
-        if not asked.job_hcl.strip():
+        """Parse a job file in JSON. Raises `Refusal` for HCL."""
+        body = request.decode_body(JobParseRequest)
+        if not body.job_hcl.strip():
             raise invalid_request("Job spec is empty")
-        if not JSON_OBJECT_PATTERN.match(asked.job_hcl):
+        if not JSON_OBJECT_PATTERN.match(body.job_hcl):
             raise Refusal(RefusalCode.NOT_IMPLEMENTED, HCL_UNSUPPORTED_TEXT)
-        given = _job_in(asked.job_hcl)
+        fields = _extract_job(body.job_hcl)
         try:
-            job = convert_object(Job, given).value
+            job = convert_object(Job, fields).value
         except DecodingError as error:
             raise invalid_request(f"Failed to parse job: {error}") from error
-        if asked.canonicalize:
+        if body.canonicalize:
             return ActionResult(canonicalize_job(job, self._server.job_settings))
-        return ActionResult(fill_with_nulls(Job, _as_read(job, given)))
+        return ActionResult(fill_with_nulls(Job, _keep_given_fields(msgspec.to_builtins(job), fields)))
 
-    def _job_of(self, request: Request, asked: JobSpecificationBody) -> Job:
-        """The job of the body, in the namespace that is meant."""
-        if asked.job is None:
+    def _get_job(self, request: Request, body: JobSpecificationBody) -> Job:
+        """Return the job of the body with the requested namespace. Raises `Refusal`."""
+        if body.job is None:
             raise invalid_request("Job must be specified")
-        namespace = request.query.get("namespace") or asked.namespace or asked.job.namespace or "default"
-        region = asked.region or request.query.get("region") or asked.job.region
+        namespace = request.query.get("namespace") or body.namespace or body.job.namespace or "default"
+        region = body.region or request.query.get("region") or body.job.region
         if region not in ("", DEFAULT_REGION, self._server.identity.region):
             raise invalid_request(
-                f"No path to region: this is {self._server.identity.region}; ask with `region={region}`"
+                f"No path to region: this region is {self._server.identity.region}; send the request with `region={region}`"
             )
-        return replace(asked.job, namespace=namespace)
+        return replace(body.job, namespace=namespace)
 
 
 def require_job_permissions(request: Request, job: Job, *, policy_override: bool = False) -> None:
-    """Those to do this in the job's namespace, and those to the volumes that its groups use."""
+    """Raise a `Refusal` unless the caller has the endpoint's right in the namespace, and rights to all volumes used."""
     request.require_permission(namespace=job.namespace)
     if policy_override:
         request.require_permission(permissions.OVERRIDE_POLICY, namespace=job.namespace)
@@ -186,24 +194,23 @@ def require_job_permissions(request: Request, job: Job, *, policy_override: bool
 
 
 def has_management_token(request: Request) -> bool:
-    """Whether a management token came. While access control is off, nobody has one."""
+    """Return whether the caller has a management token. While access control is off, no caller has one."""
     return request.caller.kind is CallerKind.MANAGEMENT
 
 
-def build_register_response(
-    done: jobs.JobWriteResult, *, is_leader_known: bool = False
-) -> messages.JobRegisterResponse:
+def build_register_response(result: JobWriteResult, *, is_leader_known: bool = False) -> messages.JobRegisterResponse:
     return messages.JobRegisterResponse(
-        eval_id=done.eval_id,
-        eval_create_index=done.eval_create_index,
-        job_modify_index=done.job_modify_index,
-        warnings=done.warnings,
-        index=done.index,
+        eval_id=result.eval_id,
+        eval_create_index=result.eval_create_index,
+        job_modify_index=result.job_modify_index,
+        warnings=result.warnings,
+        index=result.index,
         known_leader=is_leader_known,
     )
 
 
-def _submission(source: messages.JobSource | None, job: Job) -> Submission | None:
+def _build_submission(source: messages.JobSource | None, job: Job) -> Submission | None:
+    """Return the source of the job to store, or `None` if the request has none."""
     if source is None:
         return None
     return Submission(
@@ -216,46 +223,44 @@ def _submission(source: messages.JobSource | None, job: Job) -> Submission | Non
     )
 
 
-def _job_in(text: str) -> Mapping[str, Any]:
-    """The job in a text of JSON: alone, or as the `Job` of an object. HCL has a JSON form too, which names it instead."""
+def _extract_job(text: str) -> Mapping[str, Any]:
+    """Return the fields of the job in a JSON text: the whole object, or its `Job`. Raises `Refusal`.
+
+    The JSON form of HCL is not supported: it has the job's name as a key.
+    """
     try:
-        given = decode_json(text.encode())
+        document = decode_json(text.encode())
     except DecodingError as error:
         raise invalid_request(f"Failed to parse job: {error}") from error
-    assert isinstance(given, dict), "what begins with a brace is an object"
-    for candidate in (given, next((value for key, value in given.items() if key.lower() == "job"), None)):
+    assert isinstance(document, dict), "JSON that begins with a brace is an object"
+    for candidate in (document, next((value for key, value in document.items() if key.lower() == "job"), None)):
         if isinstance(candidate, dict) and any(key.lower() == "id" for key in candidate):
             return candidate
-    if any(key.lower() == "job" for key in given):
+    if any(key.lower() == "job" for key in document):
         raise Refusal(RefusalCode.NOT_IMPLEMENTED, HCL_UNSUPPORTED_TEXT)
-    raise invalid_request("Failed to parse job: the JSON holds no job: neither an ID nor a Job")
+    raise invalid_request("Failed to parse job: the JSON has neither an ID nor a Job")
 
 
-def _as_read(job: Job, given: Mapping[str, Any]) -> dict[str, object]:
-    """What was given, under the exact names: nothing that the server added."""
-    told: dict[str, object] = _only_given(msgspec.to_builtins(job), given)
-    return told
-
-
-def _only_given(told: object, given: object) -> Any:
-    if isinstance(told, dict) and isinstance(given, Mapping):
-        folded = {key.lower(): value for key, value in given.items()}
+def _keep_given_fields(value: object, given: object) -> Any:
+    """Return the value without the fields that the caller did not send, under their exact names."""
+    if isinstance(value, dict) and isinstance(given, Mapping):
+        by_lower_name = {name.lower(): each for name, each in given.items()}
         return {
-            key: _only_given(value, given[key] if key in given else folded[key.lower()])
-            for key, value in told.items()
-            if key in given or key.lower() in folded
+            name: _keep_given_fields(each, given[name] if name in given else by_lower_name[name.lower()])
+            for name, each in value.items()
+            if name in given or name.lower() in by_lower_name
         }
-    if isinstance(told, list | tuple) and isinstance(given, list | tuple):
-        return [_only_given(one, other) for one, other in zip(told, given, strict=False)]
-    return told
+    if isinstance(value, list | tuple) and isinstance(given, list | tuple):
+        return [_keep_given_fields(*pair) for pair in zip(value, given, strict=False)]
+    return value
 
 
 def build_action_handlers(server: Server) -> dict[str, ActionHandler]:
-    submitting = JobSpecificationActions(server)
+    actions = JobSpecificationActions(server)
     return {
-        "job.register": submitting.register_job,
-        "job.update": submitting.update_job,
-        "job.plan": submitting.plan_job,
-        "job.validate": submitting.validate_job,
-        "job.parse": submitting.parse_job,
+        "job.register": actions.register_job,
+        "job.update": actions.update_job,
+        "job.plan": actions.plan_job,
+        "job.validate": actions.validate_job,
+        "job.parse": actions.parse_job,
     }

@@ -1,4 +1,4 @@
-"""The statuses of many jobs at once, as a page of them shows it: the newest change first."""
+"""Status overviews of many jobs, last changed first."""
 
 from collections.abc import Iterable
 from itertools import dropwhile
@@ -6,10 +6,10 @@ from operator import attrgetter
 from typing import Final
 
 from wharf.cluster.api.lists.listing import ALL_NAMESPACES, Listing
-from wharf.cluster.api.requests.request import QueryOptions, Request
+from wharf.cluster.api.requests.parameters import QueryOptions
+from wharf.cluster.api.requests.request import Request
 from wharf.cluster.api.results import ReadHandler
 from wharf.cluster.state import Replica
-from wharf.cluster.state import watches as watch
 from wharf.cluster.state.tables import (
     ALLOCATIONS,
     ALLOCATIONS_OF_JOB,
@@ -18,6 +18,7 @@ from wharf.cluster.state.tables import (
     DEPLOYMENTS_OF_JOB,
     JOBS,
 )
+from wharf.cluster.state.watches import watch_table
 from wharf.contract.model.allocations.allocation import Allocation
 from wharf.contract.model.decoding import DecodingError, decode_record
 from wharf.contract.model.deployments import Deployment
@@ -34,13 +35,14 @@ from wharf.contract.wire.jobs.messages import (
 
 PACK_META_KEY: Final = "pack.name"
 MAX_REQUESTED_JOBS: Final = 10_000
+"""Limits the work of one request."""
 
 StatusPosition = tuple[int, str, str]
-"""Where a job stands in the list: its ModifyIndex; jobs that one write changed are told apart by their names."""
+"""The sort key of a job: its ModifyIndex, then namespace and id, because one write can change several jobs."""
 
 
 def list_job_statuses(replica: Replica, request: Request, options: QueryOptions) -> Listing[Job]:
-    """Of all jobs of the namespace. Children are left out unless they are asked for."""
+    """List the jobs of the namespace; child jobs only with `include_children`."""
     prefix = options.prefix
     jobs: Iterable[Job]
     if options.namespace == ALL_NAMESPACES:
@@ -49,60 +51,63 @@ def list_job_statuses(replica: Replica, request: Request, options: QueryOptions)
         jobs = replica.iter_by_key(JOBS, prefix=options.namespace + KEY_SEPARATOR + prefix, reverse=True)
     if not request.get_flag("include_children"):
         jobs = (job for job in jobs if not job.parent_id)
-    return _listing(replica, request, jobs)
+    return _build_listing(replica, request, jobs)
 
 
 def list_named_job_statuses(replica: Replica, request: Request, options: QueryOptions) -> Listing[Job]:
-    """Of the jobs that the body names, wherever they are; of all where there is no body. Names of nothing are left out."""
+    """List the jobs that the body names, in any namespace; without a body, all jobs. Unknown jobs are omitted."""
     if not request.body.strip():
         return list_job_statuses(replica, request, options)
     try:
-        asked = decode_record(JobStatusesRequest, request.body).value
+        body = decode_record(JobStatusesRequest, request.body).value
     except DecodingError as error:
         raise invalid_request(f"error decoding request: {error}") from error
-    if not asked.jobs:
+    if not body.jobs:
         raise invalid_request("no jobs in request")
-    if len(asked.jobs) > MAX_REQUESTED_JOBS:
-        raise invalid_request(f"request names {len(asked.jobs)} jobs, must be {MAX_REQUESTED_JOBS} or fewer")
-    named = {(name.namespace or "default", name.id): None for name in asked.jobs}
-    found = (job for key in sorted(named, reverse=True) if (job := replica.get(JOBS, *key)) is not None)
-    children = asked.include_children or request.get_flag("include_children")
-    return _listing(replica, request, (job for job in found if children or not job.parent_id))
+    if len(body.jobs) > MAX_REQUESTED_JOBS:
+        raise invalid_request(f"request names {len(body.jobs)} jobs, must be {MAX_REQUESTED_JOBS} or fewer")
+    named = {(name.namespace or "default", name.id): None for name in body.jobs}
+    existing = (job for key in sorted(named, reverse=True) if (job := replica.get(JOBS, *key)) is not None)
+    has_children = body.include_children or request.get_flag("include_children")
+    return _build_listing(replica, request, (job for job in existing if has_children or not job.parent_id))
 
 
-def _listing(replica: Replica, request: Request, jobs: Iterable[Job]) -> Listing[Job]:
-    """`jobs` come with the greatest key first. The sort keeps that order where one write changed several."""
+def _build_listing(replica: Replica, request: Request, jobs: Iterable[Job]) -> Listing[Job]:
+    """Return the jobs, last changed first. `jobs` must be in descending key order; the sort keeps it for equal indexes."""
     ordered = sorted(jobs, key=attrgetter("modify_index"), reverse=True)
 
-    def begin(token: str, reverse: bool) -> Iterable[Job]:
+    def iterate(token: str, reverse: bool) -> Iterable[Job]:
         if not token:
             return reversed(ordered) if reverse else ordered
-        place = _place(token)
+        start = _parse_position(token)
         if reverse:
-            return dropwhile(lambda job: _place_of(job)[: len(place)] < place, reversed(ordered))
-        return dropwhile(lambda job: _place_of(job)[: len(place)] > place, ordered)
+            return dropwhile(lambda job: _get_position(job)[: len(start)] < start, reversed(ordered))
+        return dropwhile(lambda job: _get_position(job)[: len(start)] > start, ordered)
 
-    def token_of(job: Job) -> str:
-        if any(other.modify_index == job.modify_index for other in ordered if other is not job):
+    def make_token(job: Job) -> str:
+        if any(each.modify_index == job.modify_index for each in ordered if each is not job):
             return f"{job.modify_index}.{job.namespace}.{job.id}"
         return str(job.modify_index)
 
     return Listing(
-        begin,
-        token_of,
+        iterate,
+        make_token,
         replica.get_last_change(JOBS, ALLOCATIONS, DEPLOYMENTS),
-        [watch.watch_table(JOBS), watch.watch_table(ALLOCATIONS), watch.watch_table(DEPLOYMENTS)],
+        [watch_table(JOBS), watch_table(ALLOCATIONS), watch_table(DEPLOYMENTS)],
         build_view=lambda job: build_status_overview(replica, job),
         is_visible=lambda job: request.has_permission(namespace=job.namespace),
     )
 
 
-def _place_of(job: Job) -> StatusPosition:
+def _get_position(job: Job) -> StatusPosition:
     return job.modify_index, job.namespace, job.id
 
 
-def _place(token: str) -> tuple[int] | StatusPosition:
-    """What a token names: an index, or one job of those that share it. What is no number is the beginning of all."""
+def _parse_position(token: str) -> tuple[int] | StatusPosition:
+    """Return the position that a token names: an index, or one job of those that share it.
+
+    An invalid number means index 0.
+    """
     number, _, name = token.partition(".")
     index = int(number) if number.isascii() and number.isdigit() and len(number) < 20 else 0
     namespace, dot, job_id = name.partition(".")
@@ -110,6 +115,7 @@ def _place(token: str) -> tuple[int] | StatusPosition:
 
 
 def build_status_overview(replica: Replica, job: Job) -> JobStatusOverview:
+    """Return the overview of a job. Periodic and parameterized jobs have children instead of allocations."""
     is_parent = job.is_periodic or job.is_parameterized
     key = (job.namespace, job.id)
     children = replica.list_by_index_sorted(CHILDREN_OF_JOB, *key) if is_parent else []
@@ -129,37 +135,38 @@ def build_status_overview(replica: Replica, job: Job) -> JobStatusOverview:
         version=job.version,
         submit_time=job.submit_time,
         modify_index=job.modify_index,
-        allocs=None if is_parent else tuple(_status_of(a) for a in allocations if _is_of(a, job)),
+        allocs=None
+        if is_parent
+        else tuple(_build_allocation_status(each) for each in allocations if each.job_create_index == job.create_index),
         group_count_sum=sum(group.count for group in job.groups),
         child_statuses=tuple(child.status.value for child in children) if is_parent else None,
         parent_id=job.parent_id,
-        latest_deployment=_latest(latest) if latest is not None else None,
+        latest_deployment=_build_latest_deployment(latest) if latest is not None else None,
         stop=job.stop,
         is_pack=PACK_META_KEY in (job.meta or {}),
         status=job.status,
     )
 
 
-def _is_of(allocation: Allocation, job: Job) -> bool:
-    return allocation.job_create_index == job.create_index
-
-
-def _status_of(allocation: Allocation) -> AllocationStatusView:
-    part = allocation.deployment_status
+def _build_allocation_status(allocation: Allocation) -> AllocationStatusView:
+    """Return the allocation as overviews show it."""
+    status = allocation.deployment_status
     return AllocationStatusView(
         id=allocation.id,
         group=allocation.task_group,
         client_status=allocation.client_status,
         node_id=allocation.node_id,
         deployment_status=AllocationDeploymentStatus(
-            canary=part.canary if part is not None else False, healthy=part.healthy if part is not None else None
+            canary=status.canary if status is not None else False,
+            healthy=status.healthy if status is not None else None,
         ),
         job_version=allocation.job_version,
         followup_eval_id=allocation.followup_eval_id,
     )
 
 
-def _latest(deployment: Deployment) -> LatestDeployment:
+def _build_latest_deployment(deployment: Deployment) -> LatestDeployment:
+    """Return the deployment as overviews show it."""
     groups = (deployment.task_groups or {}).values()
     return LatestDeployment(
         id=deployment.id,

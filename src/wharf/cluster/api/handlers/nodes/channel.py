@@ -1,48 +1,62 @@
-"""The connections that nodes keep open, for what is asked of them."""
+"""The websockets that nodes keep open so that servers can send them requests."""
 
 import logging
+from typing import Final
 
 import msgspec
 
-from wharf.cluster.api.handlers.nodes.protocol import NodeProtocolActions
+from wharf.cluster.api.handlers.nodes.protocol import authenticate_node
 from wharf.cluster.api.requests.request import Request
-from wharf.cluster.api.websockets.sockets import GOING_AWAY_CODE, INTERNAL_ERROR_CODE, CallerSocket, WebSocketHandlers
+from wharf.cluster.api.websockets.sockets import (
+    GOING_AWAY_CODE,
+    INTERNAL_ERROR_CODE,
+    STOPPING_TEXT,
+    CallerSocket,
+    WebSocketHandlers,
+)
 from wharf.cluster.server.node_channels.connections import NodeConnection
 from wharf.cluster.server.server import Server
 from wharf.world.tasks import run_until_first
 
 log = logging.getLogger(__name__)
 
+UNDECODABLE_MESSAGE_TEXT: Final = "the message cannot be decoded"
+
 
 class NodeChannelHandler:
+    """Registers the connection of a node for as long as its websocket is open."""
+
     def __init__(self, server: Server) -> None:
         self._server = server
-        self._speech = NodeProtocolActions(server)
-        self._held = server.local_channels
+        self._channels = server.local_channels
 
     async def serve_channel(self, request: Request, socket: CallerSocket) -> None:
-        node = await self._speech.authenticate_node(request)
+        """Serve the channel until the node disconnects or this server stops."""
+        node = await authenticate_node(self._server, request)
         await socket.accept()
-        link = NodeConnection(socket.send)
-        self._held.add_connection(node.id, link)
+        connection = NodeConnection(socket.send)
+        self._channels.add_connection(node.id, connection)
         try:
-            hearing, stopping = await run_until_first(
-                self._server.world, hearing=self._hear(socket, link), closing=socket.closing_event.wait()
+            receiving, closing = await run_until_first(
+                self._server.world,
+                receiving=self._receive_messages(node.id, socket, connection),
+                closing=socket.closing_event.wait(),
             )
         finally:
-            self._held.remove_connection(node.id, link)
-        if not stopping.cancelled():
-            await socket.close(GOING_AWAY_CODE, "this server is stopping")
-        if not hearing.cancelled():
-            hearing.result()  # A fault of ours is told where all are.
+            self._channels.remove_connection(node.id, connection)
+        if not closing.cancelled():
+            await socket.close(GOING_AWAY_CODE, STOPPING_TEXT)
+        if not receiving.cancelled():
+            receiving.result()  # Raises an internal error, which the dispatcher logs.
 
-    async def _hear(self, socket: CallerSocket, link: NodeConnection) -> None:
+    async def _receive_messages(self, node_id: str, socket: CallerSocket, connection: NodeConnection) -> None:
+        """Pass messages to the connection until the node closes the websocket or sends an undecodable one."""
         while (message := await socket.receive()) is not None:
             try:
-                link.receive(message.encode() if isinstance(message, str) else message)
+                connection.receive(message.encode() if isinstance(message, str) else message)
             except msgspec.MsgspecError as error:
-                log.warning("a node says what cannot be read", extra={"why": str(error)})
-                await socket.close(INTERNAL_ERROR_CODE, "what you said cannot be read")
+                log.warning("node channel message not decodable node=%s", node_id, extra={"why": str(error)})
+                await socket.close(INTERNAL_ERROR_CODE, UNDECODABLE_MESSAGE_TEXT)
                 return
 
 

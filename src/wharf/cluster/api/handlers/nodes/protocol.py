@@ -1,6 +1,6 @@
-"""What nodes themselves say and ask. Whoever speaks as a node shows the node's secret.
+"""Endpoints that node agents call: registration, heartbeats, assignments, reports and signed identities.
 
-Identities that nodes have signed: of the tasks that they run, and their own. Whoever asks shows the node's secret.
+The caller proves that it is the node by the node's secret. Endpoints about nodes for operators are in `records`.
 """
 
 import asyncio
@@ -11,7 +11,8 @@ import msgspec
 from wharf.cluster.api.access_control import get_request_token
 from wharf.cluster.api.handlers.allocations.records import get_job_version_key
 from wharf.cluster.api.handlers.nodes.records import build_node_change_result
-from wharf.cluster.api.requests.request import QueryOptions, Request
+from wharf.cluster.api.requests.parameters import QueryOptions
+from wharf.cluster.api.requests.request import Request
 from wharf.cluster.api.results import ActionHandler, ActionResult, MissingRecord, ReadHandler, find_record
 from wharf.cluster.operations import node_pools
 from wharf.cluster.operations.nodes.drains import DrainOptions, DrainRequest
@@ -32,8 +33,8 @@ from wharf.cluster.server.rpc.leader import (
 from wharf.cluster.server.security.identities import build_node_spec, build_workload_specs
 from wharf.cluster.server.server import Server
 from wharf.cluster.state import Replica
-from wharf.cluster.state import watches as watch
 from wharf.cluster.state.tables import ALLOCATIONS, ALLOCATIONS_ON_NODE, JOB_VERSIONS, NODE_POOLS, NODES
+from wharf.cluster.state.watches import watch_index
 from wharf.contract.model.allocations.allocation import Allocation
 from wharf.contract.model.nodes.node import Node
 from wharf.contract.model.refusal import Refusal, RefusalCode, invalid_request, not_found
@@ -49,50 +50,56 @@ from wharf.contract.wire.nodes.messages import (
 )
 
 MAX_FETCHED_IDS: Final = 10_000
+"""Limits the size of one reply with whole allocations."""
+MAX_IDENTITY_NAMES: Final = 100
+"""Limits the CPU time of one request: a signature takes about a millisecond."""
 SHUTDOWN_DRAIN_MESSAGE: Final = "the node shuts down"
 RETURN_DRAIN_MESSAGE: Final = "the node is back"
 
 
 def list_assignment_indexes(replica: Replica, request: Request, options: QueryOptions) -> ReadResult:
-    """Allocation id to AllocModifyIndex, of all that the node must know: it fetches those that are new to it.
+    """Return the AllocModifyIndex of each allocation of the node, by allocation id. The node fetches those that changed.
 
-    The index is the greatest of them, so that other nodes' work wakes nobody here. It does not fall when an allocation
-    is collected: nothing newer than what the node has seen is there then.
+    The index of the result is the greatest of them, so that changes of other nodes do not wake this node. It does not
+    fall when an allocation is garbage-collected.
     """
-    _authenticated(replica, request)
+    _require_node(replica, request)
     node_id = request.get_path_value("node_id")
-    found = {a.id: _order_index(replica, a) for a in replica.list_by_index(ALLOCATIONS_ON_NODE, node_id)}
-    index = max(found.values(), default=1)
+    indexes = {a.id: _get_assignment_index(replica, a) for a in replica.list_by_index(ALLOCATIONS_ON_NODE, node_id)}
+    index = max(indexes.values(), default=1)
     return ReadResult(
-        found, max(index, min(options.index, replica.index)), [watch.watch_index(ALLOCATIONS_ON_NODE, node_id)]
+        indexes, max(index, min(options.index, replica.index)), [watch_index(ALLOCATIONS_ON_NODE, node_id)]
     )
 
 
 def read_predecessor(replica: Replica, request: Request, _options: QueryOptions) -> ReadResult:
-    """Only of those whose place an allocation of the node takes: its data are the other's business alone."""
-    _authenticated(replica, request)
+    """Return the state of a predecessor. Only predecessors of the node's own allocations are found.
+
+    The reply holds the token with which the node downloads the predecessor's data.
+    """
+    _require_node(replica, request)
     allocation_id = request.get_path_value("alloc_id")
-    former, index, watched = find_record(replica, ALLOCATIONS, allocation_id, missing_text="alloc not found")
-    if isinstance(former, MissingRecord):
-        return ReadResult(former, index, watched)
+    predecessor, index, watched = find_record(replica, ALLOCATIONS, allocation_id, missing_text="alloc not found")
+    if isinstance(predecessor, MissingRecord):
+        return ReadResult(predecessor, index, watched)
     own = replica.list_by_index(ALLOCATIONS_ON_NODE, request.get_path_value("node_id"))
     if not any(allocation.previous_allocation == allocation_id for allocation in own):
         raise not_found("alloc not found")
-    node = replica.get(NODES, former.node_id)
-    told = messages.PredecessorView(
-        id=former.id,
-        node_id=former.node_id,
-        client_status=former.client_status,
-        migrate_token=make_migrate_token(former.id, node.secret_digest) if node is not None else "",
+    node = replica.get(NODES, predecessor.node_id)
+    view = messages.PredecessorView(
+        id=predecessor.id,
+        node_id=predecessor.node_id,
+        client_status=predecessor.client_status,
+        migrate_token=make_migrate_token(predecessor.id, node.secret_digest) if node is not None else "",
     )
-    return ReadResult(told, index, watched)
+    return ReadResult(view, index, watched)
 
 
-def _order_index(replica: Replica, allocation: Allocation) -> int:
-    """The allocation's AllocModifyIndex; after a restore of the log at least the index at which its epoch began.
+def _get_assignment_index(replica: Replica, allocation: Allocation) -> int:
+    """Return the allocation's AllocModifyIndex, but after a restore of the log at least the first index of the epoch.
 
-    A record that was written twice before the copy was made keeps the old number, and the node may have been told a
-    greater one by a state that is no more: it must look again at all that it has.
+    Before the restore the node may have seen a greater index of a state that no longer exists. The higher index makes
+    it fetch all its allocations again.
     """
     return max(allocation.alloc_modify_index, replica.epoch_since)
 
@@ -104,93 +111,94 @@ READ_HANDLERS: Final[dict[str, ReadHandler]] = {
 
 
 class NodeProtocolActions:
-    """What is asked of the leader's brain, and whole allocations from the replica."""
+    """Executes requests of nodes that are more than a read of the replica. Most are decided by the leader."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
 
     async def register_node(self, request: Request) -> ActionResult:
-        asked = request.decode_body(messages.NodeRegistration)
-        if asked.node.id != request.get_path_value("node_id"):
+        """Register the node, or update its record."""
+        registration = request.decode_body(messages.NodeRegistration)
+        if registration.node.id != request.get_path_value("node_id"):
             raise invalid_request("Node ID does not match request path")
-        node = msgspec.structs.replace(asked.node, secret_digest=hash_secret(asked.secret_id))
-        await self._admit(request, node)
-        await self._make_pool(node, request)
-        return _told(await self._server.leader.call(REGISTER_NODE, node))
+        node = msgspec.structs.replace(registration.node, secret_digest=hash_secret(registration.secret_id))
+        await self._check_admission(request, node)
+        await self._ensure_pool(node, request)
+        return _build_lease_result(await self._server.leader.call(REGISTER_NODE, node))
 
-    async def _make_pool(self, node: Node, request: Request) -> None:
-        """A pool that nobody has made is made for its first node, in the region whose pools count."""
+    async def _ensure_pool(self, node: Node, request: Request) -> None:
+        """Create the node's pool if it does not exist. Pools are created only in the authoritative region."""
         check_node_pool_name(node.node_pool)
-        here, authoritative = self._server.identity.region, self._server.access.settings.authoritative_region
-        if authoritative in ("", here) and self._server.replica.get(NODE_POOLS, node.node_pool) is None:
+        own_region, authoritative = self._server.identity.region, self._server.access.settings.authoritative_region
+        if authoritative in ("", own_region) and self._server.replica.get(NODE_POOLS, node.node_pool) is None:
             await self._server.writer.execute(
-                lambda snapshot, _moment: node_pools.ensure_node_pool(snapshot, node, cause=request.id)
+                lambda snapshot, _context: node_pools.ensure_node_pool(snapshot, node, cause=request.id)
             )
 
-    async def _admit(self, request: Request, node: Node) -> None:
-        """While access control is on, a node that is not known needs an introduction."""
+    async def _check_admission(self, request: Request, node: Node) -> None:
+        """Raise a `Refusal` if access control is on and an unknown node has no valid introduction token."""
         access = self._server.access
         if not access.settings.is_enabled:
             return
         await self._server.reader.catch_up()
-        given, moment = get_request_token(request.headers), self._server.writer.read_clock()
+        token, context = get_request_token(request.headers), self._server.writer.read_clock()
         introduction = (
-            access.identity_signer.verify_introduction(self._server.replica, given, moment) if given else None
+            access.identity_signer.verify_introduction(self._server.replica, token, context) if token else None
         )
         check_node_admission(self._server.replica, node, introduction)
 
     async def record_heartbeat(self, request: Request) -> ActionResult:
-        node = await self.authenticate_node(request)
-        return _told(await self._server.leader.call(RECORD_HEARTBEAT, HeartbeatRequest(node.id)))
+        node = await authenticate_node(self._server, request)
+        return _build_lease_result(await self._server.leader.call(RECORD_HEARTBEAT, HeartbeatRequest(node.id)))
 
     async def fetch_assignments(self, request: Request) -> ActionResult:
-        """Whole allocations, with their jobs, for the ids that the node asks for."""
-        node = await self.authenticate_node(request)
+        """Return the requested allocations of the node with their jobs. Other ids are omitted."""
+        node = await authenticate_node(self._server, request)
         replica = self._server.replica
         ids = request.decode_body(messages.AssignmentsRequest).ids
         if len(ids) > MAX_FETCHED_IDS:
-            raise invalid_request(f"{len(ids)} ids are too many; ask for {MAX_FETCHED_IDS} at a time")
-        found = []
+            raise invalid_request(f"too many ids: {len(ids)}; request up to {MAX_FETCHED_IDS} at a time")
+        assignments = []
         for allocation_id in ids:
             allocation = replica.get(ALLOCATIONS, allocation_id)
             if allocation is not None and allocation.node_id == node.id:
                 job = replica.get(JOB_VERSIONS, *get_job_version_key(allocation))
-                given = {name: getattr(allocation, name) for name in messages.AssignedAllocation.__struct_fields__}
-                given["alloc_modify_index"] = _order_index(replica, allocation)
-                found.append(messages.Assignment(allocation=messages.AssignedAllocation(**given), job=job))
-        return ActionResult(found)
+                fields = {name: getattr(allocation, name) for name in messages.AssignedAllocation.__struct_fields__}
+                fields["alloc_modify_index"] = _get_assignment_index(replica, allocation)
+                assignments.append(messages.Assignment(allocation=messages.AssignedAllocation(**fields), job=job))
+        return ActionResult(assignments)
 
     async def record_report(self, request: Request) -> ActionResult:
-        node = await self.authenticate_node(request)
-        asked = request.decode_body(messages.NodeReportRequest)
+        """Record the state of the node's allocations on the leader."""
+        node = await authenticate_node(self._server, request)
+        body = request.decode_body(messages.NodeReportRequest)
         reports = tuple(
             AllocationReport(
-                id=told.id,
-                client_status=told.client_status,
-                client_description=told.client_description,
-                task_states=told.task_states,
-                deployment_status=told.deployment_status,
-                network_status=told.network_status,
-                services=told.services,
-                log_tails=told.log_tails,
+                id=update.id,
+                client_status=update.client_status,
+                client_description=update.client_description,
+                task_states=update.task_states,
+                deployment_status=update.deployment_status,
+                network_status=update.network_status,
+                services=update.services,
+                log_tails=update.log_tails,
             )
-            for told in asked.allocations
+            for update in body.allocations
         )
-        question = RecordNodeReportRequest(node.id, reports, asked.report_id, asked.is_whole, asked.number)
-        written = await self._server.leader.call(RECORD_NODE_REPORT, question)
+        report = RecordNodeReportRequest(node.id, reports, body.report_id, body.is_whole, body.number)
+        result = await self._server.leader.call(RECORD_NODE_REPORT, report)
         return ActionResult(
-            messages.NodeReportResponse(index=written.index, must_report=written.must_report), written.index
+            messages.NodeReportResponse(index=result.index, must_report=result.must_report), result.index
         )
 
     async def set_shutdown_drain(self, request: Request) -> ActionResult:
-        """The node ends and has its work moved away; or it is back, and what it said then holds no more."""
-        node = await self.authenticate_node(request)
-        asked = request.decode_body(NodeDrainRequest)
-        spec, last = asked.drain_spec, node.last_drain
+        """Start the drain of a node that shuts down, or end it when the node is back."""
+        node = await authenticate_node(self._server, request)
+        spec, last = request.decode_body(NodeDrainRequest).drain_spec, node.last_drain
         if spec is None and (last is None or (last.meta or {}).get("message") != SHUTDOWN_DRAIN_MESSAGE):
-            # Somebody else has had it drained meanwhile: that is left as it is.
+            # An operator started another drain meanwhile. It stays.
             return build_node_change_result(NodeWriteResult(node.modify_index))
-        wish = DrainRequest(
+        drain = DrainRequest(
             node_id=node.id,
             order=None if spec is None else DrainOptions(spec.deadline, spec.ignore_system_jobs),
             mark_eligible=spec is None,
@@ -198,105 +206,107 @@ class NodeProtocolActions:
             accessor_id=f"node:{node.id}",
             cause=request.id,
         )
-        return build_node_change_result(await self._server.leader.call(DRAIN_NODE, wish))
+        return build_node_change_result(await self._server.leader.call(DRAIN_NODE, drain))
 
     async def reject_plain_channel(self, request: Request) -> ActionResult:
-        await self.authenticate_node(request)
-        raise invalid_request("a node's channel is a websocket: ask with an upgrade")
-
-    async def authenticate_node(self, request: Request) -> Node:
-        """The node that the path names, if the request carries its secret. It may have registered elsewhere just now."""
-        try:
-            return _authenticated(self._server.replica, request)
-        except Refusal:
-            await self._server.reader.catch_up()
-            return _authenticated(self._server.replica, request)
+        await authenticate_node(self._server, request)
+        raise invalid_request("the node channel is a websocket: send the request with an upgrade")
 
 
-def build_action_handlers(server: Server) -> dict[str, ActionHandler]:
-    speech = NodeProtocolActions(server)
-    return {
-        "node.register": speech.register_node,
-        "node.heartbeat": speech.record_heartbeat,
-        "node.fetch": speech.fetch_assignments,
-        "node.report": speech.record_report,
-        "node.leave": speech.set_shutdown_drain,
-        "node.channel": speech.reject_plain_channel,
-    }
+async def authenticate_node(server: Server, request: Request) -> Node:
+    """Return the node of the path. Raises `Refusal` unless the request carries the node's secret.
+
+    The node may have registered on another server just now, so a failure catches up with the log and checks again.
+    """
+    try:
+        return _require_node(server.replica, request)
+    except Refusal:
+        await server.reader.catch_up()
+        return _require_node(server.replica, request)
 
 
-def _authenticated(replica: Replica, request: Request) -> Node:
+def _require_node(replica: Replica, request: Request) -> Node:
+    """Return the node of the path. Raises `Refusal` unless the request carries the node's secret."""
     node = replica.get(NODES, request.get_path_value("node_id"))
     if node is None:
         raise not_found("node not found")
-    given = request.headers.get(b"x-cluster-node-secret", b"").decode("latin-1")
-    if hash_secret(given) != node.secret_digest:
+    secret = request.headers.get(b"x-cluster-node-secret", b"").decode("latin-1")
+    if hash_secret(secret) != node.secret_digest:
         raise Refusal(RefusalCode.FORBIDDEN, "Permission denied")
     return node
 
 
-def _told(believed: NodeLease) -> ActionResult:
+def _build_lease_result(lease: NodeLease) -> ActionResult:
     reply = messages.NodeUpdateResponse(
-        heartbeat_ttl=round(believed.ttl_s * SECOND),
-        node_modify_index=believed.index,
-        index=believed.index,
-        must_report=believed.must_report,
-        reports_from=believed.reports_from,
+        heartbeat_ttl=round(lease.ttl_s * SECOND),
+        node_modify_index=lease.index,
+        index=lease.index,
+        must_report=lease.must_report,
+        reports_from=lease.reports_from,
     )
-    return ActionResult(reply, believed.index)
-
-
-MAX_IDENTITY_NAMES: Final = 100
-
-IDENTITY_READ_HANDLERS: Final[dict[str, ReadHandler]] = {}
+    return ActionResult(reply, lease.index)
 
 
 class NodeIdentityActions:
+    """Signs identities for nodes: their own, and those of the tasks that they run."""
+
     def __init__(self, server: Server) -> None:
         self._server = server
-        self._speech = NodeProtocolActions(server)
 
     async def sign_task_identities(self, request: Request) -> ActionResult:
-        node = await self._speech.authenticate_node(request)
-        asked = request.decode_body(IdentitiesRequest)
-        if len(asked.names) > MAX_IDENTITY_NAMES:
-            raise invalid_request(f"{len(asked.names)} identities are too many; ask for {MAX_IDENTITY_NAMES} at a time")
+        """Sign the requested identities of one task of the node."""
+        node = await authenticate_node(self._server, request)
+        body = request.decode_body(IdentitiesRequest)
+        if len(body.names) > MAX_IDENTITY_NAMES:
+            raise invalid_request(
+                f"too many identities: {len(body.names)}; request up to {MAX_IDENTITY_NAMES} at a time"
+            )
         server = self._server
-        if server.replica.get(ALLOCATIONS, asked.alloc_id) is None:
-            await server.reader.catch_up()  # A server that lags: the node was told by another one.
+        if server.replica.get(ALLOCATIONS, body.alloc_id) is None:
+            await server.reader.catch_up()  # The node received the assignment from another server.
         workloads = build_workload_specs(
-            server.replica, node, asked.alloc_id, asked.task, asked.names, region=server.identity.region
+            server.replica, node, body.alloc_id, body.task, body.names, region=server.identity.region
         )
         await server.access.ensure_active_key(server.replica, server.leader)
-        found = []
+        identities = []
         for workload in workloads:
-            moment = server.writer.read_clock()
-            signed = server.access.identity_signer.sign_workload(server.replica, workload, moment)
-            expires = _in_whole_seconds(moment.now_ns + workload.ttl_ns) if workload.ttl_ns else 0
-            found.append(SignedIdentity(name=workload.name, jwt=signed, issued=moment.now_ns, expires=expires))
-            await asyncio.sleep(0)  # Each takes a millisecond: others have their turn between two.
-        return ActionResult(IdentitiesReply(identities=tuple(found)))
+            context = server.writer.read_clock()
+            signed = server.access.identity_signer.sign_workload(server.replica, workload, context)
+            expires = _round_to_seconds(context.now_ns + workload.ttl_ns) if workload.ttl_ns else 0
+            identities.append(SignedIdentity(name=workload.name, jwt=signed, issued=context.now_ns, expires=expires))
+            await asyncio.sleep(0)  # A signature takes a millisecond; let other requests run in between.
+        return ActionResult(IdentitiesReply(identities=tuple(identities)))
 
     async def sign_node_identity(self, request: Request) -> ActionResult:
-        node = await self._speech.authenticate_node(request)
+        """Sign an identity of the node itself."""
+        node = await authenticate_node(self._server, request)
         server = self._server
         await server.access.ensure_active_key(server.replica, server.leader)
         key = server.access.keyring.find_active_key(server.replica)
         if key is None:
-            raise Refusal(RefusalCode.UNAVAILABLE, "the keyring has no active key yet; ask again in a moment")
-        moment = server.writer.read_clock()
-        wanted = build_node_spec(server.replica, node, region=server.identity.region)
-        signed = server.access.identity_signer.sign_node(server.replica, wanted, moment)
-        expires = _in_whole_seconds(moment.now_ns + wanted.ttl_ns)
-        identity = SignedIdentity(name="default", jwt=signed, issued=moment.now_ns, expires=expires)
+            raise Refusal(RefusalCode.UNAVAILABLE, "the keyring has no active key yet: try again in a few seconds")
+        context = server.writer.read_clock()
+        spec = build_node_spec(server.replica, node, region=server.identity.region)
+        signed = server.access.identity_signer.sign_node(server.replica, spec, context)
+        expires = _round_to_seconds(context.now_ns + spec.ttl_ns)
+        identity = SignedIdentity(name="default", jwt=signed, issued=context.now_ns, expires=expires)
         return ActionResult(NodeIdentityReply(identity=identity, signing_key_id=key.key_id))
 
 
-def _in_whole_seconds(ns: int) -> int:
-    """As the claim says it."""
+def _round_to_seconds(ns: int) -> int:
+    """Return the time in nanoseconds, rounded down to whole seconds as in the claims of the identity."""
     return ns // SECOND * SECOND
 
 
-def build_identity_action_handlers(server: Server) -> dict[str, ActionHandler]:
-    identities = NodeIdentityActions(server)
-    return {"node.identities": identities.sign_task_identities, "node.own_identity": identities.sign_node_identity}
+def build_action_handlers(server: Server) -> dict[str, ActionHandler]:
+    actions, identities = NodeProtocolActions(server), NodeIdentityActions(server)
+    return {
+        "node.register": actions.register_node,
+        "node.heartbeat": actions.record_heartbeat,
+        "node.fetch": actions.fetch_assignments,
+        "node.report": actions.record_report,
+        "node.leave": actions.set_shutdown_drain,
+        "node.channel": actions.reject_plain_channel,
+        "node.identities": identities.sign_task_identities,
+        "node.own_identity": identities.sign_node_identity,
+    }

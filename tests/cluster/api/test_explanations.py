@@ -1,4 +1,4 @@
-"""`GET /v1/job/<id>/explain`, and the same of evaluations and allocations: why work is where it is, or nowhere."""
+"""Explanations of jobs, evaluations and allocations (`GET /v1/job/<id>/explain` and others)."""
 
 from tests.builders import a_batch_job, a_group, a_job, a_system_job, a_task, some_resources
 from tests.kit.callers import a_token
@@ -16,7 +16,7 @@ EVALUATION = "8a6f0c44-0000-0000-0000-000000000021"
 ALLOCATION = "8a6f0c44-0000-0000-0000-000000000022"
 
 
-def needing(memory_mb: int, job_id: str = "shop", count: int = 1) -> Job:
+def a_job_with_memory(memory_mb: int, job_id: str = "shop", count: int = 1) -> Job:
     return a_job(
         job_id, a_group("web", a_task(driver="mock", resources=some_resources(memory_mb=memory_mb)), count=count)
     )
@@ -27,30 +27,30 @@ def statuses(server: OneServer) -> dict[str, str]:
 
 
 @in_virtual_time
-async def test_a_job_that_finds_no_room_tells_the_smallest_change_and_with_it_is_placed() -> None:
+async def test_an_explanation_names_the_smallest_change_with_which_a_blocked_job_is_placed() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
         await cluster.ready_nodes(server, 3, memory_mb=3_500)
-        await server.client.jobs.register(needing(4_096))
+        await server.client.jobs.register(a_job_with_memory(4_096))
         await pass_time(1)
 
-        told = read(await get(server, "/v1/job/shop/explain"))
+        result = read(await get(server, "/v1/job/shop/explain"))
 
-        assert (told["Status"], told["Waits"][0]["WaitsFor"]) == ("running", "room")
-        assert told["Groups"][0]["SmallestChange"] == (
+        assert (result["Status"], result["Waits"][0]["WaitsFor"]) == ("running", "room")
+        assert result["Groups"][0]["SmallestChange"] == (
             "lower MemoryMB of web/server from 4096 to 3500, or free 596 MB on any of 3 nodes"
         )
-        await server.client.jobs.register(needing(3_500))
-        await until(lambda: statuses(server)["shop"] == "running", what="it runs")
+        await server.client.jobs.register(a_job_with_memory(3_500))
+        await until(lambda: statuses(server)["shop"] == "running", what="the job runs")
         await pass_time(15)
         assert read(await get(server, "/v1/job/shop/explain"))["Text"] == "shop runs as requested: 1 allocation"
 
 
 @in_virtual_time
-async def test_an_explanation_can_be_waited_for() -> None:
+async def test_an_explanation_is_a_blocking_query() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
-        await server.client.jobs.register(needing(100))
+        await server.client.jobs.register(a_job_with_memory(100))
         await pass_time(1)
         first = await get(server, "/v1/job/shop/explain")
         index = first.headers["x-cluster-index"]
@@ -62,7 +62,7 @@ async def test_an_explanation_can_be_waited_for() -> None:
 
 
 @in_virtual_time
-async def test_of_a_job_that_nobody_knows_nothing_is_told() -> None:
+async def test_an_unknown_job_has_no_explanation() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
 
@@ -70,15 +70,15 @@ async def test_of_a_job_that_nobody_knows_nothing_is_told() -> None:
 
 
 @in_virtual_time
-async def test_no_job_stays_pending_or_incomplete_without_an_answer() -> None:
+async def test_every_pending_or_incomplete_job_has_an_explanation() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
         nodes = await cluster.ready_nodes(server, 3, memory_mb=1_000)
         fails = a_group("work", a_task(driver="mock", config={"run_for": "2s", "exit_code": 1}))
         for job in (
-            needing(100, "fits", 3),
-            needing(900, "partly", 9),
-            needing(9_000, "huge"),
+            a_job_with_memory(100, "fits", 3),
+            a_job_with_memory(900, "partly", 9),
+            a_job_with_memory(9_000, "huge"),
             a_batch_job("fails", fails),
             a_batch_job("works", a_group("work", a_task(driver="mock"), count=3)),
             a_system_job("agent", a_group("agent", a_task(driver="mock"))),
@@ -97,12 +97,12 @@ async def test_no_job_stays_pending_or_incomplete_without_an_answer() -> None:
 
 
 @in_virtual_time
-async def test_an_evaluation_and_an_allocation_are_explained_by_their_ids() -> None:
+async def test_evaluations_and_allocations_are_explained_by_id() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
         await cluster.ready_nodes(server, 1, memory_mb=1_000)
-        await server.client.jobs.register(needing(700, count=2))
-        await until(lambda: statuses(server)["shop"] == "running", what="it runs")
+        await server.client.jobs.register(a_job_with_memory(700, count=2))
+        await until(lambda: statuses(server)["shop"] == "running", what="the job runs")
         await pass_time(15)
         blocked = next(each for each in server.replica.iter_all(EVALUATIONS) if each.status is EvaluationStatus.BLOCKED)
         placed = next(iter(server.replica.iter_all(ALLOCATIONS)))
@@ -118,15 +118,15 @@ async def test_an_evaluation_and_an_allocation_are_explained_by_their_ids() -> N
 
 
 @in_virtual_time
-async def test_who_may_not_read_jobs_of_a_namespace_gets_no_explanation_of_their_work() -> None:
+async def test_an_explanation_needs_the_right_to_read_jobs_of_the_namespace() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server(access=True)
         job = a_job("shop", create_index=WRITE_INDEX)
         evaluation, allocation = an_evaluation(job, EVALUATION), an_allocation(job, ALLOCATION)
         await commit(server, JOBS.build_put(job), EVALUATIONS.build_put(evaluation), ALLOCATIONS.build_put(allocation))
-        elsewhere = await a_token(server, 'namespace "other" { policy = "read" }')
-        here = await a_token(server, 'namespace "default" { policy = "read" }')
+        other_reply = await a_token(server, 'namespace "other" { policy = "read" }')
+        local = await a_token(server, 'namespace "default" { policy = "read" }')
 
         for path in (f"/v1/evaluation/{EVALUATION}/explain", f"/v1/allocation/{ALLOCATION}/explain"):
-            assert 403 == (await get(server, path, headers=elsewhere)).status
-            assert 200 == (await get(server, path, headers=here)).status
+            assert 403 == (await get(server, path, headers=other_reply)).status
+            assert 200 == (await get(server, path, headers=local)).status

@@ -1,4 +1,4 @@
-"""What a path and a query come to is worked out once, and what is kept has bounds."""
+"""The caches of parsed request targets and shared replies, and their limits."""
 
 import json
 from typing import Any
@@ -8,7 +8,7 @@ from tests.kit.cluster import ACluster, OneServer
 from tests.kit.exchange import ask
 from tests.kit.virtual_time import in_virtual_time, pass_time
 from tests.spec.words import register
-from wharf.cluster.api.reads import MAX_SHARED_REPLY_BYTES, SharedReplyCache
+from wharf.cluster.api.replies.shared import MAX_SHARED_REPLY_BYTES, SharedReplyCache
 from wharf.cluster.api.requests.parameters import QueryOptions
 from wharf.cluster.api.requests.targets import MAX_CACHED_TARGETS, MAX_KEY_BYTES, RequestTarget, RequestTargetCache
 from wharf.cluster.server.log.reader import ReadResult
@@ -21,7 +21,7 @@ def a_target() -> RequestTarget:
     return RequestTarget(ENDPOINTS[0], {}, {}, {}, QueryOptions(), (), is_pretty=False, is_cors_allowed=False)
 
 
-def test_of_too_many_targets_the_oldest_go() -> None:
+def test_the_oldest_target_is_evicted_when_the_cache_is_full() -> None:
     targets = RequestTargetCache()
 
     for number in range(MAX_CACHED_TARGETS + 1):
@@ -32,7 +32,7 @@ def test_of_too_many_targets_the_oldest_go() -> None:
     assert targets.get(("GET", b"/v1/job/%d" % MAX_CACHED_TARGETS, b"")) is not None
 
 
-def test_a_long_target_is_not_kept() -> None:
+def test_a_long_target_is_not_cached() -> None:
     targets = RequestTargetCache()
     long = ("GET", b"/v1/jobs", b"filter=" + b"x" * MAX_KEY_BYTES)
 
@@ -41,17 +41,17 @@ def test_a_long_target_is_not_kept() -> None:
     assert targets.get(long) is None
 
 
-def test_what_was_found_is_let_go_when_its_bodies_are_too_many() -> None:
-    board, replica = SharedReplyCache(), Replica(ALL_TABLES)
-    board.get(replica, "asked")
-    found = ReadResult("found", 7, ())
-    board.put("asked", found)
+def test_shared_replies_are_dropped_when_their_bodies_are_too_large() -> None:
+    cache, replica = SharedReplyCache(), Replica(ALL_TABLES)
+    cache.get(replica, "key")
+    matches = ReadResult("found", 7, ())
+    cache.put("key", matches)
 
-    board.add_bytes(MAX_SHARED_REPLY_BYTES)
-    before = board.get(replica, "asked")
-    board.add_bytes(1)
+    cache.add_bytes(MAX_SHARED_REPLY_BYTES)
+    before = cache.get(replica, "key")
+    cache.add_bytes(1)
 
-    assert (before, board.get(replica, "asked")) == (found, None)
+    assert (before, cache.get(replica, "key")) == (matches, None)
 
 
 async def get(server: OneServer, path: str, query: str = "", **options: Any) -> Any:
@@ -59,7 +59,7 @@ async def get(server: OneServer, path: str, query: str = "", **options: Any) -> 
 
 
 @in_virtual_time
-async def test_the_same_question_is_answered_from_what_stands_there_now() -> None:
+async def test_a_repeated_request_returns_current_data() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
         missing = [(await get(server, "/v1/job/shop")).status for _ in range(2)]
@@ -73,10 +73,10 @@ async def test_the_same_question_is_answered_from_what_stands_there_now() -> Non
 
 
 @in_virtual_time
-async def test_what_is_wrong_with_a_question_is_told_each_time() -> None:
+async def test_an_invalid_request_is_refused_every_time() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
 
-        told = [(await get(server, "/v1/jobs", "per_page=x")).status for _ in range(3)]
+        result = [(await get(server, "/v1/jobs", "per_page=x")).status for _ in range(3)]
 
-        assert told == [400, 400, 400]
+        assert result == [400, 400, 400]

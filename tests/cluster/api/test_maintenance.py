@@ -1,4 +1,4 @@
-"""Endpoints that make the cluster tidy up at once (conventions 3.1)."""
+"""Endpoints that start maintenance at once (conventions 3.1)."""
 
 import pytest
 from msgspec.structs import replace
@@ -6,7 +6,7 @@ from msgspec.structs import replace
 from tests.builders import a_batch_job
 from tests.kit.callers import a_token, enable_acl
 from tests.kit.cluster import ACluster, OneServer
-from tests.kit.requests import DENIED, commit, put, send, told
+from tests.kit.requests import DENIED, commit, put, send, status_and_text
 from tests.kit.virtual_time import in_virtual_time, until
 from wharf.cluster.engines.port import WriteLimits
 from wharf.cluster.state.tables import JOB_SUMMARIES, JOBS
@@ -14,38 +14,38 @@ from wharf.contract.model.jobs.job import GroupSummary, JobStatus
 from wharf.contract.model.log import WRITE_INDEX
 
 
-async def with_dead_jobs(server: OneServer, count: int) -> None:
+async def with_finished_jobs(server: OneServer, count: int) -> None:
     for number in range(count):
         job = a_batch_job(f"job-{number}", create_index=WRITE_INDEX, status=JobStatus.DEAD, stop=True)
         await commit(server, JOBS.build_put(job))
-    await until(lambda: server.replica.count_records(JOB_SUMMARIES) == count, what="their summaries are there")
+    await until(lambda: server.replica.count_records(JOB_SUMMARIES) == count, what="the summaries exist")
 
 
 @in_virtual_time
-async def test_what_is_over_goes_at_once_in_as_many_writes_as_it_takes() -> None:
+async def test_garbage_collection_deletes_finished_records_in_as_many_writes_as_needed() -> None:
     async with ACluster(bounds=WriteLimits(changes=30, conditions=30, bytes=100_000)) as cluster:
         server = await cluster.a_server()
-        await with_dead_jobs(server, 12)
+        await with_finished_jobs(server, 12)
 
         reply = await put(server, "/v1/system/gc")
 
-        assert told(reply) == (200, "")
+        assert status_and_text(reply) == (200, "")
         assert "x-cluster-index" not in reply.headers
         assert (server.replica.count_records(JOBS), server.replica.count_records(JOB_SUMMARIES)) == (0, 0)
 
 
 @in_virtual_time
-async def test_summaries_are_counted_anew() -> None:
+async def test_summaries_are_recomputed() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
-        await with_dead_jobs(server, 3)
+        await with_finished_jobs(server, 3)
         summary = server.replica.get(JOB_SUMMARIES, "default", "job-1")
         assert summary is not None
         await commit(server, JOB_SUMMARIES.build_put(replace(summary, summary={"web": GroupSummary(running=9)})))
 
         reply = await put(server, "/v1/system/reconcile/summaries")
 
-        assert told(reply) == (200, "")
+        assert status_and_text(reply) == (200, "")
         counted = server.replica.get(JOB_SUMMARIES, "default", "job-1")
         assert counted is not None
         assert counted.summary == {"web": GroupSummary()}
@@ -53,14 +53,14 @@ async def test_summaries_are_counted_anew() -> None:
 
 @in_virtual_time
 @pytest.mark.parametrize("path", ["/v1/system/gc", "/v1/system/reconcile/summaries"])
-async def test_these_are_put_only_and_for_management(path: str) -> None:
+async def test_maintenance_needs_put_and_a_management_token(path: str) -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
         enable_acl(server)
         operator = await a_token(server, 'operator { policy = "write" } node { policy = "write" }')
         manager = await a_token(server, management=True)
 
-        assert told(await send(server, "POST", path)) == (405, "Invalid method")
-        assert told(await send(server, "GET", path)) == (405, "Invalid method")
-        assert told(await put(server, path, headers=operator)) == DENIED
-        assert told(await put(server, path, headers=manager)) == (200, "")
+        assert status_and_text(await send(server, "POST", path)) == (405, "Invalid method")
+        assert status_and_text(await send(server, "GET", path)) == (405, "Invalid method")
+        assert status_and_text(await put(server, path, headers=operator)) == DENIED
+        assert status_and_text(await put(server, path, headers=manager)) == (200, "")

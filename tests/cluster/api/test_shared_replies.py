@@ -1,4 +1,4 @@
-"""Many who wait for the same: one evaluation, one body; and what must not be shared."""
+"""Replies shared by many callers: one evaluation and one body, and which callers must not share."""
 
 import asyncio
 import json
@@ -22,10 +22,10 @@ async def get(server: OneServer, path: str, query: str = "", **options: Any) -> 
     return await ask(server.api, "GET", path, query=query, **options)
 
 
-def counted(server: OneServer, name: str) -> list[int]:
-    """Grows by one each time the handler is run."""
+def count_calls(server: OneServer, name: str) -> list[int]:
+    """Return a list that grows by one each time the handler is called."""
     runs: list[int] = []
-    handlers = server.api._reads._handlers
+    handlers = server.api.reads.handlers
     handler = handlers[name]
 
     def counting(*args: Any) -> Any:
@@ -36,46 +36,49 @@ def counted(server: OneServer, name: str) -> list[int]:
     return runs
 
 
-async def all_wait(
+async def start_blocking_reads(
     cluster: ACluster, server: OneServer, count: int, path: str, query: str, **options: Any
 ) -> list[asyncio.Task[ClientReply]]:
     before = server.server.reader.waiter_count
-    asking = [cluster.start(get(server, path, query, **options), name=f"asks {number}") for number in range(count)]
-    await until(lambda: server.server.reader.waiter_count == before + count, what="all wait")
-    return asking
+    pending = [cluster.start(get(server, path, query, **options), name=f"asks {number}") for number in range(count)]
+    await until(lambda: server.server.reader.waiter_count == before + count, what="all queries wait")
+    return pending
 
 
 @pytest.mark.parametrize("path", ["/v1/job/shop", "/v1/jobs"])
-def test_a_thousand_who_wait_for_the_same_are_answered_by_one_evaluation(path: str) -> None:
+def test_a_thousand_equal_blocking_queries_share_one_evaluation(path: str) -> None:
     @in_virtual_time
-    async def story() -> None:
+    async def run() -> None:
         async with ACluster() as cluster:
             server = await cluster.a_server()
             await register(server, a_job())
             await pass_time(2.0)
             index = (await get(server, path)).headers["x-cluster-index"]
-            asking = await all_wait(cluster, server, 1_000, path, f"index={index}&wait=60s")
-            runs = counted(server, "job.read" if path != "/v1/jobs" else "job.list")
+            pending = await start_blocking_reads(cluster, server, 1_000, path, f"index={index}&wait=60s")
+            runs = count_calls(server, "job.read" if path != "/v1/jobs" else "job.list")
 
             await register(server, a_job(priority=70))
-            replies = [await each for each in asking]
+            replies = [await each for each in pending]
 
-            assert len({reply.body for reply in replies}) <= 2  # The first wake may come between two writes.
+            assert len({reply.body for reply in replies}) <= 2  # The first wake-up may happen between two writes.
             assert len(runs) <= 5
 
-    story()
+    run()
 
 
 @in_virtual_time
-async def test_those_who_ask_something_else_or_otherwise_get_their_own() -> None:
+async def test_different_queries_do_not_share_a_reply() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
         index = (await get(server, "/v1/jobs")).headers["x-cluster-index"]
         queries = ["", "&pretty", "&prefix=s", "&prefix=x", "&namespace=other", "&filter=ID+!=+shop"]
-        asking = [(await all_wait(cluster, server, 1, "/v1/jobs", f"index={index}&wait=60s{q}"))[0] for q in queries]
+        pending = [
+            (await start_blocking_reads(cluster, server, 1, "/v1/jobs", f"index={index}&wait=60s{q}"))[0]
+            for q in queries
+        ]
 
         await register(server, a_job())
-        bodies = [(await each).body for each in asking]
+        bodies = [(await each).body for each in pending]
 
         ids = [[job["ID"] for job in json.loads(body)] for body in bodies]
         assert ids == [["shop"], ["shop"], ["shop"], [], [], []]
@@ -83,77 +86,79 @@ async def test_those_who_ask_something_else_or_otherwise_get_their_own() -> None
 
 
 @in_virtual_time
-async def test_rights_are_not_shared_and_are_asked_again_on_every_wake() -> None:
+async def test_callers_with_different_rights_do_not_share_and_rights_are_checked_on_every_wake_up() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
         enable_acl(server)
         manager = await a_token(server, management=True)
-        keeps, loses = await a_token(server, READ), await a_token(server, READ)
-        index = (await get(server, "/v1/jobs", headers=keeps)).headers["x-cluster-index"]
+        steady_caller, revoked_caller = await a_token(server, READ), await a_token(server, READ)
+        index = (await get(server, "/v1/jobs", headers=steady_caller)).headers["x-cluster-index"]
         query = f"index={index}&wait=60s"
-        (kept,) = await all_wait(cluster, server, 1, "/v1/jobs", query, headers=keeps)
-        (lost,) = await all_wait(cluster, server, 1, "/v1/jobs", query, headers=loses)
+        (retained,) = await start_blocking_reads(cluster, server, 1, "/v1/jobs", query, headers=steady_caller)
+        (revoked_reply,) = await start_blocking_reads(cluster, server, 1, "/v1/jobs", query, headers=revoked_caller)
 
-        await change_rules(server, loses, "")
+        await change_rules(server, revoked_caller, "")
         await register(server, a_job(), headers=manager)
 
-        assert [(await kept).status, (await lost).status] == [200, 403]
+        assert [(await retained).status, (await revoked_reply).status] == [200, 403]
 
 
 @in_virtual_time
-async def test_over_all_namespaces_each_sees_its_own_part_of_one_list() -> None:
+async def test_a_shared_list_of_all_namespaces_is_filtered_for_each_caller() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
         enable_acl(server)
         manager = await a_token(server, management=True)
-        here = await a_token(server, READ)
-        elsewhere = await a_token(server, 'namespace "other" { policy = "read" }')
+        local = await a_token(server, READ)
+        other_reply = await a_token(server, 'namespace "other" { policy = "read" }')
         index = (await get(server, "/v1/jobs", headers=manager)).headers["x-cluster-index"]
         query = f"index={index}&wait=60s&namespace=*"
-        asking = [
-            (await all_wait(cluster, server, 1, "/v1/jobs", query, headers=who))[0]
-            for who in (manager, here, elsewhere)
+        pending = [
+            (await start_blocking_reads(cluster, server, 1, "/v1/jobs", query, headers=callers))[0]
+            for callers in (manager, local, other_reply)
         ]
 
         await register(server, a_job(), headers=manager)
 
-        assert [len(json.loads((await each).body)) for each in asking] == [1, 1, 0]
+        assert [len(json.loads((await each).body)) for each in pending] == [1, 1, 0]
 
 
 @in_virtual_time
-async def test_whoever_leaves_takes_nothing_from_the_others() -> None:
+async def test_a_disconnected_caller_does_not_affect_those_that_share_its_reply() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
         index = (await get(server, "/v1/jobs")).headers["x-cluster-index"]
-        gone = asyncio.Event()
-        (leaves,) = await all_wait(cluster, server, 1, "/v1/jobs", f"index={index}&wait=60s", gone=gone)
-        (stays,) = await all_wait(cluster, server, 1, "/v1/jobs", f"index={index}&wait=60s")
+        removed = asyncio.Event()
+        (disconnecting,) = await start_blocking_reads(
+            cluster, server, 1, "/v1/jobs", f"index={index}&wait=60s", gone=removed
+        )
+        (remaining,) = await start_blocking_reads(cluster, server, 1, "/v1/jobs", f"index={index}&wait=60s")
 
-        gone.set()
-        await leaves
+        removed.set()
+        await disconnecting
         await register(server, a_job())
 
-        assert json.loads((await stays).body)[0]["ID"] == "shop"
+        assert json.loads((await remaining).body)[0]["ID"] == "shop"
         assert server.server.reader.waiter_count == 0
 
 
 @in_virtual_time
-async def test_a_server_that_stops_answers_all_who_wait_at_once() -> None:
+async def test_a_stopping_server_answers_all_blocking_queries_at_once() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
         index = (await get(server, "/v1/jobs")).headers["x-cluster-index"]
-        asking = await all_wait(cluster, server, 500, "/v1/jobs", f"index={index}&wait=600s")
+        pending = await start_blocking_reads(cluster, server, 500, "/v1/jobs", f"index={index}&wait=600s")
         began_s = now_s()
 
         server.server.reader.close()
-        replies = [await each for each in asking]
+        replies = [await each for each in pending]
 
         assert {(reply.status, reply.body) for reply in replies} == {(200, b"[]")}
         assert now_s() - began_s < 1.0
 
 
 @in_virtual_time
-async def test_an_index_of_another_past_is_answered_with_the_lower_one() -> None:
+async def test_an_index_above_the_current_one_is_answered_with_the_lower_index() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
 
@@ -162,30 +167,30 @@ async def test_an_index_of_another_past_is_answered_with_the_lower_one() -> None
         assert (reply.status, reply.headers["x-cluster-index"]) == (200, "1")
 
 
-# -- what is kept
+# -- caches
 
 
-def test_a_form_is_that_of_this_record_and_of_what_it_rests_on() -> None:
-    forms = EncodedRecordCache()
+def test_a_cached_record_encoding_belongs_to_its_record_and_dependency() -> None:
+    encodings = EncodedRecordCache()
     record, rests_on = object(), object()
-    forms.put("list", record, rests_on, b"form")
+    encodings.put("list", record, rests_on, b"form")
 
-    assert forms.get("list", record, rests_on) == b"form"
-    assert forms.get("list", record, object()) is None
-    assert forms.get("list", object(), rests_on) is None
-    assert forms.get("other", record, rests_on) is None
+    assert encodings.get("list", record, rests_on) == b"form"
+    assert encodings.get("list", record, object()) is None
+    assert encodings.get("list", object(), rests_on) is None
+    assert encodings.get("other", record, rests_on) is None
 
 
-def test_of_too_many_forms_the_oldest_go() -> None:
-    forms = EncodedRecordCache(max_bytes=2_000)
+def test_the_oldest_record_encodings_are_evicted() -> None:
+    encodings = EncodedRecordCache(max_bytes=2_000)
     records = [object() for _ in range(10)]
     for record in records:
-        forms.put("list", record, None, b"x" * 300)
+        encodings.put("list", record, None, b"x" * 300)
 
-    assert [forms.get("list", record, None) is not None for record in records] == [False] * 6 + [True] * 4
+    assert [encodings.get("list", record, None) is not None for record in records] == [False] * 6 + [True] * 4
 
 
-def test_a_kept_body_stands_for_one_state() -> None:
+def test_a_cached_list_body_belongs_to_one_version() -> None:
     bodies = ListBodyCache(max_bytes=10_000)
     bodies.put("jobs", (1, 7), ReplyBody((b"[1]",)), "token")
 
@@ -195,7 +200,7 @@ def test_a_kept_body_stands_for_one_state() -> None:
     assert (body.chunks, token) == ((b"[1]",), "token")
 
 
-def test_of_too_many_bodies_those_that_nobody_asked_for_lately_go() -> None:
+def test_the_least_recently_used_list_bodies_are_evicted() -> None:
     bodies = ListBodyCache(max_bytes=5_000)
     for name in "abc":
         bodies.put(name, 1, ReplyBody((b"x" * 1_500,)), "")

@@ -1,10 +1,10 @@
-"""Secrets are seen where they are asked for, and nowhere else: not in lists, events, searches, figures or the log."""
+"""Secrets are returned only by reads meant for them: not by lists, events, searches, metrics or the log."""
 
 import logging
 
 import pytest
 
-from tests.cluster.api.access import AskedAs, an_operator
+from tests.cluster.api.access import ApiCaller, an_operator
 from tests.kit.cluster import ACluster
 from tests.kit.streams import listen
 from tests.kit.virtual_time import in_virtual_time, pass_time
@@ -16,13 +16,13 @@ SHOWS_SECRETS = {"acl.token.self", "acl.token.read", "variable.read"}
 """Those that exist to show one. A new one is put here after thinking about it."""
 
 
-async def write_secrets(operator: AskedAs) -> tuple[str, ...]:
-    """A secret of each kind; what must not be seen."""
+async def write_secrets(operator: ApiCaller) -> tuple[str, ...]:
+    """Write a secret of each kind, and return them."""
     await operator.policy("reader", 'namespace "*" { policy = "read" }')
     guest = await operator.a_token("reader")
     _, once = await operator.put("/v1/acl/token/onetime")
     await operator.put("/v1/var/db", {"Items": {"password": ITEM}})
-    _, held = await operator.put("/v1/var/locked", {"Items": {"password": ITEM}}, query="lock-acquire")
+    _, lock = await operator.put("/v1/var/locked", {"Items": {"password": ITEM}}, query="lock-acquire")
     config = {
         "OIDCDiscoveryURL": "https://login.example",
         "OIDCClientID": "wharf",
@@ -30,41 +30,41 @@ async def write_secrets(operator: AskedAs) -> tuple[str, ...]:
         "AllowedRedirectURIs": ["http://localhost:1/"],
     }
     method = {"Name": "sso", "Type": "OIDC", "TokenLocality": "local", "MaxTokenTTL": "1h", "Config": config}
-    status, told = await operator.put("/v1/acl/auth-method", method)
-    assert status == 200, told
+    status, result = await operator.put("/v1/acl/auth-method", method)
+    assert status == 200, result
     await operator.put("/v1/operator/keyring/rotate")
     secret_id = once["OneTimeToken"]["OneTimeSecretID"]
-    return ITEM, CLIENT_SECRET, operator.token, guest.token, secret_id, held["Lock"]["ID"]
+    return ITEM, CLIENT_SECRET, operator.token, guest.token, secret_id, lock["Lock"]["ID"]
 
 
-def seen(secrets: tuple[str, ...], text: str) -> list[str]:
+def find_secrets(secrets: tuple[str, ...], text: str) -> list[str]:
     return [secret for secret in secrets if secret in text]
 
 
 @in_virtual_time
-async def test_no_read_but_those_that_exist_for_it_shows_a_secret_even_to_management() -> None:
+async def test_only_reads_meant_for_a_secret_return_it_even_to_management_tokens() -> None:
     async with ACluster() as cluster:
         operator = await an_operator(cluster)
         secrets = list(await write_secrets(operator))
-        lock_id = secrets.pop()  # Management may know it.
+        lock_id = secrets.pop()  # Management tokens may see it.
         reads = [e for e in ENDPOINTS if e.kind is EndpointKind.READ and e.method == "GET" and not e.unsupported_reason]
-        shown: dict[str, list[str]] = {}
+        views: dict[str, list[str]] = {}
 
         for endpoint in reads:
             path = endpoint.path
             for part, value in (("{name}", "sso"), ("{name...}", "reader"), ("{path...}", "db")):
                 path = path.replace(part, value)
             reply = await operator.ask("GET", path.replace("{", "").replace("}", "").replace("...", ""))
-            found = seen(tuple(secrets), reply.body.decode(errors="replace"))
-            if found and endpoint.name not in SHOWS_SECRETS:
-                shown[endpoint.name] = found
+            matches = find_secrets(tuple(secrets), reply.body.decode(errors="replace"))
+            if matches and endpoint.name not in SHOWS_SECRETS:
+                views[endpoint.name] = matches
 
-        assert shown == {}
+        assert views == {}
         assert lock_id
 
 
 @in_virtual_time
-async def test_no_event_shows_a_secret() -> None:
+async def test_no_event_contains_a_secret() -> None:
     async with ACluster() as cluster:
         operator = await an_operator(cluster)
         stream = await listen(cluster, operator.server, "*", headers={"x-cluster-token": operator.token})
@@ -72,12 +72,12 @@ async def test_no_event_shows_a_secret() -> None:
         secrets = await write_secrets(operator)
         await pass_time(1)
 
-        told = b"".join(stream.parts).decode()
-        assert "ACLToken" in told
-        assert seen(secrets, told) == []
+        result = b"".join(stream.parts).decode()
+        assert "ACLToken" in result
+        assert find_secrets(secrets, result) == []
 
 
-def test_no_line_of_the_log_shows_a_secret(caplog: pytest.LogCaptureFixture) -> None:
+def test_no_log_line_contains_a_secret(caplog: pytest.LogCaptureFixture) -> None:
     secrets: list[str] = []
 
     @in_virtual_time
@@ -88,23 +88,23 @@ def test_no_line_of_the_log_shows_a_secret(caplog: pytest.LogCaptureFixture) -> 
     with caplog.at_level(logging.DEBUG):
         write()
 
-    assert seen(tuple(secrets), caplog.text) == []
+    assert find_secrets(tuple(secrets), caplog.text) == []
 
 
 @in_virtual_time
-async def test_no_record_of_the_log_holds_a_secret_in_clear() -> None:
+async def test_no_log_record_contains_a_secret_in_plain_text() -> None:
     async with ACluster() as cluster:
         operator = await an_operator(cluster)
         secrets = list(await write_secrets(operator))
-        secrets.pop()  # The id of a lock is what its holder is told apart by; it is not kept from the log.
-        kept = []
+        secrets.pop()  # The id of a lock identifies its holder; it is stored in plain text.
+        retained = []
         replica = operator.server.replica
         for name, table in replica.tables.items():
-            kept += [
+            retained += [
                 f"{name}: {secret}"
                 for record in replica.iter_all(table)
                 for secret in secrets
                 if secret in repr(record)
             ]
 
-        assert kept == []
+        assert retained == []

@@ -1,4 +1,4 @@
-"""Websockets: passed on to another region with all that is said, and refused in the words of the plain request."""
+"""Websockets: relayed to another region, and rejected with the reply of the plain request."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
@@ -41,8 +41,8 @@ def on_a_real_loop(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[]
     return run
 
 
-class Caller:
-    """Who opens a websocket at an application in memory."""
+class WebSocketCaller:
+    """Opens a websocket at an application in memory."""
 
     def __init__(
         self,
@@ -53,36 +53,36 @@ class Caller:
         hops: bytes = b"",
         headers: Sequence[tuple[bytes, bytes]] = ((b"x-cluster-token", b"a-token"),),
     ) -> None:
-        self._says: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
-        self.hears: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        self._sent: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        self.received: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
         headers = [*headers, (b"sec-websocket-key", b"x"), (b"connection", b"Upgrade")]
         scope: dict[str, Any] = {
             "type": "websocket", "path": path, "raw_path": path.encode(), "query_string": query.encode(),
             "headers": [*headers, *([(HOPS_HEADER, hops)] if hops else [])], "subprotocols": ["frames"],
             "extensions": {"websocket.http.response": {}}, "scheme": "ws", "client": None, "server": None,
         }  # fmt: skip
-        self.say(type="websocket.connect")
-        self._running = asyncio.get_running_loop().create_task(app(scope, self._says.get, self.hears.put))
+        self.send(type="websocket.connect")
+        self._running = asyncio.get_running_loop().create_task(app(scope, self._sent.get, self.received.put))
 
-    def say(self, **message: Any) -> None:
-        self._says.put_nowait(message)
+    def send(self, **message: Any) -> None:
+        self._sent.put_nowait(message)
 
-    async def is_over(self) -> None:
+    async def wait_closed(self) -> None:
         await self._running
 
-    async def heard_of(self, kind: str) -> dict[str, Any]:
-        message = await self.hears.get()
+    async def expect(self, kind: str) -> dict[str, Any]:
+        message = await self.received.get()
         assert message["type"] == kind, message
         return message
 
     async def refusal(self) -> tuple[int, bytes]:
-        start = await self.heard_of("websocket.http.response.start")
-        body = await self.heard_of("websocket.http.response.body")
+        start = await self.expect("websocket.http.response.start")
+        body = await self.expect("websocket.http.response.body")
         return start["status"], body["body"]
 
 
 async def echo(connection: ServerConnection) -> None:
-    """Says back what it hears, and ends with 4001 when it is told to."""
+    """Send each message back; close with 4001 at the message `end`."""
     assert connection.request is not None
     await connection.send(f"{connection.request.path} {connection.request.headers['x-cluster-token']}")
     async for message in connection:
@@ -101,97 +101,97 @@ async def west(**options: Any) -> AsyncIterator[tuple[EchoServer, str]]:
         await server.wait_closed()
 
 
-def a_door(*addresses: str) -> RegionRelay:
+def build_relay(*addresses: str) -> RegionRelay:
     engine = MemoryEngine(WORLD, MemoryLog(WORLD))
     server = Server(WORLD, engine, ServerIdentity("e1", "e1", region="east"))
     server.relay = RequestRelay(
         lambda _address: InMemoryPassage(None), regions={"west": list(addresses)}, sockets_to=WebSocketRelay
     )
-    return RegionRelay(nothing_here, server)
+    return RegionRelay(reject_local_request, server)
 
 
-async def nothing_here(_scope: Any, _receive: Any, _send: Any) -> None:
-    raise AssertionError("what is of another region is not answered here")
+async def reject_local_request(_scope: Any, _receive: Any, _send: Any) -> None:
+    raise AssertionError("a request for another region must not be handled locally")
 
 
 @on_a_real_loop
-async def test_messages_pass_both_ways_as_they_are_with_path_token_and_the_way_of_speaking() -> None:
+async def test_messages_path_token_and_subprotocol_are_relayed_unchanged() -> None:
     async with west() as (_, address):
-        caller = Caller(a_door("http://127.0.0.1:9", address), EXEC, "region=west&task=t")
+        caller = WebSocketCaller(build_relay("http://127.0.0.1:9", address), EXEC, "region=west&task=t")
 
-        accepted = await caller.heard_of("websocket.accept")
-        greeting = await caller.heard_of("websocket.send")
-        caller.say(type="websocket.receive", text="ls")
-        text = await caller.heard_of("websocket.send")
-        caller.say(type="websocket.receive", bytes=b"\x00\xff" * 100_000)
-        data = await caller.heard_of("websocket.send")
-        caller.say(type="websocket.disconnect", code=1000)
-        await caller.is_over()
+        accepted = await caller.expect("websocket.accept")
+        greeting = await caller.expect("websocket.send")
+        caller.send(type="websocket.receive", text="ls")
+        text = await caller.expect("websocket.send")
+        caller.send(type="websocket.receive", bytes=b"\x00\xff" * 100_000)
+        data = await caller.expect("websocket.send")
+        caller.send(type="websocket.disconnect", code=1000)
+        await caller.wait_closed()
 
         assert (accepted["subprotocol"], greeting["text"]) == ("frames", f"{EXEC}?region=west&task=t a-token")
         assert (text["text"], data["bytes"]) == ("ls", b"\x00\xff" * 100_000)
 
 
 @on_a_real_loop
-async def test_the_code_with_which_the_other_end_closes_is_told() -> None:
+async def test_the_close_code_of_the_remote_side_is_relayed() -> None:
     async with west() as (_, address):
-        caller = Caller(a_door(address), EXEC, "region=west")
-        await caller.heard_of("websocket.accept")
-        await caller.heard_of("websocket.send")
+        caller = WebSocketCaller(build_relay(address), EXEC, "region=west")
+        await caller.expect("websocket.accept")
+        await caller.expect("websocket.send")
 
-        caller.say(type="websocket.receive", text="end")
+        caller.send(type="websocket.receive", text="end")
 
-        assert (await caller.heard_of("websocket.close"))["code"] == 4001
-        await caller.is_over()
-
-
-@on_a_real_loop
-async def test_a_caller_that_goes_away_closes_the_other_end() -> None:
-    async with west() as (server, address):
-        caller = Caller(a_door(address), EXEC, "region=west")
-        await caller.heard_of("websocket.accept")
-        (there,) = server.connections
-
-        caller.say(type="websocket.disconnect", code=1006)
-        await caller.is_over()
-        await there.wait_closed()
-
-        assert there.close_code == 1011
+        assert (await caller.expect("websocket.close"))["code"] == 4001
+        await caller.wait_closed()
 
 
 @on_a_real_loop
-async def test_a_server_that_stops_closes_both_ends() -> None:
+async def test_a_disconnect_of_the_caller_closes_the_remote_side() -> None:
     async with west() as (server, address):
-        door = a_door(address)
-        caller = Caller(door, EXEC, "region=west")
-        await caller.heard_of("websocket.accept")
-        await caller.heard_of("websocket.send")
-        (there,) = server.connections
+        caller = WebSocketCaller(build_relay(address), EXEC, "region=west")
+        await caller.expect("websocket.accept")
+        (remote,) = server.connections
+
+        caller.send(type="websocket.disconnect", code=1006)
+        await caller.wait_closed()
+        await remote.wait_closed()
+
+        assert remote.close_code == 1011
+
+
+@on_a_real_loop
+async def test_a_stopping_server_closes_both_sides() -> None:
+    async with west() as (server, address):
+        door = build_relay(address)
+        caller = WebSocketCaller(door, EXEC, "region=west")
+        await caller.expect("websocket.accept")
+        await caller.expect("websocket.send")
+        (remote,) = server.connections
 
         door.close()
 
-        assert (await caller.heard_of("websocket.close"))["code"] == 1001
-        await caller.is_over()
-        await there.wait_closed()
-        assert there.close_code == 1001
+        assert (await caller.expect("websocket.close"))["code"] == 1001
+        await caller.wait_closed()
+        await remote.wait_closed()
+        assert remote.close_code == 1001
 
 
 @on_a_real_loop
-async def test_what_the_other_region_answers_instead_is_answered_here() -> None:
+async def test_a_rejected_handshake_of_the_other_region_is_returned() -> None:
     def refuse(connection: ServerConnection, _request: Request) -> Response:
         return connection.respond(403, "Permission denied")
 
     async with west(process_request=refuse) as (_, address):
-        caller = Caller(a_door(address), EXEC, "region=west")
+        caller = WebSocketCaller(build_relay(address), EXEC, "region=west")
 
         assert await caller.refusal() == (403, b"Permission denied")
-        await caller.is_over()
+        await caller.wait_closed()
 
 
 @on_a_real_loop
-async def test_a_region_of_which_nobody_answers_is_503_and_a_second_hop_is_none() -> None:
-    away = Caller(a_door("http://127.0.0.1:9"), EXEC, "region=west")
-    looping = Caller(a_door("http://127.0.0.1:9"), EXEC, "region=west", hops=b"region")
+async def test_an_unreachable_region_is_503_and_a_second_hop_is_refused() -> None:
+    away = WebSocketCaller(build_relay("http://127.0.0.1:9"), EXEC, "region=west")
+    looping = WebSocketCaller(build_relay("http://127.0.0.1:9"), EXEC, "region=west", hops=b"region")
 
     status, text = await away.refusal()
 
@@ -200,16 +200,16 @@ async def test_a_region_of_which_nobody_answers_is_503_and_a_second_hop_is_none(
 
 
 @on_a_real_loop
-async def test_between_members_of_a_region_a_socket_makes_one_hop() -> None:
+async def test_a_websocket_makes_one_hop_between_members_of_a_region() -> None:
     async with west() as (_, address):
         passing = RequestRelay(lambda _address: InMemoryPassage(None), sockets_to=WebSocketRelay)
         outgoing = _outgoing()
 
         async with passing.open_socket_to_member(address, outgoing, subprotocols=["frames"]) as socket:
             assert await socket.receive() == f"{EXEC} a-token"
-        again = msgspec.structs.replace(outgoing, headers=[*outgoing.headers, (HOPS_HEADER, b"member")])
+        repeated = msgspec.structs.replace(outgoing, headers=[*outgoing.headers, (HOPS_HEADER, b"member")])
         with pytest.raises(Refusal, match="already forwarded once") as refused:
-            await passing.open_socket_to_member(address, again).__aenter__()
+            await passing.open_socket_to_member(address, repeated).__aenter__()
 
         assert refused.value.code is RefusalCode.UNAVAILABLE
 
@@ -219,17 +219,17 @@ def _outgoing() -> RelayRequest:
 
 
 @in_virtual_time
-async def test_a_handshake_here_is_answered_as_the_plain_request_would_be() -> None:
+async def test_a_handshake_without_a_websocket_endpoint_gets_the_reply_of_the_plain_request() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
 
-        async def told(path: str, query: str = "") -> tuple[int, bytes]:
-            caller = Caller(server.api, path, query)
-            found = await caller.refusal()
-            await caller.is_over()
-            return found
+        async def result(path: str, query: str = "") -> tuple[int, bytes]:
+            caller = WebSocketCaller(server.api, path, query)
+            matches = await caller.refusal()
+            await caller.wait_closed()
+            return matches
 
-        assert await told("/v1/nowhere") == (404, b"")
-        assert await told("/v1/jobs", "index=x") == (400, b"Invalid index")
-        assert await told("/v1/jobs") == (400, b"nothing here speaks over a websocket: ask without an upgrade")
-        assert (await told("/v1/job/none"))[0] == 404
+        assert await result("/v1/nowhere") == (404, b"")
+        assert await result("/v1/jobs", "index=x") == (400, b"Invalid index")
+        assert await result("/v1/jobs") == (400, b"this endpoint has no websocket: send the request without an upgrade")
+        assert (await result("/v1/job/none"))[0] == 404

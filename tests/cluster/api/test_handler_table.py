@@ -7,7 +7,7 @@ from wharf.contract.wire.endpoint_table import ENDPOINTS, EndpointKind
 
 
 @in_virtual_time
-async def test_every_endpoint_that_is_not_left_out_has_one_handler_and_there_are_no_others() -> None:
+async def test_every_supported_endpoint_has_one_handler_and_there_are_no_others() -> None:
     async with ACluster() as cluster:
         server = (await cluster.a_server()).server
         answered = [endpoint for endpoint in ENDPOINTS if not endpoint.unsupported_reason]

@@ -1,4 +1,4 @@
-"""Small words for tests of endpoints: a request is one line, its reply is read."""
+"""A client for tests of endpoints: sends one request in one line and decodes the reply."""
 
 import json
 from collections.abc import Mapping
@@ -15,21 +15,21 @@ from wharf.contract.client import ClientReply
 SETTLED_S = 0.1
 
 
-class Talk:
-    """Talks to one server, always as the same caller."""
+class ApiClient:
+    """Sends requests to one server, always as the same caller."""
 
     def __init__(self, server: OneServer, headers: Mapping[str, str] | None = None) -> None:
         self._server = server
         self._headers = headers or {}
 
     async def raw(self, method: str, path: str, body: Any = b"", **query: Any) -> ClientReply:
-        """`body`: bytes as they are, anything else as JSON."""
+        """Send the request. A body that is not bytes is encoded as JSON."""
         data = body if isinstance(body, bytes) else msgspec.json.encode(body)
         headers = {**self._headers, **({"content-length": str(len(data))} if data else {})}
         return await ask(self._server.api, method, path, query=urlencode(query), headers=headers, body=data)
 
     async def get(self, path: str, **query: Any) -> Any:
-        """What a read answers; it must succeed."""
+        """Return the decoded body of a successful read."""
         return _read(await self.raw("GET", path, **query))
 
     async def put(self, path: str, body: Any = b"", **query: Any) -> Any:
@@ -39,8 +39,8 @@ class Talk:
         return _read(await self.raw("DELETE", path, **query))
 
     async def refusal(self, method: str, path: str, body: Any = b"", **query: Any) -> tuple[int, str]:
-        """Status and sentence; and nothing has changed."""
-        await pass_time(SETTLED_S)  # What follows from earlier requests is no change of this one's.
+        """Return status and text of a refused request, after checking that it changed nothing."""
+        await pass_time(SETTLED_S)  # Effects of earlier requests must be finished.
         index = self._server.replica.index
         reply = await self.raw(method, path, body, **query)
         assert self._server.replica.index == index, "a refused request has changed something"

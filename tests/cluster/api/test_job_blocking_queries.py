@@ -1,4 +1,4 @@
-"""Reads of jobs that wait: woken by what they show, and by nothing else."""
+"""Blocking reads of jobs: they wake for changes of their result and for nothing else."""
 
 import asyncio
 from collections.abc import Callable
@@ -8,9 +8,9 @@ import pytest
 from msgspec.structs import replace
 
 from tests.builders import a_job
+from tests.kit.api_client import ApiClient
 from tests.kit.cluster import ACluster
 from tests.kit.state import an_allocation, an_evaluation
-from tests.kit.talking import Talk
 from tests.kit.virtual_time import in_virtual_time, pass_time
 from tests.kit.work import a_stored_job, store
 from wharf.cluster.state.tables import (
@@ -33,9 +33,9 @@ Change = Callable[[Job], Any]
 
 
 def a_deployment(job: Job) -> Any:
-    given: dict[str, Any] = {"job_id": job.id, "job_create_index": job.create_index, "create_index": WRITE_INDEX}
+    submitted: dict[str, Any] = {"job_id": job.id, "job_create_index": job.create_index, "create_index": WRITE_INDEX}
     return DEPLOYMENTS.build_put(
-        Deployment(id=f"d-{job.id}", namespace="default", status=DeploymentStatus.RUNNING, **given)
+        Deployment(id=f"d-{job.id}", namespace="default", status=DeploymentStatus.RUNNING, **submitted)
     )
 
 
@@ -71,27 +71,27 @@ CHANGES: dict[str, tuple[str, Change]] = {
 
 
 @pytest.mark.parametrize("what", CHANGES)
-def test_who_waits_is_woken_by_what_it_shows_and_by_nothing_of_another_job(what: str) -> None:
+def test_a_blocking_query_wakes_for_changes_of_its_result_and_not_for_other_jobs(what: str) -> None:
     @in_virtual_time
-    async def story() -> None:
+    async def run() -> None:
         async with ACluster() as cluster:
             server = await cluster.a_server()
             assert server.election.held is not None
-            server.election.held.lose()  # So that nothing moves but what the test moves.
-            shop, other = [await a_stored_job(server, a_job(name)) for name in ("shop", "other")]
-            talk = Talk(server)
+            server.election.held.lose()  # No leader, so that only the test changes records.
+            shop, second = [await a_stored_job(server, a_job(name)) for name in ("shop", "other")]
+            client = ApiClient(server)
             place, change = CHANGES[what]
             path = f"/v1/job/shop{place}"
-            before = (await talk.raw("GET", path, version=0)).headers["x-cluster-index"]
+            before = (await client.raw("GET", path, version=0)).headers["x-cluster-index"]
 
-            waiting = asyncio.ensure_future(talk.raw("GET", path, version=0, index=before, wait="60s"))
+            pending_read = asyncio.ensure_future(client.raw("GET", path, version=0, index=before, wait="60s"))
             await pass_time(0.2)
-            await store(server, change(other))
+            await store(server, change(second))
             await pass_time(0.2)
-            was_waiting = not waiting.done()
+            was_waiting = not pending_read.done()
             index = await store(server, change(shop))
-            reply = await waiting
+            reply = await pending_read
 
             assert (was_waiting, reply.status, reply.headers["x-cluster-index"]) == (True, 200, str(index))
 
-    story()
+    run()

@@ -1,4 +1,4 @@
-"""Whole lists that are kept: what they show is what stands there, and only what changed is made anew."""
+"""The cache of whole lists: its content equals the table, and only changed records are encoded again."""
 
 import asyncio
 import gzip
@@ -38,47 +38,47 @@ NORTH = ListCacheSpec(("north",), CRATES, f"north{KEY_SEPARATOR}")
 BY_CREATION = ListCacheSpec(("parcels",), PARCELS, "", is_by_creation=True)
 
 
-class Encoding:
-    """Makes forms, and knows of which records."""
+class RecordingEncoder:
+    """Encodes records, and collects the names of those it encoded."""
 
-    def __init__(self, *, form_bytes: int = 0) -> None:
-        self.made: list[str] = []
-        self._more = "x" * form_bytes
+    def __init__(self, *, padding_bytes: int = 0) -> None:
+        self.encoded_names: list[str] = []
+        self._padding = "x" * padding_bytes
 
     def __call__(self, records: Sequence[Any]) -> list[bytes]:
         names = [record.name if hasattr(record, "name") else record.id for record in records]
-        self.made += names
+        self.encoded_names += names
         return [
-            msgspec.json.encode([name, record.modify_index, self._more])
+            msgspec.json.encode([name, record.modify_index, self._padding])
             for name, record in zip(names, records, strict=True)
         ]
 
 
-def told(body: Any) -> list[tuple[str, int]]:
+def decode_list(body: Any) -> list[tuple[str, int]]:
     return [(name, index) for name, index, _ in json.loads(b"".join(body.chunks))]
 
 
-def filled(roll: CachedList, records: Sequence[Any], forms_of: Encoding) -> list[tuple[str, int]]:
-    return told(asyncio.run(roll.fill(records, forms_of)))
+def fill_list(cached_list: CachedList, records: Sequence[Any], encoder: RecordingEncoder) -> list[tuple[str, int]]:
+    return decode_list(asyncio.run(cached_list.fill(records, encoder)))
 
 
-def renewed(roll: CachedList, forms_of: Encoding) -> list[tuple[str, int]]:
-    return told(asyncio.run(roll.refresh(roll.take_changes(), forms_of)))
+def refresh_list(cached_list: CachedList, encoder: RecordingEncoder) -> list[tuple[str, int]]:
+    return decode_list(asyncio.run(cached_list.refresh(cached_list.take_changes(), encoder)))
 
 
 def crates_in_north(replica: Replica) -> list[Any]:
     return list(replica.iter_by_key(CRATES, prefix=NORTH.prefix))
 
 
-# -- what is made anew
+# -- encoding
 
 
-def test_after_a_change_only_what_changed_is_encoded() -> None:
-    replica, encoding = make_replica(), Encoding()
+def test_after_a_change_only_changed_records_are_encoded() -> None:
+    replica, encoding = make_replica(), RecordingEncoder()
     replica.apply_batch(make_batch(1, *(CRATES.build_put(make_crate(name)) for name in "abc")))
-    roll = CachedList(replica, NORTH)
-    filled(roll, crates_in_north(replica), encoding)
-    encoding.made.clear()
+    cached_list = CachedList(replica, NORTH)
+    fill_list(cached_list, crates_in_north(replica), encoding)
+    encoding.encoded_names.clear()
 
     replica.apply_batch(
         make_batch(
@@ -90,54 +90,54 @@ def test_after_a_change_only_what_changed_is_encoded() -> None:
     )
     replica.apply_batch(make_batch(3, CRATES.build_delete("north", "a")))
 
-    assert renewed(roll, encoding) == [("b", 2), ("c", 1), ("e", 2)]
-    assert sorted(encoding.made) == ["b", "e"]
-    assert renewed(roll, encoding) == [("b", 2), ("c", 1), ("e", 2)]
-    assert sorted(encoding.made) == ["b", "e"]
+    assert refresh_list(cached_list, encoding) == [("b", 2), ("c", 1), ("e", 2)]
+    assert sorted(encoding.encoded_names) == ["b", "e"]
+    assert refresh_list(cached_list, encoding) == [("b", 2), ("c", 1), ("e", 2)]
+    assert sorted(encoding.encoded_names) == ["b", "e"]
 
 
-def test_a_body_goes_on_being_of_its_moment() -> None:
-    replica, encoding = make_replica(), Encoding()
+def test_an_existing_body_does_not_change_with_later_writes() -> None:
+    replica, encoding = make_replica(), RecordingEncoder()
     replica.apply_batch(make_batch(1, CRATES.build_put(make_crate("a"))))
-    roll = CachedList(replica, NORTH)
+    cached_list = CachedList(replica, NORTH)
 
-    async def story() -> tuple[Any, Any, bytes]:
-        before = await roll.fill(crates_in_north(replica), encoding)
+    async def run() -> tuple[Any, Any, bytes]:
+        before = await cached_list.fill(crates_in_north(replica), encoding)
         replica.apply_batch(make_batch(2, CRATES.build_put(make_crate("a"))))
-        after = await roll.refresh(roll.take_changes(), encoding)
+        after = await cached_list.refresh(cached_list.take_changes(), encoding)
         return before, after, b"".join(await before.get_encoded_chunks(b"gzip"))
 
-    before, after, compressed = asyncio.run(story())
-    assert (told(before), told(after)) == ([("a", 1)], [("a", 2)])
+    before, after, compressed = asyncio.run(run())
+    assert (decode_list(before), decode_list(after)) == ([("a", 1)], [("a", 2)])
     assert gzip.decompress(compressed) == b"".join(before.chunks)
 
 
-def test_what_changes_while_it_is_filled_is_shown_the_next_time() -> None:
-    replica, encoding = make_replica(), Encoding()
+def test_a_change_during_the_first_encoding_is_shown_by_the_next_request() -> None:
+    replica, encoding = make_replica(), RecordingEncoder()
     replica.apply_batch(make_batch(1, CRATES.build_put(make_crate("a"))))
-    roll, records = CachedList(replica, NORTH), crates_in_north(replica)
+    cached_list, records = CachedList(replica, NORTH), crates_in_north(replica)
     replica.apply_batch(make_batch(2, CRATES.build_put(make_crate("b"))))
 
-    assert filled(roll, records, encoding) == [("a", 1)]
-    assert renewed(roll, encoding) == [("a", 1), ("b", 2)]
+    assert fill_list(cached_list, records, encoding) == [("a", 1)]
+    assert refresh_list(cached_list, encoding) == [("a", 1), ("b", 2)]
 
 
-def test_a_change_to_what_a_record_rests_on_is_a_change() -> None:
-    replica, encoding = Replica((JOBS, JOB_SUMMARIES)), Encoding()
-    kept = ListCacheSpec(("jobs",), JOBS, "", dependency_table=JOB_SUMMARIES)
-    roll = CachedList(replica, kept)
-    assert filled(roll, [], encoding) == []
+def test_a_change_of_a_dependency_changes_the_list() -> None:
+    replica, encoding = Replica((JOBS, JOB_SUMMARIES)), RecordingEncoder()
+    retained = ListCacheSpec(("jobs",), JOBS, "", dependency_table=JOB_SUMMARIES)
+    cached_list = CachedList(replica, retained)
+    assert fill_list(cached_list, [], encoding) == []
     for index, change in enumerate((put_job("web"), put_job("db")), start=1):
         replica.apply_batch(_batch_of(replica, index, change))
-    renewed(roll, encoding)
-    encoding.made.clear()
+    refresh_list(cached_list, encoding)
+    encoding.encoded_names.clear()
 
     replica.apply_batch(
         _batch_of(replica, 3, JOB_SUMMARIES.build_put(JobSummary(job_id="web", namespace="default", create_index=3)))
     )
-    renewed(roll, encoding)
+    refresh_list(cached_list, encoding)
 
-    assert encoding.made == ["web"]
+    assert encoding.encoded_names == ["web"]
 
 
 def _batch_of(replica: Replica, index: int, change: Any) -> Any:
@@ -152,10 +152,10 @@ STEPS = st.lists(
 
 
 @given(begun_with=st.sets(st.sampled_from("abcdefghijklmnop")), steps=STEPS, by_creation=st.booleans())
-def test_whatever_is_written_a_roll_shows_what_stands_there(
+def test_after_any_writes_the_cached_list_equals_the_table(
     begun_with: set[str], steps: list[list[tuple[bool, str]]], by_creation: bool
 ) -> None:
-    replica, encoding = make_replica(), Encoding(form_bytes=BODY_CHUNK_BYTES // 3)
+    replica, encoding = make_replica(), RecordingEncoder(padding_bytes=BODY_CHUNK_BYTES // 3)
 
     def put(name: str) -> Any:
         return PARCELS.build_put(make_parcel(name)) if by_creation else CRATES.build_put(make_crate(name))
@@ -163,74 +163,76 @@ def test_whatever_is_written_a_roll_shows_what_stands_there(
     def drop(name: str) -> Any:
         return PARCELS.build_delete(name) if by_creation else CRATES.build_delete("north", name)
 
-    def standing() -> list[Any]:
+    def list_stored() -> list[Any]:
         return list(replica.iter_by_creation(PARCELS)) if by_creation else crates_in_north(replica)
 
     replica.apply_batch(make_batch(1, NOTICE.build_delete(), *map(put, sorted(begun_with))))
-    roll = CachedList(replica, BY_CREATION if by_creation else NORTH)
-    filled(roll, standing(), encoding)
+    cached_list = CachedList(replica, BY_CREATION if by_creation else NORTH)
+    fill_list(cached_list, list_stored(), encoding)
 
     for number, step in enumerate(steps, start=2):
         replica.apply_batch(make_batch(number, *(put(name) if puts else drop(name) for puts, name in step)))
-        shown = [getattr(record, "name", "") or record.id for record in standing()]
-        assert renewed(roll, encoding) == list(zip(shown, [r.modify_index for r in standing()], strict=True))
+        views = [getattr(record, "name", "") or record.id for record in list_stored()]
+        assert refresh_list(cached_list, encoding) == list(
+            zip(views, [r.modify_index for r in list_stored()], strict=True)
+        )
 
 
-# -- when it is given up
+# -- dropping
 
 
-def test_when_too_much_changed_it_is_made_from_the_beginning() -> None:
-    replica, rolls = make_replica(), ListCache()
-    roll = CachedList(replica, NORTH)
-    filled(roll, [], Encoding())
-    rolls.put("north", roll)
-    assert rolls.get("north") is roll
+def test_too_many_changes_make_the_list_be_encoded_completely() -> None:
+    replica, list_cache = make_replica(), ListCache()
+    cached_list = CachedList(replica, NORTH)
+    fill_list(cached_list, [], RecordingEncoder())
+    list_cache.put("north", cached_list)
+    assert list_cache.get("north") is cached_list
 
     replica.apply_batch(
         make_batch(1, *(CRATES.build_put(make_crate(f"{number:05}")) for number in range(MAX_LIST_CHANGES + 1)))
     )
 
-    assert rolls.get("north") is None
+    assert list_cache.get("north") is None
     assert "crates" not in replica.watches.table_watches
 
 
-def test_a_state_that_was_loaded_anew_makes_it_begin_anew() -> None:
-    replica, rolls = make_replica(), ListCache()
+def test_a_reloaded_table_makes_the_list_be_encoded_completely() -> None:
+    replica, list_cache = make_replica(), ListCache()
     replica.apply_batch(make_batch(1, CRATES.build_put(make_crate("a"))))
-    roll = CachedList(replica, NORTH)
-    filled(roll, crates_in_north(replica), Encoding())
-    rolls.put("north", roll)
+    cached_list = CachedList(replica, NORTH)
+    fill_list(cached_list, crates_in_north(replica), RecordingEncoder())
+    list_cache.put("north", cached_list)
 
     replica.load_state([], LogPosition(index=2, last_changes={}))
 
-    assert rolls.get("north") is None
+    assert list_cache.get("north") is None
     assert "crates" not in replica.watches.table_watches
 
 
-def test_those_that_nobody_asked_for_lately_go() -> None:
-    replica, rolls = make_replica(), ListCache(max_lists=2)
+def test_least_recently_used_lists_are_evicted() -> None:
+    replica, list_cache = make_replica(), ListCache(max_lists=2)
     for name in "abc":
-        roll = CachedList(replica, NORTH)
-        filled(roll, [], Encoding())
-        rolls.put(name, roll)
-        rolls.get("a")
+        cached_list = CachedList(replica, NORTH)
+        fill_list(cached_list, [], RecordingEncoder())
+        list_cache.put(name, cached_list)
+        list_cache.get("a")
 
-    assert [name for name in "abc" if rolls.get(name) is not None] == ["a", "c"]
+    assert [name for name in "abc" if list_cache.get(name) is not None] == ["a", "c"]
     assert len(replica.watches.table_watches["crates"].observers) == 2
 
 
-def test_one_that_could_not_be_renewed_is_given_up() -> None:
+def test_a_list_whose_refresh_failed_is_dropped() -> None:
     replica = make_replica()
-    roll = CachedList(replica, NORTH)
-    filled(roll, [], Encoding())
+    cached_list = CachedList(replica, NORTH)
+    fill_list(cached_list, [], RecordingEncoder())
     replica.apply_batch(make_batch(1, CRATES.build_put(make_crate("a"))))
 
     def failing(_records: Sequence[Any]) -> list[bytes]:
         raise RuntimeError("cannot encode")
 
     with pytest.raises(RuntimeError):
-        asyncio.run(roll.refresh(roll.take_changes(), failing))
-    assert not roll.is_current
+        asyncio.run(cached_list.refresh(cached_list.take_changes(), failing))
+    assert not cached_list.is_current
 
 
 # -- over HTTP
@@ -238,7 +240,7 @@ def test_one_that_could_not_be_renewed_is_given_up() -> None:
 MANY = 600
 
 
-async def jobs_as(server: OneServer, query: str = "") -> list[Any]:
+async def list_jobs(server: OneServer, query: str = "") -> list[Any]:
     reply = await get(server, "/v1/jobs", query)
     listed: list[Any] = json.loads(reply.body)
     return listed
@@ -249,34 +251,34 @@ async def fill(server: OneServer) -> None:
         await write(server, *(put_job(f"j{number:04}") for number in range(start, start + 300)))
 
 
-def kept_rolls(server: OneServer) -> int:
-    return len(server.api._reads._cached_lists._kept)
+def count_cached_lists(server: OneServer) -> int:
+    return len(server.api.reads.list_encoder.cached_lists._lists)
 
 
 @in_virtual_time
-async def test_a_long_list_after_a_write_shows_the_written_job() -> None:
+async def test_a_long_list_shows_the_job_of_the_last_write() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server(leads=False)
         await fill(server)
-        first = await jobs_as(server)
-        assert (len(first), kept_rolls(server)) == (MANY, 1)
+        first = await list_jobs(server)
+        assert (len(first), count_cached_lists(server)) == (MANY, 1)
 
         await write(server, put_job("j0300", priority=77), put_job("new"), JOBS.build_delete("default", "j0000"))
         summary = JobSummary(job_id="j0001", namespace="default", create_index=1)
         await write(server, JOB_SUMMARIES.build_put(summary))
-        listed = await jobs_as(server)
+        listed = await list_jobs(server)
 
         by_id = {job["ID"]: job for job in listed}
         assert [job["ID"] for job in listed] == sorted(by_id)
         assert (by_id["j0300"]["Priority"], "new" in by_id, "j0000" in by_id) == (77, True, False)
         assert by_id["j0001"]["JobSummary"]["JobID"] == "j0001"
-        # What is made for readers is never kept, so it is read from the state.
-        assert listed == await jobs_as(server, "pretty")
-        assert kept_rolls(server) == 1
+        # Views that depend on the caller are never cached.
+        assert listed == await list_jobs(server, "pretty")
+        assert count_cached_lists(server) == 1
 
 
 @in_virtual_time
-async def test_the_compressed_list_holds_the_same() -> None:
+async def test_the_compressed_list_has_the_same_content() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server(leads=False)
         await fill(server)
@@ -294,25 +296,25 @@ async def test_the_compressed_list_holds_the_same() -> None:
 
 
 @in_virtual_time
-async def test_what_is_filtered_or_in_pages_is_not_taken_from_it() -> None:
+async def test_filtered_and_paged_lists_are_not_taken_from_the_cache() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server(leads=False)
         await fill(server)
         await write(server, *(put_job(f"other{number:03}", namespace="other") for number in range(300)))
-        await jobs_as(server)
+        await list_jobs(server)
         await write(server, put_job("j0300", priority=77))
 
-        assert [job["ID"] for job in await jobs_as(server, "filter=Priority+==+77")] == ["j0300"]
-        assert [job["ID"] for job in await jobs_as(server, "per_page=1&next_token=default.j0300")] == ["j0300"]
-        assert (await jobs_as(server, "reverse=true"))[0]["ID"] == f"j{MANY - 1:04}"
-        assert [job["ID"] for job in await jobs_as(server, "prefix=j030")] == [f"j030{n}" for n in range(10)]
-        assert len(await jobs_as(server, "namespace=other")) == 300
-        assert len(await jobs_as(server, "namespace=*")) == MANY + 300
-        assert len(await jobs_as(server, "meta=true")) == MANY
+        assert [job["ID"] for job in await list_jobs(server, "filter=Priority+==+77")] == ["j0300"]
+        assert [job["ID"] for job in await list_jobs(server, "per_page=1&next_token=default.j0300")] == ["j0300"]
+        assert (await list_jobs(server, "reverse=true"))[0]["ID"] == f"j{MANY - 1:04}"
+        assert [job["ID"] for job in await list_jobs(server, "prefix=j030")] == [f"j030{n}" for n in range(10)]
+        assert len(await list_jobs(server, "namespace=other")) == 300
+        assert len(await list_jobs(server, "namespace=*")) == MANY + 300
+        assert len(await list_jobs(server, "meta=true")) == MANY
 
 
 @in_virtual_time
-async def test_a_list_by_creation_is_kept_too_and_only_of_its_namespace() -> None:
+async def test_a_list_by_creation_of_one_namespace_is_cached() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server(leads=False)
         for start in range(0, 600, 300):
@@ -328,23 +330,23 @@ async def test_a_list_by_creation_is_kept_too_and_only_of_its_namespace() -> Non
         listed = [each["ID"] for each in json.loads((await get(server, "/v1/evaluations")).body)]
 
         assert listed == [uuid(number) for number in range(600) if number != 3] + [uuid(0xFFFF)]
-        assert kept_rolls(server) == 1
+        assert count_cached_lists(server) == 1
 
 
 @in_virtual_time
-async def test_many_who_list_while_others_write_see_one_moment_each() -> None:
+async def test_concurrent_lists_during_writes_show_a_consistent_state() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server(leads=False)
         await fill(server)
-        await jobs_as(server)
+        await list_jobs(server)
 
-        asking = []
+        pending = []
         for priority in range(1, 21):
-            # Two jobs that always change together: no list may show them apart.
+            # Two jobs that are always written together: no list may show different versions.
             await write(server, put_job("j0000", priority=priority), put_job("j0599", priority=priority))
-            asking.append(cluster.start(jobs_as(server), name="lists"))
-        shown = [await each for each in asking]
+            pending.append(cluster.start(list_jobs(server), name="lists"))
+        views = [await each for each in pending]
 
-        pairs = [(jobs[0]["Priority"], jobs[-1]["Priority"]) for jobs in shown]
+        pairs = [(jobs[0]["Priority"], jobs[-1]["Priority"]) for jobs in views]
         assert [first for first, _ in pairs] == [last for _, last in pairs]
-        assert (await jobs_as(server))[0]["Priority"] == 20
+        assert (await list_jobs(server))[0]["Priority"] == 20

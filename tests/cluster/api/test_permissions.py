@@ -1,4 +1,4 @@
-"""Every endpoint refuses whoever lacks what it needs: the whole table, one row after the other."""
+"""Every endpoint refuses callers without the required permission: checks the whole endpoint table."""
 
 from collections.abc import Iterator
 
@@ -14,86 +14,86 @@ from wharf.contract.wire.endpoint_table import ENDPOINTS, Endpoint, EndpointKind
 ID = "6f1c1d3e-1d0a-4a8e-9f3e-1b2c3d4e5f60"
 UNKNOWN_TOKEN = {"x-cluster-token": ID}
 
-OPEN_TO_ALL = {
+PUBLIC_ENDPOINTS = {
     "status.leader", "status.peers", "agent.health", "metrics.read", "region.list",
-    # Whoever asks has no token yet, or shows another proof.
+    # The caller has no token yet, or proves itself in another way.
     "acl.bootstrap", "acl.oidc.auth-url", "acl.oidc.complete", "acl.login", "acl.token.exchange", "acl.method.list",
     "identity.keys", "identity.issuer",
     "node.register", "node.heartbeat", "node.desired", "node.fetch", "node.report", "node.channel", "server.ask",
     "node.identities", "node.own_identity", "node.former", "node.leave", "client.snapshot",
-    # What describes the API holds nothing of the cluster.
+    # The API documents contain no data of the cluster.
     "document.openapi", "document.page",
 }  # fmt: skip
 """Endpoints that ask nobody who they are. A new one is put here after thinking about it."""
 
 
-def path_of(endpoint: Endpoint) -> str:
+def build_path(endpoint: Endpoint) -> str:
     path = endpoint.path
     while "{" in path:
-        beginning, _, rest = path.partition("{")
-        path = beginning + ID + rest.partition("}")[2]
+        expected_start, _, rest = path.partition("{")
+        path = expected_start + ID + rest.partition("}")[2]
     return path
 
 
-def guarded() -> Iterator[Endpoint]:
+def iterate_guarded() -> Iterator[Endpoint]:
     return (e for e in ENDPOINTS if not isinstance(e.need, PublicAccess | AnyToken) and not e.unsupported_reason)
 
 
-async def all_refused(server: OneServer, headers: dict[str, str], *, query: str) -> set[str]:
-    """The endpoints that let somebody in who has these headers."""
-    let_in = set()
-    for endpoint in guarded():
-        reply = await ask(server.api, endpoint.method, path_of(endpoint), query=query, headers=headers, body=b"{}")
+async def list_not_refused(server: OneServer, headers: dict[str, str], *, query: str) -> set[str]:
+    """Return the endpoints that do not refuse a caller with these headers."""
+    accepted = set()
+    for endpoint in iterate_guarded():
+        reply = await ask(server.api, endpoint.method, build_path(endpoint), query=query, headers=headers, body=b"{}")
         if reply.status != 403:
-            let_in.add(f"{endpoint.name}: {reply.status} {reply.body[:80]!r}")
-    return let_in
+            accepted.add(f"{endpoint.name}: {reply.status} {reply.body[:80]!r}")
+    return accepted
 
 
 @pytest.mark.parametrize("query", ["", "namespace=*", "stale"])
-def test_every_endpoint_refuses_whoever_has_no_right(query: str) -> None:
+def test_every_endpoint_refuses_callers_without_rights(query: str) -> None:
     @in_virtual_time
-    async def story() -> None:
+    async def run() -> None:
         async with ACluster() as cluster:
             server = await cluster.a_server()
             enable_acl(server)
-            without_rights = await a_token(server, 'namespace "nowhere-at-all" { policy = "deny" }')
+            powerless_token = await a_token(server, 'namespace "nowhere-at-all" { policy = "deny" }')
 
-            assert await all_refused(server, {}, query=query) == set()
-            assert await all_refused(server, UNKNOWN_TOKEN, query=query) == set()
-            assert await all_refused(server, without_rights, query=query) == set()
+            assert await list_not_refused(server, {}, query=query) == set()
+            assert await list_not_refused(server, UNKNOWN_TOKEN, query=query) == set()
+            assert await list_not_refused(server, powerless_token, query=query) == set()
 
-    story()
+    run()
 
 
 @in_virtual_time
-async def test_what_is_open_to_every_token_is_closed_to_one_that_does_not_hold() -> None:
+async def test_endpoints_for_any_token_refuse_an_unknown_token() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
         enable_acl(server)
-        let_in = set()
+        accepted = set()
         for endpoint in ENDPOINTS:
             if isinstance(endpoint.need, AnyToken) and not endpoint.unsupported_reason:
-                reply = await ask(server.api, endpoint.method, path_of(endpoint), headers=UNKNOWN_TOKEN, body=b"{}")
+                reply = await ask(server.api, endpoint.method, build_path(endpoint), headers=UNKNOWN_TOKEN, body=b"{}")
                 if reply.status != 403:
-                    let_in.add(f"{endpoint.name}: {reply.status} {reply.body[:80]!r}")
+                    accepted.add(f"{endpoint.name}: {reply.status} {reply.body[:80]!r}")
 
-        assert let_in == set()
+        assert accepted == set()
 
 
-def test_endpoints_that_ask_nobody_are_those_that_were_thought_about() -> None:
+def test_the_public_endpoints_are_a_known_list() -> None:
     open_rows = {e.name for e in ENDPOINTS if isinstance(e.need, PublicAccess) and not e.unsupported_reason}
 
-    assert open_rows == OPEN_TO_ALL
+    assert open_rows == PUBLIC_ENDPOINTS
 
 
-def test_what_writes_is_open_to_nobody_but_nodes_and_those_who_log_in() -> None:
+def test_public_write_endpoints_are_only_those_of_nodes_and_logins() -> None:
     writing = {
         e.name
         for e in ENDPOINTS
         if e.kind in (EndpointKind.WRITE, EndpointKind.LEADER_WRITE) and isinstance(e.need, PublicAccess)
     }
 
-    assert writing <= OPEN_TO_ALL
+    assert writing <= PUBLIC_ENDPOINTS
 
 
 @in_virtual_time
@@ -103,6 +103,6 @@ async def test_a_refused_write_changes_nothing() -> None:
         enable_acl(server)
         index = server.replica.index
 
-        await all_refused(server, UNKNOWN_TOKEN, query="")
+        await list_not_refused(server, UNKNOWN_TOKEN, query="")
 
         assert server.replica.index == index

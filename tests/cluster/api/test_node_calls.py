@@ -1,4 +1,4 @@
-"""Endpoints that a node answers itself: what is judged before it is asked (nodes-allocations.md 0, 2.2, 2.3, 2.4)."""
+"""Endpoints that a node executes, and the checks before it is called (nodes-allocations.md 0, 2.2, 2.3, 2.4)."""
 
 from collections.abc import AsyncIterator
 from typing import Any
@@ -8,7 +8,7 @@ import pytest
 from tests.builders import a_group, a_job, a_task
 from tests.kit.callers import a_token, enable_acl
 from tests.kit.cluster import ACluster, OneServer
-from tests.kit.requests import DENIED, commit, get, put, read, send, told
+from tests.kit.requests import DENIED, commit, get, put, read, send, status_and_text
 from tests.kit.state import SECRET, a_node, an_allocation
 from tests.kit.streams import AStream
 from tests.kit.virtual_time import in_virtual_time
@@ -19,31 +19,31 @@ from wharf.contract.model.log import WRITE_INDEX
 from wharf.contract.model.nodes.node import NodeStatus
 
 NODE = "8a6f0c44-0000-0000-0000-000000000001"
-RUNS = "8a6f0c44-0000-0000-0000-000000000011"
-ENDED = "8a6f0c44-0000-0000-0000-000000000012"
+RUNNING_ID = "8a6f0c44-0000-0000-0000-000000000011"
+ENDED_ID = "8a6f0c44-0000-0000-0000-000000000012"
 UNKNOWN = "8a6f0c44-0000-0000-0000-000000000099"
 NO_PATH = (404, "No path to node")
 
 
-class Echo:
-    """Plays a node that says back what it was asked."""
+class EchoChannels:
+    """Node channels with a node whose replies contain the call."""
 
     def __init__(self) -> None:
-        self.asked: list[NodeCall] = []
+        self.calls: list[NodeCall] = []
 
     def channel_to(self, node_id: str) -> NodeChannel:
         if node_id != NODE:
             raise build_no_node_path()
         return self
 
-    async def call(self, question: NodeCall) -> NodeReply:
-        self.asked.append(question)
-        if question.verb == "fs_logs":
+    async def call(self, call: NodeCall) -> NodeReply:
+        self.calls.append(call)
+        if call.verb == "fs_logs":
             return NodeReply("application/json", parts=_frames())
-        return NodeReply("application/json", b'{"Verb": "' + question.verb.encode() + b'"}')
+        return NodeReply("application/json", b'{"Verb": "' + call.verb.encode() + b'"}')
 
-    async def open_stream(self, question: NodeCall) -> NodeStream:
-        raise AssertionError(f"{question.verb} is no talk here")
+    async def open_stream(self, call: NodeCall) -> NodeStream:
+        raise AssertionError(f"{call.verb} is no talk here")
 
 
 async def _frames() -> AsyncIterator[bytes]:
@@ -59,17 +59,17 @@ async def with_work(cluster: ACluster, *, driver: str = "docker", access: bool =
         NODES.build_put(a_node(NODE, status=NodeStatus.READY, create_index=WRITE_INDEX)),
         JOBS.build_put(job),
         JOB_VERSIONS.build_put(job),
-        ALLOCATIONS.build_put(an_allocation(job, RUNS, node_id=NODE, client_status=ClientStatus.RUNNING)),
+        ALLOCATIONS.build_put(an_allocation(job, RUNNING_ID, node_id=NODE, client_status=ClientStatus.RUNNING)),
         ALLOCATIONS.build_put(
             an_allocation(
-                job, ENDED, node_id=NODE, client_status=ClientStatus.COMPLETE, desired_status=DesiredStatus.STOP
+                job, ENDED_ID, node_id=NODE, client_status=ClientStatus.COMPLETE, desired_status=DesiredStatus.STOP
             )
         ),
     )
     return server
 
 
-OF_NODE: list[tuple[str, str, Any]] = [
+NODE_REQUESTS: list[tuple[str, str, Any]] = [
     ("GET", "/v1/client/metadata", None),
     ("POST", "/v1/client/metadata", {"Meta": {"rack": "r1", "gone": None}}),
     ("GET", "/v1/client/stats", None),
@@ -79,7 +79,7 @@ OF_NODE: list[tuple[str, str, Any]] = [
     ("PUT", "/v1/client/identity/renew", None),
 ]
 
-OF_ALLOCATION: list[tuple[str, str, Any]] = [
+ALLOCATION_REQUESTS: list[tuple[str, str, Any]] = [
     ("PUT", "/v1/client/allocation/{}/restart", None),
     ("POST", "/v1/client/allocation/{}/restart", {"TaskName": "server"}),
     ("PUT", "/v1/client/allocation/{}/signal", {"Signal": "SIGHUP"}),
@@ -100,110 +100,110 @@ OF_ALLOCATION: list[tuple[str, str, Any]] = [
 ]
 
 
-async def ask_for(server: OneServer, method: str, target: str, body: Any, **options: Any) -> tuple[int, str]:
+async def send_request(server: OneServer, method: str, target: str, body: Any, **options: Any) -> tuple[int, str]:
     path, _, query = target.partition("?")
-    return told(await send(server, method, path, body, query, **options))
+    return status_and_text(await send(server, method, path, body, query, **options))
 
 
 @in_virtual_time
-async def test_a_node_without_a_connection_cannot_be_asked_about_itself() -> None:
+async def test_a_node_without_a_connection_cannot_be_called() -> None:
     async with ACluster() as cluster:
         server = await with_work(cluster)
 
-        for method, path, body in OF_NODE:
-            assert await ask_for(server, method, f"{path}?node_id={NODE}", body) == NO_PATH, (method, path)
+        for method, path, body in NODE_REQUESTS:
+            assert await send_request(server, method, f"{path}?node_id={NODE}", body) == NO_PATH, (method, path)
 
 
 @in_virtual_time
-async def test_an_unknown_node_is_told_and_none_is_refused() -> None:
+async def test_an_unknown_or_missing_node_is_refused() -> None:
     async with ACluster() as cluster:
         server = await with_work(cluster)
 
-        for method, path, body in OF_NODE:
-            unknown = await ask_for(server, method, f"{path}?node_id={UNKNOWN}", body)
-            none = await ask_for(server, method, path, body)
+        for method, path, body in NODE_REQUESTS:
+            unknown = await send_request(server, method, f"{path}?node_id={UNKNOWN}", body)
+            none = await send_request(server, method, path, body)
             assert unknown == (404, f"Unknown node {UNKNOWN}"), (method, path)
             assert (none[0], "missing node ID" in none[1]) == (400, True), (method, path)
 
 
 @in_virtual_time
-async def test_an_allocation_whose_node_has_no_connection_cannot_be_asked_about() -> None:
+async def test_an_allocation_whose_node_has_no_connection_is_unavailable() -> None:
     async with ACluster() as cluster:
         server = await with_work(cluster)
 
-        for method, target, body in OF_ALLOCATION:
-            assert await ask_for(server, method, target.format(RUNS), body) == NO_PATH, (method, target)
+        for method, target, body in ALLOCATION_REQUESTS:
+            assert await send_request(server, method, target.format(RUNNING_ID), body) == NO_PATH, (method, target)
 
 
 @in_virtual_time
-async def test_an_unknown_allocation_is_told() -> None:
+async def test_an_unknown_allocation_is_not_found() -> None:
     async with ACluster() as cluster:
         server = await with_work(cluster)
 
-        for method, target, body in OF_ALLOCATION:
-            found = await ask_for(server, method, target.format(UNKNOWN), body)
-            assert found == (404, f'Unknown allocation "{UNKNOWN}"'), (method, target)
+        for method, target, body in ALLOCATION_REQUESTS:
+            matches = await send_request(server, method, target.format(UNKNOWN), body)
+            assert matches == (404, f'Unknown allocation "{UNKNOWN}"'), (method, target)
 
 
 @in_virtual_time
-async def test_what_is_asked_goes_to_the_node_with_its_parameters_and_body() -> None:
+async def test_a_call_reaches_the_node_with_its_parameters_and_body() -> None:
     async with ACluster() as cluster:
         server = await with_work(cluster)
-        echo = server.server.node_channels = Echo()
+        echo = server.server.node_channels = EchoChannels()
 
-        answered = await get(server, f"/v1/client/fs/readat/{RUNS}", "path=a&offset=3")
-        await put(server, f"/v1/client/allocation/{RUNS}/signal", {"Signal": "SIGHUP"})
+        answered = await get(server, f"/v1/client/fs/readat/{RUNNING_ID}", "path=a&offset=3")
+        await put(server, f"/v1/client/allocation/{RUNNING_ID}/signal", {"Signal": "SIGHUP"})
 
-        assert told(answered) == (200, '{"Verb": "fs_read_at"}')
+        assert status_and_text(answered) == (200, '{"Verb": "fs_read_at"}')
         assert answered.headers["content-type"] == "application/json"
-        assert echo.asked == [
-            NodeCall("fs_read_at", RUNS, {"path": "a", "offset": 3}),
-            NodeCall("signal", RUNS, {}, b'{"Signal": "SIGHUP"}'),
+        assert echo.calls == [
+            NodeCall("fs_read_at", RUNNING_ID, {"path": "a", "offset": 3}),
+            NodeCall("signal", RUNNING_ID, {}, b'{"Signal": "SIGHUP"}'),
         ]
 
 
 @in_virtual_time
-async def test_what_a_node_sends_part_by_part_is_passed_on_so() -> None:
+async def test_a_streamed_reply_of_a_node_is_streamed_to_the_caller() -> None:
     async with ACluster() as cluster:
         server = await with_work(cluster)
-        server.server.node_channels = Echo()
+        server.server.node_channels = EchoChannels()
 
         query = [("task", "server"), ("type", "stdout")]
-        stream = AStream(cluster, server, f"/v1/client/fs/logs/{RUNS}", query)
-        await stream.ends()
+        stream = AStream(cluster, server, f"/v1/client/fs/logs/{RUNNING_ID}", query)
+        await stream.wait_end()
 
         assert (stream.status, stream.parts) == (200, [b'{"Offset": 1}', b"{}"])
 
 
 @in_virtual_time
-async def test_metadata_are_changed_by_post_alone_and_the_query_names_the_node_before_the_body() -> None:
+async def test_metadata_is_changed_by_post_and_the_query_overrides_the_node_of_the_body() -> None:
     async with ACluster() as cluster:
         server = await with_work(cluster)
         body = {"NodeID": UNKNOWN, "Meta": {"a": "b"}}
 
-        assert (await ask_for(server, "PUT", f"/v1/client/metadata?node_id={NODE}", body))[0] == 405
-        assert await ask_for(server, "POST", f"/v1/client/metadata?node_id={NODE}", body) == NO_PATH
-        assert (await ask_for(server, "POST", "/v1/client/metadata", body))[1] == f"Unknown node {UNKNOWN}"
+        assert (await send_request(server, "PUT", f"/v1/client/metadata?node_id={NODE}", body))[0] == 405
+        assert await send_request(server, "POST", f"/v1/client/metadata?node_id={NODE}", body) == NO_PATH
+        assert (await send_request(server, "POST", "/v1/client/metadata", body))[1] == f"Unknown node {UNKNOWN}"
 
 
 @in_virtual_time
 @pytest.mark.parametrize("meta", [None, {}])
-async def test_metadata_without_a_key_are_refused(meta: Any) -> None:
+async def test_metadata_without_keys_is_refused(meta: Any) -> None:
     async with ACluster() as cluster:
         server = await with_work(cluster)
 
-        refused = await ask_for(server, "POST", f"/v1/client/metadata?node_id={NODE}", {"Meta": meta})
+        refused = await send_request(server, "POST", f"/v1/client/metadata?node_id={NODE}", {"Meta": meta})
 
         assert refused == (400, "missing required Meta object")
 
 
 @in_virtual_time
 @pytest.mark.parametrize("key", ["", "1a", "a..b", "a.", "a b", "a.1"])
-async def test_a_key_of_metadata_is_made_of_names_joined_by_dots(key: str) -> None:
+async def test_a_metadata_key_consists_of_names_joined_by_dots(key: str) -> None:
     async with ACluster() as cluster:
         server = await with_work(cluster)
 
-        status, text = await ask_for(server, "POST", f"/v1/client/metadata?node_id={NODE}", {"Meta": {key: "x"}})
+        status, text = await send_request(server, "POST", f"/v1/client/metadata?node_id={NODE}", {"Meta": {key: "x"}})
 
         assert (status, "invalid meta key" in text) == (400, True)
 
@@ -233,16 +233,16 @@ async def test_a_key_of_metadata_is_made_of_names_joined_by_dots(key: str) -> No
         ("GET", "/v1/client/fs/logs/{}?task=server&type=stdout&origin=x", None, "invalid origin"),
     ],
 )
-async def test_what_is_wrong_with_a_question_is_told_before_the_node_is_asked(
+async def test_an_invalid_call_is_refused_before_the_node_is_called(
     method: str, target: str, body: Any, text: str
 ) -> None:
     async with ACluster() as cluster:
         server = await with_work(cluster)
-        echo = server.server.node_channels = Echo()
+        echo = server.server.node_channels = EchoChannels()
 
-        status, refused = await ask_for(server, method, target.format(RUNS), body)
+        status, refused = await send_request(server, method, target.format(RUNNING_ID), body)
 
-        assert (status, text in refused, echo.asked) == (400, True, [])
+        assert (status, text in refused, echo.calls) == (400, True, [])
 
 
 @in_virtual_time
@@ -250,7 +250,7 @@ async def test_an_allocation_that_should_not_run_is_not_restarted() -> None:
     async with ACluster() as cluster:
         server = await with_work(cluster)
 
-        assert await ask_for(server, "PUT", f"/v1/client/allocation/{ENDED}/restart", None) == (
+        assert await send_request(server, "PUT", f"/v1/client/allocation/{ENDED_ID}/restart", None) == (
             400,
             "restart of an alloc that should not run",
         )
@@ -269,94 +269,94 @@ async def test_an_allocation_that_should_not_run_is_not_restarted() -> None:
         ("read-logs", {"logs"}),
     ],
 )
-async def test_each_question_needs_its_right_in_the_allocations_namespace(capability: str, allowed: set[str]) -> None:
+async def test_each_call_needs_its_right_in_the_namespace_of_the_allocation(capability: str, allowed: set[str]) -> None:
     async with ACluster() as cluster:
         server = await with_work(cluster, access=True)
         enable_acl(server)
         right = await a_token(server, f'namespace "default" {{ capabilities = ["{capability}"] }}')
-        elsewhere = await a_token(server, f'namespace "team" {{ capabilities = ["{capability}"] }}')
-        open_to, open_elsewhere = set(), set()
-        for method, target, body in OF_ALLOCATION:
+        other_reply = await a_token(server, f'namespace "team" {{ capabilities = ["{capability}"] }}')
+        allowed_callers, allowed_elsewhere = set(), set()
+        for method, target, body in ALLOCATION_REQUESTS:
             parts = target.partition("?")[0].split("/")
-            what = parts[4] if parts[3] == "fs" else parts[5]
-            what = "pause_state" if (what, method) == ("pause", "GET") else what
-            if await ask_for(server, method, target.format(RUNS), body, headers=right) == NO_PATH:
-                open_to.add(what)
-            if await ask_for(server, method, target.format(RUNS), body, headers=elsewhere) != DENIED:
-                open_elsewhere.add(what)
+            case = parts[4] if parts[3] == "fs" else parts[5]
+            case = "pause_state" if (case, method) == ("pause", "GET") else case
+            if await send_request(server, method, target.format(RUNNING_ID), body, headers=right) == NO_PATH:
+                allowed_callers.add(case)
+            if await send_request(server, method, target.format(RUNNING_ID), body, headers=other_reply) != DENIED:
+                allowed_elsewhere.add(case)
 
-        assert (open_to, open_elsewhere) == (allowed, set())
+        assert (allowed_callers, allowed_elsewhere) == (allowed, set())
 
 
 @in_virtual_time
-async def test_a_command_beside_a_task_that_is_not_kept_apart_needs_the_nodes_right_too() -> None:
+async def test_a_command_next_to_an_unisolated_task_also_needs_the_node_right() -> None:
     async with ACluster() as cluster:
         server = await with_work(cluster, driver="raw_exec")
         enable_acl(server)
-        some = await a_token(server, 'namespace "default" { capabilities = ["alloc-exec"] }')
-        both = await a_token(server, 'namespace "default" { capabilities = ["alloc-exec", "alloc-node-exec"] }')
-        target = f'/v1/client/allocation/{RUNS}/exec?task=server&command=["ls"]'
+        subset = await a_token(server, 'namespace "default" { capabilities = ["alloc-exec"] }')
+        combined = await a_token(server, 'namespace "default" { capabilities = ["alloc-exec", "alloc-node-exec"] }')
+        target = f'/v1/client/allocation/{RUNNING_ID}/exec?task=server&command=["ls"]'
 
-        assert await ask_for(server, "GET", target, None, headers=some) == DENIED
-        assert await ask_for(server, "GET", target, None, headers=both) == NO_PATH
+        assert await send_request(server, "GET", target, None, headers=subset) == DENIED
+        assert await send_request(server, "GET", target, None, headers=combined) == NO_PATH
 
 
 @in_virtual_time
-async def test_of_nodes_figures_need_to_read_them_and_the_rest_to_write_them() -> None:
+async def test_reading_a_node_agent_needs_the_read_right_and_changing_it_the_write_right() -> None:
     async with ACluster() as cluster:
         server = await with_work(cluster)
         enable_acl(server)
         reader = await a_token(server, 'node { policy = "read" }')
         writer = await a_token(server, 'node { policy = "write" }')
-        answers = {}
-        for method, path, body in OF_NODE:
-            by_reader = await ask_for(server, method, f"{path}?node_id={NODE}", body, headers=reader)
-            by_writer = await ask_for(server, method, f"{path}?node_id={NODE}", body, headers=writer)
+        responses = {}
+        for method, path, body in NODE_REQUESTS:
+            by_reader = await send_request(server, method, f"{path}?node_id={NODE}", body, headers=reader)
+            by_writer = await send_request(server, method, f"{path}?node_id={NODE}", body, headers=writer)
             assert by_writer == NO_PATH
-            answers[method, path.rsplit("/", 1)[-1]] = by_reader == NO_PATH
+            responses[method, path.rsplit("/", 1)[-1]] = by_reader == NO_PATH
 
-        assert {what for what, is_open in answers.items() if is_open} == {
+        assert {case for case, is_open in responses.items() if is_open} == {
             ("GET", "metadata"), ("GET", "stats"), ("GET", "identity"),
         }  # fmt: skip
 
 
-TAKES_PLACE = "8a6f0c44-0000-0000-0000-000000000013"
+REPLACEMENT_ID = "8a6f0c44-0000-0000-0000-000000000013"
 OTHER_NODE = "8a6f0c44-0000-0000-0000-000000000002"
-AS_THE_NODE = {"X-Cluster-Node-Secret": SECRET}
+NODE_HEADERS = {"X-Cluster-Node-Secret": SECRET}
 
 
 @in_virtual_time
-async def test_what_an_allocation_keeps_is_given_to_the_node_on_which_its_place_is_taken_and_to_nobody_else() -> None:
+async def test_allocation_data_is_sent_only_to_the_node_of_the_replacement() -> None:
     async with ACluster() as cluster:
         server = await with_work(cluster, access=True)
         enable_acl(server)
         operator = await a_token(server, management=True)
         job = server.server.replica.get(JOBS, "default", "shop")
         assert job is not None
-        other = a_node(OTHER_NODE, status=NodeStatus.READY, create_index=WRITE_INDEX)
-        taking = an_allocation(job, TAKES_PLACE, node_id=OTHER_NODE, previous_allocation=ENDED)
-        await commit(server, NODES.build_put(other), ALLOCATIONS.build_put(taking))
-        server.server.node_channels = Echo()
-        target = f"/v1/client/allocation/{ENDED}/snapshot"
+        second = a_node(OTHER_NODE, status=NodeStatus.READY, create_index=WRITE_INDEX)
+        replacement = an_allocation(job, REPLACEMENT_ID, node_id=OTHER_NODE, previous_allocation=ENDED_ID)
+        await commit(server, NODES.build_put(second), ALLOCATIONS.build_put(replacement))
+        server.server.node_channels = EchoChannels()
+        target = f"/v1/client/allocation/{ENDED_ID}/snapshot"
 
-        told_of = read(await get(server, f"/v1/node/{OTHER_NODE}/former/{ENDED}", headers=AS_THE_NODE))
-        by_its_token = {"X-Cluster-Token": told_of["MigrateToken"]}
+        visible = read(await get(server, f"/v1/node/{OTHER_NODE}/former/{ENDED_ID}", headers=NODE_HEADERS))
+        by_token = {"X-Cluster-Token": visible["MigrateToken"]}
 
-        assert (NODE, "complete") == (told_of["NodeID"], told_of["ClientStatus"])
-        assert (200, '{"Verb": "snapshot"}') == told(await get(server, target, headers=by_its_token))
+        assert (NODE, "complete") == (visible["NodeID"], visible["ClientStatus"])
+        assert (200, '{"Verb": "snapshot"}') == status_and_text(await get(server, target, headers=by_token))
         assert [DENIED] * 3 == [
-            told(await get(server, target)),
-            told(await get(server, target, headers=operator)),
-            told(await get(server, target.replace(ENDED, RUNS), headers=by_its_token)),
+            status_and_text(await get(server, target)),
+            status_and_text(await get(server, target, headers=operator)),
+            status_and_text(await get(server, target.replace(ENDED_ID, RUNNING_ID), headers=by_token)),
         ]
 
 
 @in_virtual_time
-async def test_a_node_is_told_only_of_allocations_whose_place_one_of_its_own_takes() -> None:
+async def test_a_node_reads_only_predecessors_of_its_own_allocations() -> None:
     async with ACluster() as cluster:
         server = await with_work(cluster)
 
-        not_taken = await get(server, f"/v1/node/{NODE}/former/{ENDED}", headers=AS_THE_NODE)
-        no_secret = await get(server, f"/v1/node/{NODE}/former/{ENDED}")
+        refused_keys = await get(server, f"/v1/node/{NODE}/former/{ENDED_ID}", headers=NODE_HEADERS)
+        without_secret = await get(server, f"/v1/node/{NODE}/former/{ENDED_ID}")
 
-        assert [(404, "alloc not found"), DENIED] == [told(not_taken), told(no_secret)]
+        assert [(404, "alloc not found"), DENIED] == [status_and_text(refused_keys), status_and_text(without_secret)]

@@ -1,4 +1,4 @@
-"""Who may do what: the endpoint's need, and what becomes of callers that lack it."""
+"""Access checks: what each endpoint requires, and how callers without the right are refused."""
 
 import json
 from typing import Any
@@ -26,7 +26,7 @@ async def get(server: OneServer, path: str, query: str = "", **options: Any) -> 
     return await ask(server.api, "GET", path, query=query, **options)
 
 
-def told(reply: ClientReply) -> tuple[int, bytes]:
+def status_and_body(reply: ClientReply) -> tuple[int, bytes]:
     return reply.status, reply.body
 
 
@@ -42,12 +42,12 @@ def told(reply: ClientReply) -> tuple[int, bytes]:
         ({"authorization": "Bearer"}, ""),
     ],
 )
-def test_a_token_is_found_in_our_header_or_a_bearers(headers: dict[str, str], token: str) -> None:
+def test_a_token_is_read_from_the_token_header_or_a_bearer_header(headers: dict[str, str], token: str) -> None:
     assert get_request_token({name.encode(): value.encode() for name, value in headers.items()}) == token
 
 
 @in_virtual_time
-async def test_while_access_control_is_off_nobody_is_asked_who_they_are() -> None:
+async def test_while_access_control_is_off_tokens_are_ignored() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
 
@@ -55,34 +55,34 @@ async def test_while_access_control_is_off_nobody_is_asked_who_they_are() -> Non
 
 
 @in_virtual_time
-async def test_without_the_right_a_read_a_write_and_a_list_are_refused() -> None:
+async def test_a_read_a_write_and_a_list_without_the_right_are_refused() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
         enable_acl(server)
         reader = await a_token(server, READ)
         body = msgspec.json.encode({"Job": a_job()})
 
-        assert told(await get(server, "/v1/jobs")) == DENIED
-        assert told(await get(server, "/v1/nodes", headers=reader)) == DENIED
-        assert told(await get(server, "/v1/jobs", "namespace=other", headers=reader)) == DENIED
-        assert told(await ask(server.api, "PUT", "/v1/jobs", body=body, headers=reader)) == DENIED
-        assert told(await ask(server.api, "DELETE", "/v1/job/shop", headers=reader)) == DENIED
+        assert status_and_body(await get(server, "/v1/jobs")) == DENIED
+        assert status_and_body(await get(server, "/v1/nodes", headers=reader)) == DENIED
+        assert status_and_body(await get(server, "/v1/jobs", "namespace=other", headers=reader)) == DENIED
+        assert status_and_body(await ask(server.api, "PUT", "/v1/jobs", body=body, headers=reader)) == DENIED
+        assert status_and_body(await ask(server.api, "DELETE", "/v1/job/shop", headers=reader)) == DENIED
         assert (await get(server, "/v1/jobs", headers=reader)).status == 200
         assert (await get(server, "/v1/status/leader")).status == 200
 
 
 @in_virtual_time
-async def test_a_token_that_does_not_hold_is_worse_than_none() -> None:
+async def test_an_invalid_token_is_refused_where_no_token_is_allowed() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
         enable_acl(server)
 
-        for given in ("6f1c1d3e-1d0a-4a8e-9f3e-1b2c3d4e5f60", "no secret at all", "x" * 20_000):
-            assert told(await get(server, "/v1/jobs", headers={"x-cluster-token": given})) == DENIED
+        for submitted in ("6f1c1d3e-1d0a-4a8e-9f3e-1b2c3d4e5f60", "no secret at all", "x" * 20_000):
+            assert status_and_body(await get(server, "/v1/jobs", headers={"x-cluster-token": submitted})) == DENIED
 
 
 @in_virtual_time
-async def test_what_the_body_names_decides_where_the_query_names_nothing() -> None:
+async def test_the_namespace_of_the_body_is_checked_if_the_query_names_none() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
         enable_acl(server)
@@ -96,7 +96,7 @@ async def test_what_the_body_names_decides_where_the_query_names_nothing() -> No
 
 
 @in_virtual_time
-async def test_a_list_over_all_namespaces_shows_those_that_the_caller_may_read() -> None:
+async def test_a_list_of_all_namespaces_has_those_that_the_caller_may_read() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
         add = Write(
@@ -110,7 +110,7 @@ async def test_a_list_over_all_namespaces_shows_those_that_the_caller_may_read()
             assert (await ask(server.api, "PUT", "/v1/jobs", body=body)).status == 200
         enable_acl(server)
         reader, manager = await a_token(server, READ), await a_token(server, management=True)
-        nobody = await a_token(server, 'node { policy = "read" }')
+        powerless = await a_token(server, 'node { policy = "read" }')
 
         async def namespaces(path: str, headers: dict[str, str]) -> set[str]:
             return {
@@ -120,11 +120,11 @@ async def test_a_list_over_all_namespaces_shows_those_that_the_caller_may_read()
         for path in ("/v1/jobs", "/v1/evaluations"):
             assert await namespaces(path, reader) == {"default"}
             assert await namespaces(path, manager) == {"default", "other"}
-            assert told(await get(server, path, "namespace=*", headers=nobody)) == DENIED
+            assert status_and_body(await get(server, path, "namespace=*", headers=powerless)) == DENIED
 
 
 @in_virtual_time
-async def test_a_blocked_caller_that_loses_its_right_is_refused_when_it_is_woken() -> None:
+async def test_a_blocking_caller_that_loses_its_right_is_refused_on_wake_up() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
         enable_acl(server)
@@ -132,11 +132,11 @@ async def test_a_blocked_caller_that_loses_its_right_is_refused_when_it_is_woken
         manager = await a_token(server, management=True)
         index = (await get(server, "/v1/jobs", headers=reader)).headers["x-cluster-index"]
         before = server.replica.watches.subscription_count
-        asking = cluster.start(get(server, "/v1/jobs", f"index={index}&wait=60s", headers=reader), name="asks")
-        await until(lambda: server.replica.watches.subscription_count == before + 1, what="waits")
+        pending = cluster.start(get(server, "/v1/jobs", f"index={index}&wait=60s", headers=reader), name="query")
+        await until(lambda: server.replica.watches.subscription_count == before + 1, what="the query waits")
 
         await change_rules(server, reader, "")
         body = msgspec.json.encode({"Job": a_job()})
         await ask(server.api, "PUT", "/v1/jobs", body=body, headers=manager)
 
-        assert told(await asking) == DENIED
+        assert status_and_body(await pending) == DENIED

@@ -1,0 +1,56 @@
+"""Execution of actions: every endpoint that is not a read of the replica. Handlers themselves are in `handlers`."""
+
+from typing import Final
+
+import msgspec
+
+from wharf.cluster.api.asgi import HeaderList, Scope
+from wharf.cluster.api.handler_table import build_action_handlers
+from wharf.cluster.api.idempotency import IDEMPOTENCY_HEADER, IdempotentExecutor
+from wharf.cluster.api.relay.authoritative import relay_to_authoritative_region, should_relay_write
+from wharf.cluster.api.replies.encoding import ReplyBody, encode_body
+from wharf.cluster.api.replies.sender import JSON_HEADER, HttpReply
+from wharf.cluster.api.requests.parameters import is_pretty
+from wharf.cluster.api.requests.request import Request
+from wharf.cluster.api.results import ActionResult, EncodedBody, StreamedBody
+from wharf.cluster.server.server import Server
+from wharf.contract.wire.endpoint_table import EndpointKind
+
+WRITE_KINDS: Final = (EndpointKind.WRITE, EndpointKind.LEADER_WRITE)
+
+
+class ActionExecutor:
+    """Executes actions here or in the authoritative region, and honors idempotency keys."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._idempotency = IdempotentExecutor(server)
+        self.handlers = build_action_handlers(server)
+
+    async def execute(self, scope: Scope, request: Request) -> HttpReply:
+        """Return the reply of an action whose caller was checked. Raises `Refusal`."""
+        handler = self.handlers[request.endpoint.name]
+        if should_relay_write(self._server, request):
+            result = await relay_to_authoritative_region(self._server, request, method=scope["method"])
+        elif IDEMPOTENCY_HEADER in request.headers and request.endpoint.kind in WRITE_KINDS:
+            query = scope["query_string"].decode("latin-1")
+            target = f"{scope['path']}?{query}" if query else scope["path"]
+            result = await self._idempotency.execute(request, handler, method=scope["method"], target=target)
+        else:
+            result = await handler(request)
+        return build_action_reply(result, is_pretty=is_pretty(request.query))
+
+
+def build_action_reply(result: ActionResult, *, is_pretty: bool) -> HttpReply:
+    headers: HeaderList = [(b"x-cluster-index", str(result.index).encode())] if result.index else []
+    match result.body:
+        case None:
+            return HttpReply(result.status, headers)
+        case EncodedBody(data, content_type):
+            if content_type == "application/json" and is_pretty:
+                data = msgspec.json.format(data, indent=4) + b"\n"
+            return HttpReply(result.status, [(b"content-type", content_type.encode()), *headers], ReplyBody((data,)))
+        case StreamedBody():
+            return HttpReply(result.status, headers, result.body)
+        case value:
+            return HttpReply(result.status, [JSON_HEADER, *headers], encode_body(value, is_pretty=is_pretty))

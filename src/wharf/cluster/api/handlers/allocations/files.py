@@ -1,0 +1,138 @@
+"""Endpoints of an allocation's files and logs, read on its node.
+
+If the node cannot provide the logs of a finished allocation, the last lines stored by the servers are returned.
+"""
+
+import base64
+from hmac import compare_digest
+from typing import Final
+
+import msgspec
+
+from wharf.cluster.api.access_control import get_request_token
+from wharf.cluster.api.handlers.allocations.node_calls import NodeCaller, check_task
+from wharf.cluster.api.requests.request import Request
+from wharf.cluster.api.results import ActionHandler, ActionResult, EncodedBody
+from wharf.cluster.server.server import Server
+from wharf.cluster.state.tables import NODES
+from wharf.contract.model.allocations.allocation import Allocation
+from wharf.contract.model.allocations.logs import unpack_log_tails
+from wharf.contract.model.jobs.job import Job
+from wharf.contract.model.refusal import Refusal, RefusalCode, invalid_request, not_found
+from wharf.contract.model.secrets import make_migrate_token
+
+RETAINED_LOG_FOLDER: Final = "kept-by-servers"
+"""The folder of the file name that is sent with a retained log. Offsets count from the first retained byte."""
+LOG_TYPES: Final = ("stdout", "stderr")
+FILE_ORIGINS: Final = ("", "start", "end")
+LOGS_UNAVAILABLE_CODES: Final = frozenset({RefusalCode.NOT_FOUND, RefusalCode.UNAVAILABLE})
+"""The node cannot be reached, or no longer has the files."""
+
+
+class FileActions:
+    """Checks requests for files and forwards them to the allocation's node."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._nodes = NodeCaller(server)
+
+    async def list_folder(self, request: Request) -> ActionResult:
+        return await self._nodes.call_allocation_node(request)
+
+    async def access_path(self, request: Request) -> ActionResult:
+        if not request.get_text("path"):
+            raise invalid_request("must provide a file name: give its `path`")
+        return await self._nodes.call_allocation_node(request)
+
+    async def read_file_part(self, request: Request) -> ActionResult:
+        if "offset" not in request.parameters:
+            raise invalid_request("missing offset: give the byte to read from as `offset`")
+        if request.get_number("offset") < 0:
+            raise invalid_request("offset cannot be negative")
+        return await self.access_path(request)
+
+    async def stream_file(self, request: Request) -> ActionResult:
+        _check_origin(request)
+        return await self.access_path(request)
+
+    async def stream_logs(self, request: Request) -> ActionResult:
+        """Stream a log of a task from its node, or from the lines that the servers store."""
+        task = request.get_text("task")
+        if not task:
+            raise invalid_request("must provide task name")
+        if request.get_text("type") not in LOG_TYPES:
+            raise invalid_request('log type must be "stdout" or "stderr"')
+        _check_origin(request)
+        allocation = await self._nodes.require_allocation(
+            request, lambda allocation, job: _check_logs_enabled(allocation, job, task)
+        )
+        try:
+            return await self._nodes.call_node(request, allocation.node_id, allocation_id=allocation.id)
+        except Refusal as refusal:
+            retained = read_retained_log(request, allocation) if refusal.code in LOGS_UNAVAILABLE_CODES else None
+            if retained is None:
+                raise
+            return retained
+
+    async def download_allocation_data(self, request: Request) -> ActionResult:
+        """Send the allocation's data to the node of its replacement, which proves itself with a migrate token."""
+        allocation = await self._nodes.require_allocation(request)
+        if self._server.access.settings.is_enabled:
+            node = self._server.replica.get(NODES, allocation.node_id)
+            expected = make_migrate_token(allocation.id, node.secret_digest if node is not None else "")
+            if not expected or not compare_digest(get_request_token(request.headers).encode(), expected.encode()):
+                raise Refusal(RefusalCode.FORBIDDEN, "Permission denied")
+        return await self._nodes.call_node(request, allocation.node_id, allocation_id=allocation.id)
+
+
+def build_action_handlers(server: Server) -> dict[str, ActionHandler]:
+    actions = FileActions(server)
+    return {
+        "client.fs_list": actions.list_folder,
+        "client.fs_stat": actions.access_path,
+        "client.fs_cat": actions.access_path,
+        "client.fs_read_at": actions.read_file_part,
+        "client.fs_stream": actions.stream_file,
+        "client.fs_logs": actions.stream_logs,
+        "client.snapshot": actions.download_allocation_data,
+    }
+
+
+class RetainedLogFrame(msgspec.Struct, omit_defaults=True, rename={"offset": "Offset", "data": "Data", "file": "File"}):
+    """One frame of a log stream. `data` is base64."""
+
+    offset: int = 0
+    data: str = ""
+    file: str = ""
+
+
+def read_retained_log(request: Request, allocation: Allocation) -> ActionResult | None:
+    """Return the requested part of the log that the servers store, or `None` if they store nothing."""
+    if not allocation.is_client_terminal:
+        return None
+    task, stream = request.get_text("task"), request.get_text("type")
+    text = unpack_log_tails(allocation.log_tails).get(task, {}).get(stream, b"")
+    if not text:
+        return None
+    offset = request.get_number("offset")
+    begin = max(0, len(text) - offset) if request.get_text("origin") == "end" else min(offset, len(text))
+    data = text[begin:]
+    if request.get_flag("plain"):
+        return ActionResult(EncodedBody(data, "text/plain"))
+    frame = RetainedLogFrame(len(text), base64.b64encode(data).decode(), f"{RETAINED_LOG_FOLDER}/{task}.{stream}")
+    return ActionResult(EncodedBody(msgspec.json.encode(frame) if data else b"", "application/json"))
+
+
+def _check_origin(request: Request) -> None:
+    if request.get_text("origin") not in FILE_ORIGINS:
+        raise invalid_request("invalid origin: use `start` or `end`")
+    if request.get_number("offset") < 0:
+        raise invalid_request("offset cannot be negative")
+
+
+def _check_logs_enabled(allocation: Allocation, job: Job | None, task: str) -> None:
+    """Raise a `Refusal` if the allocation's group has no such task, or the task's logs are disabled."""
+    check_task(allocation, job, task)
+    group = job.find_group(allocation.task_group) if job is not None else None
+    if any(each.name == task and each.log_config.disabled for each in (group.tasks if group else None) or ()):
+        raise not_found(f'task "{task}" has no logs: its job disables them by LogConfig.Disabled')

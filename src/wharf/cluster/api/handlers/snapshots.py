@@ -1,0 +1,44 @@
+"""Endpoints that save and restore the whole state of the cluster as one archive."""
+
+from base64 import b64encode
+from typing import Final
+
+from wharf.cluster.api.requests.body import ClientDisconnected
+from wharf.cluster.api.requests.request import Request
+from wharf.cluster.api.results import ActionHandler, ActionResult, StreamedBody
+from wharf.cluster.server.server import Server
+from wharf.contract.model.refusal import invalid_request
+
+SNAPSHOT_CONTENT_TYPE: Final = "application/x-gzip"
+
+
+class SnapshotActions:
+    """Saves the whole state to a snapshot archive, and restores it from one."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+
+    async def save_snapshot(self, request: Request) -> ActionResult:
+        if "stale" not in request.query:
+            await self._server.reader.catch_up()
+        snapshot = await self._server.agent.save_snapshot(self._server.engine)
+        headers = [(b"digest", b"sha-256=" + b64encode(snapshot.sha256))]
+        return ActionResult(StreamedBody(snapshot.parts, SNAPSHOT_CONTENT_TYPE, headers=headers), snapshot.index)
+
+    async def restore_snapshot(self, request: Request) -> ActionResult:
+        """Replace the state. Nothing is replaced before the whole archive was received and verified."""
+        assert request.body_parts is not None, "the endpoint declares a streamed body"
+        try:
+            index = await self._server.agent.restore_snapshot(self._server.engine, request.body_parts)
+        except ClientDisconnected:
+            raise invalid_request("failed to restore from snapshot: the request ended before its body") from None
+        await self._server.follower.wait_until_applied(index)
+        return ActionResult(None, index)
+
+
+def build_action_handlers(server: Server) -> dict[str, ActionHandler]:
+    actions = SnapshotActions(server)
+    return {
+        "operator.save_snapshot": actions.save_snapshot,
+        "operator.restore_snapshot": actions.restore_snapshot,
+    }

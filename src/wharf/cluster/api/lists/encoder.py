@@ -1,0 +1,186 @@
+"""Encoding of lists: which records a caller may see, which page it requests, and which caches apply."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from wharf.cluster.api.lists.cache import CachedList, ListCache, ListChanges
+from wharf.cluster.api.lists.filters import ListFilters
+from wharf.cluster.api.lists.listing import ALL_NAMESPACES, ListCacheSpec, Listing
+from wharf.cluster.api.lists.pages import ListPage, RecordTest
+from wharf.cluster.api.replies.encoding import (
+    EncodedRecordCache,
+    EncodeRecords,
+    ListBodyCache,
+    encode_body,
+    encode_json,
+    encode_list,
+)
+from wharf.cluster.api.replies.shared import (
+    EncodedRead,
+    SharedReply,
+    SharedReplyCache,
+    build_query_key,
+    build_rights_key,
+)
+from wharf.cluster.api.requests.parameters import QueryOptions
+from wharf.cluster.api.requests.request import Request
+from wharf.cluster.server.server import Server
+
+
+class ListEncoder:
+    """Encodes lists, and caches encoded records, pages and whole lists."""
+
+    def __init__(self, server: Server, filters: ListFilters, shared_replies: SharedReplyCache) -> None:
+        self._server = server
+        self._filters = filters
+        self._shared_replies = shared_replies
+        self._bodies = ListBodyCache()
+        self._encoded_records = EncodedRecordCache()
+        self.cached_lists = ListCache()
+
+    async def encode(self, shared: SharedReply, listing: Listing[Any], *, is_pretty: bool) -> EncodedRead:
+        """Return the encoded page. Callers that share it wait for one encoding task.
+
+        The first caller starts a separate task: if that caller disconnects, the others still get the body.
+        """
+        task = shared.encoding_tasks.get(is_pretty)
+        if task is None:
+            world, options, tests = self._server.world, shared.options, self._build_tests(listing, shared)
+            cache_spec = _get_whole_list_spec(listing, options, tests, is_pretty=is_pretty)
+            cached_list = None if cache_spec is None else self.cached_lists.get(cache_spec.name)
+            if cached_list is not None:
+                refreshing = self._refresh_cached_list(shared, listing, cached_list, cached_list.take_changes())
+                task = world.start_task(refreshing, name="list")
+            else:
+                page = ListPage(tests, per_page=options.per_page, make_token=listing.make_token)
+                page.read_from(listing, options.next_token, is_reversed=options.is_reversed)
+                if page.is_small:
+                    return await self._encode_page(shared, listing, page, is_pretty=is_pretty)
+                if cache_spec is not None:
+                    new_list = CachedList(self._server.replica, cache_spec)
+                    encoding = self._fill_cached_list(shared, listing, page, cache_spec, new_list)
+                else:
+                    encoding = self._encode_page(shared, listing, page, is_pretty=is_pretty)
+                task = world.start_task(encoding, name="list")
+                task.add_done_callback(lambda _: page.close())
+            shared.encoding_tasks[is_pretty] = task
+        return await asyncio.shield(task)
+
+    def _build_tests(self, listing: Listing[Any], shared: SharedReply) -> list[RecordTest]:
+        """Return the tests that a record must pass to be listed: selection, filter, namespace rights, visibility."""
+        request, options = shared.request, shared.options
+        lists = request.endpoint.list_features
+        assert lists is not None, f"{request.endpoint.name} returns a Listing but declares no list features"
+        tests: list[RecordTest] = [] if listing.is_selected is None else [listing.is_selected]
+        if options.filter and lists.can_filter:
+            tests.append(self._filters.compile(options.filter, request.endpoint))
+        is_everywhere = options.namespace == ALL_NAMESPACES
+        if listing.get_namespace is not None and is_everywhere and not request.caller.rights.is_management:
+            tests.append(_build_namespace_test(request, listing.get_namespace))
+        if listing.is_visible is not None:
+            tests.append(listing.is_visible)
+        return tests
+
+    async def _encode_page(
+        self, shared: SharedReply, listing: Listing[Any], page: ListPage, *, is_pretty: bool
+    ) -> EncodedRead:
+        """Return the encoded page. The body of a long list is cached until the replica's data of it changes."""
+        key = version = None
+        if listing.cache_name and not page.is_small:
+            request = shared.request
+            key = (build_query_key(request), build_rights_key(request.caller, request.endpoint), is_pretty)
+            version = (self._server.replica.epoch, listing.index)
+            cached = self._bodies.get(key, version)
+            if cached is not None:
+                encoded = EncodedRead(listing.index, cached[0], next_token=cached[1])
+                return self._shared_replies.store_encoded(shared, encoded, is_pretty=is_pretty)
+        await page.finish()
+        records, next_token = page.records, page.next_token
+        if listing.build_reply is not None:
+            body = encode_body(listing.build_reply(records), is_pretty=is_pretty)
+        else:
+            body = await encode_list(records, self._build_encoder(listing), is_pretty=is_pretty)
+        if key is not None:
+            self._bodies.put(key, version, body, next_token)
+        return self._shared_replies.store_encoded(
+            shared, EncodedRead(listing.index, body, next_token=next_token), is_pretty=is_pretty
+        )
+
+    async def _fill_cached_list(
+        self,
+        shared: SharedReply,
+        listing: Listing[Any],
+        page: ListPage,
+        cache_spec: ListCacheSpec,
+        cached_list: CachedList,
+    ) -> EncodedRead:
+        """Encode a whole list and cache it for later requests."""
+        try:
+            await page.finish()
+            body = await cached_list.fill(page.records, self._build_encoder(listing, uses_record_cache=False))
+        except BaseException:
+            cached_list.close()
+            raise
+        self.cached_lists.put(cache_spec.name, cached_list)
+        return self._shared_replies.store_encoded(shared, EncodedRead(listing.index, body), is_pretty=False)
+
+    async def _refresh_cached_list(
+        self, shared: SharedReply, listing: Listing[Any], cached_list: CachedList, changes: ListChanges
+    ) -> EncodedRead:
+        """Return a cached list, after encoding again only the records that changed."""
+        body = await cached_list.refresh(changes, self._build_encoder(listing, uses_record_cache=False))
+        return self._shared_replies.store_encoded(shared, EncodedRead(listing.index, body), is_pretty=False)
+
+    def _build_encoder(self, listing: Listing[Any], *, uses_record_cache: bool = True) -> EncodeRecords:
+        """Return the function that encodes the listing's records.
+
+        Without `uses_record_cache` new encodings are not stored: a `CachedList` stores its own.
+        """
+        cache_name, cache = listing.cache_name, self._encoded_records
+        build_view, get_dependency = listing.build_view, listing.get_dependency
+        if not cache_name:
+            return lambda records: [encode_json(build_view(record)) for record in records]
+
+        def encode_records(records: Sequence[Any]) -> list[bytes]:
+            dependencies = [None] * len(records) if get_dependency is None else list(map(get_dependency, records))
+            cached = cache.get_all(cache_name, records, dependencies)
+            return [
+                encode_record(record, dependency) if data is None else data
+                for data, record, dependency in zip(cached, records, dependencies, strict=True)
+            ]
+
+        def encode_record(record: Any, dependency: object) -> bytes:
+            data = encode_json(build_view(record))
+            if uses_record_cache:
+                cache.put(cache_name, record, dependency, data)
+            return data
+
+        return encode_records
+
+
+def _get_whole_list_spec(
+    listing: Listing[Any], options: QueryOptions, tests: Sequence[RecordTest], *, is_pretty: bool
+) -> ListCacheSpec | None:  # fmt: skip
+    """Return how to cache the list, or `None` if the request wants only a part of it or indented JSON."""
+    if is_pretty or options.per_page or options.next_token or options.is_reversed:
+        return None
+    cacheable_tests = [] if listing.is_selected is None else [listing.is_selected]
+    return listing.cache_spec if list(tests) == cacheable_tests else None
+
+
+def _build_namespace_test(request: Request, get_namespace: Callable[[Any], str]) -> RecordTest:
+    """Return a test of whether the caller has the endpoint's permission in a record's namespace.
+
+    The permission is checked once for each namespace.
+    """
+    permissions: dict[str, bool] = {}
+
+    def can_read(record: Any) -> bool:
+        namespace = get_namespace(record)
+        has_permission = permissions.get(namespace)
+        if has_permission is None:
+            has_permission = permissions[namespace] = request.has_permission(namespace=namespace)
+        return has_permission
+
+    return can_read

@@ -1,0 +1,51 @@
+"""Compilation of filter expressions of list endpoints. Evaluation errors are handled by `pages`."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from wharf.cluster.api.lists.pages import RecordTest
+from wharf.cluster.state import Replica
+from wharf.contract.model.refusal import invalid_request
+from wharf.contract.wire.endpoint_table import Endpoint
+from wharf.languages.filters import FilterError, FilterSubject, FilterTypeError, compile_filter
+
+JoinedFieldReaders = dict[str, Callable[[Replica], Callable[[Any], Any]]]
+"""Field name -> a function that takes the replica and returns the reader of that field of a record."""
+
+
+class ListFilters:
+    """Compiles filter expressions against the fields of an endpoint's records.
+
+    `joined_field_readers` read the fields that a list joins from other tables, by record type.
+    """
+
+    def __init__(self, replica: Replica, joined_field_readers: Mapping[type, JoinedFieldReaders]) -> None:
+        self._replica = replica
+        self._joined_field_readers = joined_field_readers
+        self._subjects: dict[str, FilterSubject] = {}
+        """By endpoint name; built on first use."""
+
+    def compile(self, text: str, endpoint: Endpoint) -> RecordTest:
+        """Return the test of a filter expression. Raises `Refusal` with Nomad's error texts."""
+        return compile_record_filter(text, self._get_subject(endpoint))
+
+    def _get_subject(self, endpoint: Endpoint) -> FilterSubject:
+        subject = self._subjects.get(endpoint.name)
+        if subject is None:
+            assert endpoint.list_features is not None, f"{endpoint.name} has no list features"
+            joins = self._joined_field_readers.get(endpoint.list_features.record, {})
+            readers = {name: join(self._replica) for name, join in joins.items()}
+            subject = self._subjects[endpoint.name] = endpoint.list_features.build_filter_subject(readers)
+        return subject
+
+
+def compile_record_filter(text: str, subject: FilterSubject) -> RecordTest:
+    """Return the test of a filter expression. Raises `Refusal` with Nomad's error texts."""
+    try:
+        return compile_filter(text, subject).accepts
+    except FilterTypeError as error:
+        raise invalid_request(f"failed to read result page: {error.text}") from error
+    except FilterError as error:
+        raise invalid_request(
+            f"failed to create result paginator: failed to read filter expression: {error.text}"
+        ) from error

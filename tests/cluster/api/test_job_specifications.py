@@ -1,0 +1,417 @@
+"""Requests with a job specification: register, plan, validate, parse (jobs.md 1.1, 1.2, 5 and 6)."""
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.builders import a_group, a_job, a_parameterized_job, a_periodic_job, a_task
+from tests.kit.api_client import ApiClient
+from tests.kit.callers import a_token, enable_acl
+from tests.kit.cluster import ACluster, OneServer
+from tests.kit.virtual_time import in_virtual_time
+from wharf.cluster.state.tables import JOB_SUBMISSIONS, JOBS, NAMESPACES
+from wharf.contract.model.jobs.job import Multiregion
+from wharf.contract.model.jobs.volumes import VolumeRequest
+from wharf.contract.model.log import WRITE_INDEX, Cause, CauseKind, Write
+from wharf.contract.model.namespaces import Namespace
+from wharf.contract.model.scaling import ScalingPolicy
+
+SHOP: Any = {"ID": "shop", "TaskGroups": [{"Name": "web", "Tasks": [{"Name": "server", "Driver": "raw_exec"}]}]}
+
+
+async def with_namespace(server: OneServer, name: str) -> None:
+    namespace = Namespace(name=name, create_index=WRITE_INDEX)
+    await server.server.writer.commit(Write("test", Cause(CauseKind.REQUEST), [NAMESPACES.build_put(namespace)]))
+    await server.server.writer.catch_up()
+
+
+# -- register
+
+
+@in_virtual_time
+async def test_a_registration_returns_evaluation_indexes_and_warnings() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+
+        result = await ApiClient(server).put("/v1/jobs", {"Job": SHOP})
+
+        job = server.replica.get(JOBS, "default", "shop")
+        assert job is not None
+        assert result == {
+            "EvalID": result["EvalID"],
+            "EvalCreateIndex": job.create_index,
+            "JobModifyIndex": job.job_modify_index,
+            "Warnings": "",
+            "Index": job.create_index,
+            "LastContact": 0,
+            "KnownLeader": False,
+            "NextToken": "",
+        }
+        assert len(result["EvalID"]) == 36
+
+
+@in_virtual_time
+async def test_a_periodic_registration_returns_the_next_five_launches_and_no_evaluation() -> None:
+    async with ACluster() as cluster:
+        client = ApiClient(await cluster.a_server())
+
+        result = await client.put("/v1/jobs", {"Job": a_periodic_job("nightly")})
+        planned = await client.put("/v1/job/nightly/plan", {"Job": a_periodic_job("nightly")})
+
+        assert result["EvalID"] == ""
+        times = result["NextPeriodicLaunches"]
+        assert [time[10:] for time in times] == ["T03:00:00Z"] * 5
+        assert (planned["NextPeriodicLaunch"], planned["NextPeriodicLaunches"]) == (times[0], times)
+
+
+@in_virtual_time
+async def test_only_periodic_jobs_have_a_list_of_launches_which_may_be_empty() -> None:
+    async with ACluster() as cluster:
+        client = ApiClient(await cluster.a_server())
+        job = a_periodic_job("never", spec="0 0 31 2 *")
+
+        without_launch = [await client.put(f"/v1/{path}", {"Job": job}) for path in ("jobs", "job/never/plan")]
+        second = await client.put("/v1/jobs", {"Job": a_parameterized_job("convert")})
+
+        assert [each["NextPeriodicLaunches"] for each in without_launch] == [[], []]
+        assert "NextPeriodicLaunches" not in second
+
+
+@in_virtual_time
+async def test_the_namespace_of_the_query_overrides_that_of_the_body_and_that_of_the_job() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        client = ApiClient(server)
+        for name in ("a", "b", "c"):
+            await with_namespace(server, name)
+
+        await client.put("/v1/jobs", {"Job": {**SHOP, "Namespace": "c"}, "Namespace": "b"}, namespace="a")
+        await client.put("/v1/jobs", {"Job": {**SHOP, "Namespace": "c"}, "Namespace": "b"})
+        await client.put("/v1/jobs", {"Job": {**SHOP, "Namespace": "c"}})
+        await client.put("/v1/jobs", {"Job": SHOP})
+
+        assert [job.namespace for job in server.replica.iter_all(JOBS)] == ["a", "b", "c", "default"]
+
+
+@in_virtual_time
+async def test_a_source_is_stored_and_read_by_its_version() -> None:
+    async with ACluster() as cluster:
+        client = ApiClient(await cluster.a_server())
+        source = {"Source": "job {}", "Format": "hcl2", "VariableFlags": {"a": "b"}, "Variables": "c = 1"}
+
+        result = await client.put("/v1/jobs", {"Job": SHOP, "Submission": source})
+        read = await client.get("/v1/job/shop/submission", version=0)
+
+        target_id = {"Namespace": "default", "JobID": "shop", "Version": 0, "JobModifyIndex": result["JobModifyIndex"]}
+        assert {**source, **target_id}.items() <= read.items()
+
+
+@in_virtual_time
+async def test_reading_a_source_requires_a_version() -> None:
+    async with ACluster() as cluster:
+        client = ApiClient(await cluster.a_server())
+        await client.put("/v1/jobs", {"Job": SHOP})
+        path = "/v1/job/shop/submission"
+
+        assert await client.refusal("GET", path) == (400, "Unable to parse job submission version parameter")
+        status, text = await client.refusal("GET", path, version="x")
+        assert (status, text.startswith("Unable to parse job submission version parameter")) == (400, True)
+        assert await client.refusal("GET", path, version=0) == (404, "job source not found")
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        (b"", "Request body is empty"),
+        ({}, "Job must be specified"),
+        (b"null", "Job must be specified"),
+        ({"Job": None}, "Job must be specified"),
+        ({"Job": {}}, "Job.ID: Job ID hasn't been provided"),
+        ({"Job": SHOP, "EvalPriority": 101}, "Eval priority must be between 1 and 100 inclusively"),
+        ({"Job": SHOP, "EvalPriority": -1}, "Eval priority must be between 1 and 100 inclusively"),
+        ({"Job": SHOP, "EnforceIndex": True, "JobModifyIndex": 9}, "Enforcing job modify index 9: job does not exist"),
+        (
+            {"Job": {**SHOP, "Region": "moon"}},
+            "No path to region: this region is global; send the request with `region=moon`",
+        ),
+    ],
+)
+def test_an_invalid_registration_is_a_400(body: Any, text: str) -> None:
+    @in_virtual_time
+    async def run() -> None:
+        async with ACluster() as cluster:
+            client = ApiClient(await cluster.a_server())
+
+            assert await client.refusal("PUT", "/v1/jobs", body) == (400, text)
+
+    run()
+
+
+@in_virtual_time
+async def test_a_job_that_violates_rules_is_a_400_that_lists_all_violations() -> None:
+    async with ACluster() as cluster:
+        client = ApiClient(await cluster.a_server())
+        job = {**SHOP, "ID": "", "Priority": 900, "Type": "_core", "Payload": "eA=="}
+
+        status, text = await client.refusal("PUT", "/v1/jobs", {"Job": job})
+
+        assert status == 400
+        assert text.endswith("\n\n")
+        for line in (
+            "Missing job ID",
+            "priority must be between [1, 100]",
+            "cannot be core",
+            "submitted with a payload",
+        ):
+            assert line in text
+
+
+@in_virtual_time
+async def test_an_invalid_duration_is_a_400_that_names_the_expected_format() -> None:
+    async with ACluster() as cluster:
+        client = ApiClient(await cluster.a_server())
+        job = {**SHOP, "TaskGroups": [{"Name": "web", "ShutdownDelay": "30s"}]}
+
+        status, text = await client.refusal("PUT", "/v1/jobs", {"Job": job})
+
+        assert (status, text.split(":")[0]) == (400, "Job.TaskGroups[0].ShutdownDelay")
+        assert "30000000000" in text
+
+
+@in_virtual_time
+async def test_a_multiregion_job_is_refused_with_an_explanation() -> None:
+    async with ACluster() as cluster:
+        client = ApiClient(await cluster.a_server())
+
+        status, text = await client.refusal("PUT", "/v1/jobs", {"Job": a_job(multiregion=Multiregion())})
+
+        assert status == 400
+        assert "Multiregion jobs are not supported (Multiregion): submit the job to each region" in text
+
+
+@in_virtual_time
+async def test_the_path_and_the_job_must_agree() -> None:
+    async with ACluster() as cluster:
+        client = ApiClient(await cluster.a_server())
+
+        assert await client.refusal("PUT", "/v1/job/store", {"Job": SHOP}) == (400, "Job ID does not match name")
+        assert await client.refusal("PUT", "/v1/job/store/plan", {"Job": SHOP}) == (400, "Job ID does not match")
+        assert (await client.put("/v1/job/shop", {"Job": SHOP}))["EvalID"] != ""
+
+
+@in_virtual_time
+async def test_counts_and_resources_are_preserved_on_request() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        client = ApiClient(server)
+        await client.put("/v1/jobs", {"Job": a_job("shop", a_group(count=7))})
+
+        repeated = {"Job": {**SHOP, "Priority": 60}, "PreserveCounts": True, "PreserveResources": True}
+        await client.put("/v1/jobs", repeated)
+
+        job = server.replica.get(JOBS, "default", "shop")
+        assert job is not None
+        (group,) = job.groups
+        (task,) = group.tasks or ()
+        assert (group.count, task.resources.memory_mb, job.priority) == (7, 64, 60)
+
+
+# -- further rights
+
+
+@in_virtual_time
+async def test_host_volumes_and_policy_overrides_need_their_own_rights() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        enable_acl(server)
+        rules = 'namespace "default" { policy = "write" }\nhost_volume "cache" { policy = "read" }'
+        client = ApiClient(server, await a_token(server, rules))
+
+        def job(source: str, *, read_only: bool) -> dict[str, Any]:
+            volume = VolumeRequest(type="host", source=source, read_only=read_only)
+            return {"Job": a_job("shop", a_group(volumes={"v": volume}))}
+
+        denied = (403, "Permission denied")
+        for path in ("/v1/jobs", "/v1/job/shop/plan"):
+            assert await client.refusal("PUT", path, job("cache", read_only=False)) == denied
+            assert await client.refusal("PUT", path, job("data", read_only=True)) == denied
+            assert await client.refusal("PUT", path, {"Job": SHOP, "PolicyOverride": True}) == denied
+            await client.put(path, job("cache", read_only=True))
+
+
+@in_virtual_time
+async def test_the_job_shows_the_accessor_of_the_token_that_submitted_it() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        enable_acl(server)
+        client = ApiClient(server, await a_token(server, 'namespace "default" { policy = "write" }'))
+
+        await client.put("/v1/jobs", {"Job": SHOP})
+
+        result = (await client.get("/v1/job/shop"))["NomadTokenID"]
+        assert len(result) == 36
+
+
+# -- plan
+
+
+@in_virtual_time
+async def test_a_plan_returns_differences_placements_and_the_index_to_register_with() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        await cluster.ready_nodes(server, 1)
+        client = ApiClient(server)
+        stored = await client.put("/v1/jobs", {"Job": a_job("shop", a_group(count=1))})
+
+        reply = await client.raw("PUT", "/v1/job/shop/plan", {"Job": a_job("shop", a_group(count=2)), "Diff": True})
+
+        result = json.loads(reply.body)
+        assert result["JobModifyIndex"] == result["Index"] == stored["JobModifyIndex"]
+        assert reply.headers["x-cluster-index"] == str(result["Index"])
+        assert result["Diff"]["Type"] == "Edited"
+        assert result["Annotations"]["DesiredTGUpdates"]["web"]["Place"] >= 1
+        assert (result["FailedTGAllocs"], result["CreatedEvals"], result["NextPeriodicLaunch"]) == (None, None, None)
+
+
+@in_virtual_time
+async def test_a_plan_stores_nothing_and_fails_like_a_registration() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        client = ApiClient(server)
+        invalid = {"Job": {**SHOP, "Priority": 900}}
+
+        planned = await client.refusal("PUT", "/v1/job/shop/plan", invalid)
+        registered = await client.refusal("PUT", "/v1/jobs", invalid)
+        await client.put("/v1/job/shop/plan", {"Job": SHOP, "Diff": True})
+
+        assert planned == registered
+        assert server.replica.get(JOBS, "default", "shop") is None
+        assert await client.refusal("PUT", "/v1/job/shop/plan", {}) == (400, "Job must be specified")
+
+
+# -- validate
+
+
+@in_virtual_time
+async def test_a_validation_returns_the_errors_of_a_job_as_a_success() -> None:
+    async with ACluster() as cluster:
+        reply = await ApiClient(await cluster.a_server()).raw("PUT", "/v1/validate/job", {"Job": {}})
+
+        result = json.loads(reply.body)
+        assert (reply.status, result["DriverConfigValidated"]) == (200, True)
+        assert "x-cluster-index" not in reply.headers
+        assert [line.split(" (")[0] for line in result["ValidationErrors"]][:2] == [
+            "Missing job ID",
+            "Missing job name",
+        ]
+        assert result["Error"].startswith(f"{len(result['ValidationErrors'])} errors occurred:\n\t* Missing job ID")
+
+
+@in_virtual_time
+async def test_a_valid_job_has_no_errors_and_its_warnings_are_returned() -> None:
+    async with ACluster() as cluster:
+        client = ApiClient(await cluster.a_server())
+
+        result = await client.put("/v1/validate/job", {"Job": {**SHOP, "Colour": "red"}})
+
+        assert (result["ValidationErrors"], result["Error"]) == (None, "")
+        assert "Job.Colour is not a known field" in result["Warnings"]
+
+
+@in_virtual_time
+async def test_a_validation_without_a_job_is_a_400() -> None:
+    async with ACluster() as cluster:
+        client = ApiClient(await cluster.a_server())
+
+        assert await client.refusal("PUT", "/v1/validate/job") == (400, "Request body is empty")
+        assert await client.refusal("PUT", "/v1/validate/job", {}) == (400, "Job must be specified")
+
+
+# -- parse
+
+
+async def parse(client: ApiClient, text: str, **fields: Any) -> Any:
+    return await client.put("/v1/jobs/parse", {"JobHCL": text, **fields})
+
+
+@pytest.mark.parametrize("text", [json.dumps(SHOP), json.dumps({"Job": SHOP}), " \n" + json.dumps({"job": SHOP})])
+def test_a_parsed_json_job_has_null_for_missing_fields(text: str) -> None:
+    @in_virtual_time
+    async def run() -> None:
+        async with ACluster() as cluster:
+            result = await parse(ApiClient(await cluster.a_server()), text)
+
+            assert (result["ID"], result["Name"], result["Priority"], result["Update"]) == ("shop", None, None, None)
+            (group,) = result["TaskGroups"]
+            assert (group["Name"], group["Count"], group["Tasks"][0]["Driver"]) == ("web", None, "raw_exec")
+
+    run()
+
+
+@in_virtual_time
+async def test_a_parsed_job_has_its_defaults_on_request() -> None:
+    async with ACluster() as cluster:
+        result = await parse(ApiClient(await cluster.a_server()), json.dumps(SHOP), Canonicalize=True)
+
+        assert (result["Name"], result["Priority"], result["TaskGroups"][0]["Count"]) == ("shop", 50, 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "status", "begins"),
+    [
+        ("", 400, "Job spec is empty"),
+        ("  ", 400, "Job spec is empty"),
+        ('job "shop" {}', 501, "job files in HCL are not supported"),
+        ('{"job": {"shop": {"group": {}}}}', 501, "job files in HCL are not supported"),
+        ('{"ID": "shop",', 400, "Failed to parse job: the JSON ends too early"),
+        ('{"ID": 7}', 400, "Failed to parse job: ID: expected text"),
+        ("{}", 400, "Failed to parse job: the JSON has neither an ID nor a Job"),
+    ],
+)
+def test_a_job_that_cannot_be_parsed_is_refused_with_the_position(text: str, status: int, begins: str) -> None:
+    @in_virtual_time
+    async def run() -> None:
+        async with ACluster() as cluster:
+            client = ApiClient(await cluster.a_server())
+
+            result = await client.refusal("PUT", "/v1/jobs/parse", {"JobHCL": text})
+
+            assert (result[0], result[1][: len(begins)]) == (status, begins)
+
+    run()
+
+
+@in_virtual_time
+async def test_a_parse_reply_has_no_index() -> None:
+    async with ACluster() as cluster:
+        reply = await ApiClient(await cluster.a_server()).raw("PUT", "/v1/jobs/parse", {"JobHCL": json.dumps(SHOP)})
+
+        assert "x-cluster-index" not in reply.headers
+
+
+# -- other limits
+
+
+@in_virtual_time
+async def test_a_large_source_is_dropped_with_a_warning() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        body = {"Job": SHOP, "Submission": {"Source": "x" * 2_000_000, "Format": "json"}}
+
+        result = await ApiClient(server).put("/v1/jobs", body)
+
+        assert "job source size of 2.0 MB exceeds maximum of 1.0 MB and will be discarded" in result["Warnings"]
+        assert server.replica.count_records(JOB_SUBMISSIONS) == 0
+
+
+@in_virtual_time
+async def test_scaling_blocks_of_system_jobs_are_a_400_for_registrations_and_plans() -> None:
+    async with ACluster() as cluster:
+        client = ApiClient(await cluster.a_server())
+        job = a_job("shop", a_group("web", a_task(), scaling=ScalingPolicy(max=3)), type="system")
+        text = "Task groups with job type system do not support scaling blocks"
+
+        for path in ("/v1/jobs", "/v1/job/shop/plan"):
+            assert await client.refusal("PUT", path, msgspec.to_builtins({"Job": job})) == (400, text)
