@@ -16,8 +16,8 @@ from tests.control_groups import remove_groups_below
 from tests.mounts import unmount_below
 from tests.waiting import wait_until
 from wharf.agent.node_identities import read_own_node_id
+from wharf.node.processes import is_session_leader, list_pids
 from wharf.node.supervisor.process_tracker import RUN_MARK_VARIABLE
-from wharf.node.supervisor.processes import is_session_leader, list_pids
 
 ROOT: Final = Path(__file__).parents[2]
 CHANNEL_CLOSED_TEXT: Final = "the node's connection was closed; retry"

@@ -11,7 +11,7 @@ from tests.agent.processes import ANSWERED_WITHIN_S
 from tests.node.nodes import ANode, a_node, a_raw_job, a_server, find_termination
 from tests.waiting import wait_until
 from wharf.contract.model.times import SECOND
-from wharf.node.supervisor.processes import list_pids
+from wharf.node.processes import list_pids
 
 WITHIN_S = 60.0
 FLOOD_MB = 200

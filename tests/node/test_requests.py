@@ -19,7 +19,7 @@ from tests.node.nodes import ANode, a_node, a_raw_job, a_server
 from tests.waiting import wait_until
 from wharf.contract.client import ClientSettings, CommandResult, open_command, run_command_blocking
 from wharf.contract.model.refusal import Refusal
-from wharf.node.supervisor.processes import list_pids
+from wharf.node.processes import list_pids
 
 SCRIPT = """
 trap 'echo reloaded' USR1
@@ -287,14 +287,14 @@ def test_all_output_of_a_command_arrives(node: ANode, alloc: str) -> None:
 
 
 def test_a_command_that_cannot_be_started_is_refused_with_the_reason(node: ANode, alloc: str) -> None:
-    with pytest.raises(Refusal, match="the program nonesuch is not found"):
+    with pytest.raises(Refusal, match="program nonesuch not found"):
         run_command(node, alloc, "nonesuch")
 
 
 def test_a_long_reason_is_visibly_truncated_without_a_guess_beside_it(node: ANode, alloc: str) -> None:
     ended = wharf(node, "alloc", "exec", alloc, "x" * 200)
 
-    assert (1, f"wharf: the program {'x' * 105}…\n") == (ended.returncode, ended.stderr.decode())
+    assert (1, f"wharf: program {'x' * 109}…\n") == (ended.returncode, ended.stderr.decode())
 
 
 def test_a_command_in_an_unknown_task_is_refused(node: ANode, alloc: str) -> None:

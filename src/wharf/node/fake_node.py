@@ -23,15 +23,15 @@ from wharf.contract.model.nodes.node import DriverInfo, Node
 from wharf.contract.model.nodes.resources import NodeCpu, NodeDisk, NodeMemory, NodeResources
 from wharf.contract.model.times import SECOND, to_datetime
 from wharf.contract.wire.nodes import messages
-from wharf.contract.wire.times import DurationError, parse_duration_ns
 from wharf.node.agent.servers.session import ServerSession
 from wharf.node.credentials import NodeCredentials
+from wharf.node.drivers.mock import read_duration_s, read_int
 from wharf.world import World
 
+DEFAULT_BATCH_RUN_S: Final = 1.0
+DEFAULT_SILENT_AFTER_S: Final = 1.0
 DRIVER_NAMES: Final = ("mock", "mock_driver", "raw_exec", "exec", "docker")
 """A fake node claims every driver, so that any job can be tried on it."""
-
-
 PRODUCT_ATTRIBUTES: Final = {"version": __version__, "service_discovery": "true"}
 """Attributes that exist under both product names."""
 
@@ -48,7 +48,7 @@ class FakeMachine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _FakeAllocation(msgspec.Struct):
-    """What the node knows of one allocation."""
+    """One allocation of the node."""
 
     id: str
     seen_index: int
@@ -347,20 +347,22 @@ class _Script(msgspec.Struct, frozen=True):
 def _read_script(job: Job | None, group_name: str) -> _Script:
     """Read the script from the configuration of the first task.
 
-    By default services run on and batch jobs end after a second.
+    By default, service jobs run until they are stopped, and batch jobs end after a second.
     """
     group = job.find_group(group_name) if job is not None else None
     if job is None or group is None or not group.tasks:
         return _Script(None)
     config = group.tasks[0].config or {}
-    ends_by_itself = job.is_finite
+    run_for_s = read_duration_s(config, "run_for")
+    if run_for_s is None and job.is_finite:
+        run_for_s = DEFAULT_BATCH_RUN_S
     return _Script(
         tasks=tuple(task.name for task in group.tasks),
-        run_for_s=_parse_seconds(config.get("run_for"), default=1.0 if ends_by_itself else None),
-        exit_code=_parse_number(config.get("exit_code")),
+        run_for_s=run_for_s,
+        exit_code=read_int(config, "exit_code"),
         start_error=str(config.get("start_error") or ""),
-        silent_s=_parse_seconds(config.get("go_silent"), default=None) or 0.0,
-        silent_after_s=_parse_seconds(config.get("go_silent_after"), default=None) or 1.0,
+        silent_s=read_duration_s(config, "go_silent") or 0.0,
+        silent_after_s=read_duration_s(config, "go_silent_after") or DEFAULT_SILENT_AFTER_S,
     )
 
 
@@ -371,20 +373,3 @@ def _min_healthy_s(job: Job | None, group_name: str, *, is_deployed: bool) -> fl
         return 0.0
     policy = group.update if is_deployed else group.migrate
     return policy.min_healthy_time / SECOND if policy is not None else 0.0
-
-
-def _parse_seconds(value: object, *, default: float | None) -> float | None:
-    """Return a duration of the configuration in seconds."""
-    if isinstance(value, int | float):
-        return value / SECOND
-    if isinstance(value, str):
-        try:
-            return parse_duration_ns(value) / SECOND
-        except DurationError:
-            return default
-    return default
-
-
-def _parse_number(value: object) -> int:
-    """Return a number of the configuration; 0 if it is not a number."""
-    return value if isinstance(value, int) else 0

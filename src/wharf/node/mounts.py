@@ -1,4 +1,4 @@
-"""Mounts, unmounts and lists file systems, and keeps the secrets folder of a task in memory (tmpfs)."""
+"""Mounts, unmounts and lists file systems, and mounts a tmpfs for the secrets of a task, so that they are only in memory."""
 
 import ctypes
 import functools
@@ -7,7 +7,13 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
+MS_RDONLY: Final = 1
+MS_NOSUID: Final = 2
+MS_NODEV: Final = 4
+MS_NOEXEC: Final = 8
+MS_REMOUNT: Final = 32
 MS_BIND: Final = 4096
+MS_REC: Final = 16384
 MNT_DETACH: Final = 2
 UMOUNT_NOFOLLOW: Final = 8
 MOUNTS_FILE: Final = Path("/proc/self/mounts")
@@ -59,9 +65,6 @@ def check_result(result: int, path: str) -> None:
 
 SECRETS_SIZE: Final = "1m"
 """Size limit of a secrets folder in memory, as a tmpfs option; protects the memory of the node."""
-MS_NOSUID: Final = 2
-MS_NODEV: Final = 4
-MS_NOEXEC: Final = 8
 
 
 def mount_secrets(folder: Path) -> None:
@@ -87,7 +90,7 @@ def unmount_secrets(folder: Path) -> None:
 
 @functools.cache
 def can_mount_tmpfs() -> bool:
-    """Return whether this process can mount a tmpfs. Tries it, because user and capabilities do not tell for sure."""
+    """Return whether this process can mount a tmpfs. Tries it, because user and capabilities do not suffice to decide."""
     with tempfile.TemporaryDirectory(prefix="wharf-") as folder:
         try:
             mount_tmpfs(Path(folder))

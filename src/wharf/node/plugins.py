@@ -1,7 +1,7 @@
-"""Finds third-party plug-ins by entry point and calls them so that their faults cannot break the node agent."""
+"""Finds third-party plugins by entry point and calls them so that their faults cannot break the node agent."""
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, Final, TypeVar
 
@@ -10,11 +10,14 @@ from wharf.world import World
 T = TypeVar("T")
 
 CALL_TIMEOUT_S: Final = 10.0
-"""Seconds that a plug-in may take for one call before the call counts as failed."""
+"""Seconds that a plugin may take for one call before the call counts as failed."""
+
+NodeEventReporter = Callable[..., None]
+"""Called with a message and keyword details; records an event of the node."""
 
 
 class PluginError(Exception):
-    """A plug-in call failed: the plug-in raised an unexpected exception, canceled itself or timed out."""
+    """A plugin call failed: the plugin raised an unexpected exception, canceled itself or timed out."""
 
 
 def list_entry_points(group: str) -> list[EntryPoint]:
@@ -29,12 +32,12 @@ async def call_plugin(
     timeout_s: float | None = CALL_TIMEOUT_S,
     expected_errors: tuple[type[Exception], ...] = (),
 ) -> T:
-    """Run a plug-in's coroutine in its own task and return its result.
+    """Run a plugin's coroutine in its own task and return its result.
 
     Exceptions of the types in `expected_errors` are passed on. Every other failure, including a timeout and
-    cancellation by the plug-in itself, raises `PluginError`.
+    cancellation by the plugin itself, raises `PluginError`.
     """
-    task = world.start_task(call, name="plug-in call")
+    task = world.start_task(call, name="plugin call")
     try:
         done, _ = await asyncio.wait([task], timeout=timeout_s)
     finally:
@@ -46,6 +49,6 @@ async def call_plugin(
         raise error
     if task.cancelled() or error is not None:
         raise PluginError(
-            f"{type(error).__name__}: {error}" if error is not None else "the plug-in canceled its own call"
+            f"{type(error).__name__}: {error}" if error is not None else "the plugin canceled its own call"
         )
     return task.result()

@@ -146,7 +146,7 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
     node_class: Annotated[str, SettingInfo("The node class, which constraints and spreads can use.")] = ""
     node_pool: Annotated[str, SettingInfo("The node pool that the node belongs to.")] = "default"
     meta: Annotated[dict[str, str], SettingInfo("Metadata of your choice, which constraints can use.")] = {}
-    options: Annotated[dict[str, str], SettingInfo("Options for driver and device plug-ins (docs/node.md).")] = {}
+    options: Annotated[dict[str, str], SettingInfo("Options for driver and device plugins (docs/node.md).")] = {}
     fake_nodes: Annotated[
         int,
         SettingInfo(
@@ -213,7 +213,7 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
     cni_path: Annotated[
         str,
         SettingInfo(
-            "The folders of CNI plug-ins, separated by colons; `/usr/lib/cni` and `/usr/libexec/cni` are searched too."
+            "The folders of CNI plugins, separated by colons; `/usr/lib/cni` and `/usr/libexec/cni` are searched too."
         ),
     ] = "/opt/cni/bin"
     cni_config_dir: Annotated[
@@ -236,7 +236,7 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
     host_volume_plugin_dir: Annotated[
         str,
         SettingInfo(
-            "The folder of plug-ins that create volumes, in addition to the built-in `mkdir`.",
+            "The folder of plugins that create volumes, in addition to the built-in `mkdir`.",
             default_text="`host_volume_plugins` beside `state_dir`",
         ),
     ] = ""

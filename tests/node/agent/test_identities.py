@@ -19,7 +19,7 @@ from tests.agent.processes import ANSWERED_WITHIN_S, RunningAgent, running
 from tests.looking import files_named, folders_named
 from tests.node.nodes import a_raw_job
 from tests.waiting import wait_until
-from wharf.node.supervisor.processes import list_pids
+from wharf.node.processes import list_pids
 
 WAIT_SCRIPT = "trap 'echo HUP >>$WHARF_TASK_DIR/signals' HUP; while true; do sleep 0.05; done"
 ACL = "[acl]\nenabled = true\n"

@@ -1,4 +1,4 @@
-"""A web site that serves what a test gave it, in the ways that hosts go wrong."""
+"""A web server whose responses a test chooses, including faulty ones."""
 
 import contextlib
 import threading
@@ -9,6 +9,8 @@ Answer = Callable[[BaseHTTPRequestHandler], None]
 
 
 class Site:
+    """A web server. `answers`: what handles a path; `headers`: the headers of the last request by path and query."""
+
     def __init__(self) -> None:
         self.answers: dict[str, Answer] = {}
         self.headers: dict[str, dict[str, str]] = {}
@@ -19,7 +21,7 @@ class Site:
             protocol_version = "HTTP/1.1"
 
             def log_message(self, format: str, *args: object) -> None:
-                """Tests are quiet."""
+                """Log nothing."""
 
             def do_GET(self) -> None:
                 path = self.path.partition("?")[0]
@@ -75,7 +77,7 @@ def endless(handler: BaseHTTPRequestHandler) -> None:
 
 
 def dripping(site: Site) -> Answer:
-    """A byte now and then, for ever."""
+    """Send one byte every 50 ms, forever."""
 
     def answer(handler: BaseHTTPRequestHandler) -> None:
         handler.send_response(200)

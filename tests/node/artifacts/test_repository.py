@@ -1,4 +1,4 @@
-"""Artifacts by git, from a server of the test's own."""
+"""Artifacts from git repositories, served by a git daemon of the test."""
 
 import asyncio
 import os
@@ -24,7 +24,7 @@ def git(folder: Path, *words: str) -> str:
 
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Two commits: a tag on the first, and a branch with the second."""
+    """Return the URL of a repository with two commits: tag v1 on the first, branch main on the second."""
     folder = tmp_path_factory.mktemp("git")
     work = folder / "tools"
     work.mkdir()
@@ -70,14 +70,14 @@ def task(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def get(
-    task: Path, source: str, to: str = "local/tools", mode: str = "any", bounds: ArtifactLimits | None = None
+def fetch(
+    task: Path, source: str, destination: str = "local/tools", mode: str = "any", limits: ArtifactLimits | None = None
 ) -> None:
-    asyncio.run(fetch_artifact(ArtifactRequest(source, {}, {}, mode, False, to), task, limits=bounds))
+    asyncio.run(fetch_artifact(ArtifactRequest(source, {}, {}, mode, False, destination), task, limits=limits))
 
 
-def test_a_repository_comes_whole(repository: str, task: Path) -> None:
-    get(task, f"git::{repository}")
+def test_a_repository_is_cloned_without_its_git_folder(repository: str, task: Path) -> None:
+    fetch(task, f"git::{repository}")
 
     assert "two" == (task / "local/tools/bin/run").read_text()
     assert "two" == (task / "local/tools/link").read_text()
@@ -85,33 +85,35 @@ def test_a_repository_comes_whole(repository: str, task: Path) -> None:
 
 
 @pytest.mark.parametrize("depth", ["", "&depth=1"])
-def test_a_tag_comes_as_it_was(repository: str, task: Path, depth: str) -> None:
-    get(task, f"git::{repository}?ref=v1{depth}")
+def test_a_tag_is_checked_out(repository: str, task: Path, depth: str) -> None:
+    fetch(task, f"git::{repository}?ref=v1{depth}")
 
     assert "one" == (task / "local/tools/bin/run").read_text()
 
 
-def test_a_folder_of_it_comes_alone(repository: str, task: Path) -> None:
-    get(task, f"git::{repository}//bin")
+def test_only_the_requested_folder_of_a_repository_is_copied(repository: str, task: Path) -> None:
+    fetch(task, f"git::{repository}//bin")
 
     assert ["run"] == [path.name for path in (task / "local/tools").iterdir()]
 
 
 @pytest.mark.parametrize(
-    ("more", "mode", "told"),
+    ("source_suffix", "mode", "message"),
     [
         ("?ref=none", "any", "git: "),
         ("//none", "any", "the repository has no folder none"),
-        ("", "file", "a repository is a folder: leave the mode at any, or say dir"),
+        ("", "file", "a repository is a folder: set mode to any or dir"),
     ],
 )
-def test_what_it_has_not_is_told(repository: str, task: Path, more: str, mode: str, told: str) -> None:
-    with pytest.raises(ArtifactError, match=told):
-        get(task, f"git::{repository}{more}", mode=mode)
+def test_a_missing_ref_or_folder_and_mode_file_are_errors(
+    repository: str, task: Path, source_suffix: str, mode: str, message: str
+) -> None:
+    with pytest.raises(ArtifactError, match=message):
+        fetch(task, f"git::{repository}{source_suffix}", mode=mode)
 
     assert [task / "local"] == list(task.iterdir())
 
 
-def test_a_repository_that_is_too_large_is_refused(repository: str, task: Path) -> None:
+def test_a_repository_above_the_size_limit_is_rejected(repository: str, task: Path) -> None:
     with pytest.raises(ArtifactError, match="the repository has more than 10 bytes"):
-        get(task, f"git::{repository}", bounds=ArtifactLimits(max_bytes=10))
+        fetch(task, f"git::{repository}", limits=ArtifactLimits(max_bytes=10))

@@ -1,4 +1,4 @@
-"""Devices by plugins: told of by the node, given to one task at a time, measured."""
+"""Devices of plugins: reported by the node, allocated to one task at a time, measured."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -12,9 +12,9 @@ from wharf.contract.model.refusal import Refusal
 
 ENTRIES = """\
 [wharf.devices]
-lamps = tests.node.devices.lamps:Lamps
-broken = tests.node.devices.lamps:Broken
-missing = tests.node.devices.lamps:Nowhere
+lamps = tests.node.devices.example_plugin:LampPlugin
+broken = tests.node.devices.example_plugin:BrokenPlugin
+missing = tests.node.devices.example_plugin:NoSuchClass
 """
 
 
@@ -23,42 +23,42 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ANode]:
     folder = tmp_path_factory.mktemp("devices")
     lamps = folder / "node" / "lamps"
     lamps.mkdir(parents=True)
-    for name, state in (("one", "well"), ("two", "well"), ("three", "ill")):
+    for name, state in (("one", "healthy"), ("two", "healthy"), ("three", "unhealthy")):
         (lamps / name).write_text(state)
-    about = folder / "node" / "installed" / "lamps-1.dist-info"
-    about.mkdir(parents=True)
-    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: lamps\nVersion: 1\n")
-    (about / "entry_points.txt").write_text(ENTRIES)
-    with a_server(folder / "server") as server, a_node(server, folder / "node") as it:
-        yield it
+    metadata = folder / "node" / "installed" / "lamps-1.dist-info"
+    metadata.mkdir(parents=True)
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: lamps\nVersion: 1\n")
+    (metadata / "entry_points.txt").write_text(ENTRIES)
+    with a_server(folder / "server") as server, a_node(server, folder / "node") as running_node:
+        yield running_node
 
 
-def told(node: ANode) -> dict[str, Any]:
+def read_node(node: ANode) -> dict[str, Any]:
     nodes: Any = node.server.get("/v1/nodes")
     found: Any = node.server.get(f"/v1/node/{nodes[0]['ID']}")
     return dict(found)
 
 
-def a_job(id: str, count: int, script: str = 'echo "$LAMPS"', **ask: Any) -> dict[str, Any]:
-    devices = [{"Name": "acme/lamp", "Count": count, **ask}]
+def build_job(id: str, count: int, script: str = 'echo "$LAMPS"', **request: Any) -> dict[str, Any]:
+    devices = [{"Name": "acme/lamp", "Count": count, **request}]
     return a_raw_job(id, script, Resources={"CPU": 1, "MemoryMB": 10, "Devices": devices}, KillSignal="SIGKILL")
 
 
-def over(node: ANode, job: str) -> dict[str, Any]:
-    def look() -> dict[str, Any] | None:
+def wait_ended(node: ANode, job: str) -> dict[str, Any]:
+    def find() -> dict[str, Any] | None:
         found = node.allocations(job)
         return found[0] if found and found[0]["ClientStatus"] in ("complete", "failed") else None
 
-    return wait_until(look, what=f"{job} is over")
+    return wait_until(find, what=f"{job} has ended")
 
 
-def said(node: ANode, allocation: dict[str, Any]) -> str:
+def read_output(node: ANode, allocation: dict[str, Any]) -> str:
     file = node.folder / "alloc" / str(allocation["ID"]) / "alloc/logs/t.stdout.0"
     return file.read_text() if file.exists() else ""
 
 
-def test_a_node_tells_of_the_devices_of_its_plugins_and_of_plugins_that_fail(node: ANode) -> None:
-    found = told(node)
+def test_a_node_reports_devices_and_failed_plugins(node: ANode) -> None:
+    found = read_node(node)
     lamps, torches = found["NodeResources"]["Devices"]
     events = {event["Details"]["plugin"] for event in found["Events"] if event["Subsystem"] == "Driver"}
 
@@ -74,56 +74,56 @@ def test_a_node_tells_of_the_devices_of_its_plugins_and_of_plugins_that_fail(nod
     assert ("stuck", {"broken", "missing"}) == (torches["Name"], events)
 
 
-def test_a_task_gets_what_it_needs_for_its_own_devices_and_nobody_else_gets_these(node: ANode) -> None:
+def test_devices_are_allocated_to_one_task_at_a_time(node: ANode) -> None:
     constraint = {"LTarget": "${device.attr.light}", "Operand": ">=", "RTarget": "0.4 GHz"}
-    node.run(a_job("both", 2, 'echo "$LAMPS"; while true; do sleep 0.05; done', Constraints=[constraint]))
-    first = wait_until(lambda: next(iter(node.allocations("both")), None), what="it is placed")
-    lit = wait_until(lambda: said(node, first).strip(), what="it has said which it has")
-    node.run(a_job("waits", 1))
+    node.run(build_job("both", 2, 'echo "$LAMPS"; while true; do sleep 0.05; done', Constraints=[constraint]))
+    first = wait_until(lambda: next(iter(node.allocations("both")), None), what="the allocation is placed")
+    lamps = wait_until(lambda: read_output(node, first).strip(), what="the task has printed its lamps")
+    node.run(build_job("waits", 1))
 
-    def are_done() -> bool:
+    def is_evaluated() -> bool:
         evaluations: Any = node.server.get("/v1/job/waits/evaluations")
         return "complete" in [each["Status"] for each in evaluations]
 
-    wait_until(are_done, what="it was looked at")
-    waits = node.allocations("waits")
-    node.server.put("/v1/jobs", {"Job": {**a_job("both", 2), "Stop": True}})
+    wait_until(is_evaluated, what="the job is evaluated")
+    waiting = node.allocations("waits")
+    node.server.put("/v1/jobs", {"Job": {**build_job("both", 2), "Stop": True}})
 
-    second = over(node, "waits")
+    second = wait_ended(node, "waits")
 
-    assert (["one", "two"], []) == (sorted(lit.split(",")), waits)
-    assert ("0", True) == (find_termination(second)["exit_code"], said(node, second).strip() in ("one", "two"))
+    assert (["one", "two"], []) == (sorted(lamps.split(",")), waiting)
+    assert ("0", True) == (find_termination(second)["exit_code"], read_output(node, second).strip() in ("one", "two"))
 
 
-def test_a_command_beside_a_task_finds_its_devices_also_after_the_agent_was_killed(node: ANode) -> None:
-    node.run(a_job("goes-on", 1, 'echo "$LAMPS"; while true; do sleep 0.05; done'))
-    allocation = wait_until(lambda: next(iter(node.allocations("goes-on")), None), what="it is placed")
-    lit = wait_until(lambda: said(node, allocation).strip(), what="it has said which it has")
+def test_a_command_in_a_task_has_its_devices_after_a_restart_of_the_agent(node: ANode) -> None:
+    node.run(build_job("survives", 1, 'echo "$LAMPS"; while true; do sleep 0.05; done'))
+    allocation = wait_until(lambda: next(iter(node.allocations("survives")), None), what="the allocation is placed")
+    lamps = wait_until(lambda: read_output(node, allocation).strip(), what="the task has printed its lamps")
     node.kill_agent()
 
-    def asked() -> str | None:
+    def read_lamps() -> str | None:
         try:
-            beside = run_command_blocking(
+            result = run_command_blocking(
                 str(allocation["ID"]),
                 "t",
                 ["sh", "-c", "echo $LAMPS"],
                 settings=ClientSettings(addresses=(node.server.address,)),
             )
         except Refusal:
-            return None  # The agent is not back yet.
+            return None  # The agent is not ready yet.
         except Unreachable as error:
             if str(error) != CHANNEL_CLOSED_TEXT:
                 raise
-            return None  # It was asked of the one that was only just killed.
-        return beside.stdout.decode().strip() or None
+            return None  # The request was sent to the killed agent.
+        return result.stdout.decode().strip() or None
 
-    assert lit == wait_until(asked, what="a command is run")
-    node.server.put("/v1/jobs", {"Job": {**a_job("goes-on", 1), "Stop": True}})
+    assert lamps == wait_until(read_lamps, what="a command runs")
+    node.server.put("/v1/jobs", {"Job": {**build_job("survives", 1), "Stop": True}})
 
 
-def test_figures_of_devices_are_told_with_those_of_the_machine(node: ANode) -> None:
-    figures: Any = node.query("/v1/client/stats")
-    (lamps,) = figures["DeviceStats"]
+def test_device_statistics_are_part_of_the_machine_statistics(node: ANode) -> None:
+    statistics: Any = node.query("/v1/client/stats")
+    (lamps,) = statistics["DeviceStats"]
 
     assert ("acme", {"one", "two", "three"}) == (lamps["Vendor"], set(lamps["InstanceStats"]))
     one = lamps["InstanceStats"]["one"]
@@ -131,10 +131,10 @@ def test_figures_of_devices_are_told_with_those_of_the_machine(node: ANode) -> N
     assert {"FloatNumeratorVal": 2.5} == one["Stats"]["Attributes"]["warmth"]
 
 
-def test_a_task_whose_device_cannot_be_used_fails_and_says_so(node: ANode) -> None:
-    node.run(a_job("stuck", 1, Name="torch"))
+def test_a_task_fails_if_its_device_cannot_be_reserved(node: ANode) -> None:
+    node.run(build_job("stuck", 1, Name="torch"))
 
-    stuck = over(node, "stuck")
+    stuck = wait_ended(node, "stuck")
 
     failures = [e["DisplayMessage"] for e in stuck["TaskStates"]["t"]["Events"] if e["Type"] == "Setup Failure"]
     assert ["devices acme/torch/stuck: its switch is stuck"] == failures

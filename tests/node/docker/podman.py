@@ -1,5 +1,7 @@
-"""A container engine of the test's own: Podman, serving the Engine's API on a socket in a folder of the test, with its
-own images and containers; and a registry that serves one small image. Both are ended by process id."""
+"""Podman as a container engine for tests, with its own images and containers, and a registry that serves one image.
+
+Podman serves Docker's API on a socket in a temporary folder.
+"""
 
 import contextlib
 import hashlib
@@ -22,11 +24,13 @@ from tests.mounts import unmount_below
 from tests.waiting import wait_until
 
 BUSYBOX: Final = "busybox"
-# In a container there is no more than these.
 LINKS: Final = ("sh", "echo", "cat", "sleep", "true", "false", "ls", "id", "env", "stat", "tail", "kill", "dd")
+"""The programs in the image: names of busybox."""
 
 
 class Podman:
+    """A container engine whose files are all below one folder."""
+
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.socket = folder / "s"
@@ -48,7 +52,7 @@ class Podman:
         }
 
     def trust(self, registry: str) -> None:
-        """Before `start`: the registry speaks plain HTTP."""
+        """Permit plain HTTP for a registry. Call it before `start`."""
         (self.folder / "registries.conf").write_text(f'[[registry]]\nlocation = "{registry}"\ninsecure = true\n')
 
     def _command(self, *words: str) -> list[str]:
@@ -60,7 +64,7 @@ class Podman:
             self._process = subprocess.Popen(
                 self._command("system", "service", "--time=0", f"unix://{self.socket}"),
                 env=self._environment,
-                cwd=self.folder,  # Where a monitor notes that its container ran out of memory.
+                cwd=self.folder,  # The container monitor writes its note about lack of memory there.
                 stdout=log,
                 stderr=log,
                 stdin=subprocess.DEVNULL,
@@ -68,7 +72,7 @@ class Podman:
         wait_until(self.socket.exists, what=f"Podman at {self.socket}")
 
     def kill(self) -> None:
-        """The service; containers go on."""
+        """Kill the engine; containers keep running."""
         if self._process is not None:
             self._process.send_signal(signal.SIGKILL)
             self._process.wait()
@@ -76,18 +80,18 @@ class Podman:
             self.socket.unlink(missing_ok=True)
 
     def names(self) -> list[str]:
-        """Of all containers, running or not."""
-        return self._say("ps", "--all", "--format", "{{.Names}}").split()
+        """Return the names of all containers, running or not."""
+        return self._run_command("ps", "--all", "--format", "{{.Names}}").split()
 
     def remove(self, name: str) -> None:
-        """As a person would, behind the node's back."""
-        self._say("rm", "--force", "--time", "0", name)
+        """Remove a container without the node, as an operator would."""
+        self._run_command("rm", "--force", "--time", "0", name)
 
-    def _say(self, *words: str) -> str:
-        told = subprocess.run(
+    def _run_command(self, *words: str) -> str:
+        result = subprocess.run(
             self._command(*words), env=self._environment, capture_output=True, timeout=60, check=True, text=True
         )
-        return told.stdout
+        return result.stdout
 
     def clean_up(self) -> None:
         subprocess.run(
@@ -97,15 +101,15 @@ class Podman:
             timeout=60,
         )
         self.kill()
-        # A monitor cleans up after its container, in its own time: whoever opens the store mounts it anew.
+        # Container monitors may still be running; they would mount the storage again.
         end_all_of(self.folder)
         unmount_below(self.folder)
 
 
-def layer() -> bytes:
-    """One layer: a static busybox, and its names."""
-    made = io.BytesIO()
-    with tarfile.open(fileobj=made, mode="w") as archive:
+def build_layer() -> bytes:
+    """Return the image's only layer: a static busybox with its links."""
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
         for folder in ("bin", "tmp", "etc"):
             entry = tarfile.TarInfo(folder)
             entry.type, entry.mode = tarfile.DIRTYPE, 0o755
@@ -118,7 +122,7 @@ def layer() -> bytes:
             entry = tarfile.TarInfo(f"bin/{name}")
             entry.type, entry.linkname = tarfile.SYMTYPE, "busybox"
             archive.addfile(entry)
-    return made.getvalue()
+    return buffer.getvalue()
 
 
 def _digest(data: bytes) -> str:
@@ -126,10 +130,10 @@ def _digest(data: bytes) -> str:
 
 
 class Registry:
-    """Serves one image under any name and tag; counts how often its layer was fetched, and can be slow or away."""
+    """Serves one image under any name and tag, except `missing`. Counts downloads of its layer; can delay responses."""
 
     def __init__(self) -> None:
-        data = layer()
+        data = build_layer()
         config = json.dumps(
             {
                 "architecture": "amd64",
@@ -151,40 +155,40 @@ class Registry:
         blobs = {_digest(data): data, _digest(config): config}
         registry = self
         self.layers_fetched = 0
-        self.asked: list[str] = []
+        self.requested_paths: list[str] = []
         """The path of each request."""
-        self.may_answer = threading.Event()
-        self.may_answer.set()
-        self.wanted_authorization = ""
+        self.can_respond = threading.Event()
+        self.can_respond.set()
+        self.required_authorization = ""
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
 
             def log_message(self, format: str, *args: object) -> None:
-                """Tests are quiet."""
+                """Log nothing."""
 
             def do_HEAD(self) -> None:
                 self.do_GET()
 
             def do_GET(self) -> None:
-                registry.asked.append(self.path)
-                wanted = registry.wanted_authorization
-                if wanted and self.headers.get("authorization") != wanted:
-                    self._answer(401, "application/json", b"{}", {"www-authenticate": 'Basic realm="test"'})
+                registry.requested_paths.append(self.path)
+                required = registry.required_authorization
+                if required and self.headers.get("authorization") != required:
+                    self._respond(401, "application/json", b"{}", {"www-authenticate": 'Basic realm="test"'})
                 elif self.path == "/v2/":
-                    self._answer(200, "application/json", b"{}", {})
+                    self._respond(200, "application/json", b"{}", {})
                 elif "/manifests/" in self.path and "/missing/" not in self.path:
-                    registry.may_answer.wait(60)
-                    self._answer(200, manifest_kind, manifest, {"docker-content-digest": _digest(manifest)})
+                    registry.can_respond.wait(60)
+                    self._respond(200, manifest_kind, manifest, {"docker-content-digest": _digest(manifest)})
                 elif (blob := blobs.get(self.path.rpartition("/")[2])) is not None:
                     if blob is data:
                         registry.layers_fetched += 1
-                        registry.may_answer.wait(60)
-                    self._answer(200, "application/octet-stream", blob, {})
+                        registry.can_respond.wait(60)
+                    self._respond(200, "application/octet-stream", blob, {})
                 else:
-                    self._answer(404, "application/json", b'{"errors":[{"code":"MANIFEST_UNKNOWN"}]}', {})
+                    self._respond(404, "application/json", b'{"errors":[{"code":"MANIFEST_UNKNOWN"}]}', {})
 
-            def _answer(self, status: int, kind: str, body: bytes, headers: dict[str, str]) -> None:
+            def _respond(self, status: int, kind: str, body: bytes, headers: dict[str, str]) -> None:
                 self.send_response(status)
                 for name, value in {**headers, "content-type": kind, "content-length": str(len(body))}.items():
                     self.send_header(name, value)
@@ -200,7 +204,7 @@ class Registry:
         self._thread.start()
 
     def close(self) -> None:
-        self.may_answer.set()
+        self.can_respond.set()
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()
@@ -208,8 +212,8 @@ class Registry:
 
 @contextlib.contextmanager
 def running_podman() -> Iterator[tuple[Podman, Registry]]:
-    """In a folder of its own, which is gone afterwards with all that was in it."""
-    # The path of a socket, and of a container's things, must be short: so it does not lie where pytest puts things.
+    """Run Podman and a registry with a temporary folder, which is deleted at the end."""
+    # Not in the folder of pytest, because the paths of sockets and containers must be short.
     folder = Path(tempfile.mkdtemp(prefix="wp-"))
     registry = Registry()
     podman = Podman(folder)

@@ -1,4 +1,4 @@
-"""What is asked of a real container engine, and what it answers."""
+"""Requests to a real container engine and its responses."""
 
 import asyncio
 import contextlib
@@ -12,7 +12,7 @@ from tests.node.docker.podman import Podman, Registry, running_podman
 from wharf.node.drivers.docker import ContainerEngine, EngineNotFound, EngineRejected, EngineUnreachable
 from wharf.node.drivers.docker.engine import RegistryAuth
 from wharf.node.drivers.docker.images import ImagePuller
-from wharf.node.drivers.docker.output_stream import OutputChunk
+from wharf.node.drivers.docker.output_stream import ContainerOutput
 from wharf.world import RealWorld
 
 pytestmark = [pytest.mark.needs_program("podman"), pytest.mark.needs("containers")]
@@ -21,21 +21,23 @@ WITHIN_S = 60
 
 @pytest.fixture(scope="module")
 def running() -> Iterator[tuple[Podman, Registry]]:
-    with running_podman() as both:
-        yield both
+    with running_podman() as podman_and_registry:
+        yield podman_and_registry
 
 
-def run(work: Coroutine[Any, Any, None]) -> None:
-    async def bounded() -> None:
+def run(test: Coroutine[Any, Any, None]) -> None:
+    async def run_with_timeout() -> None:
         async with asyncio.timeout(WITHIN_S):
-            await work
+            await test
 
-    asyncio.run(bounded())
+    asyncio.run(run_with_timeout())
 
 
 @contextlib.asynccontextmanager
-async def container(engine: ContainerEngine, registry: Registry, *command: str, **more: object) -> AsyncIterator[str]:
-    """A container that is made and not started."""
+async def container(
+    engine: ContainerEngine, registry: Registry, *command: str, **options: object
+) -> AsyncIterator[str]:
+    """Create a container without starting it; it is removed at the end."""
     image = f"{registry.address}/box:1"
     if await engine.find_image(image) is None:
         await engine.pull_image(image, auth=None, on_progress=lambda _: None)
@@ -45,46 +47,46 @@ async def container(engine: ContainerEngine, registry: Registry, *command: str, 
         "Labels": {"wharf.alloc_id": "a1"},
         "HostConfig": {"NetworkMode": "none"},
     }
-    made = await engine.create_container("", {**body, **more})
+    created = await engine.create_container("", {**body, **options})
     try:
-        yield made.id
+        yield created.id
     finally:
-        await engine.remove_container(made.id)
+        await engine.remove_container(created.id)
 
 
-async def all_of(chunks: AsyncIterator[OutputChunk]) -> dict[str, bytes]:
-    said = {"stdout": b"", "stderr": b""}
+async def read_all(chunks: AsyncIterator[ContainerOutput]) -> dict[str, bytes]:
+    output = {"stdout": b"", "stderr": b""}
     async for chunk in chunks:
-        said[chunk.stream] += chunk.data
-    return said
+        output[chunk.stream] += chunk.data
+    return output
 
 
-def test_an_engine_says_what_it_is(running: tuple[Podman, Registry]) -> None:
-    async def work() -> None:
+def test_an_engine_reports_its_version_and_operating_system(running: tuple[Podman, Registry]) -> None:
+    async def test() -> None:
         async with ContainerEngine(running[0].socket) as engine:
             assert (await engine.read_version()).api_version
             assert "linux" == (await engine.read_info()).os_type
 
-    run(work())
+    run(test())
 
 
-def test_a_task_runs_and_its_exit_code_and_output_come_back(running: tuple[Podman, Registry]) -> None:
-    async def work() -> None:
+def test_a_container_returns_its_exit_code_and_output(running: tuple[Podman, Registry]) -> None:
+    async def test() -> None:
         async with ContainerEngine(running[0].socket) as engine:
             async with container(engine, running[1], "sh", "-c", "echo out; echo err >&2; exit 7") as id:
                 await engine.start_container(id)
                 ended = await engine.wait_for_exit(id)
-                said = await all_of(engine.stream_logs(id, is_tty=False, follow=False))
+                output = await read_all(engine.stream_logs(id, is_tty=False, follow=False))
 
                 assert (7, "") == ended
-                assert {"stdout": b"out\n", "stderr": b"err\n"} == said
+                assert {"stdout": b"out\n", "stderr": b"err\n"} == output
             assert await engine.find_container(id) is None
 
-    run(work())
+    run(test())
 
 
-def test_a_task_that_is_killed_tells_the_signal_in_its_code(running: tuple[Podman, Registry]) -> None:
-    async def work() -> None:
+def test_the_exit_code_of_a_killed_container_contains_the_signal(running: tuple[Podman, Registry]) -> None:
+    async def test() -> None:
         async with ContainerEngine(running[0].socket) as engine, container(engine, running[1], "sleep", "100") as id:
             await engine.start_container(id)
             await engine.start_container(id)
@@ -97,24 +99,24 @@ def test_a_task_that_is_killed_tells_the_signal_in_its_code(running: tuple[Podma
 
             assert 137 == (await engine.wait_for_exit(id)).code
 
-    run(work())
+    run(test())
 
 
-def test_logs_are_followed_while_the_task_writes(running: tuple[Podman, Registry]) -> None:
-    async def work() -> None:
+def test_logs_are_followed_while_the_container_writes(running: tuple[Podman, Registry]) -> None:
+    async def test() -> None:
         async with (
             ContainerEngine(running[0].socket) as engine,
             container(engine, running[1], "sh", "-c", "echo 1; sleep 0.3; echo 2") as id,
         ):
             await engine.start_container(id)
 
-            assert b"1\n2\n" == (await all_of(engine.stream_logs(id, is_tty=False, follow=True)))["stdout"]
+            assert b"1\n2\n" == (await read_all(engine.stream_logs(id, is_tty=False, follow=True)))["stdout"]
 
-    run(work())
+    run(test())
 
 
-def test_containers_are_found_by_their_label(running: tuple[Podman, Registry]) -> None:
-    async def work() -> None:
+def test_containers_are_listed_by_label(running: tuple[Podman, Registry]) -> None:
+    async def test() -> None:
         async with (
             ContainerEngine(running[0].socket) as engine,
             container(engine, running[1], "true", Labels={"mark": "x"}) as id,
@@ -122,112 +124,112 @@ def test_containers_are_found_by_their_label(running: tuple[Podman, Registry]) -
             assert [id] == [found.id for found in await engine.list_containers("mark=x")]
             assert [] == await engine.list_containers("mark=y")
 
-    run(work())
+    run(test())
 
 
-def test_a_command_runs_inside_a_task_with_input_and_output(running: tuple[Podman, Registry]) -> None:
-    async def work() -> None:
+def test_a_command_in_a_container_has_input_and_output(running: tuple[Podman, Registry]) -> None:
+    async def test() -> None:
         async with ContainerEngine(running[0].socket) as engine, container(engine, running[1], "sleep", "100") as id:
             await engine.start_container(id)
             exec_id = await engine.create_exec(id, ["sh", "-c", "cat; echo done >&2; exit 3"], is_tty=False)
-            attached = await engine.start_exec(exec_id, is_tty=False)
-            await attached.write(b"hello\n")
-            attached.close_input()
-            said = await all_of(attached.read_output())
-            await attached.close()
+            connection = await engine.start_exec(exec_id, is_tty=False)
+            await connection.write(b"hello\n")
+            connection.close_input()
+            output = await read_all(connection.read_output())
+            await connection.close()
 
-            assert {"stdout": b"hello\n", "stderr": b"done\n"} == said
+            assert {"stdout": b"hello\n", "stderr": b"done\n"} == output
             assert 3 == (await engine.read_exec_state(exec_id)).exit_code
 
-    run(work())
+    run(test())
 
 
-def test_figures_of_a_task_are_told(running: tuple[Podman, Registry]) -> None:
-    async def work() -> None:
+def test_statistics_of_a_container_are_read(running: tuple[Podman, Registry]) -> None:
+    async def test() -> None:
         async with ContainerEngine(running[0].socket) as engine, container(engine, running[1], "sleep", "100") as id:
             await engine.start_container(id)
 
             assert (await engine.read_stats(id)).memory_stats.limit > 0
 
-    run(work())
+    run(test())
 
 
-def test_what_is_not_there_is_told_so(running: tuple[Podman, Registry]) -> None:
-    async def work() -> None:
+def test_missing_containers_and_images_are_reported(running: tuple[Podman, Registry]) -> None:
+    async def test() -> None:
         async with ContainerEngine(running[0].socket) as engine:
-            assert await engine.find_container("nobody") is None
-            assert await engine.find_image("nobody:1") is None
-            await engine.remove_container("nobody")
-            with pytest.raises(EngineNotFound, match="nobody"):
-                await engine.start_container("nobody")
+            assert await engine.find_container("missing") is None
+            assert await engine.find_image("missing:1") is None
+            await engine.remove_container("missing")
+            with pytest.raises(EngineNotFound, match="missing"):
+                await engine.start_container("missing")
             with pytest.raises(EngineRejected):
-                await engine.create_container("x", {"Image": "nobody:1"})
+                await engine.create_container("x", {"Image": "missing:1"})
 
-    run(work())
+    run(test())
 
 
-def test_an_engine_that_is_away_is_told_with_its_socket(tmp_path: Path) -> None:
-    async def work() -> None:
+def test_an_unreachable_engine_is_reported_with_its_socket(tmp_path: Path) -> None:
+    async def test() -> None:
         async with ContainerEngine(tmp_path / "none") as engine:
             with pytest.raises(EngineUnreachable, match=f"the container engine at {tmp_path}/none does not answer"):
                 await engine.read_version()
             with pytest.raises(EngineUnreachable):
                 await engine.start_exec("x", is_tty=False)
 
-    run(work())
+    run(test())
 
 
-def test_many_who_want_an_image_wait_for_one_pull(running: tuple[Podman, Registry]) -> None:
-    async def work() -> None:
+def test_concurrent_requests_for_an_image_share_one_pull(running: tuple[Podman, Registry]) -> None:
+    async def test() -> None:
         registry = running[1]
         async with ContainerEngine(running[0].socket) as engine:
             name = f"{registry.address}/many:1"
             await engine.remove_image(f"{registry.address}/box:1")
-            before, told = registry.layers_fetched, list[str]()
+            fetched_before, messages = registry.layers_fetched, list[str]()
             pulls = ImagePuller(engine, RealWorld())
             images = await asyncio.gather(
-                *(pulls.ensure_image(name, on_pull_started=lambda: told.append("begun")) for _ in range(5))
+                *(pulls.ensure_image(name, on_pull_started=lambda: messages.append("started")) for _ in range(5))
             )
 
             assert 1 == len({image.id for image in images})
-            assert 1 == registry.layers_fetched - before
-            assert ["begun"] * 5 == told
+            assert 1 == registry.layers_fetched - fetched_before
+            assert ["started"] * 5 == messages
             assert "" == pulls.format_progress(name)
-            await pulls.ensure_image(name, on_pull_started=lambda: pytest.fail("it is here"))
+            await pulls.ensure_image(name, on_pull_started=lambda: pytest.fail("the image exists"))
 
-    run(work())
+    run(test())
 
 
-def test_a_pull_that_takes_too_long_is_told_and_given_up(running: tuple[Podman, Registry]) -> None:
-    async def work() -> None:
+def test_a_pull_is_canceled_after_its_timeout(running: tuple[Podman, Registry]) -> None:
+    async def test() -> None:
         registry = running[1]
         async with ContainerEngine(running[0].socket) as engine:
             for image in ("many:1", "box:1"):
                 await engine.remove_image(f"{registry.address}/{image}")
-            registry.may_answer.clear()
+            registry.can_respond.clear()
             pulls = ImagePuller(engine, RealWorld())
-            with pytest.raises(TimeoutError, match="slow:1 is not pulled after 0 s"):
+            with pytest.raises(TimeoutError, match="slow:1 took longer than 0 s"):
                 await pulls.ensure_image(f"{registry.address}/slow:1", timeout_s=0.3)
-            registry.may_answer.set()
+            registry.can_respond.set()
 
             assert "" == pulls.format_progress(f"{registry.address}/slow:1")
 
-    run(work())
+    run(test())
 
 
-def test_an_image_that_no_registry_has_is_refused_in_the_engines_words(running: tuple[Podman, Registry]) -> None:
-    async def work() -> None:
+def test_the_error_for_an_unknown_image_is_that_of_the_engine(running: tuple[Podman, Registry]) -> None:
+    async def test() -> None:
         async with ContainerEngine(running[0].socket) as engine:
             with pytest.raises(EngineRejected, match="missing/box"):
                 await ImagePuller(engine, RealWorld()).ensure_image(f"{running[1].address}/missing/box:1")
 
-    run(work())
+    run(test())
 
 
-def test_a_registry_that_asks_who_one_is_is_told(running: tuple[Podman, Registry]) -> None:
-    async def work() -> None:
+def test_an_image_can_be_pulled_with_credentials(running: tuple[Podman, Registry]) -> None:
+    async def test() -> None:
         registry = running[1]
-        registry.wanted_authorization = "Basic bWU6c2VjcmV0"  # me:secret
+        registry.required_authorization = "Basic bWU6c2VjcmV0"  # me:secret
         try:
             async with ContainerEngine(running[0].socket) as engine:
                 pulls, name = ImagePuller(engine, RealWorld()), f"{registry.address}/private:1"
@@ -239,6 +241,6 @@ def test_a_registry_that_asks_who_one_is_is_told(running: tuple[Podman, Registry
 
                 assert found.id
         finally:
-            registry.wanted_authorization = ""
+            registry.required_authorization = ""
 
-    run(work())
+    run(test())

@@ -1,4 +1,4 @@
-"""Jobs in containers, from the API to the engine and back, on an agent whose parts are killed."""
+"""Jobs in containers, from the API to the engine, on an agent whose node process is killed."""
 
 import os
 import signal
@@ -23,8 +23,8 @@ frozen = {{path = "{folder}/frozen", read_only = true}}
 """
 
 
-class Place:
-    """An agent that is everything, and its engine."""
+class DockerCluster:
+    """An agent with all roles, and its container engine."""
 
     def __init__(self, agent: RunningAgent, podman: Podman, registry: Registry, folder: Path) -> None:
         self.agent = agent
@@ -42,7 +42,7 @@ class Place:
         volumes: tuple[str, ...] = (),
         **config: object,
     ) -> None:
-        """`volumes`: of the host, each mounted at `/NAME`."""
+        """Run a job with one task. `volumes`: host volumes, each mounted at `/NAME`."""
         image = f"{self.registry.address}/box:1"
         config = {"image": image, "command": "sh", "args": ["-c", script], "network_mode": "none", **config}
         task = {
@@ -92,82 +92,86 @@ class Place:
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DockerCluster]:
     folder = tmp_path_factory.mktemp("docker-jobs")
     with running_podman() as (podman, registry):
         for name in ("plain", "frozen"):
             (folder / name).mkdir()
-            (folder / name / "told").write_text(f"{name}\n")
+            (folder / name / "content").write_text(f"{name}\n")
         (folder / "wharf.toml").write_text(CONFIGURATION.format(socket=podman.socket, folder=folder))
         with running(folder, "dev", "--port", "0", "--config", "wharf.toml") as agent:
             agent.wait_ready()
-            yield Place(agent, podman, registry, folder)
+            yield DockerCluster(agent, podman, registry, folder)
             agent.signal(signal.SIGTERM)
             agent.wait_end()
 
 
-def test_the_node_tells_of_its_engine(place: Place) -> None:
+def test_the_node_reports_its_engine(cluster: DockerCluster) -> None:
     def attributes() -> dict[str, str]:
-        nodes: Any = place.agent.get("/v1/nodes")
-        node: Any = place.agent.get(f"/v1/node/{nodes[0]['ID']}") if nodes else {}
+        nodes: Any = cluster.agent.get("/v1/nodes")
+        node: Any = cluster.agent.get(f"/v1/node/{nodes[0]['ID']}") if nodes else {}
         return dict(node.get("Attributes") or {})
 
-    wait_until(lambda: "driver.docker" in attributes(), what="the engine is told of")
+    wait_until(lambda: "driver.docker" in attributes(), what="the node reports its engine")
     found = attributes()
     assert ("1", True) == (found["driver.docker"], "driver.docker.version" in found)
 
 
-def test_volumes_of_the_host_are_in_the_container_and_one_that_is_only_to_be_read_is_not_written(place: Place) -> None:
-    script = "cat /plain/told /frozen/told; echo new >/plain/new; echo new >/frozen/new || echo refused"
-    place.run("mounts", script, volumes=("plain", "frozen"))
-    wait_until(lambda: place.status("mounts") == "complete", what="it has ended")
-    assert "plain\nfrozen\nrefused\n" == place.output("mounts")
-    assert ["new", "told"] == sorted(path.name for path in (place.folder / "plain").iterdir())
+def test_host_volumes_are_mounted_in_the_container_and_a_read_only_one_cannot_be_written(
+    cluster: DockerCluster,
+) -> None:
+    script = "cat /plain/content /frozen/content; echo new >/plain/new; echo new >/frozen/new || echo refused"
+    cluster.run("mounts", script, volumes=("plain", "frozen"))
+    wait_until(lambda: cluster.status("mounts") == "complete", what="the task has ended")
+    assert "plain\nfrozen\nrefused\n" == cluster.output("mounts")
+    assert ["content", "new"] == sorted(path.name for path in (cluster.folder / "plain").iterdir())
 
 
-def test_a_container_ends_as_its_program_does(place: Place) -> None:
-    place.run("ends", "echo in $WHARF_JOB_ID at $WHARF_TASK_DIR; exit 7")
-    wait_until(lambda: place.status("ends") == "failed", what="it has ended")
-    assert ["Exit Code: 7"] == place.events("ends", "Terminated")
-    assert "in ends at /local\n" == place.output("ends")
+def test_the_exit_code_and_output_of_a_container_are_reported(cluster: DockerCluster) -> None:
+    cluster.run("ends", "echo in $WHARF_JOB_ID at $WHARF_TASK_DIR; exit 7")
+    wait_until(lambda: cluster.status("ends") == "failed", what="the task has ended")
+    assert ["Exit Code: 7"] == cluster.events("ends", "Terminated")
+    assert "in ends at /local\n" == cluster.output("ends")
 
 
-def test_a_killed_node_finds_its_container_running_and_loses_no_line(place: Place) -> None:
+def test_a_container_survives_a_killed_node_process_without_loss_of_output(cluster: DockerCluster) -> None:
     script = "i=0; while [ $i -lt 400 ]; do echo $i; i=$((i+1)); sleep 0.01; done; exit 5"
-    place.run("goes-on", script)
-    wait_until(lambda: place.status("goes-on") == "running" and "20\n" in place.output("goes-on"), what="it runs")
-    place.kill_node()
-    wait_until(lambda: place.status("goes-on") == "failed", what="it has ended", within_s=40.0)
-    assert ["Exit Code: 5"] == place.events("goes-on", "Terminated")
-    assert 1 == len(place.events("goes-on", "Started"))
-    assert "".join(f"{number}\n" for number in range(400)) == place.output("goes-on")
+    cluster.run("survives", script)
+    wait_until(
+        lambda: cluster.status("survives") == "running" and "20\n" in cluster.output("survives"), what="the task runs"
+    )
+    cluster.kill_node()
+    wait_until(lambda: cluster.status("survives") == "failed", what="the task has ended", within_s=40.0)
+    assert ["Exit Code: 5"] == cluster.events("survives", "Terminated")
+    assert 1 == len(cluster.events("survives", "Started"))
+    assert "".join(f"{number}\n" for number in range(400)) == cluster.output("survives")
 
 
-def test_an_image_that_is_nowhere_fails_its_task_with_the_images_name(place: Place) -> None:
-    image = f"{place.registry.address}/missing:1"
-    place.run("nowhere", "true", image=image)
-    wait_until(lambda: place.status("nowhere") == "failed", what="it is given up")
-    assert f"the image {image} cannot be pulled" in place.events("nowhere", "Driver Failure")[0]
+def test_a_missing_image_fails_the_task_with_the_name_of_the_image(cluster: DockerCluster) -> None:
+    image = f"{cluster.registry.address}/missing:1"
+    cluster.run("no-image", "true", image=image)
+    wait_until(lambda: cluster.status("no-image") == "failed", what="the task has failed")
+    assert f"image {image} cannot be pulled" in cluster.events("no-image", "Driver Failure")[0]
 
 
-def test_a_container_that_a_person_removed_is_started_again_by_its_policy(place: Place) -> None:
-    place.run("removed", "while true; do sleep 0.1; done", kind="service", attempts=1)
-    wait_until(lambda: place.status("removed") == "running", what="it runs")
-    # While the engine does not answer: else the node may see the moment between its death and its removal.
-    place.podman.kill()
-    place.podman.remove(f"t-{place.allocation('removed')['ID']}")
-    place.podman.start()
-    wait_until(lambda: len(place.events("removed", "Started")) == 2, what="it runs again")
-    assert "something else than this node removed it" in place.events("removed", "Terminated")[0]
-    place.stop("removed")
-    wait_until(lambda: place.status("removed") == "complete", what="it is stopped")
+def test_a_container_that_an_operator_removed_is_restarted_by_the_restart_policy(cluster: DockerCluster) -> None:
+    cluster.run("removed", "while true; do sleep 0.1; done", kind="service", attempts=1)
+    wait_until(lambda: cluster.status("removed") == "running", what="the task runs")
+    # Removed while the engine is down, so that the node cannot see the container between its end and its removal.
+    cluster.podman.kill()
+    cluster.podman.remove(f"t-{cluster.allocation('removed')['ID']}")
+    cluster.podman.start()
+    wait_until(lambda: len(cluster.events("removed", "Started")) == 2, what="the task runs again")
+    assert "it was removed by something other than this node" in cluster.events("removed", "Terminated")[0]
+    cluster.stop("removed")
+    wait_until(lambda: cluster.status("removed") == "complete", what="the task is stopped")
 
 
-def test_a_task_that_is_stopped_leaves_no_container(place: Place) -> None:
-    place.run("leaves", "trap 'exit 0' TERM; while true; do sleep 0.1; done", kind="service")
-    wait_until(lambda: place.status("leaves") == "running", what="it runs")
-    name = f"t-{place.allocation('leaves')['ID']}"
-    assert name in place.podman.names()
-    place.stop("leaves")
-    wait_until(lambda: place.status("leaves") == "complete", what="it is stopped")
-    wait_until(lambda: name not in place.podman.names(), what="its container is gone")
+def test_the_container_of_a_stopped_task_is_removed(cluster: DockerCluster) -> None:
+    cluster.run("stopped", "trap 'exit 0' TERM; while true; do sleep 0.1; done", kind="service")
+    wait_until(lambda: cluster.status("stopped") == "running", what="the task runs")
+    name = f"t-{cluster.allocation('stopped')['ID']}"
+    assert name in cluster.podman.names()
+    cluster.stop("stopped")
+    wait_until(lambda: cluster.status("stopped") == "complete", what="the task is stopped")
+    wait_until(lambda: name not in cluster.podman.names(), what="its container is gone")

@@ -1,4 +1,4 @@
-"""Tasks as containers of a real engine: they run, outlast whoever started them, and what became of them is told truly."""
+"""Tasks as containers of a real engine: they run, survive the agent and the engine, and their end is reported."""
 
 import asyncio
 import base64
@@ -17,7 +17,8 @@ from tests.waiting import wait_on_loop_until
 from wharf.contract.model.jobs.groups import LogConfig
 from wharf.node.core.outcome import Outcome
 from wharf.node.drivers.docker.config import DockerSettings
-from wharf.node.drivers.docker.driver import CONTAINER_GONE_MESSAGE, DockerDriver, build_outcome
+from wharf.node.drivers.docker.container_watcher import CONTAINER_GONE_MESSAGE, build_outcome
+from wharf.node.drivers.docker.driver import DockerDriver
 from wharf.node.drivers.docker.responses import ContainerInfo, ContainerState
 from wharf.node.drivers.port import CannotStart, CommandOrder, Given, Stream, TaskNetwork, TaskOrder
 from wharf.node.networks import namespaces
@@ -30,8 +31,8 @@ STREAMS: tuple[Stream, ...] = ("stdout", "stderr")
 
 @pytest.fixture(scope="module")
 def running() -> Iterator[tuple[Podman, Registry]]:
-    with running_podman() as both:
-        yield both
+    with running_podman() as podman_and_registry:
+        yield podman_and_registry
 
 
 @pytest.fixture
@@ -43,25 +44,25 @@ def podman(running: tuple[Podman, Registry]) -> Podman:
 def registry(running: tuple[Podman, Registry]) -> Iterator[Registry]:
     registry = running[1]
     yield registry
-    registry.may_answer.set()
+    registry.can_respond.set()
 
 
-def run(work: Coroutine[Any, Any, None]) -> None:
-    async def bounded() -> None:
+def run(test: Coroutine[Any, Any, None]) -> None:
+    async def run_with_timeout() -> None:
         async with asyncio.timeout(WITHIN_S):
-            await work
+            await test
 
-    asyncio.run(bounded())
+    asyncio.run(run_with_timeout())
 
 
-class Heard:
-    """What a driver told, and what the journal knows."""
+class RecordingWatcher:
+    """Records the events of a driver. `tracked_runs`: the runs that the agent tracks."""
 
     def __init__(self) -> None:
         self.begun: list[str] = []
         self.ended: dict[str, Outcome] = {}
-        self.said: list[str] = []
-        self.wanted: set[str] = set()
+        self.messages: list[str] = []
+        self.tracked_runs: set[str] = set()
 
     def on_begun(self, run: str) -> None:
         self.begun.append(run)
@@ -73,36 +74,36 @@ class Heard:
         self.ended[run] = outcome
 
     def on_said(self, _run: str, message: str) -> None:
-        self.said.append(message)
+        self.messages.append(message)
 
 
 class Machine:
-    """A node's folders and its engine; the driver can be taken away and come back."""
+    """The folders and the engine of a node whose driver can be stopped and started again."""
 
     def __init__(self, podman: Podman, registry: Registry, folder: Path, node: str) -> None:
         self.podman = podman
         self.image = f"{registry.address}/box:1"
         self.folder = folder
         self.node = node
-        self.heard = Heard()
+        self.watcher = RecordingWatcher()
 
     @asynccontextmanager
     async def driver(self) -> AsyncIterator[DockerDriver]:
         docker = DockerDriver(
             RealWorld(),
-            self.heard,
+            self.watcher,
             socket=self.podman.socket,
             settings=DockerSettings(),
             node_id=self.node,
-            folder=self.folder / "kept",
-            is_current_run=lambda run: run in self.heard.wanted,
+            folder=self.folder / "progress",
+            is_current_run=lambda run: run in self.watcher.tracked_runs,
         )
         try:
             yield docker
         finally:
             await docker.close()
 
-    def order(self, run: str, script: str, **more: object) -> TaskOrder:
+    def order(self, run: str, script: str, **options: object) -> TaskOrder:
         allocation = run.rsplit(".", 2)[0]
         shared, task = self.folder / allocation / "alloc", self.folder / allocation / "t"
         for folder in (shared / "logs", task / "local", task / "secrets"):
@@ -111,7 +112,7 @@ class Machine:
         return TaskOrder(
             run=run,
             task="t",
-            config={**config, **more},
+            config={**config, **options},
             environment={"GREETING": "hello"},
             task_folder=task,
             log_folder=shared / "logs",
@@ -126,18 +127,18 @@ class Machine:
         files = sorted(folder.glob(f"t.{stream}.*"), key=lambda path: int(path.suffix[1:]))
         return "".join(path.read_text() for path in files)
 
-    async def until(self, is_so: Callable[[], bool]) -> None:
-        await wait_on_loop_until(is_so, what="what the driver does", within_s=WITHIN_S)
+    async def until(self, condition: Callable[[], bool]) -> None:
+        await wait_on_loop_until(condition, what="the driver's work", within_s=WITHIN_S)
 
     @staticmethod
     async def until_healthy(docker: DockerDriver) -> None:
-        """A busy engine may take longer to answer than one probe waits. The test's own bound is that of this, too."""
+        """Probe until the engine answers; a busy engine may exceed the time limit of one probe."""
         while not (await docker.probe()).is_healthy:
             pass
 
     async def ended(self, run: str) -> Outcome:
-        await self.until(lambda: run in self.heard.ended)
-        return self.heard.ended[run]
+        await self.until(lambda: run in self.watcher.ended)
+        return self.watcher.ended[run]
 
 
 @pytest.fixture
@@ -145,8 +146,8 @@ def machine(podman: Podman, registry: Registry, tmp_path: Path) -> Machine:
     return Machine(podman, registry, tmp_path, node=tmp_path.name)
 
 
-def test_a_task_runs_in_its_folders_and_its_exit_code_and_output_come_back(machine: Machine) -> None:
-    async def story() -> None:
+def test_a_task_has_its_folders_and_returns_its_exit_code_and_output(machine: Machine) -> None:
+    async def test() -> None:
         async with machine.driver() as docker:
             script = "echo $GREETING; echo oops >&2; echo made >/local/made; cat /alloc/shared; exit 7"
             order = machine.order("a1.0.1", script)
@@ -154,16 +155,16 @@ def test_a_task_runs_in_its_folders_and_its_exit_code_and_output_come_back(machi
             await docker.start(order)
             assert Outcome(7) == await machine.ended("a1.0.1")
             docker.forget("a1.0.1")
-        assert ["a1.0.1"] == machine.heard.begun
+        assert ["a1.0.1"] == machine.watcher.begun
         assert "hello\nfrom outside\n" == machine.output("a1.0.1")
         assert "oops\n" == machine.output("a1.0.1", "stderr")
         assert "made\n" == (order.task_folder / "local" / "made").read_text()
 
-    run(story())
+    run(test())
 
 
-def test_a_task_goes_on_without_its_driver_and_its_output_is_kept_once(machine: Machine) -> None:
-    async def story() -> None:
+def test_a_task_survives_restarts_of_the_driver_and_its_output_is_written_once(machine: Machine) -> None:
+    async def test() -> None:
         script = "i=0; while [ $i -lt 300 ]; do echo line $i; i=$((i+1)); sleep 0.01; done; exit 3"
         async with machine.driver() as docker:
             await docker.start(machine.order("a2.0.1", script))
@@ -171,24 +172,24 @@ def test_a_task_goes_on_without_its_driver_and_its_output_is_kept_once(machine: 
         for number in (100, 200):
             async with machine.driver() as docker:
                 await docker.recover(["a2.0.1"])
-                await machine.until(lambda number=number: f"line {number}\n" in machine.output("a2.0.1"))  # type: ignore[misc]  # bound for the loop
+                await machine.until(lambda number=number: f"line {number}\n" in machine.output("a2.0.1"))  # type: ignore[misc]  # the loop variable is bound as a default
         async with machine.driver() as docker:
             await docker.recover(["a2.0.1"])
             assert Outcome(3) == await machine.ended("a2.0.1")
             docker.forget("a2.0.1")
         assert "".join(f"line {number}\n" for number in range(300)) == machine.output("a2.0.1")
 
-    run(story())
+    run(test())
 
 
-def test_what_was_written_just_before_the_agent_was_killed_is_not_written_again(machine: Machine) -> None:
-    async def story() -> None:
+def test_output_after_the_stored_progress_is_not_written_twice(machine: Machine) -> None:
+    async def test() -> None:
         async with machine.driver() as docker:
             await docker.start(machine.order("a3.0.1", "echo one; echo two; echo three; sleep 60"))
             await machine.until(lambda: "three\n" in machine.output("a3.0.1"))
-            reached = json.loads((machine.folder / "kept" / "a3.0.1").read_text())
-        # The files have all of it; what is kept says less, as after a kill between the two.
-        assert [0, len("one\ntwo\n")] == reached["spots"]["stdout"]
+            progress = json.loads((machine.folder / "progress" / "a3.0.1").read_text())
+        # The stored progress is behind the files, as after a kill between the two writes.
+        assert [0, len("one\ntwo\n")] == progress["spots"]["stdout"]
         async with machine.driver() as docker:
             await docker.recover(["a3.0.1"])
             docker.kill("a3.0.1")
@@ -196,54 +197,54 @@ def test_what_was_written_just_before_the_agent_was_killed_is_not_written_again(
             docker.forget("a3.0.1")
         assert "one\ntwo\nthree\n" == machine.output("a3.0.1")
 
-    run(story())
+    run(test())
 
 
-def test_a_start_that_is_asked_for_again_is_found(machine: Machine) -> None:
-    async def story() -> None:
+def test_a_repeated_start_finds_the_existing_container(machine: Machine) -> None:
+    async def test() -> None:
         order = machine.order("a4.0.1", "echo begun; sleep 60")
         async with machine.driver() as docker:
             await docker.start(order)
         async with machine.driver() as docker:
-            machine.heard.wanted.add("a4.0.1")  # The journal says that it is starting: nobody told it more.
+            machine.watcher.tracked_runs.add(
+                "a4.0.1"
+            )  # As in the journal of an agent that was killed during the start.
             await docker.recover([])
             await docker.start(order)
-            assert ["a4.0.1", "a4.0.1"] == machine.heard.begun
+            assert ["a4.0.1", "a4.0.1"] == machine.watcher.begun
             docker.signal("a4.0.1", "SIGKILL")
             await machine.ended("a4.0.1")
             docker.forget("a4.0.1")
         assert "begun\n" == machine.output("a4.0.1")
 
-    run(story())
+    run(test())
 
 
-def test_a_container_that_nobody_remembers_is_removed(machine: Machine) -> None:
-    async def story() -> None:
+def test_a_container_of_an_unknown_run_is_removed(machine: Machine) -> None:
+    async def test() -> None:
         async with machine.driver() as docker:
             await docker.start(machine.order("a5.0.1", "sleep 60"))
         async with machine.driver() as docker:
             await docker.recover([])
-            await no_container(docker, "a5.0.1")
+            await wait_until_removed(docker, "a5.0.1")
 
-    run(story())
+    run(test())
 
 
-def test_a_container_that_a_person_removed_is_told_as_that(machine: Machine) -> None:
-    async def story() -> None:
+def test_a_container_that_an_operator_removed_has_an_unknown_outcome(machine: Machine) -> None:
+    async def test() -> None:
         async with machine.driver() as docker:
             await docker.start(machine.order("a6.0.1", "sleep 60"))
-            for found in await docker._engine.list_containers(
-                "wharf.run=a6.0.1"
-            ):  # As a person would, by the same engine.
+            for found in await docker._engine.list_containers("wharf.run=a6.0.1"):  # As an operator would.
                 await docker._engine.remove_container(found.id)
-            told = await machine.ended("a6.0.1")
-            assert (False, CONTAINER_GONE_MESSAGE) == (told.is_known, told.message)
+            outcome = await machine.ended("a6.0.1")
+            assert (False, CONTAINER_GONE_MESSAGE) == (outcome.is_known, outcome.message)
 
-    run(story())
+    run(test())
 
 
-def test_an_engine_that_is_started_anew_finds_its_tasks_running(machine: Machine) -> None:
-    async def story() -> None:
+def test_tasks_survive_a_restart_of_the_engine(machine: Machine) -> None:
+    async def test() -> None:
         async with machine.driver() as docker:
             await docker.start(machine.order("a7.0.1", "echo before; sleep 2; echo after; exit 9"))
             await machine.until(lambda: "before\n" in machine.output("a7.0.1"))
@@ -255,33 +256,31 @@ def test_an_engine_that_is_started_anew_finds_its_tasks_running(machine: Machine
             docker.forget("a7.0.1")
         assert "before\nafter\n" == machine.output("a7.0.1")
 
-    run(story())
+    run(test())
 
 
-def test_an_image_that_is_nowhere_is_told_by_name(machine: Machine, registry: Registry) -> None:
-    async def story() -> None:
+def test_the_error_for_a_missing_image_names_the_image(machine: Machine, registry: Registry) -> None:
+    async def test() -> None:
         async with machine.driver() as docker:
             order = machine.order("a8.0.1", "true", image=f"{registry.address}/missing:1")
-            with pytest.raises(CannotStart, match=f"the image {registry.address}/missing:1 cannot be pulled"):
+            with pytest.raises(CannotStart, match=f"image {registry.address}/missing:1 cannot be pulled"):
                 await docker.start(order)
 
-    run(story())
+    run(test())
 
 
-def test_a_port_that_the_group_does_not_have_is_told_by_name(machine: Machine) -> None:
-    async def story() -> None:
+def test_the_error_for_an_unknown_port_names_the_port(machine: Machine) -> None:
+    async def test() -> None:
         async with machine.driver() as docker:
             with pytest.raises(CannotStart, match="ports: the group has no port web; it has none"):
                 await docker.start(machine.order("a8.0.2", "true", ports=["web"]))
 
-    run(story())
+    run(test())
 
 
-def test_an_image_that_asks_who_one_is_is_pulled_with_the_jobs_credentials(
-    machine: Machine, registry: Registry
-) -> None:
-    async def story() -> None:
-        registry.wanted_authorization = f"Basic {base64.b64encode(b'me:secret').decode()}"
+def test_an_image_is_pulled_with_the_credentials_of_the_job(machine: Machine, registry: Registry) -> None:
+    async def test() -> None:
+        registry.required_authorization = f"Basic {base64.b64encode(b'me:secret').decode()}"
         image = f"{registry.address}/guarded:1"
         async with machine.driver() as docker:
             with pytest.raises(CannotStart, match="guarded:1 cannot be pulled"):
@@ -292,64 +291,64 @@ def test_an_image_that_asks_who_one_is_is_pulled_with_the_jobs_credentials(
             docker.forget("c1.0.2")
 
     try:
-        run(story())
+        run(test())
     finally:
-        registry.wanted_authorization = ""
+        registry.required_authorization = ""
 
 
-def test_a_pull_that_the_engine_does_not_survive_is_told_as_cut(machine: Machine, registry: Registry) -> None:
-    async def story() -> None:
-        registry.may_answer.clear()
+def test_a_pull_is_interrupted_if_the_engine_ends(machine: Machine, registry: Registry) -> None:
+    async def test() -> None:
+        registry.can_respond.clear()
         image = f"{registry.address}/cut:1"
         async with machine.driver() as docker:
             order = machine.order("c2.0.1", "exit 8", image=image, force_pull=True)
-            starting = asyncio.ensure_future(docker.start(order))
-            await machine.until(lambda: any("/cut/" in path for path in registry.asked))
+            start_task = asyncio.ensure_future(docker.start(order))
+            await machine.until(lambda: any("/cut/" in path for path in registry.requested_paths))
             machine.podman.kill()
             machine.podman.start()
-            registry.may_answer.set()
-            with pytest.raises(CannotStart, match=f"the pull of {image} was cut"):
-                await starting
-            # Its restart policy tries again.
+            registry.can_respond.set()
+            with pytest.raises(CannotStart, match=f"the pull of {image} was interrupted"):
+                await start_task
+            # The next attempt, as by a restart policy.
             await docker.start(msgspec.structs.replace(order, run="c2.0.2"))
             assert Outcome(8) == await machine.ended("c2.0.2")
             docker.forget("c2.0.2")
 
-    run(story())
+    run(test())
 
 
-def test_a_pull_that_is_not_wanted_any_more_is_given_up(machine: Machine, registry: Registry) -> None:
-    async def story() -> None:
-        registry.may_answer.clear()
+def test_a_canceled_start_ends_its_pull(machine: Machine, registry: Registry) -> None:
+    async def test() -> None:
+        registry.can_respond.clear()
         async with machine.driver() as docker:
             order = machine.order("a9.0.1", "true", image=f"{registry.address}/slow:1", force_pull=True)
-            starting = asyncio.ensure_future(docker.start(order))
-            await machine.until(lambda: bool(machine.heard.said))
+            start_task = asyncio.ensure_future(docker.start(order))
+            await machine.until(lambda: bool(machine.watcher.messages))
             docker.give_up("a9.0.1")
             with pytest.raises(CannotStart, match="before it had begun"):
-                await starting
-            registry.may_answer.set()
-        assert [f"Downloading image {registry.address}/slow:1"] == machine.heard.said
+                await start_task
+            registry.can_respond.set()
+        assert [f"Downloading image {registry.address}/slow:1"] == machine.watcher.messages
 
-    run(story())
+    run(test())
 
 
-def test_a_second_run_takes_the_place_of_the_first(machine: Machine) -> None:
-    async def story() -> None:
+def test_a_second_run_of_a_task_replaces_the_container_of_the_first(machine: Machine) -> None:
+    async def test() -> None:
         async with machine.driver() as docker:
             await docker.start(machine.order("b1.0.1", "exit 1"))
             await machine.ended("b1.0.1")
-            await docker.start(machine.order("b1.0.2", "exit 2"))  # The first is not forgotten yet.
+            await docker.start(machine.order("b1.0.2", "exit 2"))  # The container of the first run still exists.
             assert Outcome(2) == await machine.ended("b1.0.2")
             docker.forget("b1.0.1")
             docker.forget("b1.0.2")
-            await no_container(docker, "b1.0.2")
+            await wait_until_removed(docker, "b1.0.2")
 
-    run(story())
+    run(test())
 
 
 def test_a_command_runs_in_the_container_of_a_task(machine: Machine) -> None:
-    async def story() -> None:
+    async def test() -> None:
         async with machine.driver() as docker:
             await docker.start(machine.order("b3.0.1", "sleep 60"))
             words = ("sh", "-c", "cat; echo $GREETING; echo oops >&2; exit 6")
@@ -357,22 +356,22 @@ def test_a_command_runs_in_the_container_of_a_task(machine: Machine) -> None:
             command = await docker.run_beside(order)
             await command.write(b"heard\n")
             await command.close_input()
-            said = dict.fromkeys(("stdout", "stderr"), b"")
+            output = dict.fromkeys(("stdout", "stderr"), b"")
             for stream in STREAMS:
-                while piece := await command.read(stream):
-                    said[stream] += piece
-            assert {"stdout": b"heard\nhello\n", "stderr": b"oops\n"} == said
+                while chunk := await command.read(stream):
+                    output[stream] += chunk
+            assert {"stdout": b"heard\nhello\n", "stderr": b"oops\n"} == output
             assert 6 == await command.wait()
             await command.end()
             docker.kill("b3.0.1")
             await machine.ended("b3.0.1")
             docker.forget("b3.0.1")
 
-    run(story())
+    run(test())
 
 
-def test_the_processes_of_a_container_are_told_while_it_runs(machine: Machine) -> None:
-    async def story() -> None:
+def test_the_processes_of_a_running_container_are_listed(machine: Machine) -> None:
+    async def test() -> None:
         async with machine.driver() as docker:
             await docker.start(machine.order("a19.0.1", "sleep 60 & exec sleep 61"))
 
@@ -381,7 +380,7 @@ def test_the_processes_of_a_container_are_told_while_it_runs(machine: Machine) -
                     return sorted(
                         Path(f"/proc/{pid}/comm").read_text().strip() for pid in docker.processes_of("a19.0.1")
                     )
-                except OSError:  # One of them is gone already.
+                except OSError:  # A process has just ended.
                     return []
 
             await machine.until(lambda: ["sleep", "sleep"] == names())
@@ -389,27 +388,27 @@ def test_the_processes_of_a_container_are_told_while_it_runs(machine: Machine) -
             await machine.ended("a19.0.1")
             assert [] == names()
 
-    run(story())
+    run(test())
 
 
-def test_memory_beyond_its_bound_ends_a_task(machine: Machine) -> None:
-    async def story() -> None:
+def test_a_task_above_its_memory_limit_is_killed(machine: Machine) -> None:
+    async def test() -> None:
         async with machine.driver() as docker:
             await docker.start(machine.order("b4.0.1", "exec tail -n 1 /dev/zero"))
             assert 137 == (await machine.ended("b4.0.1")).exit_code
             docker.forget("b4.0.1")
 
-    run(story())
+    run(test())
 
 
-def test_what_the_engine_says_of_memory_is_passed_on() -> None:
-    # Not every engine says it: Podman under control groups of version 1 does not.
+def test_lack_of_memory_is_part_of_the_outcome() -> None:
+    # Not tested with Podman, which does not report it under control groups of version 1.
     state = ContainerState(status="exited", exit_code=137, oom_killed=True)
     assert Outcome(137, is_out_of_memory=True) == build_outcome(ContainerInfo(id="c1", state=state))
 
 
 def test_long_output_is_rotated_by_size(machine: Machine) -> None:
-    async def story() -> None:
+    async def test() -> None:
         async with machine.driver() as docker:
             await docker.start(machine.order("b2.0.1", "dd if=/dev/zero bs=1000 count=2500"))
             assert Outcome(0) == await machine.ended("b2.0.1")
@@ -417,7 +416,7 @@ def test_long_output_is_rotated_by_size(machine: Machine) -> None:
         sizes = [path.stat().st_size for path in sorted((machine.folder / "b2/alloc/logs").glob("t.stdout.*"))]
         assert [1_000_000, 1_000_000, 500_000] == sizes
 
-    run(story())
+    run(test())
 
 
 def test_a_container_joins_the_network_of_its_allocation(machine: Machine) -> None:
@@ -427,7 +426,7 @@ def test_a_container_joins_the_network_of_its_allocation(machine: Machine) -> No
     hosts.write_text("192.0.2.7 of-the-allocation\n")
     namespaces.create_namespace(file)
 
-    async def story() -> None:
+    async def test() -> None:
         async with machine.driver() as docker:
             await machine.until_healthy(docker)
             order = machine.order(
@@ -437,19 +436,19 @@ def test_a_container_joins_the_network_of_its_allocation(machine: Machine) -> No
             await docker.start(msgspec.structs.replace(order, network=network))
             assert Outcome(0) == await machine.ended("b5.0.1")
             docker.forget("b5.0.1")
-            told = machine.output("b5.0.1").splitlines()
+            lines = machine.output("b5.0.1").splitlines()
             assert [str(os.stat(file).st_ino), "192.0.2.7 of-the-allocation", "named"] == [
-                told[0].split()[0],
-                *told[1:],
+                lines[0].split()[0],
+                *lines[1:],
             ]
 
     try:
-        run(story())
+        run(test())
     finally:
         namespaces.release_namespace(file)
 
 
-async def no_container(docker: DockerDriver, run: str) -> None:
+async def wait_until_removed(docker: DockerDriver, run: str) -> None:
     async with asyncio.timeout(WITHIN_S):
         while found := await docker._engine.list_containers(f"wharf.run={run}"):
             await docker._engine.wait_for_exit(found[0].id)

@@ -1,4 +1,4 @@
-"""Read access to the folder of an allocation: what is shown, and that nothing else is."""
+"""Read access to the folder of an allocation: lists, content, and refusal of everything outside and of secrets."""
 
 import os
 import socket
@@ -34,10 +34,10 @@ def read(folder: ReadOnlyFolder, path: str) -> bytes:
         return file.read()
 
 
-def refusal_of(act: Callable[[], object]) -> tuple[RefusalCode, str]:
-    with pytest.raises(Refusal) as refused:
-        act()
-    return refused.value.code, refused.value.text
+def get_refusal(action: Callable[[], object]) -> tuple[RefusalCode, str]:
+    with pytest.raises(Refusal) as error:
+        action()
+    return error.value.code, error.value.text
 
 
 def test_a_folder_is_listed_by_name_with_hidden_files(root: Path, folder: ReadOnlyFolder) -> None:
@@ -53,18 +53,18 @@ def test_a_file_is_listed_with_size_mode_time_and_content_type(root: Path, folde
     page.chmod(0o640)
     os.utime(page, ns=(0, 1_500_000_000_120_000_000))
 
-    found = folder.read_info("web/local/page.html")
+    info = folder.read_info("web/local/page.html")
 
-    assert ("page.html", False, 18, "-rw-r-----") == (found.name, found.is_dir, found.size, found.file_mode)
-    assert ("2017-07-14T02:40:00.12Z", "text/plain; charset=utf-8") == (found.mod_time, found.content_type)
+    assert ("page.html", False, 18, "-rw-r-----") == (info.name, info.is_dir, info.size, info.file_mode)
+    assert ("2017-07-14T02:40:00.12Z", "text/plain; charset=utf-8") == (info.mod_time, info.content_type)
 
 
 def test_a_folder_is_reported_as_a_folder(folder: ReadOnlyFolder) -> None:
-    assert (True, "application/octet-stream") == ((found := folder.read_info("web")).is_dir, found.content_type)
+    assert (True, "application/octet-stream") == ((info := folder.read_info("web")).is_dir, info.content_type)
     assert folder.read_info("/").is_dir
-    assert (RefusalCode.INVALID, 'file "web" is a directory') == refusal_of(lambda: folder.open_file("web"))
-    assert (RefusalCode.INVALID, 'file "/" is a directory') == refusal_of(lambda: folder.open_file("/"))
-    assert (RefusalCode.INVALID, 'file "web/local/page.html" is not a directory') == refusal_of(
+    assert (RefusalCode.INVALID, 'file "web" is a directory') == get_refusal(lambda: folder.open_file("web"))
+    assert (RefusalCode.INVALID, 'file "/" is a directory') == get_refusal(lambda: folder.open_file("/"))
+    assert (RefusalCode.INVALID, 'file "web/local/page.html" is not a directory') == get_refusal(
         lambda: folder.list_entries("web/local/page.html")
     )
 
@@ -79,19 +79,19 @@ def test_a_link_within_the_folder_is_followed(root: Path, folder: ReadOnlyFolder
 
 @pytest.mark.parametrize("path", ["../../outside", "web/../../../outside", "..", "web/local/../../.."])
 def test_a_path_that_leads_out_is_refused(folder: ReadOnlyFolder, path: str) -> None:
-    for act in (folder.open_file, folder.read_info, folder.list_entries):
-        assert (RefusalCode.INVALID, "Path escapes the alloc directory") == refusal_of(partial(act, path))
+    for action in (folder.open_file, folder.read_info, folder.list_entries):
+        assert (RefusalCode.INVALID, "Path escapes the alloc directory") == get_refusal(partial(action, path))
 
 
 @pytest.mark.parametrize("target", ["/etc/passwd", "../../../../outside", "/", "../../..", "loop"])
 def test_a_link_that_leads_out_is_refused(root: Path, folder: ReadOnlyFolder, target: str) -> None:
     (root / "web/local/loop").symlink_to("loop" if target == "loop" else "x")
-    (root / "web/local/way").symlink_to(target)
+    (root / "web/local/link").symlink_to(target)
 
-    assert (RefusalCode.INVALID, "Path escapes the alloc directory") == refusal_of(
-        lambda: folder.open_file("web/local/way")
+    assert (RefusalCode.INVALID, "Path escapes the alloc directory") == get_refusal(
+        lambda: folder.open_file("web/local/link")
     )
-    assert "Lrwxrwxrwx" == next(entry.file_mode for entry in folder.list_entries("web/local") if entry.name == "way")
+    assert "Lrwxrwxrwx" == next(entry.file_mode for entry in folder.list_entries("web/local") if entry.name == "link")
 
 
 def test_secrets_are_listed_and_never_read_also_through_a_link(root: Path, folder: ReadOnlyFolder) -> None:
@@ -101,25 +101,25 @@ def test_secrets_are_listed_and_never_read_also_through_a_link(root: Path, folde
     assert ["token"] == [entry.name for entry in folder.list_entries("web/secrets")]
     assert 6 == folder.read_info("web/secrets/token").size
     for path in ("web/secrets/token", "web/local/peek", "web/local/all/token", "db/../web/secrets/token"):
-        told = f"Reading secret file prohibited: {path}"
-        assert (RefusalCode.FORBIDDEN, told) == refusal_of(partial(folder.open_file, path))
+        message = f"Reading secret file prohibited: {path}"
+        assert (RefusalCode.FORBIDDEN, message) == get_refusal(partial(folder.open_file, path))
 
 
 @pytest.mark.parametrize("path", ["none", "web/none/x", "web/local/page.html/x", "x" * 300])
 def test_a_missing_file_is_refused_as_not_found(folder: ReadOnlyFolder, path: str) -> None:
-    assert (RefusalCode.NOT_FOUND, f'file "{path}" does not exist') == refusal_of(lambda: folder.open_file(path))
+    assert (RefusalCode.NOT_FOUND, f'file "{path}" does not exist') == get_refusal(lambda: folder.open_file(path))
 
 
 def test_a_file_must_be_named(folder: ReadOnlyFolder) -> None:
-    assert (RefusalCode.INVALID, "must provide a file name") == refusal_of(lambda: folder.read_info(""))
-    assert (RefusalCode.INVALID, "must provide a file name") == refusal_of(lambda: folder.open_file(""))
-    assert (RefusalCode.INVALID, "a path must not contain a zero byte") == refusal_of(lambda: folder.open_file("a\0b"))
+    assert (RefusalCode.INVALID, "must provide a file name") == get_refusal(lambda: folder.read_info(""))
+    assert (RefusalCode.INVALID, "must provide a file name") == get_refusal(lambda: folder.open_file(""))
+    assert (RefusalCode.INVALID, "a path must not contain a zero byte") == get_refusal(lambda: folder.open_file("a\0b"))
 
 
 def test_a_pipe_is_not_waited_for(root: Path, folder: ReadOnlyFolder) -> None:
     os.mkfifo(root / "web/local/pipe")
 
-    assert (RefusalCode.INVALID, 'file "web/local/pipe" is not a regular file') == refusal_of(
+    assert (RefusalCode.INVALID, 'file "web/local/pipe" is not a regular file') == get_refusal(
         lambda: folder.open_file("web/local/pipe")
     )
     assert "prw-r--r--" == folder.read_info("web/local/pipe").file_mode
@@ -128,23 +128,23 @@ def test_a_pipe_is_not_waited_for(root: Path, folder: ReadOnlyFolder) -> None:
 def test_files_of_a_collected_allocation_are_refused_as_gone(tmp_path: Path) -> None:
     expected = (RefusalCode.NOT_FOUND, "the allocation's files are gone from its node")
 
-    assert expected == refusal_of(lambda: ReadOnlyFolder(tmp_path / "gone").list_entries("/"))
+    assert expected == get_refusal(lambda: ReadOnlyFolder(tmp_path / "gone").list_entries("/"))
 
 
 def test_no_descriptor_stays_open(root: Path, folder: ReadOnlyFolder) -> None:
-    (root / "web/local/way").symlink_to("/")
-    before = len(os.listdir("/proc/self/fd"))
+    (root / "web/local/link").symlink_to("/")
+    open_descriptors = len(os.listdir("/proc/self/fd"))
 
-    for path in ("web/local/page.html", "web/local/way", "none/x", "web/secrets/token", "web/local/..", ".."):
-        for act in (folder.read_info, folder.list_entries, folder.open_file):
+    for path in ("web/local/page.html", "web/local/link", "none/x", "web/secrets/token", "web/local/..", ".."):
+        for action in (folder.read_info, folder.list_entries, folder.open_file):
             try:
-                made = act(path)
+                result = action(path)
             except Refusal:
                 continue
-            if isinstance(made, int):
-                os.close(made)
+            if isinstance(result, int):
+                os.close(result)
 
-    assert before == len(os.listdir("/proc/self/fd"))
+    assert open_descriptors == len(os.listdir("/proc/self/fd"))
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ def test_a_socket_is_listed(root: Path, folder: ReadOnlyFolder, monkeypatch: pyt
 
 
 @pytest.mark.parametrize(
-    ("head", "name", "kind"),
+    ("sample", "name", "content_type"),
     [
         (b"<html>", "x.html", "text/plain; charset=utf-8"),
         (b'{"a":1}', "x.json", "application/json"),
@@ -183,5 +183,5 @@ def test_a_socket_is_listed(root: Path, folder: ReadOnlyFolder, monkeypatch: pyt
         (b"", "x", "text/plain; charset=utf-8"),
     ],
 )
-def test_the_content_type_is_detected_from_the_beginning_of_a_file(head: bytes, name: str, kind: str) -> None:
-    assert kind == detect_content_type(head, name)
+def test_the_content_type_is_detected_from_the_beginning_of_a_file(sample: bytes, name: str, content_type: str) -> None:
+    assert content_type == detect_content_type(sample, name)

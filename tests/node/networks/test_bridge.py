@@ -1,4 +1,4 @@
-"""Allocations with a network of their own: what their tasks and others see of it, and that nothing of it is left."""
+"""Allocations with their own network: connections to and from their tasks, and the removal of the network."""
 
 import asyncio
 import json
@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.agent.processes import ANSWERED_WITHIN_S
-from tests.node.networks.declaring import ADDRESS, NAME, TTL, Office, declare
+from tests.node.networks.declared_network import ADDRESS, NAME, TTL, Office, declare
 from tests.node.nodes import ANode, a_node, a_raw_job, a_server
 from tests.waiting import wait_until
 from wharf.node.networks import CniPlugins, NetworkManager, namespaces
@@ -21,14 +21,14 @@ from wharf.world import RealWorld
 
 pytestmark = [pytest.mark.needs("bridges"), pytest.mark.needs_program("iptables")]
 WITHIN_S = 60.0
-SERVES = """
+WEB_SERVER = """
 import http.server, os, sys
-class Says(http.server.BaseHTTPRequestHandler):
+class CommandServer(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
-        told = os.popen(self.path[1:].replace('%20', ' ')).read().encode()
-        self.send_response(200); self.end_headers(); self.wfile.write(told)
+        output = os.popen(self.path[1:].replace('%20', ' ')).read().encode()
+        self.send_response(200); self.end_headers(); self.wfile.write(output)
     def log_message(self, *_): pass
-http.server.ThreadingHTTPServer(('', int(os.environ['NOMAD_PORT_web'])), Says).serve_forever()
+http.server.ThreadingHTTPServer(('', int(os.environ['NOMAD_PORT_web'])), CommandServer).serve_forever()
 """
 
 
@@ -36,32 +36,32 @@ http.server.ThreadingHTTPServer(('', int(os.environ['NOMAD_PORT_web'])), Says).s
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ANode]:
     folder = tmp_path_factory.mktemp("bridge")
     declare(folder / "node")
-    with a_server(folder / "server") as server, a_node(server, folder / "node") as it:
-        (known,) = listed(it)
-        yield it
-    asyncio.run(take_all_away(known["ID"]))
+    with a_server(folder / "server") as server, a_node(server, folder / "node") as running_node:
+        (known,) = list_nodes(running_node)
+        yield running_node
+    asyncio.run(remove_all_networks(known["ID"]))
 
 
 @pytest.fixture
 def office(node: ANode) -> Iterator[Office]:
     found = Office(node.folder)
     yield found
-    found.hang_no_more()
+    found.stop_hanging()
 
 
-def listed(node: ANode) -> list[dict[str, Any]]:
+def list_nodes(node: ANode) -> list[dict[str, Any]]:
     found: Any = node.server.get("/v1/nodes")
     return list(found)
 
 
-async def take_all_away(node: str) -> None:
-    """What tests that failed have left on the machine."""
+async def remove_all_networks(node: str) -> None:
+    """Remove networks that failed tests have left on the machine."""
     networks = NetworkManager(RealWorld(), CniPlugins(""), node)
     networks.sweep_unknown_networks(())
     await networks.close()
 
 
-def a_job(id: str, *tasks: dict[str, Any], mode: str = "bridge", **network: Any) -> dict[str, Any]:
+def build_job(id: str, *tasks: dict[str, Any], mode: str = "bridge", **network: Any) -> dict[str, Any]:
     job = a_raw_job(id, "", kind="service")
     group = job["TaskGroups"][0]
     (template,) = group["Tasks"]
@@ -70,36 +70,38 @@ def a_job(id: str, *tasks: dict[str, Any], mode: str = "bridge", **network: Any)
     return job
 
 
-def a_web(name: str = "web", driver: str = "exec", **more: Any) -> dict[str, Any]:
-    config = {"command": "/usr/bin/python3", "args": ["-c", SERVES]}
-    return {"Name": name, "Driver": driver, "Config": config, "Resources": {"CPU": 50, "MemoryMB": 100}, **more}
+def build_web_task(name: str = "web", driver: str = "exec", **options: Any) -> dict[str, Any]:
+    config = {"command": "/usr/bin/python3", "args": ["-c", WEB_SERVER]}
+    return {"Name": name, "Driver": driver, "Config": config, "Resources": {"CPU": 50, "MemoryMB": 100}, **options}
 
 
-def running(node: ANode, job: str) -> dict[str, Any]:
+def wait_running(node: ANode, job: str) -> dict[str, Any]:
     (found,) = wait_until(
         lambda: [each for each in node.allocations(job) if each["ClientStatus"] == "running"],
         what=f"{job} runs",
         within_s=WITHIN_S,
     )
-    return full(node, found["ID"])
+    return read_allocation(node, found["ID"])
 
 
-def full(node: ANode, id: str) -> dict[str, Any]:
+def read_allocation(node: ANode, id: str) -> dict[str, Any]:
     found: Any = node.server.get(f"/v1/allocation/{id}")
     return dict(found)
 
 
-def get(address: str, what: str = "echo hello") -> str:
-    def ask() -> str:
+def run_command(address: str, command: str = "echo hello") -> str:
+    """Return the output of a command that the web task at this address runs."""
+
+    def fetch() -> str:
         try:
             with urllib.request.urlopen(
-                f"http://{address}/{what.replace(' ', '%20')}", timeout=ANSWERED_WITHIN_S
-            ) as answer:
-                return str(answer.read().decode())
+                f"http://{address}/{command.replace(' ', '%20')}", timeout=ANSWERED_WITHIN_S
+            ) as reply:
+                return str(reply.read().decode())
         except OSError:
             return ""
 
-    return wait_until(ask, what=f"{address} answers", within_s=WITHIN_S)
+    return wait_until(fetch, what=f"{address} answers", within_s=WITHIN_S)
 
 
 def stop(node: ANode, job: str) -> None:
@@ -107,35 +109,35 @@ def stop(node: ANode, job: str) -> None:
     urllib.request.urlopen(request, timeout=ANSWERED_WITHIN_S).close()
 
 
-def folder_of(allocation: dict[str, Any]) -> Path:
+def get_network_folder(allocation: dict[str, Any]) -> Path:
     return STATE_ROOT / str(allocation["NodeID"]) / str(allocation["ID"])
 
 
-def rules() -> str:
+def list_firewall_rules() -> str:
     return subprocess.run(["iptables-save"], capture_output=True, text=True, check=True).stdout
 
 
-def is_taken_down(allocation: dict[str, Any]) -> bool:
-    return not folder_of(allocation).exists() and allocation["ID"] not in rules()
+def is_network_removed(allocation: dict[str, Any]) -> bool:
+    return not get_network_folder(allocation).exists() and allocation["ID"] not in list_firewall_rules()
 
 
-def test_tasks_of_an_allocation_share_a_network_and_its_ports_are_reached_from_the_machine(node: ANode) -> None:
-    beside = {"Name": "beside", "Config": {"command": "/bin/sleep", "args": ["1000"]}}
+def test_tasks_of_an_allocation_share_a_network_and_its_ports_are_reachable_from_the_host(node: ANode) -> None:
+    second_task = {"Name": "second", "Config": {"command": "/bin/sleep", "args": ["1000"]}}
     services = [
         {"Name": "outside", "PortLabel": "web", "Provider": "nomad"},
         {"Name": "inside", "PortLabel": "web", "Provider": "nomad", "AddressMode": "alloc"},
     ]
-    job = a_job(
+    job = build_job(
         "shared",
-        a_web(),
-        beside,
+        build_web_task(),
+        second_task,
         DynamicPorts=[{"Label": "web", "To": 8080}, {"Label": "same"}],
         Hostname="my-host",
         DNS={"Servers": ["192.0.2.53"], "Searches": ["example"], "Options": ["ndots:2"]},
     )
     job["TaskGroups"][0]["Services"] = services
     node.run(job)
-    allocation = running(node, "shared")
+    allocation = wait_running(node, "shared")
     status = allocation["NetworkStatus"]
     ports = {port["Label"]: port for port in allocation["AllocatedResources"]["Shared"]["Ports"]}
     outside, inside = ports["web"]["Value"], status["Address"]
@@ -143,23 +145,27 @@ def test_tasks_of_an_allocation_share_a_network_and_its_ports_are_reached_from_t
     assert ("eth0", True) == (status["InterfaceName"], inside.startswith("172.26."))
     assert {"Servers": ["192.0.2.53"], "Searches": ["example"], "Options": ["ndots:2"]} == status["DNS"]
 
-    assert "hello\n" == get(f"{host}:{outside}") == get(f"{inside}:8080")
-    seen = get(f"{host}:{outside}", "env; hostname; cat /etc/hosts /etc/resolv.conf; cat /proc/net/dev").splitlines()
-    wanted = {
+    assert "hello\n" == run_command(f"{host}:{outside}") == run_command(f"{inside}:8080")
+    output = run_command(
+        f"{host}:{outside}", "env; hostname; cat /etc/hosts /etc/resolv.conf; cat /proc/net/dev"
+    ).splitlines()
+    expected = {
         f"NOMAD_ALLOC_IP_web={inside}", f"NOMAD_ALLOC_ADDR_web={inside}:8080", "NOMAD_ALLOC_INTERFACE_web=eth0",
         "NOMAD_PORT_web=8080", f"NOMAD_HOST_PORT_web={outside}", f"NOMAD_ADDR_web={host}:{outside}",
         f"NOMAD_IP_web={host}", f"NOMAD_PORT_same={ports['same']['Value']}", f"WHARF_ALLOC_IP_web={inside}",
         "my-host", f"{inside} my-host", "127.0.0.1 localhost", "nameserver 192.0.2.53", "search example", "options ndots:2",
     }  # fmt: skip
-    assert wanted - set(seen) == set()
+    assert expected - set(output) == set()
     interfaces = {
-        line.split(":")[0].strip() for line in seen if ":" in line and line.strip().split(":")[0] in ("lo", "eth0")
+        line.split(":")[0].strip() for line in output if ":" in line and line.strip().split(":")[0] in ("lo", "eth0")
     }
     assert {"lo", "eth0"} == interfaces
-    # The task beside it, of a driver without walls, is in the same network.
-    (pid,) = [pid for pid in node.list_processes([allocation["ID"]]) if _words(pid) == ["/bin/sleep", "1000"]]
-    held = os.stat(folder_of(allocation) / "namespace").st_ino
-    assert held == os.stat(f"/proc/{pid}/ns/net").st_ino
+    # The second task, of a driver without a sandbox, is in the same network.
+    (pid,) = [
+        pid for pid in node.list_processes([allocation["ID"]]) if _read_command_line(pid) == ["/bin/sleep", "1000"]
+    ]
+    namespace = os.stat(get_network_folder(allocation) / "namespace").st_ino
+    assert namespace == os.stat(f"/proc/{pid}/ns/net").st_ino
 
     def registered(name: str) -> Any:
         return node.server.get(f"/v1/service/{name}")
@@ -168,101 +174,113 @@ def test_tasks_of_an_allocation_share_a_network_and_its_ports_are_reached_from_t
     assert [(host, outside)] == [(each["Address"], each["Port"]) for each in registered("outside")]
     assert [(inside, 8080)] == [(each["Address"], each["Port"]) for each in registered("inside")]
 
-    # Its network goes on without the node's agent, and is known to the next one.
+    # The network works without the node's agent, and the next agent finds it.
     node.kill_agent()
-    assert "hello\n" == get(f"{host}:{outside}")
+    assert "hello\n" == run_command(f"{host}:{outside}")
     node.wait_ready()
-    assert status == full(node, allocation["ID"])["NetworkStatus"]
+    assert status == read_allocation(node, allocation["ID"])["NetworkStatus"]
 
     stop(node, "shared")
-    wait_until(lambda: is_taken_down(allocation), what="its network is gone", within_s=WITHIN_S)
-    assert inside not in rules()
+    wait_until(lambda: is_network_removed(allocation), what="its network is removed", within_s=WITHIN_S)
+    assert inside not in list_firewall_rules()
 
 
-def test_a_group_may_have_no_network_but_a_loopback(node: ANode) -> None:
+def test_a_group_with_mode_none_has_only_a_loopback_interface(node: ANode) -> None:
     script = "cat /proc/net/dev | tail -n +3 | cut -d: -f1; grep -c lo /proc/net/fib_trie; exec sleep 1000"
     task = {"Name": "t", "Driver": "exec", "Config": {"command": "/bin/sh", "args": ["-c", script]}}
-    node.run(a_job("alone", task, mode="none"))
-    allocation = running(node, "alone")
+    node.run(build_job("alone", task, mode="none"))
+    allocation = wait_running(node, "alone")
     log = node.folder / "alloc" / allocation["ID"] / "alloc" / "logs" / "t.stdout.0"
-    wait_until(lambda: log.exists() and len(log.read_text().split()) == 2, what="it has told", within_s=WITHIN_S)
+    wait_until(
+        lambda: log.exists() and len(log.read_text().split()) == 2,
+        what="the task has printed its environment",
+        within_s=WITHIN_S,
+    )
     assert "lo" == log.read_text().split()[0]
     stop(node, "alone")
-    wait_until(lambda: is_taken_down(allocation), what="its network is gone", within_s=WITHIN_S)
+    wait_until(lambda: is_network_removed(allocation), what="its network is removed", within_s=WITHIN_S)
 
 
-def test_what_an_agent_that_was_killed_left_is_taken_away_by_the_next(node: ANode) -> None:
-    node.run(a_job("left", a_web(), DynamicPorts=[{"Label": "web", "To": 80}]))
-    allocation = running(node, "left")
-    mine = folder_of(allocation)
-    # Another, of an allocation that nobody knows: as of an agent that was killed between making it and saying so.
-    other = mine.with_name("00000000-0000-4000-8000-000000000000")
-    other.mkdir()
-    record = json.loads((mine / "record.json").read_text())
-    (other / "record.json").write_text(json.dumps({"asked": {**record["asked"], "ports": []}}))
-    namespaces.create_namespace(other / "namespace")
+def test_an_agent_removes_unknown_networks_that_a_killed_agent_left(node: ANode) -> None:
+    node.run(build_job("left", build_web_task(), DynamicPorts=[{"Label": "web", "To": 80}]))
+    allocation = wait_running(node, "left")
+    own_folder = get_network_folder(allocation)
+    # The network of an unknown allocation, as left by an agent that was killed before it stored the allocation.
+    unknown_folder = own_folder.with_name("00000000-0000-4000-8000-000000000000")
+    unknown_folder.mkdir()
+    record = json.loads((own_folder / "record.json").read_text())
+    (unknown_folder / "record.json").write_text(json.dumps({"asked": {**record["asked"], "ports": []}}))
+    namespaces.create_namespace(unknown_folder / "namespace")
     node.kill_agent()
     node.wait_ready()
-    wait_until(lambda: not other.exists(), what="nothing of the other is left", within_s=WITHIN_S)
-    assert namespaces.is_namespace_mounted(mine / "namespace")
+    wait_until(lambda: not unknown_folder.exists(), what="the unknown network is removed", within_s=WITHIN_S)
+    assert namespaces.is_namespace_mounted(own_folder / "namespace")
     (port,) = allocation["AllocatedResources"]["Shared"]["Ports"]
-    assert "hello\n" == get(f"{port['HostIP']}:{port['Value']}")
+    assert "hello\n" == run_command(f"{port['HostIP']}:{port['Value']}")
     stop(node, "left")
-    wait_until(lambda: is_taken_down(allocation), what="its network is gone", within_s=WITHIN_S)
+    wait_until(lambda: is_network_removed(allocation), what="its network is removed", within_s=WITHIN_S)
 
 
-TELLS = {"command": "/bin/sh", "args": ["-c", "cat /proc/sys/net/ipv4/ip_default_ttl; env; exec sleep 1000"]}
+PRINTS_ENVIRONMENT = {
+    "command": "/bin/sh",
+    "args": ["-c", "cat /proc/sys/net/ipv4/ip_default_ttl; env; exec sleep 1000"],
+}
 
 
-def test_a_network_that_the_operator_declared_is_made_by_its_plugins_and_taken_down(
-    node: ANode, office: Office
-) -> None:
+def test_a_declared_network_is_created_and_removed_by_its_plugin(node: ANode, office: Office) -> None:
     ports = [{"Label": "web", "To": 8080}]
-    task = {"Name": "t", "Driver": "raw_exec", "Config": TELLS}
-    node.run(a_job("desk", task, mode=f"cni/{NAME}", DynamicPorts=ports, CNI={"Args": {"floor": "3"}}))
-    allocation = running(node, "desk")
+    task = {"Name": "t", "Driver": "raw_exec", "Config": PRINTS_ENVIRONMENT}
+    node.run(build_job("desk", task, mode=f"cni/{NAME}", DynamicPorts=ports, CNI={"Args": {"floor": "3"}}))
+    allocation = wait_running(node, "desk")
     log = node.folder / "alloc" / allocation["ID"] / "alloc" / "logs" / "t.stdout.0"
-    wait_until(lambda: log.exists() and "NOMAD_ALLOC_ADDR_web" in log.read_text(), what="it has told")
+    wait_until(
+        lambda: log.exists() and "NOMAD_ALLOC_ADDR_web" in log.read_text(), what="the task has printed its environment"
+    )
     assert TTL == log.read_text().split()[0]
     assert f"NOMAD_ALLOC_ADDR_web={ADDRESS}:8080" in log.read_text().split()
     assert (ADDRESS, "eth0") == tuple(allocation["NetworkStatus"][key] for key in ("Address", "InterfaceName"))
-    assert f"ADD {allocation['ID']} IgnoreUnknown=1;floor=3\n" in (office.folder / "asked").read_text()
+    assert f"ADD {allocation['ID']} IgnoreUnknown=1;floor=3\n" in (office.folder / "calls").read_text()
 
     stop(node, "desk")
-    wait_until(lambda: is_taken_down(allocation), what="its network is gone", within_s=WITHIN_S)
-    assert (["ADD", "DEL"], []) == (office.asked(allocation["ID"]), office.given())
+    wait_until(lambda: is_network_removed(allocation), what="its network is removed", within_s=WITHIN_S)
+    assert (["ADD", "DEL"], []) == (office.list_commands(allocation["ID"]), office.list_connected())
 
 
-def test_a_network_that_its_plugin_refuses_is_told_as_that_and_undone(node: ANode, office: Office) -> None:
-    office.refuse()
-    node.run(a_job("refused", {"Name": "t", "Driver": "raw_exec", "Config": TELLS}, mode=f"cni/{NAME}"))
+def test_the_error_of_a_plugin_is_reported_and_the_network_is_removed(node: ANode, office: Office) -> None:
+    office.start_failing()
+    node.run(
+        build_job("refused", {"Name": "t", "Driver": "raw_exec", "Config": PRINTS_ENVIRONMENT}, mode=f"cni/{NAME}")
+    )
     wait_until(lambda: [a["ClientStatus"] for a in node.allocations("refused")] == ["failed"], what="it has failed")
-    office.refuse_no_more()
+    office.stop_failing()
     (allocation,) = node.allocations("refused")
-    said = [(event["Details"] or {}).get("setup_error", "") for event in allocation["TaskStates"]["t"]["Events"]]
-    why = "the network plugin desk refuses: all desks are taken: ask for another"
-    assert f"cannot create the allocation's network: {why}" in said
-    assert {"ADD", "DEL"} == set(office.asked(allocation["ID"]))
-    wait_until(lambda: is_taken_down(full(node, allocation["ID"])), what="nothing of it is left")
+    errors = [(event["Details"] or {}).get("setup_error", "") for event in allocation["TaskStates"]["t"]["Events"]]
+    why = "network plugin desk failed: all desks are taken: ask for another"
+    assert f"cannot create the allocation's network: {why}" in errors
+    assert {"ADD", "DEL"} == set(office.list_commands(allocation["ID"]))
+    wait_until(
+        lambda: is_network_removed(read_allocation(node, allocation["ID"])), what="the failed network is removed"
+    )
     stop(node, "refused")
 
 
-def test_what_a_plugin_was_making_when_the_agent_was_killed_is_undone_and_made_anew(
-    node: ANode, office: Office
-) -> None:
+def test_a_network_whose_creation_was_interrupted_is_removed_and_created_again(node: ANode, office: Office) -> None:
     office.hang_once()
-    node.run(a_job("cut", {"Name": "t", "Driver": "raw_exec", "Config": TELLS}, mode=f"cni/{NAME}"))
-    wait_until(lambda: office.hangs, what="the plugin is in the middle of it")
+    node.run(build_job("cut", {"Name": "t", "Driver": "raw_exec", "Config": PRINTS_ENVIRONMENT}, mode=f"cni/{NAME}"))
+    wait_until(lambda: office.is_hanging, what="the plugin hangs")
     node.kill_agent()
-    allocation = running(node, "cut")
-    assert (["ADD", "DEL", "ADD"], [allocation["ID"]]) == (office.asked(allocation["ID"]), office.given())
+    allocation = wait_running(node, "cut")
+    assert (["ADD", "DEL", "ADD"], [allocation["ID"]]) == (
+        office.list_commands(allocation["ID"]),
+        office.list_connected(),
+    )
     stop(node, "cut")
-    wait_until(lambda: is_taken_down(allocation), what="its network is gone", within_s=WITHIN_S)
-    assert [] == office.given()
+    wait_until(lambda: is_network_removed(allocation), what="its network is removed", within_s=WITHIN_S)
+    assert [] == office.list_connected()
 
 
-def test_a_node_tells_of_the_bridges_that_it_can_make(node: ANode) -> None:
-    (known,) = listed(node)
+def test_a_node_reports_that_it_supports_bridge_networks(node: ANode) -> None:
+    (known,) = list_nodes(node)
     found: Any = node.server.get(f"/v1/node/{known['ID']}")
     resources = found["NodeResources"]
     assert {"Mode": "bridge"} in resources["Networks"]
@@ -272,7 +290,7 @@ def test_a_node_tells_of_the_bridges_that_it_can_make(node: ANode) -> None:
     } <= set(found["Attributes"])
 
 
-def _words(pid: int) -> list[str]:
+def _read_command_line(pid: int) -> list[str]:
     try:
         return Path(f"/proc/{pid}/cmdline").read_text().rstrip("\0").split("\0")
     except OSError:

@@ -5,7 +5,6 @@ import logging
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from itertools import cycle
-from pathlib import Path
 from typing import Any, Final
 
 from wharf.contract.client import AsyncClient
@@ -40,10 +39,10 @@ from wharf.node.drivers.port import Driver
 from wharf.node.migration.download import MigrationDownloader
 from wharf.node.migration.upload import MigrationUploader
 from wharf.node.networks.allocation_networks import AllocationNetworks
+from wharf.node.processes import read_boot_id
 from wharf.node.settings import NodeLocation, NodeSettings
 from wharf.node.statistics import MachineMeter, TaskMeter
 from wharf.node.supervisor.messages import ForgetRun, KillRun
-from wharf.node.supervisor.processes import read_boot_id
 from wharf.node.tasks.environment import TaskHost
 from wharf.node.tasks.folders import AllocationFolders
 from wharf.node.tasks.identities.manager import TaskIdentityManager
@@ -111,12 +110,9 @@ class NodeAgent:
         )
         self._read_only_mounts = ReadOnlyMounts(state_folder / "read-only")
         self._volumes = NodeVolumes(
-            settings.host_volume,
-            state_folder=state_folder,
-            volumes_folder=Path(settings.host_volumes_dir or state_folder.parent / "host_volumes"),
-            plugins_folder=Path(settings.host_volume_plugin_dir or state_folder.parent / "host_volume_plugins"),
-            node_id=self._identity.id,
-            node_pool=settings.node_pool,
+            settings,
+            self._location,
+            self._identity.id,
             report_event=partial(self._event_queue.add_event, NodeEventSubsystem.STORAGE),
             on_change=self._event_queue.mark_changed,
             list_users=self.allocations.list_volume_users,

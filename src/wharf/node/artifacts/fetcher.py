@@ -9,23 +9,37 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from wharf.node.artifacts.archives import UnpackBudget, detect_archive_kind, unpack_archive
-from wharf.node.artifacts.confined_folder import ConfinedFolder
+from wharf.node.artifacts.archives import (
+    CHUNK_BYTES,
+    UnpackBudget,
+    detect_archive_kind,
+    unpack_archive,
+    write_file,
+)
 from wharf.node.artifacts.download import download_file
 from wharf.node.artifacts.errors import ArtifactError
 from wharf.node.artifacts.git import clone_repository
-from wharf.node.artifacts.source import ArtifactSource, parse_source
+from wharf.node.artifacts.source import ArtifactSource, Getter, parse_source
+from wharf.node.confined_folder import ConfinedFolder, ConfinedPathError
 
 BYTES_PER_GB: Final = 1 << 30
 MAX_REPOSITORY_FILES: Final = 1_000_000
+"""Limit of files in a repository; protects the inodes of the node."""
+FETCHED_FILE: Final = "file"
+"""The fetched file in the scratch folder."""
+FETCHED_TREE: Final = "tree"
+"""The cloned repository, or the unpacked archive of mode `file`, in the scratch folder."""
 
 
 class ArtifactLimits(NamedTuple):
+    """Limits for one artifact; they protect the node's disk and the time until a task starts."""
+
     max_bytes: int = 100 * BYTES_PER_GB
     max_unpacked_bytes: int = 100 * BYTES_PER_GB
     max_files: int = 4_096
     total_timeout_s: float = 1_800.0
     idle_timeout_s: float = 60.0
+    """Seconds without data after which a download fails."""
 
 
 class ArtifactRequest(NamedTuple):
@@ -34,156 +48,157 @@ class ArtifactRequest(NamedTuple):
     source: str
     options: Mapping[str, str]
     headers: Mapping[str, str]
-    mode: str  # any, file, dir
+    mode: str
+    """`any`, `file` or `dir`."""
     is_insecure: bool
-    destination: str  # Below the task's folder; empty: `local/`.
+    """Whether certificates are not verified."""
+    destination: str
+    """Path below the task's folder; empty: `local/`."""
 
 
 async def fetch_artifact(
-    wanted: ArtifactRequest,
+    request: ArtifactRequest,
     task_folder: Path,
     *,
     owner: tuple[int, int] | None = None,
     limits: ArtifactLimits | None = None,
 ) -> None:
-    """Fetch one artifact. Raises ArtifactError.
+    """Fetch one artifact; its files belong to `owner` (uid and gid), if given. Raises ArtifactError.
 
     Writes only below the task's folder, and removes its scratch files.
     """
     limits = limits or ArtifactLimits()
-    source = parse_source(wanted.source, wanted.options)
-    still_wanted = True
+    source = parse_source(request.source, request.options)
+    is_needed = True
     scratch = Path(tempfile.mkdtemp(prefix=".artifact-", dir=task_folder))
     try:
         async with asyncio.timeout(limits.total_timeout_s):
-            await _obtain(source, wanted, task_folder, scratch, limits)
-            inside = ConfinedFolder(task_folder, owner)
-            # The bound is against archives that unfold without end; a repository has the files that it has.
-            files_max = MAX_REPOSITORY_FILES if source.getter == "git" else limits.max_files
-            budget = UnpackBudget(limits.max_unpacked_bytes, files_max, lambda: still_wanted)
-            await asyncio.to_thread(_place, source, wanted, scratch, inside, budget)
+            await _fetch_to_scratch(source, request, task_folder, scratch, limits)
+            # `max_files` protects against archives that unpack to too much; a repository has its files already.
+            max_files = MAX_REPOSITORY_FILES if source.getter is Getter.GIT else limits.max_files
+            budget = UnpackBudget(limits.max_unpacked_bytes, max_files, lambda: is_needed)
+            await asyncio.to_thread(_install, source, request, scratch, ConfinedFolder(task_folder, owner), budget)
     except TimeoutError:
-        raise ArtifactError(f"it is not there after {limits.total_timeout_s:g} s") from None
+        raise ArtifactError(f"the download took longer than {limits.total_timeout_s:g} s") from None
+    except ConfinedPathError as error:
+        raise ArtifactError(str(error), is_permanent=True) from error
     except OSError as error:
-        raise ArtifactError(f"it cannot be written: {error.strerror or error}") from error
+        raise ArtifactError(f"its files cannot be read or written: {error.strerror or error}") from error
     finally:
-        still_wanted = False  # A thread that unpacks still hears of it.
+        is_needed = False  # Stops the thread that unpacks, which cannot be canceled.
         await asyncio.to_thread(shutil.rmtree, scratch, ignore_errors=True)
 
 
-async def _obtain(
-    source: ArtifactSource, wanted: ArtifactRequest, task_folder: Path, scratch: Path, bounds: ArtifactLimits
+async def _fetch_to_scratch(
+    source: ArtifactSource, request: ArtifactRequest, task_folder: Path, scratch: Path, limits: ArtifactLimits
 ) -> None:
+    """Fetch the file or repository into the scratch folder. Raises ArtifactError and OSError."""
     match source.getter:
-        case "git":
-            await clone_repository(source, scratch / "tree", scratch, max_bytes=bounds.max_bytes)
-        case "file":
-            await asyncio.to_thread(_copy_local, source, task_folder, scratch / "file", bounds.max_bytes)
-        case _:
+        case Getter.GIT:
+            await clone_repository(source, scratch / FETCHED_TREE, scratch, max_bytes=limits.max_bytes)
+        case Getter.FILE:
+            await asyncio.to_thread(_copy_task_file, source, task_folder, scratch / FETCHED_FILE, limits.max_bytes)
+        case Getter.HTTP:
             await download_file(
                 source.address,
-                wanted.headers,
-                scratch / "file",
+                request.headers,
+                scratch / FETCHED_FILE,
                 checksum=source.checksum,
-                is_insecure=wanted.is_insecure,
-                max_bytes=bounds.max_bytes,
-                idle_timeout_s=bounds.idle_timeout_s,
+                is_insecure=request.is_insecure,
+                max_bytes=limits.max_bytes,
+                idle_timeout_s=limits.idle_timeout_s,
             )
 
 
-def _copy_local(source: ArtifactSource, task_folder: Path, into: Path, bytes_max: int) -> None:
-    handle = _open_inside(task_folder, source.address)
-    with os.fdopen(handle, "rb") as file, into.open("wb") as copy:
-        found = os.fstat(handle)
-        if not stat.S_ISREG(found.st_mode) or found.st_size > bytes_max:
-            raise ArtifactError(f"{source.address[:200]} is no file that could be unpacked", is_permanent=True)
-        digest = source.checksum.new_digest() if source.checksum else None
-        while piece := file.read(1 << 20):
-            copy.write(piece)
-            if digest:
-                digest.update(piece)
-        if digest and source.checksum and digest.hexdigest() != source.checksum.value:
-            raise ArtifactError(f"{source.address[:200]} has another checksum: {digest.hexdigest()}")
-
-
-def _open_inside(folder: Path, path: str) -> int:
-    """Open a file below the folder without following links."""
-    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    *folders, name = [step for step in path.split("/") if step not in ("", ".")] or [""]
+def _copy_task_file(source: ArtifactSource, task_folder: Path, target: Path, max_bytes: int) -> None:
+    """Copy a file of the task's folder and verify its checksum. Raises ArtifactError and OSError."""
     try:
-        for step in folders:
-            below = os.open(step, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=handle)
-            os.close(handle)
-            handle = below
-        return os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, dir_fd=handle)
-    finally:
-        os.close(handle)
+        opened = ConfinedFolder(task_folder).open_existing_file(source.address)
+    except ConfinedPathError as error:
+        raise ArtifactError(str(error)) from error
+    with opened as file, target.open("wb") as copy:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode) or status.st_size > max_bytes:
+            raise ArtifactError(
+                f"{source.address[:200]} is not a regular file of at most {max_bytes:,} bytes", is_permanent=True
+            )
+        digest = source.checksum.new_digest() if source.checksum else None
+        while chunk := file.read(CHUNK_BYTES):
+            copy.write(chunk)
+            if digest:
+                digest.update(chunk)
+        if digest and source.checksum:
+            source.checksum.verify(digest.hexdigest())
 
 
-def _place(
-    source: ArtifactSource, wanted: ArtifactRequest, scratch: Path, inside: ConfinedFolder, budget: UnpackBudget
+def _install(
+    source: ArtifactSource, request: ArtifactRequest, scratch: Path, task_folder: ConfinedFolder, budget: UnpackBudget
 ) -> None:
-    destination = wanted.destination.strip("/") or "local"
-    if source.getter == "git":
-        if wanted.mode == "file":
-            raise ArtifactError("a repository is a folder: leave the mode at any, or say dir", is_permanent=True)
-        _place_tree(scratch / "tree" / source.folder, inside, destination, budget, source)
+    """Copy or unpack what was fetched to its destination. Raises ArtifactError, ConfinedPathError and OSError."""
+    destination = request.destination.strip("/") or "local"
+    if source.getter is Getter.GIT:
+        if request.mode == "file":
+            raise ArtifactError("a repository is a folder: set mode to any or dir", is_permanent=True)
+        _install_tree(scratch / FETCHED_TREE / source.folder, task_folder, destination, budget, source)
         return
     kind = detect_archive_kind(source.basename, source.archive)
-    match wanted.mode:
+    match request.mode:
         case "dir" if not kind:
-            raise ArtifactError(f"{source.basename} is no archive, and the mode is dir", is_permanent=True)
+            raise ArtifactError(f"{source.basename} is not an archive, but mode is dir", is_permanent=True)
         case "file":
-            _place_file(source, wanted, kind, scratch, inside, budget)
+            _install_single_file(source, request, kind, scratch, task_folder, budget)
         case _ if kind:
-            inside.make_folder(destination)
-            unpack_archive(scratch / "file", kind, source.basename, source.folder, inside, destination, budget)
+            task_folder.make_folder(destination)
+            archive = scratch / FETCHED_FILE
+            unpack_archive(archive, kind, source.basename, source.folder, task_folder, destination, budget)
         case _:
-            _copy(scratch / "file", inside, f"{destination}/{source.basename}", 0o644, budget)
+            _copy_file(scratch / FETCHED_FILE, task_folder, f"{destination}/{source.basename}", 0o644, budget)
 
 
-def _place_file(
+def _install_single_file(
     source: ArtifactSource,
-    wanted: ArtifactRequest,
+    request: ArtifactRequest,
     kind: str,
     scratch: Path,
-    inside: ConfinedFolder,
+    task_folder: ConfinedFolder,
     budget: UnpackBudget,
 ) -> None:
+    """Install the fetched file, or the only file of an archive, for mode `file`."""
     name = source.basename.removesuffix(f".{kind}") if kind else source.basename
-    target = wanted.destination.strip("/") or f"local/{name}"
+    target = request.destination.strip("/") or f"local/{name}"
     if not kind:
-        _copy(scratch / "file", inside, target, 0o644, budget)
+        _copy_file(scratch / FETCHED_FILE, task_folder, target, 0o644, budget)
         return
-    unpacked = ConfinedFolder(scratch)
-    made = unpack_archive(scratch / "file", kind, source.basename, source.folder, unpacked, "tree", budget)
-    if len(made) != 1:
-        raise ArtifactError(f"{source.basename} holds {len(made)} files, and the mode is file", is_permanent=True)
-    _copy(scratch / made[0], inside, target, (scratch / made[0]).stat().st_mode & 0o777, budget)
+    created = unpack_archive(
+        scratch / FETCHED_FILE, kind, source.basename, source.folder, ConfinedFolder(scratch), FETCHED_TREE, budget
+    )
+    if len(created) != 1:
+        raise ArtifactError(f"{source.basename} has {len(created)} files, but mode is file", is_permanent=True)
+    unpacked = scratch / created[0]
+    _copy_file(unpacked, task_folder, target, unpacked.stat().st_mode & 0o777, budget)
 
 
-def _place_tree(
-    tree: Path, inside: ConfinedFolder, destination: str, budget: UnpackBudget, source: ArtifactSource
+def _install_tree(
+    tree: Path, task_folder: ConfinedFolder, destination: str, budget: UnpackBudget, source: ArtifactSource
 ) -> None:
+    """Copy a folder of a cloned repository with its files and links."""
     if not tree.is_dir() or tree.is_symlink():
         raise ArtifactError(f"the repository has no folder {source.folder[:200]}", is_permanent=True)
-    inside.make_folder(destination)
-    for where, folders, names in os.walk(tree):
-        below = os.path.relpath(where, tree)
-        prefix = destination if below == "." else f"{destination}/{below}"
+    task_folder.make_folder(destination)
+    for parent, folders, names in os.walk(tree):
+        relative_path = os.path.relpath(parent, tree)
+        prefix = destination if relative_path == "." else f"{destination}/{relative_path}"
         for name in (*folders, *names):
-            path = Path(where) / name
+            path = Path(parent) / name
             budget.count_file()
             if path.is_symlink():
-                inside.create_link(f"{prefix}/{name}", os.readlink(path))
+                task_folder.create_link(f"{prefix}/{name}", os.readlink(path))
             elif path.is_dir():
-                inside.make_folder(f"{prefix}/{name}")
+                task_folder.make_folder(f"{prefix}/{name}")
             else:
-                _copy(path, inside, f"{prefix}/{name}", path.stat().st_mode & 0o777, budget)
+                _copy_file(path, task_folder, f"{prefix}/{name}", path.stat().st_mode & 0o777, budget)
 
 
-def _copy(path: Path, inside: ConfinedFolder, target: str, mode: int, budget: UnpackBudget) -> None:
-    with path.open("rb") as source, inside.open_new_file(target, mode) as file:
-        while piece := source.read(1 << 20):
-            budget.count_bytes(len(piece))
-            file.write(piece)
+def _copy_file(path: Path, task_folder: ConfinedFolder, target: str, mode: int, budget: UnpackBudget) -> None:
+    with path.open("rb") as source:
+        write_file(source, task_folder, target, mode, budget)

@@ -3,44 +3,48 @@
 import asyncio
 import base64
 import binascii
-import contextlib
 import os
 import shutil
-import signal
 from pathlib import Path
 from typing import Final
 
 from wharf.node.artifacts.errors import ArtifactError
 from wharf.node.artifacts.source import ArtifactSource
+from wharf.node.subprocesses import run_program
 
-SIZE_CHECK_INTERVAL_S: Final = 0.5
 MAX_ERROR_CHARS: Final = 400
+"""Limit of git's error text in the events of a task."""
 
 
-async def clone_repository(source: ArtifactSource, into: Path, scratch: Path, *, max_bytes: int) -> None:
-    """Clone into a new folder. Raises ArtifactError and OSError."""
+async def clone_repository(source: ArtifactSource, target: Path, scratch: Path, *, max_bytes: int) -> None:
+    """Clone the repository into the new folder `target`; `scratch` holds the SSH key.
+
+    Raises ArtifactError and OSError.
+    """
     git = shutil.which("git")
     if git is None:
         raise ArtifactError("git is not installed on this node")
     if source.ref.startswith("-"):
-        raise ArtifactError(f"ref is {source.ref[:80]}: no branch, tag or commit is named so", is_permanent=True)
-    environment = _environment(source, scratch)
+        raise ArtifactError(f"ref {source.ref[:80]!r} cannot be a branch, tag or commit", is_permanent=True)
+    environment = _build_environment(source, scratch)
     depth = [f"--depth={source.depth}"] if source.depth else []
     quiet = [git, "-c", "core.hooksPath=/dev/null", "-c", "protocol.ext.allow=never", "-c", "protocol.file.allow=never"]
     if source.ref and source.depth:
-        # Of a shallow clone only what is asked for by name is there.
-        await _run([*quiet, "init", "--quiet", str(into)], environment, into, max_bytes)
-        fetch = [*quiet, "-C", str(into), "fetch", "--quiet", *depth, "--", source.address, source.ref]
-        await _run(fetch, environment, into, max_bytes)
-        await _run([*quiet, "-C", str(into), "checkout", "--quiet", "FETCH_HEAD"], environment, into, max_bytes)
+        # A shallow clone contains only what was requested by name.
+        await _run_git([*quiet, "init", "--quiet", str(target)], environment, target, max_bytes)
+        fetch = [*quiet, "-C", str(target), "fetch", "--quiet", *depth, "--", source.address, source.ref]
+        await _run_git(fetch, environment, target, max_bytes)
+        await _run_git([*quiet, "-C", str(target), "checkout", "--quiet", "FETCH_HEAD"], environment, target, max_bytes)
         return
-    await _run([*quiet, "clone", "--quiet", *depth, "--", source.address, str(into)], environment, into, max_bytes)
+    clone = [*quiet, "clone", "--quiet", *depth, "--", source.address, str(target)]
+    await _run_git(clone, environment, target, max_bytes)
     if source.ref:
-        checkout = [*quiet, "-C", str(into), "checkout", "--quiet", source.ref, "--"]
-        await _run(checkout, environment, into, max_bytes)
+        checkout = [*quiet, "-C", str(target), "checkout", "--quiet", source.ref, "--"]
+        await _run_git(checkout, environment, target, max_bytes)
 
 
-def _environment(source: ArtifactSource, scratch: Path) -> dict[str, str]:
+def _build_environment(source: ArtifactSource, scratch: Path) -> dict[str, str]:
+    """Return the environment for git. Writes the source's SSH key, if it has one, to `scratch`."""
     ssh = "ssh -o BatchMode=yes -o StrictHostKeyChecking=accept-new"
     if source.sshkey:
         key = scratch / "key"
@@ -48,8 +52,8 @@ def _environment(source: ArtifactSource, scratch: Path) -> dict[str, str]:
             data = base64.b64decode(source.sshkey, validate=True)
         except binascii.Error:
             raise ArtifactError("sshkey is not in base64", is_permanent=True) from None
-        handle = os.open(key, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(handle, "wb") as file:
+        descriptor = os.open(key, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
             file.write(data)
         ssh += f" -o IdentitiesOnly=yes -i {key}"
     return {
@@ -62,49 +66,27 @@ def _environment(source: ArtifactSource, scratch: Path) -> dict[str, str]:
     }
 
 
-async def _run(command: list[str], environment: dict[str, str], into: Path, bytes_max: int) -> None:
-    process = await asyncio.create_subprocess_exec(
-        *command,
-        env=environment,
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.DEVNULL,
-        stderr=asyncio.subprocess.PIPE,
-        start_new_session=True,  # So that all that it starts can be ended with it.
-    )
-    try:
-        told = await _watched(process, into, bytes_max)
-    finally:
-        if process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):  # It ended just now, and nobody has asked for its code yet.
-                os.killpg(process.pid, signal.SIGKILL)
-            await process.wait()
-    if process.returncode:
-        last = told.decode(errors="replace").strip()[-MAX_ERROR_CHARS:]
-        raise ArtifactError(f"git: {last or f'it ended with {process.returncode}'}")
+async def _run_git(command: list[str], environment: dict[str, str], target: Path, max_bytes: int) -> None:
+    """Run a git command. Raises ArtifactError if it fails or if `target` exceeds `max_bytes`."""
+
+    async def check_size() -> None:
+        # git cannot limit its disk usage.
+        if await asyncio.to_thread(_measure_folder, target) > max_bytes:
+            raise ArtifactError(f"the repository has more than {max_bytes:,} bytes", is_permanent=True)
+
+    result = await run_program(command, environment=environment, max_output_bytes=MAX_ERROR_CHARS, check=check_size)
+    if result.exit_code:
+        error_text = result.errors.decode(errors="replace").strip()
+        raise ArtifactError(f"git: {error_text or f'it failed with exit code {result.exit_code}'}")
 
 
-async def _watched(process: asyncio.subprocess.Process, into: Path, bytes_max: int) -> bytes:
-    """Return git's error output. git cannot limit its disk usage, so the folder's size is checked regularly."""
-    assert process.stderr is not None
-    told, is_over = b"", False
-    while not is_over:
-        try:
-            piece = await asyncio.wait_for(process.stderr.read(4_096), SIZE_CHECK_INTERVAL_S)
-            told, is_over = (told + piece)[-MAX_ERROR_CHARS:], not piece
-        except TimeoutError:
-            pass
-        if await asyncio.to_thread(_size, into) > bytes_max:
-            raise ArtifactError(f"the repository has more than {bytes_max:,} bytes", is_permanent=True)
-    await process.wait()
-    return told
-
-
-def _size(folder: Path) -> int:
+def _measure_folder(folder: Path) -> int:
+    """Return the bytes of all files below a folder; 0 if it does not exist."""
     total = 0
-    for where, _, names in os.walk(folder):
+    for parent, _, names in os.walk(folder):
         for name in names:
             try:
-                total += os.lstat(os.path.join(where, name)).st_size
+                total += os.lstat(os.path.join(parent, name)).st_size
             except FileNotFoundError:
                 continue
     return total

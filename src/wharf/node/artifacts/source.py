@@ -3,125 +3,156 @@
 import hashlib
 import re
 from collections.abc import Mapping
+from enum import Enum
 from typing import Final, NamedTuple
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from wharf.node.artifacts.errors import ArtifactError
 
-_FORCED: Final = re.compile(r"^([a-z0-9]+)::(.*)$", re.DOTALL)
-_BY_SSH: Final = re.compile(r"^(?:[\w.-]+@)[\w.-]+:(?!//)")
-_HOSTS_OF_REPOSITORIES: Final = re.compile(r"^(github\.com|gitlab\.com|bitbucket\.org)/[^/]+/[^/]+")
-# Options are ours, and are not sent to the host.
+_GETTER_PREFIX: Final = re.compile(r"^([a-z0-9]+)::(.*)$", re.DOTALL)
+"""Matches `git::` and the like in front of a source."""
+_SCP_ADDRESS: Final = re.compile(r"^(?:[\w.-]+@)[\w.-]+:(?!//)")
+"""Matches the beginning of `user@host:path`."""
+_REPOSITORY_HOSTS: Final = re.compile(r"^(github\.com|gitlab\.com|bitbucket\.org)/[^/]+/[^/]+")
 SOURCE_OPTIONS: Final = ("checksum", "archive", "ref", "depth", "sshkey", "filename")
+"""Query parameters that are options for the node. They are not sent to the host."""
 DIGEST_HEX_LENGTHS: Final = {"md5": 32, "sha1": 40, "sha256": 64, "sha512": 128}
 
 
+class Getter(Enum):
+    """How an artifact is fetched."""
+
+    HTTP = "http"
+    GIT = "git"
+    FILE = "file"
+    """From the task's folder: the dispatch payload or an earlier artifact."""
+
+
 class Checksum(NamedTuple):
+    """The expected digest of a file, in hexadecimal."""
+
     kind: str
     value: str
 
     def new_digest(self) -> "hashlib._Hash":
         return hashlib.new(self.kind, usedforsecurity=self.kind not in ("md5", "sha1"))
 
+    def verify(self, actual: str) -> None:
+        """Raise ArtifactError if the digest of the fetched file differs."""
+        if actual != self.value:
+            raise ArtifactError(f"wrong checksum: the file's {self.kind} is {actual}, expected {self.value}")
+
 
 class ArtifactSource(NamedTuple):
-    getter: str  # http, git, file
+    """A parsed source."""
+
+    getter: Getter
     address: str
-    folder: str  # Of what was fetched, only this; empty: all.
+    folder: str
+    """The folder of the archive or repository to use; empty: all of it."""
     checksum: Checksum | None
-    archive: str  # Empty: as its name says; `false`: not unpacked; else the kind.
+    archive: str
+    """The kind of archive; empty: by the file's name; `false`: it is not unpacked."""
     ref: str
+    """The branch, tag or commit of a repository."""
     depth: int
+    """How many commits of a repository are fetched; 0: all."""
     sshkey: str
     filename: str
 
     @property
     def basename(self) -> str:
+        """The name of the fetched file."""
         return self.filename or urlsplit(self.address).path.rstrip("/").rpartition("/")[2] or "artifact"
 
 
 def parse_source(text: str, options: Mapping[str, str]) -> ArtifactSource:
     """Parse the source of an artifact with its options. Raises ArtifactError."""
-    forced = _FORCED.match(text)
-    getter, rest = (forced[1], forced[2]) if forced else ("", text)
-    if _BY_SSH.match(rest):
+    prefixed = _GETTER_PREFIX.match(text)
+    getter_name, rest = (prefixed[1], prefixed[2]) if prefixed else ("", text)
+    if _SCP_ADDRESS.match(rest):
         host, _, path = rest.partition(":")
-        rest, getter = f"ssh://{host}/{path}", getter or "git"
-    elif not getter and _HOSTS_OF_REPOSITORIES.match(rest):
-        rest, getter = f"https://{rest}", "git"
+        rest, getter_name = f"ssh://{host}/{path}", getter_name or "git"
+    elif not getter_name and _REPOSITORY_HOSTS.match(rest):
+        rest, getter_name = f"https://{rest}", "git"
     parts = urlsplit(rest)
-    if not parts.scheme and getter in ("", "file"):
-        return _local(rest, options)
-    getter = _getter(getter, parts.scheme, parts.path, text)
-    path, folder = _cut_folder(parts.path)
-    said = {name: value for name, value in parse_qsl(parts.query) if name in SOURCE_OPTIONS} | dict(options)
-    left = urlencode(
-        [(name, value) for name, value in parse_qsl(parts.query, keep_blank_values=True) if name not in SOURCE_OPTIONS]
-    )
-    # A query without options goes on as it was written: it may be signed.
-    query = left if any(name in SOURCE_OPTIONS for name, _ in parse_qsl(parts.query)) else parts.query
+    if not parts.scheme and getter_name in ("", "file"):
+        return _parse_task_path(rest, options)
+    getter = _choose_getter(getter_name, parts.scheme, parts.path, text)
+    path, folder = _split_folder(parts.path)
+    all_options = {name: value for name, value in parse_qsl(parts.query) if name in SOURCE_OPTIONS} | dict(options)
+    # A query without options is sent unchanged, because it may be signed.
+    query = parts.query
+    if any(name in SOURCE_OPTIONS for name, _ in parse_qsl(query)):
+        parameters = parse_qsl(query, keep_blank_values=True)
+        query = urlencode([(name, value) for name, value in parameters if name not in SOURCE_OPTIONS])
     address = urlunsplit((parts.scheme, parts.netloc, path, query, ""))
-    return _source(getter, address, folder, said)
+    return _build_source(getter, address, folder, all_options)
 
 
-def _source(getter: str, address: str, folder: str, said: Mapping[str, str]) -> ArtifactSource:
-    depth = said.get("depth", "0")
+def _build_source(getter: Getter, address: str, folder: str, options: Mapping[str, str]) -> ArtifactSource:
+    """Return the source with its options parsed. Raises ArtifactError."""
+    depth = options.get("depth", "0")
     if not depth.isdecimal():
-        raise ArtifactError(f"depth is {depth[:20]}: write a number", is_permanent=True)
-    filename = said.get("filename", "")
+        raise ArtifactError(f"invalid depth {depth[:20]!r}: write a number", is_permanent=True)
+    filename = options.get("filename", "")
     if "/" in filename or filename in ("..", "."):
-        raise ArtifactError(f"filename is {filename[:80]}: write a name without folders", is_permanent=True)
+        raise ArtifactError(f"invalid filename {filename[:80]!r}: write a name without folders", is_permanent=True)
     return ArtifactSource(
         getter,
         address,
         folder,
-        _checksum(said.get("checksum", "")),
-        said.get("archive", ""),
-        said.get("ref", ""),
+        _parse_checksum(options.get("checksum", "")),
+        options.get("archive", ""),
+        options.get("ref", ""),
         int(depth),
-        said.get("sshkey", ""),
+        options.get("sshkey", ""),
         filename,
     )
 
 
-def _local(path: str, options: Mapping[str, str]) -> ArtifactSource:
-    """Parse a path in the task's folder: the dispatch payload or an earlier artifact."""
+def _parse_task_path(path: str, options: Mapping[str, str]) -> ArtifactSource:
+    """Parse a path in the task's folder. Raises ArtifactError."""
     if path.startswith("/") or ".." in path.split("/"):
         raise ArtifactError(
-            f"{path[:200]} lies outside the task's folder: give an address, or a path inside of it", is_permanent=True
+            f"{path[:200]} is outside of the task's folder: write a URL, or a path in the task's folder",
+            is_permanent=True,
         )
-    return _source("file", path, "", options)
+    return _build_source(Getter.FILE, path, "", options)
 
 
-def _getter(getter: str, scheme: str, path: str, text: str) -> str:
-    if getter == "git" or (not getter and (scheme in ("ssh", "git") or path.endswith(".git"))):
+def _choose_getter(name: str, scheme: str, path: str, text: str) -> Getter:
+    """Return the getter by its prefix (`name`) or by the URL. Raises ArtifactError."""
+    if name == "git" or (not name and (scheme in ("ssh", "git") or path.endswith(".git"))):
         if scheme not in ("https", "http", "ssh", "git"):
-            raise ArtifactError(f"git over {scheme} is not fetched: use https or ssh", is_permanent=True)
-        return "git"
-    if getter in ("", "http", "https") and scheme in ("http", "https"):
-        return "http"
-    kind = getter or scheme
+            raise ArtifactError(f"git over {scheme} is not supported: use https or ssh", is_permanent=True)
+        return Getter.GIT
+    if name in ("", "http", "https") and scheme in ("http", "https"):
+        return Getter.HTTP
+    kind = name or scheme
     if kind == "file":
-        raise ArtifactError("files of the node are not given to tasks: use a host volume", is_permanent=True)
-    raise ArtifactError(f"{text[:80]}: {kind} is not known here; there are http, https and git", is_permanent=True)
+        raise ArtifactError("files of the node cannot be fetched: use a host volume", is_permanent=True)
+    raise ArtifactError(f"{text[:80]}: {kind} is not supported: use http, https or git", is_permanent=True)
 
 
-def _cut_folder(path: str) -> tuple[str, str]:
-    """Split `/repo.git//folder` into the repository and the folder in it."""
-    whole, separator, folder = path.partition("//")
+def _split_folder(path: str) -> tuple[str, str]:
+    """Split `/repo.git//folder` into the repository and the folder in it. Raises ArtifactError."""
+    repository, separator, folder = path.partition("//")
     if separator and ".." in folder.split("/"):
-        raise ArtifactError(f"//{folder[:80]} leads out of what is fetched", is_permanent=True)
-    return whole, folder.strip("/")
+        raise ArtifactError(f"//{folder[:80]} leads out of the artifact", is_permanent=True)
+    return repository, folder.strip("/")
 
 
-def _checksum(text: str) -> Checksum | None:
+def _parse_checksum(text: str) -> Checksum | None:
+    """Parse `kind:hex`; None for an empty text. Raises ArtifactError."""
     if not text:
         return None
     kind, _, value = text.partition(":")
     value = value.lower()
     if DIGEST_HEX_LENGTHS.get(kind) != len(value) or not re.fullmatch(r"[0-9a-f]+", value):
+        kinds = ", ".join(DIGEST_HEX_LENGTHS)
         raise ArtifactError(
-            f'checksum is "{text[:160]}": write its kind ({", ".join(DIGEST_HEX_LENGTHS)}), a colon and all of its hex digits',
+            f'invalid checksum "{text[:160]}": write its kind ({kinds}), a colon and all hexadecimal digits',
             is_permanent=True,
         )
     return Checksum(kind, value)

@@ -1,4 +1,4 @@
-"""Devices such as GPUs, reported and reserved by plug-ins.
+"""Devices such as GPUs, reported and reserved by plugins.
 
-Servers decide which task is assigned which instances; only the plug-in knows how to use an instance.
+Servers decide which task is assigned which instances; only the plugin knows how to use an instance.
 """

@@ -1,7 +1,7 @@
-"""Collects the devices of all plug-ins of this node."""
+"""Collects the devices of all plugins of this node."""
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import EntryPoint
 from typing import Any, Final
 
@@ -26,19 +26,16 @@ from wharf.node.devices.port import (
     Measure,
     Reserved,
 )
-from wharf.node.plugins import PluginError, call_plugin, list_entry_points
+from wharf.node.plugins import NodeEventReporter, PluginError, call_plugin, list_entry_points
 from wharf.world import World
 
 log = logging.getLogger(__name__)
 
 ENTRY_POINT_GROUP: Final = "wharf.devices"
 
-NodeEventReporter = Callable[..., None]
-"""Called with a message and keyword details; records an event of the node."""
-
 
 class NodeDevices:
-    """The device plug-ins of this node and the devices that they report."""
+    """The device plugins of this node and the devices that they report."""
 
     def __init__(self, world: World, options: Mapping[str, str], report_event: NodeEventReporter) -> None:
         self._world = world
@@ -46,13 +43,13 @@ class NodeDevices:
         self._report_event = report_event
         self._plugins: list[DevicePlugin] = []
         self._plugin_errors: dict[str, str] = {}
-        """Errors by plug-in name. An event is recorded when the error changes."""
+        """Errors by plugin name. An event is recorded when the error changes."""
         self._owners: dict[Kind, DevicePlugin] = {}
         self.groups: tuple[NodeDevice, ...] = ()
         """The devices as reported to the servers."""
 
     async def load_plugins(self) -> None:
-        """Load the installed plug-ins and probe their devices."""
+        """Load the installed plugins and probe their devices."""
         for point in list_entry_points(ENTRY_POINT_GROUP):
             try:
                 self._plugins.append(await call_plugin(self._world, self._load_plugin(point)))
@@ -65,7 +62,7 @@ class NodeDevices:
         return plugin
 
     async def probe(self) -> None:
-        """Read the devices of all plug-ins. A kind that two plug-ins report belongs to the first."""
+        """Read the devices of all plugins. A kind that two plugins report belongs to the first."""
         groups: dict[Kind, NodeDevice] = {}
         owners: dict[Kind, DevicePlugin] = {}
         for plugin in self._plugins:
@@ -77,7 +74,7 @@ class NodeDevices:
             duplicates = [kind for kind, _ in groups_of_plugin if kind in owners]
             self._set_plugin_error(
                 plugin.name,
-                f"{duplicates[0]} is told of by {owners[duplicates[0]].name} already" if duplicates else "",
+                f"plugin {owners[duplicates[0]].name} reports {duplicates[0]} already" if duplicates else "",
             )
             for kind, device in groups_of_plugin:
                 if kind not in owners:
@@ -86,76 +83,85 @@ class NodeDevices:
         self.groups = tuple(groups[kind] for kind in sorted(groups))
 
     def add_devices(self, resources: NodeResources) -> NodeResources:
+        """Return the resources with the devices of this node."""
         return replace(resources, devices=self.groups or None)
 
     async def reserve_devices(self, devices: Sequence[AllocatedDevice]) -> Reserved:
         """Return what a task needs to use its devices. Raises CannotReserve."""
-        found = Reserved()
+        total = Reserved()
         for device in devices:
             kind = Kind(device.vendor, device.type, device.name)
             owner = self._owners.get(kind)
             if owner is None:
-                raise CannotReserve(f"no plugin of this node knows devices {kind} any more")
+                raise CannotReserve(f"no plugin of this node reports devices {kind} any more")
             try:
-                one = await call_plugin(
+                reserved = await call_plugin(
                     self._world,
                     _reserve(owner, kind, tuple(device.device_ids or ())),
                     expected_errors=(CannotReserve,),
                 )
             except (PluginError, CannotReserve) as error:
                 raise CannotReserve(f"devices {kind}: {error}") from error
-            found = Reserved(
-                {**found.environment, **one.environment}, (*found.mounts, *one.mounts), (*found.nodes, *one.nodes)
+            total = Reserved(
+                {**total.environment, **reserved.environment},
+                (*total.mounts, *reserved.mounts),
+                (*total.nodes, *reserved.nodes),
             )
-        return found
+        return total
 
     async def measure_devices(self) -> list[dict[str, Any]] | None:
-        """Return the device statistics in the format of the API; None without plug-ins."""
+        """Return the device statistics in the format of the API; None without plugins."""
         if not self._plugins:
             return None
-        found: list[dict[str, Any]] = []
+        statistics: list[dict[str, Any]] = []
         now = self._world.now_ns()
         for plugin in self._plugins:
             try:
-                found += await call_plugin(self._world, _read_figures(plugin, now))
+                statistics += await call_plugin(self._world, _read_figures(plugin, now))
             except PluginError as error:
                 log.warning("device plugin failed to measure plugin=%s error=%s", plugin.name, error)
-        return found
+        return statistics
 
     def _set_plugin_error(self, plugin: str, why: str) -> None:
+        """Store the error of a plugin, empty for none, and record an event if it is new."""
         if self._plugin_errors.get(plugin, "") == why:
             return
         self._plugin_errors[plugin] = why
         if why:
-            self._report_event(f"The plugin {plugin} tells of no devices", plugin=plugin, error=why)
+            self._report_event(f"Device plugin {plugin} failed", plugin=plugin, error=why)
 
 
 async def _read_groups(plugin: DevicePlugin) -> list[tuple[Kind, NodeDevice]]:
-    """Return the plug-in's devices, converted in the plug-in's task, so that invalid values count as its fault."""
+    """Return the plugin's devices, converted in the plugin's task, so that invalid values count as its fault."""
     return [_convert_group(group) for group in await plugin.fingerprint()]
 
 
 async def _reserve(plugin: DevicePlugin, kind: Kind, ids: Sequence[str]) -> Reserved:
+    """Return the plugin's reservation, converted in the plugin's task, so that invalid values count as its fault."""
     result = await plugin.reserve(kind, ids)
     return Reserved(dict(result.environment), tuple(result.mounts), tuple(result.nodes))
 
 
 async def _read_figures(plugin: DevicePlugin, now_ns: int) -> list[dict[str, Any]]:
-    found = []
+    """Return the measured values of a plugin in the format of the API."""
+    statistics = []
     for kind, instances in sorted((await plugin.measure()).items()):
-        stats = {
+        instance_stats = {
             id: {
                 "Summary": _convert_figure(each.summary),
-                "Stats": {"Attributes": {name: _convert_figure(one) for name, one in each.figures.items()}},
+                "Stats": {"Attributes": {name: _convert_figure(figure) for name, figure in each.figures.items()}},
                 "Timestamp": now_ns,
             }
             for id, each in instances.items()
         }
-        found.append({"Vendor": kind.vendor, "Type": kind.type, "Name": kind.name, "InstanceStats": stats})
-    return found
+        statistics.append(
+            {"Vendor": kind.vendor, "Type": kind.type, "Name": kind.name, "InstanceStats": instance_stats}
+        )
+    return statistics
 
 
 def _convert_group(group: DeviceGroup) -> tuple[Kind, NodeDevice]:
+    """Convert a group of a plugin to the format of the API."""
     kind = Kind(*group.kind)
     return kind, NodeDevice(
         vendor=kind.vendor,
@@ -167,6 +173,7 @@ def _convert_group(group: DeviceGroup) -> tuple[Kind, NodeDevice]:
 
 
 def _convert_instance(instance: Instance) -> DeviceInstance:
+    """Convert a device instance to the format of the API."""
     return DeviceInstance(
         id=instance.id,
         healthy=instance.is_healthy,
@@ -176,6 +183,7 @@ def _convert_instance(instance: Instance) -> DeviceInstance:
 
 
 def _convert_attribute(value: AttributeValue) -> DeviceAttribute:
+    """Convert a value to the API's format, which has a field for each type."""
     match value:
         case bool():
             return DeviceAttribute(bool_=value)
@@ -194,14 +202,14 @@ def _convert_attribute(value: AttributeValue) -> DeviceAttribute:
 
 def _convert_figure(figure: Figure) -> dict[str, Any]:
     """Convert a value to the API's format, which has a pair of fields for each type."""
-    value, of = figure.value, figure.of
+    value, maximum = figure.value, figure.of
     match value:
         case bool():
             result: dict[str, Any] = {"BoolVal": value}
         case str():
             result = {"StringVal": value}
         case int():
-            result = {"IntNumeratorVal": value, **({"IntDenominatorVal": of} if of is not None else {})}
+            result = {"IntNumeratorVal": value, **({"IntDenominatorVal": maximum} if maximum is not None else {})}
         case float():
-            result = {"FloatNumeratorVal": value, **({"FloatDenominatorVal": of} if of is not None else {})}
+            result = {"FloatNumeratorVal": value, **({"FloatDenominatorVal": maximum} if maximum is not None else {})}
     return result | {name: text for name, text in (("Unit", figure.unit), ("Desc", figure.about)) if text}

@@ -1,8 +1,8 @@
-"""The protocol of device plug-ins.
+"""The protocol of device plugins.
 
-A plug-in is found by an entry point of the group `wharf.devices`: a callable that takes `client.options` and returns a
+A plugin is found by an entry point of the group `wharf.devices`: a callable that takes `client.options` and returns a
 `DevicePlugin`. It runs in the agent's process. If it raises an exception or exceeds its time limit, its devices are not
-offered; other plug-ins are not affected.
+offered; other plugins are not affected.
 """
 
 from collections.abc import Mapping, Sequence
@@ -112,7 +112,7 @@ class DevicePlugin(Protocol):
     async def reserve(self, kind: Kind, ids: Sequence[str]) -> Reserved:
         """Return what a task needs to use these instances. Raises CannotReserve.
 
-        The plug-in stores no reservation: the same call returns the same result.
+        The plugin stores no reservation: the same call returns the same result.
         """
         ...
 

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import errno
 import fcntl
+import functools
 import os
 import signal
 import struct
@@ -13,10 +14,10 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from wharf.node.drivers.port import CannotStart, CommandOrder, Stream
-from wharf.node.supervisor.processes import find_process, list_pids, send_signal
+from wharf.node.processes import kill_process, list_pids, read_environment
 
 COMMAND_MARK_VARIABLE: Final = "WHARF_COMMAND"
-"""Environment variable by which the processes of a command are owner_stat and killed."""
+"""Environment variable by which the processes of a command are found and killed."""
 READ_BYTES: Final = 16 << 10
 """Bytes read at a time; small enough to fit into one message of the exec stream."""
 MAX_INPUT_BYTES: Final = 256 << 10
@@ -266,12 +267,12 @@ def _read_privileges(owner: Path) -> dict[str, Any]:
 
     Empty if the process has the node's own user. Raises OSError.
     """
-    owner_stat = owner.stat()
-    if owner_stat.st_uid == os.geteuid():
+    status = owner.stat()
+    if status.st_uid == os.geteuid():
         return {}
     lines = (owner / "status").read_text().splitlines()
     groups = next((line.split()[1:] for line in lines if line.startswith("Groups:")), [])
-    return {"user": owner_stat.st_uid, "group": owner_stat.st_gid, "extra_groups": [int(each) for each in groups]}
+    return {"user": status.st_uid, "group": status.st_gid, "extra_groups": [int(each) for each in groups]}
 
 
 def kill_marked_processes(mark: str, *, is_exact_match: bool) -> int:
@@ -279,15 +280,10 @@ def kill_marked_processes(mark: str, *, is_exact_match: bool) -> int:
 
     Unless `is_exact_match`, `mark` is a prefix of a `NAME=value` entry.
     """
-    mark_bytes, killed = os.fsencode(mark), 0
-    for pid in list_pids():
-        try:
-            process_identity = find_process(pid)
-            environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-        except OSError:
-            continue
-        if process_identity is None:
-            continue
-        if any(each == mark_bytes if is_exact_match else each.startswith(mark_bytes) for each in environment):
-            killed += send_signal(process_identity, signal.SIGKILL, is_to_group=False)
-    return killed
+    mark_bytes = os.fsencode(mark)
+
+    def is_target(pid: int) -> bool:
+        entries = read_environment(pid)
+        return any(each == mark_bytes if is_exact_match else each.startswith(mark_bytes) for each in entries)
+
+    return sum(kill_process(pid, functools.partial(is_target, pid)) for pid in list_pids() if is_target(pid))

@@ -8,12 +8,11 @@ from collections.abc import Collection, Mapping
 from wharf.languages.suggestions import find_nearest_name
 
 
-def describe_unknown_keys(config: Mapping[str, object], known: Collection[str], driver: str) -> list[str]:
-    """Return one sentence for each key of `config` that is not in `known`, with a suggestion for likely typing
-    errors."""
-    return [_describe_unknown_key(key, known, driver) for key in config if key not in known]
+def describe_unknown_keys(config: Mapping[str, object], known_keys: Collection[str], driver: str) -> list[str]:
+    """Return one sentence for each key of `config` that is not in `known_keys`, with a similar key if one exists."""
+    return [_describe_unknown_key(key, known_keys, driver) for key in config if key not in known_keys]
 
 
-def _describe_unknown_key(key: str, known: Collection[str], driver: str) -> str:
-    nearest = find_nearest_name(key, known)
-    return f"{key} is no key of a {driver} task" + (f": did you mean {nearest}?" if nearest else "")
+def _describe_unknown_key(key: str, known_keys: Collection[str], driver: str) -> str:
+    similar = find_nearest_name(key, known_keys)
+    return f'unknown key "{key}" for driver {driver}' + (f'; did you mean "{similar}"?' if similar else "")

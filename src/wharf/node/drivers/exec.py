@@ -1,12 +1,11 @@
 """The `exec` driver: runs a host program in a sandbox (`wharf.node.sandbox`), started by the supervisor.
 
-Keys: `command` (required), `args`, `work_dir` (absolute path sandbox_spec the sandbox), `pid_mode` and `ipc_mode` (`private`
+Keys: `command` (required), `args`, `work_dir` (absolute path in the sandbox), `pid_mode` and `ipc_mode` (`private`
 or `host`), `cap_add`, `cap_drop`. The program sees its task folder as `/`, read-only those host folders that the
 operator lists, and only its own processes. It runs as `nobody` unless the task names a user, and cannot gain
 privileges.
 """
 
-import asyncio
 import os
 import tempfile
 from collections.abc import Mapping
@@ -17,13 +16,14 @@ from wharf.node.drivers import command_process
 from wharf.node.drivers.port import CannotStart, Command, CommandOrder, Health, TaskOrder, View
 from wharf.node.drivers.raw_exec import parse_program_config
 from wharf.node.drivers.supervised import SupervisedDriver, build_log_settings
+from wharf.node.processes import list_cgroups
 from wharf.node.sandbox import (
     BindMount,
+    LaunchCommand,
     PrivilegeError,
     ProcessPrivileges,
     RootFilesystem,
     RootFilesystemError,
-    SandboxDevice,
     SandboxSpec,
     build_entry_command,
     build_launch_command,
@@ -38,7 +38,7 @@ from wharf.node.sandbox.launcher import (
     SHELL,
 )
 from wharf.node.settings import ExecSettings
-from wharf.node.statistics.tasks import list_cgroups
+from wharf.node.subprocesses import run_program
 from wharf.node.supervisor.client import SupervisorClient
 from wharf.node.supervisor.messages import RunLimits, RunRequest, StartRun
 from wharf.node.supervisor.run import PID_NAMESPACE_COMMAND
@@ -74,104 +74,105 @@ class ExecDriver(SupervisedDriver):
     ) -> None:
         """`folders`: host folders that tasks see, with their paths in the sandbox.
 
-        `state_folder`: where the trial runs.
+        `state_folder`: the node's folder in which the sandbox trial creates its files.
         """
         super().__init__(supervisor)
         self._settings = settings
-        self._folders = folders
-        self._state = state_folder
-        self._works = False
+        self._host_folders = folders
+        self._state_folder = state_folder
+        self._is_trial_passed = False
 
     async def probe(self) -> Health:
+        """Check that this machine can run a program in a sandbox."""
         if os.geteuid() != 0:
             return Health(is_healthy=False, why="the sandbox requires a node that runs as root", is_there=False)
         missing = [path for path in REQUIRED_PROGRAMS if not os.access(path, os.X_OK)]
         if missing:
             return Health(is_healthy=False, why=f"the machine lacks {', '.join(missing)}", is_there=False)
-        if not self._works:
+        if not self._is_trial_passed:
             # Only a trial shows whether this machine permits namespaces and mounts.
             if why := await self._find_trial_error():
                 return Health(is_healthy=False, why=why)
-            self._works = True
+            self._is_trial_passed = True
         return Health(
             is_healthy=True, attributes={"driver.exec.bounds": ",".join(self._supervisor.enforced_limits) or "none"}
         )
 
     async def start(self, order: TaskOrder) -> None:
-        program_config = self._parse_config(order.config, order.user)
-        given = order.given
-        volumes = [BindMount(each.path, each.target, each.is_read_only) for each in given.volumes]
+        """Start the program in a sandbox. Raises CannotStart."""
+        config = self._parse_config(order.config, order.user)
+        try:
+            launch = self._build_launch_command(order, config)
+        except RootFilesystemError as error:
+            raise CannotStart(str(error)) from error
+        request = RunRequest(
+            order.run,
+            launch.command,
+            LAUNCH_ENVIRONMENT,
+            work_folder="/",
+            log=build_log_settings(order),
+            limits=RunLimits(
+                memory_mb=order.given.memory_max_mb or order.given.memory_mb,
+                cpu_shares=order.given.cpu_mhz,
+                processes=self._settings.pids_limit,
+                cores=order.given.cores,
+            ),
+            network=order.network.namespace if order.network is not None else "",
+            is_session_leader=True,
+            has_sandbox=True,
+            has_own_pids=config.has_own_pids,
+            input_texts=launch.inputs,
+        )
+        self._supervisor.send_message(StartRun(request))
+
+    def _build_launch_command(self, order: TaskOrder, config: ProgramConfig) -> LaunchCommand:
+        """Return the command that sets up the task's sandbox and runs its program. Raises RootFilesystemError."""
         network = order.network
         root = RootFilesystem(
             order.task_folder,
             order.shared_folder,
-            [*self._list_host_folders(), *volumes],
+            [
+                *self._list_host_folders(),
+                *(BindMount(volume.path, volume.target, volume.is_read_only) for volume in order.given.volumes),
+            ],
             files=[BindMount(source, target) for source, target in network.files] if network is not None else [],
-            has_own_ipc=program_config.has_own_ipc,
+            has_own_ipc=config.has_own_ipc,
         )
-        environment = set_user_variables(order.environment, program_config.privileges)
-        try:
-            program = root.find_program(program_config.command, program_config.work_folder, environment["PATH"])
-            sandbox_spec = SandboxSpec(
-                environment,
-                program_config.privileges,
-                program_config.work_folder,
-                hostname=network.hostname if network is not None else "",
-                has_own_ipc=program_config.has_own_ipc,
-                devices=tuple(
-                    SandboxDevice(each.path, each.target, _convert_device_permissions(each.permissions))
-                    for each in given.devices
-                ),
-            )
-            launched = build_launch_command(root, sandbox_spec, (program, *program_config.arguments))
-        except RootFilesystemError as error:
-            raise CannotStart(str(error)) from error
-        limits = RunLimits(
-            memory_mb=given.memory_max_mb or given.memory_mb,
-            cpu_shares=given.cpu_mhz,
-            processes=self._settings.pids_limit,
-            cores=given.cores,
+        environment = set_user_variables(order.environment, config.privileges)
+        program = root.find_program(config.command, config.work_folder, environment["PATH"])
+        spec = SandboxSpec(
+            environment,
+            config.privileges,
+            config.work_folder,
+            hostname=network.hostname if network is not None else "",
+            has_own_ipc=config.has_own_ipc,
+            devices=order.given.devices,
         )
-        self._supervisor.send_message(
-            StartRun(
-                RunRequest(
-                    order.run,
-                    launched.command,
-                    LAUNCH_ENVIRONMENT,
-                    work_folder="/",
-                    log=build_log_settings(order),
-                    limits=limits,
-                    network=network.namespace if network is not None else "",
-                    leads_itself=True,
-                    has_walls=True,
-                    has_own_pids=program_config.has_own_pids,
-                    papers=launched.inputs,
-                )
-            )
-        )
+        return build_launch_command(root, spec, (program, *config.arguments))
 
     async def run_beside(self, order: CommandOrder) -> Command:
+        """Start a command in the namespaces of the task, with its privileges. Raises CannotStart."""
         pid = self._supervisor.find_pid(order.run)
         if pid is None:
-            raise CannotStart("the task does not run")
+            raise CannotStart("the task is not running")
         try:
             privileges = read_process_privileges(pid)
         except OSError as error:
-            raise CannotStart("the task does not run") from error
+            raise CannotStart("the task is not running") from error
         environment = {
             **set_user_variables(order.environment, privileges),
             command_process.COMMAND_MARK_VARIABLE: order.name,
         }
         sandbox_spec = SandboxSpec(environment, privileges, "/")
-        input_descriptor = os.memfd_create("paper")
+        input_descriptor = os.memfd_create("wharf-input")
         try:
-            leads = command_process.TERMINAL_SESSION_COMMAND if order.is_tty else ()
+            session_command = command_process.TERMINAL_SESSION_COMMAND if order.is_tty else ()
             entry = build_entry_command(
                 pid,
                 sandbox_spec,
                 list_cgroups(pid, order.run),
                 input_descriptor=input_descriptor,
-                session_command=leads,
+                session_command=session_command,
             )
             os.write(input_descriptor, entry.input_text.encode())
             launch_environment = {**LAUNCH_ENVIRONMENT, command_process.COMMAND_MARK_VARIABLE: order.name}
@@ -205,11 +206,11 @@ class ExecDriver(SupervisedDriver):
 
     def _list_host_folders(self) -> list[BindMount]:
         """Return the read-only bind mounts of the configured host folders."""
-        return [BindMount(source, target) for source, target in self._folders.items()]
+        return [BindMount(source, target) for source, target in self._host_folders.items()]
 
     async def _find_trial_error(self) -> str:
         """Return why a program cannot run in a sandbox on this machine; empty if it can."""
-        with tempfile.TemporaryDirectory(prefix="trial-", dir=self._state) as trial_folder:
+        with tempfile.TemporaryDirectory(prefix="trial-", dir=self._state_folder) as trial_folder:
             try:
                 root = self._create_trial_root(Path(trial_folder))
                 privileges = resolve_privileges("", add=(), drop=(), allowed=())
@@ -229,27 +230,25 @@ class ExecDriver(SupervisedDriver):
 
 async def _run_trial(root: RootFilesystem, sandbox_spec: SandboxSpec) -> str:
     """Run `true` in the sandbox and return its error text; empty on success. Raises RootFilesystemError."""
-    descriptors = (os.memfd_create("paper"), os.memfd_create("paper"))
+    descriptors = (os.memfd_create("wharf-input"), os.memfd_create("wharf-input"))
     try:
         launch = build_launch_command(root, sandbox_spec, ("/usr/bin/env", "true"), input_descriptors=descriptors)
         for handle, text in zip(descriptors, launch.inputs, strict=True):
             os.write(handle, text.encode())
-        process = await asyncio.create_subprocess_exec(
-            *PID_NAMESPACE_COMMAND, SHELL, "-c", '( exec "$@" ) & wait "$!"', "trial", *launch.command,
-            stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
-            env=LAUNCH_ENVIRONMENT, pass_fds=descriptors,
-        )  # fmt: skip
-        try:
-            async with asyncio.timeout(TRIAL_TIMEOUT_S):
-                output, _ = await process.communicate()
-        except TimeoutError:
-            process.kill()
-            await process.wait()
-            return f"the sandbox trial did not end within {TRIAL_TIMEOUT_S:g} s"
+        result = await run_program(
+            [*PID_NAMESPACE_COMMAND, SHELL, "-c", '( exec "$@" ) & wait "$!"', "trial", *launch.command],
+            environment=LAUNCH_ENVIRONMENT,
+            open_descriptors=descriptors,
+            timeout_s=TRIAL_TIMEOUT_S,
+        )
+    except TimeoutError:
+        return f"the sandbox trial did not end within {TRIAL_TIMEOUT_S:g} s"
     finally:
         for handle in descriptors:
             os.close(handle)
-    return output.decode(errors="replace").strip() or "the sandbox trial failed" if process.returncode else ""
+    if not result.exit_code:
+        return ""
+    return (result.errors + result.output).decode(errors="replace").strip() or "the sandbox trial failed"
 
 
 def set_user_variables(environment: Mapping[str, str], privileges: ProcessPrivileges) -> dict[str, str]:
@@ -257,34 +256,28 @@ def set_user_variables(environment: Mapping[str, str], privileges: ProcessPrivil
 
     Values that come from the agent's own environment are replaced; values set by the job stay.
     """
-    found = {
+    variables = {
         name: value
         for name, value in environment.items()
         if name not in USER_VARIABLES or value != os.environ.get(name)
     }
-    found.setdefault("PATH", DEFAULT_PATH)
+    variables.setdefault("PATH", DEFAULT_PATH)
     for name, value in (("HOME", privileges.home), ("USER", privileges.name), ("LOGNAME", privileges.name)):
-        found.setdefault(name, value)
-    return found
-
-
-def _convert_device_permissions(permissions: str) -> str:
-    """Return chmod's mode for a device file, from cgroup permission letters (`r`, `w`, `m`)."""
-    letters = "".join(letter for letter in "rw" if letter in permissions)
-    return f"u={letters},go="
+        variables.setdefault(name, value)
+    return variables
 
 
 def _parse_names(config: Mapping[str, object], name: str) -> list[str]:
     """Return the list of names under a key of the config; empty if not set. Raises CannotStart."""
-    found = config.get(name) or ()
-    if not isinstance(found, list | tuple) or not all(isinstance(each, str) for each in found):
+    names = config.get(name) or ()
+    if not isinstance(names, list | tuple) or not all(isinstance(each, str) for each in names):
         raise CannotStart(f"config: `{name}` must be a list of names", is_final=True)
-    return list(found)
+    return list(names)
 
 
 def _parse_namespace_mode(config: Mapping[str, object], name: str, default: str) -> str:
     """Return `private` or `host`, or `default` if the key is not set. Raises CannotStart."""
-    found = config.get(name) or default
-    if found not in NAMESPACE_MODES:
-        raise CannotStart(f'config: `{name}` is to be "private" or "host"', is_final=True)
-    return str(found)
+    mode = config.get(name) or default
+    if mode not in NAMESPACE_MODES:
+        raise CannotStart(f'config: `{name}` must be "private" or "host"', is_final=True)
+    return str(mode)

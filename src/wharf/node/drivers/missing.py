@@ -16,7 +16,7 @@ class MissingDriver:
         self._watcher = watcher
 
     async def probe(self) -> Health:
-        return Health(is_healthy=False, why="there is no such driver", is_there=False)
+        return Health(is_healthy=False, why="this node has no such driver", is_there=False)
 
     async def start(self, _order: TaskOrder) -> None:
         raise CannotStart("this node has no such driver", is_final=True)

@@ -6,6 +6,7 @@ task continues after its stop signal). Runs are not stored: after a restart of t
 """
 
 import asyncio
+import signal
 from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
@@ -16,8 +17,6 @@ from wharf.node.drivers.port import CannotStart, Health, TaskOrder, View, Watche
 
 DURATION_KEYS: Final = ("run_for", "start_block_for", "kill_after")
 SIGNAL_EXIT_CODE_BASE: Final = 128
-SIGINT: Final = 2
-SIGKILL: Final = 9
 
 
 class MockDriver:
@@ -35,6 +34,7 @@ class MockDriver:
         return Health(is_healthy=True)
 
     async def start(self, order: TaskOrder) -> None:
+        """Begin the script of the task. Raises CannotStart if the script says so."""
         if order.run in self._configs:
             return
         config = order.config
@@ -52,14 +52,14 @@ class MockDriver:
     def signal(self, run: str, _name: str) -> None:
         if run in self._configs:
             wait_s = read_duration_s(self._configs[run], "kill_after") or 0.0
-            self._after(run, wait_s, lambda: self._end(run, Outcome(SIGNAL_EXIT_CODE_BASE + SIGINT, SIGINT)))
+            self._after(run, wait_s, lambda: self._end(run, _build_signal_outcome(signal.SIGINT)))
 
     def give_up(self, run: str) -> None:
         """Do nothing: a blocked start ends as its script says."""
 
     def kill(self, run: str) -> None:
         if run in self._configs:
-            self._end(run, Outcome(SIGNAL_EXIT_CODE_BASE + SIGKILL, SIGKILL))
+            self._end(run, _build_signal_outcome(signal.SIGKILL))
 
     def forget(self, run: str) -> None:
         self._configs.pop(run, None)
@@ -86,9 +86,14 @@ class MockDriver:
             timer.cancel()
 
 
+def _build_signal_outcome(number: int) -> Outcome:
+    """Return the outcome of a run that a signal ended."""
+    return Outcome(SIGNAL_EXIT_CODE_BASE + number, number)
+
+
 def read_scripted_outcome(config: Mapping[str, object]) -> Outcome:
     """Return the outcome described by `exit_code`, `exit_signal` and `exit_err_msg`."""
-    code, number = (_read_int(config.get(name)) for name in ("exit_code", "exit_signal"))
+    code, number = (read_int(config, name) for name in ("exit_code", "exit_signal"))
     message = str(config.get("exit_err_msg") or "")
     return Outcome(SIGNAL_EXIT_CODE_BASE + number if number else code, number, message=message)
 
@@ -113,6 +118,7 @@ def check_durations(config: Mapping[str, object]) -> None:
             raise CannotStart(f"config: `{name}` must be a duration such as 10s", is_final=True)
 
 
-def _read_int(value: object) -> int:
-    """Return an integer from the config; 0 for anything else."""
+def read_int(config: Mapping[str, object], name: str) -> int:
+    """Return an integer of the config; 0 if it is missing or invalid."""
+    value = config.get(name)
     return value if isinstance(value, int) else 0

@@ -1,4 +1,4 @@
-"""Loads driver plug-ins by entry point. A guard around each plug-in turns its faults into failures of single tasks."""
+"""Loads driver plugins by entry point. A guard around each plugin turns its faults into failures of single tasks."""
 
 import asyncio
 import logging
@@ -20,16 +20,13 @@ from wharf.node.drivers.port import (
     View,
     Watcher,
 )
-from wharf.node.plugins import PluginError, call_plugin, list_entry_points
+from wharf.node.plugins import NodeEventReporter, PluginError, call_plugin, list_entry_points
 from wharf.node.statistics.tasks import MeasurableDriver
 from wharf.world import World
 
 log = logging.getLogger(__name__)
 
 ENTRY_POINT_GROUP: Final = "wharf.drivers"
-
-NodeEventReporter = Callable[..., None]
-"""Called with a message and keyword details; records an event of the node."""
 
 
 class RunRegistry(Watcher, Protocol):
@@ -45,7 +42,7 @@ class RunRegistry(Watcher, Protocol):
 
 
 class DriverPlugins:
-    """Finds the installed driver plug-ins."""
+    """Finds the installed driver plugins."""
 
     def __init__(
         self,
@@ -56,7 +53,7 @@ class DriverPlugins:
         folder: Path,
         report_event: NodeEventReporter,
     ) -> None:
-        """`folder`: contains one state folder for each plug-in."""
+        """`folder`: contains one state folder for each plugin."""
         self._world = world
         self._runs = runs
         self._options = options
@@ -64,49 +61,49 @@ class DriverPlugins:
         self._report_event = report_event
 
     async def load_into(self, drivers: MutableMapping[str, Driver]) -> None:
-        """Add the installed plug-ins to `drivers`, by name. A plug-in with a name that is already used is rejected."""
+        """Add the installed plugins to `drivers`, by name. A plugin with a name that is already used is rejected."""
         for point in list_entry_points(ENTRY_POINT_GROUP):
             guard = GuardedDriver(self._world, self._runs)
             try:
                 guard.attach_plugin(await call_plugin(self._world, self._load_plugin(point, guard)))
             except PluginError as error:
-                self._refuse(point, f"it cannot be loaded: {error}")
+                self._report_unused(point, f"it cannot be loaded: {error}")
                 continue
             if guard.name in drivers:
-                self._refuse(point, f"there is a driver {guard.name} already")
+                self._report_unused(point, f"another driver is named {guard.name}")
                 continue
             drivers[guard.name] = guard
 
     async def _load_plugin(self, point: EntryPoint, watcher: Watcher) -> Driver:
-        """Load the plug-in and give it its own folder. Raises TypeError for an invalid driver."""
+        """Load the plugin and give it its own folder. Raises TypeError for an invalid driver."""
         folder = self._folder / point.name
         folder.mkdir(parents=True, exist_ok=True)
-        found: Driver = point.load()(DriverHome(watcher, self._options, folder))
-        if not isinstance(found.name, str) or not found.name or not isinstance(found.view, View):
+        driver: Driver = point.load()(DriverHome(watcher, self._options, folder))
+        if not isinstance(driver.name, str) or not driver.name or not isinstance(driver.view, View):
             raise TypeError("the driver's name or view is not valid")
-        return found
+        return driver
 
-    def _refuse(self, point: EntryPoint, why: str) -> None:
-        """Record an event that the plug-in is not used."""
-        self._report_event(f"The driver {point.name} is not used", plugin=point.name, error=why)
+    def _report_unused(self, point: EntryPoint, why: str) -> None:
+        """Record an event that the plugin is not used."""
+        self._report_event(f"Driver plugin {point.name} is not used", plugin=point.name, error=why)
 
 
 class GuardedDriver:
-    """A plug-in behind the Driver protocol: catches its exceptions and ignores events of unknown runs."""
+    """A plugin behind the Driver protocol: catches its exceptions and ignores events of unknown runs."""
 
     name = ""
-    """Set from the plug-in."""
+    """Set from the plugin."""
     view = View.HOST
 
     def __init__(self, world: World, runs: RunRegistry) -> None:
         self._world = world
         self._runs = runs
         self._plugin: Driver
-        self._unknown: set[str] = set()
-        """Runs that the plug-in failed to recover; each probe tries again."""
+        self._unrecovered: set[str] = set()
+        """Runs that the plugin failed to recover; each probe tries again."""
 
     def attach_plugin(self, plugin: Driver) -> None:
-        """Wrap `plugin`. Optional methods exist on the guard only if the plug-in has them."""
+        """Wrap `plugin`. Optional methods exist on the guard only if the plugin has them."""
         self.name, self.view, self._plugin = plugin.name, plugin.view, plugin
         # Callers detect optional methods by isinstance.
         if isinstance(plugin, CommandDriver):
@@ -117,12 +114,13 @@ class GuardedDriver:
     # -- called by the node
 
     async def probe(self) -> Health:
-        if self._unknown:
-            await self.recover(tuple(self._unknown))
+        """Probe the plugin, and recover tasks that it failed to recover."""
+        if self._unrecovered:
+            await self.recover(tuple(self._unrecovered))
         try:
             return await call_plugin(self._world, _probe_plugin(self._plugin))
         except PluginError as error:
-            return Health(is_healthy=False, why=f"its plugin failed: {error}")
+            return Health(is_healthy=False, why=f"the plugin failed: {error}")
 
     async def start(self, order: TaskOrder) -> None:
         try:
@@ -131,14 +129,15 @@ class GuardedDriver:
             raise CannotStart(f"the driver {self.name} failed: {error}") from error
 
     async def recover(self, runs: Collection[str]) -> None:
+        """Recover the tasks of the plugin; if it fails, each probe tries again."""
         try:
             await call_plugin(self._world, self._plugin.recover(runs))
         except PluginError as error:
             # Report no end: the tasks may still be running.
-            self._unknown.update(runs)
+            self._unrecovered.update(runs)
             log.warning("driver failed to recover its tasks driver=%s error=%s", self.name, error)
         else:
-            self._unknown.difference_update(runs)
+            self._unrecovered.difference_update(runs)
 
     def signal(self, run: str, name: str) -> None:
         self._call_in_task(lambda: self._plugin.signal(run, name))
@@ -153,7 +152,8 @@ class GuardedDriver:
         self._call_in_task(lambda: self._plugin.forget(run))
 
     async def _run_beside(self, order: CommandOrder) -> Command:
-        assert isinstance(self._plugin, CommandDriver), "the method is attached only for such plug-ins"
+        """Start a command with the plugin. Raises CannotStart."""
+        assert isinstance(self._plugin, CommandDriver), "the method is attached only for such plugins"
         try:
             return await call_plugin(
                 self._world, self._plugin.run_beside(order), timeout_s=None, expected_errors=(CannotStart,)
@@ -162,25 +162,25 @@ class GuardedDriver:
             raise CannotStart(f"the driver {self.name} failed: {error}") from error
 
     def _processes_of(self, run: str) -> list[int]:
-        """Return the process ids of a run; empty if the plug-in fails."""
-        assert isinstance(self._plugin, MeasurableDriver), "the method is attached only for such plug-ins"
+        """Return the process ids of a run; empty if the plugin fails."""
+        assert isinstance(self._plugin, MeasurableDriver), "the method is attached only for such plugins"
         try:
             return [int(each) for each in self._plugin.processes_of(run)]
-        except Exception as error:  # A plug-in can raise any exception.
+        except Exception as error:  # A plugin can raise any exception.
             log.warning("driver failed to list the processes of a task driver=%s error=%s", self.name, error)
             return []
 
     def _call_in_task(self, do: Callable[[], None]) -> None:
-        """Call the plug-in in a task of its own, so that its exceptions are logged. Calls keep their order."""
+        """Call the plugin in a task of its own, so that its exceptions are logged. Calls keep their order."""
         task = self._world.start_task(_run_call(do), name=f"driver {self.name}")
         task.add_done_callback(self._log_failure)
 
     def _log_failure(self, task: asyncio.Task[None]) -> None:
-        """Log the exception of a plug-in's call."""
+        """Log the exception of a plugin's call."""
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("driver failed driver=%s", self.name, exc_info=error)
 
-    # -- called by the plug-in
+    # -- called by the plugin
 
     def on_begun(self, run: str) -> None:
         self._runs.on_begun(run)
@@ -191,7 +191,7 @@ class GuardedDriver:
     def on_ended(self, run: str, outcome: Outcome) -> None:
         """Pass the end of a run to the agent.
 
-        If the agent no longer tracks the run, the plug-in may delete the run's state.
+        If the agent no longer tracks the run, the plugin may delete the run's state.
         """
         if self._runs.is_current_run(run):
             self._runs.on_ended(run, outcome)
@@ -208,9 +208,9 @@ async def _run_call(do: Callable[[], None]) -> None:
 
 
 async def _probe_plugin(plugin: Driver) -> Health:
-    """Probe the plug-in and convert its result, which may contain values of wrong types.
+    """Probe the plugin and convert its result, which may contain values of wrong types.
 
-    Runs in the plug-in's task, so that errors of the conversion count as its faults.
+    Runs in the plugin's task, so that errors of the conversion count as its faults.
     """
     health = await plugin.probe()
     attributes = {str(name): str(value) for name, value in health.attributes.items()}

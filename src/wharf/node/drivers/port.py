@@ -4,9 +4,9 @@ A run is one start of one task, and its name is used once. Every request can the
 no effect. Drivers report what happens to a run to the `Watcher` at least once, including events from a time without an
 agent.
 
-Driver plug-ins are found by an entry point of the group `wharf.drivers`: a callable that takes a `DriverHome` and
-returns a `Driver`. The agent loads plug-ins into its process and calls them on its event loop. An exception other than
-`CannotStart` is a fault of the plug-in and fails only the task concerned.
+Driver plugins are found by an entry point of the group `wharf.drivers`: a callable that takes a `DriverHome` and
+returns a `Driver`. The agent loads plugins into its process and calls them on its event loop. An exception other than
+`CannotStart` is a fault of the plugin and fails only the task concerned.
 
 A driver that can also run commands in running tasks implements `CommandDriver`.
 """
@@ -188,7 +188,7 @@ class Driver(Protocol):
 
 
 class DriverHome(NamedTuple):
-    """The arguments of a driver plug-in."""
+    """The arguments of a driver plugin."""
 
     watcher: Watcher
     """Accepts events of this driver's runs only."""

@@ -8,7 +8,6 @@ user: the programs before it run as root and must not read variables that the jo
 
 import fnmatch
 import os
-import pwd
 import shutil
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -20,14 +19,16 @@ from wharf.node.drivers import command_process
 from wharf.node.drivers.config_keys import describe_unknown_keys
 from wharf.node.drivers.port import CannotStart, Command, CommandOrder, Health, TaskOrder, View
 from wharf.node.drivers.supervised import SupervisedDriver, build_log_settings
+from wharf.node.processes import list_cgroups
 from wharf.node.sandbox.launcher import ENTER_SCRIPT_PATH, LAUNCH_ENVIRONMENT, SETSID_PATH, build_user_command
-from wharf.node.statistics.tasks import find_cgroup, list_cgroups
+from wharf.node.sandbox.privileges import find_user
 from wharf.node.supervisor.client import SupervisorClient
 from wharf.node.supervisor.messages import RunLimits, RunRequest, StartRun
 from wharf.node.supervisor.run import FIRST_INPUT_DESCRIPTOR, NSENTER_PATH, SHELL
 
 SETPRIV_PATH: Final = "/usr/bin/setpriv"
 MAX_OOM_SCORE: Final = 1_000
+"""The kernel's maximum of oom_score_adj."""
 CONFIG_KEYS: Final = ("command", "args", "work_dir", "oom_score_adj", "denied_envvars")
 REQUIRED_PROGRAMS: Final = ("/bin/dash", "/bin/sleep", "/usr/bin/setsid", "/usr/bin/env")
 
@@ -39,14 +40,15 @@ class RawExecDriver(SupervisedDriver):
     view = View.HOST
 
     def __init__(self, supervisor: SupervisorClient, *, is_allowed: bool, is_memory_limited: bool = True) -> None:
-        """`is_allowed`: whether the operator enabled the driver."""
+        """`is_allowed`: whether the operator enabled the driver. `is_memory_limited`: whether memory limits are set."""
         super().__init__(supervisor)
         self._is_allowed = is_allowed
         self._is_memory_limited = is_memory_limited
 
     async def probe(self) -> Health:
+        """Check that the operator enabled the driver and that its programs exist."""
         if not self._is_allowed:
-            return Health(is_healthy=False, why="disabled: client.drivers.raw_exec.enabled = true allows it")
+            return Health(is_healthy=False, why="disabled; client.drivers.raw_exec.enabled = true enables it")
         missing = [path for path in REQUIRED_PROGRAMS if not os.access(path, os.X_OK)]
         if missing:
             return Health(is_healthy=False, why=f"the machine lacks {', '.join(missing)}", is_there=False)
@@ -56,6 +58,7 @@ class RawExecDriver(SupervisedDriver):
         return Health(is_healthy=True, attributes={"driver.raw_exec.bounds": ",".join(enforced_limits) or "none"})
 
     async def start(self, order: TaskOrder) -> None:
+        """Start the program, as another user if the task names one. Raises CannotStart."""
         command, arguments, work_folder = parse_program_config(order.config, CONFIG_KEYS, self.name)
         folder = work_folder or str(order.task_folder)
         program = find_program(command, folder, order.environment.get("PATH", os.defpath))
@@ -83,20 +86,21 @@ class RawExecDriver(SupervisedDriver):
                 run,
                 command=launch.command_prefix,
                 environment=LAUNCH_ENVIRONMENT,
-                papers=(launch.input_text,),
-                leads_itself=True,
+                input_texts=(launch.input_text,),
+                is_session_leader=True,
             )
         self._supervisor.send_message(StartRun(run))
 
     async def run_beside(self, order: CommandOrder) -> Command:
+        """Start a command as the task's user, in its network and control groups. Raises CannotStart."""
         pid = self._supervisor.find_pid(order.run)
         if pid is None:
-            raise CannotStart("the task does not run")
+            raise CannotStart("the task is not running")
         program = find_program(order.command[0], order.folder, order.environment.get("PATH", os.defpath))
         if is_in_other_network(pid):
             return await start_command_in_network(order, pid)
         return await command_process.start_command(
-            order, program, owner=Path(f"/proc/{pid}"), cgroup=find_cgroup(pid, order.run)
+            order, program, owner=Path(f"/proc/{pid}"), cgroup=next(iter(list_cgroups(pid, order.run)), None)
         )
 
 
@@ -108,7 +112,7 @@ def is_in_other_network(pid: int) -> bool:
     try:
         return os.readlink(f"/proc/{pid}/ns/net") != os.readlink("/proc/self/ns/net")
     except OSError as error:
-        raise CannotStart("the task does not run") from error
+        raise CannotStart("the task is not running") from error
 
 
 async def start_command_in_network(order: CommandOrder, pid: int) -> Command:
@@ -124,7 +128,7 @@ async def start_command_in_network(order: CommandOrder, pid: int) -> Command:
     if not user_switch:
         entry = command_process.NamespaceEntry(tuple(enter_command), environment, order.folder)
         return await command_process.start_command_in_namespace(order, entry, owner=owner)
-    input_descriptor = os.memfd_create("paper")
+    input_descriptor = os.memfd_create("wharf-input")
     try:
         launch = build_user_command(user_switch, environment, (), input_descriptor=input_descriptor)
         os.write(input_descriptor, launch.input_text.encode())
@@ -148,7 +152,7 @@ def _build_switch_to_user_of(pid: int) -> list[str]:
     try:
         status = os.stat(f"/proc/{pid}")
     except OSError as error:
-        raise CannotStart("the task does not run") from error
+        raise CannotStart("the task is not running") from error
     if status.st_uid == os.geteuid():
         return []
     return _build_setpriv_command(status.st_uid, status.st_gid)
@@ -172,14 +176,14 @@ def parse_program_config(
     if command is None or command == "":
         raise CannotStart("config: `command` is missing: the program to run", is_final=True)
     if not isinstance(command, str):
-        raise CannotStart("config: `command` is to be a text: what follows the program stands in `args`", is_final=True)
+        raise CannotStart("config: `command` must be a text: put arguments into `args`", is_final=True)
     if "=" in command:
-        raise CannotStart(f"config: a command may not hold `=`: {command}", is_final=True)
+        raise CannotStart(f"config: `command` must not contain `=`: {command}", is_final=True)
     arguments = [] if arguments is None else arguments
     if not isinstance(arguments, list | tuple) or not all(isinstance(each, str) for each in arguments):
-        raise CannotStart("config: `args` is to be a list of texts", is_final=True)
+        raise CannotStart("config: `args` must be a list of texts", is_final=True)
     if work_folder is not None and not (isinstance(work_folder, str) and os.path.isabs(work_folder)):
-        raise CannotStart("config: `work_dir` is to be an absolute path", is_final=True)
+        raise CannotStart("config: `work_dir` must be an absolute path", is_final=True)
     return command, list(arguments), work_folder or ""
 
 
@@ -214,14 +218,13 @@ def build_user_switch(name: str) -> list[str]:
     """
     if not name:
         return []
-    try:
-        user = pwd.getpwuid(int(name)) if name.isdecimal() else pwd.getpwnam(name)
-    except KeyError:
-        raise CannotStart(f"this machine has no user {name}", is_final=True) from None
+    user = find_user(name)
+    if user is None:
+        raise CannotStart(f"user {name} does not exist on this machine", is_final=True)
     if user.pw_uid == os.geteuid():
         return []
     if os.geteuid() != 0:
-        raise CannotStart(f"the node may not run programs as {name}: it does not run as root", is_final=True)
+        raise CannotStart(f"the node cannot run programs as {name}: it does not run as root", is_final=True)
     if not os.access(SETPRIV_PATH, os.X_OK):
         raise CannotStart(f"the node cannot run programs as {name}: the machine lacks {SETPRIV_PATH}", is_final=True)
     return _build_setpriv_command(user.pw_uid, user.pw_gid)
@@ -233,17 +236,17 @@ def find_program(command: str, folder: str, path: str) -> str:
     Raises CannotStart.
     """
     if not os.path.isdir(folder):
-        raise CannotStart(f"work_dir {folder} is no folder")
+        raise CannotStart(f"work_dir {folder} is not a folder")
     if os.sep in command:
         program = Path(folder, command)
         if program.is_dir():
-            raise CannotStart(f"{program} is a folder, no program")
+            raise CannotStart(f"{program} is a folder, not a program")
         if not program.is_file():
-            raise CannotStart(f"there is no program {program}")
+            raise CannotStart(f"program {program} does not exist")
         if not os.access(program, os.X_OK):
-            raise CannotStart(f"{program} may not be executed")
+            raise CannotStart(f"program {program} is not executable")
         return str(program)
     program_path = shutil.which(command, path=path)
     if program_path is None:
-        raise CannotStart(f"the program {command} is not found in PATH ({path})")
+        raise CannotStart(f"program {command} not found in PATH ({path})")
     return program_path

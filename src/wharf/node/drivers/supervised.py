@@ -5,7 +5,7 @@ from collections.abc import Collection
 from typing import Final
 
 from wharf.node.drivers.port import TaskOrder
-from wharf.node.statistics.tasks import list_run_processes
+from wharf.node.processes import list_run_processes
 from wharf.node.supervisor.client import SupervisorClient
 from wharf.node.supervisor.messages import ForgetRun, KillRun, RunLogSettings, SignalRun
 
@@ -53,15 +53,15 @@ def build_log_settings(order: TaskOrder) -> RunLogSettings:
 
 def parse_signal(name: str) -> int:
     """Return the number of a signal such as `SIGTERM` or `TERM`; SIGINT for an unknown name."""
-    return signal.Signals[_add_signal_prefix(name)] if is_signal(name) else signal.SIGINT
+    return signal.Signals[add_signal_prefix(name)] if is_signal(name) else signal.SIGINT
 
 
 def is_signal(name: str) -> bool:
     """Return whether this name, with or without `SIG`, is a signal of this machine."""
-    return _add_signal_prefix(name) in signal.Signals.__members__
+    return add_signal_prefix(name) in signal.Signals.__members__
 
 
-def _add_signal_prefix(name: str) -> str:
+def add_signal_prefix(name: str) -> str:
     """Return the upper-case name with `SIG`."""
     name = name.upper()
     return name if name.startswith("SIG") else f"SIG{name}"

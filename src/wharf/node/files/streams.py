@@ -20,6 +20,17 @@ import msgspec
 from wharf.contract.model.refusal import Refusal, RefusalCode
 from wharf.node.files.folder import ReadOnlyFolder
 
+CHUNK_BYTES: Final = 64 << 10
+"""Limit of the data in one frame."""
+POLL_INTERVAL_S: Final = 0.02
+"""Seconds between checks for new data."""
+HEARTBEAT_INTERVAL_S: Final = 1.0
+"""Seconds without data after which an empty frame is sent."""
+LOGS_PATH: Final = "alloc/logs"
+"""The folder of the logs in the folder of an allocation."""
+DELETED_EVENT: Final = "file deleted"
+TRUNCATED_EVENT: Final = "file truncated"
+
 
 class FileFrame(NamedTuple):
     """A piece of a file and the position of its end. Without data and event it only shows that the stream is alive."""
@@ -56,18 +67,6 @@ async def extract_data(frames: AsyncGenerator[FileFrame, None]) -> AsyncGenerato
     async with aclosing(frames):
         async for frame in frames:
             yield frame.data
-
-
-CHUNK_BYTES: Final = 64 << 10
-"""Limit of the data in one frame."""
-POLL_INTERVAL_S: Final = 0.02
-"""Seconds between checks for new data."""
-HEARTBEAT_INTERVAL_S: Final = 1.0
-"""Seconds without data after which an empty frame is sent."""
-LOGS_PATH: Final = "alloc/logs"
-"""The folder of the logs in the folder of an allocation."""
-DELETED_EVENT: Final = "file deleted"
-TRUNCATED_EVENT: Final = "file truncated"
 
 
 class ReadOrigin(Enum):
@@ -131,30 +130,20 @@ async def follow_logs(
     numbers = list_log_numbers(folder, task, stream)
     if not numbers and not should_follow:
         raise Refusal(RefusalCode.NOT_FOUND, f'no {stream} log of task "{task}" yet')
-    start = _locate_offset(folder, task, stream, numbers, origin, offset) if numbers else (0, 0)
-    number, position = start
-    last_number = numbers[-1] if numbers else None
+    reader = _LogReader(folder, task, stream)
+    if numbers:
+        reader.number, reader.position = _locate_offset(folder, task, stream, numbers, origin, offset)
+    last_number = None if should_follow else numbers[-1]
     quiet_s = 0.0
-    descriptor: int | None = None
     try:
         while True:
-            if descriptor is None:
-                descriptor = _open_log_file(folder, task, stream, number)
-            data = os.pread(descriptor, CHUNK_BYTES, position) if descriptor is not None else b""
-            if data:
-                position += len(data)
+            if (frame := reader.read_frame()) is not None:
                 quiet_s = 0.0
-                yield FileFrame(position, data, build_log_path(task, stream, number))
+                yield frame
                 continue
             # Checked before the list of files: anything written until now is in the files that are listed.
             was_over = is_over()
-            later_numbers = [n for n in list_log_numbers(folder, task, stream) if n > number or descriptor is None]
-            if descriptor is not None and os.fstat(descriptor).st_size > position:
-                continue
-            if later_numbers and (should_follow or (last_number is not None and later_numbers[0] <= last_number)):
-                if descriptor is not None:
-                    os.close(descriptor)
-                descriptor, number, position = None, later_numbers[0], 0
+            if reader.has_more_data() or reader.move_to_next_file(last_number):
                 continue
             if not should_follow or was_over:
                 return
@@ -164,8 +153,51 @@ async def follow_logs(
                 quiet_s = 0.0
                 yield FileFrame()
     finally:
-        if descriptor is not None:
-            os.close(descriptor)
+        reader.close()
+
+
+class _LogReader:
+    """Reads the files of a log one after another. `number` and `position`: where the next frame begins."""
+
+    def __init__(self, folder: ReadOnlyFolder, task: str, stream: str) -> None:
+        self.number = 0
+        self.position = 0
+        self._folder = folder
+        self._task = task
+        self._stream = stream
+        self._descriptor: int | None = None
+        self._next_numbers: list[int] = []
+
+    def read_frame(self) -> FileFrame | None:
+        """Return the next data of the current file; `None` at its end, or if it does not exist."""
+        if self._descriptor is None:
+            self._descriptor = _open_log_file(self._folder, self._task, self._stream, self.number)
+        if self._descriptor is None:
+            return None
+        data = os.pread(self._descriptor, CHUNK_BYTES, self.position)
+        if not data:
+            return None
+        self.position += len(data)
+        return FileFrame(self.position, data, build_log_path(self._task, self._stream, self.number))
+
+    def has_more_data(self) -> bool:
+        """List the later files, then return whether the current file has grown: it must be read to its end first."""
+        numbers = list_log_numbers(self._folder, self._task, self._stream)
+        self._next_numbers = [n for n in numbers if n > self.number or self._descriptor is None]
+        return self._descriptor is not None and os.fstat(self._descriptor).st_size > self.position
+
+    def move_to_next_file(self, last_number: int | None) -> bool:
+        """Continue with the next listed file, if it exists and its number is not above `last_number`."""
+        if not self._next_numbers or (last_number is not None and self._next_numbers[0] > last_number):
+            return False
+        self.close()
+        self.number, self.position = self._next_numbers[0], 0
+        return True
+
+    def close(self) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
 
 
 def _get_start(size: int, origin: ReadOrigin, offset: int) -> int:

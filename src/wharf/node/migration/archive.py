@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import IO, Final
 
 from wharf.node.artifacts.archives import UnpackBudget
-from wharf.node.artifacts.confined_folder import ConfinedFolder
 from wharf.node.artifacts.errors import ArtifactError
+from wharf.node.confined_folder import ConfinedFolder, ConfinedPathError
 
 COMPLETION_ENTRY_NAME: Final = "complete"
 """The name of the last entry, which holds the number of entries before it."""
@@ -106,7 +106,7 @@ def unpack_folders(archive: Path, tasks: tuple[str, ...], root: Path, budget: Un
             _set_owner_and_mode(root / entry.name, entry)
     except (tarfile.ReadError, EOFError) as error:
         raise TruncatedArchive(str(error)) from error
-    except (tarfile.TarError, ArtifactError, ValueError) as error:
+    except (tarfile.TarError, ArtifactError, ConfinedPathError, ValueError) as error:
         raise InvalidMigrationArchive(str(error)) from error
 
 
@@ -125,7 +125,7 @@ def _is_migrated(name: str, tasks: tuple[str, ...]) -> bool:
 def _unpack_entry(
     tar: tarfile.TarFile, entry: tarfile.TarInfo, confined_folder: ConfinedFolder, budget: UnpackBudget
 ) -> None:
-    """Unpack one entry. Raises `InvalidMigrationArchive` and `ArtifactError`."""
+    """Unpack one entry. Raises `InvalidMigrationArchive`, `ArtifactError` and `ConfinedPathError`."""
     budget.count_file()
     if entry.isdir():
         confined_folder.make_folder(entry.name)

@@ -1,4 +1,7 @@
-"""The networks of allocations, as jobs ask for them and as the node tells of them: which it can make, and what came of it."""
+"""Chooses the network of an allocation by the mode that its group requests, and reports what the node supports.
+
+`NetworkManager` creates and removes the networks.
+"""
 
 import os
 import shutil
@@ -32,6 +35,7 @@ from wharf.node.tasks.interpolation import ReferenceValues, resolve_text
 from wharf.world import World
 
 HOST_MODES: Final = ("", "host")
+"""Network modes of groups whose tasks use the host's network."""
 LOOPBACK_MODE: Final = "none"
 BRIDGE_MODE: Final = "bridge"
 CNI_MODE_PREFIX: Final = "cni/"
@@ -39,35 +43,42 @@ PROTOCOLS: Final = ("tcp", "udp")
 
 
 class AllocationNetworks:
-    def __init__(self, world: World, settings: NodeSettings, node: str, folder: Path = STATE_ROOT) -> None:
+    """The networks of this node's allocations, and the network modes that the node supports."""
+
+    def __init__(self, world: World, settings: NodeSettings, node_id: str, folder: Path = STATE_ROOT) -> None:
         self._plugins = CniPlugins(settings.cni_path)
-        self._networks = NetworkManager(world, self._plugins, node, folder)
+        self._networks = NetworkManager(world, self._plugins, node_id, folder)
         self._bridge = build_bridge_chain(
             settings.bridge_network_name, settings.bridge_network_subnet, folder / ADDRESSES_FOLDER
         )
-        self._declared_in = Path(settings.cni_config_dir)
+        self._config_folder = Path(settings.cni_config_dir)
         self._chains: dict[str, PluginChain] = {}
+        """The supported networks by mode."""
         self.attributes: dict[str, str] = {}
+        """Node attributes: versions of CNI plugins, and hairpin mode if bridges are supported."""
 
-    # -- what the node can do
+    # -- what the node supports
 
     async def probe(self) -> None:
         """Find which network modes this node supports. Never raises."""
         versions = {name: await self._plugins.find_version(name) for name in BRIDGE_PLUGINS}
-        found = {f"plugins.cni.version.{name}": version for name, version in versions.items() if version}
+        version_attributes = {f"plugins.cni.version.{name}": version for name, version in versions.items() if version}
         chains = {}
         if os.geteuid() == 0:
-            chains = {f"{CNI_MODE_PREFIX}{chain.name}": chain for chain in read_declared_chains(self._declared_in)}
-            is_able = len(found) == len(BRIDGE_PLUGINS) and shutil.which("iptables", path=PLUGIN_PATH) is not None
-            # Once tried, a kernel does not forget how.
-            if is_able and (BRIDGE_MODE in self._chains or not namespaces.find_bridge_error()):
+            chains = {f"{CNI_MODE_PREFIX}{chain.name}": chain for chain in read_declared_chains(self._config_folder)}
+            has_programs = (
+                len(version_attributes) == len(BRIDGE_PLUGINS)
+                and shutil.which("iptables", path=PLUGIN_PATH) is not None
+            )
+            # Once a bridge could be created, the trial is not repeated: a kernel does not lose this ability.
+            if has_programs and (BRIDGE_MODE in self._chains or not namespaces.find_bridge_error()):
                 chains[BRIDGE_MODE] = self._bridge
         self._chains = chains
         hairpin = {f"{name}.bridge.hairpin_mode": "true" for name in ("wharf", "nomad") if BRIDGE_MODE in chains}
-        self.attributes = found | hairpin
+        self.attributes = version_attributes | hairpin
 
     def add_networks(self, resources: NodeResources) -> NodeResources:
-        """Return the resources with the networks that the node offers."""
+        """Return the resources with the supported network modes."""
         modes = sorted(self._chains)
         return msgspec.structs.replace(
             resources,
@@ -75,66 +86,73 @@ class AllocationNetworks:
             node_networks=(*(resources.node_networks or ()), *(NodeNetwork(mode=mode) for mode in modes)),
         )
 
-    # -- for one allocation
+    # -- networks of allocations
 
-    async def ensure_network(self, work: AssignedAllocation, job: Job, facts: ReferenceValues) -> None:
-        """Create the network of an allocation if it needs one. Raises NetworkError."""
-        if (asked := self._asked(work, job, facts)) is not None:
-            await self._networks.ensure_network(work.id, asked)
+    async def ensure_network(self, allocation: AssignedAllocation, job: Job, reference_values: ReferenceValues) -> None:
+        """Create the network of an allocation, unless it exists or the tasks use the host's. Raises NetworkError."""
+        request = self._build_request(allocation, job, reference_values)
+        if request is not None:
+            await self._networks.ensure_network(allocation.id, request)
 
-    def has_own_network(self, work: AssignedAllocation, job: Job) -> bool:
-        network = _network(work, job)
+    def has_own_network(self, allocation: AssignedAllocation, job: Job) -> bool:
+        """Return whether the group requests a network namespace of its own."""
+        network = _find_group_network(allocation, job)
         return network is not None and network.mode not in HOST_MODES
 
-    def _asked(self, work: AssignedAllocation, job: Job, facts: ReferenceValues) -> NetworkRequest | None:
-        """Raises NetworkError."""
-        network = _network(work, job)
+    def _build_request(
+        self, allocation: AssignedAllocation, job: Job, reference_values: ReferenceValues
+    ) -> NetworkRequest | None:
+        """Return the requested network; None if the tasks use the host's. Raises NetworkError."""
+        network = _find_group_network(allocation, job)
         if network is None or network.mode in HOST_MODES:
             return None
-        hostname = resolve_text(network.hostname, facts)
+        hostname = resolve_text(network.hostname, reference_values)
         if network.mode == LOOPBACK_MODE:
             return NetworkRequest(None, hostname=hostname, dns=network.dns)
         chain = self._chains.get(network.mode)
         if chain is None:
-            raise NetworkError(f"this node cannot make networks of the mode {network.mode}")
-        ports = (work.allocated_resources.shared.ports or ()) if work.allocated_resources is not None else ()
-        given = [
-            PortMapping(port.value, port.to if port.to > 0 else port.value, kind, port.host_ip)
+            raise NetworkError(f"this node does not support the network mode {network.mode}")
+        resources = allocation.allocated_resources
+        ports = (resources.shared.ports or ()) if resources is not None else ()
+        mappings = [
+            PortMapping(port.value, port.to if port.to > 0 else port.value, protocol, port.host_ip)
             for port in ports
-            for kind in PROTOCOLS
+            for protocol in PROTOCOLS
         ]
         args = (network.cni.args if network.cni is not None else None) or {}
-        words = ";".join(["IgnoreUnknown=1", *(f"{name}={value}" for name, value in args.items())]) if args else ""
-        return NetworkRequest(chain, tuple(given), hostname, network.dns, words)
+        args_text = ";".join(["IgnoreUnknown=1", *(f"{name}={value}" for name, value in args.items())]) if args else ""
+        return NetworkRequest(chain, tuple(mappings), hostname, network.dns, args_text)
 
     def find_task_network(self, allocation_id: str) -> TaskNetwork | None:
         """Return the network of the allocation's tasks; None for the host's network."""
-        made = self._networks.find_network(allocation_id)
-        return TaskNetwork(made.namespace, made.hostname, made.files) if made is not None else None
+        network = self._networks.find_network(allocation_id)
+        return TaskNetwork(network.namespace, network.hostname, network.files) if network is not None else None
 
     def find_network_status(self, allocation_id: str) -> NetworkStatus | None:
-        made = self._networks.find_network(allocation_id)
-        if made is None:
+        """Return the addresses of the allocation's network; None for the host's network."""
+        network = self._networks.find_network(allocation_id)
+        if network is None:
             return None
-        address = made.address
         return NetworkStatus(
-            interface_name=address.interface,
-            address=address.address,
-            address_ipv6=address.address_ipv6,
-            dns=made.dns,
+            interface_name=network.address.interface,
+            address=network.address.address,
+            address_ipv6=network.address.address_ipv6,
+            dns=network.dns,
         )
 
     def release_network(self, allocation_id: str) -> None:
+        """Start to remove the network of an ended allocation."""
         self._networks.release_network(allocation_id)
 
-    def sweep_unknown_networks(self, live: Collection[str]) -> None:
-        self._networks.sweep_unknown_networks(live)
+    def sweep_unknown_networks(self, known_allocations: Collection[str]) -> None:
+        """Start to remove the networks of all other allocations."""
+        self._networks.sweep_unknown_networks(known_allocations)
 
     async def close(self) -> None:
         await self._networks.close()
 
 
-def _network(work: AssignedAllocation, job: Job) -> NetworkResource | None:
+def _find_group_network(allocation: AssignedAllocation, job: Job) -> NetworkResource | None:
     """Return the network of the allocation's group. Groups have at most one; further ones are ignored."""
-    group = job.find_group(work.task_group)
+    group = job.find_group(allocation.task_group)
     return group.networks[0] if group is not None and group.networks else None

@@ -1,69 +1,79 @@
-"""Finds and runs CNI plug-ins: programs that configure network interfaces (Container Network Interface)."""
+"""Finds and runs CNI plugins: programs that configure network interfaces (Container Network Interface)."""
 
-import asyncio
 import os
 import re
 from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
+from wharf.node.subprocesses import ProgramResult, run_program
+
 PLUGIN_TIMEOUT_S: Final = 60.0
+"""Limit of one call; protects the start of a task from a plugin that hangs."""
 FALLBACK_FOLDERS: Final = ("/usr/lib/cni", "/usr/libexec/cni")
-"""Where distributions put them."""
+"""Where packages of Linux distributions install plugins."""
 PLUGIN_PATH: Final = "/usr/sbin:/usr/bin:/sbin:/bin"
-_SPEAKS: Final = "versions supported:"
-_NUMBER: Final = re.compile(r"\d+\.\d+\.\d+")
-_NAMED: Final = re.compile(r"plugin v(\d+\.\d+\.\d+\S*)")
+"""The PATH of plugins."""
+_PROTOCOL_VERSIONS_LABEL: Final = "versions supported:"
+_VERSION: Final = re.compile(r"\d+\.\d+\.\d+")
+_PLUGIN_VERSION: Final = re.compile(r"plugin v(\d+\.\d+\.\d+\S*)")
 
 
 class CniPluginError(Exception):
-    """A plug-in failed. The message is a sentence."""
+    """A plugin failed. The message is a sentence."""
 
 
-class _Refused(msgspec.Struct):
+class _ErrorOutput(msgspec.Struct):
+    """What a plugin prints when it fails, as JSON."""
+
     msg: str = ""
     details: str = ""
 
 
 class CniPlugins:
+    """The CNI plugins of this machine."""
+
     def __init__(self, path: str) -> None:
-        """`path`: folders with plug-ins, separated as in PATH."""
+        """`path`: folders with plugins, separated as in PATH."""
         self._folders = [Path(folder) for folder in (*path.split(":"), *FALLBACK_FOLDERS) if folder]
         self._versions: dict[str, str] = {}
 
     def find_program(self, name: str) -> Path | None:
-        """Return the path of a plug-in. A name that contains a path is not found."""
+        """Return the path of a plugin; None if it is not installed, or if `name` contains a path."""
         if os.path.basename(name) != name:
             return None
         return next((file for folder in self._folders if os.access(file := folder / name, os.X_OK)), None)
 
     async def find_version(self, name: str) -> str:
-        """What it says of itself; where it does not know, the newest version of the protocol that it speaks. Empty: it
-        is not there. Asked once."""
+        """Return the version of a plugin; empty if it is not installed or prints no version.
+
+        A plugin that does not print its own version is described by its newest protocol version. A version is read
+        once.
+        """
         if name not in self._versions:
-            found = await self._ask_version(name)
-            if not found:
+            version = await self._read_version(name)
+            if not version:
                 return ""
-            self._versions[name] = found
+            self._versions[name] = version
         return self._versions[name]
 
-    async def _ask_version(self, name: str) -> str:
+    async def _read_version(self, name: str) -> str:
+        """Ask a plugin for its version; empty if it is not installed or prints none."""
         program = self.find_program(name)
         if program is None:
             return ""
         try:
-            # Asked for nothing, a plugin tells who it is and which versions of the protocol it speaks.
-            _, _, said = await _run(program, {}, b"")
+            # Called without a command, a plugin prints its version and its protocol versions on standard error.
+            result = await _run_plugin(program, {}, b"")
         except CniPluginError:
             return ""
-        text = said.decode(errors="replace")
-        if named := _NAMED.search(text):
-            return named[1]
-        spoken = _NUMBER.findall(text.partition(_SPEAKS)[2])
-        return max(spoken, key=lambda version: [int(part) for part in version.split(".")], default="")
+        text = result.errors.decode(errors="replace")
+        if plugin_version := _PLUGIN_VERSION.search(text):
+            return plugin_version[1]
+        protocol_versions = _VERSION.findall(text.partition(_PROTOCOL_VERSIONS_LABEL)[2])
+        return max(protocol_versions, key=lambda version: [int(part) for part in version.split(".")], default="")
 
     async def call_plugin(
         self,
@@ -74,13 +84,13 @@ class CniPlugins:
         namespace: Path,
         interface: str,
         args: str = "",
-    ) -> Any:  # The plugin's JSON; None where it says nothing.
-        """Call a plug-in with `ADD` or `DEL` and return its JSON; None if it prints nothing. Raises CniPluginError."""
+    ) -> Any:  # The plugin's JSON; None if it prints nothing.
+        """Call a plugin with `ADD` or `DEL` and return its JSON; None if it prints nothing. Raises CniPluginError."""
         name = str(config["type"])
         program = self.find_program(name)
         if program is None:
             folders = ", ".join(map(str, self._folders))
-            raise CniPluginError(f"there is no network plugin {name} in {folders} (client.cni_path)")
+            raise CniPluginError(f"network plugin {name} not found in {folders}: install it or set client.cni_path")
         variables = {
             "CNI_COMMAND": command,
             "CNI_CONTAINERID": container,
@@ -89,48 +99,34 @@ class CniPlugins:
             "CNI_PATH": ":".join(map(str, self._folders)),
             **({"CNI_ARGS": args} if args else {}),
         }
-        code, answer, said = await _run(program, variables, msgspec.json.encode(config))
-        if code:
-            raise CniPluginError(f"the network plugin {name} refuses: {_reason(answer, said) or f'exit code {code}'}")
+        result = await _run_plugin(program, variables, msgspec.json.encode(config))
+        if result.exit_code:
+            why = _read_error_text(result) or f"exit code {result.exit_code}"
+            raise CniPluginError(f"network plugin {name} failed: {why}")
         try:
-            return msgspec.json.decode(answer) if answer.strip() else None
+            return msgspec.json.decode(result.output) if result.output.strip() else None
         except msgspec.DecodeError as error:
-            raise CniPluginError(f"the network plugin {name} answers what is no JSON") from error
+            raise CniPluginError(f"network plugin {name} printed invalid JSON: {error}") from error
 
 
-async def _run(program: Path, variables: Mapping[str, str], told: bytes) -> tuple[int, bytes, bytes]:
-    """Raises CniPluginError."""
-    pipe = asyncio.subprocess.PIPE
-    # A file, not a pipe: a plugin that ends before it has read what it is told would break that in the writer's hands.
-    paper = os.memfd_create("paper")
+async def _run_plugin(program: Path, variables: Mapping[str, str], input_data: bytes) -> ProgramResult:
+    """Run a plugin to its end. Raises CniPluginError if it cannot be started or exceeds its time limit.
+
+    It is killed on cancellation too: nothing would undo what it creates later.
+    """
+    environment = {"PATH": PLUGIN_PATH, **variables}
     try:
-        os.write(paper, told)
-        os.lseek(paper, 0, os.SEEK_SET)
-        process = await asyncio.create_subprocess_exec(
-            program, stdin=paper, stdout=pipe, stderr=pipe, env={"PATH": PLUGIN_PATH, **variables}
-        )
-    except OSError as error:
-        raise CniPluginError(f"the network plugin {program} cannot be started: {error.strerror}") from error
-    finally:
-        os.close(paper)
-    try:
-        async with asyncio.timeout(PLUGIN_TIMEOUT_S):
-            answer, also = await process.communicate()
+        return await run_program([program], environment=environment, input_data=input_data, timeout_s=PLUGIN_TIMEOUT_S)
     except TimeoutError:
-        raise CniPluginError(f"the network plugin {program.name} did not end within {PLUGIN_TIMEOUT_S:g} s") from None
-    finally:
-        # Also where nobody waits for it any more: what it would make later nobody would take away.
-        if process.returncode is None:
-            with suppress(ProcessLookupError):
-                process.kill()
-            await process.wait()
-    assert process.returncode is not None, "it has ended"
-    return process.returncode, answer, also
+        raise CniPluginError(f"network plugin {program.name} did not end within {PLUGIN_TIMEOUT_S:g} s") from None
+    except OSError as error:
+        raise CniPluginError(f"network plugin {program} cannot be started: {error.strerror}") from error
 
 
-def _reason(answer: bytes, said: bytes) -> str:
+def _read_error_text(result: ProgramResult) -> str:
+    """Return the message of a failed plugin: from its JSON, or else its standard error."""
     try:
-        refused = msgspec.json.decode(answer, type=_Refused)
+        error = msgspec.json.decode(result.output, type=_ErrorOutput)
     except msgspec.MsgspecError:
-        return said.decode(errors="replace").strip()
-    return ": ".join(filter(None, (refused.msg, refused.details)))
+        return result.errors.decode(errors="replace").strip()
+    return ": ".join(filter(None, (error.msg, error.details)))

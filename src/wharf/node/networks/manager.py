@@ -1,7 +1,8 @@
-"""Which allocations have a network of their own, what of it has been made, and that it is taken away once.
+"""Creates and removes the networks of allocations: a namespace, its connection, and files such as /etc/hosts.
 
-What is to be made is written down before, beside the namespace, in a folder that the machine forgets when it starts anew,
-as it forgets namespaces: whoever comes later undoes by it what nobody needs any more.
+Each network has a folder with its namespace and a record. The record is written before anything is created, so that a
+later agent can remove what an earlier one began. The folder is in /run, which is empty after a restart of the machine,
+as the namespaces are gone then.
 """
 
 import asyncio
@@ -10,7 +11,7 @@ import logging
 import os
 import shutil
 import socket
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -39,8 +40,11 @@ RECORD_FILE: Final = "record.json"
 HOSTS_FILE: Final = "hosts"
 RESOLV_CONF_FILE: Final = "resolv.conf"
 RETRY_DELAY_S: Final = 5.0
+"""Seconds before a failed removal is tried again."""
 CLOSE_TIMEOUT_S: Final = 10.0
+"""How long a shutdown waits for removals in progress."""
 RESOLV_CONF_PATHS: Final = (Path("/etc/resolv.conf"), Path("/run/systemd/resolve/resolv.conf"))
+"""The host's resolver configuration, and the one behind systemd's local resolver."""
 LOOPBACK_PREFIX: Final = "127."
 
 
@@ -48,214 +52,237 @@ class NetworkRequest(msgspec.Struct, frozen=True):
     """The network that an allocation's group requests."""
 
     chain: PluginChain | None
-    """None: nothing but a loopback."""
+    """None: only a loopback interface."""
     ports: tuple[PortMapping, ...] = ()
     hostname: str = ""
     dns: DNS | None = None
     args: str = ""
+    """Arguments of the job for the CNI plugins."""
 
 
 class AllocationNetwork(msgspec.Struct, frozen=True):
     """The network of one allocation, as its tasks see it."""
 
     namespace: str
+    """The path of the file that holds the namespace."""
     address: InterfaceAddress
     hostname: str = ""
     dns: DNS | None = None
     files: tuple[tuple[str, str], ...] = ()
-    """Files of the machine, with where a task finds them."""
+    """Files of the host, each with its path in a task that has its own root file system."""
 
 
 class NetworkRecord(msgspec.Struct, frozen=True):
-    asked: NetworkRequest
-    made: AllocationNetwork | None = None
+    """The stored state of a network."""
+
+    request: NetworkRequest = msgspec.field(name="asked")
+    network: AllocationNetwork | None = msgspec.field(name="made", default=None)
+    """None while the network is being created."""
     result: dict[str, Any] | None = None
-    """What the plugins said that they had made, until now."""
+    """The result of the last CNI plugin that succeeded; its removal needs it."""
 
 
 class NetworkManager:
-    def __init__(self, world: World, plugins: CniPlugins, node: str, folder: Path = STATE_ROOT) -> None:
-        """`node` keeps the networks of several nodes on a machine apart."""
+    """The networks of this node's allocations."""
+
+    def __init__(self, world: World, plugins: CniPlugins, node_id: str, folder: Path = STATE_ROOT) -> None:
+        """Restores the networks that exist. `node_id` separates the networks of several nodes on one machine."""
         self._world = world
         self._plugins = plugins
-        self._folder = folder / node
-        self._made: dict[str, AllocationNetwork] = {}
-        self._making: dict[str, asyncio.Task[AllocationNetwork]] = {}
-        self._ending: set[asyncio.Task[None]] = set()
-        for id in self._known():
-            record = self._record(id)
-            is_whole = record is not None and namespaces.is_namespace_mounted(self._folder / id / NAMESPACE_FILE)
-            if record is not None and record.made is not None and is_whole:
-                self._made[id] = record.made
+        self._folder = folder / node_id
+        self._networks: dict[str, AllocationNetwork] = {}
+        self._creations: dict[str, asyncio.Task[AllocationNetwork]] = {}
+        self._removals: dict[str, asyncio.Task[None]] = {}
+        for allocation_id in self._list_stored_ids():
+            record = self._read_record(allocation_id)
+            if (
+                record is not None
+                and record.network is not None
+                and namespaces.is_namespace_mounted(self._folder / allocation_id / NAMESPACE_FILE)
+            ):
+                self._networks[allocation_id] = record.network
 
     def find_network(self, allocation_id: str) -> AllocationNetwork | None:
-        return self._made.get(allocation_id)
+        """Return the network of an allocation; None if it has none of its own."""
+        return self._networks.get(allocation_id)
 
-    async def ensure_network(self, allocation_id: str, asked: NetworkRequest) -> AllocationNetwork:
+    async def ensure_network(self, allocation_id: str, request: NetworkRequest) -> AllocationNetwork:
         """Return the allocation's network; created if it is missing. Raises NetworkError.
 
         All tasks of an allocation share it.
         """
-        made = self._made.get(allocation_id)
-        if made is not None and namespaces.is_namespace_mounted(Path(made.namespace)):
-            return made
-        making = self._making.get(allocation_id)
-        if making is None:
-            making = self._making[allocation_id] = self._world.start_task(
-                self._make(allocation_id, asked), name=f"network {allocation_id}"
+        network = self._networks.get(allocation_id)
+        if network is not None and namespaces.is_namespace_mounted(Path(network.namespace)):
+            return network
+        creation = self._creations.get(allocation_id)
+        if creation is None:
+            creation = self._creations[allocation_id] = self._world.start_task(
+                self._create(allocation_id, request), name=f"network {allocation_id}"
             )
-            making.add_done_callback(lambda done: self._is_made(allocation_id, done))
-        # Another task of the allocation waits for it, too: it goes on when one of them is to end.
-        return await asyncio.shield(making)
+            creation.add_done_callback(lambda task: self._on_creation_done(allocation_id, task))
+        # Shielded, because other tasks of the allocation wait for it too.
+        return await asyncio.shield(creation)
 
-    def _is_made(self, id: str, done: "asyncio.Task[AllocationNetwork]") -> None:
-        self._making.pop(id, None)
-        if not done.cancelled():
-            done.exception()  # Whoever waited for it has it; there may be nobody any more.
+    def _on_creation_done(self, allocation_id: str, creation: "asyncio.Task[AllocationNetwork]") -> None:
+        self._creations.pop(allocation_id, None)
+        if not creation.cancelled():
+            creation.exception()  # Marks the exception as handled, in case that every caller was canceled.
 
-    async def _make(self, id: str, asked: NetworkRequest) -> AllocationNetwork:
-        folder = self._folder / id
-        if self._record(id) is not None:  # Of a try that was cut off.
-            await self._unmake(id)
+    async def _create(self, allocation_id: str, request: NetworkRequest) -> AllocationNetwork:
+        """Create the network. Raises NetworkError."""
+        folder = self._folder / allocation_id
+        if self._read_record(allocation_id) is not None:  # Left by an interrupted attempt.
+            await self._remove(allocation_id)
         try:
             folder.mkdir(parents=True, exist_ok=True, mode=0o711)
-            self._write(id, NetworkRecord(asked))
+            self._write_record(allocation_id, NetworkRecord(request))
             namespaces.create_namespace(folder / NAMESPACE_FILE)
         except OSError as error:
-            raise NetworkError(f"the node cannot make a network of its own: {error.strerror}") from error
-        address = InterfaceAddress("")
-        if asked.chain is not None:
-            try:
-                address = await connect_namespace(
-                    self._plugins,
-                    asked.chain,
-                    self._place(id, asked),
-                    on_result=lambda result: self._write(id, NetworkRecord(asked, result=result)),
-                )
-            except (NetworkError, OSError) as error:
-                with contextlib.suppress(NetworkError):
-                    await self._unmake(id)
-                if isinstance(error, OSError):
-                    raise NetworkError(f"what is made of it cannot be written down: {error.strerror}") from error
-                raise
+            raise NetworkError(f"the network namespace cannot be created: {error.strerror}") from error
+        address = await self._connect(allocation_id, request)
         try:
-            made = AllocationNetwork(
-                str(folder / NAMESPACE_FILE), address, asked.hostname, asked.dns, tuple(_files(folder, asked, address))
+            network = AllocationNetwork(
+                str(folder / NAMESPACE_FILE),
+                address,
+                request.hostname,
+                request.dns,
+                tuple(_write_files(folder, request, address)),
             )
-            before = self._record(id)
-            self._write(id, NetworkRecord(asked, made, before.result if before is not None else None))
+            stored = self._read_record(allocation_id)
+            self._write_record(
+                allocation_id, NetworkRecord(request, network, stored.result if stored is not None else None)
+            )
         except OSError as error:
-            raise NetworkError(f"what is told of the network cannot be written: {error.strerror}") from error
-        self._made[id] = made
-        return made
+            raise NetworkError(f"the network's files cannot be written: {error.strerror}") from error
+        self._networks[allocation_id] = network
+        return network
+
+    async def _connect(self, allocation_id: str, request: NetworkRequest) -> InterfaceAddress:
+        """Connect the namespace to the requested network. Removes everything and raises NetworkError if that fails."""
+        if request.chain is None:
+            return InterfaceAddress("")
+        try:
+            return await connect_namespace(
+                self._plugins,
+                request.chain,
+                self._build_attachment(allocation_id, request),
+                on_result=lambda result: self._write_record(allocation_id, NetworkRecord(request, result=result)),
+            )
+        except (NetworkError, OSError) as error:
+            with contextlib.suppress(NetworkError):
+                await self._remove(allocation_id)
+            if isinstance(error, OSError):
+                raise NetworkError(f"the network's record cannot be written: {error.strerror}") from error
+            raise
 
     def release_network(self, allocation_id: str) -> None:
-        """Remove the network of an ended allocation. Repeated calls have no effect."""
-        self._made.pop(allocation_id, None)
-        making = self._making.get(allocation_id)
-        if making is None and not (self._folder / allocation_id).exists():
+        """Start to remove the network of an ended allocation. Repeated calls have no effect."""
+        self._networks.pop(allocation_id, None)
+        creation = self._creations.get(allocation_id)
+        if creation is None and not (self._folder / allocation_id).exists():
             return
-        if any(task.get_name() == _name_of_end(allocation_id) for task in self._ending):
+        if allocation_id in self._removals:
             return
-        ending = self._world.start_task(self._end(allocation_id, making), name=_name_of_end(allocation_id))
-        self._ending.add(ending)
-        ending.add_done_callback(self._ending.discard)
+        removal = self._world.start_task(
+            self._remove_until_gone(allocation_id, creation), name=f"network removal {allocation_id}"
+        )
+        self._removals[allocation_id] = removal
+        removal.add_done_callback(lambda _: self._removals.pop(allocation_id, None))
 
-    def sweep_unknown_networks(self, live: Collection[str]) -> None:
-        """What an earlier life of the node has left."""
-        for id in self._known():
-            if id not in live:
-                self.release_network(id)
+    def sweep_unknown_networks(self, known_allocations: Collection[str]) -> None:
+        """Start to remove the networks of all other allocations, which an earlier agent process has left."""
+        for allocation_id in self._list_stored_ids():
+            if allocation_id not in known_allocations:
+                self.release_network(allocation_id)
 
     async def close(self) -> None:
         """Wait a short time for removals in progress. Networks of running allocations stay."""
-        if self._ending:
-            await asyncio.wait(self._ending, timeout=CLOSE_TIMEOUT_S)
-        for task in (*self._ending, *self._making.values()):
+        removals = list(self._removals.values())
+        if removals:
+            await asyncio.wait(removals, timeout=CLOSE_TIMEOUT_S)
+        for task in (*self._removals.values(), *self._creations.values()):
             task.cancel()
 
-    async def _end(self, id: str, making: "asyncio.Task[AllocationNetwork] | None") -> None:
-        if making is not None:
-            await asyncio.wait([making])
-            self._made.pop(id, None)
-        said = ""
+    async def _remove_until_gone(self, allocation_id: str, creation: "asyncio.Task[AllocationNetwork] | None") -> None:
+        """Remove a network, after its creation if that is in progress. Failures are logged and tried again."""
+        if creation is not None:
+            await asyncio.wait([creation])
+            self._networks.pop(allocation_id, None)
+        last_error = ""
         while True:
             try:
-                await self._unmake(id)
+                await self._remove(allocation_id)
             except NetworkError as error:
-                if said != str(error):
-                    said = str(error)
-                    log.warning(
-                        "a network cannot be taken away: %s; it is tried again", error, extra={"allocation": id}
-                    )
+                if str(error) != last_error:  # Log each error once.
+                    last_error = str(error)
+                    log.warning("network removal failed; retrying allocation=%s error=%s", allocation_id, error)
                 await asyncio.sleep(RETRY_DELAY_S)
             else:
                 return
 
-    async def _unmake(self, id: str) -> None:
-        """Raises CannotConnect: then all of it is tried again."""
-        folder, record = self._folder / id, self._record(id)
-        if record is not None and record.asked.chain is not None:
-            place = self._place(id, record.asked)
-            await disconnect_namespace(self._plugins, record.asked.chain, place, result=record.result)
+    async def _remove(self, allocation_id: str) -> None:
+        """Disconnect the namespace, release it and delete the folder. Raises NetworkError; it can then be repeated."""
+        folder, record = self._folder / allocation_id, self._read_record(allocation_id)
+        if record is not None and record.request.chain is not None:
+            attachment = self._build_attachment(allocation_id, record.request)
+            await disconnect_namespace(self._plugins, record.request.chain, attachment, result=record.result)
         try:
             namespaces.release_namespace(folder / NAMESPACE_FILE)
         except OSError as error:
-            raise NetworkError(f"its namespace cannot be let go: {error.strerror}") from error
+            raise NetworkError(f"the network namespace cannot be released: {error.strerror}") from error
         shutil.rmtree(folder, ignore_errors=True)
-        with contextlib.suppress(OSError):  # Others are in it.
+        with contextlib.suppress(OSError):  # Other networks are in it.
             self._folder.rmdir()
 
-    def _place(self, id: str, asked: NetworkRequest) -> NetworkAttachment:
-        return NetworkAttachment(id, self._folder / id / NAMESPACE_FILE, asked.ports, asked.args)
+    def _build_attachment(self, allocation_id: str, request: NetworkRequest) -> NetworkAttachment:
+        namespace = self._folder / allocation_id / NAMESPACE_FILE
+        return NetworkAttachment(allocation_id, namespace, request.ports, request.args)
 
-    # -- what is written down
+    # -- stored state
 
-    def _known(self) -> list[str]:
+    def _list_stored_ids(self) -> list[str]:
+        """Return the ids of allocations that have a network folder."""
         try:
             return sorted(os.listdir(self._folder))
         except OSError:
             return []
 
-    def _record(self, id: str) -> NetworkRecord | None:
+    def _read_record(self, allocation_id: str) -> NetworkRecord | None:
+        """Return the record of a network; None if it is missing or damaged."""
         try:
-            return msgspec.json.decode((self._folder / id / RECORD_FILE).read_bytes(), type=NetworkRecord)
+            return msgspec.json.decode((self._folder / allocation_id / RECORD_FILE).read_bytes(), type=NetworkRecord)
         except (OSError, msgspec.MsgspecError):
             return None
 
-    def _write(self, id: str, record: NetworkRecord) -> None:
-        """Whole or not at all. Raises OSError."""
-        new = self._folder / id / f"{RECORD_FILE}.new"
-        new.write_bytes(msgspec.json.encode(record))
-        new.rename(new.with_name(RECORD_FILE))
+    def _write_record(self, allocation_id: str, record: NetworkRecord) -> None:
+        """Replace the record of a network atomically. Raises OSError."""
+        draft = self._folder / allocation_id / f"{RECORD_FILE}.new"
+        draft.write_bytes(msgspec.json.encode(record))
+        draft.rename(draft.with_name(RECORD_FILE))
 
 
-def _name_of_end(id: str) -> str:
-    return f"network {id} ends"
-
-
-def _files(folder: Path, asked: NetworkRequest, address: InterfaceAddress) -> Any:  # Yields (file, where it is found).
-    """What a task reads to know names. Raises OSError."""
+def _write_files(folder: Path, request: NetworkRequest, address: InterfaceAddress) -> Iterator[tuple[str, str]]:
+    """Write the files for name resolution; yield each with its path in a task. Raises OSError."""
     if address.address:
-        name = asked.hostname or socket.gethostname()
-        hosts = folder / HOSTS_FILE
-        hosts.write_text(f"127.0.0.1 localhost\n::1 localhost\n{address.address} {name}\n")
-        yield str(hosts), "/etc/hosts"
-    if said := build_resolv_conf(asked.dns):
+        name = request.hostname or socket.gethostname()
+        hosts_file = folder / HOSTS_FILE
+        hosts_file.write_text(f"127.0.0.1 localhost\n::1 localhost\n{address.address} {name}\n")
+        yield str(hosts_file), "/etc/hosts"
+    if text := build_resolv_conf(request.dns):
         file = folder / RESOLV_CONF_FILE
-        file.write_text(said)
+        file.write_text(text)
         yield str(file), "/etc/resolv.conf"
 
 
 def build_resolv_conf(dns: DNS | None) -> str:
     """Return the text of resolv.conf; empty if the host's own file is suitable."""
     if dns is None or not (dns.servers or dns.searches or dns.options):
-        own, behind = (_text(path) for path in RESOLV_CONF_PATHS)
-        # Who answers at the machine's loopback is not at that of the namespace.
-        return behind if f"nameserver {LOOPBACK_PREFIX}" in own else ""
+        host_text, systemd_text = (_read_text(path) for path in RESOLV_CONF_PATHS)
+        # A resolver on the host's loopback interface cannot be reached from another namespace.
+        return systemd_text if f"nameserver {LOOPBACK_PREFIX}" in host_text else ""
     lines = [f"nameserver {server}" for server in dns.servers or ()]
     if not lines:
-        lines = [line for line in _text(RESOLV_CONF_PATHS[0]).splitlines() if line.startswith("nameserver")]
+        lines = [line for line in _read_text(RESOLV_CONF_PATHS[0]).splitlines() if line.startswith("nameserver")]
     if dns.searches:
         lines.append(f"search {' '.join(dns.searches)}")
     if dns.options:
@@ -263,7 +290,8 @@ def build_resolv_conf(dns: DNS | None) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _text(path: Path) -> str:
+def _read_text(path: Path) -> str:
+    """Return the text of a file; empty if it cannot be read."""
     try:
         return path.read_text()
     except OSError:

@@ -1,6 +1,6 @@
-"""Network namespaces that stay while nothing runs in them: each is held by a mount of itself on a file.
+"""Creates and releases network namespaces. A bind mount on a file holds each namespace while no process is in it.
 
-A thread of its own makes one: what a thread enters, it alone is in, and it ends with it.
+A namespace is created in a thread of its own, because a thread that enters a namespace cannot be used for other work.
 """
 
 import fcntl
@@ -20,7 +20,7 @@ SIOCSIFFLAGS: Final = 0x8914
 SIOCBRADDBR: Final = 0x89A0
 IFF_UP: Final = 1
 UNPRIVILEGED_PORT_FILE: Final = "/proc/sys/net/ipv4/ip_unprivileged_port_start"
-OWN_NAMESPACE_PATH: Final = "/proc/thread-self/ns/net"
+THREAD_NAMESPACE_PATH: Final = "/proc/thread-self/ns/net"
 
 
 def create_namespace(file: Path) -> None:
@@ -32,15 +32,16 @@ def create_namespace(file: Path) -> None:
         return
     file.touch(mode=0o600)
 
-    def enter_and_hold() -> None:
-        _enter_new()
-        mount(OWN_NAMESPACE_PATH, file, flags=MS_BIND)
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
-            _raise_up(asking, b"lo")
-        # Nobody but the allocation's tasks is in it: they may all listen at port 80.
+    def create() -> None:
+        """Enter a new namespace and mount it on the file."""
+        _enter_new_namespace()
+        mount(THREAD_NAMESPACE_PATH, file, flags=MS_BIND)
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control_socket:
+            _set_interface_up(control_socket, b"lo")
+        # Only tasks of the allocation are in the namespace, so all of them may listen on port 80.
         Path(UNPRIVILEGED_PORT_FILE).write_text("0")
 
-    _in_thread(enter_and_hold)
+    _run_in_thread(create)
 
 
 def is_namespace_mounted(file: Path) -> bool:
@@ -48,7 +49,7 @@ def is_namespace_mounted(file: Path) -> bool:
 
 
 def release_namespace(file: Path) -> None:
-    """Release the namespace; it ends when no process uses it. Repeated calls have no effect."""
+    """Release the namespace; it ends when no process uses it. Repeated calls have no effect. Raises OSError."""
     if os.path.ismount(file):
         unmount(file)
     file.unlink(missing_ok=True)
@@ -57,39 +58,42 @@ def release_namespace(file: Path) -> None:
 def find_bridge_error() -> str:
     """Return why bridges cannot be created; empty if they can. Tried in a temporary namespace."""
 
-    def enter_and_try() -> None:
-        _enter_new()
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
-            fcntl.ioctl(asking.fileno(), SIOCBRADDBR, b"trial\0")
+    def try_bridge() -> None:
+        _enter_new_namespace()
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control_socket:
+            fcntl.ioctl(control_socket.fileno(), SIOCBRADDBR, b"trial\0")
 
     try:
-        _in_thread(enter_and_try)
+        _run_in_thread(try_bridge)
     except OSError as error:
-        return f"no bridge can be made in a namespace of its own: {error.strerror}"
+        return f"cannot create a bridge in a network namespace: {error.strerror}"
     return ""
 
 
-def _enter_new() -> None:
+def _enter_new_namespace() -> None:
+    """Move this thread to a new network namespace. Raises OSError."""
     check_result(load_libc().unshare(CLONE_NEWNET), "a network namespace")
 
 
-def _raise_up(asking: socket.socket, name: bytes) -> None:
+def _set_interface_up(control_socket: socket.socket, name: bytes) -> None:
+    """Set a network interface of the socket's namespace up. Raises OSError."""
     request = struct.pack("16sH14s", name, 0, b"")
-    flags = struct.unpack("16sH14s", fcntl.ioctl(asking.fileno(), SIOCGIFFLAGS, request))[1]
-    fcntl.ioctl(asking.fileno(), SIOCSIFFLAGS, struct.pack("16sH14s", name, flags | IFF_UP, b""))
+    flags = struct.unpack("16sH14s", fcntl.ioctl(control_socket.fileno(), SIOCGIFFLAGS, request))[1]
+    fcntl.ioctl(control_socket.fileno(), SIOCSIFFLAGS, struct.pack("16sH14s", name, flags | IFF_UP, b""))
 
 
-def _in_thread(doing: Callable[[], None]) -> None:
-    failed: list[OSError] = []
+def _run_in_thread(step: Callable[[], None]) -> None:
+    """Run `step` in a new thread and wait for it. Raises its OSError."""
+    errors: list[OSError] = []
 
-    def do() -> None:
+    def run_step() -> None:
         try:
-            doing()
+            step()
         except OSError as error:
-            failed.append(error)
+            errors.append(error)
 
-    thread = threading.Thread(target=do, name="network namespace")
+    thread = threading.Thread(target=run_step, name="network namespace")
     thread.start()
     thread.join()
-    if failed:
-        raise failed[0]
+    if errors:
+        raise errors[0]

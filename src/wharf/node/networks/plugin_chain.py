@@ -1,6 +1,6 @@
-"""A network as a chain of plugins: each gets what the one before it made, and they are undone from the end.
+"""A network as a chain of CNI plugins: each receives the result of the one before, and they are undone in reverse.
 
-Networks that the operator has declared, in files as the Container Network Interface has them.
+Contains the chain of the bridge network, and reads the chains that the operator declares in CNI configuration files.
 """
 
 import logging
@@ -12,15 +12,18 @@ import msgspec
 
 from wharf.node.networks.cni_plugins import CniPluginError, CniPlugins
 
+log = logging.getLogger(__name__)
+
 CNI_VERSION: Final = "0.4.0"
 INTERFACE_NAME: Final = "eth0"
 PORT_MAPPINGS_CAPABILITY: Final = "portMappings"
 BRIDGE_PLUGINS: Final = ("bridge", "firewall", "host-local", "loopback", "portmap")
-"""CniPlugins that a bridge is made of."""
+"""The plugins that must be installed for bridge networks."""
+CONFIG_SUFFIXES: Final = (".conflist", ".conf", ".json")
 
 
 class NetworkError(Exception):
-    """An allocation has no network. The message is a sentence for the job's owner."""
+    """The network of an allocation cannot be created or removed. The message is a sentence for the job's owner."""
 
 
 class PortMapping(msgspec.Struct, frozen=True):
@@ -33,135 +36,155 @@ class PortMapping(msgspec.Struct, frozen=True):
 
 
 class PluginChain(msgspec.Struct, frozen=True):
-    """The configurations of a network's CNI plug-ins, in order."""
+    """The configurations of a network's CNI plugins, in order."""
 
     name: str
     plugins: tuple[dict[str, Any], ...]
 
 
 class NetworkAttachment(NamedTuple):
-    """What is to be connected."""
+    """The namespace of an allocation that is connected to a network, with its ports."""
 
     id: str
     namespace: Path
     ports: tuple[PortMapping, ...]
     args: str = ""
+    """Arguments of the job for the plugins, as `NAME=value;NAME=value`."""
 
 
 class InterfaceAddress(msgspec.Struct, frozen=True):
+    """The network interface in a namespace with its addresses; an empty address: none."""
+
     interface: str
     address: str = ""
     address_ipv6: str = ""
 
 
-class _Ip(msgspec.Struct):
+class _IpConfig(msgspec.Struct):
     address: str = ""
 
 
-class _Result(msgspec.Struct):
-    ips: list[_Ip] = []
+class _PluginResult(msgspec.Struct):
+    """The part of a plugin's result that is used."""
+
+    ips: list[_IpConfig] = []
 
 
-def build_bridge_chain(bridge: str, subnet: str, addresses: Path) -> PluginChain:
-    """`addresses`: the folder in which it is kept which of them are given away: one for the whole machine."""
-    gives = {
+def build_bridge_chain(bridge: str, subnet: str, addresses_folder: Path) -> PluginChain:
+    """Return the chain of a bridge network.
+
+    `addresses_folder`: where the plugin host-local records which addresses are assigned, for the whole machine.
+    """
+    address_plugin = {
         "type": "host-local",
         "ranges": [[{"subnet": subnet}]],
         "routes": [{"dst": "0.0.0.0/0"}],
-        "dataDir": str(addresses),
+        "dataDir": str(addresses_folder),
     }
-    makes = {
+    bridge_plugin = {
         "type": "bridge",
         "bridge": bridge,
         "isGateway": True,
         "ipMasq": True,
-        # So that a task reaches its own port at the machine's address, too.
+        # A task can then reach its own port at the address of the host.
         "hairpinMode": True,
         "forceAddress": True,
-        "ipam": gives,
+        "ipam": address_plugin,
     }
-    lets_through = {"type": "firewall", "backend": "iptables", "iptablesAdminChainName": "WHARF-ADMIN"}
-    leads = {"type": "portmap", "capabilities": {PORT_MAPPINGS_CAPABILITY: True}, "snat": True}
-    return PluginChain(bridge, (makes, lets_through, leads))
+    firewall_plugin = {"type": "firewall", "backend": "iptables", "iptablesAdminChainName": "WHARF-ADMIN"}
+    port_plugin = {"type": "portmap", "capabilities": {PORT_MAPPINGS_CAPABILITY: True}, "snat": True}
+    return PluginChain(bridge, (bridge_plugin, firewall_plugin, port_plugin))
 
 
 async def connect_namespace(
-    plugins: CniPlugins, chain: PluginChain, place: NetworkAttachment, *, on_result: Callable[[Any], None]
+    plugins: CniPlugins, chain: PluginChain, attachment: NetworkAttachment, *, on_result: Callable[[Any], None]
 ) -> InterfaceAddress:
-    """`keep` is told what is made, after each plugin: `disconnect` needs it. Raises CannotConnect; what was made until
-    then is there."""
+    """Connect a namespace to a network and return its address.
+
+    `on_result` is called after each plugin with its result, which `disconnect_namespace` needs. After a failure, the
+    plugins that succeeded stay in effect until `disconnect_namespace`. Raises NetworkError.
+    """
     result: Any = None
     for plugin in chain.plugins:
         try:
-            answer = await _ask(plugins, "ADD", chain, plugin, place, result)
+            new_result = await _call_plugin(plugins, "ADD", chain, plugin, attachment, result)
         except CniPluginError as error:
             raise NetworkError(str(error)) from error
-        if answer is not None:
-            result = answer
+        if new_result is not None:
+            result = new_result
             on_result(result)
     try:
-        found = [ip.address.partition("/")[0] for ip in msgspec.convert(result or {}, _Result).ips]
+        addresses = [ip.address.partition("/")[0] for ip in msgspec.convert(result or {}, _PluginResult).ips]
     except msgspec.ValidationError as error:
-        raise NetworkError(f"the plugins of the network {chain.name} tell no address that can be read") from error
+        raise NetworkError(f"the plugins of network {chain.name} returned invalid addresses: {error}") from error
     return InterfaceAddress(
         INTERFACE_NAME,
-        next((each for each in found if ":" not in each), ""),
-        next((each for each in found if ":" in each), ""),
+        next((address for address in addresses if ":" not in address), ""),
+        next((address for address in addresses if ":" in address), ""),
     )
 
 
 async def disconnect_namespace(
-    plugins: CniPlugins, chain: PluginChain, place: NetworkAttachment, *, result: Any
-) -> None:  # The plugins' JSON.
-    """Undo all plug-ins of the chain. Raises NetworkError with the first failure."""
-    failed: CniPluginError | None = None
+    plugins: CniPlugins, chain: PluginChain, attachment: NetworkAttachment, *, result: Any
+) -> None:  # `result`: the JSON of the last plugin.
+    """Undo all plugins of the chain, in reverse. Raises NetworkError with the first failure, after all were called."""
+    first_error: CniPluginError | None = None
     for plugin in reversed(chain.plugins):
         try:
-            await _ask(plugins, "DEL", chain, plugin, place, result)
+            await _call_plugin(plugins, "DEL", chain, plugin, attachment, result)
         except CniPluginError as error:
-            failed = failed or error
-    if failed is not None:
-        raise NetworkError(str(failed)) from failed
+            first_error = first_error or error
+    if first_error is not None:
+        raise NetworkError(str(first_error)) from first_error
 
 
-async def _ask(
-    plugins: CniPlugins, command: str, chain: PluginChain, plugin: dict[str, Any], place: NetworkAttachment, result: Any
-) -> Any:  # JSON, both of them.
-    """Raises CniPluginError."""
+async def _call_plugin(
+    plugins: CniPlugins,
+    command: str,
+    chain: PluginChain,
+    plugin: dict[str, Any],
+    attachment: NetworkAttachment,
+    previous_result: Any,
+) -> Any:  # JSON, as `previous_result`.
+    """Call one plugin of the chain and return its result. Raises CniPluginError."""
     config = {"cniVersion": CNI_VERSION, **plugin, "name": chain.name}
-    can = config.pop("capabilities", None) or {}
-    if can.get(PORT_MAPPINGS_CAPABILITY):
-        config["runtimeConfig"] = {PORT_MAPPINGS_CAPABILITY: msgspec.to_builtins(list(place.ports))}
-    if result is not None:
-        config["prevResult"] = result
+    capabilities = config.pop("capabilities", None) or {}
+    if capabilities.get(PORT_MAPPINGS_CAPABILITY):
+        config["runtimeConfig"] = {PORT_MAPPINGS_CAPABILITY: msgspec.to_builtins(list(attachment.ports))}
+    if previous_result is not None:
+        config["prevResult"] = previous_result
     return await plugins.call_plugin(
-        command, config, container=place.id, namespace=place.namespace, interface=INTERFACE_NAME, args=place.args
+        command,
+        config,
+        container=attachment.id,
+        namespace=attachment.namespace,
+        interface=INTERFACE_NAME,
+        args=attachment.args,
     )
 
 
-log = logging.getLogger(__name__)
+class _DeclaredNetwork(msgspec.Struct):
+    """A CNI configuration file: one plugin, or a list of them."""
 
-CONFIG_SUFFIXES: Final = (".conflist", ".conf", ".json")
-
-
-class _Declared(msgspec.Struct):
     name: str
     plugins: list[dict[str, Any]] | None = None
     type: str = ""
 
 
 def read_declared_chains(folder: Path) -> Iterator[PluginChain]:
-    """A file that cannot be read is told in the log, and left out."""
+    """Yield the networks of the CNI configuration files in a folder. Invalid files are logged and skipped."""
     if not folder.is_dir():
         return
     for file in sorted(file for file in folder.iterdir() if file.suffix in CONFIG_SUFFIXES):
         try:
             text = file.read_bytes()
-            found = msgspec.json.decode(text, type=_Declared)
-            plugins = found.plugins if found.plugins is not None else [msgspec.json.decode(text, type=dict[str, Any])]
+            declared = msgspec.json.decode(text, type=_DeclaredNetwork)
+            plugins = declared.plugins
+            if plugins is None:
+                plugins = [msgspec.json.decode(text, type=dict[str, Any])]
             if all(isinstance(plugin.get("type"), str) for plugin in plugins):
-                yield PluginChain(found.name, tuple(plugins))
+                yield PluginChain(declared.name, tuple(plugins))
             else:
-                log.warning("the network %s is left out: a plugin of it has no type", file)
+                log.warning("skipping CNI network file=%s error=%s", file, "a plugin has no type")
         except (OSError, msgspec.MsgspecError) as error:
-            log.warning("the network %s cannot be read: %s", file, error)
+            log.warning("skipping CNI network file=%s error=%s", file, error)

@@ -7,7 +7,6 @@ cleanup.
 from wharf.node.sandbox.launcher import (
     EntryCommand,
     LaunchCommand,
-    SandboxDevice,
     SandboxSpec,
     build_entry_command,
     build_launch_command,
@@ -35,7 +34,6 @@ __all__ = [
     "ProcessPrivileges",
     "RootFilesystem",
     "RootFilesystemError",
-    "SandboxDevice",
     "SandboxSpec",
     "UnknownPrivilege",
     "build_entry_command",

@@ -7,8 +7,8 @@
 # the task. The task's environment is not set yet, because programs that run as root would obey its variables.
 
 fail() {
-    echo "the walls around the task cannot be made: $1" >&2
-    echo "the walls around the task cannot be made: $1" >&8
+    echo "the task's sandbox cannot be set up: $1" >&2
+    echo "the task's sandbox cannot be set up: $1" >&8
     exit 125
 }
 
@@ -39,9 +39,9 @@ shift
 cd "$root" || fail "root"
 # The former root is mounted over the new one; unmount it, so that it cannot be reached any more.
 /sbin/pivot_root . . || fail "pivot_root"
-/bin/umount --no-mtab --lazy . || fail "umount in the task's root"
-cd "$work" 2>/dev/null || fail "work_dir $work is no folder there"
+/bin/umount --no-mtab --lazy . || fail "umount of the host's root"
+cd "$work" 2>/dev/null || fail "work_dir $work is not a folder in the sandbox"
 unset OLDPWD
-echo made >&8 || fail "its folder cannot be written"
+echo made >&8 || fail "the run's folder cannot be written"
 echo walls >&9
 exec "$@" 8>&- 9>&-

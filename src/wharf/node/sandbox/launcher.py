@@ -5,14 +5,14 @@ such as `LD_PRELOAD`, must not reach the programs before it, which run as root.
 """
 
 import os
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from wharf.node.drivers.port import GivenDevice
 from wharf.node.sandbox.privileges import ProcessPrivileges
 from wharf.node.sandbox.root_filesystem import RootFilesystem, RootFilesystemError
-from wharf.node.supervisor.run import ALONE_VARIABLE
+from wharf.node.supervisor.run import ALONE_VARIABLE, SHELL_NAME
 
 SHELL: Final = "/bin/dash"
 LAUNCH_SCRIPT_PATH: Final = str(Path(__file__).with_name("launch.sh"))
@@ -33,26 +33,20 @@ REQUIRED_PROGRAMS: Final = (
     ),
     *("/usr/bin/env", "/usr/bin/nsenter", "/usr/bin/setpriv", "/usr/bin/setsid", "/usr/bin/unshare"),
 )
+"""Programs of the host that set up a sandbox."""
 REQUIRED_SANDBOX_PROGRAMS: Final = ("/bin/dash", "/bin/umount", "/usr/bin/env", "/usr/bin/setpriv", "/usr/bin/setsid")
+"""Programs that must exist in the sandbox too: they run after it is entered."""
 LAUNCH_ENVIRONMENT: Final = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"}
 """The environment of all programs that run before the task."""
 DEFAULT_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-SHELL_NAME: Final = re.compile("[A-Za-z_][A-Za-z0-9_]*")
 SHELL_SPECIAL_NAMES: Final = frozenset({"OPTIND", "LINENO"})
 """Variables that have a special meaning in a shell."""
 EXEC_SCRIPT: Final = '. "/proc/self/fd/$0" && exec 6<&- 7<&- && exec "$@"'
+"""Reads the environment from the descriptor whose number is $0, and becomes the command."""
 EXEC_IN_FOLDER_SCRIPT: Final = 'cd "$1" && shift && unset OLDPWD && . "/proc/self/fd/$0" && exec "$@"'
+"""As EXEC_SCRIPT, in the folder $1."""
 INPUT_DESCRIPTORS: Final = (6, 7)
 """The descriptors of the environment script and of the mount table."""
-
-
-class SandboxDevice(NamedTuple):
-    """A device file of the host, and its path in the sandbox."""
-
-    path: str
-    target: str
-    mode: str
-    """Permissions of the device file, as an argument of `chmod`. Its owner is the task's user."""
 
 
 class SandboxSpec(NamedTuple):
@@ -63,7 +57,8 @@ class SandboxSpec(NamedTuple):
     work_folder: str
     hostname: str = ""
     has_own_ipc: bool = True
-    devices: tuple[SandboxDevice, ...] = ()
+    devices: tuple[GivenDevice, ...] = ()
+    """Their owner in the sandbox is the task's user."""
 
 
 class LaunchCommand(NamedTuple):
@@ -105,7 +100,7 @@ def build_launch_command(
         command_line += [
             os.path.realpath(device.path),
             _check_device_target(device),
-            device.mode,
+            _convert_device_permissions(device.permissions),
             str(spec.privileges.uid),
         ]
     command_line += ["--", *spec.privileges.setpriv_command]
@@ -140,11 +135,17 @@ def build_user_command(
     return EntryCommand(tuple(command_line), build_environment_script(environment))
 
 
-def _check_device_target(device: SandboxDevice) -> str:
+def _convert_device_permissions(permissions: str) -> str:
+    """Return chmod's mode for a device file, from cgroup permission letters (`r`, `w`, `m`)."""
+    letters = "".join(letter for letter in "rw" if letter in permissions)
+    return f"u={letters},go="
+
+
+def _check_device_target(device: GivenDevice) -> str:
     """Return the normalized path of a device in the sandbox. Raises RootFilesystemError outside of /dev."""
     target = os.path.normpath(device.target)
     if not target.startswith("/dev/"):
-        raise RootFilesystemError(f"a device can be put only below /dev, and not at {device.target}")
+        raise RootFilesystemError(f"a device must be below /dev, not at {device.target}")
     return target
 
 
@@ -190,13 +191,15 @@ def build_environment_script(environment: Mapping[str, str]) -> str:
 
 def _build_env_prefix(environment: Mapping[str, str]) -> list[str]:
     """Return the prefix that sets variables whose names a shell cannot use; empty if there are none."""
-    odd = [f"{name}={value}" for name, value in environment.items() if not _is_shell_variable(name)]
-    return ["/usr/bin/env", "--", *odd] if odd else []
+    assignments = [f"{name}={value}" for name, value in environment.items() if not _is_shell_variable(name)]
+    return ["/usr/bin/env", "--", *assignments] if assignments else []
 
 
 def _is_shell_variable(name: str) -> bool:
+    """Return whether a shell can set this variable."""
     return SHELL_NAME.fullmatch(name) is not None and name not in SHELL_SPECIAL_NAMES
 
 
 def _quote(text: str) -> str:
+    """Return the text as one word of a shell."""
     return "'" + text.replace("'", "'\\''") + "'"

@@ -22,13 +22,13 @@ DEFAULT_CAPABILITIES: Final = (
     *("audit_write", "chown", "dac_override", "fowner", "fsetid", "kill", "mknod", "net_bind_service", "setfcap"),
     *("setgid", "setpcap", "setuid", "sys_chroot"),
 )
-"""Capabilities that tasks allowed_names request if the operator does not configure others."""
+"""Capabilities that tasks can request if the operator does not configure others."""
 EXPLICIT_CAPABILITIES: Final = frozenset({"mknod"})
 """Not granted by default: a process that can create device files can read every disk."""
 
 
 class PrivilegeError(Exception):
-    """A job requests privileges that it allowed_names not have. The message is a sentence for its owner."""
+    """A job requests privileges that it may not have. The message is a sentence for its owner."""
 
 
 class UnknownPrivilege(PrivilegeError):
@@ -49,20 +49,28 @@ class ProcessPrivileges(NamedTuple):
     @property
     def setpriv_command(self) -> list[str]:
         """The prefix that gives a command these privileges; it cannot gain others."""
-        kept = ",".join(["-all", *(f"+{each}" for each in self.capabilities)])
-        handed_on = "-all" if self.uid == 0 else kept
+        granted = ",".join(["-all", *(f"+{each}" for each in self.capabilities)])
+        inherited = "-all" if self.uid == 0 else granted
         groups = ",".join(map(str, self.groups))
         return [
             *("/usr/bin/setpriv", f"--reuid={self.uid}", f"--regid={self.gid}"),
             f"--groups={groups}" if groups else "--clear-groups",
             *(
                 "--no-new-privs",
-                f"--bounding-set={kept}",
-                f"--inh-caps={handed_on}",
-                f"--ambient-caps={handed_on}",
+                f"--bounding-set={granted}",
+                f"--inh-caps={inherited}",
+                f"--ambient-caps={inherited}",
                 "--",
             ),
         ]
+
+
+def find_user(name: str) -> pwd.struct_passwd | None:
+    """Return a user of this machine by name or number; None if it does not exist."""
+    try:
+        return pwd.getpwuid(int(name)) if name.isdecimal() else pwd.getpwnam(name)
+    except KeyError:
+        return None
 
 
 def resolve_privileges(
@@ -70,13 +78,14 @@ def resolve_privileges(
 ) -> ProcessPrivileges:
     """Return the privileges of a user; an empty name is `nobody`. Raises PrivilegeError."""
     name = user or DEFAULT_USER
-    try:
-        found = pwd.getpwuid(int(name)) if name.isdecimal() else pwd.getpwnam(name)
-    except KeyError:
-        raise UnknownPrivilege(f"this machine has no user {name}") from None
-    groups = tuple(os.getgrouplist(found.pw_name, found.pw_gid))
-    capabilities = resolve_capabilities(add=add, drop=drop, allowed=allowed, is_root=found.pw_uid == 0)
-    return ProcessPrivileges(found.pw_uid, found.pw_gid, groups, found.pw_name, found.pw_dir, capabilities)
+    user_entry = find_user(name)
+    if user_entry is None:
+        raise UnknownPrivilege(f"user {name} does not exist on this machine")
+    groups = tuple(os.getgrouplist(user_entry.pw_name, user_entry.pw_gid))
+    capabilities = resolve_capabilities(add=add, drop=drop, allowed=allowed, is_root=user_entry.pw_uid == 0)
+    return ProcessPrivileges(
+        user_entry.pw_uid, user_entry.pw_gid, groups, user_entry.pw_name, user_entry.pw_dir, capabilities
+    )
 
 
 def read_process_privileges(pid: int) -> ProcessPrivileges:
@@ -103,7 +112,9 @@ def resolve_capabilities(
     allowed_names = _parse_capabilities(allowed)
     requested, dropped = _parse_capabilities(add), _parse_capabilities(drop)
     if refused := sorted(requested - allowed_names):
-        raise PrivilegeError(f"this node does not allow {', '.join(refused)}: see client.drivers.exec.allow_caps")
+        raise PrivilegeError(
+            f"this node does not allow {', '.join(refused)}; client.drivers.exec.allow_caps lists the allowed capabilities"
+        )
     defaults = (allowed_names & frozenset(DEFAULT_CAPABILITIES)) - EXPLICIT_CAPABILITIES if is_root else frozenset()
     return tuple(sorted((defaults - dropped) | requested))
 
@@ -114,5 +125,5 @@ def _parse_capabilities(names: Iterable[str]) -> frozenset[str]:
     if ALL_CAPABILITIES_KEYWORD in plain:
         return KNOWN_CAPABILITIES
     if unknown := sorted(plain - KNOWN_CAPABILITIES):
-        raise UnknownPrivilege(f"there is no capability {', '.join(unknown)}")
+        raise UnknownPrivilege(f"unknown capability {', '.join(unknown)}")
     return frozenset(plain)

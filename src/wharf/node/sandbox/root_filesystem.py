@@ -19,6 +19,7 @@ DEFAULT_FOLDERS: Final[Mapping[str, str]] = {
     )
 }
 RESERVED_TARGETS: Final = ("/alloc", "/dev", "/local", "/proc", "/secrets", "/tmp")
+"""Paths of the sandbox that a job cannot cover with a mount."""
 READ_ONLY_PROC_ENTRIES: Final = (
     "sys",
     "sysrq-trigger",
@@ -88,13 +89,13 @@ class RootFilesystem:
                 "devpts", f"{root}/dev/pts", "devpts", "X-mount.mkdir,newinstance,ptmxmode=0666,mode=0620,nosuid,noexec"
             ),
         ]
-        memory = f"X-mount.mkdir,nosuid,nodev,noexec,mode=1777,size={SHARED_MEMORY_SIZE}"
-        shm = (
-            ("tmpfs", "tmpfs", memory)
+        memory_options = f"X-mount.mkdir,nosuid,nodev,noexec,mode=1777,size={SHARED_MEMORY_SIZE}"
+        shared_memory = (
+            ("tmpfs", "tmpfs", memory_options)
             if self._has_own_ipc
             else ("/dev/shm", "none", f"X-mount.mkdir,{WRITABLE_OPTIONS}")
         )
-        lines.append(_format_line(shm[0], f"{root}/dev/shm", shm[1], shm[2]))
+        lines.append(_format_line(shared_memory[0], f"{root}/dev/shm", shared_memory[1], shared_memory[2]))
         lines.append(_format_line(str(self._shared), f"{root}/alloc", "none", WRITABLE_OPTIONS))
         handle = os.open(self.folder, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW)
         try:
@@ -107,7 +108,9 @@ class RootFilesystem:
                 if target := self._resolve_mount_point(file.target):
                     lines.append(_format_line(file.source, f"{root}{target}", "none", READ_ONLY_OPTIONS))
         except OSError as error:
-            raise RootFilesystemError(f"the task's root cannot be made: {error.filename}: {error.strerror}") from error
+            raise RootFilesystemError(
+                f"the task's root filesystem cannot be created: {error.filename}: {error.strerror}"
+            ) from error
         finally:
             os.close(handle)
         return "\n".join(lines) + "\n"
@@ -116,15 +119,15 @@ class RootFilesystem:
         """Create the mount point of a bind mount and return its line; None if no mount is needed."""
         source, target = binding.source, os.path.normpath(binding.target)
         if not target.startswith("/") or target == "/" or target in RESERVED_TARGETS:
-            raise RootFilesystemError(f"nothing of the machine can be put at {binding.target}")
+            raise RootFilesystemError(f"nothing can be mounted at {binding.target}")
         if not os.path.exists(source):
             if not binding.is_read_only or source not in DEFAULT_FOLDERS:
-                raise RootFilesystemError(f"there is no {source} on this machine")
+                raise RootFilesystemError(f"{source} does not exist on this machine")
             return None
         if source == target and os.path.islink(source) and self._is_mounted_unchanged(os.path.realpath(source)):
             _make_link(handle, target, os.readlink(source))
             return None
-        if not any(target.startswith(f"{other.target.rstrip('/')}/") for other in self._bindings):
+        if not any(target.startswith(f"{parent.target.rstrip('/')}/") for parent in self._bindings):
             _make_mount_point(handle, target, is_folder=os.path.isdir(source))
         options = READ_ONLY_OPTIONS if binding.is_read_only else WRITABLE_OPTIONS
         return _format_line(source, f"{self.folder}{target}", "none", options)
@@ -134,11 +137,11 @@ class RootFilesystem:
 
         The links of the target are resolved on the host, because mount would follow them there.
         """
-        known = self.resolve_host_path(target)
-        real = os.path.realpath(known)
+        host_path = self.resolve_host_path(target)
+        real = os.path.realpath(host_path)
         if not os.path.exists(real):
             return ""
-        if real == known:
+        if real == host_path:
             return target
         return real if self._is_mounted_unchanged(real) else ""
 
@@ -159,101 +162,107 @@ class RootFilesystem:
             return str(self._shared) + path.removeprefix("/alloc")
         return f"{self.folder}{path}"
 
-    def find_program(self, command: str, work_folder: str, search: str) -> str:
-        """Return the program's path in the sandbox; `search` is a PATH. Raises RootFilesystemError."""
+    def find_program(self, command: str, work_folder: str, search_path: str) -> str:
+        """Return the program's path in the sandbox. Raises RootFilesystemError.
+
+        `command` is searched for in `search_path` (a PATH), unless it contains a slash. Relative paths start at
+        `work_folder`.
+        """
         if "/" in command:
             path = os.path.normpath(os.path.join(work_folder, command))
             if not os.path.lexists(self.resolve_host_path(path)):
-                raise RootFilesystemError(f"there is no program {path} in the task's root")
+                raise RootFilesystemError(f"program {path} does not exist in the task's root filesystem")
             return path
-        for folder in search.split(":"):
+        for folder in search_path.split(":"):
             path = os.path.normpath(os.path.join(work_folder, folder, command))
             if os.path.lexists(self.resolve_host_path(path)):
                 return path
-        raise RootFilesystemError(f"the program {command} is not found in PATH ({search}) in the task's root")
+        raise RootFilesystemError(f"program {command} not found in PATH ({search_path}) in the task's root filesystem")
 
 
 def _format_line(source: str, target: str, kind: str, options: str) -> str:
+    """Return a line of /etc/fstab."""
     return f"{_escape(source)} {_escape(target)} {kind} {options} 0 0"
 
 
 def _escape(path: str) -> str:
+    """Return a path as fstab requires it: with special characters in octal."""
     return "".join(f"\\{ord(each):03o}" if each in " \t\n\\#" else each for each in path)
 
 
 def _make_mount_point(root: int, path: str, *, is_folder: bool) -> None:
     """Create a file or folder and its parents; replaces anything else that the task put there. Raises OSError."""
     *parents, last = path.strip("/").split("/")
-    with _FolderCursor(root) as way:
+    with _FolderCursor(root) as cursor:
         for name in parents:
-            way.step_into(name)
+            cursor.step_into(name)
         if is_folder:
-            way.step_into(last)
+            cursor.step_into(last)
         else:
-            way.make_file(last)
+            cursor.make_file(last)
 
 
-def _make_link(root: int, path: str, to: str) -> None:
+def _make_link(root: int, path: str, target: str) -> None:
     """Create a symbolic link and its parent folders. Raises OSError."""
     *parents, last = path.strip("/").split("/")
-    with _FolderCursor(root) as way:
+    with _FolderCursor(root) as cursor:
         for name in parents:
-            way.step_into(name)
-        way.make_link(last, to)
+            cursor.step_into(name)
+        cursor.make_link(last, target)
 
 
 class _FolderCursor:
     """An open folder that descends step by step without following links."""
 
     def __init__(self, start: int) -> None:
-        self._at = os.dup(start)
+        self._folder = os.dup(start)
 
     def __enter__(self) -> "_FolderCursor":
         return self
 
     def __exit__(self, *_: object) -> None:
-        os.close(self._at)
+        os.close(self._folder)
 
     def step_into(self, name: str) -> None:
         """Descend into a folder; creates it, or replaces a file or link of that name."""
         try:
-            os.mkdir(name, 0o755, dir_fd=self._at)
+            os.mkdir(name, 0o755, dir_fd=self._folder)
         except FileExistsError:
-            if not stat.S_ISDIR(self._mode(name)):
-                os.unlink(name, dir_fd=self._at)
-                os.mkdir(name, 0o755, dir_fd=self._at)
-        inner = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self._at)
-        os.close(self._at)
-        self._at = inner
+            if not stat.S_ISDIR(self._read_mode(name)):
+                os.unlink(name, dir_fd=self._folder)
+                os.mkdir(name, 0o755, dir_fd=self._folder)
+        inner = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self._folder)
+        os.close(self._folder)
+        self._folder = inner
 
     def make_file(self, name: str) -> None:
         """Create an empty file; replaces anything that is not a file."""
         try:
-            os.close(os.open(name, os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644, dir_fd=self._at))
+            os.close(os.open(name, os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644, dir_fd=self._folder))
         except FileExistsError:
-            if stat.S_ISREG(self._mode(name)):
+            if stat.S_ISREG(self._read_mode(name)):
                 return
             self._remove(name)
             self.make_file(name)
 
-    def make_link(self, name: str, to: str) -> None:
+    def make_link(self, name: str, target: str) -> None:
         """Create a symbolic link; replaces anything else of that name."""
         try:
-            os.symlink(to, name, dir_fd=self._at)
+            os.symlink(target, name, dir_fd=self._folder)
         except FileExistsError:
-            if stat.S_ISLNK(self._mode(name)) and os.readlink(name, dir_fd=self._at) == to:
+            if stat.S_ISLNK(self._read_mode(name)) and os.readlink(name, dir_fd=self._folder) == target:
                 return
             self._remove(name)
-            os.symlink(to, name, dir_fd=self._at)
+            os.symlink(target, name, dir_fd=self._folder)
 
     def _remove(self, name: str) -> None:
         """Remove a file or an empty folder."""
         try:
-            os.unlink(name, dir_fd=self._at)
+            os.unlink(name, dir_fd=self._folder)
         except OSError as error:
             if error.errno not in (errno.EISDIR, errno.EPERM):
                 raise
-            os.rmdir(name, dir_fd=self._at)
+            os.rmdir(name, dir_fd=self._folder)
 
-    def _mode(self, name: str) -> int:
-        return os.stat(name, dir_fd=self._at, follow_symlinks=False).st_mode
+    def _read_mode(self, name: str) -> int:
+        return os.stat(name, dir_fd=self._folder, follow_symlinks=False).st_mode

@@ -9,8 +9,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from wharf.node.processes import list_cgroups, read_stat_fields
 from wharf.node.statistics.machine import read_memory, read_ticks
-from wharf.node.statistics.tasks import PAGE_BYTES, PROC, TICKS_PER_S, list_cgroups
+from wharf.node.statistics.tasks import PAGE_BYTES, TICKS_PER_S
 
 SAMPLE_INTERVAL_S: Final = 10.0
 """Seconds between samples."""
@@ -86,11 +87,9 @@ def read_run_usage(run: str, pids: list[int]) -> tuple[float, int] | None:
     """Return the CPU seconds so far and the bytes of memory now; `None` if none of the processes exists."""
     cpu_s, memory, has_process = 0.0, 0, False
     for pid in pids:
-        try:
-            text = (PROC / str(pid) / "stat").read_text()
-        except OSError:
+        fields = read_stat_fields(pid)
+        if fields is None:
             continue
-        fields = text[text.rindex(")") + 2 :].split()
         # Fields 14 to 17: CPU time of the process and of its children that have ended.
         cpu_s += sum(int(field) for field in fields[11:15]) / TICKS_PER_S
         memory += int(fields[21]) * PAGE_BYTES

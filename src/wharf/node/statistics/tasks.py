@@ -5,14 +5,12 @@ long ago, a short time just now.
 """
 
 import asyncio
-import contextlib
 import os
-from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol, runtime_checkable
 
+from wharf.node.processes import PROC, read_stat_fields
 from wharf.world import World
 
-PROC: Final = Path("/proc")
 FIRST_SAMPLE_S: Final = 0.1
 """Seconds to measure if no recent sample exists to compare with."""
 MAX_SAMPLE_AGE_S: Final = 30.0
@@ -143,86 +141,12 @@ def sum_usage(usages: list[dict[str, Any]]) -> dict[str, Any]:
 
 def read_process_usage(pid: int) -> ProcessUsage | None:
     """Return the usage of a process; `None` if it does not exist."""
+    fields = read_stat_fields(pid)
     try:
-        text = (PROC / str(pid) / "stat").read_text()
         status = (PROC / str(pid) / "status").read_text()
     except OSError:
         return None
-    fields = text[text.rindex(")") + 2 :].split()
+    if fields is None:
+        return None
     swap = next((int(line.split()[1]) << 10 for line in status.splitlines() if line.startswith("VmSwap:")), 0)
     return ProcessUsage(int(fields[11]), int(fields[12]), int(fields[21]) * PAGE_BYTES, swap)
-
-
-def find_cgroup(pid: int, run: str) -> Path | None:
-    """Return a control group of the run; `None` if it has none."""
-    return next(iter(list_cgroups(pid, run)), None)
-
-
-def list_cgroups(pid: int, run: str) -> list[Path]:
-    """Return all control groups of the run: one for each hierarchy of cgroup version 1, or the one of version 2."""
-    try:
-        lines = (PROC / str(pid) / "cgroup").read_text().splitlines()
-    except OSError:
-        return []
-    parts = [line.split(":", 2) for line in lines]
-    return [
-        Path("/sys/fs/cgroup", controllers.removeprefix("name="), path.lstrip("/"))
-        for _, controllers, path in parts
-        if path.endswith(f"/{run}")
-    ]
-
-
-def list_container_processes(pid: int, container: str) -> list[int]:
-    """Return the processes of a container, by its first process and its id.
-
-    Empty if the process id belongs to another process now, or its control group is not visible from here. Engines
-    name the control group of a container after it.
-    """
-    try:
-        lines = (PROC / str(pid) / "cgroup").read_text().splitlines()
-    except OSError:
-        return []
-    for _, controllers, path in (line.split(":", 2) for line in lines):
-        if container in path:
-            procs = Path("/sys/fs/cgroup", controllers.removeprefix("name="), path.lstrip("/"), "cgroup.procs")
-            with contextlib.suppress(OSError):
-                return [int(line) for line in procs.read_text().split()]
-    return []
-
-
-def list_process_tree(pid: int) -> list[int]:
-    """Return the process, all its descendants and the processes of its session."""
-    children: dict[int, list[int]] = {}
-    in_session = []
-    for name in os.listdir(PROC):
-        if not name.isdecimal():
-            continue
-        try:
-            text = (PROC / name / "stat").read_text()
-        except OSError:
-            continue
-        fields = text[text.rindex(")") + 2 :].split()
-        children.setdefault(int(fields[1]), []).append(int(name))
-        if int(fields[3]) == pid:
-            in_session.append(int(name))
-    pids = dict.fromkeys([pid, *in_session])
-    remaining = list(pids)
-    while remaining:
-        for child in children.get(remaining.pop(), ()):
-            if child not in pids:
-                pids[child] = None
-                remaining.append(child)
-    return list(pids)
-
-
-def list_run_processes(pid: int, run: str) -> list[int]:
-    """Return the processes of a run: those of its control group, otherwise those that descend from its first process."""
-    group = find_cgroup(pid, run)
-    if group is not None:
-        try:
-            pids = [int(line) for line in (group / "cgroup.procs").read_text().split()]
-        except OSError:
-            pids = []
-        if pids:
-            return pids
-    return list_process_tree(pid) if (PROC / str(pid)).exists() else []

@@ -1,4 +1,4 @@
-"""Limits the resources limit_text programs with control groups limit_text version 1 or 2.
+"""Limits the resources of programs with control groups of version 1 or 2.
 
 A limit that this machine does not support is skipped.
 """
@@ -12,7 +12,14 @@ from wharf.node.supervisor.messages import RunLimits
 BYTES_PER_MB: Final = 1 << 20
 MIN_CPU_SHARES: Final = 2
 MAX_CPU_SHARES: Final = 262_144
+"""The kernel's limits of cpu.shares."""
 CONTROLLERS: Final = ("cpu", "memory", "pids", "cpuset")
+V1_MEMORY_FILES: Final = ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes")
+"""The files of the memory limit, without and with swap."""
+V1_FILES: Final = (("memory", "limit_in_bytes"), ("cpu", "shares"), ("pids", "max"), ("cpuset", "cpus"))
+"""A file by which each supported controller is detected."""
+CPUSET_CPUS_FILE: Final = "cpuset.cpus"
+CPUSET_MEMS_FILE: Final = "cpuset.mems"
 
 
 class CgroupLimits:
@@ -34,11 +41,11 @@ class CgroupLimits:
         self._memory, self._cpu, self._pids, self._cores = memory, cpu, pids, cores
         self._version = version
         self.folders = [folder for folder in (memory, cpu, pids, cores) if folder is not None]
-        found = (("cpu", cpu), ("memory", memory), ("pids", pids), ("cores", cores))
-        self.enforced_limits = tuple(name for name, folder in found if folder is not None)
+        folders = (("cpu", cpu), ("memory", memory), ("pids", pids), ("cores", cores))
+        self.enforced_limits = tuple(name for name, folder in folders if folder is not None)
 
     def create_cgroups(self, run: str, limits: RunLimits) -> list[Path]:
-        """Create the control groups for the limits limit_text this run and return them. Raises OSError."""
+        """Create the control groups for the limits of this run and return them. Raises OSError."""
         groups = []
         if self._memory is not None and limits.memory_mb:
             group = _create_folder(self._memory / run)
@@ -80,9 +87,6 @@ class CgroupLimits:
         return any(line.startswith("oom_kill ") and line != "oom_kill 0" for line in lines)
 
 
-V1_MEMORY_FILES: Final = ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes")
-
-
 def convert_shares_to_weight(shares: int) -> int:
     """Convert CPU shares of version 1 (2 to 262,144) to a weight of version 2 (1 to 10,000)."""
     return 1 + (shares - MIN_CPU_SHARES) * 9_999 // (MAX_CPU_SHARES - MIN_CPU_SHARES)
@@ -90,8 +94,8 @@ def convert_shares_to_weight(shares: int) -> int:
 
 def build_limits_v1(root: Path, node: str) -> CgroupLimits:
     """Return the limits that control groups of version 1 support; each controller has its own tree."""
-    found = {name: _find_supported_folder(root / name / "wharf" / node, f"{name}.{file}") for name, file in V1_FILES}
-    return CgroupLimits(found["memory"], found["cpu"], found["pids"], found["cpuset"], version=1)
+    folders = {name: _find_supported_folder(root / name / "wharf" / node, f"{name}.{file}") for name, file in V1_FILES}
+    return CgroupLimits(folders["memory"], folders["cpu"], folders["pids"], folders["cpuset"], version=1)
 
 
 def _inherit_cpuset(parent: Path, *folders: Path) -> None:
@@ -104,13 +108,6 @@ def _inherit_cpuset(parent: Path, *folders: Path) -> None:
             if not (folder / file).read_text().strip():
                 (folder / file).write_text((parent / file).read_text())
         parent = folder
-
-
-CPUSET_CPUS_FILE: Final = "cpuset.cpus"
-CPUSET_MEMS_FILE: Final = "cpuset.mems"
-
-
-V1_FILES: Final = (("memory", "limit_in_bytes"), ("cpu", "shares"), ("pids", "max"), ("cpuset", "cpus"))
 
 
 def build_limits_v2(root: Path, node: str) -> CgroupLimits:

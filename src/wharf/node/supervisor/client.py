@@ -30,6 +30,7 @@ CONNECT_RETRY_DELAY_S: Final = 0.05
 MIN_START_INTERVAL_S: Final = 1.0
 """Seconds between two attempts to start a supervisor."""
 READ_BYTES: Final = 262_144
+_decoder: Final = msgspec.msgpack.Decoder(messages.FromSupervisor)
 
 
 class SupervisorClient:
@@ -122,8 +123,8 @@ class SupervisorClient:
         Reports to the watcher start after the list of all runs is complete.
         """
         match message:
-            case messages.Hello(pid, finds_by, bounds):
-                self.pid, self.tracking_method, self.enforced_limits = pid, finds_by, bounds
+            case messages.Hello(pid, tracking_method, enforced_limits):
+                self.pid, self.tracking_method, self.enforced_limits = pid, tracking_method, enforced_limits
                 return
             case messages.AllRunsSent():
                 return
@@ -186,6 +187,3 @@ class SupervisorClient:
                 await self._writer.drain()
             with contextlib.suppress(OSError):
                 await self._writer.wait_closed()
-
-
-_decoder: Final = msgspec.msgpack.Decoder(messages.FromSupervisor)

@@ -1,4 +1,8 @@
-"""The messages between agent and supervisor: length-prefixed msgpack over a Unix socket. Each can be sent twice."""
+"""The messages between agent and supervisor: msgpack with a length in front, over a Unix socket.
+
+Agent and supervisor can have different versions of Wharf, so tags and encoded field names (`name=`) must not change.
+A message that arrives twice has no further effect.
+"""
 
 from typing import Final, TypeAlias
 
@@ -43,26 +47,26 @@ class RunRequest(msgspec.Struct, frozen=True, omit_defaults=True):
     limits: RunLimits = RunLimits()
     network: str = ""
     """The file of the network namespace to join; empty: the host's network."""
-    leads_itself: bool = False
+    is_session_leader: bool = msgspec.field(name="leads_itself", default=False)
     """Whether the command itself becomes a session leader and switches the user.
 
-    The task's environment is then in `papers`, and `environment` is that of the programs before it.
+    The task's environment is then in `input_texts`, and `environment` is that of the programs before it.
     """
     has_own_pids: bool = False
     """Whether the program is the first process of a new PID namespace, whose other processes end with it."""
-    has_walls: bool = False
+    has_sandbox: bool = msgspec.field(name="has_walls", default=False)
     """Whether the command sets up a sandbox before it becomes the program.
 
     The result is in the file `walls` of the run's folder.
     """
-    papers: tuple[str, ...] = ()
+    input_texts: tuple[str, ...] = msgspec.field(name="papers", default=())
     """Texts that the program can read at its file descriptors 6, 7, and so on."""
 
 
 class StartRun(msgspec.Struct, frozen=True, tag="StartRun"):
     """Start a program."""
 
-    order: RunRequest
+    request: RunRequest = msgspec.field(name="order")
 
 
 class SignalRun(msgspec.Struct, frozen=True, tag="SignalRun"):
@@ -93,9 +97,9 @@ class Hello(msgspec.Struct, frozen=True, tag="Hello"):
 
     pid: int
     """The supervisor's process id."""
-    finds_by: str
+    tracking_method: str = msgspec.field(name="finds_by")
     """How the processes of a run are found: `cgroup`, or `mark` (by an environment variable)."""
-    limits: tuple[str, ...] = ()
+    enforced_limits: tuple[str, ...] = msgspec.field(name="limits", default=())
     """The limits that can be enforced, such as `cpu` and `memory`."""
 
 

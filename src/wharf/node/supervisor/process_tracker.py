@@ -1,4 +1,4 @@
-"""Finds and kills the processes that a program started and remaining behind: by control group, or by an environment
+"""Finds and kills the processes that a program started and left behind: by control group, or by an environment
 variable.
 
 Processes that a member of a control group forks are in the group too. The environment variable (the mark) is inherited
@@ -6,21 +6,20 @@ as well, but a program may clear its environment. Such processes can be found by
 """
 
 import contextlib
+import functools
 import os
-import signal
 from collections.abc import Collection
 from pathlib import Path
 from typing import Final, Protocol
 
+from wharf.node.processes import CGROUP_ROOT, find_marked_processes, is_marked, kill_process, list_members
 from wharf.node.supervisor.cgroup_limits import CgroupLimits, build_limits_v1, build_limits_v2
 from wharf.node.supervisor.messages import RunLimits
-from wharf.node.supervisor.processes import find_marked_processes, find_process, open_pidfd
 
 RUN_MARK_VARIABLE: Final = "WHARF_RUN"
 """Environment variable that holds the name of a process's run."""
 MAX_KILL_PASSES: Final = 100
 """How often to list and kill the members of a group; a process can fork while it is being killed."""
-CGROUP_ROOT: Final = Path("/sys/fs/cgroup")
 TRACKING_CONTROLLER_V1: Final = "pids"
 """The controller whose groups track processes with version 1; `pids` only counts them and so has no side effects."""
 
@@ -51,12 +50,12 @@ class ProcessTracker(Protocol):
         """Kill all processes of the run except these."""
         ...
 
-    def forget_run(self, run: str) -> None:
-        """Delete the run's control groups."""
+    def delete_run(self, run: str) -> None:
+        """Delete the control groups of a run."""
         ...
 
-    def sweep_unknown_runs(self, known: Collection[str]) -> None:
-        """Kill and delete what is remaining of runs that are not in `known`."""
+    def sweep_unknown_runs(self, known_runs: Collection[str]) -> None:
+        """Kill the processes of runs that are not in `known_runs`, and delete their control groups."""
         ...
 
 
@@ -81,29 +80,16 @@ class MarkTracker:
         return [pid for pid, _ in find_marked_processes(frozenset({build_mark(run)}))]
 
     def kill_processes(self, run: str, *, except_pids: Collection[int]) -> None:
-        marks = frozenset({build_mark(run)})
-        for pid, _ in find_marked_processes(marks):
+        mark = build_mark(run)
+        for pid in self.list_processes(run):
             if pid not in except_pids:
-                _kill_marked(pid, marks)
+                kill_process(pid, functools.partial(is_marked, pid, mark))
 
-    def forget_run(self, run: str) -> None:
+    def delete_run(self, run: str) -> None:
         pass
 
-    def sweep_unknown_runs(self, known: Collection[str]) -> None:
+    def sweep_unknown_runs(self, known_runs: Collection[str]) -> None:
         pass
-
-
-def _kill_marked(pid: int, marks: frozenset[bytes]) -> None:
-    """Kill the process if it still has one of these marks."""
-    process = find_process(pid)
-    handle = open_pidfd(process) if process is not None else None
-    if handle is None:
-        return
-    with contextlib.suppress(OSError):
-        # Read the environment again now that the pidfd is open: a reused process id cannot be killed by mistake.
-        if marks.intersection(Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")):
-            signal.pidfd_send_signal(handle, signal.SIGKILL)
-    os.close(handle)
 
 
 class CgroupTracker:
@@ -127,32 +113,22 @@ class CgroupTracker:
         return self._limits.has_oom_kill(run)
 
     def list_processes(self, run: str) -> list[int]:
-        try:
-            return [int(line) for line in (self._folder / run / "cgroup.procs").read_text().split()]
-        except OSError:
-            return []
+        return list_members(self._folder / run)
 
     def kill_processes(self, run: str, *, except_pids: Collection[int]) -> None:
         # The next pass finds processes that were forked meanwhile.
         for _ in range(MAX_KILL_PASSES):
             members = [pid for pid in self.list_processes(run) if pid not in except_pids]
             for pid in members:
-                self._kill_member(run, pid)
+                kill_process(pid, functools.partial(self._is_member, run, pid))
             if not members:
                 break
 
-    def _kill_member(self, run: str, pid: int) -> None:
-        """Kill the process if it is still a member of the run's control group."""
-        process = find_process(pid)
-        handle = open_pidfd(process) if process is not None else None
-        if handle is None:
-            return
-        with contextlib.suppress(OSError):
-            if pid in self.list_processes(run):
-                signal.pidfd_send_signal(handle, signal.SIGKILL)
-        os.close(handle)
+    def _is_member(self, run: str, pid: int) -> bool:
+        """Return whether the process is in the run's control group."""
+        return pid in self.list_processes(run)
 
-    def forget_run(self, run: str) -> None:
+    def delete_run(self, run: str) -> None:
         self._removable_runs.append(run)
         # A group with a dying process cannot be removed yet; it is retried at the next call.
         self._removable_runs = [name for name in self._removable_runs if not self._remove(name)]
@@ -165,14 +141,14 @@ class CgroupTracker:
     def _list_parent_folders(self) -> list[Path]:
         return list(dict.fromkeys([self._folder, *self._limits.folders]))
 
-    def sweep_unknown_runs(self, known: Collection[str]) -> None:
+    def sweep_unknown_runs(self, known_runs: Collection[str]) -> None:
         for folder in self._list_parent_folders():
             with contextlib.suppress(OSError):
                 for entry in folder.iterdir():
-                    if entry.is_dir() and entry.name not in known:
+                    if entry.is_dir() and entry.name not in known_runs:
                         self.kill_processes(entry.name, except_pids=())  # The run's folder is gone.
-                        self.forget_run(entry.name)
-                if not known:
+                        self.delete_run(entry.name)
+                if not known_runs:
                     folder.rmdir()
 
 

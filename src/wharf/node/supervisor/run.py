@@ -13,10 +13,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from wharf.node.supervisor.log_pipe import LogPipe, OutputBlocked
-from wharf.node.supervisor.messages import RunEnded, RunLogSettings, RunRefused, RunRequest
-from wharf.node.supervisor.process_tracker import RUN_MARK_VARIABLE, ProcessTracker, build_mark
-from wharf.node.supervisor.processes import (
+from wharf.node.processes import (
     Process,
     find_marked_processes,
     find_process,
@@ -25,6 +22,9 @@ from wharf.node.supervisor.processes import (
     open_pidfd,
     send_signal,
 )
+from wharf.node.supervisor.log_pipe import LogPipe, OutputBlocked
+from wharf.node.supervisor.messages import RunEnded, RunLogSettings, RunRefused, RunRequest
+from wharf.node.supervisor.process_tracker import RUN_MARK_VARIABLE, ProcessTracker, build_mark
 from wharf.node.supervisor.run_folder import RunFolder
 
 SHELL: Final = "/bin/dash"
@@ -34,11 +34,21 @@ NSENTER_PATH: Final = "/usr/bin/nsenter"
 PID_NAMESPACE_COMMAND: Final = ("/usr/bin/unshare", "--pid", "--")
 """Runs the shim so that its first child is the first process of a new PID namespace; the shim stays outside."""
 FIRST_INPUT_DESCRIPTOR: Final = 6
-"""The descriptor offset which the program finds the first of its input texts."""
+"""The descriptor at which the program finds the first of its input texts."""
 MIN_SPARE_DESCRIPTOR: Final = 64
 """Descriptors of input texts are moved above this number, so that dup2 cannot overwrite one of them."""
 SHELL_NAME: Final = re.compile("[A-Za-z_][A-Za-z0-9_]*")
 """Variable names that a shell passes on to its children."""
+
+
+ALONE_VARIABLE: Final = "WHARF_ALONE"
+"""Set for the shim if its task has its own PID namespace: after the task's end the shim can start no more processes."""
+SANDBOX_VARIABLE: Final = "WHARF_WALLS"
+"""Set for the sandbox's launch script: the path of the run's folder."""
+STREAMS: Final = (("out", "stdout"), ("err", "stderr"))
+"""The pipes in the run's folder and the streams of their output."""
+DEFAULT_SIGNALS: Final = [signal.SIGPIPE, signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGXFSZ]
+"""Signals that the shim must not inherit as ignored."""
 
 
 class RunStage(enum.Enum):
@@ -85,33 +95,33 @@ class SupervisedRun:
 
     # -- start
 
-    def spawn(self, order: RunRequest) -> None:
+    def spawn(self, request: RunRequest) -> None:
         """Start the shim, which starts the program. Raises OSError."""
         extra_variables = [
-            f"{name}={value}" for name, value in order.environment.items() if not SHELL_NAME.fullmatch(name)
+            f"{name}={value}" for name, value in request.environment.items() if not SHELL_NAME.fullmatch(name)
         ]
-        environment = {name: value for name, value in order.environment.items() if SHELL_NAME.fullmatch(name)}
+        environment = {name: value for name, value in request.environment.items() if SHELL_NAME.fullmatch(name)}
         control_writes = [
-            word for file in self._tracker.prepare_cgroups(self.name, order.limits) for word in ("0", file)
+            word for file in self._tracker.prepare_cgroups(self.name, request.limits) for word in ("0", file)
         ]
-        if order.limits.oom_score:
-            control_writes += [str(order.limits.oom_score), "/proc/self/oom_score_adj"]
+        if request.limits.oom_score:
+            control_writes += [str(request.limits.oom_score), "/proc/self/oom_score_adj"]
         # A shell does not pass on variables whose names it cannot use; `env` before the command sets them.
         command = [
-            *(PID_NAMESPACE_COMMAND if order.has_own_pids else ()),
+            *(PID_NAMESPACE_COMMAND if request.has_own_pids else ()),
             SHELL,
             SHIM_PATH,
             str(self.folder.path),
             *control_writes,
             "--",
         ]
-        command += [order.work_folder, *extra_variables, *_build_prefix(order), *order.command]
-        if order.has_own_pids:
+        command += [request.work_folder, *extra_variables, *_build_prefix(request), *request.command]
+        if request.has_own_pids:
             environment[ALONE_VARIABLE] = "1"
-        if order.has_walls:
+        if request.has_sandbox:
             self.folder.mark_sandbox_pending()
             environment[SANDBOX_VARIABLE] = str(self.folder.path)
-        input_descriptors = [_create_input(text) for text in order.papers]
+        input_descriptors = [_create_input(text) for text in request.input_texts]
         try:
             pid = os.posix_spawn(
                 command[0],
@@ -141,6 +151,7 @@ class SupervisedRun:
         self.refresh_state()
 
     def _watch_shim(self, shim: Process) -> None:
+        """Watch for the end of the shim."""
         self._shim = shim
         self._watch("shim", shim)
 
@@ -197,7 +208,7 @@ class SupervisedRun:
             self._end(self._find_sandbox_refusal(ended) or ended)
 
     def _find_sandbox_refusal(self, ended: RunEnded | RunRefused) -> RunRefused | None:
-        """Return a refusal if the sandbox could not be descriptor, so that the program never ran."""
+        """Return a refusal if the sandbox could not be set up, so that the program never ran."""
         if self.stage is not RunStage.STARTING or not isinstance(ended, RunEnded):
             return None
         why = self.folder.read_sandbox_error()
@@ -222,12 +233,12 @@ class SupervisedRun:
         if not is_over:
             # While the shim waits for the process, its id cannot be reused.
             process = find_process(pid)
-            known = self.folder.read_task()
+            stored = self.folder.read_task()
             if process is not None and (
-                process == known if known is not None else has_shim or self._belongs_to_run(pid)
+                process == stored if stored is not None else has_shim or self._belongs_to_run(pid)
             ):
                 self.task = process
-                if known is None:
+                if stored is None:
                     with contextlib.suppress(OSError):  # Needed only by a later supervisor that finds no shim.
                         self.folder.write_task(process)
         if (has_shim or is_over) and self.folder.is_sandbox_missing():
@@ -324,36 +335,27 @@ class SupervisedRun:
         """Delete the run after a failed start."""
         self.stage = RunStage.ENDED
         self._close()
-        self.forget()
+        self.delete()
 
-    def forget(self) -> None:
+    def delete(self) -> None:
         """Delete the run's control groups and its folder."""
-        self._tracker.forget_run(self.name)
+        self._tracker.delete_run(self.name)
         self.folder.remove()
 
 
-def _build_prefix(order: RunRequest) -> list[str]:
+def _build_prefix(request: RunRequest) -> list[str]:
     """Return the programs that run before the command: they join its network and make it a session leader."""
-    command = [NSENTER_PATH, f"--net={order.network}", "--"] if order.network else []
-    if order.leads_itself:
+    command = [NSENTER_PATH, f"--net={request.network}", "--"] if request.network else []
+    if request.is_session_leader:
         return command
     return [*command, SETSID_PATH]
 
 
 def _create_input(text: str) -> int:
     """Return the descriptor of an in-memory file that contains this text."""
-    descriptor = os.memfd_create("paper")
+    descriptor = os.memfd_create("wharf-input")
     try:
         os.write(descriptor, text.encode())
         return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, MIN_SPARE_DESCRIPTOR)
     finally:
         os.close(descriptor)
-
-
-ALONE_VARIABLE: Final = "WHARF_ALONE"
-"""Set for the shim if its task has its own PID namespace: after the task's end the shim can start no more processes."""
-SANDBOX_VARIABLE: Final = "WHARF_WALLS"
-"""Set for the sandbox's launch script: the path of the run's folder."""
-STREAMS: Final = (("out", "stdout"), ("err", "stderr"))
-DEFAULT_SIGNALS: Final = [signal.SIGPIPE, signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGXFSZ]
-"""Signals that the shim must not inherit as ignored."""

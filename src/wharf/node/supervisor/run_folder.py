@@ -13,16 +13,19 @@ from typing import Final
 
 import msgspec
 
+from wharf.node.processes import Process
 from wharf.node.supervisor.messages import RunEnded, RunLogSettings
-from wharf.node.supervisor.processes import Process
 
 PIPES: Final = ("out", "err", "news", "own")
+"""Output, errors, notifications of the shim, and the shim's own pipe."""
 MAX_FILE_BYTES: Final = 4096
 UNKNOWN_OUTCOME: Final = "unknown"
 SANDBOX_FILE: Final = "walls"
+"""Written by the launch script: the state of the sandbox, or why it cannot be set up."""
 SANDBOX_PENDING: Final = "making"
 SANDBOX_READY: Final = "made"
 LINE_BYTES: Final = 256
+"""The state is padded to this length, so that the launch script can overwrite it in place on a full disk."""
 
 
 class StoredRun(msgspec.Struct, frozen=True):
@@ -38,7 +41,7 @@ class RunFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._text = str(path)
+        self._path_text = str(path)
 
     @property
     def name(self) -> str:
@@ -46,10 +49,10 @@ class RunFolder:
 
     def create(self, stored_run: StoredRun) -> None:
         """Create the folder with its pipes; the file `order` is written last. Raises OSError."""
-        os.mkdir(self._text, 0o700)
+        os.mkdir(self._path_text, 0o700)
         for pipe in PIPES:
-            os.mkfifo(f"{self._text}/{pipe}", 0o600)
-        self._put("order", msgspec.msgpack.encode(stored_run))
+            os.mkfifo(f"{self._path_text}/{pipe}", 0o600)
+        self._write("order", msgspec.msgpack.encode(stored_run))
 
     def read_stored_run(self) -> StoredRun:
         """Return the stored request. Raises OSError, and MsgspecError if the file is incomplete."""
@@ -57,11 +60,11 @@ class RunFolder:
 
     def has_started(self) -> bool:
         """Return whether the program may have started."""
-        return os.path.exists(f"{self._text}/pid")
+        return os.path.exists(f"{self._path_text}/pid")
 
     def write_task(self, process: Process) -> None:
         """Store the identity of the program's process. Raises OSError."""
-        self._put("task", f"{process.pid} {process.start_ticks}\n".encode())
+        self._write("task", f"{process.pid} {process.start_ticks}\n".encode())
 
     def read_task(self) -> Process | None:
         """Return the stored process of the program; None if it is missing or incomplete."""
@@ -80,7 +83,7 @@ class RunFolder:
 
     def mark_sandbox_pending(self) -> None:
         """Record that the sandbox is not ready. Raises OSError."""
-        self._put(SANDBOX_FILE, SANDBOX_PENDING.ljust(LINE_BYTES).encode())
+        self._write(SANDBOX_FILE, SANDBOX_PENDING.ljust(LINE_BYTES).encode())
 
     def is_sandbox_pending(self) -> bool:
         """Return whether the sandbox is still being set up, so that the program has not started."""
@@ -106,14 +109,14 @@ class RunFolder:
 
     def write_unknown_outcome(self) -> None:
         """Record that the program has ended and its exit code is lost. Raises OSError."""
-        self._put("outcome", f"{UNKNOWN_OUTCOME}\n".encode())
+        self._write("outcome", f"{UNKNOWN_OUTCOME}\n".encode())
 
     def remove(self) -> None:
         """Delete the folder with its content."""
         try:
-            for name in os.listdir(self._text):
-                os.unlink(f"{self._text}/{name}")
-            os.rmdir(self._text)
+            for name in os.listdir(self._path_text):
+                os.unlink(f"{self._path_text}/{name}")
+            os.rmdir(self._path_text)
         except OSError:
             shutil.rmtree(self.path, ignore_errors=True)
 
@@ -125,7 +128,7 @@ class RunFolder:
     def _read(self, name: str) -> str:
         """Return the text of a file; empty if it does not exist."""
         try:
-            file = os.open(f"{self._text}/{name}", os.O_RDONLY | os.O_CLOEXEC)
+            file = os.open(f"{self._path_text}/{name}", os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
             return ""
         try:
@@ -133,9 +136,9 @@ class RunFolder:
         finally:
             os.close(file)
 
-    def _put(self, name: str, data: bytes) -> None:
+    def _write(self, name: str, data: bytes) -> None:
         """Write a file with one system call, so that readers never see a part of it. Raises OSError."""
-        file = os.open(f"{self._text}/{name}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        file = os.open(f"{self._path_text}/{name}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
             if os.write(file, data) < len(data):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -16,15 +16,15 @@ from typing import Final
 
 import msgspec
 
-from wharf.node.supervisor import messages
-from wharf.node.supervisor.process_tracker import ProcessTracker
-from wharf.node.supervisor.processes import (
+from wharf.node.processes import (
     Process,
     find_process,
     find_processes_by_arguments,
     has_arguments,
     read_boot_id,
 )
+from wharf.node.supervisor import messages
+from wharf.node.supervisor.process_tracker import ProcessTracker
 from wharf.node.supervisor.run import PID_NAMESPACE_COMMAND, SHELL, SHIM_PATH, RunStage, SupervisedRun
 from wharf.node.supervisor.run_folder import RunFolder, StoredRun
 from wharf.node.supervisor.selector_loop import list_callbacks
@@ -43,6 +43,7 @@ OUTPUT_RETRY_DELAY_S: Final = 1.0
 IDLE_TIMEOUT_S: Final = 20.0
 """Seconds without runs and without an agent after which the supervisor exits."""
 RECEIVE_BYTES: Final = 262_144
+_decoder: Final = msgspec.msgpack.Decoder(messages.FromAgent)
 SEND_TIMEOUT_S: Final = 5.0
 """Limit for sending to a busy agent; log output waits meanwhile."""
 
@@ -171,6 +172,7 @@ class TaskSupervisor:
             agent.queue_message(messages.AllRunsSent())
 
     def _disconnect(self, agent: AgentConnection) -> None:
+        """Close the connection to an agent."""
         self._selector.unregister(agent.connection)
         agent.connection.close()
         if self._agent is agent:
@@ -196,8 +198,8 @@ class TaskSupervisor:
     def _handle_message(self, message: messages.FromAgent) -> None:
         """Carry out one request of the agent."""
         match message:
-            case messages.StartRun(order):
-                self._start(order)
+            case messages.StartRun(request):
+                self._start(request)
             case messages.SignalRun(name, number):
                 self._pending_signals.append((name, number))
                 self._send_pending_signals()
@@ -205,7 +207,7 @@ class TaskSupervisor:
                 if (run := self._runs.get(name)) is not None:
                     run.kill()
             case messages.ForgetRun(name):
-                self._forget(name)
+                self._delete_run(name)
             case messages.ShutDown():
                 self._is_shutting_down = True
 
@@ -230,31 +232,34 @@ class TaskSupervisor:
 
     # -- runs
 
-    def _start(self, order: messages.RunRequest) -> None:
-        """Start a run; if the name is existing_run, report its state instead."""
-        existing_run = self._runs.get(order.name)
+    def _start(self, request: messages.RunRequest) -> None:
+        """Start a run; if a run of this name exists, report its state instead."""
+        existing_run = self._runs.get(request.name)
         if existing_run is not None:
             self._report_run(existing_run)
             return
-        folder = RunFolder(self._folder / RUNS_FOLDER / order.name)
+        folder = RunFolder(self._folder / RUNS_FOLDER / request.name)
         try:
-            folder.create(StoredRun(order.name, self._boot_id, order.log))
-            run = self._create_run(folder, order.log)
+            folder.create(StoredRun(request.name, self._boot_id, request.log))
+            run = self._create_run(folder, request.log)
         except OSError as error:
             folder.remove()
-            self._refuse(order.name, f"its folder in the node's state folder cannot be created: {error.strerror}")
+            self._refuse(
+                request.name, f"the run's folder cannot be created in the node's state folder: {error.strerror}"
+            )
             return
         try:
-            run.spawn(order)
+            run.spawn(request)
         except OSError as error:
-            del self._runs[order.name]
+            del self._runs[request.name]
             run.discard()
-            self._refuse(order.name, f"the program cannot be started: {error.strerror}")
+            self._refuse(request.name, f"the program cannot be started: {error.strerror}")
 
-    def _create_run(self, folder: RunFolder, order: messages.RunLogSettings) -> SupervisedRun:
+    def _create_run(self, folder: RunFolder, log_settings: messages.RunLogSettings) -> SupervisedRun:
+        """Track a run whose folder exists."""
         run = SupervisedRun(
             folder,
-            order,
+            log_settings,
             self._tracker,
             self._selector,
             on_change=self._report_run,
@@ -269,14 +274,14 @@ class TaskSupervisor:
         if self._agent is not None:
             self._agent.queue_message(messages.RunRefused(name, why))
 
-    def _forget(self, name: str) -> None:
+    def _delete_run(self, name: str) -> None:
         """Delete a refused or ended run."""
         self._refused.pop(name, None)
         run = self._runs.get(name)
         if run is not None and run.stage is RunStage.ENDED:
             del self._runs[name]
             self._blocked_runs.pop(name, None)
-            run.forget()
+            run.delete()
 
     def _on_output_blocked(self, run: SupervisedRun, why: str) -> None:
         """Retry the output of a run whose log files cannot be written."""
@@ -331,9 +336,6 @@ class TaskSupervisor:
         ):
             return None
         return shim
-
-
-_decoder: Final = msgspec.msgpack.Decoder(messages.FromAgent)
 
 
 def has_running_supervisor(folder: Path) -> bool:

@@ -7,7 +7,7 @@ from typing import Final
 
 from wharf.contract.model.allocations.task_states import TaskEventType
 from wharf.node.artifacts import ArtifactError, ArtifactRequest, fetch_artifact
-from wharf.node.artifacts.confined_folder import ConfinedFolder
+from wharf.node.confined_folder import ConfinedFolder, ConfinedPathError
 from wharf.node.tasks.context import TaskContext, TaskSetupError
 
 USERINFO_PATTERN: Final = re.compile(r"//[^/@\s]*@")
@@ -28,9 +28,9 @@ async def write_payload(context: TaskContext) -> None:
         return
     try:
         ConfinedFolder(context.folders.local).replace_file(payload_config.file, context.payload, 0o755)
-    except (ArtifactError, OSError) as error:
+    except (ConfinedPathError, OSError) as error:
         reason = f"cannot write the dispatch payload: {error}"
-        raise TaskSetupError(reason, TaskEventType.SETUP_FAILURE, "setup_error", is_final=True) from error
+        raise TaskSetupError(reason, is_final=True) from error
 
 
 async def fetch_artifacts(context: TaskContext, record_event: TaskEventRecorder) -> None:

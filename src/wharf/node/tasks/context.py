@@ -18,8 +18,18 @@ CONTAINER_FOLDERS = {"alloc": "/alloc", "local": "/local", "secrets": "/secrets"
 class TaskSetupError(Exception):
     """A task cannot be prepared; the text is for its owner."""
 
-    def __init__(self, reason: str, event_type: TaskEventType, detail_name: str, *, is_final: bool = False) -> None:
-        """`is_final` means that another attempt would fail in the same way."""
+    def __init__(
+        self,
+        reason: str,
+        event_type: TaskEventType = TaskEventType.SETUP_FAILURE,
+        detail_name: str = "setup_error",
+        *,
+        is_final: bool = False,
+    ) -> None:
+        """`event_type`: the event of the task's history, which has the reason in its detail `detail_name`.
+
+        `is_final`: another attempt would fail in the same way.
+        """
         super().__init__(reason)
         self.event_type = event_type
         self.detail_name = detail_name

@@ -58,7 +58,7 @@ def build_granted_resources(
 
     `reserved` is what the task needs for its devices.
     """
-    mounts = tuple(GivenVolume(*mount) for mount in reserved.mounts)
+    mounts = tuple(GivenVolume(mount.path, mount.target, mount.is_read_only) for mount in reserved.mounts)
     allocated = allocation.allocated_resources
     task_resources = (allocated.tasks or {}).get(task.name) if allocated is not None else None
     ports = (allocated.shared.ports or ()) if allocated is not None else ()

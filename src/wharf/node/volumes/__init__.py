@@ -1,4 +1,4 @@
 """Host volumes that jobs may request: those in the node's configuration, and those that servers create on the node.
 
-Plug-ins create and delete the folders. Servers decide which jobs may use a volume.
+Plugins create and delete the folders. Servers decide which jobs may use a volume.
 """

@@ -1,12 +1,13 @@
-"""Which volumes this node was told to have: on disk before anything is made, so that nothing is made and forgotten.
+"""The host volumes of this node, and the requests of servers to create, register and delete them.
 
-All volumes of this node by name, and what servers ask about them. One change at a time.
+A volume is stored on disk before it is created, so that no created volume can be lost. Requests are handled one at a
+time.
 """
 
 import asyncio
 import logging
 import os
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Final
 
@@ -18,28 +19,37 @@ from wharf.contract.model.volumes import DEFAULT_VOLUME_PLUGIN, PLUGIN_VERSION_A
 from wharf.contract.wire.nodes import channel
 from wharf.contract.wire.volumes import NodeVolume, NodeVolumeCreated
 from wharf.node.channel.endpoint import JSON_CONTENT_TYPE, ChannelReply, VerbHandler
-from wharf.node.settings import HostVolumeSettings
+from wharf.node.plugins import NodeEventReporter
+from wharf.node.settings import NodeLocation, NodeSettings
 from wharf.node.volumes.plugins import MkdirPlugin, VolumePlugin, VolumePluginError, find_program_plugins
 from wharf.world.durable_file import replace_file
 
+log = logging.getLogger(__name__)
+
+VOLUMES_FILE: Final = "host_volumes.json"
+DONE_REPLY: Final = ChannelReply(JSON_CONTENT_TYPE, b"{}")
+
 
 class StoredVolume(msgspec.Struct, frozen=True):
+    """A volume in the volume file."""
+
     volume: NodeVolume
-    is_there: bool = False
-    """It was made, or found, and `host_path` says where."""
+    is_created: bool = msgspec.field(name="is_there", default=False)
+    """Whether the volume exists, so that `host_path` is known. False: a plugin may have begun to create it."""
 
 
 class VolumeStore:
-    """Raises OSError where it cannot be read or written, and ValueError where it is damaged."""
+    """The file with the volumes that servers created on this node."""
 
     def __init__(self, file: Path) -> None:
+        """Raises OSError if the file cannot be read, and ValueError if it is damaged."""
         self._file = file
         self._by_id: dict[str, StoredVolume] = {}
         if file.exists():
             try:
                 self._by_id = msgspec.json.decode(file.read_bytes(), type=dict[str, StoredVolume])
             except msgspec.MsgspecError as error:
-                raise ValueError(f"{file} cannot be read: {error}") from error
+                raise ValueError(f"{file} is damaged: {error}") from error
 
     def list_volumes(self) -> list[StoredVolume]:
         return list(self._by_id.values())
@@ -47,235 +57,247 @@ class VolumeStore:
     def find_volume(self, volume_id: str) -> StoredVolume | None:
         return self._by_id.get(volume_id)
 
-    def save_volume(self, kept: StoredVolume) -> None:
-        self._write({**self._by_id, kept.volume.id: kept})
+    def save_volume(self, stored: StoredVolume) -> None:
+        """Add or replace a volume. Raises OSError."""
+        self._write({**self._by_id, stored.volume.id: stored})
 
     def delete_volume(self, volume_id: str) -> None:
-        self._write({id: kept for id, kept in self._by_id.items() if id != volume_id})
+        """Delete a volume from the file. Raises OSError."""
+        self._write({id: stored for id, stored in self._by_id.items() if id != volume_id})
 
     def _write(self, by_id: dict[str, StoredVolume]) -> None:
         replace_file(self._file, msgspec.json.encode(by_id))
         self._by_id = by_id
 
 
-log = logging.getLogger(__name__)
-
-VOLUMES_FILE: Final = "host_volumes.json"
-DONE_REPLY: Final = ChannelReply(JSON_CONTENT_TYPE, b"{}")
-
-NodeEventReporter = Callable[..., None]
-"""(message, **details): an event of the node."""
-
-
 class NodeVolumes:
+    """All host volumes of this node: those in its configuration, and those that servers created."""
+
     def __init__(
         self,
-        static: Mapping[str, HostVolumeSettings],
-        *,
-        state_folder: Path,
-        volumes_folder: Path,
-        plugins_folder: Path,
+        settings: NodeSettings,
+        location: NodeLocation,
         node_id: str,
-        node_pool: str,
+        *,
         report_event: NodeEventReporter,
         on_change: Callable[[], None],
         list_users: Callable[[str], list[str]],
         on_deleted: Callable[[str], None] = lambda _path: None,
     ) -> None:
-        """`users_of`: the allocations here that use the volume of this name and are not over.
+        """`on_change` is called after each change, and `on_deleted` with the path of a deleted volume.
 
-        `on_gone`: hears the path of one that is deleted.
+        `list_users`: returns the ids of allocations on this node that use the volume of this name and have not ended.
         """
-        self._static = {
+        self._configured = {
             name: NodeHostVolume(name=name, path=volume.path, read_only=volume.read_only)
-            for name, volume in static.items()
+            for name, volume in settings.host_volume.items()
         }
-        self._file = state_folder / VOLUMES_FILE
-        self._kept: VolumeStore | None = None
-        self._mkdir = MkdirPlugin(volumes_folder)
-        self._folders = (plugins_folder, volumes_folder)
-        self._node = (node_id, node_pool)
+        state_parent = location.state_folder.parent
+        self._file = location.state_folder / VOLUMES_FILE
+        self._volumes_folder = Path(settings.host_volumes_dir or state_parent / "host_volumes")
+        self._plugins_folder = Path(settings.host_volume_plugin_dir or state_parent / "host_volume_plugins")
+        self._node_id, self._node_pool = node_id, settings.node_pool
+        self._store: VolumeStore | None = None
+        """None before `restore`, and if the stored volumes cannot be read."""
+        self._mkdir = MkdirPlugin(self._volumes_folder)
         self._plugins: dict[str, VolumePlugin] = {DEFAULT_VOLUME_PLUGIN: self._mkdir}
         self._versions: dict[str, str] = {}
-        self._tell = report_event
+        """The versions of the plugins that work."""
+        self._report_event = report_event
         self._on_change = on_change
-        self._users_of = list_users
-        self._on_gone = on_deleted
-        self._changing = asyncio.Lock()
-        self.by_name: dict[str, NodeHostVolume] = dict(self._static)
-        """Those that tasks may use now. The same map for as long as the node lives."""
+        self._list_users = list_users
+        self._on_deleted = on_deleted
+        self._request_lock = asyncio.Lock()
+        self.by_name: dict[str, NodeHostVolume] = dict(self._configured)
+        """The volumes that tasks can use now. The dict is changed in place, so callers can keep it."""
 
     @property
     def attributes(self) -> dict[str, str]:
+        """The node attributes with the versions of the plugins that work."""
         return {PLUGIN_VERSION_ATTRIBUTE.format(name): version for name, version in self._versions.items()}
 
     async def probe(self) -> None:
-        """Which plugins there are, and which of them work."""
-        plugins, volumes = self._folders
-        node_id, pool = self._node
-        found = find_program_plugins(plugins, volumes=volumes, node_id=node_id, node_pool=pool)
+        """Find the installed plugins and which of them work."""
+        plugins = find_program_plugins(
+            self._plugins_folder, volumes=self._volumes_folder, node_id=self._node_id, node_pool=self._node_pool
+        )
         versions = {DEFAULT_VOLUME_PLUGIN: await self._mkdir.fingerprint()}
-        for name, plugin in found.items():
+        for name, plugin in plugins.items():
             try:
                 versions[name] = await plugin.fingerprint()
             except VolumePluginError as error:
-                if name in self._versions or name not in self._plugins:
-                    log.warning("a plugin of host volumes is left out: %s", error)
-        self._plugins = {DEFAULT_VOLUME_PLUGIN: self._mkdir, **found}
+                if name in self._versions or name not in self._plugins:  # Log once while it fails.
+                    log.warning("volume plugin does not work plugin=%s error=%s", name, error)
+        self._plugins = {DEFAULT_VOLUME_PLUGIN: self._mkdir, **plugins}
         self._versions = versions
 
     async def restore(self) -> None:
-        """What was there before this agent. What a plugin made is asked of it again: it may be a mount, and gone."""
+        """Load the stored volumes.
+
+        Plugins create their volumes again: a volume may be a mount, which ends with a restart of the machine.
+        """
         await self.probe()
         try:
-            kept = self._kept = VolumeStore(self._file)
+            store = self._store = VolumeStore(self._file)
         except (OSError, ValueError) as error:
-            # Nothing is changed of what is not known: neither made over it, nor taken away.
-            self._tell("The node cannot know which volumes it made; it takes no orders about them", error=str(error))
+            # Without the file, a request could create a volume twice or delete the wrong folder.
+            self._report_event("Stored volumes cannot be read; requests about volumes are refused", error=str(error))
             return
-        for each in kept.list_volumes():
-            if each.is_there:
-                await self._restore(kept, each)
+        for stored in store.list_volumes():
+            if stored.is_created:
+                await self._restore_volume(store, stored)
 
-    async def _restore(self, kept: VolumeStore, each: StoredVolume) -> None:
-        volume = each.volume
+    async def _restore_volume(self, store: VolumeStore, stored: StoredVolume) -> None:
+        """Make a stored volume available to tasks, or report an event that it is missing."""
+        volume = stored.volume
         plugin = self._plugins.get(volume.plugin_id)
         try:
             if volume.plugin_id and volume.plugin_id != DEFAULT_VOLUME_PLUGIN:
                 if plugin is None:
-                    raise VolumePluginError(f"there is no plugin {volume.plugin_id} here any more")
-                made = await plugin.create(volume)
-                volume = msgspec.structs.replace(volume, host_path=made.host_path)
-                if volume != each.volume:
-                    kept.save_volume(StoredVolume(volume, is_there=True))
+                    raise VolumePluginError(f"plugin {volume.plugin_id} is not installed on this node any more")
+                created = await plugin.create(volume)
+                volume = msgspec.structs.replace(volume, host_path=created.host_path)
+                if volume != stored.volume:
+                    store.save_volume(StoredVolume(volume, is_created=True))
             if not await asyncio.to_thread(os.path.exists, volume.host_path):
-                # An empty folder in its place would look like data that are lost.
-                raise VolumePluginError(f"{volume.host_path} is gone")
+                # It is not created again: tasks would take an empty folder for lost data.
+                raise VolumePluginError(f"{volume.host_path} does not exist any more")
         except (VolumePluginError, OSError) as error:
-            self._tell(f"Volume {volume.name} is not there", volume=volume.id, error=str(error))
+            self._report_event(f"Volume {volume.name} is missing", volume=volume.id, error=str(error))
             return
-        self._show(volume)
+        self._publish(volume)
 
-    def _show(self, volume: NodeVolume) -> None:
+    def _publish(self, volume: NodeVolume) -> None:
+        """Make a volume available to tasks."""
         self.by_name[volume.name] = NodeHostVolume(name=volume.name, path=volume.host_path, id=volume.id)
 
-    # -- what servers ask
+    # -- requests of servers
 
     def handlers(self) -> dict[str, VerbHandler]:
+        """Return the handlers of requests by their verb in the node channel."""
         return {"volume_create": self._create, "volume_register": self._register, "volume_delete": self._delete}
 
-    async def _create(self, question: channel.ChannelRequest, _: AsyncIterator[bytes]) -> ChannelReply:
-        wanted = _read(question)
-        async with self._changing:
-            return ChannelReply(JSON_CONTENT_TYPE, msgspec.json.encode(await self._made(wanted)))
+    async def _create(self, request: channel.ChannelRequest, _: AsyncIterator[bytes]) -> ChannelReply:
+        requested = _decode_volume(request)
+        async with self._request_lock:
+            return ChannelReply(JSON_CONTENT_TYPE, msgspec.json.encode(await self._create_volume(requested)))
 
-    async def _made(self, wanted: NodeVolume) -> NodeVolumeCreated:
-        """Also of one that is there: what was changed of it is asked of its plugin."""
-        kept = self._known()
-        self._refuse_taken(wanted)
-        plugin = self._plugins.get(wanted.plugin_id)
-        if plugin is None or wanted.plugin_id not in self._versions:
-            raise invalid_request(f"this node has no plugin {wanted.plugin_id} that works")
-        before = kept.find_volume(wanted.id)
-        if before is not None:
-            wanted = msgspec.structs.replace(wanted, host_path=before.volume.host_path)
+    async def _create_volume(self, requested: NodeVolume) -> NodeVolumeCreated:
+        """Create a volume; for an existing one, the plugin applies changed parameters. Raises Refusal."""
+        store = self._get_store()
+        self._check_name(requested)
+        plugin = self._plugins.get(requested.plugin_id)
+        if plugin is None or requested.plugin_id not in self._versions:
+            raise invalid_request(f"this node has no working plugin {requested.plugin_id}")
+        existing = store.find_volume(requested.id)
+        if existing is not None:
+            requested = msgspec.structs.replace(requested, host_path=existing.volume.host_path)
         try:
-            kept.save_volume(StoredVolume(wanted, is_there=before is not None and before.is_there))
-            made = await plugin.create(wanted)
-            volume = msgspec.structs.replace(wanted, host_path=made.host_path)
-            kept.save_volume(StoredVolume(volume, is_there=True))
+            store.save_volume(StoredVolume(requested, is_created=existing is not None and existing.is_created))
+            created = await plugin.create(requested)
+            volume = msgspec.structs.replace(requested, host_path=created.host_path)
+            store.save_volume(StoredVolume(volume, is_created=True))
         except VolumePluginError as error:
-            if before is None:
-                await self._undo(kept, plugin, wanted)
+            if existing is None:
+                await self._undo_creation(store, plugin, requested)
             raise invalid_request(str(error)) from error
         except OSError as error:
-            raise _cannot_keep(error) from error
-        self._show(volume)
+            raise _build_store_refusal(error) from error
+        self._publish(volume)
         self._on_change()
-        return made
+        return created
 
-    async def _undo(self, kept: VolumeStore, plugin: VolumePlugin, wanted: NodeVolume) -> None:
-        """What a failed try may have left."""
+    async def _undo_creation(self, store: VolumeStore, plugin: VolumePlugin, requested: NodeVolume) -> None:
+        """Delete what a failed creation may have left. Raises Refusal."""
         try:
-            await plugin.delete(wanted)
+            await plugin.delete(requested)
         except VolumePluginError as error:
-            log.warning("what was begun of a volume cannot be taken away: %s", error, extra={"volume": wanted.id})
+            log.warning("cleanup of failed volume creation failed volume=%s error=%s", requested.id, error)
         try:
-            kept.delete_volume(wanted.id)
+            store.delete_volume(requested.id)
         except OSError as error:
-            raise _cannot_keep(error) from error
+            raise _build_store_refusal(error) from error
 
-    async def _register(self, question: channel.ChannelRequest, _: AsyncIterator[bytes]) -> ChannelReply:
-        wanted = _read(question)
-        async with self._changing:
-            kept = self._known()
-            self._refuse_taken(wanted)
-            if not await asyncio.to_thread(os.path.exists, wanted.host_path):
-                raise invalid_request(f"there is nothing at {wanted.host_path} on this node")
-            # Whoever made it takes it away: no plugin is told of it.
-            volume = msgspec.structs.replace(wanted, plugin_id="")
+    async def _register(self, request: channel.ChannelRequest, _: AsyncIterator[bytes]) -> ChannelReply:
+        """Register an existing folder as a volume. Raises Refusal."""
+        requested = _decode_volume(request)
+        async with self._request_lock:
+            store = self._get_store()
+            self._check_name(requested)
+            if not await asyncio.to_thread(os.path.exists, requested.host_path):
+                raise invalid_request(f"{requested.host_path} does not exist on this node")
+            # Without a plugin, because the node must not delete a folder that it did not create.
+            volume = msgspec.structs.replace(requested, plugin_id="")
             try:
-                kept.save_volume(StoredVolume(volume, is_there=True))
+                store.save_volume(StoredVolume(volume, is_created=True))
             except OSError as error:
-                raise _cannot_keep(error) from error
-            self._show(volume)
+                raise _build_store_refusal(error) from error
+            self._publish(volume)
             self._on_change()
         return DONE_REPLY
 
-    async def _delete(self, question: channel.ChannelRequest, _: AsyncIterator[bytes]) -> ChannelReply:
-        wanted = _read(question)
-        async with self._changing:
-            kept = self._known()
-            each = kept.find_volume(wanted.id)
-            if each is None:
-                return DONE_REPLY  # It was never made here, or is gone already.
-            users = self._users_of(each.volume.name)
-            if users and each.is_there:
-                raise invalid_request(f"volume {wanted.id} is in use by allocations: {', '.join(sorted(users))}")
-            if each.volume.plugin_id:
-                plugin = self._plugins.get(each.volume.plugin_id)
+    async def _delete(self, request: channel.ChannelRequest, _: AsyncIterator[bytes]) -> ChannelReply:
+        """Delete a volume. An unknown one is not an error: it may be deleted already. Raises Refusal."""
+        requested = _decode_volume(request)
+        async with self._request_lock:
+            store = self._get_store()
+            stored = store.find_volume(requested.id)
+            if stored is None:
+                return DONE_REPLY
+            volume = stored.volume
+            users = self._list_users(volume.name)
+            if users and stored.is_created:
+                raise invalid_request(f"volume {requested.id} is in use by allocations: {', '.join(sorted(users))}")
+            if volume.plugin_id:
+                plugin = self._plugins.get(volume.plugin_id)
                 if plugin is None:
                     raise invalid_request(
-                        f"this node has no plugin {each.volume.plugin_id} any more that could take it away"
+                        f"volume {requested.id} cannot be deleted: plugin {volume.plugin_id} is not installed any more"
                     )
                 try:
-                    await plugin.delete(each.volume)
+                    await plugin.delete(volume)
                 except VolumePluginError as error:
                     raise invalid_request(str(error)) from error
             try:
-                kept.delete_volume(wanted.id)
+                store.delete_volume(requested.id)
             except OSError as error:
-                raise _cannot_keep(error) from error
-            self._hide(each.volume)
-            self._on_gone(each.volume.host_path)
+                raise _build_store_refusal(error) from error
+            self._unpublish(volume)
+            self._on_deleted(volume.host_path)
             self._on_change()
         return DONE_REPLY
 
-    def _hide(self, volume: NodeVolume) -> None:
-        shown = self.by_name.get(volume.name)
-        if shown is not None and shown.id == volume.id:
+    def _unpublish(self, volume: NodeVolume) -> None:
+        """Remove a volume from those that tasks can use. A configured volume of the same name is visible again."""
+        published = self.by_name.get(volume.name)
+        if published is not None and published.id == volume.id:
             del self.by_name[volume.name]
-            if volume.name in self._static:
-                self.by_name[volume.name] = self._static[volume.name]
+            if volume.name in self._configured:
+                self.by_name[volume.name] = self._configured[volume.name]
 
-    def _known(self) -> VolumeStore:
-        if self._kept is None:
-            raise Refusal(RefusalCode.UNAVAILABLE, "this node cannot know which volumes it made: see its events")
-        return self._kept
+    def _get_store(self) -> VolumeStore:
+        """Return the stored volumes. Raises Refusal if they cannot be read."""
+        if self._store is None:
+            raise Refusal(
+                RefusalCode.UNAVAILABLE, "this node cannot read which volumes it created; see the events of the node"
+            )
+        return self._store
 
-    def _refuse_taken(self, wanted: NodeVolume) -> None:
-        has = self.by_name.get(wanted.name)
-        if has is not None and has.id != wanted.id:
-            whose = f"as {has.id}" if has.id else "by its configuration"
-            raise invalid_request(f'this node has a volume "{wanted.name}" already, {whose}')
+    def _check_name(self, requested: NodeVolume) -> None:
+        """Raise Refusal if another volume has the same name."""
+        existing = self.by_name.get(requested.name)
+        if existing is not None and existing.id != requested.id:
+            origin = f"with id {existing.id}" if existing.id else "in its configuration"
+            raise invalid_request(f'this node has a volume "{requested.name}" already, {origin}')
 
 
-def _cannot_keep(error: OSError) -> Refusal:
-    return Refusal(RefusalCode.UNAVAILABLE, f"the node cannot write down which volumes it has: {error.strerror}")
+def _build_store_refusal(error: OSError) -> Refusal:
+    return Refusal(RefusalCode.UNAVAILABLE, f"the node cannot store its list of volumes: {error.strerror}")
 
 
-def _read(question: channel.ChannelRequest) -> NodeVolume:
+def _decode_volume(request: channel.ChannelRequest) -> NodeVolume:
+    """Return the volume in the body of a request. Raises Refusal."""
     try:
-        return msgspec.json.decode(question.body, type=NodeVolume)
+        return msgspec.json.decode(request.body, type=NodeVolume)
     except msgspec.MsgspecError as error:
-        raise invalid_request(f"the body cannot be read: {error}") from None
+        raise invalid_request(f"invalid body: {error}") from None

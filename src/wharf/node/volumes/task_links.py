@@ -9,84 +9,86 @@ import os
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
 
-from wharf.contract.model.allocations.task_states import TaskEventType
-from wharf.node.artifacts import ArtifactError
-from wharf.node.artifacts.confined_folder import ConfinedFolder
+from wharf.node.confined_folder import ConfinedFolder, ConfinedPathError
 from wharf.node.drivers.port import GivenVolume
-from wharf.node.mounts import MS_BIND, list_mounts_below, mount, unmount
+from wharf.node.mounts import (
+    MS_BIND,
+    MS_NOSUID,
+    MS_RDONLY,
+    MS_REC,
+    MS_REMOUNT,
+    list_mounts_below,
+    mount,
+    unmount,
+)
 from wharf.node.tasks.context import TaskSetupError
 from wharf.node.tasks.folders import TaskFolders
 
-MS_RDONLY: Final = 1
-MS_NOSUID: Final = 2
-MS_REMOUNT: Final = 32
-MS_REC: Final = 16384
-
 
 class ReadOnlyMounts:
+    """Read-only mounts of host paths, all below one folder. Tasks that use the same volume share its mount."""
+
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def mount_read_only(self, path: str) -> Path:
-        """Return a read-only mount of the path. Raises OSError if the node may not mount."""
-        place = self._place(path)
-        if self._is_mounted(place):
-            return place
+        """Return a read-only mount of the path. Raises OSError, for example if the node has no permission to mount."""
+        mount_point = self._get_mount_point(path)
+        if self._is_mounted(mount_point):
+            return mount_point
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o711)
-        place.mkdir(exist_ok=True)
-        mount(path, place, flags=MS_BIND | MS_REC)
+        mount_point.mkdir(exist_ok=True)
+        mount(path, mount_point, flags=MS_BIND | MS_REC)
         try:
-            mount("none", place, flags=MS_BIND | MS_REMOUNT | MS_RDONLY | MS_NOSUID)
+            # The kernel ignores MS_RDONLY at the first mount of a bind mount.
+            mount("none", mount_point, flags=MS_BIND | MS_REMOUNT | MS_RDONLY | MS_NOSUID)
         except OSError:
-            unmount(place)
+            unmount(mount_point)
             raise
-        return place
+        return mount_point
 
     def unmount(self, path: str) -> None:
-        self._end(self._place(path))
+        """Remove the mount of a path, if it exists."""
+        self._remove(self._get_mount_point(path))
 
     def unmount_all(self) -> None:
         if self._folder.is_dir():
-            for place in list(self._folder.iterdir()):
-                self._end(place)
+            for mount_point in list(self._folder.iterdir()):
+                self._remove(mount_point)
 
-    def _end(self, place: Path) -> None:
+    def _remove(self, mount_point: Path) -> None:
         """Unmount and delete a mount point, as far as permitted."""
-        if self._is_mounted(place):
-            unmount(place)
+        if self._is_mounted(mount_point):
+            unmount(mount_point)
         with suppress(OSError):
-            place.rmdir()
+            mount_point.rmdir()
 
-    def _is_mounted(self, place: Path) -> bool:
-        """Asked of the kernel: within one file system a mounted folder looks like any other."""
-        return place in list_mounts_below(self._folder)
+    def _is_mounted(self, mount_point: Path) -> bool:
+        """Return whether the kernel lists the mount. `os.path.ismount` does not detect bind mounts of the same disk."""
+        return mount_point in list_mounts_below(self._folder)
 
-    def _place(self, path: str) -> Path:
+    def _get_mount_point(self, path: str) -> Path:
         return self._folder / hashlib.sha256(path.encode()).hexdigest()[:16]
 
 
-def link_volumes(volumes: Sequence[GivenVolume], folders: TaskFolders, views: ReadOnlyMounts) -> None:
+def link_volumes(volumes: Sequence[GivenVolume], folders: TaskFolders, read_only_mounts: ReadOnlyMounts) -> None:
     """Link the volumes at their destinations in the task's folder. Raises TaskSetupError."""
     for volume in volumes:
         try:
-            target = str(views.mount_read_only(volume.path)) if volume.is_read_only else volume.path
+            source = str(read_only_mounts.mount_read_only(volume.path)) if volume.is_read_only else volume.path
         except OSError as error:
-            why = (
-                f"the volume at {volume.target} is only to be read, and this node may not mount it so: {error.strerror}"
-            )
-            raise _not_linked(why) from error
-        place = folders.task / volume.target.lstrip("/")
-        if os.path.islink(place) and os.readlink(place) == target:
+            raise TaskSetupError(
+                f"the volume at {volume.target} cannot be mounted read-only: {error.strerror}", is_final=True
+            ) from error
+        link = folders.task / volume.target.lstrip("/")
+        if os.path.islink(link) and os.readlink(link) == source:
             continue
-        if os.path.isdir(place) and not os.path.islink(place):
-            raise _not_linked(f"there is a folder at {volume.target} already, where a volume should be")
+        if os.path.isdir(link) and not os.path.islink(link):
+            raise TaskSetupError(
+                f"the volume cannot be linked at {volume.target}: a folder exists there", is_final=True
+            )
         try:
-            ConfinedFolder(folders.task).create_link(volume.target.lstrip("/"), target, may_lead_out=True)
-        except (ArtifactError, OSError) as error:
-            raise _not_linked(f"the volume cannot be linked at {volume.target}: {error}") from error
-
-
-def _not_linked(why: str) -> TaskSetupError:
-    return TaskSetupError(why, TaskEventType.SETUP_FAILURE, "setup_error", is_final=True)
+            ConfinedFolder(folders.task).create_link(volume.target.lstrip("/"), source, may_lead_out=True)
+        except (ConfinedPathError, OSError) as error:
+            raise TaskSetupError(f"the volume cannot be linked at {volume.target}: {error}", is_final=True) from error

@@ -110,7 +110,7 @@ class LocalTaskHooks:
                 mount_secrets(folders.secrets)
         except OSError as error:
             reason = f"cannot mount the secrets folder in memory: {error.strerror}"
-            raise TaskSetupError(reason, TaskEventType.SETUP_FAILURE, "setup_error") from error
+            raise TaskSetupError(reason) from error
         task_control = _TaskControl(self, allocation.record.id, task_name)
         await self._identities.prepare_task(self._build_task_context(allocation, task_name), task_control)
         # A new context: the environment may contain the identities now.
@@ -124,7 +124,7 @@ class LocalTaskHooks:
             )
         except NetworkError as error:
             reason = f"cannot create the allocation's network: {error}"
-            raise TaskSetupError(reason, TaskEventType.SETUP_FAILURE, "setup_error") from error
+            raise TaskSetupError(reason) from error
 
     def find_network(self, allocation_id: str) -> TaskNetwork | None:
         """Return the allocation's own network; `None` if it has none."""
@@ -141,7 +141,7 @@ class LocalTaskHooks:
         try:
             reserved = await self._devices.reserve_devices(devices)
         except CannotReserve as error:
-            raise TaskSetupError(str(error), TaskEventType.SETUP_FAILURE, "setup_error") from error
+            raise TaskSetupError(str(error)) from error
         self._reservations[allocation.record.id, task_name] = reserved
 
     async def _reserve_again(self, allocation: ManagedAllocation, task_name: str) -> None:
@@ -166,7 +166,7 @@ class LocalTaskHooks:
         try:
             volumes = list_granted_volumes(allocation.assignment.allocation, allocation.job, task, self._host.volumes)
         except CannotStart as error:
-            raise TaskSetupError(str(error), TaskEventType.SETUP_FAILURE, "setup_error") from error
+            raise TaskSetupError(str(error)) from error
         link_volumes(
             volumes, self._manager.tasks.get_environment_and_folders(allocation, task.name)[1], self._read_only_mounts
         )

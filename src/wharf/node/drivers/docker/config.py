@@ -164,17 +164,19 @@ class DockerConfig(msgspec.Struct):
     container_exists_attempts: int = 5
 
 
-# Blocks of job files: each may arrive as a list with one element.
 _SINGLE: Final = ("auth", "logging", "healthchecks", "labels", "ulimit", "sysctl", "storage_opt")
+"""Blocks of job files: each may arrive as a list with one element."""
 _SINGLE_WITHIN: Final = ("bind_options", "tmpfs_options", "volume_options", "driver_config")
+"""As `_SINGLE`, for blocks in a mount."""
 _HOST_MODES: Final = ("pid_mode", "ipc_mode", "uts_mode", "userns_mode")
+"""Keys whose value `host` shares a namespace with the host, so that `allow_privileged` is required."""
 
 
 def parse_config(config: Mapping[str, Any], settings: DockerSettings) -> DockerConfig:
     """Parse and validate the config of a job's task. Raises DockerConfigError."""
-    known = DockerConfig.__struct_fields__
-    problems = describe_unknown_keys(config, known, "docker")
-    plain = {key: _unwrap_block(key, value) for key, value in config.items() if key in known}
+    known_keys = DockerConfig.__struct_fields__
+    problems = describe_unknown_keys(config, known_keys, "docker")
+    plain = {key: _unwrap_block(key, value) for key, value in config.items() if key in known_keys}
     try:
         parsed = msgspec.convert(plain, DockerConfig, strict=False)
     except msgspec.ValidationError as error:
@@ -208,9 +210,9 @@ def _find_problems(config: DockerConfig, settings: DockerSettings) -> list[str]:
         problems.append(f"runtime {config.runtime} is not allowed; allowed are {', '.join(settings.allow_runtimes)}")
     for mount in (*config.mount, *config.mounts):
         if mount.type not in ("volume", "bind", "tmpfs"):
-            problems.append(f"mount {mount.target}: type is {mount.type}; there are volume, bind and tmpfs")
-        outside = mount.type == "volume" or (mount.type == "bind" and _is_outside(mount.source))
-        if outside and not settings.volumes_enabled:
+            problems.append(f"mount {mount.target}: unknown type {mount.type}; use volume, bind or tmpfs")
+        is_outside = mount.type == "volume" or (mount.type == "bind" and _is_outside(mount.source))
+        if is_outside and not settings.volumes_enabled:
             problems.append(f"mount {mount.target}: volumes outside the allocation are not allowed on this node")
     for volume in config.volumes:
         source, separator, _ = volume.partition(":")
@@ -255,4 +257,4 @@ def _unwrap_block(key: str, value: Any) -> Any:
 def _rewrite_validation_error(error_text: str) -> str:
     """Turn msgspec's ``Expected `int`, got `str` - at `$.pids_limit` `` into `pids_limit: expected ...`."""
     reason, _, path = error_text.partition(" - at `$.")
-    return f"{path.rstrip('`') or 'the whole'}: {reason[0].lower()}{reason[1:]}"
+    return f"{path.rstrip('`') or 'config'}: {reason[0].lower()}{reason[1:]}"

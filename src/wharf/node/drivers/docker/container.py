@@ -1,84 +1,83 @@
-"""Builds the JSON body of the engine's request to create a container, from the job's config and the node's context."""
+"""The container of a run: its name, its labels, and the body of the engine's request to create it."""
 
-from typing import Any, Final, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
-from wharf.node.drivers.docker.config import DockerConfig, MountConfig
+from wharf.node.drivers.docker.config import DockerConfig, LoggingConfig, MountConfig
+from wharf.node.drivers.port import GivenDevice, GivenPort, TaskOrder
 
+RUN_LABEL: Final = "wharf.run"
+NODE_LABEL: Final = "wharf.node"
+LOG_LABEL_NAMES: Final = ("wharf.log.folder", "wharf.log.task", "wharf.log.files", "wharf.log.bytes")
+"""Labels with the log settings, so that a restarted agent can resume writing the logs."""
 ALLOCATION_LABEL: Final = "wharf.alloc_id"
 TASK_LABEL: Final = "wharf.task"
-# The label that existing tools for Nomad search for.
 COMPATIBLE_LABEL: Final = "com.hashicorp.nomad.alloc_id"
+"""The label that existing tools for Nomad search for."""
+LOG_STREAMS: Final = ("stdout", "stderr")
+PROTOCOLS: Final = ("tcp", "udp")
 BYTES_PER_MB: Final = 1 << 20
+LOG_BYTES_PER_MB: Final = 1_000_000
+MIN_CPU_SHARES: Final = 2
+"""The kernel's minimum."""
+MIN_CPU_QUOTA_US: Final = 1_000
+"""The kernel's minimum."""
 
 
-class ContainerPort(NamedTuple):
-    """A host port that is allocated to the task."""
-
-    label: str
-    host_ip: str
-    value: int
-    to: int  # Port in the container; 0: the same as on the host.
-
-
-class ContainerContext(NamedTuple):
-    """What the node adds to a task's config: identity, folders, resources, network."""
-
-    allocation_id: str
-    task: str
-    labels: dict[str, str]  # Labels of job, group, namespace and node that the operator selected.
-    environment: dict[str, str]
-    allocation_folder: str  # This and the next two are mounted at /alloc, /local and /secrets.
-    local_folder: str
-    secrets_folder: str
-    memory_mb: int
-    memory_max_mb: int
-    cpu_mhz: int
-    cpu_total_mhz: int
-    cores: str  # Reserved cores as a cpuset; empty: none.
-    ports: tuple[ContainerPort, ...]
-    volumes: tuple[tuple[str, str, bool], ...]  # Host volumes: path, target, whether only read.
-    user: str
-    network: str  # The file of the network namespace to join; empty: the config's network mode.
-    files: tuple[tuple[str, str], ...] = ()  # Host files with their paths in the container.
-    devices: tuple[tuple[str, str, str], ...] = ()  # Path, target, permissions.
-    hostname: str = ""
-    log_mb: int = 0  # Size limit of all log files of the task.
-
-
-def make_container_name(context: ContainerContext) -> str:
+def make_container_name(order: TaskOrder) -> str:
     """Return the container's name: task and allocation id."""
-    return f"{context.task}-{context.allocation_id}"
+    return f"{order.task}-{order.allocation_id}"
 
 
-def build_container_body(config: DockerConfig, context: ContainerContext) -> dict[str, Any]:
-    """Return the JSON body of the engine's request `POST /containers/create`."""
+def build_labels(order: TaskOrder, node_id: str, operator_labels: Sequence[str]) -> dict[str, str]:
+    """Return the labels by which the node finds a container again, and the task's labels that the operator selected."""
+    log_settings = (
+        str(order.log_folder) if not order.log.disabled else "",
+        order.task,
+        str(order.log.max_files),
+        str(order.log.max_file_size_mb * LOG_BYTES_PER_MB),
+    )
+    return {
+        **{name: value for name, value in order.labels.items() if name in operator_labels},
+        RUN_LABEL: order.run,
+        NODE_LABEL: node_id,
+        **dict(zip(LOG_LABEL_NAMES, log_settings, strict=True)),
+    }
+
+
+def build_container_body(config: DockerConfig, order: TaskOrder, labels: Mapping[str, str]) -> dict[str, Any]:
+    """Return the JSON body of the engine's request `POST /containers/create`.
+
+    `labels` are those of `build_labels`. A label of the job overrides them, but not the allocation and task.
+    """
+    network = order.network
     # In a shared network namespace, the node forwards the ports.
-    ports = [port for port in context.ports if port.label in config.ports and not context.network]
-    labels = {
-        ALLOCATION_LABEL: context.allocation_id,
-        TASK_LABEL: context.task,
-        COMPATIBLE_LABEL: context.allocation_id,
+    ports = [port for port in order.given.ports if port.label in config.ports and network is None]
+    fixed_labels = {
+        ALLOCATION_LABEL: order.allocation_id,
+        TASK_LABEL: order.task,
+        COMPATIBLE_LABEL: order.allocation_id,
     }
     body: dict[str, Any] = {
         "Image": config.image,
-        "Env": [f"{name}={value}" for name, value in sorted(context.environment.items())],
-        "Labels": {**context.labels, **config.labels, **labels},
-        "User": context.user,
+        "Env": [f"{name}={value}" for name, value in sorted(order.environment.items())],
+        "Labels": {**labels, **config.labels, **fixed_labels},
+        "User": order.user,
         "Tty": config.tty,
         "OpenStdin": config.interactive,
-        "ExposedPorts": {f"{port.to or port.value}/{protocol}": {} for port in ports for protocol in ("tcp", "udp")},
-        "HostConfig": _build_host_config(config, context, ports),
+        "ExposedPorts": {f"{port.to or port.value}/{protocol}": {} for port in ports for protocol in PROTOCOLS},
+        "HostConfig": _build_host_config(config, order, ports),
     }
     if config.command or config.args:
         body["Cmd"] = [*([config.command] if config.command else []), *config.args]
     if config.entrypoint is not None:
         body["Entrypoint"] = config.entrypoint
-    named = {
+    optional = {
         "WorkingDir": config.work_dir,
-        "Hostname": config.hostname or context.hostname,
+        "Hostname": config.hostname or (network.hostname if network is not None else ""),
         "MacAddress": config.mac_address,
     }
-    body |= {name: value for name, value in named.items() if value}
+    body |= {name: value for name, value in optional.items() if value}
     if config.healthchecks is not None and config.healthchecks.disable:
         body["Healthcheck"] = {"Test": ["NONE"]}
     mode = body["HostConfig"].get("NetworkMode", "")
@@ -90,31 +89,27 @@ def build_container_body(config: DockerConfig, context: ContainerContext) -> dic
     return body
 
 
-def _build_host_config(config: DockerConfig, context: ContainerContext, ports: list[ContainerPort]) -> dict[str, Any]:
-    """Return the `HostConfig` of the request. Keys that the job does not set are left to the engine's defaults."""
-    logging = config.logging
-    log_type = (logging.type or logging.driver) if logging else ""
-    # The engine must retain as much output as the node, because output is lost if it is dropped before it is read.
-    default_log_options = {"max-file": "2", "max-size": f"{max(context.log_mb, 2)}m"}
-    log_config = (logging.config if logging else {}) or ({} if log_type else default_log_options)
-    host: dict[str, Any] = {
-        "Binds": _build_binds(config, context),
-        "Mounts": [_build_mount(mount, context) for mount in (*config.mount, *config.mounts)],
-        "LogConfig": {"Type": log_type or "json-file", "Config": log_config},
+def _build_host_config(config: DockerConfig, order: TaskOrder, ports: Sequence[GivenPort]) -> dict[str, Any]:
+    """Return the `HostConfig` of the request. The engine chooses the values of keys that the job does not set."""
+    network = order.network
+    required: dict[str, Any] = {
+        "Binds": _build_binds(config, order),
+        "Mounts": [_build_mount(mount, order) for mount in (*config.mount, *config.mounts)],
+        "LogConfig": _build_log_config(config.logging, order),
         "PortBindings": {
             f"{port.to or port.value}/{protocol}": [{"HostIp": port.host_ip, "HostPort": str(port.value)}]
             for port in ports
-            for protocol in ("tcp", "udp")
+            for protocol in PROTOCOLS
         },
-        "NetworkMode": f"ns:{context.network}" if context.network else config.network_mode,
+        "NetworkMode": f"ns:{network.namespace}" if network is not None else config.network_mode,
         "Init": config.init,
         "Privileged": config.privileged,
         "ReadonlyRootfs": config.readonly_rootfs,
         # The node decides about restarts.
         "RestartPolicy": {"Name": "no"},
-        **_build_limits(config, context),
+        **_build_limits(config, order),
     }
-    named = {
+    optional = {
         "CapAdd": config.cap_add,
         "CapDrop": config.cap_drop,
         "Dns": config.dns_servers,
@@ -126,16 +121,7 @@ def _build_host_config(config: DockerConfig, context: ContainerContext, ports: l
         "Sysctls": config.sysctl,
         "StorageOpt": config.storage_opt,
         "Ulimits": [_parse_ulimit(name, limit) for name, limit in sorted(config.ulimit.items())],
-        "Devices": [
-            {"PathOnHost": path, "PathInContainer": target, "CgroupPermissions": permissions}
-            for path, target, permissions in (
-                *(
-                    (each.host_path, each.container_path or each.host_path, each.cgroup_permissions)
-                    for each in config.devices
-                ),
-                *context.devices,
-            )
-        ],
+        "Devices": _build_devices(config, order.given.devices),
         "PidMode": config.pid_mode,
         "IpcMode": config.ipc_mode,
         "UTSMode": config.uts_mode,
@@ -146,21 +132,43 @@ def _build_host_config(config: DockerConfig, context: ContainerContext, ports: l
         "ShmSize": config.shm_size,
         "OomScoreAdj": config.oom_score_adj,
     }
-    # The engine chooses the value of missing keys.
-    return host | {name: value for name, value in named.items() if value}
+    return required | {name: value for name, value in optional.items() if value}
 
 
-def _build_limits(config: DockerConfig, context: ContainerContext) -> dict[str, Any]:
+def _build_log_config(logging: LoggingConfig | None, order: TaskOrder) -> dict[str, Any]:
+    """Return the engine's log driver with its options."""
+    log_type = (logging.type or logging.driver) if logging else ""
+    # The engine must retain as much output as the node, because output is lost if it is dropped before it is read.
+    retained_mb = len(LOG_STREAMS) * order.log.max_files * order.log.max_file_size_mb
+    default_options = {"max-file": "2", "max-size": f"{max(retained_mb, 2)}m"}
+    options = (logging.config if logging else {}) or ({} if log_type else default_options)
+    return {"Type": log_type or "json-file", "Config": options}
+
+
+def _build_devices(config: DockerConfig, allocated: Sequence[GivenDevice]) -> list[dict[str, str]]:
+    """Return the devices of the job's config and those that are allocated to the task."""
+    configured = [
+        GivenDevice(device.host_path, device.container_path or device.host_path, device.cgroup_permissions)
+        for device in config.devices
+    ]
+    return [
+        {"PathOnHost": path, "PathInContainer": target, "CgroupPermissions": permissions}
+        for path, target, permissions in (*configured, *allocated)
+    ]
+
+
+def _build_limits(config: DockerConfig, order: TaskOrder) -> dict[str, Any]:
     """Return the memory, CPU and process limits."""
-    hard_mb = config.memory_hard_limit or context.memory_max_mb or context.memory_mb
+    resources = order.given
+    hard_mb = config.memory_hard_limit or resources.memory_max_mb or resources.memory_mb
     limits: dict[str, Any] = {"Memory": hard_mb * BYTES_PER_MB, "MemorySwap": hard_mb * BYTES_PER_MB}
-    if hard_mb > context.memory_mb:
-        limits["MemoryReservation"] = context.memory_mb * BYTES_PER_MB
-    limits["CpuShares"] = max(context.cpu_mhz, 2)
-    if config.cpu_hard_limit and context.cpu_total_mhz:
+    if hard_mb > resources.memory_mb:
+        limits["MemoryReservation"] = resources.memory_mb * BYTES_PER_MB
+    limits["CpuShares"] = max(resources.cpu_mhz, MIN_CPU_SHARES)
+    if config.cpu_hard_limit and resources.cpu_total_mhz:
         limits["CpuPeriod"] = config.cpu_cfs_period
-        limits["CpuQuota"] = max(context.cpu_mhz * config.cpu_cfs_period // context.cpu_total_mhz, 1_000)
-    cpuset = config.cpuset_cpus or context.cores
+        limits["CpuQuota"] = max(resources.cpu_mhz * config.cpu_cfs_period // resources.cpu_total_mhz, MIN_CPU_QUOTA_US)
+    cpuset = config.cpuset_cpus or resources.cores
     if cpuset:
         limits["CpusetCpus"] = cpuset
     if config.pids_limit:
@@ -168,24 +176,25 @@ def _build_limits(config: DockerConfig, context: ContainerContext) -> dict[str, 
     return limits
 
 
-def _build_binds(config: DockerConfig, context: ContainerContext) -> list[str]:
+def _build_binds(config: DockerConfig, order: TaskOrder) -> list[str]:
     """Return the bind mounts as `source:target[:ro]`."""
+    files = order.network.files if order.network is not None else ()
     binds = [
-        f"{context.allocation_folder}:/alloc",
-        f"{context.local_folder}:/local",
-        f"{context.secrets_folder}:/secrets",
-        *(f"{path}:{target}{':ro' if is_read_only else ''}" for path, target, is_read_only in context.volumes),
-        *(f"{path}:{target}:ro" for path, target in context.files),
+        f"{order.shared_folder}:/alloc",
+        f"{order.task_folder}/local:/local",
+        f"{order.task_folder}/secrets:/secrets",
+        *(f"{volume.path}:{volume.target}{':ro' if volume.is_read_only else ''}" for volume in order.given.volumes),
+        *(f"{path}:{target}:ro" for path, target in files),
     ]
     for volume in config.volumes:
         source, _, rest = volume.partition(":")
-        binds.append(f"{_resolve_source(source, context)}:{rest}")
+        binds.append(f"{_resolve_source(source, order)}:{rest}")
     return binds
 
 
-def _build_mount(mount: MountConfig, context: ContainerContext) -> dict[str, Any]:
+def _build_mount(mount: MountConfig, order: TaskOrder) -> dict[str, Any]:
     """Return one element of `Mounts`."""
-    source = _resolve_source(mount.source, context) if mount.type == "bind" else mount.source
+    source = _resolve_source(mount.source, order) if mount.type == "bind" else mount.source
     engine_mount: dict[str, Any] = {
         "Type": mount.type,
         "Target": mount.target,
@@ -208,14 +217,13 @@ def _build_mount(mount: MountConfig, context: ContainerContext) -> dict[str, Any
     return engine_mount
 
 
-def _resolve_source(source: str, context: ContainerContext) -> str:
+def _resolve_source(source: str, order: TaskOrder) -> str:
     """Return the host path of a volume's source.
 
     A relative path is in the task's folder; `config` has rejected paths that lead out of it.
     """
-    task_folder = context.local_folder.rpartition("/")[0]
     is_named = not source.startswith((".", "/")) and "/" not in source
-    return source if source.startswith("/") or is_named else f"{task_folder}/{source.removeprefix('./')}"
+    return source if source.startswith("/") or is_named else f"{order.task_folder}/{source.removeprefix('./')}"
 
 
 def _parse_ulimit(name: str, limit: str) -> dict[str, Any]:

@@ -17,12 +17,12 @@ import msgspec
 from wharf.node.drivers.docker import responses
 from wharf.node.drivers.docker.errors import EngineNotFound, EngineRejected, EngineUnreachable
 from wharf.node.drivers.docker.exec_connection import ExecConnection, open_exec_connection
-from wharf.node.drivers.docker.output_stream import FrameDecoder, OutputChunk
+from wharf.node.drivers.docker.output_stream import ContainerOutput, OutputFrameDecoder
 
 T = TypeVar("T")
 
-# The oldest supported version of the API; newer engines accept it.
 API_VERSION: Final = "v1.40"
+"""The oldest supported version of the API; newer engines accept it."""
 RESPONSE_TIMEOUT_S: Final = 60.0
 CONNECT_TIMEOUT_S: Final = 5.0
 
@@ -46,7 +46,8 @@ class ContainerExit(NamedTuple):
     """The exit code of a container."""
 
     code: int
-    error: str  # An error of the engine, not of the task.
+    error: str
+    """An error of the engine, not of the task."""
 
 
 class ContainerEngine:
@@ -116,8 +117,8 @@ class ContainerEngine:
 
         async def read_chunks() -> AsyncIterator[bytes]:
             with archive.open("rb") as file:
-                while piece := await asyncio.to_thread(file.read, 1 << 20):
-                    yield piece
+                while chunk := await asyncio.to_thread(file.read, 1 << 20):
+                    yield chunk
 
         headers = {"content-type": "application/x-tar"}
         async with self._open_stream("POST", "/images/load", content=read_chunks(), headers=headers) as response:
@@ -167,19 +168,19 @@ class ContainerEngine:
     async def wait_for_exit(self, container: str) -> ContainerExit:
         """Wait until the container does not run."""
         timeout = httpx2.Timeout(None, connect=CONNECT_TIMEOUT_S)
-        waited = await self._request_json(
+        result = await self._request_json(
             "POST", f"/containers/{container}/wait", responses.WaitResult, timeout=timeout
         )
-        return ContainerExit(waited.status_code, waited.error.message if waited.error else "")
+        return ContainerExit(result.status_code, result.error.message if result.error else "")
 
     async def stream_logs(
         self, container: str, *, is_tty: bool, follow: bool, since: str = "", timestamps: bool = False
-    ) -> AsyncGenerator[OutputChunk, None]:
+    ) -> AsyncGenerator[ContainerOutput, None]:
         """Yield the container's output. `since`: Unix time as `seconds.nanoseconds`; empty: from the start."""
         params = {"stdout": "true", "stderr": "true", "follow": str(follow).lower()}
         params |= {"timestamps": str(timestamps).lower(), **({"since": since} if since else {})}
         timeout = httpx2.Timeout(None if follow else RESPONSE_TIMEOUT_S, connect=CONNECT_TIMEOUT_S)
-        frames = FrameDecoder(is_tty=is_tty)
+        frames = OutputFrameDecoder(is_tty=is_tty)
         async with self._open_stream(
             "GET", f"/containers/{container}/logs", params=params, timeout=timeout
         ) as response:
@@ -198,13 +199,13 @@ class ContainerEngine:
     async def create_exec(self, container: str, command: list[str], *, is_tty: bool, user: str = "") -> str:
         """Prepare a command in the container and return its id."""
         body = {"AttachStdin": True, "AttachStdout": True, "AttachStderr": True, "Tty": is_tty, "Cmd": command}
-        made = await self._request_json(
+        created = await self._request_json(
             "POST",
             f"/containers/{container}/exec",
             responses.CreatedObject,
             json={**body, **({"User": user} if user else {})},
         )
-        return made.id
+        return created.id
 
     async def start_exec(self, exec_id: str, *, is_tty: bool) -> ExecConnection:
         """Start the command and return the connection to its input and output."""
@@ -250,7 +251,7 @@ def _build_rejection(status: int, body: bytes) -> EngineRejected:
     except msgspec.MsgspecError:
         message = body[:500].decode(errors="replace").strip()
     kind = EngineNotFound if status == 404 else EngineRejected
-    return kind(status, message or f"the container engine answers {status}")
+    return kind(status, message or f"the container engine returned HTTP status {status}")
 
 
 def _decode(data: bytes, response_type: type[T]) -> T:
@@ -258,7 +259,7 @@ def _decode(data: bytes, response_type: type[T]) -> T:
     try:
         return msgspec.json.decode(data, type=response_type)
     except msgspec.MsgspecError as error:
-        raise EngineUnreachable(f"the container engine answers what cannot be read: {error}") from error
+        raise EngineUnreachable(f"the container engine returned an invalid response: {error}") from error
 
 
 async def _split_lines(response: httpx2.Response) -> AsyncIterator[bytes]:

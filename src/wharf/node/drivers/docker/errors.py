@@ -2,7 +2,7 @@
 
 
 class EngineUnreachable(Exception):
-    """No answer, or a broken one. The engine may have carried out the request or not."""
+    """The engine returned no valid response. It is not known whether it carried out the request."""
 
 
 class EngineRejected(Exception):

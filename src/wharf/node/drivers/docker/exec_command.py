@@ -52,9 +52,10 @@ class ContainerCommand:
         self._connection.close_input()
 
     def resize(self, height: int, width: int) -> None:
-        self._resize_task = self._world.start_task(self._resize(height, width), name="a terminal's new size")
+        self._resize_task = self._world.start_task(self._resize(height, width), name="terminal resize")
 
     async def wait(self) -> int:
+        """Return the exit code; UNKNOWN_EXIT_CODE if the engine does not report it."""
         while True:
             try:
                 state = await self._engine.read_exec_state(self._exec_id)
@@ -65,6 +66,7 @@ class ContainerCommand:
             await asyncio.sleep(STATE_POLL_INTERVAL_S)
 
     async def end(self) -> None:
+        """Close the connection, and kill the command if it still runs."""
         self._reader_task.cancel()
         await self._connection.close()
         with contextlib.suppress(EngineUnreachable, EngineRejected):

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Final
 
 from wharf.node.drivers.docker.errors import EngineRejected, EngineUnreachable
-from wharf.node.drivers.docker.output_stream import FrameDecoder, OutputChunk
+from wharf.node.drivers.docker.output_stream import ContainerOutput, OutputFrameDecoder
 
 CHUNK_BYTES: Final = 64 << 10
 MAX_HEAD_BYTES: Final = 64 << 10
-"""Limit of the response's header."""
+"""Limit of the response's header; protects the memory of the agent."""
 
 
 class ExecConnection:
@@ -23,7 +23,7 @@ class ExecConnection:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, is_tty: bool) -> None:
         self._reader = reader
         self._writer = writer
-        self._frames = FrameDecoder(is_tty=is_tty)
+        self._frames = OutputFrameDecoder(is_tty=is_tty)
 
     async def write(self, data: bytes) -> None:
         """Write to the command's input. Raises EngineUnreachable."""
@@ -31,7 +31,7 @@ class ExecConnection:
             self._writer.write(data)
             await self._writer.drain()
         except OSError as error:
-            raise EngineUnreachable(f"the input cannot be passed on: {error}") from error
+            raise EngineUnreachable(f"the input cannot be sent to the container engine: {error}") from error
 
     def close_input(self) -> None:
         """Close the command's input."""
@@ -39,7 +39,7 @@ class ExecConnection:
             if self._writer.can_write_eof():
                 self._writer.write_eof()
 
-    async def read_output(self) -> AsyncIterator[OutputChunk]:
+    async def read_output(self) -> AsyncIterator[ContainerOutput]:
         """Yield the output until the command has closed it."""
         while True:
             try:
@@ -63,20 +63,20 @@ async def open_exec_connection(socket: Path, path: str, body: bytes, *, is_tty: 
         reader, writer = await asyncio.open_unix_connection(str(socket), limit=MAX_HEAD_BYTES)
     except OSError as error:
         raise EngineUnreachable(f"the container engine at {socket} does not answer: {error}") from error
-    head = (
+    request_head = (
         f"POST {path} HTTP/1.1\r\nHost: engine\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n"
         "Connection: Upgrade\r\nUpgrade: tcp\r\n\r\n"
     )
     try:
-        writer.write(head.encode() + body)
+        writer.write(request_head.encode() + body)
         await writer.drain()
         response_head = await reader.readuntil(b"\r\n\r\n")
     except (OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError) as error:
         writer.close()
-        raise EngineUnreachable(f"the container engine broke off: {error}") from error
+        raise EngineUnreachable(f"the container engine closed the connection: {error}") from error
     status = int(response_head.split(b" ", 2)[1])
     if status not in (101, 200):
         error_text = (await reader.read(CHUNK_BYTES)).decode(errors="replace")
         writer.close()
-        raise EngineRejected(status, error_text.strip() or f"the container engine answers {status}")
+        raise EngineRejected(status, error_text.strip() or f"the container engine returned HTTP status {status}")
     return ExecConnection(reader, writer, is_tty=is_tty)

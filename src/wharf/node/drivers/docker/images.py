@@ -13,8 +13,8 @@ from wharf.node.drivers.docker.errors import EngineRejected, EngineUnreachable
 from wharf.node.drivers.port import CannotStart, TaskOrder
 from wharf.world import World
 
-# Seconds without progress after which a pull is given up.
 PULL_IDLE_TIMEOUT_S: Final = 120.0
+"""Seconds without progress after which a pull is canceled."""
 
 
 def normalize_image_name(image: str) -> str:
@@ -31,6 +31,7 @@ class PullProgress:
         self._last = ""
 
     def add_line(self, line: responses.PullProgressLine) -> None:
+        """Add a line that the engine sent."""
         if line.id and line.progress_detail and line.progress_detail.total:
             self._layers[line.id] = line.progress_detail
         self._last = (line.status or line.stream).strip() or self._last
@@ -38,7 +39,7 @@ class PullProgress:
     def __str__(self) -> str:
         total = sum(layer.total for layer in self._layers.values())
         if not total:
-            return self._last or "begun"
+            return self._last or "started"
         current = sum(min(layer.current, layer.total) for layer in self._layers.values())
         return f"{current / 1e6:.0f} of {total / 1e6:.0f} MB in {len(self._layers)} layers"
 
@@ -77,29 +78,30 @@ class ImagePuller:
         """
         name = normalize_image_name(image)
         if not should_always_pull and not name.endswith(":latest"):
-            found = await self._engine.find_image(name)
-            if found is not None:
-                return found
+            existing = await self._engine.find_image(name)
+            if existing is not None:
+                return existing
         on_pull_started()
         try:
             await self._wait_for(name, auth, timeout_s)
         except EngineRejected:
             # If the registry is unreachable, an image that the engine already has is good enough, unless a pull is forced.
-            found = None if should_always_pull else await self._engine.find_image(name)
-            if found is None:
+            existing = None if should_always_pull else await self._engine.find_image(name)
+            if existing is None:
                 raise
-            return found
-        found = await self._engine.find_image(name)
-        if found is None:
-            raise EngineRejected(404, f"{name} was pulled, and is not there")
-        return found
+            return existing
+        existing = await self._engine.find_image(name)
+        if existing is None:
+            raise EngineRejected(404, f"the engine pulled {name} but does not have it")
+        return existing
 
     def format_progress(self, image: str) -> str:
         """Return the progress of the running pull of this image; empty if there is none."""
         name = normalize_image_name(image)
-        return next((str(pull.progress) for (one, _), pull in self._running.items() if one == name), "")
+        return next((str(pull.progress) for (pulled_name, _), pull in self._running.items() if pulled_name == name), "")
 
     async def _wait_for(self, name: str, auth: RegistryAuth | None, timeout_s: float) -> None:
+        """Wait for the running pull of an image, or start one. Raises TimeoutError and the errors of the engine."""
         pull = self._running.get((name, auth))
         if pull is None:
             progress = PullProgress()
@@ -110,7 +112,7 @@ class ImagePuller:
             async with asyncio.timeout(timeout_s):
                 await asyncio.shield(pull.task)
         except TimeoutError:
-            raise TimeoutError(f"{name} is not pulled after {timeout_s:.0f} s: {pull.progress}") from None
+            raise TimeoutError(f"pulling {name} took longer than {timeout_s:.0f} s: {pull.progress}") from None
         finally:
             pull.waiters -= 1
             if not pull.waiters:
@@ -135,6 +137,7 @@ class ImagePuller:
 
 
 FIRST_PROGRESS_DELAY_S: Final = 5.0
+"""Seconds until the first report of progress; the delay then doubles."""
 
 
 class TaskImages:
@@ -176,18 +179,18 @@ class TaskImages:
                     )
                     return
                 except EngineRejected as error:
-                    refused = error
+                    rejection = error
             raise CannotStart(
-                f"the image {normalize_image_name(config.image)} cannot be pulled: {refused}"
-            ) from refused
+                f"image {normalize_image_name(config.image)} cannot be pulled: {rejection}"
+            ) from rejection
         except EngineUnreachable as error:
-            raise CannotStart(f"the pull of {normalize_image_name(config.image)} was cut: {error}") from error
+            raise CannotStart(f"the pull of {normalize_image_name(config.image)} was interrupted: {error}") from error
         except TimeoutError as error:
-            told = str(error) or f"the registry of {normalize_image_name(config.image)} sends no more data"
-            raise CannotStart(told) from error
+            why = str(error) or f"the registry of {normalize_image_name(config.image)} sends no data"
+            raise CannotStart(why) from error
         finally:
-            for each in progress_tasks:
-                each.cancel()
+            for task in progress_tasks:
+                task.cancel()
 
     async def _report_progress(self, run: str, image: str) -> None:
         """Report the progress of a pull at growing intervals."""
@@ -204,7 +207,7 @@ class TaskImages:
         if not path.is_relative_to(order.task_folder.resolve()):
             raise CannotStart(f"config: load: {archive} leads out of the task's folder", is_final=True)
         if not path.is_file():
-            raise CannotStart(f"config: load: there is no file {archive} in the task's folder")
+            raise CannotStart(f"config: load: file {archive} does not exist in the task's folder")
         await self._engine.load_image(path)
 
 

@@ -15,15 +15,16 @@ FRAME_HEADER_BYTES: Final = 8
 _HEADER: Final = struct.Struct(">BxxxL")
 
 
-class OutputChunk(NamedTuple):
+class ContainerOutput(NamedTuple):
     """A part of the output of one stream."""
 
     stream: Literal["stdout", "stderr"]
     data: bytes
-    is_frame_start: bool = True  # The engine sends each log entry as one frame.
+    is_frame_start: bool = True
+    """Whether a frame of the engine begins here: each log entry is one frame."""
 
 
-class FrameDecoder:
+class OutputFrameDecoder:
     """Splits received bytes by stream."""
 
     def __init__(self, *, is_tty: bool) -> None:
@@ -31,13 +32,14 @@ class FrameDecoder:
         self._buffer = b""
         self._stream: Literal["stdout", "stderr"] = "stdout"
         self._is_frame_start = False
-        self._remaining_bytes = 0  # Remaining bytes of the current frame; large frames are passed on in parts.
+        self._remaining_bytes = 0
+        """Remaining bytes of the current frame; large frames are passed on in parts."""
 
-    def feed(self, data: bytes) -> Iterator[OutputChunk]:
+    def feed(self, data: bytes) -> Iterator[ContainerOutput]:
         """Yield the output that is complete with `data`."""
         if self._is_tty:
             if data:
-                yield OutputChunk("stdout", data)
+                yield ContainerOutput("stdout", data)
             return
         self._buffer += data
         while self._buffer:
@@ -52,10 +54,11 @@ class FrameDecoder:
             piece, self._buffer = self._buffer[: self._remaining_bytes], self._buffer[self._remaining_bytes :]
             self._remaining_bytes -= len(piece)
             is_frame_start, self._is_frame_start = self._is_frame_start, False
-            yield OutputChunk(self._stream, piece, is_frame_start)
+            yield ContainerOutput(self._stream, piece, is_frame_start)
 
 
 MAX_TIMESTAMP_BYTES: Final = 64
+"""A longer beginning of an entry is not a timestamp."""
 _STAMP: Final = re.compile(rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d)")
 
 
@@ -75,7 +78,7 @@ class TimestampDecoder:
         self._head: bytes | None = b""
         """The incomplete timestamp of the current entry; None after the timestamp."""
 
-    def feed(self, chunk: OutputChunk) -> Iterator[LogEntryChunk]:
+    def feed(self, chunk: ContainerOutput) -> Iterator[LogEntryChunk]:
         """Yield the parts of log entries that `chunk` contains, without timestamps."""
         if not self._is_tty:
             if chunk.is_frame_start:
@@ -115,9 +118,9 @@ def _split_lines(data: bytes) -> list[bytes]:
 
 def parse_timestamp(stamp: bytes) -> int | None:
     """Return Unix time in nanoseconds; None for an invalid timestamp."""
-    found = _STAMP.fullmatch(stamp)
-    if found is None:
+    match = _STAMP.fullmatch(stamp)
+    if match is None:
         return None
-    zone = "+00:00" if found[3] == b"Z" else found[3].decode()
-    seconds = int(datetime.fromisoformat(found[1].decode() + zone).timestamp())
-    return seconds * SECOND + int((found[2] or b"0").ljust(9, b"0"))
+    zone = "+00:00" if match[3] == b"Z" else match[3].decode()
+    seconds = int(datetime.fromisoformat(match[1].decode() + zone).timestamp())
+    return seconds * SECOND + int((match[2] or b"0").ljust(9, b"0"))

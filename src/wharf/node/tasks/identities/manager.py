@@ -77,7 +77,7 @@ class TaskIdentityManager:
             await identified_task.api.open(context.folders.secrets)
         except OSError as error:
             reason = f"cannot create the API socket: {error.strerror}"
-            raise TaskSetupError(reason, TaskEventType.SETUP_FAILURE, "setup_error") from error
+            raise TaskSetupError(reason) from error
 
     def keep_renewed(
         self, build_context: Callable[[], TaskContext], allocation_id: str, task: Task, task_control: TaskControl

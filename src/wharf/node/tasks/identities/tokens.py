@@ -19,8 +19,7 @@ from wharf.contract.model.jobs.groups import Task
 from wharf.contract.model.jobs.identities import DEFAULT_IDENTITY_NAME, WorkloadIdentity
 from wharf.contract.model.refusal import Refusal, RefusalCode
 from wharf.contract.wire.nodes.messages import SignedIdentity
-from wharf.node.artifacts import ArtifactError
-from wharf.node.artifacts.confined_folder import ConfinedFolder
+from wharf.node.confined_folder import ConfinedFolder, ConfinedPathError
 from wharf.node.tasks.context import TaskContext, TaskSetupError, map_task_folders
 from wharf.node.tasks.preparation import TaskControl
 from wharf.world import World
@@ -238,7 +237,7 @@ class TaskIdentities:
             ConfinedFolder(destination.root).replace_file(
                 destination.path, self._signed[identity.name].jwt.encode(), FILE_MODE
             )
-        except (ArtifactError, OSError) as error:
+        except (ConfinedPathError, OSError) as error:
             raise _build_setup_error(f"cannot write the file of identity {identity.name}: {error}") from error
 
     def _store_validity(self) -> None:
@@ -248,7 +247,7 @@ class TaskIdentities:
                 ConfinedFolder(self._context.folders.task / "private").replace_file(
                     VALIDITY_FILE, msgspec.json.encode(self._validity), 0o600
                 )
-            except (ArtifactError, OSError) as error:
+            except (ConfinedPathError, OSError) as error:
                 log.warning("failed to store the expiry of identities error=%s", error)
 
     def _load_validity(self) -> dict[str, TokenValidity]:
@@ -273,4 +272,4 @@ def make_file_name(name: str) -> str:
 
 def _build_setup_error(reason: str) -> TaskSetupError:
     """Return the error for identities that cannot be provided."""
-    return TaskSetupError(f"identity: {reason}", TaskEventType.SETUP_FAILURE, "setup_error")
+    return TaskSetupError(f"identity: {reason}")

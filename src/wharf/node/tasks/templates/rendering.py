@@ -14,8 +14,7 @@ from wharf.contract.model.refusal import Refusal, RefusalCode
 from wharf.contract.model.times import SECOND
 from wharf.languages.templates import MissingSource, ParsedTemplate, RenderResult, TemplateError
 from wharf.languages.templates.errors import EvaluationError
-from wharf.node.artifacts import ArtifactError
-from wharf.node.artifacts.confined_folder import ConfinedFolder
+from wharf.node.confined_folder import ConfinedFolder, ConfinedPathError
 from wharf.node.files import ReadOnlyFolder
 from wharf.node.tasks.artifacts import TaskEventRecorder
 from wharf.node.tasks.context import TaskContext, TaskSetupError
@@ -237,14 +236,14 @@ class TaskTemplates:
             raise build_render_error(
                 f"template {template.dest_path}: perms {template.perms} is not an octal number"
             ) from error
-        except (ArtifactError, OSError) as error:
+        except (ConfinedPathError, OSError) as error:
             raise build_render_error(f"cannot write template {template.dest_path}: {error}") from error
         return True
 
 
 def build_render_error(reason: str) -> TaskSetupError:
     """Return the error for a template that can never be rendered."""
-    return TaskSetupError(reason, TaskEventType.SETUP_FAILURE, "setup_error", is_final=True)
+    return TaskSetupError(reason, is_final=True)
 
 
 def read_allocation_file(context: TaskContext, path: str) -> str:

@@ -31,18 +31,23 @@ def write(root: Path, number: int, text: str, *, task: str = "web", stream: str 
         file.write(text)
 
 
-async def all_of(frames: AsyncGenerator[FileFrame, None]) -> list[FileFrame]:
+async def read_frames(frames: AsyncGenerator[FileFrame, None]) -> list[FileFrame]:
     return [frame async for frame in frames]
 
 
-def of_file(
-    root: Path, *, origin: ReadOrigin = ReadOrigin.START, offset: int = 0, follows: bool = False
+def open_file_stream(
+    root: Path, *, origin: ReadOrigin = ReadOrigin.START, offset: int = 0, should_follow: bool = False
 ) -> AsyncGenerator[FileFrame, None]:
-    return follow_file(ReadOnlyFolder(root), "f", origin=origin, offset=offset, should_follow=follows)
+    return follow_file(ReadOnlyFolder(root), "f", origin=origin, offset=offset, should_follow=should_follow)
 
 
-def of_logs(
-    root: Path, *, origin: ReadOrigin = ReadOrigin.START, offset: int = 0, follows: bool = False, is_over: bool = False
+def open_log_stream(
+    root: Path,
+    *,
+    origin: ReadOrigin = ReadOrigin.START,
+    offset: int = 0,
+    should_follow: bool = False,
+    is_over: bool = False,
 ) -> AsyncGenerator[FileFrame, None]:
     return follow_logs(
         ReadOnlyFolder(root),
@@ -50,21 +55,21 @@ def of_logs(
         "stdout",
         origin=origin,
         offset=offset,
-        should_follow=follows,
+        should_follow=should_follow,
         is_over=lambda: is_over,
     )
 
 
 class Follower:
-    """Takes frames until it is cancelled."""
+    """Collects frames until it is cancelled."""
 
     def __init__(self, frames: AsyncGenerator[FileFrame, None]) -> None:
         self.frames: list[FileFrame] = []
         self.is_done = False
         self._source = frames
-        self.task = SimulatedWorld(1, now_s).start_task(self._take(), name="follower")
+        self.task = SimulatedWorld(1, now_s).start_task(self._collect(), name="follower")
 
-    async def _take(self) -> None:
+    async def _collect(self) -> None:
         async for frame in self._source:
             self.frames.append(frame)
         self.is_done = True
@@ -91,38 +96,38 @@ def test_a_file_is_read_from_an_offset_counted_from_start_or_end(
     (root / "f").write_text("0123456789")
 
     @in_virtual_time
-    async def work() -> None:
-        frames = await all_of(of_file(root, origin=origin, offset=offset))
+    async def test() -> None:
+        frames = await read_frames(open_file_stream(root, origin=origin, offset=offset))
 
         assert data == b"".join(frame.data for frame in frames)
         assert all(frame.offset == 10 and frame.file == "f" for frame in frames)
 
-    work()
+    test()
 
 
 def test_a_large_file_is_sent_in_pieces_with_their_end_offsets(root: Path) -> None:
     (root / "f").write_bytes(b"x" * 150_000)
 
     @in_virtual_time
-    async def work() -> None:
-        assert [65_536, 131_072, 150_000] == [frame.offset for frame in await all_of(of_file(root))]
+    async def test() -> None:
+        assert [65_536, 131_072, 150_000] == [frame.offset for frame in await read_frames(open_file_stream(root))]
 
-    work()
+    test()
 
 
 @in_virtual_time
-async def follow_what_is_written(root: Path) -> None:
+async def follow_changing_file(root: Path) -> None:
     (root / "f").write_text("a")
-    follower = Follower(of_file(root, follows=True))
+    follower = Follower(open_file_stream(root, should_follow=True))
     await until(lambda: follower.text == "a", what="the beginning")
-    began_s = now_s()
+    written_at_s = now_s()
     with (root / "f").open("a") as file:
         file.write("b")
-    await until(lambda: follower.text == "ab", what="what was added")
-    assert now_s() - began_s <= 0.05
+    await until(lambda: follower.text == "ab", what="the appended data")
+    assert now_s() - written_at_s <= 0.05
 
     (root / "f").write_text("c")
-    await until(lambda: follower.text == "abc", what="what was begun anew")
+    await until(lambda: follower.text == "abc", what="the data after truncation")
     assert "file truncated" in [frame.event for frame in follower.frames]
 
     (root / "f").unlink()
@@ -131,31 +136,31 @@ async def follow_what_is_written(root: Path) -> None:
 
 
 def test_appended_data_arrive_within_50_ms_and_truncation_and_deletion_are_reported(root: Path) -> None:
-    follow_what_is_written(root)
+    follow_changing_file(root)
 
 
 def test_an_empty_frame_is_sent_each_second_without_data(root: Path) -> None:
     (root / "f").write_text("")
 
     @in_virtual_time
-    async def work() -> None:
-        follower = Follower(of_file(root, follows=True))
+    async def test() -> None:
+        follower = Follower(open_file_stream(root, should_follow=True))
         await pass_time(5.5)
         follower.task.cancel()
         await pass_time(0.1)
 
         assert [FileFrame()] * 5 == follower.frames
 
-    work()
+    test()
 
 
 def test_a_missing_file_is_refused_before_the_first_frame(root: Path) -> None:
     @in_virtual_time
-    async def work() -> None:
+    async def test() -> None:
         with pytest.raises(Refusal, match='file "f" does not exist'):
-            await all_of(of_file(root, follows=True))
+            await read_frames(open_file_stream(root, should_follow=True))
 
-    work()
+    test()
 
 
 @pytest.mark.parametrize(
@@ -176,18 +181,18 @@ def test_a_log_is_read_as_one_text_over_all_its_files(root: Path, origin: ReadOr
     write(root, 10, "other", task="web2")
 
     @in_virtual_time
-    async def work() -> None:
-        frames = await all_of(of_logs(root, origin=origin, offset=offset))
+    async def test() -> None:
+        frames = await read_frames(open_log_stream(root, origin=origin, offset=offset))
 
         assert text == b"".join(frame.data for frame in frames).decode()
 
-    work()
+    test()
 
 
 def test_following_a_log_continues_in_the_next_file(root: Path) -> None:
     @in_virtual_time
-    async def work() -> None:
-        follower = Follower(of_logs(root, follows=True))
+    async def test() -> None:
+        follower = Follower(open_log_stream(root, should_follow=True))
         await pass_time(0.1)
         for number, text in ((0, "one "), (0, "two "), (1, "three "), (2, "four")):
             write(root, number, text)
@@ -201,49 +206,51 @@ def test_following_a_log_continues_in_the_next_file(root: Path) -> None:
         follower.task.cancel()
         await pass_time(0.1)
 
-    work()
+    test()
 
 
 def test_a_slow_follower_continues_with_the_oldest_remaining_file(root: Path) -> None:
     write(root, 0, "old")
 
     @in_virtual_time
-    async def work() -> None:
-        follower = Follower(of_logs(root, follows=True))
+    async def test() -> None:
+        follower = Follower(open_log_stream(root, should_follow=True))
         await until(lambda: follower.text == "old", what="the first file")
         (root / "alloc/logs/web.stdout.0").unlink()
         write(root, 5, "new")
 
-        await until(lambda: follower.text == "oldnew", what="the oldest that is left")
+        await until(lambda: follower.text == "oldnew", what="the oldest remaining file")
         follower.task.cancel()
         await pass_time(0.1)
 
-    work()
+    test()
 
 
 def test_following_ends_when_the_task_is_over_and_everything_was_sent(root: Path) -> None:
     write(root, 0, "all")
 
     @in_virtual_time
-    async def work() -> None:
-        assert b"all" == b"".join(frame.data for frame in await all_of(of_logs(root, follows=True, is_over=True)))
+    async def test() -> None:
+        assert b"all" == b"".join(
+            frame.data for frame in await read_frames(open_log_stream(root, should_follow=True, is_over=True))
+        )
 
-    work()
+    test()
 
 
 def test_a_log_that_does_not_exist_yet_is_refused_or_waited_for_when_following(root: Path) -> None:
     @in_virtual_time
-    async def work() -> None:
+    async def test() -> None:
         with pytest.raises(Refusal, match='no stdout log of task "web" yet'):
-            await all_of(of_logs(root))
-        follower = Follower(of_logs(root, follows=True))
+            await read_frames(open_log_stream(root))
+        follower = Follower(open_log_stream(root, should_follow=True))
         await pass_time(1)
         write(root, 0, "late")
         await until(lambda: follower.text == "late", what="the log")
         follower.task.cancel()
         await pass_time(0.1)
 
-    work()
+    test()
 
 
 def test_frames_omit_empty_fields() -> None:
@@ -253,11 +260,11 @@ def test_frames_omit_empty_fields() -> None:
         yield FileFrame(3, b"", "f", "file deleted")
 
     @in_virtual_time
-    async def work() -> None:
-        shown = [msgspec.json.decode(part) async for part in encode_frames(frames())]
-        assert {"Offset": 3, "Data": "YWJj", "File": "f"} == shown[0]
-        assert {} == shown[1]
-        assert {"Offset": 3, "File": "f", "FileEvent": "file deleted"} == shown[2]
+    async def test() -> None:
+        decoded = [msgspec.json.decode(part) async for part in encode_frames(frames())]
+        assert {"Offset": 3, "Data": "YWJj", "File": "f"} == decoded[0]
+        assert {} == decoded[1]
+        assert {"Offset": 3, "File": "f", "FileEvent": "file deleted"} == decoded[2]
         assert [b"abc", b"", b""] == [part async for part in extract_data(frames())]
 
-    work()
+    test()

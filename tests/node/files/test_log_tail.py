@@ -1,4 +1,4 @@
-"""The ends of logs."""
+"""Reading the end of a log."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ from wharf.node.files import ReadOnlyFolder
 from wharf.node.files.streams import read_log_tail
 
 
-def a_log(folder: Path, *files: str) -> ReadOnlyFolder:
+def write_log(folder: Path, *files: str) -> ReadOnlyFolder:
     logs = folder / "alloc/logs"
     logs.mkdir(parents=True)
     for number, text in enumerate(files):
@@ -15,21 +15,21 @@ def a_log(folder: Path, *files: str) -> ReadOnlyFolder:
 
 
 def test_a_log_tail_spans_files_and_begins_with_a_whole_line(tmp_path: Path) -> None:
-    folder = a_log(tmp_path, "one\ntwo\n", "three\nfour\n")
+    folder = write_log(tmp_path, "one\ntwo\n", "three\nfour\n")
 
     assert b"two\nthree\nfour\n" == read_log_tail(folder, "web", "stdout", 16)
 
 
 def test_the_tail_of_a_short_log_is_the_whole_log(tmp_path: Path) -> None:
-    assert b"one\ntwo" == read_log_tail(a_log(tmp_path, "one\ntwo"), "web", "stdout", 100)
+    assert b"one\ntwo" == read_log_tail(write_log(tmp_path, "one\ntwo"), "web", "stdout", 100)
 
 
 def test_a_single_long_line_is_truncated(tmp_path: Path) -> None:
-    assert b"x" * 10 == read_log_tail(a_log(tmp_path, "x" * 100), "web", "stdout", 10)
+    assert b"x" * 10 == read_log_tail(write_log(tmp_path, "x" * 100), "web", "stdout", 10)
 
 
 def test_a_missing_log_has_an_empty_tail(tmp_path: Path) -> None:
-    folder = a_log(tmp_path)
+    folder = write_log(tmp_path)
     (tmp_path / "secret").write_text("secret")
     (tmp_path / "alloc/logs/web.stdout.0").symlink_to(tmp_path / "secret")
 

@@ -1,4 +1,4 @@
-"""Tasks within walls outlast whoever is killed, as all others do."""
+"""Tasks of the driver `exec` survive killed agents, supervisors and shims."""
 
 import os
 import signal
@@ -17,13 +17,13 @@ SCRIPT = "echo start >>/alloc/starts; while [ ! -e /alloc/go ]; do sleep 0.02; d
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ANode]:
-    folder = tmp_path_factory.mktemp("walls")
-    with a_server(folder / "server") as server, a_node(server, folder / "node") as it:
-        yield it
+    folder = tmp_path_factory.mktemp("sandbox")
+    with a_server(folder / "server") as server, a_node(server, folder / "node") as running_node:
+        yield running_node
 
 
-def begun(node: ANode, job: str, count: int) -> list[Path]:
-    """The shared folders of its allocations."""
+def start_job(node: ANode, job: str, count: int) -> list[Path]:
+    """Run a job and return the shared folders of its allocations."""
     node.run(a_raw_job(job, SCRIPT, count=count, Driver="exec"))
     wait_until(
         lambda: [each["ClientStatus"] for each in node.allocations(job)] == ["running"] * count,
@@ -31,12 +31,12 @@ def begun(node: ANode, job: str, count: int) -> list[Path]:
         within_s=WITHIN_S,
     )
     folders = [node.folder / "alloc" / each["ID"] / "alloc" for each in node.allocations(job)]
-    wait_until(lambda: all((folder / "starts").exists() for folder in folders), what="they have begun")
+    wait_until(lambda: all((folder / "starts").exists() for folder in folders), what="all tasks have started")
     return folders
 
 
-def told(node: ANode, job: str, folders: list[Path]) -> list[tuple[str, str, int]]:
-    """Of each: its exit code, its starts, and how many lines it has said."""
+def finish_job(node: ANode, job: str, folders: list[Path]) -> list[tuple[str, str, int]]:
+    """Let the tasks end; return exit code, starts and number of lines of each."""
     for folder in folders:
         (folder / "go").touch()
     wait_until(
@@ -48,29 +48,29 @@ def told(node: ANode, job: str, folders: list[Path]) -> list[tuple[str, str, int
     lines = [len((folder / "logs" / "t.stdout.0").read_text().splitlines()) for folder in folders]
     starts = [(folder / "starts").read_text() for folder in folders]
     ids = [each["ID"] for each in node.allocations(job)]
-    wait_until(lambda: not node.list_processes(ids), what="no process of it is left")
-    wait_until(lambda: not list((node.folder / "node" / "runs").iterdir()), what="nothing is kept of its runs")
-    assert [place for place in _mounts() if place.startswith(f"{node.folder}/")] == []
+    wait_until(lambda: not node.list_processes(ids), what="all processes are gone")
+    wait_until(lambda: not list((node.folder / "node" / "runs").iterdir()), what="the run folders are deleted")
+    assert [path for path in _list_mounts() if path.startswith(f"{node.folder}/")] == []
     return list(zip(codes, starts, lines, strict=True))
 
 
-def test_an_exit_code_and_every_line_outlast_agent_and_supervisor(node: ANode) -> None:
-    folders = begun(node, "lasts", 3)
+def test_exit_codes_and_output_survive_a_killed_agent_and_supervisor(node: ANode) -> None:
+    folders = start_job(node, "lasts", 3)
     for _ in range(2):
         supervisor = node.supervisor()
         assert supervisor is not None
         os.kill(supervisor, signal.SIGKILL)
         node.kill_agent()
         node.wait_ready()
-    assert [("43", "start\n", 2000)] * 3 == told(node, "lasts", folders)
+    assert [("43", "start\n", 2000)] * 3 == finish_job(node, "lasts", folders)
 
 
-def test_a_task_goes_on_without_who_waits_for_it_and_its_exit_code_is_unknown(node: ANode) -> None:
-    folders = begun(node, "alone", 1)
+def test_a_task_survives_its_killed_shim_but_its_exit_code_is_unknown(node: ANode) -> None:
+    folders = start_job(node, "alone", 1)
     for pid in node.shims():
         os.kill(pid, signal.SIGKILL)
-    assert [("-1", "start\n", 2000)] == told(node, "alone", folders)
+    assert [("-1", "start\n", 2000)] == finish_job(node, "alone", folders)
 
 
-def _mounts() -> list[str]:
+def _list_mounts() -> list[str]:
     return [line.split()[1] for line in Path("/proc/self/mounts").read_text().splitlines()]

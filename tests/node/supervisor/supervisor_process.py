@@ -1,4 +1,4 @@
-"""Real supervisors for tests: started as the agent starts them, spoken to over their socket, ended by process id."""
+"""Real task supervisors for tests, started as the agent starts them and controlled through their socket."""
 
 import os
 import select
@@ -16,6 +16,7 @@ import msgspec
 from tests.agent.processes import is_alive
 from tests.control_groups import remove_groups_of
 from tests.waiting import WITHIN_S, wait_until
+from wharf.node.processes import find_marked_processes
 from wharf.node.supervisor.messages import (
     MAX_FRAME_BYTES,
     AllRunsSent,
@@ -31,7 +32,6 @@ from wharf.node.supervisor.messages import (
     StartRun,
 )
 from wharf.node.supervisor.process_tracker import build_mark
-from wharf.node.supervisor.processes import find_marked_processes
 from wharf.node.supervisor.task_supervisor import RUNS_FOLDER, SOCKET_FILE
 from wharf.world.framing import FrameDecoder, encode_frame
 from wharf.world.unix_sockets import shorten_socket_path
@@ -40,38 +40,38 @@ _decoder: Final = msgspec.msgpack.Decoder(FromSupervisor)
 PATH: Final = "/usr/local/bin:/usr/bin:/bin"
 
 
-class ASupervisor:
+class SupervisorProcess:
     """The supervisor of one folder, with one connection at a time."""
 
-    def __init__(self, folder: Path, *, way: str = "auto") -> None:
+    def __init__(self, folder: Path, *, tracking_method: str = "auto") -> None:
         self.folder = folder
         self.node = f"test-{os.getpid()}"
         self.logs = folder / "logs"
-        self._way = way
+        self._tracking_method = tracking_method
         self._connection: socket.socket | None = None
         self._frames = FrameDecoder(MAX_FRAME_BYTES)
-        self._told: dict[str, list[FromSupervisor]] = {}
+        self._messages: dict[str, list[FromSupervisor]] = {}
         self.names: list[str] = []
         self.pid = 0
-        self.finds_by = ""
-        self.bounds: tuple[str, ...] = ()
+        self.tracking_method = ""
+        self.limits: tuple[str, ...] = ()
 
-    def begin(self) -> None:
-        """Start it, if there is none, and listen to it."""
-        words = [sys.executable, "-m", "wharf.node.supervisor", str(self.folder), self.node, self._way]
-        with open(self.folder / "said.txt", "ab") as said:
-            subprocess.run(words, stdin=subprocess.DEVNULL, stdout=said, stderr=said, check=True, cwd=self.folder)
+    def launch(self) -> None:
+        """Start the supervisor, unless it runs, and connect to it."""
+        command = [sys.executable, "-m", "wharf.node.supervisor", str(self.folder), self.node, self._tracking_method]
+        with open(self.folder / "supervisor-output.txt", "ab") as output:
+            subprocess.run(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, check=True, cwd=self.folder)
         self.connect()
 
     def connect(self) -> None:
-        self._hang_up()
-        self._frames, self._told = FrameDecoder(MAX_FRAME_BYTES), {}
+        self._disconnect()
+        self._frames, self._messages = FrameDecoder(MAX_FRAME_BYTES), {}
         self._connection = wait_until(self._try_to_connect, what="the supervisor listens")
-        wait_until(self._has_heard_all, what="all runs are told")
+        wait_until(self._has_received_all_runs, what="the supervisor has reported all runs")
 
-    def _has_heard_all(self) -> bool:
-        self._hear()
-        return "" in self._told
+    def _has_received_all_runs(self) -> bool:
+        self._receive()
+        return "" in self._messages
 
     def _try_to_connect(self) -> socket.socket | None:
         connection = socket.socket(socket.AF_UNIX)
@@ -83,7 +83,7 @@ class ASupervisor:
             return None
         return connection
 
-    def _hear(self) -> None:
+    def _receive(self) -> None:
         assert self._connection is not None
         while select.select([self._connection], [], [], 0)[0]:
             data = self._connection.recv(65_536)
@@ -92,14 +92,14 @@ class ASupervisor:
             for frame in self._frames.feed(data):
                 message = _decoder.decode(frame)
                 match message:
-                    case Hello(pid, finds_by, bounds):
-                        self.pid, self.finds_by, self.bounds = pid, finds_by, bounds
+                    case Hello(pid, tracking_method, enforced_limits):
+                        self.pid, self.tracking_method, self.limits = pid, tracking_method, enforced_limits
                     case AllRunsSent():
-                        self._told.setdefault("", [])
+                        self._messages.setdefault("", [])
                     case _:
-                        self._told.setdefault(message.name, []).append(message)
+                        self._messages.setdefault(message.name, []).append(message)
 
-    def say(self, message: msgspec.Struct) -> None:
+    def send(self, message: msgspec.Struct) -> None:
         assert self._connection is not None
         self._connection.sendall(encode_frame(message))
 
@@ -113,7 +113,7 @@ class ASupervisor:
         limits: RunLimits | None = None,
     ) -> None:
         self.names.append(name)
-        order = RunRequest(
+        request = RunRequest(
             name,
             tuple(command),
             {"PATH": PATH} | (environment or {}),
@@ -121,77 +121,80 @@ class ASupervisor:
             log=log or RunLogSettings(str(self.logs), name),
             limits=limits or RunLimits(),
         )
-        self.say(StartRun(order))
+        self.send(StartRun(request))
 
-    def shell(self, name: str, script: str, **options: object) -> None:
-        self.start(name, ("/bin/sh", "-c", script), **options)  # type: ignore[arg-type]  # handed through
+    def start_script(self, name: str, script: str, **options: object) -> None:
+        self.start(name, ("/bin/sh", "-c", script), **options)  # type: ignore[arg-type]  # options of `start`
 
-    def told(self, name: str) -> list[FromSupervisor]:
-        """All that was told of a run since the connection was made."""
-        self._hear()
-        return [message for message in self._told.get(name, []) if not isinstance(message, RunStarting)]
+    def list_messages(self, name: str) -> list[FromSupervisor]:
+        """Return the messages about a run since the connection was opened."""
+        self._receive()
+        return [message for message in self._messages.get(name, []) if not isinstance(message, RunStarting)]
 
-    def begun(self, name: str) -> int:
-        """Wait until it has begun; the process id of its program."""
+    def wait_begun(self, name: str) -> int:
+        """Wait until the run has begun, and return the process id of its program."""
         found = wait_until(
-            lambda: [message for message in self.told(name) if isinstance(message, RunBegun)], what=f"{name} begins"
+            lambda: [message for message in self.list_messages(name) if isinstance(message, RunBegun)],
+            what=f"{name} begins",
         )
         return found[0].pid
 
-    def ended(self, name: str, *, within_s: float = WITHIN_S) -> RunEnded:
+    def wait_ended(self, name: str, *, within_s: float = WITHIN_S) -> RunEnded:
         found = wait_until(
-            lambda: [message for message in self.told(name) if isinstance(message, RunEnded)],
+            lambda: [message for message in self.list_messages(name) if isinstance(message, RunEnded)],
             what=f"{name} ends",
             within_s=within_s,
         )
         return found[0]
 
     def forget(self, name: str) -> None:
-        self.say(ForgetRun(name))
+        self.send(ForgetRun(name))
 
     def output(self, name: str, stream: str = "stdout") -> str:
         files = sorted(self.logs.glob(f"{name}.{stream}.*"), key=lambda file: int(file.suffix[1:]))
         return "".join(file.read_text() for file in files)
 
-    def shim(self, name: str) -> int:
-        """The process id of the run's shim."""
+    def read_shim_pid(self, name: str) -> int:
+        """Return the process id of the run's shim."""
         file = self.folder / RUNS_FOLDER / name / "pid"
-        wait_until(lambda: file.exists() and file.read_text(), what="the shim has written its number down")
+        wait_until(lambda: file.exists() and file.read_text(), what="the shim has written its process id")
         return int(file.read_text().split()[0])
 
     def kill(self) -> None:
-        """As by `kill -9`, and wait until it is gone."""
+        """Kill the supervisor with SIGKILL and wait for its end."""
         os.kill(self.pid, signal.SIGKILL)
         wait_until(lambda: not is_alive(self.pid), what="the supervisor is dead")
-        self._hang_up()
+        self._disconnect()
 
-    def _hang_up(self) -> None:
+    def _disconnect(self) -> None:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
 
-    def left(self) -> list[int]:
-        """Processes that carry the mark of a run of ours."""
+    def list_processes(self) -> list[int]:
+        """Return the ids of processes with the mark of a run of this supervisor."""
         marks = frozenset(map(build_mark, self.names))
         return [pid for pid, _ in find_marked_processes(marks) if is_alive(pid)]
 
-    def end(self) -> None:
-        self._hang_up()
+    def stop(self) -> None:
+        self._disconnect()
         with suppress(ProcessLookupError):
             if self.pid:
                 os.kill(self.pid, signal.SIGKILL)
-        for pid in self.left():
+        for pid in self.list_processes():
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        wait_until(lambda: not self.left() and not is_alive(self.pid), what="nothing of the test is left")
+        wait_until(
+            lambda: not self.list_processes() and not is_alive(self.pid), what="all processes of the test are gone"
+        )
         remove_groups_of(self.node)
 
 
 @contextmanager
-def a_supervisor(folder: Path, *, way: str = "auto") -> Iterator[ASupervisor]:
-    supervisor = ASupervisor(folder, way=way)
+def running_supervisor(folder: Path, *, tracking_method: str = "auto") -> Iterator[SupervisorProcess]:
+    supervisor = SupervisorProcess(folder, tracking_method=tracking_method)
     try:
-        supervisor.begin()
+        supervisor.launch()
         yield supervisor
     finally:
-        supervisor.end()
+        supervisor.stop()

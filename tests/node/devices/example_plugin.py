@@ -1,4 +1,7 @@
-"""A plugin for devices that are files: each in a folder is a lamp, which is ill when it says so."""
+"""Device plugins for tests: one whose devices are files, and one that returns invalid values.
+
+Each file of a folder is a lamp; it is unhealthy if its content is `unhealthy`.
+"""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -16,12 +19,14 @@ from wharf.node.devices.port import (
     Reserved,
 )
 
-DESK = Kind("acme", "lamp", "desk")
-STUCK = Kind("acme", "torch", "stuck")
-"""One that is told of as well, and cannot be used."""
+DESK_LAMP = Kind("acme", "lamp", "desk")
+STUCK_TORCH = Kind("acme", "torch", "stuck")
+"""A device that is reported and cannot be reserved."""
 
 
-class Lamps:
+class LampPlugin:
+    """Devices that are files of the folder in the option `lamps.folder`."""
+
     name = "lamps"
 
     def __init__(self, options: Mapping[str, str]) -> None:
@@ -29,17 +34,17 @@ class Lamps:
 
     async def fingerprint(self) -> Sequence[DeviceGroup]:
         lamps = [
-            Instance(path.name, is_healthy=text != "ill", why="it flickers" if text == "ill" else "")
+            Instance(path.name, is_healthy=text != "unhealthy", why="it flickers" if text == "unhealthy" else "")
             for path in self._folder.iterdir()
             for text in (path.read_text().strip(),)
         ]
         return [
-            DeviceGroup(DESK, tuple(lamps), {"light": Measure(400, "MHz"), "maker": "acme", "dims": True}),
-            DeviceGroup(STUCK, (Instance("only"),)),
+            DeviceGroup(DESK_LAMP, tuple(lamps), {"light": Measure(400, "MHz"), "maker": "acme", "dims": True}),
+            DeviceGroup(STUCK_TORCH, (Instance("only"),)),
         ]
 
     async def reserve(self, kind: Kind, ids: Sequence[str]) -> Reserved:
-        if kind == STUCK:
+        if kind == STUCK_TORCH:
             raise CannotReserve("its switch is stuck")
         return Reserved(
             {"LAMPS": ",".join(ids)},
@@ -49,11 +54,11 @@ class Lamps:
 
     async def measure(self) -> Mapping[Kind, Mapping[str, InstanceFigures]]:
         lamp = InstanceFigures(Figure(30, of=100, unit="lm", about="light"), {"warmth": Figure(2.5)})
-        return {DESK: {path.name: lamp for path in self._folder.iterdir()}}
+        return {DESK_LAMP: {path.name: lamp for path in self._folder.iterdir()}}
 
 
-class Broken:
-    """All that it is asked it answers with something else."""
+class BrokenPlugin:
+    """Returns invalid values or raises exceptions."""
 
     name = "broken"
 
@@ -61,10 +66,10 @@ class Broken:
         pass
 
     async def fingerprint(self) -> Sequence[DeviceGroup]:
-        return [None]  # type: ignore[list-item]  # It does not keep to the protocol.
+        return [None]  # type: ignore[list-item]  # Violates the protocol.
 
     async def reserve(self, _kind: Kind, _ids: Sequence[str]) -> Reserved:
-        raise ValueError("never")
+        raise ValueError("broken")
 
     async def measure(self) -> Mapping[Kind, Mapping[str, InstanceFigures]]:
-        raise ValueError("never")
+        raise ValueError("broken")

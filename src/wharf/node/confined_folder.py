@@ -1,0 +1,165 @@
+"""Writes files below one folder and nowhere else, for paths that come from a job, an archive or another node.
+
+Each folder of a path is opened by its name in its parent, never through a link. So neither a path in an archive nor a
+link that an earlier entry or a task has left there leads outside. Reading for remote callers is in `wharf.node.files`.
+"""
+
+import contextlib
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO, Final
+
+_FOLDER_FLAGS: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_NEW_FILE_FLAGS: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_READ_FLAGS: Final = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+"""O_NONBLOCK, because opening a pipe must not block."""
+MAX_PATH_CHARS: Final = 4_096
+"""Limit of a path; protects error messages and the events of a task from paths of any length."""
+
+
+class ConfinedPathError(Exception):
+    """A path cannot be used: it leads out of the folder, is too long, or its name belongs to something else."""
+
+
+class ConfinedFolder:
+    """A folder below which files are created. Everything created belongs to `owner` (uid and gid), if given."""
+
+    def __init__(self, root: Path, owner: tuple[int, int] | None = None) -> None:
+        self._root = root
+        self._owner = owner
+
+    def make_folder(self, path: str) -> None:
+        """Create a folder with its parents; an existing folder stays. Raises ConfinedPathError and OSError."""
+        with self._open_folder(_split_path(path)):
+            pass
+
+    @contextlib.contextmanager
+    def open_new_file(self, path: str, mode: int) -> Iterator[BinaryIO]:
+        """Open a new file for writing; it replaces an existing one. Raises ConfinedPathError and OSError."""
+        *folders, name = _split_path(path)
+        with self._open_folder(folders) as folder:
+            self._remove_existing(name, folder)
+            with self._create_file(name, mode, folder) as file:
+                yield file
+
+    def replace_file(self, path: str, data: bytes, mode: int) -> None:
+        """Replace a file atomically: readers see the old or the new content. Raises ConfinedPathError and OSError."""
+        *folders, name = _split_path(path)
+        with self._open_folder(folders) as folder:
+            draft = f".{name}.new"
+            self._remove_existing(draft, folder)
+            with self._create_file(draft, mode, folder) as file:
+                file.write(data)
+            try:
+                os.rename(draft, name, src_dir_fd=folder, dst_dir_fd=folder)
+            except IsADirectoryError:
+                os.unlink(draft, dir_fd=folder)
+                raise _build_folder_exists_error(name) from None
+
+    def create_link(self, path: str, target: str, *, may_lead_out: bool = False) -> None:
+        """Create a symbolic link. A target outside of the folder is rejected, unless `may_lead_out`.
+
+        Raises ConfinedPathError and OSError.
+        """
+        *folders, name = _split_path(path)
+        if not may_lead_out and (target.startswith("/") or _leads_out(folders, target)):
+            raise ConfinedPathError(f"{path[:200]} is a link to {target[:200]}, which is outside of the task's folder")
+        with self._open_folder(folders) as folder:
+            self._remove_existing(name, folder)
+            os.symlink(target, name, dir_fd=folder)
+            if self._owner:
+                os.chown(name, *self._owner, dir_fd=folder, follow_symlinks=False)
+
+    def create_hard_link(self, path: str, existing_path: str) -> None:
+        """Create a second name for a file below the folder. Raises ConfinedPathError and OSError."""
+        *folders, name = _split_path(path)
+        *existing_folders, existing_name = _split_path(existing_path)
+        with self._open_folder(folders) as folder, self._open_folder(existing_folders) as existing_folder:
+            status = os.stat(existing_name, dir_fd=existing_folder, follow_symlinks=False)
+            if not stat.S_ISREG(status.st_mode):
+                raise ConfinedPathError(
+                    f"{path[:200]} is a hard link to {existing_path[:200]}, which is not a regular file"
+                )
+            self._remove_existing(name, folder)
+            os.link(existing_name, name, src_dir_fd=existing_folder, dst_dir_fd=folder, follow_symlinks=False)
+
+    def open_existing_file(self, path: str) -> BinaryIO:
+        """Open a file for reading. Links are not followed. Raises ConfinedPathError and OSError."""
+        *folders, name = _split_path(path)
+        with self._open_folder(folders, is_created=False) as folder:
+            return os.fdopen(os.open(name, _READ_FLAGS, dir_fd=folder), "rb")
+
+    @contextlib.contextmanager
+    def _create_file(self, name: str, mode: int, folder: int) -> Iterator[BinaryIO]:
+        """Create a file that no other user can read until it is complete."""
+        descriptor = os.open(name, _NEW_FILE_FLAGS, 0o600, dir_fd=folder)
+        with os.fdopen(descriptor, "wb") as file:
+            yield file
+            file.flush()
+            os.fchmod(descriptor, mode)
+            if self._owner:
+                os.fchown(descriptor, *self._owner)
+
+    @contextlib.contextmanager
+    def _open_folder(self, steps: list[str], *, is_created: bool = True) -> Iterator[int]:
+        """Open a folder by the names of its parents; `is_created`: missing folders are created."""
+        descriptor = os.open(self._root, _FOLDER_FLAGS)
+        try:
+            for step in steps:
+                descriptor = self._enter(descriptor, step, is_created=is_created)
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+    def _enter(self, parent: int, name: str, *, is_created: bool) -> int:
+        """Open the folder `name` in `parent`, and close the parent."""
+        try:
+            if is_created:
+                with contextlib.suppress(FileExistsError):
+                    os.mkdir(name, 0o755, dir_fd=parent)
+                    if self._owner:
+                        os.chown(name, *self._owner, dir_fd=parent, follow_symlinks=False)
+            descriptor = os.open(name, _FOLDER_FLAGS, dir_fd=parent)
+        except OSError as error:
+            if error.errno in (errno.ENOTDIR, errno.ELOOP):
+                raise ConfinedPathError(f"{name[:200]} is not a folder: a file or link has that name") from None
+            raise
+        os.close(parent)
+        return descriptor
+
+    @staticmethod
+    def _remove_existing(name: str, folder: int) -> None:
+        """Remove a file or link of this name, if it exists. Raises ConfinedPathError for a folder."""
+        with contextlib.suppress(FileNotFoundError):
+            if stat.S_ISDIR(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
+                raise _build_folder_exists_error(name)
+            os.unlink(name, dir_fd=folder)
+
+
+def _build_folder_exists_error(name: str) -> ConfinedPathError:
+    return ConfinedPathError(f"{name[:200]} is a folder already, where a file should be")
+
+
+def _split_path(path: str) -> list[str]:
+    """Return the names in a relative path. Raises ConfinedPathError."""
+    steps = [step for step in path.split("/") if step not in ("", ".")]
+    if ".." in steps or path.startswith("/") or "\0" in path:
+        raise ConfinedPathError(f"{path[:200]!r} leads out of the task's folder")
+    if len(path) > MAX_PATH_CHARS:
+        raise ConfinedPathError(f"a path of {len(path)} characters is too long; the limit is {MAX_PATH_CHARS}")
+    if not steps:
+        raise ConfinedPathError("an entry has no name")
+    return steps
+
+
+def _leads_out(folders: list[str], target: str) -> bool:
+    """Return whether a link in `folders` with this relative target passes above the root."""
+    depth = len(folders)
+    for step in target.split("/"):
+        depth += -1 if step == ".." else step not in ("", ".")
+        if depth < 0:
+            return True
+    return False

@@ -1,0 +1,162 @@
+"""Watches running containers: copies their output to the task's log files and reports how they ended."""
+
+import asyncio
+import logging
+import os
+from pathlib import Path
+from typing import Final
+
+from wharf.node.core.outcome import UNKNOWN, Outcome
+from wharf.node.drivers.docker import responses
+from wharf.node.drivers.docker.container import LOG_LABEL_NAMES, LOG_STREAMS, RUN_LABEL
+from wharf.node.drivers.docker.engine import ContainerEngine
+from wharf.node.drivers.docker.errors import EngineNotFound, EngineRejected, EngineUnreachable
+from wharf.node.drivers.docker.logs import LogFollower
+from wharf.node.drivers.port import Watcher
+from wharf.node.rotated_files import RotatedFiles
+from wharf.world import World
+
+log = logging.getLogger(__name__)
+
+RETRY_DELAY_S: Final = 1.0
+"""Seconds before a request is repeated."""
+CONTAINER_GONE_MESSAGE: Final = (
+    "the container does not exist any more: it was removed by something other than this node, and its exit code is lost"
+)
+
+
+class ContainerRun:
+    """The container of one run, while the agent tracks the run."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.container = ""
+        """The container's id; empty before it is created."""
+        self.pid = 0
+        """Process id of the container's first process; 0 if it is not known to run."""
+        self.is_found = asyncio.Event()
+        """Set when the container exists."""
+        self.start_task: asyncio.Task[None] | None = None
+        self.watch_task: asyncio.Task[None] | None = None
+        self.signal_task: asyncio.Task[None] | None = None
+        """Sends the latest signal."""
+        self.is_start_canceled = False
+
+
+async def find_run_container(engine: ContainerEngine, run: str) -> responses.ContainerListItem | None:
+    """Return the container of a run; None if it has none. Raises EngineUnreachable and EngineRejected."""
+    return next(iter(await engine.list_containers(f"{RUN_LABEL}={run}")), None)
+
+
+class ContainerWatcher:
+    """Watches containers. `progress_folder` stores how much output of each container was read."""
+
+    def __init__(self, world: World, engine: ContainerEngine, watcher: Watcher, progress_folder: Path) -> None:
+        self._world = world
+        self._engine = engine
+        self._watcher = watcher
+        self._progress_folder = progress_folder
+
+    async def recover(self, run: ContainerRun) -> None:
+        """Find the container of a run that was active when the agent ended, and watch it."""
+        while True:
+            try:
+                container = await find_run_container(self._engine, run.name)
+                break
+            except (EngineUnreachable, EngineRejected) as error:
+                log.warning("container lookup failed; retrying run=%s error=%s", run.name, error)
+                await asyncio.sleep(RETRY_DELAY_S)
+        if container is None:
+            self._watcher.on_ended(run.name, build_outcome(None))
+            return
+        run.container = container.id
+        run.is_found.set()
+        self._watcher.on_begun(run.name)
+        await self.watch(run)
+
+    async def watch(self, run: ContainerRun) -> None:
+        """Copy the container's output, and report its end after all output is written."""
+        info = await self._inspect(run)
+        if info is None:
+            self._watcher.on_ended(run.name, build_outcome(None))
+            return
+        run.pid = info.state.pid
+        follower = self._build_log_follower(run, info)
+        follow_task = self._world.start_task(follower.follow(), name=f"output of {run.name}") if follower else None
+        try:
+            ended = await self._wait_for_end(run)
+        finally:
+            run.pid = 0
+            if follow_task is not None:
+                follow_task.cancel()
+                await asyncio.gather(follow_task, return_exceptions=True)
+        if follower is not None and ended is not None:
+            await self._copy_remaining_output(follower)
+        self._watcher.on_ended(run.name, build_outcome(ended))
+
+    async def _inspect(self, run: ContainerRun) -> responses.ContainerInfo | None:
+        """Return the container's state; None if it was removed. Repeats the request until the engine answers."""
+        while True:
+            try:
+                return await self._engine.find_container(run.container)
+            except (EngineUnreachable, EngineRejected):
+                await asyncio.sleep(RETRY_DELAY_S)
+
+    async def _wait_for_end(self, run: ContainerRun) -> responses.ContainerInfo | None:
+        """Wait for the container's end and return its final state; None if it was removed.
+
+        Waits as long as the engine is unreachable.
+        """
+        while True:
+            try:
+                await self._engine.wait_for_exit(run.container)
+            except EngineNotFound:
+                return None
+            except (EngineUnreachable, EngineRejected):
+                await asyncio.sleep(RETRY_DELAY_S)
+            info = await self._inspect(run)
+            if info is None or (not info.state.running and info.state.status not in ("created", "restarting")):
+                return info
+
+    def _build_log_follower(self, run: ContainerRun, info: responses.ContainerInfo) -> LogFollower | None:
+        """Return what copies the container's output to the log files; None if it has no log folder."""
+        labels = info.config.labels or {}
+        folder, task, max_files, max_file_bytes = (labels.get(name, "") for name in LOG_LABEL_NAMES)
+        if not folder or not Path(folder).is_dir():
+            return None
+        files = {
+            stream: RotatedFiles(
+                Path(folder),
+                task,
+                stream,
+                max_files=int(max_files),
+                max_file_bytes=int(max_file_bytes),
+                open_flags=os.O_APPEND,
+            )
+            for stream in LOG_STREAMS
+        }
+        progress_file = self._progress_folder / run.name
+        return LogFollower(
+            self._engine, run.container, is_tty=info.config.tty, files=files, progress_file=progress_file
+        )
+
+    async def _copy_remaining_output(self, follower: LogFollower) -> None:
+        """Copy the rest of an ended container's output."""
+        while True:
+            try:
+                await follower.catch_up()
+                return
+            except EngineRejected as error:
+                log.warning("rest of container output cannot be read error=%s", error)
+                return
+            except (EngineUnreachable, OSError) as error:
+                log.warning("rest of container output cannot be read; retrying error=%s", error)
+                await asyncio.sleep(RETRY_DELAY_S)
+
+
+def build_outcome(ended: responses.ContainerInfo | None) -> Outcome:
+    """Return the outcome of an ended container; unknown if it was removed."""
+    if ended is None:
+        return Outcome(UNKNOWN.exit_code, is_known=False, message=CONTAINER_GONE_MESSAGE)
+    state = ended.state
+    return Outcome(state.exit_code, is_out_of_memory=state.oom_killed, message=state.error)

@@ -1,0 +1,72 @@
+"""Timestamps in the engine's log, for any division of the data into chunks; and retries of the log follower."""
+
+import asyncio
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from tests.waiting import wait_on_loop_until
+from wharf.node.drivers.docker.engine import ContainerEngine
+from wharf.node.drivers.docker.logs import LogFollower
+from wharf.node.drivers.docker.output_stream import ContainerOutput, LogEntryChunk, TimestampDecoder, parse_timestamp
+
+AT_NS = 1_700_000_000_123_456_789
+STAMP = b"2023-11-14T22:13:20.123456789Z"
+
+
+def test_timestamps_are_parsed_in_any_time_zone_to_the_nanosecond() -> None:
+    assert AT_NS == parse_timestamp(STAMP)
+    assert AT_NS == parse_timestamp(b"2023-11-14T23:13:20.123456789+01:00")
+    assert AT_NS - 456_789 == parse_timestamp(b"2023-11-14T22:13:20.123Z")
+    assert parse_timestamp(b"line") is None
+
+
+def test_a_frame_in_several_chunks_is_one_entry() -> None:
+    decoder = TimestampDecoder(is_tty=False)
+    chunks = [
+        *decoder.feed(ContainerOutput("stderr", STAMP[:10])),
+        *decoder.feed(ContainerOutput("stderr", STAMP[10:] + b" ab", False)),
+    ]
+    chunks += decoder.feed(ContainerOutput("stderr", b"c\n", False))
+    assert [LogEntryChunk("stderr", b"ab", AT_NS), LogEntryChunk("stderr", b"c\n", None)] == chunks
+
+
+def test_with_a_terminal_each_line_is_an_entry() -> None:
+    decoder = TimestampDecoder(is_tty=True)
+    data = STAMP + b" one\r\n" + STAMP + b" tw"
+    chunks = [*decoder.feed(ContainerOutput("stdout", data)), *decoder.feed(ContainerOutput("stdout", b"o\r\n"))]
+    assert [
+        LogEntryChunk("stdout", b"one\r\n", AT_NS),
+        LogEntryChunk("stdout", b"tw", AT_NS),
+        LogEntryChunk("stdout", b"o\r\n", None),
+    ] == chunks
+
+
+def test_an_entry_without_a_timestamp_is_kept_complete() -> None:
+    line = b"no stamp at all\n"
+    assert [LogEntryChunk("stdout", line, 0)] == list(
+        TimestampDecoder(is_tty=False).feed(ContainerOutput("stdout", line))
+    )
+
+
+def test_repeated_connection_errors_are_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def follow() -> None:
+        connections = []
+
+        def hang_up(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            connections.append(writer)
+            writer.close()
+
+        with tempfile.TemporaryDirectory() as folder:  # The path of a socket must be short.
+            path = Path(folder, "s")
+            async with await asyncio.start_unix_server(hang_up, path), ContainerEngine(path) as engine:
+                follower = LogFollower(engine, "c1", is_tty=False, files={}, progress_file=tmp_path / "progress")
+                follow_task = asyncio.ensure_future(follower.follow())
+                await wait_on_loop_until(lambda: len(connections) > 2, what="the follower retries")
+                follow_task.cancel()
+                await asyncio.gather(follow_task, return_exceptions=True)
+
+    asyncio.run(follow())
+
+    assert 1 == caplog.text.count("container output cannot be copied")
