@@ -33,8 +33,9 @@ from wharf.cluster.server.duties.deployments import DeploymentDuty
 from wharf.cluster.server.duties.drains import DrainDuty
 from wharf.cluster.server.duties.periodic import PeriodicLaunchDuty
 from wharf.cluster.server.duties.quotas import QuotaDuty
+from wharf.cluster.server.rpc.dispatcher import RpcDispatcher
 from wharf.cluster.server.rpc.http import HttpPeerTransports
-from wharf.cluster.server.rpc.leader import LeaderClient, RpcDispatcher
+from wharf.cluster.server.rpc.leader_client import LeaderClient
 from wharf.cluster.server.server import Server, ServerIdentity
 from wharf.cluster.state.codec import RecordDecoder
 from wharf.contract.client import NO_RETRIES, AsyncClient

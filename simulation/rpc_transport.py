@@ -10,7 +10,8 @@ import msgspec
 
 from simulation.network import AsgiApp, Network, OutcomeLost, Receive, RequestNotSent, Send, SimulatedRequest
 from simulation.process import Process
-from wharf.cluster.server.rpc.leader import RpcDispatcher, RpcReply
+from wharf.cluster.server.rpc.dispatcher import RpcDispatcher
+from wharf.cluster.server.rpc.method import RpcReply
 from wharf.contract.model.refusal import Refusal, RefusalCode
 
 RPC_TIMEOUT_S: Final = 10.0

@@ -79,9 +79,9 @@ def test_a_restored_snapshot_brings_no_leader_along_that_would_never_end(tmp_pat
     [
         (
             EncodedChange("format", "format", encode_record(CLUSTER_FORMAT, RecordFormat(version=99))),
-            "its format is 99; this program reads up to 1",
+            "its format is 99; this version reads formats up to 1",
         ),
-        (EncodedChange("ships", "s", b"\x80"), "it has a table ships that this program does not know"),
+        (EncodedChange("ships", "s", b"\x80"), "it has a table ships that this version does not know"),
         (EncodedChange("namespaces", "x", b"\x09\x80"), "has schema version 9; this program reads up to"),
         (EncodedChange("namespaces", "x", msgspec.msgpack.encode({"Name": 5})), "is damaged"),
     ],

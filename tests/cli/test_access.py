@@ -59,29 +59,29 @@ def test_a_request_without_a_token_is_refused_with_a_hint_how_to_set_one(
 ) -> None:
     monkeypatch.setenv("WHARF_TOKEN", "")
     none = terminal.run("job", "status")
-    wrong = terminal.run("job", "status", "--token", "11111111-1111-4111-8111-111111111111")
+    invalid = terminal.run("job", "status", "--token", "11111111-1111-4111-8111-111111111111")
     again = terminal.run("acl", "bootstrap")
 
     assert none.err == "wharf: Permission denied: the request had no token; set --token or WHARF_TOKEN\n"
-    assert (none.code, wrong.code, again.code) == (1, 1, 1)
-    assert "the token does not exist or lacks a permission" in wrong.err
+    assert (none.code, invalid.code, again.code) == (1, 1, 1)
+    assert "the token does not exist or lacks a permission" in invalid.err
     assert again.err.startswith("wharf: ACL bootstrap already done (reset index: ")
 
 
 def test_a_token_has_policies_and_roles_until_it_is_deleted(terminal: Terminal, tmp_path: Path) -> None:
     terminal.run_ok("acl", "policy", "apply", "reader", write_file(tmp_path, READER, "reader.hcl"))
     terminal.run_ok("acl", "role", "create", "--name", "web-team", "--policy", "reader")
-    made = terminal.run_ok("acl", "token", "create", "--name", "x", "--role-name", "web-team", "--json")
-    token = msgspec.json.decode(made)
+    created = terminal.run_ok("acl", "token", "create", "--name", "x", "--role-name", "web-team", "--json")
+    token = msgspec.json.decode(created)
 
     own = terminal.run_ok("acl", "token", "self", "--token", token["SecretID"])
     may_read = terminal.run("job", "status", "--token", token["SecretID"])
     may_write = terminal.run("namespace", "apply", "shop", "--token", token["SecretID"])
     terminal.run_ok("acl", "token", "delete", token["AccessorID"][:8])
-    gone = terminal.run("job", "status", "--token", token["SecretID"])
+    deleted = terminal.run("job", "status", "--token", token["SecretID"])
 
     assert "Roles     web-team" in own
-    assert (may_read.code, may_write.code, gone.code) == (0, 1, 1)
+    assert (may_read.code, may_write.code, deleted.code) == (0, 1, 1)
 
 
 def test_an_invalid_policy_is_reported_in_one_list(terminal: Terminal, tmp_path: Path) -> None:
@@ -94,14 +94,14 @@ def test_an_invalid_policy_is_reported_in_one_list(terminal: Terminal, tmp_path:
 
 def test_an_auth_method_is_created_shown_changed_and_deleted(terminal: Terminal, tmp_path: Path) -> None:
     provider = a_provider(terminal)
-    made = terminal.run_ok("acl", "auth-method", "create", in_yaml(tmp_path, a_method(provider)))
+    created = terminal.run_ok("acl", "auth-method", "create", in_yaml(tmp_path, a_method(provider)))
     listed = terminal.run_ok("acl", "auth-method", "list")
     changed = terminal.run_ok(
         "acl", "auth-method", "update", in_yaml(tmp_path, a_method(provider, MaxTokenTTL="2h", Default=True))
     )
     terminal.run_ok("acl", "auth-method", "delete", "company")
 
-    assert ["Name", "company"] in [line.split() for line in made.splitlines()]
+    assert ["Name", "company"] in [line.split() for line in created.splitlines()]
     assert listed.splitlines()[1].split() == ["company", "JWT", "no"]
     assert ["Default", "yes"] in [line.split() for line in changed.splitlines()]
     assert terminal.run_ok("acl", "auth-method", "list") == "No auth methods.\n"
@@ -109,27 +109,27 @@ def test_an_auth_method_is_created_shown_changed_and_deleted(terminal: Terminal,
 
 def test_an_invalid_auth_method_is_reported_by_field(terminal: Terminal, tmp_path: Path) -> None:
     unknown = terminal.run("acl", "auth-method", "create", in_yaml(tmp_path, {"Name": "a", "Kind": "JWT"}))
-    wrong = terminal.run("acl", "auth-method", "create", in_yaml(tmp_path, {"Name": "a", "Type": "SAML"}))
+    invalid = terminal.run("acl", "auth-method", "create", in_yaml(tmp_path, {"Name": "a", "Type": "SAML"}))
 
     assert "unknown field Kind; the fields are Name, Type" in unknown.err
-    assert (unknown.code, wrong.code) == (1, 1)
-    assert "SAML" in wrong.err
+    assert (unknown.code, invalid.code) == (1, 1)
+    assert "SAML" in invalid.err
 
 
 def test_a_binding_rule_is_created_changed_shown_and_deleted(terminal: Terminal, tmp_path: Path) -> None:
     terminal.run_ok("acl", "auth-method", "create", in_yaml(tmp_path, a_method(a_provider(terminal))))
     words = ("--auth-method", "company", "--bind-type", "policy", "--bind-name", "reader")
-    made = terminal.run_ok("acl", "binding-rule", "create", *words, "-t", "{{.ID}}").strip()
-    terminal.run_ok("acl", "binding-rule", "update", "--selector", 'value.team == "web"', made[:8])
-    shown = terminal.run_ok("acl", "binding-rule", "info", made[:8])
+    created = terminal.run_ok("acl", "binding-rule", "create", *words, "-t", "{{.ID}}").strip()
+    terminal.run_ok("acl", "binding-rule", "update", "--selector", 'value.team == "web"', created[:8])
+    printed = terminal.run_ok("acl", "binding-rule", "info", created[:8])
     listed = terminal.run_ok("acl", "binding-rule", "list")
-    terminal.run_ok("acl", "binding-rule", "delete", made[:8])
-    gone = terminal.run("acl", "binding-rule", "info", made[:8])
+    terminal.run_ok("acl", "binding-rule", "delete", created[:8])
+    deleted = terminal.run("acl", "binding-rule", "info", created[:8])
 
-    assert 'Selector   value.team == "web"' in shown
-    assert listed.splitlines()[1].split()[:4] == [made[:8], "company", "policy", "reader"]
+    assert 'Selector   value.team == "web"' in printed
+    assert listed.splitlines()[1].split()[:4] == [created[:8], "company", "policy", "reader"]
     assert terminal.run_ok("acl", "binding-rule", "list") == "No binding rules.\n"
-    assert gone.err == f"wharf: binding rule {made[:8]} does not exist; `wharf acl binding-rule list` lists all\n"
+    assert deleted.err == f"wharf: binding rule {created[:8]} does not exist; `wharf acl binding-rule list` lists all\n"
 
 
 def test_login_exchanges_the_token_of_an_identity_provider_for_a_wharf_token(

@@ -11,7 +11,8 @@ from wharf.cli.completion import complete_jobs
 from wharf.cli.root import root
 from wharf.contract.client import ClientReply, ClientRequest, SyncClient, Unreachable
 from wharf.contract.client.flow import NO_RETRIES
-from wharf.contract.client.transport import SyncStreamedReply
+from wharf.contract.client.transport import SyncStreamedReply, TlsFailure
+from wharf.contract.wire.errors import REASON_HEADER
 
 
 @pytest.fixture
@@ -65,20 +66,20 @@ def test_a_node_is_drained_and_made_eligible_again(terminal: Terminal, tmp_path:
 def test_a_node_is_shown_with_its_allocations(terminal: Terminal, tmp_path: Path) -> None:
     terminal.run_ok("job", "run", "--follow", write_file(tmp_path, WEB.replace("Count: 2", "Count: 4")))
 
-    shown = terminal.run_ok("node", "status", "node-2")
+    output = terminal.run_ok("node", "status", "node-2")
 
-    assert "Allocations\n" in shown
-    assert "web.api[" in shown
+    assert "Allocations\n" in output
+    assert "web.api[" in output
 
 
 def test_an_allocation_is_shown_and_stopped_by_a_prefix_of_its_id(terminal: Terminal, tmp_path: Path) -> None:
     terminal.run_ok("job", "run", "--follow", write_file(tmp_path, WEB))
     full_id = terminal.run_ok("job", "allocs", "-t", "{{range .}}{{.ID}} {{end}}", "web").split()[0]
 
-    shown = terminal.run_ok("alloc", "status", full_id[:8])
+    output = terminal.run_ok("alloc", "status", full_id[:8])
     terminal.run_ok("alloc", "stop", full_id[:8])
 
-    assert f"ID          {full_id}" in shown
+    assert f"ID          {full_id}" in output
     assert terminal.run_ok("alloc", "status", "-t", "{{.DesiredStatus}}", full_id) == "stop\n"
 
 
@@ -123,11 +124,11 @@ def test_a_variable_is_written_read_protected_by_check_index_and_deleted(termina
 
 
 def test_a_write_to_a_deleted_or_locked_variable_is_refused(terminal: Terminal) -> None:
-    gone = terminal.run("var", "put", "--check-index", "7", "jobs/gone", "user=other")
+    deleted = terminal.run("var", "put", "--check-index", "7", "jobs/gone", "user=other")
     terminal.run_ok("operator", "api", "/v1/var/jobs/held?lock-acquire", '{"Items": {"a": "b"}}')
     locked = terminal.run("var", "put", "jobs/held", "user=other")
 
-    for result, path in ((gone, "jobs/gone"), (locked, "jobs/held")):
+    for result, path in ((deleted, "jobs/gone"), (locked, "jobs/held")):
         assert (result.code, result.err) == (
             1, f"wharf: variable {path} does not exist or its lock is held; check with `wharf var get {path}`\n"
         )  # fmt: skip
@@ -147,9 +148,9 @@ def test_changing_one_scheduler_setting_keeps_the_others(terminal: Terminal) -> 
     terminal.run_ok("operator", "scheduler", "set-config", "--scheduler-algorithm", "spread")
     terminal.run_ok("operator", "scheduler", "set-config", "--preempt-batch-scheduler", "true")
 
-    shown = terminal.run_ok("operator", "scheduler", "get-config")
-    assert "Algorithm                  spread" in shown
-    assert "batch" in shown
+    output = terminal.run_ok("operator", "scheduler", "get-config")
+    assert "Algorithm                  spread" in output
+    assert "batch" in output
 
 
 def test_a_quota_is_stored_from_a_file_and_shown_with_its_usage(terminal: Terminal, tmp_path: Path) -> None:
@@ -158,8 +159,8 @@ def test_a_quota_is_stored_from_a_file_and_shown_with_its_usage(terminal: Termin
     terminal.run_ok("namespace", "apply", "--quota", "small", "shop")
 
     assert "500" in terminal.run_ok("namespace", "status", "shop")
-    wrong = terminal.run("quota", "apply", write_file(tmp_path, "Nam: small", "wrong.yaml"))
-    assert wrong.err.endswith("wrong.yaml: unknown field Nam; the fields are Name, Description, Limits, Hash, CreateIndex, "
+    invalid = terminal.run("quota", "apply", write_file(tmp_path, "Nam: small", "wrong.yaml"))
+    assert invalid.err.endswith("wrong.yaml: unknown field Nam; the fields are Name, Description, Limits, Hash, CreateIndex, "
                               "ModifyIndex\n")  # fmt: skip
 
 
@@ -258,16 +259,16 @@ def test_permissions_are_granted_by_policies_roles_and_tokens(
             "acl", "policy", "apply", "reader", write_file(tmp_path, 'namespace "*" { policy = "read" }', "r.hcl")
         )
         terminal.run_ok("acl", "role", "create", "--name", "team", "--policy", "reader")
-        made = json.loads(terminal.run_ok("acl", "token", "create", "--name", "me", "--role-name", "team", "--json"))
-        monkeypatch.setenv("WHARF_TOKEN", made["SecretID"])
+        created = json.loads(terminal.run_ok("acl", "token", "create", "--name", "me", "--role-name", "team", "--json"))
+        monkeypatch.setenv("WHARF_TOKEN", created["SecretID"])
         reads = terminal.run("job", "status")
         writes = terminal.run("job", "run", write_file(tmp_path, WEB))
         own = terminal.run_ok("acl", "token", "self", "-t", "{{.Name}}")
         status = terminal.run_ok("status")
         monkeypatch.setenv("WHARF_TOKEN", secret)
         listed = terminal.run_ok("acl", "token", "list")
-        terminal.run_ok("acl", "token", "delete", made["AccessorID"][:7])
-        gone = terminal.run("acl", "token", "info", "me")
+        terminal.run_ok("acl", "token", "delete", created["AccessorID"][:7])
+        deleted = terminal.run("acl", "token", "info", "me")
 
     assert refused.err == "wharf: Permission denied: the request had no token; set --token or WHARF_TOKEN\n"
     assert (reads.code, writes.code, own) == (0, 1, "me\n")
@@ -276,32 +277,50 @@ def test_permissions_are_granted_by_policies_roles_and_tokens(
     )
     assert status.splitlines()[1] == "Nodes   not visible to this token"
     assert [line.split()[1:4] for line in listed.splitlines() if " me " in line] == [["me", "client", "team"]]
-    assert gone.err == "wharf: token me does not exist; `wharf acl token list` lists all\n"
+    assert deleted.err == "wharf: token me does not exist; `wharf acl token list` lists all\n"
 
 
 @pytest.mark.parametrize(
-    ("text", "sent", "expected"),
+    ("text", "is_sent", "tls_failure", "expected"),
     [
-        ("CERTIFICATE_VERIFY_FAILED", False, "trust its certificate authority with --ca-cert or WHARF_CACERT"),
-        ("TLSV13_ALERT_CERTIFICATE_REQUIRED", True, "the server requires a client certificate: set --client-cert"),
         (
-            "Connection refused",
+            "bad certificate",
             False,
+            TlsFailure.UNTRUSTED_SERVER_CERTIFICATE,
+            "trust its certificate authority with --ca-cert or WHARF_CACERT",
+        ),
+        (
+            "no certificate",
+            True,
+            TlsFailure.CLIENT_CERTIFICATE_REQUIRED,
+            "the server requires a client certificate: set --client-cert",
+        ),
+        ("broken record", True, TlsFailure.OTHER, "does the server use https?"),
+        (
+            "CERTIFICATE_VERIFY_FAILED",
+            False,
+            None,
             "`wharf dev` starts a server on this machine; --address or WHARF_ADDR selects another",
         ),
         (
             "Server disconnected",
             True,
+            None,
             "the change may already have been applied; does the server use https only?",
         ),
     ],
 )
 def test_an_unreachable_server_is_reported_with_a_hint(
-    terminal: Terminal, monkeypatch: pytest.MonkeyPatch, text: str, sent: bool, expected: str
+    terminal: Terminal,
+    monkeypatch: pytest.MonkeyPatch,
+    text: str,
+    is_sent: bool,
+    tls_failure: TlsFailure | None,
+    expected: str,
 ) -> None:
     class UnreachableTransport:
         def send(self, _: ClientRequest) -> ClientReply:
-            raise Unreachable(f"http://here ({text})", is_sent=sent)
+            raise Unreachable(f"http://here ({text})", is_sent=is_sent, tls_failure=tls_failure)
 
         def open(self, _: ClientRequest) -> SyncStreamedReply:
             raise AssertionError("nothing here is streamed")
@@ -317,6 +336,41 @@ def test_an_unreachable_server_is_reported_with_a_hint(
 
     assert result.code == 1
     assert result.err.startswith(f"wharf: http://here ({text}); {expected}"), result.err
+
+
+@pytest.mark.parametrize(
+    ("status", "headers", "hint"),
+    [
+        (403, {}, "Permission denied: the request had no token; set --token or WHARF_TOKEN"),
+        (403, {REASON_HEADER: "secret-file"}, "Permission denied"),
+        (403, {REASON_HEADER: "exec-disabled"}, "Permission denied"),
+        (400, {}, "Permission denied"),
+        (400, {REASON_HEADER: "acl-disabled"}, "Permission denied: every request is allowed; docs/access.md"),
+        (400, {REASON_HEADER: "of-tomorrow"}, "Permission denied"),
+    ],
+)
+def test_the_hint_for_a_refusal_depends_on_its_reason_and_not_on_its_text(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch, status: int, headers: dict[str, str], hint: str
+) -> None:
+    class RefusingTransport:
+        def send(self, _: ClientRequest) -> ClientReply:
+            return ClientReply(status, headers, b"Permission denied")
+
+        def open(self, _: ClientRequest) -> SyncStreamedReply:
+            raise AssertionError("nothing here is streamed")
+
+        def close(self) -> None:
+            return
+
+    monkeypatch.setattr(
+        terminal, "connect", lambda _: SyncClient(terminal.world, [RefusingTransport()], retry_policy=NO_RETRIES)
+    )
+
+    result = terminal.run("job", "status")
+
+    assert result.err.rstrip("\n") == f"wharf: {hint}" or (
+        hint.endswith("docs/access.md") and result.err.startswith(f"wharf: {hint} ")
+    )
 
 
 def test_an_id_prefix_may_have_any_length(terminal: Terminal, tmp_path: Path) -> None:

@@ -136,12 +136,12 @@ def test_config_check_counts_valid_files_and_lists_errors(tmp_path: Path) -> Non
 
     right = run(tmp_path, "config", "check", "right.toml")
     named = run(tmp_path, "config", "check", "--config", "right.toml")
-    wrong = run(tmp_path, "config", "check", "right.toml", "wrong.json")
+    invalid = run(tmp_path, "config", "check", "right.toml", "wrong.json")
 
     assert (right.returncode, right.stdout) == (0, "1 file is valid\n")
     assert (named.returncode, named.stdout) == (0, "1 file is valid\n")
-    assert wrong.returncode == 1
-    assert lines(wrong.stderr) == ["wharf: wrong.json:2: regoin: there is no such setting; did you mean region?"]
+    assert invalid.returncode == 1
+    assert lines(invalid.stderr) == ["wharf: wrong.json:2: regoin: there is no such setting; did you mean region?"]
 
 
 def test_config_show_fits_a_wide_terminal_where_values_are_short(tmp_path: Path) -> None:
@@ -188,13 +188,13 @@ def test_a_snapshot_is_saved_beside_a_running_agent_and_restored_without_one(tmp
         saved = run(folder, "operator", "snapshot", "save", "a.snap", "--data-dir", ".wharf")
         before = (folder / "a.snap").read_bytes()
         again = run(folder, "operator", "snapshot", "save", "a.snap", "--data-dir", ".wharf")
-        kept = (folder / "a.snap").read_bytes()
+        stored = (folder / "a.snap").read_bytes()
         forced = run(folder, "operator", "snapshot", "save", "a.snap", "--force", "--data-dir", ".wharf")
     inspected = run(folder, "operator", "snapshot", "inspect", "a.snap", "--json")
     unconfirmed = run(folder, "operator", "snapshot", "restore", "a.snap", "--data-dir", "other")
 
     assert saved.returncode == 0, saved.stderr
-    assert (again.returncode, lines(again.stderr), kept) == (
+    assert (again.returncode, lines(again.stderr), stored) == (
         1,
         ["wharf: a.snap exists already: choose another name, or replace it with --force"],
         before,
@@ -218,19 +218,19 @@ def test_a_downloaded_snapshot_is_complete_and_restores_the_state(tmp_path: Path
     folder = tmp_path / "a"
     with running(folder, "dev", "--port", "0") as agent:
         agent.wait_ready()
-        there = {"WHARF_ADDR": agent.address}
-        saved = run(folder, "operator", "snapshot", "save", "a.snap", environment=there)
-        kept = (folder / "a.snap").read_bytes()
-        again = run(folder, "operator", "snapshot", "save", "a.snap", environment=there)
-        run(folder, "namespace", "apply", "late", environment=there)
-        unconfirmed = run(folder, "operator", "snapshot", "restore", "a.snap", environment=there)
+        existing = {"WHARF_ADDR": agent.address}
+        saved = run(folder, "operator", "snapshot", "save", "a.snap", environment=existing)
+        stored = (folder / "a.snap").read_bytes()
+        again = run(folder, "operator", "snapshot", "save", "a.snap", environment=existing)
+        run(folder, "namespace", "apply", "late", environment=existing)
+        unconfirmed = run(folder, "operator", "snapshot", "restore", "a.snap", environment=existing)
         spaces = [found["Name"] for found in as_list(agent.get("/v1/namespaces"))]
-        (folder / "b.snap").write_bytes(kept[: len(kept) // 2])
-        damaged = run(folder, "operator", "snapshot", "restore", "--yes", "b.snap", environment=there)
-        restored = run(folder, "operator", "snapshot", "restore", "--yes", "a.snap", environment=there)
+        (folder / "b.snap").write_bytes(stored[: len(stored) // 2])
+        damaged = run(folder, "operator", "snapshot", "restore", "--yes", "b.snap", environment=existing)
+        restored = run(folder, "operator", "snapshot", "restore", "--yes", "a.snap", environment=existing)
 
         assert (saved.returncode, lines(saved.stdout)[0]) == (0, "a.snap"), saved.stderr
-        assert (again.returncode, (folder / "a.snap").read_bytes()) == (1, kept)
+        assert (again.returncode, (folder / "a.snap").read_bytes()) == (1, stored)
         assert (unconfirmed.returncode, spaces) == (130, ["default", "late"])
         assert damaged.returncode == 1
         assert lines(damaged.stderr)[0].startswith("wharf: the snapshot b.snap cannot be used: ")

@@ -48,7 +48,7 @@ def test_a_plan_separates_groups_that_wait_for_preemption_from_unplaced_ones() -
         failed_tg_allocs={"web": lacking, "db": lacking},
     )
 
-    lines = [click.unstyle(line) for line in render_plan(None, "web.yaml", response)]  # type: ignore[arg-type]  # Nothing is asked.
+    lines = [click.unstyle(line) for line in render_plan(None, "web.yaml", response)]  # type: ignore[arg-type]  # The plan is only rendered.
 
     assert lines[lines.index("") + 1 : -3] == [
         "Not placed until the preempted allocations have stopped",

@@ -267,9 +267,9 @@ def test_a_plan_shows_a_removed_group_as_one_line(terminal: Terminal, tmp_path: 
     more = WEB + "  - {Name: cache, Tasks: [{Name: main, Driver: mock}]}\n"
     terminal.run_ok("job", "run", "--follow", write_file(tmp_path, more))
 
-    shown = terminal.run("job", "plan", write_file(tmp_path, WEB)).out.splitlines()
+    printed = terminal.run("job", "plan", write_file(tmp_path, WEB)).out.splitlines()
 
-    assert shown[:4] == ["± Job web", "    Group api (2 in-place update)", "  - Group cache (1 destroy)", ""]
+    assert printed[:4] == ["± Job web", "    Group api (2 in-place update)", "  - Group cache (1 destroy)", ""]
 
 
 def test_scaling_during_a_deployment_is_refused_with_the_possible_actions(terminal: Terminal, tmp_path: Path) -> None:
@@ -342,15 +342,15 @@ def test_a_periodic_job_is_shown_with_its_next_launch_and_its_newest_children(
     terminal.run_ok("job", "run", write_file(tmp_path, nightly))
     terminal.run_ok("job", "periodic", "force", "nightly")
 
-    shown = terminal.run_ok("job", "status", "nightly")
+    printed = terminal.run_ok("job", "status", "nightly")
     terminal.run_ok("job", "stop", "nightly")
     stopped = terminal.run_ok("job", "status", "nightly")
 
-    assert "0 3 * * *  UTC\nnext  " in shown
-    assert "03:00:00Z" in shown
-    assert "Newest children\nID" in shown
-    assert "\nnightly/periodic-" in shown
-    assert "Groups" not in shown
+    assert "0 3 * * *  UTC\nnext  " in printed
+    assert "03:00:00Z" in printed
+    assert "Newest children\nID" in printed
+    assert "\nnightly/periodic-" in printed
+    assert "Groups" not in printed
     assert "no launches: the job is stopped" in stopped
 
 
@@ -360,13 +360,13 @@ def test_lists_are_printed_as_table_json_and_template(terminal: Terminal, tmp_pa
     table = terminal.run_ok("job", "status").splitlines()
     as_json = json.loads(terminal.run_ok("job", "status", "-json"))
     by_template = terminal.run_ok("job", "status", "-t", "{{range .}}{{.ID}}:{{.Status}} {{end}}")
-    wrong = terminal.run("job", "status", "-t", "{{range .}}{{.Statu}}{{end}}")
+    invalid = terminal.run("job", "status", "-t", "{{range .}}{{.Statu}}{{end}}")
 
     assert table[0].split() == ["ID", "Type", "Priority", "Status", "Running", "Submitted"]
     assert table[1].split()[:4] == ["web", "service", "50", "running"]
     assert [job["ID"] for job in as_json] == ["web"]
     assert by_template == "web:running \n"
-    assert (wrong.code, wrong.err) == (
+    assert (invalid.code, invalid.err) == (
         1,
         "wharf: invalid template: line 1, column 14: there is no field .Statu: did you mean .Status?\n",
     )
@@ -445,10 +445,10 @@ def test_several_jobs_are_stopped_together_or_none_of_them(terminal: Terminal, t
         terminal.run_ok("job", "run", write_file(tmp_path, WEB.replace("ID: web", f"ID: {name}")))
 
     refused = terminal.run("job", "stop", "web", "nobody", "shop")
-    still_there = [terminal.run_ok("job", "inspect", "-t", "{{.Stop}}", name) for name in ("web", "shop")]
+    remaining = [terminal.run_ok("job", "inspect", "-t", "{{.Stop}}", name) for name in ("web", "shop")]
     output = terminal.run_ok("job", "stop", "web", "shop")
 
-    assert (1, ["false\n", "false\n"]) == (refused.code, still_there)
+    assert (1, ["false\n", "false\n"]) == (refused.code, remaining)
     assert ["stopped job web", "stopped job shop"] == output.splitlines()[:2]
 
 
@@ -478,11 +478,11 @@ def test_a_parameterized_job_is_dispatched_with_meta(terminal: Terminal, tmp_pat
     )
 
     submitted = terminal.run_ok("job", "run", write_file(tmp_path, job))
-    wrong = terminal.run("job", "dispatch", "--meta", "name", "encode")
+    invalid = terminal.run("job", "dispatch", "--meta", "name", "encode")
     dispatched = terminal.run_ok("job", "dispatch", "--meta", "name=a.mp4", "--follow", "encode")
 
     assert submitted.splitlines()[-1] == "The job runs when it is dispatched: wharf job dispatch encode"
-    assert wrong.err == "wharf: --meta name: expected KEY=VALUE\n"
+    assert invalid.err == "wharf: --meta name: expected KEY=VALUE\n"
     assert dispatched.splitlines()[0].startswith("dispatched job encode/dispatch-")
     assert dispatched.splitlines()[-1].endswith("2 of 2 allocations complete")
 

@@ -47,8 +47,11 @@ def test_services_are_listed_until_their_instances_are_deleted(terminal: Termina
     assert "deleted instance _nomad-task-1 of service web\n" == terminal.run_ok(
         "service", "delete", "web", "_nomad-task-1"
     )
-    gone = terminal.run("service", "info", "web")
-    assert (1, "wharf: service web does not exist; `wharf service list` lists all services\n") == (gone.code, gone.err)
+    deleted = terminal.run("service", "info", "web")
+    assert (1, "wharf: service web does not exist; `wharf service list` lists all services\n") == (
+        deleted.code,
+        deleted.err,
+    )
 
 
 def test_scaling_policies_are_listed_and_shown_by_a_prefix_of_their_id(terminal: Terminal, tmp_path: Path) -> None:
@@ -56,10 +59,10 @@ def test_scaling_policies_are_listed_and_shown_by_a_prefix_of_their_id(terminal:
     terminal.run_ok("job", "run", "--detach", write_file(tmp_path, JOB))
 
     _, row = terminal.run_ok("scaling", "policy", "list").splitlines()
-    shown = terminal.run_ok("scaling", "policy", "info", row.split()[0])
+    output = terminal.run_ok("scaling", "policy", "info", row.split()[0])
 
     assert ["horizontal", "shop/web", "yes"] == row.split()[1:]
-    assert ["Min      1", "Max      5"] == [line for line in shown.splitlines() if line.startswith("M")]
+    assert ["Min      1", "Max      5"] == [line for line in output.splitlines() if line.startswith("M")]
 
 
 def test_the_actions_of_a_job_are_listed(terminal: Terminal, tmp_path: Path) -> None:

@@ -22,7 +22,8 @@ from wharf.cluster.server.duties.drains import DrainDuty
 from wharf.cluster.server.duties.periodic import PeriodicLaunchDuty
 from wharf.cluster.server.duties.quotas import QuotaDuty
 from wharf.cluster.server.duties.secrets import SecretsDuty
-from wharf.cluster.server.rpc.leader import LeaderClient, RpcDispatcher
+from wharf.cluster.server.rpc.dispatcher import RpcDispatcher
+from wharf.cluster.server.rpc.leader_client import LeaderClient
 from wharf.cluster.server.security.access_services import AccessSettings
 from wharf.cluster.server.security.keyring import WrappingKey
 from wharf.cluster.server.server import Server, ServerIdentity

@@ -2,13 +2,14 @@
 
 import asyncio
 
+from wharf.cluster.engines.election import Election, Leadership
 from wharf.cluster.server.server import Server
 from wharf.cluster.state.tables import LEADER, MEMBERS
 from wharf.contract.model.cluster import Leader, Member
 from wharf.contract.model.log import WRITE_INDEX, Cause, CauseKind, Condition, Write
 
 
-class Held:
+class Held(Leadership):
     def __init__(self, index: int) -> None:
         self._index = index
         self.heir = ""
@@ -33,7 +34,7 @@ class Held:
         return True
 
 
-class TakesOver:
+class TakesOver(Election):
     """The first campaign succeeds at once; a later one only when the test says `again`."""
 
     def __init__(self, server: Server) -> None:

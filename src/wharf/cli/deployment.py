@@ -136,6 +136,7 @@ def resume(session: Session, deployment_id: str) -> None:
 
 
 def _set_paused(session: Session, deployment_id: str, *, is_paused: bool) -> None:
+    """Pause or resume the deployment and print the result."""
     from wharf.cli.common.lookup import find_deployment
 
     found = find_deployment(session, deployment_id)

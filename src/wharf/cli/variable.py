@@ -258,6 +258,7 @@ def _to_exit_code(return_code: int) -> int:
 
 
 def _release_lock(session: Session, path: str, lock_id: str) -> None:
+    """Release the lock; if the server refuses, print a note."""
     from wharf.contract.client.errors import RequestRefused
 
     try:

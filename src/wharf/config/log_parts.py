@@ -63,7 +63,7 @@ LOGGER_BY_FORMER_PART: Final[Mapping[str, str]] = {
     "node.supervisor.keeper": "wharf.node.supervisor.task_supervisor",
     "node.volumes.volumes": "wharf.node.volumes.node_volumes",
     "server.answering.jobs": "wharf.cluster.server.rpc.handlers.jobs",
-    "server.asking": "wharf.cluster.server.rpc.leader",
+    "server.asking": "wharf.cluster.server.rpc.dispatcher",
     "server.collecting": "wharf.cluster.server.duties.collection",
     "server.compactor": "wharf.cluster.server.log.compaction",
     "server.copying": "wharf.cluster.server.duties.replication",

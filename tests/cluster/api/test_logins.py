@@ -248,7 +248,7 @@ async def test_a_login_that_takes_too_long_must_start_again() -> None:
 
         assert await login.finish(back) == (
             401,
-            "unable to validate provided token: the login took too long: begin again",
+            "unable to validate provided token: the login took too long: log in again",
         )
 
 

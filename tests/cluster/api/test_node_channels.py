@@ -167,6 +167,7 @@ async def test_a_node_without_a_connection_has_no_path() -> None:
         reply = await get(server, "/v1/client/stats", f"node_id={NODE}")
 
         assert (404, b"No path to node") == (reply.status, reply.body)
+        assert reply.headers["x-cluster-error-reason"] == "no-node-path"
 
 
 @in_virtual_time

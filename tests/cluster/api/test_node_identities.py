@@ -83,7 +83,7 @@ async def test_a_node_gets_no_identity_for_other_nodes_tasks_or_finished_allocat
         assert (await as_node(operator, "identities", build_request("default"), node="other"))[0] == 403
         assert (await as_node(operator, "identities", build_request("default"), secret="a guess"))[0] == 403
         undeclared_name = await as_node(operator, "identities", build_request("admin"))
-        assert undeclared_name == (400, 'task "app" declares no identity "admin"')
+        assert undeclared_name == (400, 'task "app" does not declare an identity "admin"')
         server = operator.server.server
         over = replace(WORK, client_status=ClientStatus.COMPLETE)
         await server.writer.commit(Write("test", Cause(CauseKind.REQUEST), [ALLOCATIONS.build_put(over)]))

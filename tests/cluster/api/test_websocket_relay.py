@@ -195,7 +195,7 @@ async def test_an_unreachable_region_is_503_and_a_second_hop_is_refused() -> Non
 
     status, text = await away.refusal()
 
-    assert (status, text.startswith(b"no server of region west answers: cannot connect to http")) == (503, True)
+    assert (status, text.startswith(b"no server of region west replies: cannot connect to http")) == (503, True)
     assert await looping.refusal() == (404, b"No path to region")
 
 

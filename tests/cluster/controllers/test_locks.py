@@ -1,32 +1,33 @@
 """Expiry deadlines of variable locks."""
 
-from wharf.cluster.controllers.locks import NEVER_S, HeldLock, LockDeadlines
+from wharf.cluster.controllers.deadlines import NEVER_S
+from wharf.cluster.controllers.locks import HeldLock, LockDeadlines
 
 SECOND = 1_000_000_000
 DB = HeldLock("default", "db", "one")
 
 
-def held(ttl_s: int = 10, *, at_s: float = 0.0) -> LockDeadlines:
+def make_locks(ttl_s: int = 10, *, at_s: float = 0.0) -> LockDeadlines:
     locks = LockDeadlines()
     locks.update_lock("default", "db", "one", ttl_s * SECOND, at_s)
     return locks
 
 
 def test_a_lock_expires_when_its_ttl_has_passed_and_not_before() -> None:
-    locks = held()
+    locks = make_locks()
 
     assert (locks.list_expired(9.9), locks.list_expired(10.0)) == ([], [DB])
 
 
 def test_a_renewed_lock_has_its_whole_ttl_again() -> None:
-    locks = held()
+    locks = make_locks()
     locks.update_lock("default", "db", "one", 10 * SECOND, 9.0)
 
     assert (locks.list_expired(18.9), locks.list_expired(19.0)) == ([], [DB])
 
 
 def test_an_expired_lock_is_returned_until_it_is_released() -> None:
-    locks = held()
+    locks = make_locks()
     assert (locks.list_expired(11.0), locks.list_expired(12.0)) == ([DB], [DB])
 
     locks.update_lock("default", "db", "", 0, 12.0)
@@ -35,7 +36,7 @@ def test_an_expired_lock_is_returned_until_it_is_released() -> None:
 
 
 def test_a_lock_of_another_holder_replaces_the_previous_one() -> None:
-    locks = held()
+    locks = make_locks()
     locks.update_lock("default", "db", "two", 10 * SECOND, 5.0)
 
     assert locks.list_expired(10.0) == []
@@ -43,7 +44,7 @@ def test_a_lock_of_another_holder_replaces_the_previous_one() -> None:
 
 
 def test_the_next_deadline_is_that_of_the_lock_that_expires_first() -> None:
-    locks = held()
+    locks = make_locks()
     locks.update_lock("default", "other", "x", 3 * SECOND, 0.0)
 
     assert locks.next_deadline_s() == 3.0
@@ -54,4 +55,4 @@ def test_a_lock_that_is_renewed_repeatedly_does_not_grow_the_heap() -> None:
     for second in range(10_000):
         locks.update_lock("default", "db", "one", 10 * SECOND, float(second))
 
-    assert len(locks._heap) < 200
+    assert locks.entry_count < 200

@@ -15,7 +15,7 @@ from wharf.contract.model.evaluations import Evaluation
 from wharf.contract.model.refusal import Refusal, RefusalCode
 
 
-def with_work() -> AState:
+def make_state() -> AState:
     state = AState()
     state.register(a_job(priority=70))
     state.end_evaluations()
@@ -27,14 +27,14 @@ def stop(state: AState, **options: Any) -> AllocationStopResult:
     return state.lead(allocations.stop_allocation(state.replica, "a1", state.moment, **options))
 
 
-def the_evaluation(state: AState, stopped: AllocationStopResult) -> Evaluation:
+def get_evaluation(state: AState, stopped: AllocationStopResult) -> Evaluation:
     evaluation = state.replica.get(EVALUATIONS, stopped.eval_id)
     assert evaluation is not None
     return evaluation
 
 
-def test_a_stop_marks_the_allocation_to_be_moved_and_leaves_its_statuses() -> None:
-    state = with_work()
+def test_a_stop_requests_migration_and_does_not_change_the_statuses() -> None:
+    state = make_state()
 
     stopped = stop(state)
 
@@ -44,10 +44,10 @@ def test_a_stop_marks_the_allocation_to_be_moved_and_leaves_its_statuses() -> No
     assert (allocation.modify_index, allocation.alloc_modify_index) == (stopped.index, stopped.index)
 
 
-def test_a_stop_makes_an_evaluation_of_the_job() -> None:
-    state = with_work()
+def test_a_stop_evaluates_the_job() -> None:
+    state = make_state()
 
-    evaluation = the_evaluation(state, stop(state))
+    evaluation = get_evaluation(state, stop(state))
 
     assert (evaluation.triggered_by, evaluation.job_id, evaluation.priority, evaluation.type, evaluation.status) == (
         "alloc-stop",
@@ -58,16 +58,16 @@ def test_a_stop_makes_an_evaluation_of_the_job() -> None:
     )
 
 
-def test_the_evaluation_of_a_batch_job_is_of_its_own_scheduler() -> None:
+def test_the_evaluation_of_a_batch_job_has_its_scheduler_type() -> None:
     state = AState()
     state.register(a_batch_job("shop"))
     state.with_allocation(state.job())
 
-    assert the_evaluation(state, stop(state)).type == "batch"
+    assert get_evaluation(state, stop(state)).type == "batch"
 
 
-def test_what_is_asked_of_the_stop_becomes_an_explicit_mark() -> None:
-    state = with_work()
+def test_options_of_a_stop_become_fields_of_the_desired_transition() -> None:
+    state = make_state()
 
     stop(state, should_skip_shutdown_delay=True, should_reschedule=True)
 
@@ -76,14 +76,14 @@ def test_what_is_asked_of_the_stop_becomes_an_explicit_mark() -> None:
     )
 
 
-def test_a_stop_that_asks_for_rescheduling_says_so_in_its_evaluation() -> None:
-    state = with_work()
+def test_a_stop_with_rescheduling_is_named_in_its_evaluation() -> None:
+    state = make_state()
 
-    assert the_evaluation(state, stop(state, should_reschedule=True)).triggered_by == "alloc-reschedule"
+    assert get_evaluation(state, stop(state, should_reschedule=True)).triggered_by == "alloc-reschedule"
 
 
-def test_other_marks_stay() -> None:
-    state = with_work()
+def test_other_fields_of_the_desired_transition_are_kept() -> None:
+    state = make_state()
     marked = replace(state.allocation("a1"), desired_transition=DesiredTransition(force_reschedule=True))
     state.put(ALLOCATIONS.build_put(marked))
 
@@ -94,8 +94,8 @@ def test_other_marks_stay() -> None:
     assert (transition.force_reschedule, transition.migrate) == (True, True)
 
 
-def test_what_is_left_of_a_job_that_is_gone_is_marked_without_an_evaluation() -> None:
-    state = with_work()
+def test_an_allocation_of_a_deleted_job_is_stopped_without_an_evaluation() -> None:
+    state = make_state()
     state.put(JOBS.build_delete("default", "shop"))
 
     stopped = stop(state)
@@ -104,7 +104,7 @@ def test_what_is_left_of_a_job_that_is_gone_is_marked_without_an_evaluation() ->
     assert state.allocation("a1").should_migrate
 
 
-def test_an_allocation_that_nobody_knows_is_not_found() -> None:
+def test_an_unknown_allocation_is_not_found() -> None:
     state = AState()
 
     with pytest.raises(Refusal) as refusal:

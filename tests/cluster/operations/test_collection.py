@@ -42,8 +42,8 @@ from wharf.contract.model.times import to_datetime
 HOUR_NS = 3_600 * SECOND_NS
 
 
-def collected(state: AState, kind: CollectionKind, *, older_than_ns: int = 0, changes_max: int = 100) -> int:
-    """How many records went, in as many writes as it took."""
+def collect(state: AState, kind: CollectionKind, *, older_than_ns: int = 0, changes_max: int = 100) -> int:
+    """Collect until nothing is left, and return the number of deleted records."""
     taken = 0
     while True:
         decision = collect_garbage(
@@ -56,8 +56,8 @@ def collected(state: AState, kind: CollectionKind, *, older_than_ns: int = 0, ch
             return taken
 
 
-def with_service(*, client: ClientStatus = ClientStatus.RUNNING, **fields: Any) -> AState:
-    """A service with one processed evaluation, and an allocation of that."""
+def make_service_state(*, client: ClientStatus = ClientStatus.RUNNING, **fields: Any) -> AState:
+    """Return a state with a service job, one complete evaluation of it and an allocation of that evaluation."""
     state = AState()
     state.with_node()
     state.register(a_job())
@@ -67,57 +67,57 @@ def with_service(*, client: ClientStatus = ClientStatus.RUNNING, **fields: Any) 
     return state
 
 
-def change(state: AState, **fields: Any) -> None:
+def change_job(state: AState, **fields: Any) -> None:
     state.put_led(ALLOCATIONS.build_put(replace(state.allocation("a1"), **fields)))
 
 
-def allocations(state: AState) -> list[Allocation]:
+def list_allocations(state: AState) -> list[Allocation]:
     return list(state.replica.iter_all(ALLOCATIONS))
 
 
 # -- evaluations and allocations
 
 
-def test_a_processed_evaluation_goes_with_its_finished_allocations() -> None:
-    state = with_service(client=ClientStatus.COMPLETE)
+def test_a_completed_evaluation_is_collected_with_its_ended_allocations() -> None:
+    state = make_service_state(client=ClientStatus.COMPLETE)
 
-    assert collected(state, CollectionKind.EVALUATIONS) == 2
-    assert (state.evaluations(), allocations(state)) == ([], [])
+    assert collect(state, CollectionKind.EVALUATIONS) == 2
+    assert (state.evaluations(), list_allocations(state)) == ([], [])
 
 
-def test_an_evaluation_stays_while_one_of_its_allocations_runs() -> None:
-    state = with_service()
+def test_an_evaluation_is_retained_while_one_of_its_allocations_runs() -> None:
+    state = make_service_state()
 
-    assert collected(state, CollectionKind.EVALUATIONS) == 0
+    assert collect(state, CollectionKind.EVALUATIONS) == 0
     assert len(state.evaluations()) == 1
 
 
-def test_an_open_evaluation_stays() -> None:
+def test_an_open_evaluation_is_retained() -> None:
     state = AState()
     state.register(a_job())
 
-    assert collected(state, CollectionKind.EVALUATIONS) == 0
+    assert collect(state, CollectionKind.EVALUATIONS) == 0
 
 
-def test_what_is_younger_than_asked_for_stays() -> None:
-    state = with_service(client=ClientStatus.COMPLETE)
-    change(state, modify_time=state.now_ns)
+def test_records_below_the_age_threshold_are_retained() -> None:
+    state = make_service_state(client=ClientStatus.COMPLETE)
+    change_job(state, modify_time=state.now_ns)
     state.put_led(*(EVALUATIONS.build_put(replace(each, modify_time=state.now_ns)) for each in state.evaluations()))
 
-    young = collected(state, CollectionKind.EVALUATIONS, older_than_ns=HOUR_NS)
+    young = collect(state, CollectionKind.EVALUATIONS, older_than_ns=HOUR_NS)
     state.now_ns += HOUR_NS
-    old = collected(state, CollectionKind.EVALUATIONS, older_than_ns=HOUR_NS)
+    old = collect(state, CollectionKind.EVALUATIONS, older_than_ns=HOUR_NS)
 
     assert (young, old) == (0, 2)
 
 
-def test_an_allocation_that_is_to_stop_stays_until_its_node_has_said_that_it_did() -> None:
-    state = with_service(desired_status=DesiredStatus.STOP)
+def test_a_stopping_allocation_is_retained_until_its_node_reports_its_end() -> None:
+    state = make_service_state(desired_status=DesiredStatus.STOP)
 
-    assert collected(state, CollectionKind.EVALUATIONS) == 0
+    assert collect(state, CollectionKind.EVALUATIONS) == 0
 
 
-def with_policy(**policy: Any) -> AState:
+def make_state_with_policy(**policy: Any) -> AState:
     state = AState()
     state.with_node()
     group = a_group("web", reschedule_policy=ReschedulePolicy(**policy))
@@ -129,32 +129,36 @@ def with_policy(**policy: Any) -> AState:
     return state
 
 
-def test_a_failed_allocation_that_may_be_tried_for_ever_stays_until_it_was_replaced() -> None:
-    state = with_policy(unlimited=True, delay=5 * SECOND_NS, interval=0, attempts=0, delay_function="constant")
+def test_a_failed_allocation_with_unlimited_attempts_is_retained_until_it_is_replaced() -> None:
+    state = make_state_with_policy(
+        unlimited=True, delay=5 * SECOND_NS, interval=0, attempts=0, delay_function="constant"
+    )
 
-    kept = collected(state, CollectionKind.EVALUATIONS)
-    change(state, next_allocation="a2")
-    went = collected(state, CollectionKind.EVALUATIONS)
+    stored = collect(state, CollectionKind.EVALUATIONS)
+    change_job(state, next_allocation="a2")
+    went = collect(state, CollectionKind.EVALUATIONS)
 
-    assert (kept, went) == (0, 2)
+    assert (stored, went) == (0, 2)
 
 
-def test_a_failed_allocation_stays_while_its_failures_count_against_the_next_attempt() -> None:
-    state = with_policy(unlimited=False, attempts=3, interval=HOUR_NS, delay=5 * SECOND_NS, delay_function="constant")
-    never = collected(state, CollectionKind.EVALUATIONS)
-    change(
+def test_a_failed_allocation_is_retained_during_its_reschedule_interval() -> None:
+    state = make_state_with_policy(
+        unlimited=False, attempts=3, interval=HOUR_NS, delay=5 * SECOND_NS, delay_function="constant"
+    )
+    never = collect(state, CollectionKind.EVALUATIONS)
+    change_job(
         state,
         reschedule_tracker=RescheduleTracker(events=(RescheduleEvent(reschedule_time=state.now_ns, delay=1),)),
     )
 
-    counted = collected(state, CollectionKind.EVALUATIONS)
+    counted = collect(state, CollectionKind.EVALUATIONS)
     state.now_ns += HOUR_NS
-    forgotten = collected(state, CollectionKind.EVALUATIONS)
+    forgotten = collect(state, CollectionKind.EVALUATIONS)
 
     assert (never, counted, forgotten) == (0, 0, 2)
 
 
-def test_what_a_batch_job_has_done_stays_until_the_job_is_over_and_stopped() -> None:
+def test_allocations_of_a_batch_job_are_retained_until_the_job_is_dead_and_stopped() -> None:
     state = AState()
     state.with_node()
     state.register(a_batch_job())
@@ -162,17 +166,17 @@ def test_what_a_batch_job_has_done_stays_until_the_job_is_over_and_stopped() -> 
     state.with_allocation(state.job("nightly"), eval_id=evaluation.id, client_status=ClientStatus.COMPLETE)
     state.end_evaluations("nightly")
 
-    kept = collected(state, CollectionKind.BATCH_EVALUATIONS)
+    stored = collect(state, CollectionKind.BATCH_EVALUATIONS)
     state.register(a_batch_job(stop=True))
     state.end_evaluations("nightly")
-    went = collected(state, CollectionKind.BATCH_EVALUATIONS)
+    went = collect(state, CollectionKind.BATCH_EVALUATIONS)
 
-    assert kept == 0
+    assert stored == 0
     assert went > 0
-    assert allocations(state) == []
+    assert list_allocations(state) == []
 
 
-def test_of_a_batch_job_what_ran_before_its_last_change_goes() -> None:
+def test_allocations_of_a_batch_job_from_before_its_last_change_are_collected() -> None:
     state = AState()
     state.with_node()
     state.register(a_batch_job())
@@ -184,22 +188,22 @@ def test_of_a_batch_job_what_ran_before_its_last_change_goes() -> None:
     state.with_allocation(state.job("nightly"), "new", eval_id=evaluation.id, client_status=ClientStatus.COMPLETE)
     state.end_evaluations("nightly")
 
-    collected(state, CollectionKind.BATCH_EVALUATIONS)
+    collect(state, CollectionKind.BATCH_EVALUATIONS)
 
-    assert [allocation.id for allocation in allocations(state)] == ["new"]
+    assert [allocation.id for allocation in list_allocations(state)] == ["new"]
 
 
-def test_an_evaluation_with_more_allocations_than_a_write_takes_goes_in_several() -> None:
-    state = with_service(client=ClientStatus.COMPLETE)
+def test_an_evaluation_with_too_many_allocations_for_one_write_is_collected_in_several() -> None:
+    state = make_service_state(client=ClientStatus.COMPLETE)
     evaluation_id = state.allocation("a1").eval_id
     for number in range(30):
         state.with_allocation(state.job(), f"b{number}", eval_id=evaluation_id, client_status=ClientStatus.COMPLETE)
 
-    assert collected(state, CollectionKind.EVALUATIONS, changes_max=10) == 32
-    assert allocations(state) == []
+    assert collect(state, CollectionKind.EVALUATIONS, changes_max=10) == 32
+    assert list_allocations(state) == []
 
 
-def test_evaluations_of_batch_jobs_are_collected_apart_from_all_others() -> None:
+def test_evaluations_of_batch_jobs_are_collected_separately() -> None:
     state = AState()
     state.register(a_job())
     state.register(a_batch_job())
@@ -207,34 +211,34 @@ def test_evaluations_of_batch_jobs_are_collected_apart_from_all_others() -> None
     state.end_evaluations("nightly")
     state.put(JOBS.build_delete("default", "nightly"))
 
-    assert (collected(state, CollectionKind.EVALUATIONS), len(list(state.replica.iter_all(EVALUATIONS)))) == (1, 1)
-    assert collected(state, CollectionKind.BATCH_EVALUATIONS) == 1
+    assert (collect(state, CollectionKind.EVALUATIONS), len(list(state.replica.iter_all(EVALUATIONS)))) == (1, 1)
+    assert collect(state, CollectionKind.BATCH_EVALUATIONS) == 1
 
 
-def test_what_does_not_fit_in_one_write_goes_in_several() -> None:
+def test_records_that_do_not_fit_in_one_write_are_collected_in_several() -> None:
     state = AState()
     for number in range(10):
         state.register(a_job(f"job-{number}"))
         state.end_evaluations(f"job-{number}")
 
-    assert collected(state, CollectionKind.EVALUATIONS, changes_max=3) == 10
+    assert collect(state, CollectionKind.EVALUATIONS, changes_max=3) == 10
 
 
 # -- jobs
 
 
-def test_a_dead_batch_job_goes_whole() -> None:
+def test_a_dead_batch_job_is_collected_with_all_its_records() -> None:
     state = AState()
     state.register(a_batch_job())
     state.end_evaluations("nightly")
 
-    collected(state, CollectionKind.JOBS)
+    collect(state, CollectionKind.JOBS)
 
     tables = (JOBS, JOB_VERSIONS, JOB_SUMMARIES, EVALUATIONS)
     assert [state.replica.count_records(table) for table in tables] == [0, 0, 0, 0]
 
 
-def test_a_dead_job_with_more_allocations_than_a_write_takes_goes_in_several() -> None:
+def test_a_dead_job_with_too_many_allocations_for_one_write_is_collected_in_several() -> None:
     state = AState()
     state.with_node()
     state.register(a_batch_job())
@@ -245,8 +249,8 @@ def test_a_dead_job_with_more_allocations_than_a_write_takes_goes_in_several() -
         )
     state.end_evaluations("nightly")
 
-    assert collected(state, CollectionKind.JOBS, changes_max=10) == 34
-    assert (allocations(state), list(state.replica.iter_all(JOBS)), list(state.replica.iter_all(EVALUATIONS))) == (
+    assert collect(state, CollectionKind.JOBS, changes_max=10) == 34
+    assert (list_allocations(state), list(state.replica.iter_all(JOBS)), list(state.replica.iter_all(EVALUATIONS))) == (
         [],
         [],
         [],
@@ -254,40 +258,40 @@ def test_a_dead_job_with_more_allocations_than_a_write_takes_goes_in_several() -
 
 
 @pytest.mark.parametrize("stop", [False, True])
-def test_a_dead_service_goes_only_when_it_was_stopped(stop: bool) -> None:
+def test_a_dead_service_job_is_collected_only_if_it_was_stopped(stop: bool) -> None:
     state = AState()
     state.register(a_job(stop=stop))
     state.end_evaluations()
 
-    collected(state, CollectionKind.JOBS)
+    collect(state, CollectionKind.JOBS)
 
     assert (state.replica.count_records(JOBS) == 0) is stop
 
 
-def test_a_job_that_is_not_dead_stays() -> None:
-    state = with_service()
+def test_a_job_that_is_not_dead_is_retained() -> None:
+    state = make_service_state()
 
-    assert collected(state, CollectionKind.JOBS) == 0
+    assert collect(state, CollectionKind.JOBS) == 0
 
 
-def test_a_job_with_a_tagged_version_stays() -> None:
+def test_a_job_with_a_tagged_version_is_retained() -> None:
     state = AState()
     state.register(a_batch_job())
     state.end_evaluations("nightly")
     job = state.job("nightly")
     state.put(JOB_VERSIONS.build_put(replace(job, version_tag=VersionTag(name="golden"))))
 
-    collected(state, CollectionKind.JOBS)
+    collect(state, CollectionKind.JOBS)
 
     assert state.job("nightly").status is JobStatus.DEAD
 
 
-def test_a_job_that_was_submitted_lately_stays() -> None:
+def test_a_recently_submitted_job_is_retained() -> None:
     state = AState()
     state.register(a_batch_job())
     state.end_evaluations("nightly")
 
-    assert collected(state, CollectionKind.JOBS, older_than_ns=HOUR_NS) == 0
+    assert collect(state, CollectionKind.JOBS, older_than_ns=HOUR_NS) == 0
 
 
 # -- deployments, tokens, nodes
@@ -296,7 +300,7 @@ def test_a_job_that_was_submitted_lately_stays() -> None:
 @pytest.mark.parametrize(
     ("status", "went"), [(DeploymentStatus.RUNNING, 0), (DeploymentStatus.PAUSED, 0), (DeploymentStatus.FAILED, 1)]
 )
-def test_a_deployment_goes_when_it_is_over(status: DeploymentStatus, went: int) -> None:
+def test_a_terminal_deployment_is_collected(status: DeploymentStatus, went: int) -> None:
     state = AState()
     state.put(
         DEPLOYMENTS.build_put(
@@ -304,20 +308,20 @@ def test_a_deployment_goes_when_it_is_over(status: DeploymentStatus, went: int) 
         )
     )
 
-    assert collected(state, CollectionKind.DEPLOYMENTS) == went
+    assert collect(state, CollectionKind.DEPLOYMENTS) == went
 
 
-def test_a_deployment_stays_while_one_of_its_allocations_is_wanted() -> None:
-    state = with_service(deployment_id="d1")
+def test_a_deployment_is_retained_while_one_of_its_allocations_is_live() -> None:
+    state = make_service_state(deployment_id="d1")
     over = Deployment(
         id="d1", job_id="shop", namespace="default", status=DeploymentStatus.SUCCESSFUL, create_index=WRITE_INDEX
     )
     state.put(DEPLOYMENTS.build_put(over))
 
-    assert collected(state, CollectionKind.DEPLOYMENTS) == 0
+    assert collect(state, CollectionKind.DEPLOYMENTS) == 0
 
 
-def test_tokens_go_when_they_have_expired() -> None:
+def test_expired_tokens_are_collected() -> None:
     state = AState()
     before, after = to_datetime(state.now_ns - 1_000), to_datetime(state.now_ns + HOUR_NS)
     state.put(
@@ -332,38 +336,38 @@ def test_tokens_go_when_they_have_expired() -> None:
         ),
     )
 
-    assert (collected(state, CollectionKind.TOKENS), collected(state, CollectionKind.ONE_TIME_TOKENS)) == (1, 1)
+    assert (collect(state, CollectionKind.TOKENS), collect(state, CollectionKind.ONE_TIME_TOKENS)) == (1, 1)
     assert [token.accessor_id for token in state.replica.iter_by_key(ACL_TOKENS)] == ["eternal", "young"]
 
 
-def test_a_node_that_is_down_goes_when_nothing_counts_as_running_on_it() -> None:
-    state = with_service()
+def test_a_down_node_is_collected_once_no_allocation_occupies_it() -> None:
+    state = make_service_state()
     state.put(NODES.build_put(replace(state.node(), status=NodeStatus.DOWN)))
 
-    held = collected(state, CollectionKind.NODES)
+    taken_lock = collect(state, CollectionKind.NODES)
     state.with_client_status("a1", ClientStatus.LOST)
-    went = collected(state, CollectionKind.NODES)
+    went = collect(state, CollectionKind.NODES)
 
-    assert held == 0
+    assert taken_lock == 0
     assert went > 0
     assert (state.replica.count_records(NODES), state.replica.count_records(NODE_PLACEMENTS)) == (0, 0)
 
 
-def test_a_node_that_is_ready_stays() -> None:
+def test_a_ready_node_is_retained() -> None:
     state = AState()
     state.with_node()
 
-    assert collected(state, CollectionKind.NODES) == 0
+    assert collect(state, CollectionKind.NODES) == 0
 
 
-def test_with_a_job_go_its_policies_and_its_launches() -> None:
+def test_scaling_policies_and_launches_are_collected_with_their_job() -> None:
     state = AState()
     scaled = a_group(scaling=ScalingPolicy(min=1, max=3))
     state.register(a_periodic_job("nightly", scaled))
     state.lead(registration.deregister_job(state.replica, "default", "nightly", state.moment))
     state.now_ns += HOUR_NS
 
-    collected(state, CollectionKind.JOBS)
+    collect(state, CollectionKind.JOBS)
 
     left = [state.replica.count_records(table) for table in (JOBS, SCALING_POLICIES, PERIODIC_LAUNCHES)]
     assert left == [0, 0, 0]

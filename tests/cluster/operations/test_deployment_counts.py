@@ -18,7 +18,7 @@ from wharf.contract.model.times import to_datetime
 DEADLINE_NS = 60 * SECOND_NS
 
 
-def with_deployment(**group: Any) -> AState:
+def make_state(**group: Any) -> AState:
     state = AState()
     state.register(a_job())
     deployed = DeploymentGroup(**{"progress_deadline": DEADLINE_NS, "desired_total": 3, **group})
@@ -37,13 +37,13 @@ def with_deployment(**group: Any) -> AState:
     return state
 
 
-def the_group(state: AState) -> DeploymentGroup:
+def get_group(state: AState) -> DeploymentGroup:
     deployment = state.replica.get(DEPLOYMENTS, "d1")
     assert deployment is not None
     return (deployment.task_groups or {})["web"]
 
 
-def place(state: AState, id: str = "a1", *, canary: bool = False, **fields: Any) -> None:
+def place_allocation(state: AState, id: str = "a1", *, canary: bool = False, **fields: Any) -> None:
     status = AllocDeploymentStatus(canary=True) if canary else None
     allocation = an_allocation(
         state.job(),
@@ -57,121 +57,121 @@ def place(state: AState, id: str = "a1", *, canary: bool = False, **fields: Any)
     state.put_led(ALLOCATIONS.build_put(allocation))
 
 
-def say(state: AState, healthy: bool | None, id: str = "a1", *, at_ns: int = 0) -> None:
+def set_health(state: AState, healthy: bool | None, id: str = "a1", *, at_ns: int = 0) -> None:
     allocation = state.allocation(id)
     status = replace(
         allocation.deployment_status or AllocDeploymentStatus(), healthy=healthy, timestamp=to_datetime(at_ns)
     )
-    told = replace(allocation, deployment_status=status, modify_time=state.now_ns)
-    state.put_led(ALLOCATIONS.build_put(told))
+    result = replace(allocation, deployment_status=status, modify_time=state.now_ns)
+    state.put_led(ALLOCATIONS.build_put(result))
 
 
-def health(state: AState) -> tuple[int, int]:
-    return the_group(state).healthy_allocs, the_group(state).unhealthy_allocs
+def count_health(state: AState) -> tuple[int, int]:
+    return get_group(state).healthy_allocs, get_group(state).unhealthy_allocs
 
 
 def test_an_allocation_counts_as_placed_once() -> None:
-    state = with_deployment()
+    state = make_state()
 
-    place(state)
+    place_allocation(state)
     state.put_led(ALLOCATIONS.build_put(replace(state.allocation("a1"), client_description="again")))
 
-    assert (the_group(state).placed_allocs, the_group(state).placed_canaries) == (1, None)
+    assert (get_group(state).placed_allocs, get_group(state).placed_canaries) == (1, None)
 
 
-def test_an_allocation_that_is_kept_in_place_counts_for_the_deployment_that_takes_it_over() -> None:
-    state = with_deployment()
+def test_an_allocation_updated_in_place_counts_for_the_new_deployment() -> None:
+    state = make_state()
     state.put_led(ALLOCATIONS.build_put(an_allocation(state.job(), "a1", deployment_id="d0")))
 
     state.put_led(ALLOCATIONS.build_put(replace(state.allocation("a1"), deployment_id="d1")))
 
-    assert the_group(state).placed_allocs == 1
+    assert get_group(state).placed_allocs == 1
 
 
 def test_canaries_are_listed_in_the_order_in_which_they_were_placed() -> None:
-    state = with_deployment(desired_canaries=2)
+    state = make_state(desired_canaries=2)
 
-    place(state, "c2", canary=True)
-    place(state, "c1", canary=True)
+    place_allocation(state, "c2", canary=True)
+    place_allocation(state, "c1", canary=True)
 
-    assert the_group(state).placed_canaries == ("c2", "c1")
+    assert get_group(state).placed_canaries == ("c2", "c1")
 
 
 def test_health_counts_when_it_is_decided() -> None:
-    state = with_deployment()
-    place(state, "a1")
-    place(state, "a2")
+    state = make_state()
+    place_allocation(state, "a1")
+    place_allocation(state, "a2")
 
-    say(state, True, "a1")
-    say(state, False, "a2")
+    set_health(state, True, "a1")
+    set_health(state, False, "a2")
 
-    assert health(state) == (1, 1)
-
-
-def test_what_falls_sick_is_no_longer_counted_as_healthy() -> None:
-    state = with_deployment()
-    place(state)
-    say(state, True)
-
-    say(state, False)
-
-    assert health(state) == (0, 1)
+    assert count_health(state) == (1, 1)
 
 
-def test_what_was_sick_is_not_counted_back() -> None:
-    state = with_deployment()
-    place(state)
-    say(state, False)
+def test_an_allocation_that_becomes_unhealthy_is_no_longer_counted_as_healthy() -> None:
+    state = make_state()
+    place_allocation(state)
+    set_health(state, True)
 
-    say(state, True)
+    set_health(state, False)
 
-    assert health(state) == (0, 1)
+    assert count_health(state) == (0, 1)
 
 
-def test_the_first_placement_starts_the_time_and_later_ones_leave_it() -> None:
-    state = with_deployment()
+def test_an_unhealthy_allocation_is_not_counted_back() -> None:
+    state = make_state()
+    place_allocation(state)
+    set_health(state, False)
+
+    set_health(state, True)
+
+    assert count_health(state) == (0, 1)
+
+
+def test_only_the_first_placement_starts_the_progress_deadline() -> None:
+    state = make_state()
     begun_ns = state.now_ns
 
-    place(state, "a1")
+    place_allocation(state, "a1")
     state.now_ns += SECOND_NS
-    place(state, "a2")
+    place_allocation(state, "a2")
 
-    assert the_group(state).require_progress_by == to_datetime(begun_ns + DEADLINE_NS)
+    assert get_group(state).require_progress_by == to_datetime(begun_ns + DEADLINE_NS)
 
 
-def test_each_that_becomes_healthy_moves_the_time_on_and_never_back() -> None:
-    state = with_deployment()
-    place(state, "a1")
-    place(state, "a2")
+def test_each_healthy_allocation_extends_the_progress_deadline_and_never_shortens_it() -> None:
+    state = make_state()
+    place_allocation(state, "a1")
+    place_allocation(state, "a2")
     state.now_ns += 10 * SECOND_NS
     later_ns = state.now_ns
 
-    say(state, True, "a1", at_ns=later_ns)
-    say(state, True, "a2", at_ns=later_ns - 5 * SECOND_NS)
+    set_health(state, True, "a1", at_ns=later_ns)
+    set_health(state, True, "a2", at_ns=later_ns - 5 * SECOND_NS)
 
-    assert the_group(state).require_progress_by == to_datetime(later_ns + DEADLINE_NS)
-
-
-def test_without_a_deadline_there_is_no_time() -> None:
-    state = with_deployment(progress_deadline=0)
-
-    place(state)
-    say(state, True, at_ns=state.now_ns)
-
-    assert the_group(state).require_progress_by is None
+    assert get_group(state).require_progress_by == to_datetime(later_ns + DEADLINE_NS)
 
 
-def test_many_in_one_write_are_all_counted() -> None:
-    state = with_deployment()
+def test_without_a_progress_deadline_no_time_is_set() -> None:
+    state = make_state(progress_deadline=0)
+
+    place_allocation(state)
+    set_health(state, True, at_ns=state.now_ns)
+
+    assert get_group(state).require_progress_by is None
+
+
+def test_all_allocations_of_one_write_are_counted() -> None:
+    state = make_state()
     many = [an_allocation(state.job(), f"a{number}", deployment_id="d1") for number in range(5)]
 
     state.put_led(*(ALLOCATIONS.build_put(each) for each in many))
 
-    assert the_group(state).placed_allocs == 5
+    assert get_group(state).placed_allocs == 5
 
 
-def test_a_group_that_the_deployment_does_not_have_counts_nowhere() -> None:
-    state = with_deployment()
+def test_allocations_of_groups_outside_the_deployment_are_not_counted() -> None:
+    state = make_state()
     stranger = an_allocation(state.job(), "a1", deployment_id="d1", task_group="gone")
     deployment = state.replica.get(DEPLOYMENTS, "d1")
     assert deployment is not None
@@ -179,54 +179,54 @@ def test_a_group_that_the_deployment_does_not_have_counts_nowhere() -> None:
     assert update_deployment_counts(deployment, [(None, stranger)]) is deployment
 
 
-def report(state: AState, healthy: bool | None, **fields: Any) -> None:
-    """The node says how the allocation is."""
+def report_health(state: AState, healthy: bool | None, **fields: Any) -> None:
+    """Apply a report of the node with this health."""
     status = AllocDeploymentStatus(healthy=healthy, **fields)
-    told = AllocationReport(id="a1", client_status=ClientStatus.RUNNING, deployment_status=status)
+    result = AllocationReport(id="a1", client_status=ClientStatus.RUNNING, deployment_status=status)
     state.lead(
-        reports.apply_reports(state.replica, "node-1", [told], state.moment, is_complete=False, max_evaluations=10)
+        reports.apply_reports(state.replica, "node-1", [result], state.moment, is_complete=False, max_evaluations=10)
     )
 
 
-def test_the_health_that_a_node_reports_is_taken_over_and_counted() -> None:
-    state = with_deployment()
+def test_reported_health_is_stored_and_counted() -> None:
+    state = make_state()
     state.with_node()
-    place(state, canary=True)
+    place_allocation(state, canary=True)
 
-    report(state, True, timestamp=to_datetime(state.now_ns), canary=False)
+    report_health(state, True, timestamp=to_datetime(state.now_ns), canary=False)
 
     status = state.allocation("a1").deployment_status
     assert status is not None
     assert (status.healthy, status.canary, status.modify_index) == (True, True, state.replica.index)
-    assert health(state) == (1, 0)
+    assert count_health(state) == (1, 0)
 
 
-def test_a_health_that_a_node_reports_again_or_has_not_decided_changes_nothing() -> None:
-    state = with_deployment()
+def test_repeated_or_undecided_health_changes_nothing() -> None:
+    state = make_state()
     state.with_node()
-    place(state)
-    report(state, True)
+    place_allocation(state)
+    report_health(state, True)
     before = state.allocation("a1")
 
     state.now_ns += SECOND_NS
-    report(state, True)
-    report(state, None)
+    report_health(state, True)
+    report_health(state, None)
 
     assert state.allocation("a1") == before
 
 
-def test_the_health_of_what_belongs_to_no_deployment_is_kept_and_counted_nowhere() -> None:
-    state = with_deployment()
+def test_health_outside_a_deployment_is_stored_and_not_counted() -> None:
+    state = make_state()
     state.with_node()
     state.put_led(ALLOCATIONS.build_put(an_allocation(state.job(), "a1")))
 
-    report(state, False)
+    report_health(state, False)
 
     status = state.allocation("a1").deployment_status
-    assert (status is not None and status.healthy, health(state)) == (False, (0, 0))
+    assert (status is not None and status.healthy, count_health(state)) == (False, (0, 0))
 
 
-def test_the_deadline_of_what_is_updated_in_place_begins_with_the_update() -> None:
+def test_the_deadline_of_an_in_place_update_starts_with_the_update() -> None:
     group = DeploymentGroup(progress_deadline=40 * SECOND_NS, desired_total=1)
     deployment = Deployment(id="d1", status=DeploymentStatus.RUNNING, task_groups={"web": group})
     old = an_allocation(a_job(), create_time=1 * SECOND_NS, modify_time=1 * SECOND_NS)

@@ -35,74 +35,76 @@ MANY = 100
 DEADLINE_NS = 600 * SECOND_NS
 
 
-def a_deployment(job: Job, **fields: Any) -> Deployment:
-    given = {
+def make_deployment(job: Job, **fields: Any) -> Deployment:
+    arguments = {
         "namespace": job.namespace,
         "job_id": job.id,
         "job_version": job.version,
         "job_create_index": job.create_index,
         "job_modify_index": job.modify_index,
-        "task_groups": {"web": a_deployed_group()},
+        "task_groups": {"web": make_deployed_group()},
         "status": DeploymentStatus.RUNNING,
         "status_description": "Deployment is running",
         "create_index": WRITE_INDEX,
         **fields,
     }
-    return Deployment(id="d1", **given)
+    return Deployment(id="d1", **arguments)
 
 
-def a_deployed_group(**fields: Any) -> DeploymentGroup:
+def make_deployed_group(**fields: Any) -> DeploymentGroup:
     return DeploymentGroup(**{"progress_deadline": DEADLINE_NS, "desired_total": 3, **fields})
 
 
-def a_canary(job: Job, id: str, *, healthy: bool | None = True, **fields: Any) -> Allocation:
+def make_canary(job: Job, id: str, *, healthy: bool | None = True, **fields: Any) -> Allocation:
     status = AllocDeploymentStatus(healthy=healthy, canary=True)
     return an_allocation(job, id, deployment_id="d1", deployment_status=status, **fields)
 
 
-def with_deployment(**fields: Any) -> AState:
-    """A job that was evaluated, and its deployment."""
+def make_state(**fields: Any) -> AState:
+    """Return a state with an evaluated job and its deployment."""
     state = AState()
     state.register(a_job(), eval_priority=70)
     state.end_evaluations()
-    state.put(DEPLOYMENTS.build_put(a_deployment(state.job(), **fields)))
+    state.put(DEPLOYMENTS.build_put(make_deployment(state.job(), **fields)))
     return state
 
 
-def with_canaries(*healthy: bool | None, desired: int = 2, **fields: Any) -> AState:
-    """Canaries c1, c2, ... of this health."""
+def make_state_with_canaries(*healthy: bool | None, desired: int = 2, **fields: Any) -> AState:
+    """Return a state with the canaries c1, c2, ... of this health."""
     ids = tuple(f"c{number}" for number in range(1, len(healthy) + 1))
-    group = a_deployed_group(**{"desired_canaries": desired, "placed_canaries": ids, **fields})
-    state = with_deployment(
+    group = make_deployed_group(**{"desired_canaries": desired, "placed_canaries": ids, **fields})
+    state = make_state(
         task_groups={"web": group}, status_description="Deployment is running but requires manual promotion"
     )
     for id, health in zip(ids, healthy, strict=True):
-        state.put(ALLOCATIONS.build_put(a_canary(state.job(), id, healthy=health)))
+        state.put(ALLOCATIONS.build_put(make_canary(state.job(), id, healthy=health)))
     return state
 
 
-def with_stable_version(**changed: Any) -> AState:
-    """Version 0 is stable; version 1 is deployed, and its group reverts by itself."""
+def make_state_with_stable_version(**changed: Any) -> AState:
+    """Return a state in which version 0 is stable and version 1 is deployed, with auto-revert."""
     state = AState()
     state.register(a_job())
     state.do(versions.set_version_stability(state.replica, "default", "shop", 0, is_stable=True))
     state.register(a_job(**({"priority": 60} | changed)))
     state.end_evaluations()
-    state.put(DEPLOYMENTS.build_put(a_deployment(state.job(), task_groups={"web": a_deployed_group(auto_revert=True)})))
+    state.put(
+        DEPLOYMENTS.build_put(make_deployment(state.job(), task_groups={"web": make_deployed_group(auto_revert=True)}))
+    )
     return state
 
 
-def the_deployment(state: AState) -> Deployment:
+def get_deployment(state: AState) -> Deployment:
     deployment = state.replica.get(DEPLOYMENTS, "d1")
     assert deployment is not None
     return deployment
 
 
-def the_group(state: AState) -> DeploymentGroup:
-    return (the_deployment(state).task_groups or {})["web"]
+def get_group(state: AState) -> DeploymentGroup:
+    return (get_deployment(state).task_groups or {})["web"]
 
 
-def the_evaluation(state: AState, written: DeploymentWriteResult) -> Evaluation:
+def get_evaluation(state: AState, written: DeploymentWriteResult) -> Evaluation:
     evaluation = state.replica.get(EVALUATIONS, written.eval_id)
     assert evaluation is not None
     return evaluation
@@ -142,8 +144,8 @@ def set_health(
     )
 
 
-def refused(state: AState, act: Callable[[], object]) -> Refusal:
-    """How it was refused; it changed nothing."""
+def expect_refusal(state: AState, act: Callable[[], object]) -> Refusal:
+    """Return the refusal, and check that nothing changed."""
     before = state.replica.index
     with pytest.raises(Refusal) as refusal:
         act()
@@ -151,7 +153,7 @@ def refused(state: AState, act: Callable[[], object]) -> Refusal:
     return refusal.value
 
 
-def later(state: AState, duration_ns: int) -> datetime.datetime:
+def compute_time(state: AState, duration_ns: int) -> datetime.datetime:
     return to_datetime(state.now_ns + duration_ns)
 
 
@@ -159,10 +161,10 @@ def later(state: AState, duration_ns: int) -> datetime.datetime:
 
 
 @pytest.mark.parametrize("act", [fail, pause, resume, promote, unblock, lambda s: set_health(s, healthy=("a1",))])
-def test_what_nobody_knows_is_not_found(act: Callable[[AState], object]) -> None:
+def test_unknown_records_are_not_found(act: Callable[[AState], object]) -> None:
     state = AState()
 
-    refusal = refused(state, lambda: act(state))
+    refusal = expect_refusal(state, lambda: act(state))
 
     assert (refusal.code, refusal.text) == (RefusalCode.NOT_FOUND, "deployment not found")
 
@@ -179,21 +181,21 @@ def test_what_nobody_knows_is_not_found(act: Callable[[AState], object]) -> None
     ],
 )
 @pytest.mark.parametrize("status", ["successful", "failed", "cancelled"])
-def test_a_deployment_that_is_over_never_changes(act: Callable[[AState], object], text: str, status: str) -> None:
-    state = with_deployment(status=DeploymentStatus(status))
+def test_a_terminal_deployment_never_changes(act: Callable[[AState], object], text: str, status: str) -> None:
+    state = make_state(status=DeploymentStatus(status))
 
-    refusal = refused(state, lambda: act(state))
+    refusal = expect_refusal(state, lambda: act(state))
 
     assert (refusal.code, refusal.text) == (RefusalCode.INVALID, text)
 
 
 @pytest.mark.parametrize("act", [fail, resume])
-def test_what_is_written_is_told_with_its_index_and_evaluation(act: Callable[[AState], DeploymentWriteResult]) -> None:
-    state = with_deployment(eval_priority=70)
+def test_the_result_has_the_index_and_the_evaluation(act: Callable[[AState], DeploymentWriteResult]) -> None:
+    state = make_state(eval_priority=70)
 
     written = act(state)
 
-    evaluation = the_evaluation(state, written)
+    evaluation = get_evaluation(state, written)
     assert written == DeploymentWriteResult(
         state.replica.index, state.replica.index, evaluation.id, state.replica.index
     )
@@ -205,31 +207,31 @@ def test_what_is_written_is_told_with_its_index_and_evaluation(act: Callable[[AS
     )
 
 
-def test_without_a_priority_of_its_own_the_jobs_priority_counts() -> None:
-    state = with_deployment(eval_priority=0)
+def test_the_default_priority_is_that_of_the_job() -> None:
+    state = make_state(eval_priority=0)
 
-    assert the_evaluation(state, fail(state)).priority == state.job().priority
+    assert get_evaluation(state, fail(state)).priority == state.job().priority
 
 
-def test_a_deployment_whose_job_is_gone_ends_without_an_evaluation() -> None:
-    state = with_deployment()
+def test_a_deployment_of_a_deleted_job_fails_without_an_evaluation() -> None:
+    state = make_state()
     state.put(JOBS.build_delete("default", "shop"))
 
     written = state.do(deployments.fail_deployment(state.replica, "d1", state.moment))
 
     assert (written.eval_id, written.eval_create_index) == ("", 0)
-    assert the_deployment(state).status == "failed"
+    assert get_deployment(state).status == "failed"
 
 
 # -- fail
 
 
-def test_a_deployment_that_is_failed_says_that_it_was_marked() -> None:
-    state = with_deployment()
+def test_a_deployment_failed_by_a_user_has_that_description() -> None:
+    state = make_state()
 
     written = fail(state)
 
-    assert (the_deployment(state).status, the_deployment(state).status_description) == (
+    assert (get_deployment(state).status, get_deployment(state).status_description) == (
         "failed",
         "Deployment marked as failed",
     )
@@ -237,15 +239,15 @@ def test_a_deployment_that_is_failed_says_that_it_was_marked() -> None:
 
 
 def test_a_paused_deployment_can_be_failed() -> None:
-    state = with_deployment(status=DeploymentStatus.PAUSED)
+    state = make_state(status=DeploymentStatus.PAUSED)
 
     fail(state)
 
-    assert the_deployment(state).status == "failed"
+    assert get_deployment(state).status == "failed"
 
 
-def test_with_auto_revert_the_job_goes_back_to_its_stable_version() -> None:
-    state = with_stable_version()
+def test_with_auto_revert_the_job_returns_to_its_stable_version() -> None:
+    state = make_state_with_stable_version()
 
     written = fail(state)
 
@@ -253,19 +255,19 @@ def test_with_auto_revert_the_job_goes_back_to_its_stable_version() -> None:
     assert written.reverted_job_version == 0
     assert (job.version, job.priority, job.stable) == (2, 50, False)
     assert state.replica.get(JOB_VERSIONS, "default", "shop", 2) == job
-    assert the_deployment(state).status_description == "Deployment marked as failed - rolling back to job version 0"
+    assert get_deployment(state).status_description == "Deployment marked as failed - rolling back to job version 0"
 
 
-def test_the_evaluation_of_a_rollback_is_of_the_job_it_went_back_to() -> None:
-    state = with_stable_version()
+def test_the_evaluation_of_a_rollback_belongs_to_the_restored_job() -> None:
+    state = make_state_with_stable_version()
 
     written = fail(state)
 
-    assert the_evaluation(state, written).job_modify_index == state.job().job_modify_index == written.index
+    assert get_evaluation(state, written).job_modify_index == state.job().job_modify_index == written.index
 
 
-def test_a_rollback_keeps_the_source_of_the_version_and_leaves_its_tag() -> None:
-    state = with_stable_version()
+def test_a_rollback_copies_the_source_of_the_version_but_not_its_tag() -> None:
+    state = make_state_with_stable_version()
     stable = state.replica.get(JOB_VERSIONS, "default", "shop", 0)
     assert stable is not None
     state.put(
@@ -283,56 +285,56 @@ def test_a_rollback_keeps_the_source_of_the_version_and_leaves_its_tag() -> None
     assert state.job().version_tag is None
 
 
-def test_a_rollback_takes_the_scaling_policies_back_too() -> None:
+def test_a_rollback_restores_the_scaling_policies() -> None:
     state = AState()
     scaled = a_group("web", scaling=ScalingPolicy(min=1, max=5))
     state.register(a_job("shop", scaled))
     state.do(versions.set_version_stability(state.replica, "default", "shop", 0, is_stable=True))
     (policy,) = state.replica.iter_all(SCALING_POLICIES)
     state.register(a_job("shop", replace(scaled, scaling=ScalingPolicy(min=1, max=9))))
-    groups = {"web": a_deployed_group(auto_revert=True)}
-    state.put(DEPLOYMENTS.build_put(a_deployment(state.job(), task_groups=groups)))
+    groups = {"web": make_deployed_group(auto_revert=True)}
+    state.put(DEPLOYMENTS.build_put(make_deployment(state.job(), task_groups=groups)))
 
     fail(state)
 
     assert [(each.id, each.max) for each in state.replica.iter_all(SCALING_POLICIES)] == [(policy.id, 5)]
 
 
-def test_without_a_stable_version_it_says_that_there_is_none() -> None:
-    state = with_deployment(task_groups={"web": a_deployed_group(auto_revert=True)})
+def test_without_a_stable_version_the_description_says_so() -> None:
+    state = make_state(task_groups={"web": make_deployed_group(auto_revert=True)})
 
     written = fail(state)
 
     assert (written.reverted_job_version, state.job().version) == (None, 0)
-    assert the_deployment(state).status_description == (
+    assert get_deployment(state).status_description == (
         "Deployment marked as failed - no stable job version to auto revert to"
     )
 
 
-def test_a_stable_version_of_the_same_specification_is_not_gone_back_to() -> None:
-    state = with_deployment(task_groups={"web": a_deployed_group(auto_revert=True)})
+def test_a_stable_version_with_the_same_specification_is_not_restored() -> None:
+    state = make_state(task_groups={"web": make_deployed_group(auto_revert=True)})
     state.do(versions.set_version_stability(state.replica, "default", "shop", 0, is_stable=True))
 
     written = fail(state)
 
     assert (written.reverted_job_version, state.job().version) == (None, 0)
-    assert the_deployment(state).status_description == (
+    assert get_deployment(state).status_description == (
         "Deployment marked as failed - not rolling back to stable job version 0 as current job has same specification"
     )
 
 
-def test_what_was_registered_after_the_deployed_version_stays() -> None:
-    state = with_stable_version()
+def test_a_job_changed_after_the_deployment_is_not_rolled_back() -> None:
+    state = make_state_with_stable_version()
     state.register(a_job(priority=80))
 
     written = fail(state)
 
     assert (written.reverted_job_version, state.job().priority) == (None, 80)
-    assert the_deployment(state).status_description == "Deployment marked as failed"
+    assert get_deployment(state).status_description == "Deployment marked as failed"
 
 
-def test_a_job_whose_deployment_failed_and_that_runs_nothing_is_pending_by_the_same_write() -> None:
-    state = with_deployment()
+def test_a_job_without_allocations_becomes_pending_in_the_write_that_fails_its_deployment() -> None:
+    state = make_state()
     state.put(JOBS.build_put(replace(state.job(), status=JobStatus.RUNNING)))
 
     fail(state)
@@ -343,24 +345,24 @@ def test_a_job_whose_deployment_failed_and_that_runs_nothing_is_pending_by_the_s
 # -- pause and resume
 
 
-def test_pausing_makes_no_evaluation() -> None:
-    state = with_deployment()
+def test_pausing_creates_no_evaluation() -> None:
+    state = make_state()
 
     written = pause(state)
 
-    assert (the_deployment(state).status, the_deployment(state).status_description) == (
+    assert (get_deployment(state).status, get_deployment(state).status_description) == (
         "paused",
         "Deployment is paused",
     )
     assert (written.eval_id, written.eval_create_index, written.deployment_modify_index) == ("", 0, written.index)
 
 
-def test_resuming_makes_it_run_and_evaluates_the_job() -> None:
-    state = with_deployment(status=DeploymentStatus.PAUSED)
+def test_resuming_continues_the_deployment_and_evaluates_the_job() -> None:
+    state = make_state(status=DeploymentStatus.PAUSED)
 
     written = resume(state)
 
-    assert (the_deployment(state).status, the_deployment(state).status_description) == (
+    assert (get_deployment(state).status, get_deployment(state).status_description) == (
         "running",
         "Deployment is running",
     )
@@ -368,16 +370,16 @@ def test_resuming_makes_it_run_and_evaluates_the_job() -> None:
 
 
 @pytest.mark.parametrize("act", [pause, resume])
-def test_pausing_and_resuming_give_every_group_its_whole_time_again(act: Callable[[AState], object]) -> None:
+def test_pausing_and_resuming_restart_the_deadline_of_every_group(act: Callable[[AState], object]) -> None:
     long_ago = to_datetime(0)
-    groups = {"web": a_deployed_group(require_progress_by=long_ago), "db": DeploymentGroup()}
-    state = with_deployment(task_groups=groups)
+    groups = {"web": make_deployed_group(require_progress_by=long_ago), "db": DeploymentGroup()}
+    state = make_state(task_groups=groups)
 
     act(state)
 
-    groups_after = the_deployment(state).task_groups or {}
+    groups_after = get_deployment(state).task_groups or {}
     assert {name: group.require_progress_by for name, group in groups_after.items()} == {
-        "web": later(state, DEADLINE_NS),
+        "web": compute_time(state, DEADLINE_NS),
         "db": None,
     }
 
@@ -389,46 +391,46 @@ def test_pausing_and_resuming_give_every_group_its_whole_time_again(act: Callabl
         (True, "Deployment is running pending automatic promotion"),
     ],
 )
-def test_a_resumed_deployment_says_that_it_waits_for_its_promotion(auto_promote: bool, description: str) -> None:
-    groups = {"web": a_deployed_group(desired_canaries=1, auto_promote=auto_promote)}
-    state = with_deployment(status=DeploymentStatus.PAUSED, task_groups=groups)
+def test_a_resumed_deployment_is_described_as_waiting_for_promotion(auto_promote: bool, description: str) -> None:
+    groups = {"web": make_deployed_group(desired_canaries=1, auto_promote=auto_promote)}
+    state = make_state(status=DeploymentStatus.PAUSED, task_groups=groups)
 
     resume(state)
 
-    assert the_deployment(state).status_description == description
+    assert get_deployment(state).status_description == description
 
 
-def test_what_waits_for_other_regions_cannot_be_paused() -> None:
-    state = with_deployment(status=DeploymentStatus.BLOCKED)
+def test_a_deployment_that_waits_for_other_regions_cannot_be_paused() -> None:
+    state = make_state(status=DeploymentStatus.BLOCKED)
 
     with pytest.raises(InvalidTransition, match="cannot go from blocked to paused"):
         pause(state)
 
-    assert the_deployment(state).status == "blocked"
+    assert get_deployment(state).status == "blocked"
 
 
 # -- promote
 
 
-def test_promotion_marks_the_group_and_unmarks_its_canaries() -> None:
-    state = with_canaries(True, True)
+def test_promotion_marks_the_group_and_its_canaries_become_regular() -> None:
+    state = make_state_with_canaries(True, True)
 
     written = promote(state)
 
     canaries = [state.allocation(id) for id in ("c1", "c2")]
-    assert the_group(state).promoted
+    assert get_group(state).promoted
     assert [each.deployment_status.canary for each in canaries if each.deployment_status] == [False, False]
     assert [each.alloc_modify_index for each in canaries] == [written.index, written.index]
-    assert the_deployment(state).status_description == "Deployment is running"
+    assert get_deployment(state).status_description == "Deployment is running"
     assert written.eval_id
 
 
-def test_promotion_renews_the_time_of_the_group() -> None:
-    state = with_canaries(True, True, require_progress_by=to_datetime(0))
+def test_promotion_restarts_the_deadline_of_the_group() -> None:
+    state = make_state_with_canaries(True, True, require_progress_by=to_datetime(0))
 
     promote(state)
 
-    assert the_group(state).require_progress_by == later(state, DEADLINE_NS)
+    assert get_group(state).require_progress_by == compute_time(state, DEADLINE_NS)
 
 
 @pytest.mark.parametrize(
@@ -440,9 +442,9 @@ def test_promotion_renews_the_time_of_the_group() -> None:
     ],
 )
 def test_too_few_healthy_canaries_are_not_promoted(healthy: tuple[bool | None, ...], text: str) -> None:
-    state = with_canaries(*healthy)
+    state = make_state_with_canaries(*healthy)
 
-    refusal = refused(state, lambda: promote(state))
+    refusal = expect_refusal(state, lambda: promote(state))
 
     assert (refusal.code, refusal.text) == (RefusalCode.INVALID, text)
 
@@ -453,69 +455,69 @@ def test_too_few_healthy_canaries_are_not_promoted(healthy: tuple[bool | None, .
     ids=["stopped", "failed"],
 )
 def test_a_healthy_canary_that_has_ended_does_not_count(fields: dict[str, Any]) -> None:
-    state = with_canaries(True, True)
-    state.put(ALLOCATIONS.build_put(a_canary(state.job(), "c1", **fields)))
+    state = make_state_with_canaries(True, True)
+    state.put(ALLOCATIONS.build_put(make_canary(state.job(), "c1", **fields)))
 
-    refusal = refused(state, lambda: promote(state))
+    refusal = expect_refusal(state, lambda: promote(state))
 
     assert refusal.text == 'Task group "web" has 1/2 healthy allocations'
 
 
-def two_groups(**second: Any) -> AState:
-    group = a_deployed_group(desired_canaries=1, placed_canaries=("c1",))
-    state = with_deployment(task_groups={"web": group, "db": replace(group, **{"placed_canaries": ("c2",), **second})})
-    state.put(*(ALLOCATIONS.build_put(a_canary(state.job(), id)) for id in ("c1", "c2")))
+def make_state_with_two_groups(**second: Any) -> AState:
+    group = make_deployed_group(desired_canaries=1, placed_canaries=("c1",))
+    state = make_state(task_groups={"web": group, "db": replace(group, **{"placed_canaries": ("c2",), **second})})
+    state.put(*(ALLOCATIONS.build_put(make_canary(state.job(), id)) for id in ("c1", "c2")))
     return state
 
 
-def test_only_the_groups_that_are_named_are_promoted() -> None:
-    state = two_groups()
+def test_only_the_named_groups_are_promoted() -> None:
+    state = make_state_with_two_groups()
 
     promote(state, "db")
 
-    groups = the_deployment(state).task_groups or {}
+    groups = get_deployment(state).task_groups or {}
     assert {name: group.promoted for name, group in groups.items()} == {"web": False, "db": True}
-    assert the_deployment(state).status_description == "Deployment is running but requires manual promotion"
+    assert get_deployment(state).status_description == "Deployment is running but requires manual promotion"
 
 
-def test_all_groups_means_those_with_canaries() -> None:
-    state = two_groups(desired_canaries=0, placed_canaries=None)
+def test_promoting_all_groups_promotes_those_with_canaries() -> None:
+    state = make_state_with_two_groups(desired_canaries=0, placed_canaries=None)
 
     promote(state)
 
-    groups = the_deployment(state).task_groups or {}
+    groups = get_deployment(state).task_groups or {}
     assert {name: group.promoted for name, group in groups.items()} == {"web": True, "db": False}
 
 
-def test_every_group_that_lacks_healthy_canaries_is_told() -> None:
-    state = two_groups(desired_canaries=2)
-    state.put(ALLOCATIONS.build_put(a_canary(state.job(), "c1", healthy=None)))
+def test_every_group_without_enough_healthy_canaries_is_named() -> None:
+    state = make_state_with_two_groups(desired_canaries=2)
+    state.put(ALLOCATIONS.build_put(make_canary(state.job(), "c1", healthy=None)))
 
-    refusal = refused(state, lambda: promote(state))
+    refusal = expect_refusal(state, lambda: promote(state))
 
     assert refusal.text == ('Task group "web" has 0/1 healthy allocations\nTask group "db" has 1/2 healthy allocations')
 
 
-def test_a_group_that_the_deployment_does_not_have_is_refused_with_those_it_has() -> None:
-    state = two_groups()
+def test_an_unknown_group_is_refused_with_the_existing_ones() -> None:
+    state = make_state_with_two_groups()
 
-    refusal = refused(state, lambda: promote(state, "wbe"))
+    refusal = expect_refusal(state, lambda: promote(state, "wbe"))
 
     assert refusal.text == 'deployment has no task group "wbe"; its groups are "web", "db"'
 
 
-def test_with_nothing_left_to_promote_it_says_so() -> None:
-    state = with_canaries(True, True, promoted=True)
+def test_a_promotion_with_nothing_to_promote_is_refused() -> None:
+    state = make_state_with_canaries(True, True, promoted=True)
 
-    refusal = refused(state, lambda: promote(state))
+    refusal = expect_refusal(state, lambda: promote(state))
 
     assert refusal.text == "nothing to promote: no canaries of these groups await promotion"
 
 
-def test_a_promotion_must_say_of_what() -> None:
-    state = with_canaries(True, True)
+def test_a_promotion_requires_groups_or_all() -> None:
+    state = make_state_with_canaries(True, True)
 
-    refusal = refused(
+    refusal = expect_refusal(
         state,
         lambda: deployments.promote_deployment(
             state.replica, "d1", state.moment, should_promote_all=False, groups=(), max_changes=MANY
@@ -525,46 +527,46 @@ def test_a_promotion_must_say_of_what() -> None:
     assert refusal.text == "nothing to promote: set All, or list the Groups"
 
 
-def test_more_canaries_than_a_write_takes_are_promoted_in_several_and_the_group_last() -> None:
-    state = with_canaries(*[True] * 30, desired=30)
+def test_many_canaries_are_promoted_in_several_writes_and_the_group_last() -> None:
+    state = make_state_with_canaries(*[True] * 30, desired=30)
 
     steps = [promote(state, changes_max=20)]
-    assert not the_group(state).promoted
+    assert not get_group(state).promoted
     while not steps[-1].is_done:
         steps.append(promote(state, changes_max=20))
 
     marked = [
         each for each in state.replica.iter_all(ALLOCATIONS) if each.deployment_status and each.deployment_status.canary
     ]
-    assert (len(steps), the_group(state).promoted, marked) == (2, True, [])
+    assert (len(steps), get_group(state).promoted, marked) == (2, True, [])
 
 
 # -- unblock
 
 
 def test_a_deployment_that_waits_for_other_regions_is_unblocked() -> None:
-    state = with_deployment(status=DeploymentStatus.BLOCKED)
+    state = make_state(status=DeploymentStatus.BLOCKED)
 
     written = unblock(state)
 
-    assert (the_deployment(state).status, bool(written.eval_id)) == ("unblocking", True)
+    assert (get_deployment(state).status, bool(written.eval_id)) == ("unblocking", True)
 
 
-def test_where_nothing_waits_unblocking_changes_nothing() -> None:
-    state = with_deployment()
+def test_unblocking_a_deployment_that_does_not_wait_changes_nothing() -> None:
+    state = make_state()
     before = state.replica.index
 
     written = unblock(state)
 
-    assert written == DeploymentWriteResult(before, the_deployment(state).modify_index)
+    assert written == DeploymentWriteResult(before, get_deployment(state).modify_index)
     assert state.replica.index == before
 
 
 # -- health by a person
 
 
-def with_allocations(*ids: str, **fields: Any) -> AState:
-    state = with_deployment(**fields)
+def make_state_with_allocations(*ids: str, **fields: Any) -> AState:
+    state = make_state(**fields)
     for id in ids:
         state.put_led(
             ALLOCATIONS.build_put(an_allocation(state.job(), id, deployment_id="d1", create_time=state.now_ns))
@@ -572,69 +574,69 @@ def with_allocations(*ids: str, **fields: Any) -> AState:
     return state
 
 
-def counts(state: AState) -> tuple[int, int, int]:
-    group = the_group(state)
+def get_counts(state: AState) -> tuple[int, int, int]:
+    group = get_group(state)
     return group.placed_allocs, group.healthy_allocs, group.unhealthy_allocs
 
 
-def test_an_allocation_that_is_said_to_be_healthy_is_counted_and_the_job_evaluated() -> None:
-    state = with_allocations("a1", "a2")
+def test_an_allocation_set_healthy_is_counted_and_its_job_evaluated() -> None:
+    state = make_state_with_allocations("a1", "a2")
 
     written = set_health(state, healthy=("a1",))
 
     status = state.allocation("a1").deployment_status
-    assert status == AllocDeploymentStatus(healthy=True, timestamp=later(state, 0), modify_index=written.index)
-    assert counts(state) == (2, 1, 0)
-    assert (the_deployment(state).status, bool(written.eval_id)) == ("running", True)
+    assert status == AllocDeploymentStatus(healthy=True, timestamp=compute_time(state, 0), modify_index=written.index)
+    assert get_counts(state) == (2, 1, 0)
+    assert (get_deployment(state).status, bool(written.eval_id)) == ("running", True)
 
 
-def test_an_allocation_that_is_said_to_be_sick_fails_the_deployment() -> None:
-    state = with_allocations("a1", "a2")
+def test_an_allocation_set_unhealthy_fails_the_deployment() -> None:
+    state = make_state_with_allocations("a1", "a2")
 
     set_health(state, healthy=("a2",), unhealthy=("a1",))
 
-    assert (the_deployment(state).status, the_deployment(state).status_description) == (
+    assert (get_deployment(state).status, get_deployment(state).status_description) == (
         "failed",
         "Failed due to unhealthy allocations",
     )
-    assert counts(state) == (2, 1, 1)
+    assert get_counts(state) == (2, 1, 1)
 
 
-def test_a_sick_allocation_of_a_group_that_reverts_takes_the_job_back() -> None:
-    state = with_stable_version()
+def test_an_unhealthy_allocation_of_a_group_with_auto_revert_rolls_the_job_back() -> None:
+    state = make_state_with_stable_version()
     state.put(ALLOCATIONS.build_put(an_allocation(state.job(), "a1", deployment_id="d1")))
 
     written = set_health(state, unhealthy=("a1",))
 
     assert (written.reverted_job_version, state.job().priority) == (0, 50)
-    assert the_deployment(state).status_description == (
+    assert get_deployment(state).status_description == (
         "Failed due to unhealthy allocations - rolling back to job version 0"
     )
 
 
-def test_a_sick_allocation_of_a_group_that_does_not_revert_leaves_the_job() -> None:
+def test_an_unhealthy_allocation_of_a_group_without_auto_revert_does_not_roll_back() -> None:
     state = AState()
     state.register(a_job("shop", a_group("web"), a_group("db")))
-    groups = {"web": a_deployed_group(), "db": a_deployed_group(auto_revert=True)}
-    state.put(DEPLOYMENTS.build_put(a_deployment(state.job(), task_groups=groups)))
+    groups = {"web": make_deployed_group(), "db": make_deployed_group(auto_revert=True)}
+    state.put(DEPLOYMENTS.build_put(make_deployment(state.job(), task_groups=groups)))
     state.put(ALLOCATIONS.build_put(an_allocation(state.job(), "a1", deployment_id="d1", task_group="web")))
 
     set_health(state, unhealthy=("a1",))
 
-    assert the_deployment(state).status_description == "Failed due to unhealthy allocations"
+    assert get_deployment(state).status_description == "Failed due to unhealthy allocations"
 
 
-def test_saying_it_again_counts_nothing_twice() -> None:
-    state = with_allocations("a1")
+def test_repeated_health_is_counted_once() -> None:
+    state = make_state_with_allocations("a1")
     set_health(state, healthy=("a1",))
 
     set_health(state, healthy=("a1",))
 
-    assert counts(state) == (1, 1, 0)
+    assert get_counts(state) == (1, 1, 0)
 
 
 @pytest.mark.parametrize(
-    ("said", "text"),
+    ("fields", "text"),
     [
         ({}, "must specify at least one healthy/unhealthy allocation ID"),
         ({"healthy": ("a1",), "unhealthy": ("a1",)}, 'allocation "a1" cannot be healthy and unhealthy at once'),
@@ -642,21 +644,21 @@ def test_saying_it_again_counts_nothing_twice() -> None:
         ({"unhealthy": ("other",)}, 'alloc "other" not part of deployment "d1"'),
     ],
 )
-def test_health_is_said_of_the_deployments_own_allocations(said: dict[str, Any], text: str) -> None:
-    state = with_allocations("a1")
+def test_health_can_be_set_only_for_allocations_of_the_deployment(fields: dict[str, Any], text: str) -> None:
+    state = make_state_with_allocations("a1")
     state.put(ALLOCATIONS.build_put(an_allocation(state.job(), "other", deployment_id="d2")))
 
-    refusal = refused(state, lambda: set_health(state, **said))
+    refusal = expect_refusal(state, lambda: set_health(state, **fields))
 
     assert (refusal.code, refusal.text) == (RefusalCode.INVALID, text)
 
 
-def test_the_health_of_more_than_a_write_takes_is_marked_in_several_and_fails_it_last() -> None:
+def test_health_of_many_allocations_is_set_in_several_writes_and_the_deployment_fails_last() -> None:
     ids = tuple(f"a{number:02}" for number in range(30))
-    state = with_allocations(*ids)
+    state = make_state_with_allocations(*ids)
 
     first = set_health(state, unhealthy=ids, changes_max=20)
-    assert (first.is_done, the_deployment(state).status, counts(state)) == (False, "running", (30, 0, 20))
+    assert (first.is_done, get_deployment(state).status, get_counts(state)) == (False, "running", (30, 0, 20))
     last = set_health(state, unhealthy=ids, changes_max=20)
 
-    assert (last.is_done, the_deployment(state).status, counts(state)) == (True, "failed", (30, 0, 30))
+    assert (last.is_done, get_deployment(state).status, get_counts(state)) == (True, "failed", (30, 0, 30))

@@ -22,30 +22,30 @@ NO_DEADLINE = DrainOptions()
 
 
 def drain(state: AState, order: DrainOptions | None = NO_DEADLINE, **wish: Any) -> NodeWriteResult:
-    asked = DrainRequest(node_id="node-1", order=order, accessor_id="token:acls-disabled", **wish)
-    return state.lead(drains.update_drain(state.replica, asked, state.moment, max_evaluations=MANY))
+    requested = DrainRequest(node_id="node-1", order=order, accessor_id="token:acls-disabled", **wish)
+    return state.lead(drains.update_drain(state.replica, requested, state.moment, max_evaluations=MANY))
 
 
-def call_off(state: AState, **wish: Any) -> NodeWriteResult:
+def cancel_drain(state: AState, **wish: Any) -> NodeWriteResult:
     return drain(state, None, **wish)
 
 
-def with_node() -> AState:
+def make_state() -> AState:
     state = AState()
     state.with_node()
     return state
 
 
-def now(state: AState) -> datetime.datetime:
+def get_time(state: AState) -> datetime.datetime:
     return to_datetime(state.now_ns)
 
 
-def messages(state: AState) -> list[tuple[str, str]]:
+def list_event_messages(state: AState) -> list[tuple[str, str]]:
     return [(event.subsystem, event.message) for event in state.node().events or ()]
 
 
 def test_a_drain_makes_the_node_ineligible_and_records_its_strategy() -> None:
-    state = with_node()
+    state = make_state()
 
     drain(state, DrainOptions(deadline_ns=MINUTE_NS, ignore_system_jobs=True))
 
@@ -55,13 +55,13 @@ def test_a_drain_makes_the_node_ineligible_and_records_its_strategy() -> None:
     assert node.drain_strategy is not None
     assert node.drain_strategy.deadline == MINUTE_NS
     assert node.drain_strategy.ignore_system_jobs
-    assert node.drain_strategy.started_at == now(state)
-    assert node.drain_strategy.force_deadline == now(state) + datetime.timedelta(minutes=1)
+    assert node.drain_strategy.started_at == get_time(state)
+    assert node.drain_strategy.force_deadline == get_time(state) + datetime.timedelta(minutes=1)
 
 
 @pytest.mark.parametrize("deadline_ns", [0, -1, 2**63 - 1])
-def test_a_drain_without_a_deadline_or_by_force_has_no_moment_at_which_it_is_forced(deadline_ns: int) -> None:
-    state = with_node()
+def test_a_drain_without_deadline_and_a_forced_drain_have_no_force_time(deadline_ns: int) -> None:
+    state = make_state()
 
     drain(state, DrainOptions(deadline_ns=deadline_ns))
 
@@ -70,20 +70,20 @@ def test_a_drain_without_a_deadline_or_by_force_has_no_moment_at_which_it_is_for
     assert (strategy.deadline, strategy.force_deadline) == (deadline_ns, None)
 
 
-def test_the_last_drain_tells_who_when_and_why_in_whole_seconds() -> None:
-    state = with_node()
+def test_the_last_drain_records_accessor_times_and_meta_in_whole_seconds() -> None:
+    state = make_state()
 
     drain(state, meta={"why": "disk"})
 
     last = state.node().last_drain
-    whole = now(state).replace(microsecond=0)
+    whole = get_time(state).replace(microsecond=0)
     assert last is not None
     assert (last.started_at, last.updated_at, last.status) == (whole, whole, DrainStatus.DRAINING)
     assert (last.accessor_id, last.meta) == ("token:acls-disabled", {"why": "disk"})
 
 
-def test_a_drain_makes_no_evaluations_and_tells_the_index_of_its_write() -> None:
-    state = with_node()
+def test_a_drain_creates_no_evaluations_and_returns_the_index_of_its_write() -> None:
+    state = make_state()
     state.register(a_job())
     state.end_evaluations()
     state.with_allocation(state.job(), client_status=ClientStatus.RUNNING)
@@ -94,10 +94,10 @@ def test_a_drain_makes_no_evaluations_and_tells_the_index_of_its_write() -> None
     assert state.open_evaluations() == []
 
 
-def test_a_change_of_a_running_drain_keeps_its_beginning_and_meta_and_resets_its_deadline() -> None:
-    state = with_node()
+def test_changing_a_running_drain_keeps_its_start_and_meta_and_resets_its_deadline() -> None:
+    state = make_state()
     drain(state, DrainOptions(deadline_ns=MINUTE_NS), meta={"why": "disk"})
-    began = now(state)
+    began = get_time(state)
     state.now_ns += 30 * SECOND_NS
 
     drain(state, DrainOptions(deadline_ns=MINUTE_NS))
@@ -106,16 +106,16 @@ def test_a_change_of_a_running_drain_keeps_its_beginning_and_meta_and_resets_its
     assert strategy is not None
     assert last is not None
     assert strategy.started_at == began
-    assert strategy.force_deadline == now(state) + datetime.timedelta(minutes=1)
-    assert (last.started_at, last.updated_at) == (began.replace(microsecond=0), now(state).replace(microsecond=0))
+    assert strategy.force_deadline == get_time(state) + datetime.timedelta(minutes=1)
+    assert (last.started_at, last.updated_at) == (began.replace(microsecond=0), get_time(state).replace(microsecond=0))
     assert last.meta == {"why": "disk"}
 
 
-def test_a_drain_that_is_called_off_leaves_the_node_ineligible() -> None:
-    state = with_node()
+def test_a_canceled_drain_leaves_the_node_ineligible() -> None:
+    state = make_state()
     drain(state, meta={"why": "disk"})
 
-    written = call_off(state, meta={"why": "no need"})
+    written = cancel_drain(state, meta={"why": "no need"})
 
     node = state.node()
     assert (node.drain, node.drain_strategy) == (False, None)
@@ -125,13 +125,13 @@ def test_a_drain_that_is_called_off_leaves_the_node_ineligible() -> None:
     assert written.eval_ids == ()
 
 
-def test_a_drain_that_is_called_off_with_a_word_makes_the_node_eligible_and_its_jobs_are_looked_at() -> None:
-    state = with_node()
+def test_canceling_a_drain_can_make_the_node_eligible_and_evaluate_its_jobs() -> None:
+    state = make_state()
     state.register(a_system_job())
     state.end_evaluations("agent")
     drain(state)
 
-    written = call_off(state, mark_eligible=True)
+    written = cancel_drain(state, mark_eligible=True)
 
     assert state.node().scheduling_eligibility is SchedulingEligibility.ELIGIBLE
     (evaluation,) = state.open_evaluations("agent")
@@ -139,32 +139,32 @@ def test_a_drain_that_is_called_off_with_a_word_makes_the_node_eligible_and_its_
     assert (evaluation.triggered_by, evaluation.node_id) == ("node-update", "node-1")
 
 
-def test_drains_leave_events_of_the_drain() -> None:
-    state = with_node()
+def test_drains_add_node_events() -> None:
+    state = make_state()
 
     drain(state)
     drain(state)
-    call_off(state)
+    cancel_drain(state)
 
     of_drain = NodeEventSubsystem.DRAIN
-    assert messages(state)[-3:] == [
+    assert list_event_messages(state)[-3:] == [
         (of_drain, "Node drain strategy set"),
         (of_drain, "Node drain strategy updated"),
         (of_drain, "Node drain disabled"),
     ]
 
 
-def test_to_call_off_what_is_no_drain_changes_nothing() -> None:
-    state = with_node()
+def test_canceling_a_missing_drain_changes_nothing() -> None:
+    state = make_state()
     before, index = state.node(), state.replica.index
 
-    written = call_off(state)
+    written = cancel_drain(state)
 
     assert (written, state.node(), state.replica.index) == (NodeWriteResult(0), before, index)
 
 
-def test_a_drain_disturbs_the_plans_that_rest_on_the_node() -> None:
-    state = with_node()
+def test_a_drain_invalidates_plans_based_on_the_node() -> None:
+    state = make_state()
     before = state.replica.get_version(NODE_PLACEMENTS, "node-1")
 
     drain(state)
@@ -172,7 +172,7 @@ def test_a_drain_disturbs_the_plans_that_rest_on_the_node() -> None:
     assert state.replica.get_version(NODE_PLACEMENTS, "node-1") > before
 
 
-def test_a_drain_of_a_node_that_nobody_knows_is_refused_and_changes_nothing() -> None:
+def test_draining_an_unknown_node_is_refused() -> None:
     state = AState()
     index = state.replica.index
 

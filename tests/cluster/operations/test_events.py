@@ -33,16 +33,16 @@ from wharf.contract.model.volumes import HostVolume
 READ = 'namespace "default" { policy = "read" }'
 
 
-def told(kind: str, table: str, record: Any, *, is_gone: bool = False) -> ClusterEvent:
+def build_event(kind: str, table: str, record: Any, *, is_gone: bool = False) -> ClusterEvent:
     (event,) = build_events(kind, [ChangedRecord(table, record, is_gone)])
     return event
 
 
-def interest(*topics: str, namespace: str = "default") -> EventFilter:
+def make_filter(*topics: str, namespace: str = "default") -> EventFilter:
     return EventFilter(parse_topics(topics), namespace, frozenset({namespace}))
 
 
-def rights(*rules: str) -> Rights:
+def make_rights(*rules: str) -> Rights:
     return get_rights(rules)
 
 
@@ -81,15 +81,15 @@ def rights(*rules: str) -> Rights:
         ("acl_roles", Role(id="r1", name="ops"), (EventTopic.ROLE, "r1", "", ("ops",))),
     ],
 )
-def test_each_record_is_told_under_its_topic_key_namespace_and_filter_keys(
+def test_each_record_becomes_an_event_with_topic_key_namespace_and_filter_keys(
     table: str, record: Any, expected: tuple[Any, ...]
 ) -> None:
-    event = told("test", table, record)
+    event = build_event("test", table, record)
 
     assert (event.topic, event.key, event.namespace, event.filter_keys) == expected
 
 
-def test_the_type_comes_from_the_kind_of_the_commit_for_all_that_it_touched() -> None:
+def test_the_event_type_comes_from_the_kind_of_the_write() -> None:
     changes = [
         ChangedRecord("evaluations", an_evaluation(a_job())),
         ChangedRecord("allocations", an_allocation(a_job())),
@@ -98,19 +98,19 @@ def test_the_type_comes_from_the_kind_of_the_commit_for_all_that_it_touched() ->
     assert [event.type for event in build_events("plan", changes)] == ["PlanResult", "PlanResult"]
 
 
-def test_where_the_kind_says_nothing_better_the_record_gives_the_type() -> None:
+def test_the_default_event_type_comes_from_the_record() -> None:
     pool = NodePool(name="gpu")
 
-    assert told("node-pool-stored", "node_pools", pool).type == "NodePoolUpserted"
-    assert told("node-pool-deleted", "node_pools", pool, is_gone=True).type == "NodePoolDeleted"
+    assert build_event("node-pool-stored", "node_pools", pool).type == "NodePoolUpserted"
+    assert build_event("node-pool-deleted", "node_pools", pool, is_gone=True).type == "NodePoolDeleted"
 
 
 @pytest.mark.parametrize("table", ["evaluations", "allocations", "deployments"])
-def test_what_is_collected_goes_without_a_word(table: str) -> None:
+def test_garbage_collection_produces_no_events(table: str) -> None:
     assert build_events("evaluations-collected", [ChangedRecord(table, an_evaluation(a_job()), is_deleted=True)]) == []
 
 
-def test_every_kind_that_has_a_type_of_its_own_is_written_somewhere() -> None:
+def test_every_write_kind_with_an_event_type_is_used() -> None:
     source = Path(wharf.__file__).parent / "cluster"
     words = {
         node.value
@@ -124,7 +124,7 @@ def test_every_kind_that_has_a_type_of_its_own_is_written_somewhere() -> None:
     assert set(EVENT_TYPES) - words == set()
 
 
-def test_every_topic_is_told_by_a_table_and_says_what_it_needs() -> None:
+def test_every_topic_has_a_table_and_a_permission() -> None:
     assert {telling.topic for telling in EVENT_MAPPINGS.values()} == set(EventTopic)
     assert set(EventTopic) <= set(TOPIC_PERMISSIONS)
 
@@ -132,11 +132,11 @@ def test_every_topic_is_told_by_a_table_and_says_what_it_needs() -> None:
 # -- choosing
 
 
-def test_no_topic_is_every_topic() -> None:
+def test_without_a_topic_all_topics_are_subscribed() -> None:
     assert parse_topics(()) == {"*": {"*"}}
 
 
-def test_keys_of_one_topic_add_up() -> None:
+def test_keys_of_one_topic_are_combined() -> None:
     assert parse_topics(("Job:a", "Job:b", "Node")) == {"Job": {"a", "b"}, "Node": {"*"}}
 
 
@@ -159,16 +159,16 @@ def test_more_than_one_colon_is_refused() -> None:
         ((), True),
     ],
 )
-def test_an_event_is_heard_by_its_key_or_a_filter_key_as_they_are(topics: tuple[str, ...], matches: bool) -> None:
-    event = told("plan", "evaluations", an_evaluation(a_job()))
+def test_an_event_matches_its_key_or_a_filter_key_exactly(topics: tuple[str, ...], matches: bool) -> None:
+    event = build_event("plan", "evaluations", an_evaluation(a_job()))
 
-    assert interest(*topics).matches(event) is matches
+    assert make_filter(*topics).matches(event) is matches
 
 
-def test_what_lies_in_no_namespace_passes_every_namespace() -> None:
-    node, job = told("x", "nodes", a_node()), told("x", "jobs", a_job())
+def test_events_without_a_namespace_match_every_namespace() -> None:
+    node, job = build_event("x", "nodes", a_node()), build_event("x", "jobs", a_job())
 
-    assert (interest(namespace="team").matches(node), interest(namespace="team").matches(job)) == (True, False)
+    assert (make_filter(namespace="team").matches(node), make_filter(namespace="team").matches(job)) == (True, False)
 
 
 # -- rights
@@ -185,17 +185,17 @@ def test_what_lies_in_no_namespace_passes_every_namespace() -> None:
         (("*",), READ, False),
     ],
 )
-def test_each_topic_needs_its_right(topics: tuple[str, ...], rules: str, is_open: bool) -> None:
-    assert interest(*topics).is_allowed_for(rights(rules)) is is_open
+def test_each_topic_requires_its_permission(topics: tuple[str, ...], rules: str, is_open: bool) -> None:
+    assert make_filter(*topics).is_allowed_for(make_rights(rules)) is is_open
 
 
-def test_management_hears_everything_and_nobody_nothing() -> None:
-    event = told("x", "acl_roles", Role(id="r1"))
+def test_a_management_token_receives_all_events_and_an_unknown_caller_none() -> None:
+    event = build_event("x", "acl_roles", Role(id="r1"))
 
     assert (is_event_visible(ALL_RIGHTS, event), is_event_visible(NO_RIGHTS, event)) == (True, False)
 
 
-def test_an_event_of_a_namespace_that_may_not_be_read_is_not_heard() -> None:
-    here, there = told("x", "jobs", a_job()), told("x", "jobs", a_job(namespace="team"))
+def test_events_of_unreadable_namespaces_are_not_received() -> None:
+    here, existing = build_event("x", "jobs", a_job()), build_event("x", "jobs", a_job(namespace="team"))
 
-    assert (is_event_visible(rights(READ), here), is_event_visible(rights(READ), there)) == (True, False)
+    assert (is_event_visible(make_rights(READ), here), is_event_visible(make_rights(READ), existing)) == (True, False)

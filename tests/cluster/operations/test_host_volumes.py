@@ -18,26 +18,26 @@ from wharf.contract.model.refusal import Refusal, RefusalCode
 from wharf.contract.model.volumes import HostVolume, HostVolumeCapability, HostVolumeState
 
 
-def a_volume(**fields: Any) -> HostVolume:
-    given = {
+def make_volume(**fields: Any) -> HostVolume:
+    arguments = {
         "name": "data",
         "node_id": "node-1",
         "host_path": "/srv/data",
         "requested_capabilities": (HostVolumeCapability(),),
         **fields,
     }
-    return HostVolume(**given)
+    return HostVolume(**arguments)
 
 
 def register(state: AState, **fields: Any) -> VolumeWriteResult:
-    return state.do(host_volumes.register_volume(state.replica, a_volume(**fields), state.moment))
+    return state.do(host_volumes.register_volume(state.replica, make_volume(**fields), state.moment))
 
 
 def delete(state: AState, volume_id: str) -> int:
     return state.do(host_volumes.delete_volume(state.replica, "default", volume_id))
 
 
-def refusal(state: AState, act: Any, *args: Any, **fields: Any) -> tuple[RefusalCode, str]:
+def expect_refusal(state: AState, act: Any, *args: Any, **fields: Any) -> tuple[RefusalCode, str]:
     index = state.replica.index
     with pytest.raises(Refusal) as refused:
         act(state, *args, **fields)
@@ -45,22 +45,22 @@ def refusal(state: AState, act: Any, *args: Any, **fields: Any) -> tuple[Refusal
     return refused.value.code, refused.value.text
 
 
-def with_node() -> AState:
+def make_state() -> AState:
     state = AState()
     state.with_node(node_pool="default")
     return state
 
 
-def volume(state: AState, volume_id: str) -> HostVolume:
+def get_stored_volume(state: AState, volume_id: str) -> HostVolume:
     found = state.replica.get(HOST_VOLUMES, "default", volume_id)
     assert found is not None
     return found
 
 
-def node_says(state: AState, **volumes: str) -> None:
-    """The node has these volumes, by name and id."""
-    told = {name: NodeHostVolume(name=name, path="/srv", id=volume_id) for name, volume_id in volumes.items()}
-    node = replace(state.node(), host_volumes=told)
+def report_volumes(state: AState, **volumes: str) -> None:
+    """Register the node with these volumes, as names and ids."""
+    reported = {name: NodeHostVolume(name=name, path="/srv", id=volume_id) for name, volume_id in volumes.items()}
+    node = replace(state.node(), host_volumes=reported)
     state.put(NODES.build_put(node))
     changes, conditions = host_volumes.build_volume_changes(state.replica, state.node(), state.moment, max_volumes=10)
     assert len(changes) == len(conditions)
@@ -68,41 +68,41 @@ def node_says(state: AState, **volumes: str) -> None:
         state.put(*changes)
 
 
-def test_a_registered_volume_gets_an_id_the_pool_of_its_node_and_waits_for_the_nodes_word() -> None:
-    state = with_node()
+def test_a_registered_volume_has_an_id_and_the_pool_of_its_node_and_is_pending() -> None:
+    state = make_state()
 
     written = register(state)
 
-    stored = volume(state, written.volume.id)
+    stored = get_stored_volume(state, written.volume.id)
     assert (stored.node_pool, stored.state, stored.host_path) == ("default", HostVolumeState.PENDING, "/srv/data")
     assert (stored.create_index, stored.modify_index) == (written.index, written.index)
     assert stored.create_time == stored.modify_time == state.now_ns
     assert written.volume == stored
 
 
-def test_a_volume_is_ready_when_its_node_says_so_and_unavailable_when_it_says_so_no_more() -> None:
-    state = with_node()
+def test_a_volume_is_ready_while_its_node_reports_it_and_unavailable_afterwards() -> None:
+    state = make_state()
     volume_id = register(state).volume.id
 
-    node_says(state, data=volume_id)
-    ready = volume(state, volume_id).state
-    node_says(state)
-    gone = volume(state, volume_id).state
+    report_volumes(state, data=volume_id)
+    ready = get_stored_volume(state, volume_id).state
+    report_volumes(state)
+    deleted = get_stored_volume(state, volume_id).state
 
-    assert (ready, gone) == (HostVolumeState.READY, HostVolumeState.UNAVAILABLE)
+    assert (ready, deleted) == (HostVolumeState.READY, HostVolumeState.UNAVAILABLE)
 
 
-def test_another_volume_of_that_name_on_the_node_makes_none_ready() -> None:
-    state = with_node()
+def test_a_reported_volume_with_the_same_name_and_another_id_does_not_count() -> None:
+    state = make_state()
     volume_id = register(state).volume.id
 
-    node_says(state, data="another")
+    report_volumes(state, data="another")
 
-    assert volume(state, volume_id).state is HostVolumeState.PENDING
+    assert get_stored_volume(state, volume_id).state is HostVolumeState.PENDING
 
 
-def test_a_volume_without_name_capability_node_or_path_is_refused_with_all_of_it() -> None:
-    code, text = refusal(with_node(), register, name="", requested_capabilities=None, node_id="", host_path="")
+def test_all_missing_fields_of_a_volume_are_reported_together() -> None:
+    code, text = expect_refusal(make_state(), register, name="", requested_capabilities=None, node_id="", host_path="")
 
     assert code is RefusalCode.INVALID
     assert text == (
@@ -115,7 +115,7 @@ def test_a_volume_without_name_capability_node_or_path_is_refused_with_all_of_it
 
 
 @pytest.mark.parametrize(
-    ("fields", "told"),
+    ("fields", "problem"),
     [
         ({"node_id": "nobody"}, 'node "nobody" does not exist'),
         ({"node_pool": "gpu"}, 'is in node pool "default", not in "gpu"'),
@@ -136,40 +136,40 @@ def test_a_volume_without_name_capability_node_or_path_is_refused_with_all_of_it
         ),
     ],
 )
-def test_what_is_wrong_with_a_volume_is_told(fields: dict[str, Any], told: str) -> None:
-    code, text = refusal(with_node(), register, **fields)
+def test_problems_of_a_volume_are_reported(fields: dict[str, Any], problem: str) -> None:
+    code, text = expect_refusal(make_state(), register, **fields)
 
-    assert (code, told in text) == (RefusalCode.INVALID, True)
+    assert (code, problem in text) == (RefusalCode.INVALID, True)
 
 
-def test_a_name_that_the_node_has_already_is_refused() -> None:
-    state = with_node()
+def test_a_volume_name_in_use_on_the_node_is_refused() -> None:
+    state = make_state()
     volume_id = register(state).volume.id
 
-    assert refusal(state, register)[1] == f'node "node-1" has a volume "data" already: {volume_id}'
+    assert expect_refusal(state, register)[1] == f'node "node-1" has a volume "data" already: {volume_id}'
 
 
-def test_a_volume_is_replaced_under_its_id_and_stays_where_it_is() -> None:
-    state = with_node()
+def test_a_volume_is_replaced_by_its_id_and_keeps_its_node() -> None:
+    state = make_state()
     first = register(state).volume
 
     written = register(state, id=first.id, parameters={"a": "b"})
 
-    stored = volume(state, first.id)
+    stored = get_stored_volume(state, first.id)
     assert (stored.parameters, stored.create_index) == ({"a": "b"}, first.create_index)
     assert written.index == stored.modify_index > first.modify_index
-    assert "cannot change the host path" in refusal(state, register, id=first.id, host_path="/other")[1]
-    assert "no volume has the ID" in refusal(state, register, id="another")[1]
+    assert "cannot change the host path" in expect_refusal(state, register, id=first.id, host_path="/other")[1]
+    assert "no volume has the ID" in expect_refusal(state, register, id="another")[1]
 
 
-def test_a_volume_that_work_on_its_node_uses_cannot_be_deleted() -> None:
-    state = with_node()
+def test_a_volume_used_by_an_allocation_cannot_be_deleted() -> None:
+    state = make_state()
     volume_id = register(state).volume.id
     group = a_group("web", volumes={"v": VolumeRequest(name="v", type="host", source="data")})
     state.register(a_job("shop", group))
     state.with_allocation(state.job(), "a1", client_status=ClientStatus.RUNNING)
 
-    refused = refusal(state, delete, volume_id)
+    refused = expect_refusal(state, delete, volume_id)
     state.with_client_status("a1", ClientStatus.COMPLETE)
     delete(state, volume_id)
 
@@ -177,38 +177,38 @@ def test_a_volume_that_work_on_its_node_uses_cannot_be_deleted() -> None:
     assert state.replica.count_records(HOST_VOLUMES) == 0
 
 
-def test_a_volume_for_each_allocation_is_in_use_by_the_one_of_its_number() -> None:
-    state = with_node()
+def test_a_per_allocation_volume_is_used_by_the_allocation_of_its_number() -> None:
+    state = make_state()
     first = register(state, name="data0").volume.id
-    state.put(HOST_VOLUMES.build_put(replace(volume(state, first), name="data[0]")))
+    state.put(HOST_VOLUMES.build_put(replace(get_stored_volume(state, first), name="data[0]")))
     group = a_group("web", volumes={"v": VolumeRequest(name="v", type="host", source="data", per_alloc=True)})
     state.register(a_job("shop", group))
     state.with_allocation(state.job(), "a1", name="shop.web[0]", client_status=ClientStatus.RUNNING)
 
-    assert "in use" in refusal(state, delete, first)[1]
+    assert "in use" in expect_refusal(state, delete, first)[1]
 
 
-def test_a_volume_that_nobody_knows_cannot_be_deleted() -> None:
-    assert refusal(with_node(), delete, "none") == (RefusalCode.NOT_FOUND, "volume not found")
+def test_an_unknown_volume_cannot_be_deleted() -> None:
+    assert expect_refusal(make_state(), delete, "none") == (RefusalCode.NOT_FOUND, "volume not found")
 
 
-def test_the_node_is_needed_to_take_away_what_it_has_unless_it_is_gone() -> None:
-    state = with_node()
+def test_the_node_must_delete_the_folder_of_a_volume_unless_the_node_is_deleted() -> None:
+    state = make_state()
     volume_id = register(state).volume.id
-    waiting = host_volumes.has_folder_on_node(state.replica, volume(state, volume_id))
-    node_says(state, data=volume_id)
-    ready = host_volumes.has_folder_on_node(state.replica, volume(state, volume_id))
+    waiting = host_volumes.has_folder_on_node(state.replica, get_stored_volume(state, volume_id))
+    report_volumes(state, data=volume_id)
+    ready = host_volumes.has_folder_on_node(state.replica, get_stored_volume(state, volume_id))
     state.put(NODES.build_delete("node-1"))
-    orphaned = host_volumes.has_folder_on_node(state.replica, volume(state, volume_id))
+    orphaned = host_volumes.has_folder_on_node(state.replica, get_stored_volume(state, volume_id))
 
     assert (waiting, ready, orphaned) == (False, True, False)
 
 
-def test_a_node_that_registers_says_which_volumes_it_has() -> None:
-    state = with_node()
+def test_a_registration_updates_the_states_of_the_volumes() -> None:
+    state = make_state()
     volume_id = register(state).volume.id
-    told = replace(state.node(), host_volumes={"data": NodeHostVolume(name="data", path="/srv/data", id=volume_id)})
+    node = replace(state.node(), host_volumes={"data": NodeHostVolume(name="data", path="/srv/data", id=volume_id)})
 
-    state.lead(registration.register_node(state.replica, told, state.moment, max_evaluations=10))
+    state.lead(registration.register_node(state.replica, node, state.moment, max_evaluations=10))
 
-    assert volume(state, volume_id).state is HostVolumeState.READY
+    assert get_stored_volume(state, volume_id).state is HostVolumeState.READY

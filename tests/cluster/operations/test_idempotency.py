@@ -13,40 +13,40 @@ from wharf.contract.model.log import WRITE_INDEX
 ASKED = IdempotentRequest("token", "once", "PUT", "/v1/jobs?", b"{}")
 
 
-def keep(state: AState, asked: IdempotentRequest = ASKED) -> None:
+def store_key(state: AState, requested: IdempotentRequest = ASKED) -> None:
     change, condition = idempotency.record_response(
-        state.replica, asked, status=200, response=None, now_ns=state.now_ns
+        state.replica, requested, status=200, response=None, now_ns=state.now_ns
     )
     state.commit(idempotency.attach_response_record(None, change, condition, cause="r1"))
 
 
-def test_a_key_is_remembered_for_a_day() -> None:
+def test_a_key_is_stored_for_a_day() -> None:
     state = AState()
-    keep(state)
+    store_key(state)
 
-    def known(at_ns: int) -> bool:
+    def is_stored(at_ns: int) -> bool:
         return idempotency.find_recorded_response(state.replica, ASKED, now_ns=at_ns) is not None
 
-    assert [known(state.now_ns + passed_ns) for passed_ns in (0, KEY_RETENTION_NS - 1, KEY_RETENTION_NS)] == [
+    assert [is_stored(state.now_ns + passed_ns) for passed_ns in (0, KEY_RETENTION_NS - 1, KEY_RETENTION_NS)] == [
         True,
         True,
         False,
     ]
 
 
-def test_only_the_same_scope_has_the_key() -> None:
+def test_a_key_belongs_to_one_scope() -> None:
     state = AState()
-    keep(state)
+    store_key(state)
 
     assert (
         idempotency.find_recorded_response(state.replica, replace(ASKED, scope="another"), now_ns=state.now_ns) is None
     )
 
 
-def test_keys_whose_day_is_over_are_collected_a_part_at_a_time() -> None:
+def test_expired_keys_are_collected_in_parts() -> None:
     state = AState()
     for number in range(3):
-        keep(state, replace(ASKED, key=f"k{number}"))
+        store_key(state, replace(ASKED, key=f"k{number}"))
     young = IdempotencyKey(
         scope="token", key="young", method="PUT", path="/", body_digest="", status=200,
         expires_at=state.now_ns + 2 * KEY_RETENTION_NS, create_index=WRITE_INDEX,
@@ -57,7 +57,7 @@ def test_keys_whose_day_is_over_are_collected_a_part_at_a_time() -> None:
     first, second = (state.do(decision) for _ in range(2) if (decision := collect(state)) is not None)
 
     assert (first, second, collect(state)) == (2, 1, None)
-    assert [kept.key for kept in state.replica.iter_all(IDEMPOTENCY_KEYS)] == ["young"]
+    assert [stored.key for stored in state.replica.iter_all(IDEMPOTENCY_KEYS)] == ["young"]
 
 
 def collect(state: AState) -> Decision[int] | None:

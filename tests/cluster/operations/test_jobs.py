@@ -16,11 +16,11 @@ from wharf.contract.model.refusal import Refusal, RefusalCode
 from wharf.contract.model.scaling import ScalingPolicy
 
 
-def versions(state: AState, job_id: str = "shop") -> list[int]:
+def list_version_numbers(state: AState, job_id: str = "shop") -> list[int]:
     return sorted(v.version for v in state.replica.list_by_index(VERSIONS_OF_JOB, "default", job_id))
 
 
-def refusal(state: AState, job: Job, **options: object) -> Refusal:
+def expect_refusal(state: AState, job: Job, **options: object) -> Refusal:
     with pytest.raises(Refusal) as refused:
         state.register(job, **options)
     return refused.value
@@ -36,7 +36,7 @@ def test_a_new_job_is_stored_as_version_0_with_a_summary_and_an_evaluation() -> 
 
     job = state.job()
     assert (job.version, job.status, job.create_index, job.job_modify_index) == (0, "pending", done.index, done.index)
-    assert versions(state) == [0]
+    assert list_version_numbers(state) == [0]
     assert state.summary().summary == {"web": GroupSummary()}
     evaluation = state.evaluations()[0]
     assert (done.eval_id, done.eval_create_index) == (evaluation.id, done.index)
@@ -45,20 +45,20 @@ def test_a_new_job_is_stored_as_version_0_with_a_summary_and_an_evaluation() -> 
 
 
 @pytest.mark.parametrize(("before", "after"), [(1, True), (0, False), (True, 1)])
-def test_a_job_whose_driver_is_told_another_type_of_value_is_a_new_version(before: object, after: object) -> None:
+def test_a_driver_value_of_another_type_is_a_new_version(before: object, after: object) -> None:
     state = AState()
     state.register(a_job("shop", a_group("web", a_task(config={"value": before, "more": {"a": 1, "b": 2}}))))
     state.register(a_job("shop", a_group("web", a_task(config={"more": {"b": 2, "a": 1}, "value": before}))))
-    assert versions(state) == [0]
+    assert list_version_numbers(state) == [0]
 
     state.register(a_job("shop", a_group("web", a_task(config={"value": after, "more": {"a": 1, "b": 2}}))))
 
-    assert versions(state) == [0, 1]
+    assert list_version_numbers(state) == [0, 1]
     (task,) = state.job().groups[0].tasks or ()
     assert repr(task.config) == repr({"value": after, "more": {"a": 1, "b": 2}})
 
 
-def test_the_same_job_again_makes_an_evaluation_and_no_new_version() -> None:
+def test_registering_an_unchanged_job_creates_an_evaluation_and_no_version() -> None:
     state = AState()
     state.register(a_job())
     stored = state.job()
@@ -66,12 +66,12 @@ def test_the_same_job_again_makes_an_evaluation_and_no_new_version() -> None:
     done = state.register(a_job())
 
     assert state.job() == stored
-    assert versions(state) == [0]
+    assert list_version_numbers(state) == [0]
     assert done.job_modify_index == stored.modify_index
     assert len(state.evaluations()) == 2
 
 
-def test_a_changed_job_is_a_new_version_that_keeps_its_creation() -> None:
+def test_a_changed_job_is_a_new_version_with_the_same_create_index() -> None:
     state = AState()
     first = state.register(a_job())
     state.now_ns += 5
@@ -81,7 +81,7 @@ def test_a_changed_job_is_a_new_version_that_keeps_its_creation() -> None:
     job = state.job()
     assert (job.version, job.create_index, job.job_modify_index) == (1, first.index, second.index)
     assert job.submit_time == state.now_ns
-    assert versions(state) == [0, 1]
+    assert list_version_numbers(state) == [0, 1]
 
 
 @pytest.mark.parametrize(
@@ -97,23 +97,23 @@ def test_a_changed_job_is_a_new_version_that_keeps_its_creation() -> None:
         {"submit_time": 77},
     ],
 )
-def test_what_only_servers_set_is_no_change(ignored: dict[str, Any]) -> None:
+def test_fields_that_only_servers_set_are_not_a_change(ignored: dict[str, Any]) -> None:
     state = AState()
     state.register(a_job())
 
     state.register(a_job(**ignored))
 
-    assert versions(state) == [0]
+    assert list_version_numbers(state) == [0]
 
 
 @pytest.mark.parametrize("changed", [{"stop": True}, {"meta": {"a": "b"}}, {"version_tag": VersionTag(name="t")}])
-def test_everything_else_is_a_change(changed: dict[str, Any]) -> None:
+def test_every_other_field_is_a_change(changed: dict[str, Any]) -> None:
     state = AState()
     state.register(a_job())
 
     state.register(a_job(**changed))
 
-    assert versions(state) == [0, 1]
+    assert list_version_numbers(state) == [0, 1]
 
 
 def test_a_version_above_the_next_is_kept() -> None:
@@ -125,7 +125,7 @@ def test_a_version_above_the_next_is_kept() -> None:
     assert state.job().version == 9
 
 
-def test_a_job_that_waits_for_its_time_or_a_dispatch_gets_no_evaluation_and_runs() -> None:
+def test_a_periodic_or_parameterized_job_is_running_without_an_evaluation() -> None:
     state = AState()
 
     periodic = state.register(a_periodic_job("nightly"))
@@ -159,20 +159,20 @@ def test_a_system_job_runs_from_the_start_and_one_registered_as_stopped_is_dead(
 # -- versions kept
 
 
-def test_six_versions_are_kept_and_the_newest_stable_one() -> None:
+def test_six_versions_and_the_newest_stable_one_are_stored() -> None:
     state = AState()
     for priority in range(1, 8):
         state.register(a_job(priority=priority))
-    assert versions(state) == [1, 2, 3, 4, 5, 6]
-    first_kept = state.replica.get(JOB_VERSIONS, "default", "shop", 1)
-    assert first_kept is not None
-    state.put(JOB_VERSIONS.build_put(replace(first_kept, stable=True)))
+    assert list_version_numbers(state) == [1, 2, 3, 4, 5, 6]
+    first_stored = state.replica.get(JOB_VERSIONS, "default", "shop", 1)
+    assert first_stored is not None
+    state.put(JOB_VERSIONS.build_put(replace(first_stored, stable=True)))
 
     for priority in range(8, 11):
         state.register(a_job(priority=priority))
 
-    # The stable one takes the place of the next oldest (jobs.md 4).
-    assert versions(state) == [1, 5, 6, 7, 8, 9]
+    # The stable version is kept instead of the next oldest (jobs.md 4).
+    assert list_version_numbers(state) == [1, 5, 6, 7, 8, 9]
 
 
 def test_tagged_versions_are_kept_and_not_counted() -> None:
@@ -185,10 +185,10 @@ def test_tagged_versions_are_kept_and_not_counted() -> None:
     for priority in range(2, 10):
         state.register(a_job(priority=priority))
 
-    assert versions(state) == [0, 3, 4, 5, 6, 7, 8]
+    assert list_version_numbers(state) == [0, 3, 4, 5, 6, 7, 8]
 
 
-def test_a_version_that_is_tagged_meanwhile_is_not_dropped() -> None:
+def test_a_version_that_is_tagged_meanwhile_is_not_deleted() -> None:
     state = AState()
     for priority in range(1, 7):
         state.register(a_job(priority=priority))
@@ -204,7 +204,7 @@ def test_a_version_that_is_tagged_meanwhile_is_not_dropped() -> None:
     assert isinstance(state.try_commit(decision.write), WriteConflict)
 
 
-def test_a_registration_that_another_overtook_is_in_conflict() -> None:
+def test_concurrent_registrations_conflict() -> None:
     state = AState()
     decision = registration.register_job(
         state.replica, registration.JobRegistration(job=a_job()), state.moment, SETTINGS
@@ -225,20 +225,20 @@ def test_a_registration_that_another_overtook_is_in_conflict() -> None:
         (99, "Enforcing job modify index 99: job exists with conflicting job modify index: 2"),
     ],
 )
-def test_an_index_that_is_not_the_stored_one_is_refused(given: int, text: str) -> None:
+def test_a_wrong_modify_index_is_refused(given: int, text: str) -> None:
     state = AState()
     state.register(a_job())
 
-    assert refusal(state, a_job(), should_enforce_index=True, job_modify_index=given).text == text
+    assert expect_refusal(state, a_job(), should_enforce_index=True, job_modify_index=given).text == text
 
 
-def test_an_index_for_a_job_that_is_not_there_is_refused() -> None:
-    told = refusal(AState(), a_job(), should_enforce_index=True, job_modify_index=7)
+def test_a_modify_index_for_an_unknown_job_is_refused() -> None:
+    result = expect_refusal(AState(), a_job(), should_enforce_index=True, job_modify_index=7)
 
-    assert told.text == "Enforcing job modify index 7: job does not exist"
+    assert result.text == "Enforcing job modify index 7: job does not exist"
 
 
-def test_the_right_index_is_accepted() -> None:
+def test_the_current_modify_index_is_accepted() -> None:
     state = AState()
     first = state.register(a_job(), should_enforce_index=True, job_modify_index=0)
 
@@ -252,12 +252,12 @@ def test_the_right_index_is_accepted() -> None:
 
 @pytest.mark.parametrize("priority", [-1, 101])
 def test_a_priority_of_the_evaluation_out_of_range_is_refused(priority: int) -> None:
-    told = refusal(AState(), a_job(), eval_priority=priority)
+    result = expect_refusal(AState(), a_job(), eval_priority=priority)
 
-    assert (told.code, told.text) == (RefusalCode.INVALID, "Eval priority must be between 1 and 100 inclusively")
+    assert (result.code, result.text) == (RefusalCode.INVALID, "Eval priority must be between 1 and 100 inclusively")
 
 
-def test_the_evaluation_takes_the_priority_that_is_asked_for() -> None:
+def test_the_evaluation_has_the_requested_priority() -> None:
     state = AState()
 
     state.register(a_job(), eval_priority=90)
@@ -275,39 +275,39 @@ def test_the_evaluation_takes_the_priority_that_is_asked_for() -> None:
         (a_parameterized_job("x"), a_batch_job("x"), "cannot update parameterized job to being non-parameterized"),
     ],
 )
-def test_what_kind_of_job_it_is_cannot_change(first: Job, second: Job, text: str) -> None:
+def test_the_type_of_a_job_cannot_change(first: Job, second: Job, text: str) -> None:
     state = AState()
     state.register(first)
 
-    told = refusal(state, second)
+    result = expect_refusal(state, second)
 
-    assert (told.code, told.text) == (RefusalCode.INVALID, text)
+    assert (result.code, result.text) == (RefusalCode.INVALID, text)
 
 
-def test_everything_that_is_wrong_is_told_at_once() -> None:
-    wrong = a_job("shop", a_group("web", a_task(driver="")), node_pool="nowhere", namespace="nobody", priority=200)
+def test_all_problems_are_reported_together() -> None:
+    invalid = a_job("shop", a_group("web", a_task(driver="")), node_pool="nowhere", namespace="nobody", priority=200)
 
-    told = refusal(AState(), wrong)
+    result = expect_refusal(AState(), invalid)
 
-    assert told.code is RefusalCode.INVALID
-    assert told.text.startswith("4 errors occurred:\n\t* ")
+    assert result.code is RefusalCode.INVALID
+    assert result.text.startswith("4 errors occurred:\n\t* ")
     for line in (
         'job "shop" is in nonexistent namespace "nobody"',
         'job "shop" is in nonexistent node pool "nowhere"',
         "job priority must be between [1, 100]",
         "Missing task driver",
     ):
-        assert line in told.text
+        assert line in result.text
 
 
 def test_a_scaling_block_on_a_system_job_is_refused_before_anything_else() -> None:
 
-    wrong = a_system_job("agent", a_group("web", scaling=ScalingPolicy(min=0, max=3, id="")), priority=200)
+    invalid = a_system_job("agent", a_group("web", scaling=ScalingPolicy(min=0, max=3, id="")), priority=200)
 
-    assert refusal(AState(), wrong).text == "Task groups with job type system do not support scaling blocks"
+    assert expect_refusal(AState(), invalid).text == "Task groups with job type system do not support scaling blocks"
 
 
-def test_a_job_may_be_put_in_the_pool_of_all_nodes() -> None:
+def test_a_job_can_use_the_pool_of_all_nodes() -> None:
     state = AState()
 
     state.register(a_job(node_pool="all"))
@@ -315,7 +315,7 @@ def test_a_job_may_be_put_in_the_pool_of_all_nodes() -> None:
     assert state.job().node_pool == "all"
 
 
-def test_warnings_come_with_the_reply() -> None:
+def test_warnings_are_part_of_the_reply() -> None:
     done = AState().register(
         a_job(update=None), submission_warnings=("Job.Colour is not a known field; it was ignored",)
     )
@@ -324,7 +324,7 @@ def test_warnings_come_with_the_reply() -> None:
     assert done.warnings.startswith("1 warning:\n\n")
 
 
-def test_what_a_job_implies_is_stored_with_it() -> None:
+def test_implied_constraints_are_stored_with_the_job() -> None:
     state = AState()
 
     state.register(a_job("shop", a_group("web", a_task(kill_signal="SIGHUP"))))
@@ -341,7 +341,7 @@ def deregister(state: AState, job_id: str = "shop", *, eval_priority: int = 0) -
     )
 
 
-def test_a_job_that_nobody_knows_is_deregistered_already() -> None:
+def test_deregistering_an_unknown_job_changes_nothing() -> None:
     state = AState()
     index = state.replica.index
 
@@ -362,7 +362,7 @@ def test_a_deregistered_job_stays_readable_as_a_stopped_version() -> None:
     assert (done.eval_id, done.eval_create_index) == (evaluation.id, done.index)
 
 
-def test_the_evaluation_of_a_deregistered_job_is_for_services_and_takes_the_priority_asked_for() -> None:
+def test_the_evaluation_of_a_deregistered_job_has_type_service_and_the_requested_priority() -> None:
     state = AState()
     state.register(a_batch_job("shop"))
 
@@ -382,7 +382,7 @@ def test_a_stopped_job_can_be_deregistered_again() -> None:
     assert done.eval_id
 
 
-def test_a_periodic_job_is_dead_at_once_and_gets_no_evaluation() -> None:
+def test_a_deregistered_periodic_job_is_dead_without_an_evaluation() -> None:
     state = AState()
     state.register(a_periodic_job())
 
@@ -392,7 +392,7 @@ def test_a_periodic_job_is_dead_at_once_and_gets_no_evaluation() -> None:
     assert state.job("nightly").status == "dead"
 
 
-def test_the_tag_stays_with_the_version_that_has_it() -> None:
+def test_a_tag_is_not_inherited_by_a_stopped_version() -> None:
     state = AState()
     state.register(a_job(version_tag=VersionTag(name="golden")))
 
@@ -403,7 +403,7 @@ def test_the_tag_stays_with_the_version_that_has_it() -> None:
     assert state.job().version_tag is None
 
 
-def test_a_stopped_job_that_is_registered_again_waits_to_be_placed() -> None:
+def test_a_stopped_job_that_is_registered_again_is_pending() -> None:
     state = AState()
     state.register(a_job())
     deregister(state)
@@ -415,7 +415,7 @@ def test_a_stopped_job_that_is_registered_again_waits_to_be_placed() -> None:
     assert (state.job().status, state.job().stop, state.job().version) == ("pending", False, 2)
 
 
-def test_no_summary_of_an_older_job_is_overwritten_unseen() -> None:
+def test_a_registration_conflicts_with_a_concurrent_change_of_the_summary() -> None:
     state = AState()
     decision = registration.register_job(
         state.replica, registration.JobRegistration(job=a_job()), state.moment, SETTINGS

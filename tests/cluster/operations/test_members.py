@@ -10,7 +10,7 @@ from wharf.contract.model.log import WRITE_INDEX
 from wharf.contract.model.refusal import Refusal, RefusalCode
 
 
-def with_servers() -> AState:
+def make_state() -> AState:
     state = AState()
     for name in ("m1", "m2"):
         state.put(MEMBERS.build_put(Member(id=name, name=name, create_index=WRITE_INDEX)))
@@ -18,8 +18,8 @@ def with_servers() -> AState:
     return state
 
 
-def test_a_forgotten_server_is_no_member_any_more() -> None:
-    state = with_servers()
+def test_a_removed_server_is_no_longer_a_member() -> None:
+    state = make_state()
 
     written = state.do(agents.remove_member(state.replica, "m2", not_found_text="?"))
 
@@ -27,8 +27,8 @@ def test_a_forgotten_server_is_no_member_any_more() -> None:
     assert [member.id for member in state.replica.iter_all(MEMBERS)] == ["m1"]
 
 
-def test_an_unknown_server_is_refused_in_the_caller_s_words() -> None:
-    state = with_servers()
+def test_an_unknown_server_is_refused_with_the_requested_id() -> None:
+    state = make_state()
     before = state.replica.index
 
     with pytest.raises(Refusal) as refused:
@@ -38,8 +38,8 @@ def test_an_unknown_server_is_refused_in_the_caller_s_words() -> None:
     assert state.replica.index == before
 
 
-def test_the_leader_is_refused_and_stays() -> None:
-    state = with_servers()
+def test_the_leader_cannot_be_removed() -> None:
+    state = make_state()
 
     with pytest.raises(Refusal) as refused:
         agents.remove_member(state.replica, "m1", not_found_text="?")
@@ -47,8 +47,8 @@ def test_the_leader_is_refused_and_stays() -> None:
     assert (refused.value.code, state.replica.count_records(MEMBERS)) == (RefusalCode.CONFLICT, 2)
 
 
-def test_a_server_that_became_leader_meanwhile_is_not_forgotten() -> None:
-    state = with_servers()
+def test_a_server_that_becomes_leader_meanwhile_is_not_removed() -> None:
+    state = make_state()
     decided = agents.remove_member(state.replica, "m2", not_found_text="?")
     state.put(LEADER.build_put(Leader(member_id="m2", create_index=WRITE_INDEX)))
 

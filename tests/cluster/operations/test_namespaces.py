@@ -27,7 +27,7 @@ def delete(state: AState, name: str = "team") -> int:
     return state.do(namespaces.delete_namespace(state.replica, name, region="global"))
 
 
-def refusal_of_storing(state: AState, name: str = "team", **fields: Any) -> tuple[RefusalCode, str]:
+def expect_store_refusal(state: AState, name: str = "team", **fields: Any) -> tuple[RefusalCode, str]:
     index = state.replica.index
     with pytest.raises(Refusal) as refused:
         store(state, name, **fields)
@@ -35,7 +35,7 @@ def refusal_of_storing(state: AState, name: str = "team", **fields: Any) -> tupl
     return refused.value.code, refused.value.text
 
 
-def refusal_of_deleting(state: AState, name: str = "team") -> tuple[RefusalCode, str]:
+def expect_delete_refusal(state: AState, name: str = "team") -> tuple[RefusalCode, str]:
     index = state.replica.index
     with pytest.raises(Refusal) as refused:
         delete(state, name)
@@ -43,7 +43,7 @@ def refusal_of_deleting(state: AState, name: str = "team") -> tuple[RefusalCode,
     return refused.value.code, refused.value.text
 
 
-def stored(state: AState, name: str = "team") -> Namespace:
+def get_stored(state: AState, name: str = "team") -> Namespace:
     namespace = state.replica.get(NAMESPACES, name)
     assert namespace is not None
     return namespace
@@ -54,21 +54,21 @@ def test_a_namespace_is_stored_with_its_hash_and_indexes() -> None:
 
     index = store(state, description="ours", meta={"a": "b"})
 
-    namespace = stored(state)
+    namespace = get_stored(state)
     assert (namespace.description, namespace.meta) == ("ours", {"a": "b"})
     assert (namespace.create_index, namespace.modify_index, len(namespace.hash)) == (index, index, 32)
 
 
-def test_a_change_keeps_when_it_was_created() -> None:
+def test_a_change_keeps_the_create_index() -> None:
     state = AState()
     created = store(state)
 
     changed = store(state, description="other")
 
-    assert (stored(state).create_index, stored(state).modify_index) == (created, changed)
+    assert (get_stored(state).create_index, get_stored(state).modify_index) == (created, changed)
 
 
-def test_the_same_again_writes_nothing() -> None:
+def test_storing_an_identical_record_writes_nothing() -> None:
     state = AState()
     created = store(state, description="ours")
 
@@ -76,8 +76,8 @@ def test_the_same_again_writes_nothing() -> None:
     assert state.replica.index == created
 
 
-def test_a_bad_name_and_a_long_description_are_told_together() -> None:
-    code, text = refusal_of_storing(AState(), "a b", description="x" * 257)
+def test_an_invalid_name_and_a_long_description_are_reported_together() -> None:
+    code, text = expect_store_refusal(AState(), "a b", description="x" * 257)
 
     assert code is RefusalCode.INVALID
     assert text == (
@@ -87,8 +87,8 @@ def test_a_bad_name_and_a_long_description_are_told_together() -> None:
     )
 
 
-def test_a_quota_that_is_not_there_is_refused() -> None:
-    assert 'quota "tight" not found' in refusal_of_storing(AState(), quota="tight")[1]
+def test_an_unknown_quota_is_refused() -> None:
+    assert 'quota "tight" not found' in expect_store_refusal(AState(), quota="tight")[1]
 
 
 def test_an_empty_namespace_is_deleted() -> None:
@@ -101,35 +101,35 @@ def test_an_empty_namespace_is_deleted() -> None:
 
 
 def test_the_built_in_namespace_cannot_be_deleted() -> None:
-    assert refusal_of_deleting(AState(), "default") == (RefusalCode.INVALID, "can not delete default namespace")
+    assert expect_delete_refusal(AState(), "default") == (RefusalCode.INVALID, "can not delete default namespace")
 
 
 def test_an_unknown_namespace_cannot_be_deleted() -> None:
-    assert refusal_of_deleting(AState()) == (RefusalCode.NOT_FOUND, "namespace not found")
+    assert expect_delete_refusal(AState()) == (RefusalCode.NOT_FOUND, "namespace not found")
 
 
-def test_a_namespace_with_a_job_that_may_run_cannot_be_deleted() -> None:
+def test_a_namespace_with_a_live_job_cannot_be_deleted() -> None:
     state = AState()
     store(state)
     state.register(a_job(namespace="team"))
 
-    assert refusal_of_deleting(state) == (
+    assert expect_delete_refusal(state) == (
         RefusalCode.INVALID,
         'namespace "team" has non-terminal jobs in regions: [global]',
     )
 
 
-def test_a_namespace_whose_jobs_are_stopped_but_still_run_somewhere_cannot_be_deleted() -> None:
+def test_a_namespace_with_running_allocations_of_stopped_jobs_cannot_be_deleted() -> None:
     state = AState()
     state.with_node()
     store(state)
     state.register(a_job(namespace="team", stop=True))
     state.with_allocation(state.job(namespace="team"), client_status=ClientStatus.RUNNING)
 
-    assert refusal_of_deleting(state)[1] == 'namespace "team" has non-terminal allocations in regions: [global]'
+    assert expect_delete_refusal(state)[1] == 'namespace "team" has non-terminal allocations in regions: [global]'
 
 
-def test_a_namespace_with_volumes_variables_or_a_quota_cannot_be_deleted_and_all_is_told() -> None:
+def test_a_namespace_with_volumes_variables_or_a_quota_cannot_be_deleted_and_all_reasons_are_listed() -> None:
     state = AState()
     state.put(QUOTAS.build_put(Quota(name="tight", create_index=WRITE_INDEX)))
     store(state, quota="tight")
@@ -138,7 +138,7 @@ def test_a_namespace_with_volumes_variables_or_a_quota_cannot_be_deleted_and_all
         VARIABLES.build_put(Variable(namespace="team", path="a", data=b"", key_id="k", create_index=WRITE_INDEX)),
     )
 
-    text = refusal_of_deleting(state)[1]
+    text = expect_delete_refusal(state)[1]
 
     assert text == (
         'namespace "team" has volumes in regions: [global]; namespace "team" has variables in regions: [global]; '
@@ -146,7 +146,7 @@ def test_a_namespace_with_volumes_variables_or_a_quota_cannot_be_deleted_and_all
     )
 
 
-def test_what_lives_in_a_namespace_whose_name_begins_alike_does_not_count() -> None:
+def test_records_of_a_namespace_with_the_same_name_prefix_do_not_count() -> None:
     state = AState()
     store(state)
     store(state, "team-two")
@@ -157,11 +157,11 @@ def test_what_lives_in_a_namespace_whose_name_begins_alike_does_not_count() -> N
     assert state.replica.get(NAMESPACES, "team") is None
 
 
-def test_a_job_that_was_judged_before_its_namespace_went_is_in_conflict() -> None:
+def test_a_registration_conflicts_if_its_namespace_is_deleted_meanwhile() -> None:
     state = AState()
     store(state)
-    asked = registration.JobRegistration(job=a_job(namespace="team"))
-    decided = registration.register_job(state.replica, asked, state.moment, SETTINGS)
+    requested = registration.JobRegistration(job=a_job(namespace="team"))
+    decided = registration.register_job(state.replica, requested, state.moment, SETTINGS)
 
     delete(state)
 

@@ -21,7 +21,7 @@ def delete(state: AState, name: str = "gpu") -> int:
     return state.do(node_pools.delete_node_pool(state.replica, name, region="global"))
 
 
-def refusal(state: AState, act: Any, *args: Any, **fields: Any) -> tuple[RefusalCode, str]:
+def expect_refusal(state: AState, act: Any, *args: Any, **fields: Any) -> tuple[RefusalCode, str]:
     index = state.replica.index
     with pytest.raises(Refusal) as refused:
         act(state, *args, **fields)
@@ -29,7 +29,7 @@ def refusal(state: AState, act: Any, *args: Any, **fields: Any) -> tuple[Refusal
     return refused.value.code, refused.value.text
 
 
-def test_a_pool_is_stored_with_its_own_say_on_scheduling() -> None:
+def test_a_pool_is_stored_with_its_scheduler_configuration() -> None:
     state = AState()
     own = NodePoolSchedulerConfiguration(scheduler_algorithm="spread")
 
@@ -41,7 +41,7 @@ def test_a_pool_is_stored_with_its_own_say_on_scheduling() -> None:
     assert (pool.create_index, pool.modify_index, len(pool.hash)) == (index, index, 32)
 
 
-def test_the_same_again_writes_nothing_and_a_change_keeps_when_it_was_created() -> None:
+def test_an_identical_pool_writes_nothing_and_a_change_keeps_the_create_index() -> None:
     state = AState()
     created = store(state)
 
@@ -57,17 +57,17 @@ def test_the_same_again_writes_nothing_and_a_change_keeps_when_it_was_created() 
 def test_a_built_in_pool_can_be_neither_changed_nor_deleted(name: str) -> None:
     state = AState()
 
-    assert refusal(state, store, name, description="x") == (
+    assert expect_refusal(state, store, name, description="x") == (
         RefusalCode.INVALID,
         f'modifying node pool "{name}" is not allowed',
     )
-    assert refusal(state, delete, name) == (RefusalCode.INVALID, f'deleting node pool "{name}" is not allowed')
+    assert expect_refusal(state, delete, name) == (RefusalCode.INVALID, f'deleting node pool "{name}" is not allowed')
 
 
-def test_what_is_wrong_with_a_pool_is_told_together() -> None:
+def test_all_problems_of_a_pool_are_reported_together() -> None:
     own = NodePoolSchedulerConfiguration(scheduler_algorithm="best")
 
-    code, text = refusal(AState(), store, "a b", scheduler_configuration=own)
+    code, text = expect_refusal(AState(), store, "a b", scheduler_configuration=own)
 
     assert code is RefusalCode.INVALID
     assert text == (
@@ -78,16 +78,16 @@ def test_what_is_wrong_with_a_pool_is_told_together() -> None:
 
 
 def test_an_unknown_pool_cannot_be_deleted() -> None:
-    assert refusal(AState(), delete) == (RefusalCode.NOT_FOUND, "node pool gpu not found")
+    assert expect_refusal(AState(), delete) == (RefusalCode.NOT_FOUND, "node pool gpu not found")
 
 
-def test_a_pool_with_nodes_and_jobs_cannot_be_deleted_and_each_cause_is_told() -> None:
+def test_a_pool_with_nodes_and_jobs_cannot_be_deleted_and_each_reason_is_listed() -> None:
     state = AState()
     store(state)
     state.with_node("node-1", node_pool="gpu")
     state.register(a_job(node_pool="gpu"))
 
-    code, text = refusal(state, delete)
+    code, text = expect_refusal(state, delete)
 
     assert code is RefusalCode.INVALID
     assert text == (
@@ -97,16 +97,16 @@ def test_a_pool_with_nodes_and_jobs_cannot_be_deleted_and_each_cause_is_told() -
     )
 
 
-def test_of_many_nodes_in_the_way_ten_are_named() -> None:
+def test_at_most_ten_blocking_nodes_are_named() -> None:
     state = AState()
     store(state)
     for number in range(12):
         state.with_node(f"node-{number:02}", node_pool="gpu")
 
-    assert "node-09 and 2 more" in refusal(state, delete)[1]
+    assert "node-09 and 2 more" in expect_refusal(state, delete)[1]
 
 
-def test_a_pool_that_only_dead_jobs_name_is_deleted() -> None:
+def test_a_pool_used_only_by_dead_jobs_is_deleted() -> None:
     state = AState()
     store(state)
     state.register(a_job(node_pool="gpu", stop=True))
@@ -116,33 +116,33 @@ def test_a_pool_that_only_dead_jobs_name_is_deleted() -> None:
     assert state.replica.get(NODE_POOLS, "gpu") is None
 
 
-def appear(state: AState, node: Node) -> int:
+def ensure_pool(state: AState, node: Node) -> int:
     return state.do(node_pools.ensure_node_pool(state.replica, node))
 
 
-def test_a_pool_that_nobody_has_made_appears_with_its_first_node() -> None:
+def test_an_unknown_pool_is_created_with_its_first_node() -> None:
     state = AState()
 
-    appear(state, a_node(node_pool="gpu"))
+    ensure_pool(state, a_node(node_pool="gpu"))
 
     pool = state.replica.get(NODE_POOLS, "gpu")
     assert pool is not None
     assert len(pool.hash) == 32
 
 
-def test_a_pool_that_is_there_stays_as_it_is() -> None:
+def test_an_existing_pool_is_not_changed_by_a_node() -> None:
     state = AState()
     index = store(state, description="ours")
 
-    appear(state, a_node(node_pool="gpu"))
+    ensure_pool(state, a_node(node_pool="gpu"))
 
     assert state.replica.index == index
 
 
-def test_for_a_node_that_shows_another_secret_no_pool_appears() -> None:
+def test_no_pool_is_created_for_a_node_with_a_wrong_secret() -> None:
     state = AState()
     state.with_node()
 
-    appear(state, a_node(node_pool="gpu", secret_digest="another"))
+    ensure_pool(state, a_node(node_pool="gpu", secret_digest="another"))
 
     assert state.replica.get(NODE_POOLS, "gpu") is None

@@ -13,22 +13,24 @@ from wharf.contract.model.refusal import Refusal, RefusalCode
 MANY = 100
 
 
-def evaluate(state: AState, *done: tuple[str, str], most: int = MANY) -> evaluations.NodeEvaluationResult:
+def evaluate(state: AState, *done: tuple[str, str], max_evaluations: int = MANY) -> evaluations.NodeEvaluationResult:
     return state.lead(
-        evaluations.evaluate_node(state.replica, "node-1", state.moment, evaluated_jobs=done, max_evaluations=most)
+        evaluations.evaluate_node(
+            state.replica, "node-1", state.moment, evaluated_jobs=done, max_evaluations=max_evaluations
+        )
     )
 
 
-def purge(state: AState, *, most: int = MANY) -> NodeWriteResult:
-    return state.lead(registration.purge_node(state.replica, "node-1", state.moment, max_evaluations=most))
+def purge(state: AState, *, max_evaluations: int = MANY) -> NodeWriteResult:
+    return state.lead(registration.purge_node(state.replica, "node-1", state.moment, max_evaluations=max_evaluations))
 
 
-def look_at_the_rest(state: AState) -> NodeWriteResult | None:
+def evaluate_remaining_jobs(state: AState) -> NodeWriteResult | None:
     decision = evaluations.evaluate_remaining_jobs(state.replica, "node-1", state.moment, max_evaluations=1)
     return None if decision is None else state.lead(decision)
 
 
-def with_work(*job_ids: str) -> AState:
+def make_state(*job_ids: str) -> AState:
     state = AState()
     state.with_node()
     for number, job_id in enumerate(job_ids):
@@ -38,8 +40,8 @@ def with_work(*job_ids: str) -> AState:
     return state
 
 
-def test_evaluating_a_node_looks_at_jobs_with_work_on_it_and_at_system_jobs_that_could_have() -> None:
-    state = with_work("shop")
+def test_evaluating_a_node_evaluates_jobs_with_allocations_on_it_and_system_jobs_that_fit() -> None:
+    state = make_state("shop")
     state.register(a_system_job())
     state.register(a_system_job("elsewhere", datacenters=("mars",)))
     state.register(a_batch_job("other"))
@@ -54,26 +56,26 @@ def test_evaluating_a_node_looks_at_jobs_with_work_on_it_and_at_system_jobs_that
     assert (len(evaluated.eval_ids), evaluated.is_complete) == (2, True)
 
 
-def test_evaluating_a_node_goes_on_where_a_write_was_full() -> None:
-    state = with_work("one", "two")
+def test_evaluating_a_node_continues_after_a_full_write() -> None:
+    state = make_state("one", "two")
 
-    first = evaluate(state, most=1)
-    second = evaluate(state, *first.job_keys, most=1)
+    first = evaluate(state, max_evaluations=1)
+    second = evaluate(state, *first.job_keys, max_evaluations=1)
 
     assert (first.is_complete, second.is_complete) == (False, True)
     assert sorted(first.job_keys + second.job_keys) == [("default", "one"), ("default", "two")]
 
 
-def test_evaluating_a_node_without_work_writes_nothing() -> None:
-    state = with_work()
+def test_evaluating_a_node_without_allocations_writes_nothing() -> None:
+    state = make_state()
     index = state.replica.index
 
     assert evaluate(state) == evaluations.NodeEvaluationResult(0)
     assert state.replica.index == index
 
 
-def test_a_purged_node_is_gone_with_its_room_and_its_jobs_are_looked_at() -> None:
-    state = with_work("shop")
+def test_purging_a_node_deletes_it_and_its_capacity_version_and_evaluates_its_jobs() -> None:
+    state = make_state("shop")
 
     written = purge(state)
 
@@ -83,26 +85,26 @@ def test_a_purged_node_is_gone_with_its_room_and_its_jobs_are_looked_at() -> Non
     assert (evaluation.triggered_by, evaluation.node_id) == ("node-update", "node-1")
 
 
-def test_what_does_not_fit_in_a_purge_is_found_by_the_state_alone() -> None:
-    state = with_work("one", "two", "three")
+def test_jobs_that_did_not_fit_in_a_purge_are_found_from_the_state() -> None:
+    state = make_state("one", "two", "three")
 
-    purge(state, most=1)
-    followed = [look_at_the_rest(state) is not None for _ in range(3)]
+    purge(state, max_evaluations=1)
+    followed = [evaluate_remaining_jobs(state) is not None for _ in range(3)]
 
     assert followed == [True, True, False]
     assert all(len(state.open_evaluations(job)) == 1 for job in ("one", "two", "three"))
 
 
-def test_a_purged_node_on_which_all_work_is_over_leaves_nothing_to_look_at() -> None:
-    state = with_work("shop")
+def test_purging_a_node_with_only_ended_allocations_evaluates_no_job() -> None:
+    state = make_state("shop")
     state.with_client_status("a0", ClientStatus.COMPLETE)
 
     assert purge(state).eval_ids == ()
-    assert look_at_the_rest(state) is None
+    assert evaluate_remaining_jobs(state) is None
 
 
 @pytest.mark.parametrize("act", [evaluate, purge])
-def test_a_node_that_nobody_knows_is_refused(act: object) -> None:
+def test_an_unknown_node_is_refused(act: object) -> None:
     state = AState()
     index = state.replica.index
 

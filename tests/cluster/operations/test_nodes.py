@@ -36,11 +36,11 @@ def register(state: AState, node: Node) -> nodes.NodeWriteResult:
     return state.lead(registration.register_node(state.replica, node, state.moment, max_evaluations=MANY))
 
 
-def beat(state: AState) -> nodes.NodeWriteResult:
+def send_heartbeat(state: AState) -> nodes.NodeWriteResult:
     return state.lead(nodes.mark_node_reachable(state.replica, "node-1", state.moment, max_evaluations=MANY))
 
 
-def miss(state: AState) -> nodes.NodeWriteResult:
+def miss_heartbeat(state: AState) -> nodes.NodeWriteResult:
     return state.lead(nodes.mark_heartbeat_missed(state.replica, "node-1", state.moment, max_evaluations=MANY))
 
 
@@ -49,32 +49,32 @@ def set_eligible(state: AState, eligible: bool) -> nodes.NodeWriteResult:
 
 
 def report(
-    state: AState, *told: AllocationReport, node_id: str = "node-1", is_whole: bool = False
+    state: AState, *result: AllocationReport, node_id: str = "node-1", is_whole: bool = False
 ) -> nodes.NodeWriteResult:
     decision = reports.apply_reports(
-        state.replica, node_id, told, state.moment, is_complete=is_whole, max_evaluations=MANY
+        state.replica, node_id, result, state.moment, is_complete=is_whole, max_evaluations=MANY
     )
     return state.lead(decision)
 
 
-def running(allocation_id: str = "a1") -> AllocationReport:
+def report_running(allocation_id: str = "a1") -> AllocationReport:
     return AllocationReport(id=allocation_id, client_status=ClientStatus.RUNNING)
 
 
-def of_status(status: ClientStatus, allocation_id: str = "a1") -> AllocationReport:
+def make_report(status: ClientStatus, allocation_id: str = "a1") -> AllocationReport:
     return AllocationReport(id=allocation_id, client_status=status)
 
 
-def placement(state: AState) -> int:
+def get_capacity_version(state: AState) -> int:
     return state.replica.get_version(NODE_PLACEMENTS, "node-1")
 
 
-def triggered(state: AState, job_id: str = "shop") -> list[str]:
+def list_triggers(state: AState, job_id: str = "shop") -> list[str]:
     return [evaluation.triggered_by for evaluation in state.evaluations(job_id)]
 
 
-def with_work(**fields: Any) -> tuple[AState, Allocation]:
-    """A ready node on which one allocation of a service runs."""
+def make_state(**fields: Any) -> tuple[AState, Allocation]:
+    """Return a state with a ready node that runs one service allocation, and the allocation."""
     state = AState()
     state.with_node()
     state.register(a_job())
@@ -86,7 +86,7 @@ def with_work(**fields: Any) -> tuple[AState, Allocation]:
 # -- registering
 
 
-def test_a_new_node_is_initializing_and_its_first_event_says_so() -> None:
+def test_a_new_node_is_initializing_with_a_first_event() -> None:
     state = AState()
 
     done = register(state, a_node())
@@ -95,11 +95,11 @@ def test_a_new_node_is_initializing_and_its_first_event_says_so() -> None:
     assert (node.status, node.create_index) == ("initializing", done.index)
     assert [event.message for event in node.events or ()] == ["Node registered"]
     assert node.status_updated_at == state.now_ns // SECOND_NS
-    assert placement(state) == done.index
+    assert get_capacity_version(state) == done.index
 
 
-def test_a_node_says_nothing_of_what_only_servers_know() -> None:
-    told = a_node(
+def test_a_node_cannot_set_fields_that_only_servers_set() -> None:
+    result = a_node(
         status=NodeStatus.READY,
         scheduling_eligibility=SchedulingEligibility.INELIGIBLE,
         drain=True,
@@ -110,9 +110,9 @@ def test_a_node_says_nothing_of_what_only_servers_know() -> None:
     )
     state = AState()
 
-    register(state, told)
-    beat(state)
-    register(state, told)
+    register(state, result)
+    send_heartbeat(state)
+    register(state, result)
 
     node = state.node()
     assert (node.status, node.scheduling_eligibility, node.drain, node.drain_strategy) == (
@@ -125,7 +125,7 @@ def test_a_node_says_nothing_of_what_only_servers_know() -> None:
     assert (node.last_missed_heartbeat_index, node.last_alloc_update_index) == (0, 0)
 
 
-def test_what_a_node_tells_of_itself_stands_among_its_events_once() -> None:
+def test_events_that_a_node_sends_are_stored_once() -> None:
     state = AState()
     register(state, a_node())
     trouble = NodeEvent(message="the disk is full", subsystem=NodeEventSubsystem.STORAGE, timestamp=to_datetime(5))
@@ -137,10 +137,10 @@ def test_what_a_node_tells_of_itself_stands_among_its_events_once() -> None:
     assert messages == ["Node registered", "the disk is full", "there is room"]
 
 
-def test_a_node_that_says_the_same_again_changes_nothing() -> None:
+def test_an_unchanged_registration_writes_nothing() -> None:
     state = AState()
     register(state, a_node())
-    beat(state)
+    send_heartbeat(state)
     index = state.replica.index
 
     register(state, a_node())
@@ -148,10 +148,10 @@ def test_a_node_that_says_the_same_again_changes_nothing() -> None:
     assert state.replica.index == index
 
 
-def test_a_node_that_registers_again_keeps_what_servers_know_of_it() -> None:
+def test_a_repeated_registration_keeps_the_fields_that_servers_set() -> None:
     state = AState()
     register(state, a_node())
-    beat(state)
+    send_heartbeat(state)
     set_eligible(state, eligible=False)
 
     register(state, a_node(attributes={"kernel.name": "linux"}))
@@ -168,7 +168,7 @@ def test_a_node_without_an_id_or_a_secret_is_refused(node: Node) -> None:
     assert refused.value.code is RefusalCode.INVALID
 
 
-def test_a_node_with_another_secret_is_another_node() -> None:
+def test_a_registration_with_another_secret_is_refused() -> None:
     state = AState()
     register(state, a_node())
 
@@ -179,36 +179,36 @@ def test_a_node_with_another_secret_is_another_node() -> None:
     assert state.node().secret_digest == hash_secret(SECRET)
 
 
-def test_a_fingerprint_that_changes_no_room_does_not_disturb_plans() -> None:
+def test_a_fingerprint_with_unchanged_capacity_does_not_invalidate_plans() -> None:
     state = AState()
     register(state, a_node())
-    beat(state)
-    before = placement(state)
+    send_heartbeat(state)
+    before = get_capacity_version(state)
 
     register(state, a_node(attributes={"a": "b"}))
 
-    assert placement(state) == before
+    assert get_capacity_version(state) == before
 
 
-def test_a_node_that_has_less_disturbs_plans() -> None:
+def test_a_node_with_less_capacity_invalidates_plans() -> None:
     state = AState()
     register(state, a_node())
-    beat(state)
+    send_heartbeat(state)
 
     done = register(state, a_node(cpu=500))
 
-    assert placement(state) == done.index
+    assert get_capacity_version(state) == done.index
 
 
-def test_a_changed_fingerprint_has_the_nodes_jobs_looked_at_again() -> None:
-    state, _ = with_work()
+def test_a_changed_fingerprint_evaluates_the_jobs_of_the_node() -> None:
+    state, _ = make_state()
 
     register(state, a_node(attributes={"a": "b"}))
 
-    assert triggered(state) == ["job-register", "node-update"]
+    assert list_triggers(state) == ["job-register", "node-update"]
 
 
-def test_a_driver_that_only_says_a_new_time_changes_nothing_to_look_at() -> None:
+def test_a_new_driver_timestamp_evaluates_no_job() -> None:
     state = AState()
     noon = datetime.datetime(2026, 1, 1, 12, tzinfo=datetime.UTC)
     state.with_node(drivers={"exec": DriverInfo(detected=True, update_time=noon)})
@@ -218,14 +218,14 @@ def test_a_driver_that_only_says_a_new_time_changes_nothing_to_look_at() -> None
     later = noon + datetime.timedelta(hours=1)
     register(state, a_node(drivers={"exec": DriverInfo(detected=True, update_time=later)}))
 
-    assert triggered(state, "agent") == ["job-register"]
+    assert list_triggers(state, "agent") == ["job-register"]
 
 
-def test_a_node_of_a_pool_that_is_not_there_waits_for_it() -> None:
+def test_a_node_of_an_unknown_pool_is_not_ready() -> None:
     state = AState()
     register(state, a_node(node_pool="gpu"))
 
-    beat(state)
+    send_heartbeat(state)
 
     node = state.node()
     assert node.status == "initializing"
@@ -237,16 +237,16 @@ def test_a_node_of_a_pool_that_is_not_there_waits_for_it() -> None:
 # -- heartbeats
 
 
-def test_the_first_heartbeat_makes_a_node_ready_and_has_system_jobs_placed_there() -> None:
+def test_the_first_heartbeat_makes_a_node_ready_and_evaluates_system_jobs() -> None:
     state = AState()
     state.register(a_system_job("agent"))
     state.end_evaluations("agent")
     register(state, a_node())
 
-    done = beat(state)
+    done = send_heartbeat(state)
 
     assert state.node().status == "ready"
-    assert placement(state) == done.index
+    assert get_capacity_version(state) == done.index
     evaluation = state.evaluations("agent")[-1]
     assert (evaluation.triggered_by, evaluation.node_id, evaluation.node_modify_index) == (
         EvaluationTrigger.NODE_UPDATE,
@@ -257,106 +257,106 @@ def test_the_first_heartbeat_makes_a_node_ready_and_has_system_jobs_placed_there
 
 
 @pytest.mark.parametrize("elsewhere", [{"datacenters": ("dc9",)}, {"node_pool": "all", "stop": True}])
-def test_a_system_job_that_does_not_want_the_node_is_not_looked_at(elsewhere: dict[str, Any]) -> None:
+def test_a_system_job_that_excludes_the_node_is_not_evaluated(elsewhere: dict[str, Any]) -> None:
     state = AState()
     state.register(a_system_job("agent", **elsewhere))
     register(state, a_node())
 
-    beat(state)
+    send_heartbeat(state)
 
-    assert triggered(state, "agent") == ["job-register"]
+    assert list_triggers(state, "agent") == ["job-register"]
 
 
-def test_a_heartbeat_of_a_node_that_nobody_knows_is_told_so() -> None:
+def test_a_heartbeat_of_an_unknown_node_is_not_found() -> None:
     with pytest.raises(Refusal) as refused:
-        beat(AState())
+        send_heartbeat(AState())
 
     assert (refused.value.code, refused.value.text) == (RefusalCode.NOT_FOUND, "node not found")
 
 
-def test_a_silent_node_is_down_and_the_jobs_that_live_there_are_looked_at() -> None:
-    state, _ = with_work()
+def test_a_node_that_misses_heartbeats_is_down_and_its_jobs_are_evaluated() -> None:
+    state, _ = make_state()
     state.register(a_batch_job("done"))
     state.end_evaluations("done")
     state.with_allocation(state.job("done"), "a2", client_status=ClientStatus.COMPLETE)
 
-    done = miss(state)
+    done = miss_heartbeat(state)
 
     node = state.node()
     assert (node.status, node.last_missed_heartbeat_index) == ("down", done.index)
     assert [event.message for event in node.events or ()] == ["Node heartbeat missed"]
-    assert placement(state) == done.index
-    assert (triggered(state)[-1], triggered(state, "done")) == ("node-update", ["job-register"])
+    assert get_capacity_version(state) == done.index
+    assert (list_triggers(state)[-1], list_triggers(state, "done")) == ("node-update", ["job-register"])
 
 
-def test_a_node_that_is_down_already_or_gone_is_not_missed_again() -> None:
+def test_a_down_or_deleted_node_is_not_marked_down_again() -> None:
     state = AState()
     state.with_node()
-    miss(state)
+    miss_heartbeat(state)
     index = state.replica.index
 
-    miss(state)
+    miss_heartbeat(state)
     state.put(NODES.build_delete("node-1"))
-    miss(state)
+    miss_heartbeat(state)
 
     assert state.replica.index == index + 1
 
 
-def test_a_node_that_comes_back_with_nothing_to_tell_is_ready_at_once() -> None:
+def test_a_returning_node_without_allocations_is_ready_at_once() -> None:
     state = AState()
     state.with_node()
-    miss(state)
+    miss_heartbeat(state)
 
-    done = beat(state)
+    done = send_heartbeat(state)
 
     node = state.node()
     assert (node.status, node.last_missed_heartbeat_index) == ("ready", 0)
     assert [event.message for event in node.events or ()][-1] == "Node reregistered by heartbeat"
-    assert (placement(state), done.must_report) == (done.index, False)
+    assert (get_capacity_version(state), done.must_report) == (done.index, False)
 
 
-def test_a_node_that_registers_after_it_was_down_says_so_in_its_events() -> None:
+def test_a_registration_after_a_down_status_adds_a_node_event() -> None:
     state = AState()
     state.with_node()
-    miss(state)
+    miss_heartbeat(state)
 
     register(state, a_node())
 
     assert [event.message for event in state.node().events or ()][-1] == "Node re-registered"
 
 
-def test_a_node_that_may_still_run_something_must_tell_of_it_before_it_gets_more() -> None:
-    state, allocation = with_work()
-    miss(state)
+def test_a_returning_node_with_allocations_must_report_before_it_is_ready() -> None:
+    state, allocation = make_state()
+    miss_heartbeat(state)
     state.put_led(
         ALLOCATIONS.build_put(replace(allocation, client_status=ClientStatus.LOST, desired_status=DesiredStatus.STOP))
     )
 
-    first = beat(state)
-    second = beat(state)
+    first = send_heartbeat(state)
+    second = send_heartbeat(state)
 
     assert (state.node().status, first.must_report, second.must_report) == ("initializing", True, True)
 
-    report(state, running())
+    report(state, report_running())
     assert state.node().status == "initializing"
 
-    done = report(state, of_status(ClientStatus.COMPLETE), is_whole=True)
+    done = report(state, make_report(ClientStatus.COMPLETE), is_whole=True)
     node = state.node()
     assert (node.status, node.last_missed_heartbeat_index, node.last_alloc_update_index) == ("ready", 0, done.index)
-    assert placement(state) == done.index
+    assert get_capacity_version(state) == done.index
 
 
-def test_a_node_that_ran_something_and_has_forgotten_it_tells_that_it_runs_nothing() -> None:
-    state, _ = with_work()
-    miss(state)
-    beat(state)
+def test_a_full_report_without_allocations_makes_a_returning_node_ready() -> None:
+    state, _ = make_state()
+    miss_heartbeat(state)
+    send_heartbeat(state)
 
     report(state, is_whole=True)
 
     assert state.node().status == "ready"
 
 
-def test_a_whole_report_makes_no_node_ready_whose_pool_is_not_there() -> None:
+def test_a_full_report_does_not_make_a_node_of_an_unknown_pool_ready() -> None:
     state = AState()
     register(state, a_node(node_pool="gpu"))
 
@@ -368,28 +368,28 @@ def test_a_whole_report_makes_no_node_ready_whose_pool_is_not_there() -> None:
 # -- eligibility
 
 
-def test_a_node_that_is_no_longer_eligible_disturbs_plans_and_evaluates_nothing() -> None:
-    state, _ = with_work()
+def test_making_a_node_ineligible_invalidates_plans_and_evaluates_no_job() -> None:
+    state, _ = make_state()
 
     done = set_eligible(state, eligible=False)
 
     assert state.node().scheduling_eligibility == "ineligible"
-    assert (placement(state), done.eval_ids) == (done.index, ())
+    assert (get_capacity_version(state), done.eval_ids) == (done.index, ())
     assert [event.message for event in state.node().events or ()] == ["Node marked as ineligible for scheduling"]
 
 
-def test_a_node_that_is_eligible_again_has_its_jobs_looked_at() -> None:
-    state, _ = with_work()
+def test_making_a_node_eligible_evaluates_its_jobs() -> None:
+    state, _ = make_state()
     set_eligible(state, eligible=False)
 
     done = set_eligible(state, eligible=True)
 
     assert done.eval_ids == (state.evaluations()[-1].id,)
-    assert placement(state) == done.index
+    assert get_capacity_version(state) == done.index
 
 
-def test_an_eligibility_that_the_node_has_already_writes_nothing() -> None:
-    state, _ = with_work()
+def test_an_unchanged_eligibility_writes_nothing() -> None:
+    state, _ = make_state()
     index = state.replica.index
 
     done = set_eligible(state, eligible=True)
@@ -397,7 +397,7 @@ def test_an_eligibility_that_the_node_has_already_writes_nothing() -> None:
     assert (done.index, state.replica.index) == (0, index)
 
 
-def test_a_node_that_is_drained_cannot_be_made_eligible() -> None:
+def test_a_draining_node_cannot_be_made_eligible() -> None:
     state = AState()
     ineligible = SchedulingEligibility.INELIGIBLE
     state.with_node(drain=True, drain_strategy=DrainStrategy(), scheduling_eligibility=ineligible)
@@ -409,8 +409,8 @@ def test_a_node_that_is_drained_cannot_be_made_eligible() -> None:
 # -- reports
 
 
-def test_a_report_is_taken_over_with_all_that_follows_from_it() -> None:
-    state, _ = with_work(create_time=5)
+def test_a_report_is_stored_with_its_derived_changes() -> None:
+    state, _ = make_state(create_time=5)
 
     done = report(
         state,
@@ -424,132 +424,132 @@ def test_a_report_is_taken_over_with_all_that_follows_from_it() -> None:
     assert state.summary().summary["web"].failed == 1
 
 
-def test_a_failed_allocation_has_its_job_looked_at_once() -> None:
-    state, _ = with_work()
+def test_a_failed_allocation_evaluates_its_job_once() -> None:
+    state, _ = make_state()
     state.with_allocation(state.job(), "a2", client_status=ClientStatus.RUNNING)
 
-    report(state, of_status(ClientStatus.FAILED), of_status(ClientStatus.FAILED, "a2"))
+    report(state, make_report(ClientStatus.FAILED), make_report(ClientStatus.FAILED, "a2"))
 
-    assert triggered(state) == ["job-register", "alloc-failure"]
-
-
-def test_a_service_that_ended_although_nobody_stopped_it_has_its_job_looked_at() -> None:
-    state, _ = with_work()
-
-    report(state, of_status(ClientStatus.COMPLETE))
-
-    assert triggered(state) == ["job-register", "alloc-failure"]
+    assert list_triggers(state) == ["job-register", "alloc-failure"]
 
 
-def test_a_service_that_was_stopped_and_batch_work_that_is_done_ask_for_nothing() -> None:
-    state, _ = with_work(desired_status=DesiredStatus.STOP)
+def test_a_service_allocation_that_completed_without_a_stop_evaluates_its_job() -> None:
+    state, _ = make_state()
+
+    report(state, make_report(ClientStatus.COMPLETE))
+
+    assert list_triggers(state) == ["job-register", "alloc-failure"]
+
+
+def test_stopped_service_and_completed_batch_allocations_evaluate_no_job() -> None:
+    state, _ = make_state(desired_status=DesiredStatus.STOP)
     state.register(a_batch_job("sums"))
     state.end_evaluations("sums")
     state.with_allocation(state.job("sums"), "b1", client_status=ClientStatus.RUNNING)
 
-    report(state, of_status(ClientStatus.COMPLETE), of_status(ClientStatus.COMPLETE, "b1"))
+    report(state, make_report(ClientStatus.COMPLETE), make_report(ClientStatus.COMPLETE, "b1"))
 
-    assert (triggered(state), triggered(state, "sums")) == (["job-register"], ["job-register"])
+    assert (list_triggers(state), list_triggers(state, "sums")) == (["job-register"], ["job-register"])
 
 
 def test_a_failed_allocation_of_a_stopped_job_evaluates_nothing() -> None:
-    state, _ = with_work()
+    state, _ = make_state()
     state.register(a_job(stop=True))
     state.end_evaluations()
     count = len(state.evaluations())
 
-    report(state, of_status(ClientStatus.FAILED))
+    report(state, make_report(ClientStatus.FAILED))
 
     assert len(state.evaluations()) == count
 
 
-def test_a_report_that_comes_again_changes_nothing() -> None:
-    state, _ = with_work()
-    report(state, of_status(ClientStatus.COMPLETE))
+def test_a_repeated_report_writes_nothing() -> None:
+    state, _ = make_state()
+    report(state, make_report(ClientStatus.COMPLETE))
     index = state.replica.index
 
-    report(state, of_status(ClientStatus.COMPLETE))
+    report(state, make_report(ClientStatus.COMPLETE))
 
     assert state.replica.index == index
 
 
-def test_a_report_that_comes_late_changes_nothing() -> None:
-    state, _ = with_work()
-    report(state, of_status(ClientStatus.COMPLETE))
+def test_a_late_report_changes_nothing() -> None:
+    state, _ = make_state()
+    report(state, make_report(ClientStatus.COMPLETE))
     index = state.replica.index
 
-    report(state, running())
+    report(state, report_running())
 
     assert (state.allocation("a1").client_status, state.replica.index) == ("complete", index)
 
 
-def test_a_report_on_another_nodes_allocation_changes_nothing() -> None:
-    state, _ = with_work()
+def test_a_report_about_an_allocation_of_another_node_changes_nothing() -> None:
+    state, _ = make_state()
     state.with_node("node-2")
     index = state.replica.index
 
-    report(state, of_status(ClientStatus.FAILED), node_id="node-2")
+    report(state, make_report(ClientStatus.FAILED), node_id="node-2")
 
     assert (state.allocation("a1").client_status, state.replica.index) == ("running", index)
 
 
-def test_a_report_on_an_allocation_that_is_gone_changes_nothing() -> None:
-    state, _ = with_work()
+def test_a_report_about_a_deleted_allocation_changes_nothing() -> None:
+    state, _ = make_state()
     index = state.replica.index
 
-    report(state, running("a9"))
+    report(state, report_running("a9"))
 
     assert state.replica.index == index
 
 
-def test_one_allocation_told_twice_in_a_report_is_as_told_last() -> None:
-    state, _ = with_work()
+def test_the_last_entry_of_an_allocation_in_a_report_applies() -> None:
+    state, _ = make_state()
 
-    report(state, running(), of_status(ClientStatus.COMPLETE))
+    report(state, report_running(), make_report(ClientStatus.COMPLETE))
 
     assert state.allocation("a1").client_status == "complete"
 
 
-def test_a_report_of_a_node_that_nobody_knows_is_refused() -> None:
+def test_a_report_of_an_unknown_node_is_refused() -> None:
     with pytest.raises(Refusal, match="node not found"):
-        report(AState(), running())
+        report(AState(), report_running())
 
 
 @pytest.mark.parametrize("status", [NodeStatus.DOWN, NodeStatus.DISCONNECTED])
-def test_a_report_of_a_node_that_is_out_is_refused(status: NodeStatus) -> None:
-    state, _ = with_work()
+def test_a_report_of_a_down_or_disconnected_node_is_refused(status: NodeStatus) -> None:
+    state, _ = make_state()
     state.put(NODES.build_put(replace(state.node(), status=status)))
 
     with pytest.raises(Refusal) as refused:
-        report(state, of_status(ClientStatus.FAILED))
+        report(state, make_report(ClientStatus.FAILED))
 
     assert refused.value.code is RefusalCode.INVALID
     assert state.allocation("a1").client_status == "running"
 
 
-def test_an_allocation_that_was_lost_and_runs_occupies_its_node_again() -> None:
-    state, _ = with_work(client_status=ClientStatus.LOST)
-    before = placement(state)
+def test_a_lost_allocation_that_runs_occupies_its_node_again() -> None:
+    state, _ = make_state(client_status=ClientStatus.LOST)
+    before = get_capacity_version(state)
 
-    done = report(state, running())
+    done = report(state, report_running())
 
-    assert placement(state) == done.index > before
-
-
-def test_a_report_that_only_goes_on_does_not_disturb_plans() -> None:
-    state, _ = with_work()
-    before = placement(state)
-
-    report(state, of_status(ClientStatus.COMPLETE))
-
-    assert placement(state) == before
+    assert get_capacity_version(state) == done.index > before
 
 
-def test_a_report_rests_on_the_allocation_as_it_was() -> None:
-    state, allocation = with_work()
-    told = [of_status(ClientStatus.COMPLETE)]
+def test_a_report_without_new_occupancy_does_not_invalidate_plans() -> None:
+    state, _ = make_state()
+    before = get_capacity_version(state)
+
+    report(state, make_report(ClientStatus.COMPLETE))
+
+    assert get_capacity_version(state) == before
+
+
+def test_a_report_conflicts_with_a_concurrent_change_of_its_allocation() -> None:
+    state, allocation = make_state()
+    result = [make_report(ClientStatus.COMPLETE)]
     decision = reports.apply_reports(
-        state.replica, "node-1", told, state.moment, is_complete=False, max_evaluations=MANY
+        state.replica, "node-1", result, state.moment, is_complete=False, max_evaluations=MANY
     )
     state.put(ALLOCATIONS.build_put(replace(allocation, desired_status=DesiredStatus.STOP)))
     assert decision.write is not None
@@ -564,7 +564,7 @@ def jobs_with_open_evaluations(state: AState) -> set[str]:
     return {e.job_id for e in state.replica.iter_all(EVALUATIONS) if not e.status.is_terminal}
 
 
-def with_many_jobs(count: int) -> AState:
+def make_state_with_many_jobs(count: int) -> AState:
     state = AState()
     state.with_node()
     for number in range(count):
@@ -574,8 +574,8 @@ def with_many_jobs(count: int) -> AState:
     return state
 
 
-def test_a_node_with_many_jobs_goes_down_in_one_write_and_the_other_jobs_follow() -> None:
-    state = with_many_jobs(10)
+def test_a_node_with_many_jobs_goes_down_in_one_write_and_the_remaining_jobs_follow() -> None:
+    state = make_state_with_many_jobs(10)
 
     state.lead(nodes.mark_heartbeat_missed(state.replica, "node-1", state.moment, max_evaluations=3))
     found = [len(jobs_with_open_evaluations(state))]
@@ -588,7 +588,7 @@ def test_a_node_with_many_jobs_goes_down_in_one_write_and_the_other_jobs_follow(
     assert found == [3, 6, 9, 10]
 
 
-def test_system_jobs_that_miss_a_ready_node_are_looked_at() -> None:
+def test_system_jobs_missing_on_a_ready_node_are_evaluated() -> None:
     state = AState()
     for number in range(3):
         state.register(a_system_job(f"agent-{number}"))
@@ -604,40 +604,40 @@ def test_system_jobs_that_miss_a_ready_node_are_looked_at() -> None:
     assert jobs_with_open_evaluations(state) == {"agent-0", "agent-1", "agent-2"}
 
 
-def test_where_every_job_has_been_looked_at_there_is_no_rest() -> None:
-    state, _ = with_work()
+def test_no_job_remains_after_all_were_evaluated() -> None:
+    state, _ = make_state()
 
     assert evaluations.evaluate_remaining_jobs(state.replica, "node-1", state.moment, max_evaluations=1) is None
     assert evaluations.evaluate_remaining_jobs(state.replica, "nobody", state.moment, max_evaluations=1) is None
 
 
-def at(port: int, id: str = "i1", **fields: Any) -> ServiceRegistration:
+def make_instance(port: int, id: str = "i1", **fields: Any) -> ServiceRegistration:
     return ServiceRegistration(id=id, service_name="web", namespace="default", port=port, **fields)
 
 
-def services_of(state: AState) -> dict[str, int]:
+def get_service_ports(state: AState) -> dict[str, int]:
     return {each.id: each.port for each in state.replica.iter_all(SERVICES)}
 
 
-def test_the_services_that_a_node_tells_of_become_the_list_of_them() -> None:
-    state, allocation = with_work()
+def test_reported_services_become_the_registrations_of_the_allocation() -> None:
+    state, allocation = make_state()
 
-    report(state, replace(running(), services=(at(1), at(2, "i2"))))
-    assert services_of(state) == {"i1": 1, "i2": 2}
-    report(state, running())  # Nothing is said of them.
-    assert services_of(state) == {"i1": 1, "i2": 2}
-    report(state, replace(running(), services=(at(3),)))
-    assert services_of(state) == {"i1": 3}
-    report(state, of_status(ClientStatus.COMPLETE))
-    assert services_of(state) == {}
+    report(state, replace(report_running(), services=(make_instance(1), make_instance(2, "i2"))))
+    assert get_service_ports(state) == {"i1": 1, "i2": 2}
+    report(state, report_running())  # The report does not cover services.
+    assert get_service_ports(state) == {"i1": 1, "i2": 2}
+    report(state, replace(report_running(), services=(make_instance(3),)))
+    assert get_service_ports(state) == {"i1": 3}
+    report(state, make_report(ClientStatus.COMPLETE))
+    assert get_service_ports(state) == {}
     assert allocation.id == "a1"
 
 
-def test_whose_a_service_is_a_node_does_not_say() -> None:
-    state, allocation = with_work()
-    told = replace(at(1, node_id="other", job_id="other", alloc_id="other"), namespace="secret")
+def test_the_owner_of_a_service_is_taken_from_the_stored_allocation() -> None:
+    state, allocation = make_state()
+    result = replace(make_instance(1, node_id="other", job_id="other", alloc_id="other"), namespace="secret")
 
-    report(state, replace(running(), services=(told,)))
+    report(state, replace(report_running(), services=(result,)))
 
     (listed,) = state.replica.iter_all(SERVICES)
     assert (listed.namespace, listed.node_id, listed.job_id, listed.alloc_id) == (
@@ -648,24 +648,24 @@ def test_whose_a_service_is_a_node_does_not_say() -> None:
     )
 
 
-def test_services_told_again_change_nothing() -> None:
-    state, _ = with_work()
-    report(state, replace(running(), services=(at(1),)))
+def test_repeated_services_change_nothing() -> None:
+    state, _ = make_state()
+    report(state, replace(report_running(), services=(make_instance(1),)))
     index = state.replica.get_last_change(SERVICES)
 
-    report(state, replace(running(), services=(at(1),)))
+    report(state, replace(report_running(), services=(make_instance(1),)))
 
     assert state.replica.get_last_change(SERVICES) == index
 
 
-def test_the_services_of_a_node_that_is_down_are_taken_off_the_list() -> None:
-    state, _ = with_work()
-    report(state, replace(running(), services=(at(1), at(2, "i2"))))
-    miss(state)
+def test_services_of_a_down_node_are_deleted() -> None:
+    state, _ = make_state()
+    report(state, replace(report_running(), services=(make_instance(1), make_instance(2, "i2"))))
+    miss_heartbeat(state)
 
     while (
         write := evaluations.evaluate_remaining_jobs(state.replica, "node-1", state.moment, max_evaluations=1)
     ) is not None:
         state.lead(write)
 
-    assert services_of(state) == {}
+    assert get_service_ports(state) == {}

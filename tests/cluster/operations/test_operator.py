@@ -14,14 +14,14 @@ from wharf.contract.model.refusal import Refusal, RefusalCode
 SPREAD = SchedulerConfiguration(scheduler_algorithm="spread", create_index=99, modify_index=99)
 
 
-def stored(state: AState) -> SchedulerConfiguration:
+def get_stored(state: AState) -> SchedulerConfiguration:
     found = state.replica.get(SCHEDULER_CONFIGURATION)
     assert found is not None, "a founded cluster has one"
     return found
 
 
-def test_a_new_cluster_packs_bins_and_preempts_for_system_jobs() -> None:
-    found = stored(AState())
+def test_a_new_cluster_uses_binpack_and_preempts_for_system_jobs() -> None:
+    found = get_stored(AState())
 
     assert (found.scheduler_algorithm, found.preemption_config) == (
         "binpack",
@@ -29,77 +29,80 @@ def test_a_new_cluster_packs_bins_and_preempts_for_system_jobs() -> None:
     )
 
 
-def test_a_written_document_replaces_the_whole_one_before() -> None:
+def test_a_stored_configuration_replaces_the_previous_one_as_a_whole() -> None:
     state = AState()
 
     written = state.do(configuration.set_scheduler_configuration(state.replica, SPREAD))
 
     assert written == ConfigurationWriteResult(state.replica.index, True)
-    assert (stored(state).scheduler_algorithm, stored(state).preemption_config) == ("spread", PreemptionConfig())
+    assert (get_stored(state).scheduler_algorithm, get_stored(state).preemption_config) == (
+        "spread",
+        PreemptionConfig(),
+    )
 
 
-def test_indexes_of_a_configuration_are_not_the_writers_to_choose() -> None:
+def test_indexes_of_a_configuration_cannot_be_submitted() -> None:
     state = AState()
-    created = stored(state).create_index
+    created = get_stored(state).create_index
 
     state.do(configuration.set_scheduler_configuration(state.replica, SPREAD))
 
-    assert (stored(state).create_index, stored(state).modify_index) == (created, state.replica.index)
+    assert (get_stored(state).create_index, get_stored(state).modify_index) == (created, state.replica.index)
 
 
-def test_a_document_of_the_expected_version_is_replaced() -> None:
+def test_a_configuration_with_the_expected_version_is_replaced() -> None:
     state = AState()
-    version = stored(state).modify_index
+    version = get_stored(state).modify_index
 
     written = state.do(configuration.set_scheduler_configuration(state.replica, SPREAD, expected_version=version))
 
-    assert (written.is_updated, stored(state).scheduler_algorithm) == (True, "spread")
+    assert (written.is_updated, get_stored(state).scheduler_algorithm) == (True, "spread")
 
 
 @pytest.mark.parametrize("expected", [0, 7])
-def test_a_document_of_another_version_stays(expected: int) -> None:
+def test_a_configuration_with_another_version_is_not_replaced(expected: int) -> None:
     state = AState()
-    before = (state.replica.index, stored(state))
+    before = (state.replica.index, get_stored(state))
 
     written = state.do(configuration.set_scheduler_configuration(state.replica, SPREAD, expected_version=expected))
 
     assert written == ConfigurationWriteResult(before[0], False)
-    assert (state.replica.index, stored(state)) == before
+    assert (state.replica.index, get_stored(state)) == before
 
 
 def test_an_unknown_algorithm_is_refused_and_changes_nothing() -> None:
     state = AState()
-    before = (state.replica.index, stored(state))
+    before = (state.replica.index, get_stored(state))
 
     with pytest.raises(Refusal) as refused:
         configuration.set_scheduler_configuration(state.replica, SchedulerConfiguration(scheduler_algorithm="best"))
 
     assert (refused.value.code, refused.value.text) == (RefusalCode.INVALID, "invalid scheduler algorithm: best")
-    assert (state.replica.index, stored(state)) == before
+    assert (state.replica.index, get_stored(state)) == before
 
 
 def test_the_default_configuration_is_what_a_new_cluster_has() -> None:
-    assert make_default_scheduler_configuration().preemption_config == stored(AState()).preemption_config
+    assert make_default_scheduler_configuration().preemption_config == get_stored(AState()).preemption_config
 
 
-def test_until_one_is_stored_the_defaults_say_when_a_server_is_healthy() -> None:
+def test_the_default_autopilot_configuration_applies_until_one_is_stored() -> None:
     state = AState()
 
     assert configuration.get_autopilot_configuration(state.replica) == DEFAULT_AUTOPILOT_CONFIGURATION
 
 
-def test_a_stored_autopilot_configuration_is_in_force() -> None:
+def test_a_stored_autopilot_configuration_applies() -> None:
     state = AState()
-    wanted = AutopilotConfiguration(last_contact_threshold=5, max_trailing_logs=9)
+    desired = AutopilotConfiguration(last_contact_threshold=5, max_trailing_logs=9)
 
-    written = state.do(configuration.set_autopilot_configuration(state.replica, wanted, expected_version=0))
+    written = state.do(configuration.set_autopilot_configuration(state.replica, desired, expected_version=0))
 
     found = configuration.get_autopilot_configuration(state.replica)
     assert (written.is_updated, found.last_contact_threshold, found.max_trailing_logs) == (True, 5, 9)
     assert (found.create_index, found.modify_index) == (written.index, written.index)
 
 
-def test_a_second_writer_who_expects_none_changes_nothing() -> None:
+def test_a_second_writer_that_expects_no_record_changes_nothing() -> None:
     state = AState()
     state.do(configuration.set_autopilot_configuration(state.replica, AutopilotConfiguration(min_quorum=3)))
     before = state.replica.index
@@ -112,13 +115,13 @@ def test_a_second_writer_who_expects_none_changes_nothing() -> None:
     assert configuration.get_autopilot_configuration(state.replica).min_quorum == 3
 
 
-def test_negative_bounds_are_refused_all_at_once_and_change_nothing() -> None:
+def test_all_negative_values_are_refused_together() -> None:
     state = AState()
     before = state.replica.index
-    wanted = AutopilotConfiguration(last_contact_threshold=-1, max_trailing_logs=-2)
+    desired = AutopilotConfiguration(last_contact_threshold=-1, max_trailing_logs=-2)
 
     with pytest.raises(Refusal) as refused:
-        configuration.set_autopilot_configuration(state.replica, wanted)
+        configuration.set_autopilot_configuration(state.replica, desired)
 
     assert refused.value.text == "LastContactThreshold cannot be negative; MaxTrailingLogs cannot be negative"
     assert state.replica.index == before

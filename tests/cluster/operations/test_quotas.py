@@ -33,13 +33,13 @@ def store(state: AState, name: str = "tight", **fields: Any) -> int:
     return state.do(quotas.store_quota(state.replica, Quota(name=name, **{"limits": LIMITS, **fields})))
 
 
-def stored(state: AState) -> Quota:
+def get_stored(state: AState) -> Quota:
     quota = state.replica.get(QUOTAS, "tight")
     assert quota is not None
     return quota
 
 
-def refusal(state: AState, act: Any, *args: Any, **fields: Any) -> tuple[RefusalCode, str]:
+def expect_refusal(state: AState, act: Any, *args: Any, **fields: Any) -> tuple[RefusalCode, str]:
     index = state.replica.index
     with pytest.raises(Refusal) as refused:
         act(state, *args, **fields)
@@ -51,7 +51,7 @@ def delete(state: AState, name: str = "tight") -> int:
     return state.do(quotas.delete_quota(state.replica, name))
 
 
-def resources(cpu: int, memory_mb: int, *cores: int) -> AllocatedResources:
+def make_resources(cpu: int, memory_mb: int, *cores: int) -> AllocatedResources:
     device = AllocatedDevice(vendor="v", type="gpu", name="x", device_ids=("1", "2"))
     task = AllocatedTaskResources(
         cpu=AllocatedCpu(cpu_shares=cpu, reserved_cores=cores or None),
@@ -66,12 +66,12 @@ def test_a_quota_and_each_of_its_limits_has_a_hash() -> None:
 
     index = store(state)
 
-    quota = stored(state)
+    quota = get_stored(state)
     assert (quota.create_index, quota.modify_index, len(quota.hash)) == (index, index, 32)
     assert [len(limit.hash) for limit in quota.limits or ()] == [32]
 
 
-def test_the_same_again_writes_nothing() -> None:
+def test_storing_an_identical_record_writes_nothing() -> None:
     state = AState()
     index = store(state)
 
@@ -81,29 +81,29 @@ def test_the_same_again_writes_nothing() -> None:
 def test_a_quota_without_limits_or_with_two_for_a_region_is_refused() -> None:
     state = AState()
 
-    assert "at least one limit should be specified" in refusal(state, store, limits=None)[1]
-    assert 'more than one limit for region "global"' in refusal(state, store, limits=LIMITS * 2)[1]
+    assert "at least one limit should be specified" in expect_refusal(state, store, limits=None)[1]
+    assert 'more than one limit for region "global"' in expect_refusal(state, store, limits=LIMITS * 2)[1]
 
 
-def test_a_quota_that_a_namespace_names_cannot_be_deleted() -> None:
+def test_a_quota_used_by_a_namespace_cannot_be_deleted() -> None:
     state = AState()
     store(state)
     state.put(NAMESPACES.build_put(Namespace(name="team", quota="tight", create_index=WRITE_INDEX)))
 
-    assert refusal(state, delete) == (RefusalCode.INVALID, 'quota "tight" is still attached to namespaces: team')
+    assert expect_refusal(state, delete) == (RefusalCode.INVALID, 'quota "tight" is still attached to namespaces: team')
 
 
-def test_an_unattached_quota_is_deleted_and_an_unknown_one_is_told() -> None:
+def test_an_unused_quota_is_deleted_and_an_unknown_one_is_not_found() -> None:
     state = AState()
     store(state)
 
     delete(state)
 
     assert state.replica.get(QUOTAS, "tight") is None
-    assert refusal(state, delete) == (RefusalCode.NOT_FOUND, 'quota "tight" not found')
+    assert expect_refusal(state, delete) == (RefusalCode.NOT_FOUND, 'quota "tight" not found')
 
 
-def test_what_is_used_is_the_sum_over_occupying_allocations_of_its_namespaces() -> None:
+def test_the_usage_is_the_sum_over_occupying_allocations_of_its_namespaces() -> None:
     state = AState()
     state.with_node()
     store(state)
@@ -114,14 +114,14 @@ def test_what_is_used_is_the_sum_over_occupying_allocations_of_its_namespaces() 
     state.register(a_job("ours", namespace="team"))
     state.register(a_job("theirs"))
     ours, theirs = state.job("ours", "team"), state.job("theirs")
-    state.with_allocation(ours, "a1", allocated_resources=resources(100, 50, 3, 4))
-    state.with_allocation(ours, "a2", allocated_resources=resources(20, 5), client_status=ClientStatus.RUNNING)
-    state.with_allocation(ours, "a3", allocated_resources=resources(7, 7), client_status=ClientStatus.COMPLETE)
-    state.with_allocation(theirs, "a4", allocated_resources=resources(9, 9))
+    state.with_allocation(ours, "a1", allocated_resources=make_resources(100, 50, 3, 4))
+    state.with_allocation(ours, "a2", allocated_resources=make_resources(20, 5), client_status=ClientStatus.RUNNING)
+    state.with_allocation(ours, "a3", allocated_resources=make_resources(7, 7), client_status=ClientStatus.COMPLETE)
+    state.with_allocation(theirs, "a4", allocated_resources=make_resources(9, 9))
 
-    usage = quotas.compute_quota_usage(state.replica, stored(state))
+    usage = quotas.compute_quota_usage(state.replica, get_stored(state))
 
-    (limit,) = stored(state).limits or ()
+    (limit,) = get_stored(state).limits or ()
     assert usage.used == {
         b64encode(limit.hash).decode(): QuotaLimit(
             region="global",
@@ -138,7 +138,7 @@ def test_what_is_used_is_the_sum_over_occupying_allocations_of_its_namespaces() 
     }
 
 
-def test_what_is_left_of_a_purged_job_is_used_until_its_nodes_have_stopped_it() -> None:
+def test_allocations_of_a_purged_job_count_until_their_nodes_have_stopped_them() -> None:
     state = AState()
     state.with_node()
     state.put(NAMESPACES.build_put(Namespace(name="team", quota="tight", create_index=WRITE_INDEX)))
@@ -150,9 +150,9 @@ def test_what_is_left_of_a_purged_job_is_used_until_its_nodes_have_stopped_it() 
     assert sum_quota_usage(state.replica, "tight")["count"] == 1
 
 
-def test_of_other_regions_nothing_is_told() -> None:
+def test_the_usage_of_other_regions_is_left_out() -> None:
     state = AState()
     state.put(MEMBERS.build_put(Member(id="m1", region="here", create_index=WRITE_INDEX)))
     store(state)
 
-    assert quotas.compute_quota_usage(state.replica, stored(state)).used == {}
+    assert quotas.compute_quota_usage(state.replica, get_stored(state)).used == {}

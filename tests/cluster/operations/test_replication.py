@@ -15,8 +15,8 @@ from wharf.contract.model.namespaces import Namespace
 OF: dict[str, ReplicatedTable] = {copied.table.name: copied for copied in REPLICATED_TABLES}
 
 
-def copy(state: AState, table: Any, *records: Any, changes_max: int = 100) -> int:
-    """Make the table as it is there; how many writes it took."""
+def replicate(state: AState, table: Any, *records: Any, changes_max: int = 100) -> int:
+    """Replicate these records into the table; return the number of writes."""
     steps = list(
         build_replication_writes(state.replica, OF[table.name], records, region="main", max_changes=changes_max)
     )
@@ -25,30 +25,30 @@ def copy(state: AState, table: Any, *records: Any, changes_max: int = 100) -> in
     return len(steps)
 
 
-def a_policy(name: str, rules: str = "") -> Policy:
+def make_policy(name: str, rules: str = "") -> Policy:
     return Policy(name=name, rules=rules, hash=(name + rules).encode(), create_index=WRITE_INDEX)
 
 
-def test_what_is_new_or_changed_there_comes_here_and_what_is_gone_there_goes() -> None:
+def test_new_changed_and_deleted_records_are_replicated() -> None:
     state = AState()
-    copy(state, ACL_POLICIES, a_policy("kept"), a_policy("changed"), a_policy("gone"))
-    kept = state.replica.get(ACL_POLICIES, "kept")
+    replicate(state, ACL_POLICIES, make_policy("kept"), make_policy("changed"), make_policy("gone"))
+    stored = state.replica.get(ACL_POLICIES, "kept")
 
-    copy(state, ACL_POLICIES, a_policy("kept"), a_policy("changed", "x"), a_policy("new"))
+    replicate(state, ACL_POLICIES, make_policy("kept"), make_policy("changed", "x"), make_policy("new"))
 
     assert [(policy.name, policy.rules) for policy in state.replica.iter_all(ACL_POLICIES)] == [
         ("changed", "x"),
         ("kept", ""),
         ("new", ""),
     ]
-    assert state.replica.get(ACL_POLICIES, "kept") is kept
+    assert state.replica.get(ACL_POLICIES, "kept") is stored
 
 
 def test_what_is_the_same_writes_nothing() -> None:
     state = AState()
-    copy(state, ACL_POLICIES, a_policy("a"))
+    replicate(state, ACL_POLICIES, make_policy("a"))
 
-    assert copy(state, ACL_POLICIES, a_policy("a")) == 0
+    assert replicate(state, ACL_POLICIES, make_policy("a")) == 0
 
 
 def test_only_global_tokens_are_copied_and_local_ones_are_left_alone() -> None:
@@ -56,7 +56,7 @@ def test_only_global_tokens_are_copied_and_local_ones_are_left_alone() -> None:
     state.put(ACL_TOKENS.build_put(Token(accessor_id="local", hash=b"l", create_index=WRITE_INDEX)))
     state.put(ACL_TOKENS.build_put(Token(accessor_id="old", global_=True, hash=b"o", create_index=WRITE_INDEX)))
 
-    copy(
+    replicate(
         state,
         ACL_TOKENS,
         Token(accessor_id="theirs", hash=b"t", create_index=7),
@@ -69,30 +69,34 @@ def test_only_global_tokens_are_copied_and_local_ones_are_left_alone() -> None:
 def test_the_default_namespace_is_every_regions_own() -> None:
     state = AState()
 
-    copy(state, NAMESPACES, Namespace(name="default", description="theirs"), Namespace(name="web", hash=b"w"))
+    replicate(state, NAMESPACES, Namespace(name="default", description="theirs"), Namespace(name="web", hash=b"w"))
 
     described = {namespace.name: namespace.description for namespace in state.replica.iter_all(NAMESPACES)}
     assert described == {"default": "Default shared namespace", "web": ""}
 
 
-def test_steps_fit_in_a_write_and_may_be_left_in_between() -> None:
+def test_replication_writes_fit_in_a_write_and_may_be_interrupted() -> None:
     state = AState()
-    policies = [a_policy(f"p{number}") for number in range(5)]
+    policies = [make_policy(f"p{number}") for number in range(5)]
     first = next(
         iter(build_replication_writes(state.replica, OF["acl_policies"], policies, region="main", max_changes=2))
     )
     state.commit(first)
 
-    assert copy(state, ACL_POLICIES, *policies, changes_max=2) == 2
+    assert replicate(state, ACL_POLICIES, *policies, changes_max=2) == 2
     assert state.replica.count_records(ACL_POLICIES) == 5
 
 
-def test_a_step_that_a_newer_write_has_overtaken_changes_nothing() -> None:
+def test_an_outdated_replication_write_changes_nothing() -> None:
     state = AState()
     step = next(
-        iter(build_replication_writes(state.replica, OF["acl_policies"], [a_policy("a")], region="main", max_changes=9))
+        iter(
+            build_replication_writes(
+                state.replica, OF["acl_policies"], [make_policy("a")], region="main", max_changes=9
+            )
+        )
     )
-    state.put(ACL_POLICIES.build_put(a_policy("a", "newer")))
+    state.put(ACL_POLICIES.build_put(make_policy("a", "newer")))
 
     with pytest.raises(Refused):
         state.commit(step)

@@ -14,11 +14,11 @@ from wharf.contract.model.jobs.defaults import JobSettings
 from wharf.contract.model.jobs.job import Job, VersionTag
 from wharf.contract.model.log import WRITE_INDEX
 from wharf.contract.model.operator.scheduler_configuration import SchedulerConfiguration
-from wharf.contract.model.refusal import Refusal, RefusalCode
+from wharf.contract.model.refusal import Refusal, RefusalCode, RefusalReason
 from wharf.contract.model.scaling import GroupScaleStatus, ScalingEvent, ScalingPolicy
 
 
-def with_job(job: Job | None = None) -> AState:
+def make_state(job: Job | None = None) -> AState:
     state = AState()
     state.register(job or a_job("shop", a_group(count=2), a_group("db", count=1)))
     return state
@@ -27,12 +27,12 @@ def with_job(job: Job | None = None) -> AState:
 def scale(
     state: AState, count: int | None = None, *, settings: JobSettings = SETTINGS, **fields: Any
 ) -> registration.JobWriteResult:
-    given: dict[str, Any] = {"namespace": "default", "job_id": "shop", "group": "web", "count": count, **fields}
-    return state.do(scaling.scale_group(state.replica, scaling.GroupScaling(**given), state.moment, settings))
+    arguments: dict[str, Any] = {"namespace": "default", "job_id": "shop", "group": "web", "count": count, **fields}
+    return state.do(scaling.scale_group(state.replica, scaling.GroupScaling(**arguments), state.moment, settings))
 
 
-def refused(state: AState, *args: Any, **fields: Any) -> tuple[RefusalCode, str]:
-    """What is said; and nothing has changed."""
+def expect_refusal(state: AState, *args: Any, **fields: Any) -> tuple[RefusalCode, str]:
+    """Return code and text of the refusal, and check that nothing changed."""
     index = state.replica.index
     with pytest.raises(Refusal) as refusal:
         scale(state, *args, **fields)
@@ -40,7 +40,7 @@ def refused(state: AState, *args: Any, **fields: Any) -> tuple[RefusalCode, str]
     return refusal.value.code, refusal.value.text
 
 
-def events(state: AState, group: str = "web") -> tuple[ScalingEvent, ...]:
+def list_events(state: AState, group: str = "web") -> tuple[ScalingEvent, ...]:
     found = state.replica.get(SCALING_EVENTS, "default", "shop")
     return found.scaling_events.get(group, ()) if found is not None else ()
 
@@ -49,7 +49,7 @@ def events(state: AState, group: str = "web") -> tuple[ScalingEvent, ...]:
 
 
 def test_a_new_count_is_a_new_version_with_an_evaluation_and_an_event() -> None:
-    state = with_job()
+    state = make_state()
     state.now_ns += 7
 
     done = scale(state, 5, message="busy", meta={"why": ["load", 3]})
@@ -58,7 +58,7 @@ def test_a_new_count_is_a_new_version_with_an_evaluation_and_an_event() -> None:
     assert ([group.count for group in job.groups], job.version, job.submit_time) == ([5, 1], 1, state.now_ns)
     evaluation = state.evaluations()[-1]
     assert (evaluation.triggered_by, evaluation.id, done.job_modify_index) == ("job-scaling", done.eval_id, done.index)
-    assert events(state) == (
+    assert list_events(state) == (
         ScalingEvent(
             time=state.now_ns,
             count=5,
@@ -71,8 +71,8 @@ def test_a_new_count_is_a_new_version_with_an_evaluation_and_an_event() -> None:
     )
 
 
-def test_a_tag_stays_with_the_version_that_has_it() -> None:
-    state = with_job()
+def test_a_tag_is_not_inherited_by_the_next_version() -> None:
+    state = make_state()
     tag = VersionTag(name="golden")
     state.do(versions.set_version_tag(state.replica, "default", "shop", tag, state.moment, is_latest=True))
 
@@ -85,36 +85,36 @@ def test_a_tag_stays_with_the_version_that_has_it() -> None:
 
 
 def test_a_periodic_job_is_scaled_without_an_evaluation() -> None:
-    state = with_job(a_periodic_job("shop"))
+    state = make_state(a_periodic_job("shop"))
 
     done = scale(state, 3)
 
-    assert (done.eval_id, state.job().groups[0].count, events(state)[0].eval_id) == ("", 3, None)
+    assert (done.eval_id, state.job().groups[0].count, list_events(state)[0].eval_id) == ("", 3, None)
 
 
-def test_twenty_events_are_kept_of_each_group_the_newest_first() -> None:
-    state = with_job()
+def test_the_newest_twenty_events_of_each_group_are_stored() -> None:
+    state = make_state()
 
     for count in range(25):
         scale(state, count)
     scale(state, 1, group="db")
 
-    assert [event.count for event in events(state)] == list(range(24, 4, -1))
-    assert len(events(state, "db")) == 1
+    assert [event.count for event in list_events(state)] == list(range(24, 4, -1))
+    assert len(list_events(state, "db")) == 1
 
 
 # -- only a message
 
 
-def test_a_message_without_a_count_is_noted_and_changes_nothing_of_the_job() -> None:
-    state = with_job()
+def test_a_message_without_a_count_is_recorded_and_does_not_change_the_job() -> None:
+    state = make_state()
     job = state.job()
 
     done = scale(state, None, message="cannot", is_error=True)
 
     assert state.job() == job
     assert (done.job_modify_index, done.eval_id, len(state.evaluations())) == (job.modify_index, "", 1)
-    (event,) = events(state)
+    (event,) = list_events(state)
     assert (event.count, event.previous_count, event.error, event.message) == (None, 2, True, "cannot")
 
 
@@ -150,20 +150,20 @@ def test_a_message_without_a_count_is_noted_and_changes_nothing_of_the_job() -> 
         ),
     ],
 )
-def test_a_scaling_that_cannot_be_is_refused(fields: dict[str, Any], code: RefusalCode, text: str) -> None:
-    assert refused(with_job(), **fields) == (code, text)
+def test_an_invalid_scaling_is_refused(fields: dict[str, Any], code: RefusalCode, text: str) -> None:
+    assert expect_refusal(make_state(), **fields) == (code, text)
 
 
-def test_the_right_index_is_accepted() -> None:
-    state = with_job()
+def test_the_current_modify_index_is_accepted() -> None:
+    state = make_state()
 
     scale(state, 4, job_modify_index=state.job().job_modify_index)
 
     assert state.job().groups[0].count == 4
 
 
-def test_without_a_bound_any_count_is_taken() -> None:
-    state = with_job()
+def test_without_a_limit_any_count_is_accepted() -> None:
+    state = make_state()
 
     scale(state, 60_000, settings=JobSettings(max_count=0))
 
@@ -171,9 +171,9 @@ def test_without_a_bound_any_count_is_taken() -> None:
 
 
 def test_a_system_job_is_scaled_between_0_and_1() -> None:
-    state = with_job(a_system_job("shop"))
+    state = make_state(a_system_job("shop"))
 
-    assert refused(state, 2) == (RefusalCode.INVALID, 'jobs of type "system" can only be scaled between 0 and 1')
+    assert expect_refusal(state, 2) == (RefusalCode.INVALID, 'jobs of type "system" can only be scaled between 0 and 1')
     scale(state, 0)
     assert state.job().groups[0].count == 0
 
@@ -185,63 +185,73 @@ def test_a_system_job_is_scaled_between_0_and_1() -> None:
         (5, "group count was greater than scaling policy maximum: 5 > 3"),
     ],
 )
-def test_a_policy_bounds_the_count(count: int, text: str) -> None:
-    state = with_job(a_job("shop", a_group(scaling=ScalingPolicy(min=1, max=3))))
+def test_a_policy_limits_the_count(count: int, text: str) -> None:
+    state = make_state(a_job("shop", a_group(scaling=ScalingPolicy(min=1, max=3))))
 
-    assert refused(state, count) == (RefusalCode.INVALID, text)
+    assert expect_refusal(state, count) == (RefusalCode.INVALID, text)
 
 
-def with_deployment(state: AState, job: Job, **fields: Any) -> None:
-    given: dict[str, Any] = {"status": DeploymentStatus.RUNNING, "job_create_index": job.create_index, **fields}
+def add_deployment(state: AState, job: Job, **fields: Any) -> None:
+    arguments: dict[str, Any] = {"status": DeploymentStatus.RUNNING, "job_create_index": job.create_index, **fields}
     state.put(
         DEPLOYMENTS.build_put(
-            Deployment(id="d1", namespace="default", job_id="shop", create_index=WRITE_INDEX, **given)
+            Deployment(id="d1", namespace="default", job_id="shop", create_index=WRITE_INDEX, **arguments)
         )
     )
 
 
-def test_an_active_deployment_blocks_scaling_and_goes_before_a_wrong_index() -> None:
-    state = with_job()
-    with_deployment(state, state.job())
+def test_an_active_deployment_blocks_scaling_and_is_reported_before_a_wrong_index() -> None:
+    state = make_state()
+    add_deployment(state, state.job())
 
-    told = refused(state, 4, job_modify_index=77)
+    result = expect_refusal(state, 4, job_modify_index=77)
 
-    assert told == (RefusalCode.INVALID, "job scaling blocked due to active deployment")
+    assert result == (RefusalCode.INVALID, "job scaling blocked due to active deployment")
 
 
-def test_the_bound_of_all_counts_goes_before_the_deployment() -> None:
-    state = with_job()
-    with_deployment(state, state.job())
+def test_the_refusal_for_an_active_deployment_has_a_reason() -> None:
+    state = make_state()
+    add_deployment(state, state.job())
 
-    assert refused(state, 50_000)[1].startswith("total count was greater than configured job_max_count")
+    with pytest.raises(Refusal) as refusal:
+        scale(state, 4)
+
+    assert refusal.value.reason is RefusalReason.ACTIVE_DEPLOYMENT
+
+
+def test_the_limit_of_counts_is_reported_before_the_deployment() -> None:
+    state = make_state()
+    add_deployment(state, state.job())
+
+    assert expect_refusal(state, 50_000)[1].startswith("total count was greater than configured job_max_count")
 
 
 @pytest.mark.parametrize("fields", [{"status": DeploymentStatus.SUCCESSFUL}, {"job_create_index": 1}])
-def test_a_deployment_that_is_over_or_of_an_earlier_life_blocks_nothing(fields: dict[str, Any]) -> None:
-    state = with_job()
-    with_deployment(state, state.job(), **fields)
+def test_a_terminal_deployment_or_one_of_an_earlier_job_does_not_block_scaling(fields: dict[str, Any]) -> None:
+    state = make_state()
+    add_deployment(state, state.job(), **fields)
 
     scale(state, 4)
 
     assert state.job().groups[0].count == 4
 
 
-def test_while_registration_is_disabled_only_management_scales() -> None:
-    state = with_job()
+def test_while_registration_is_disabled_only_management_tokens_scale() -> None:
+    state = make_state()
     state.put(
         SCHEDULER_CONFIGURATION.build_put(
             SchedulerConfiguration(reject_job_registration=True, create_index=WRITE_INDEX)
         )
     )
 
-    assert refused(state, 4, is_management=False)[0] is RefusalCode.FORBIDDEN
+    assert expect_refusal(state, 4, is_management=False)[0] is RefusalCode.FORBIDDEN
 
 
 # -- how groups stand
 
 
-def test_the_status_counts_what_lives_and_is_no_canary() -> None:
-    state = with_job()
+def test_the_status_counts_live_allocations_except_canaries() -> None:
+    state = make_state()
     job = state.job()
     healthy, canary = AllocDeploymentStatus(healthy=True), AllocDeploymentStatus(healthy=True, canary=True)
     state.with_allocation(job, "a1", client_status=ClientStatus.RUNNING, deployment_status=healthy)
@@ -251,25 +261,25 @@ def test_the_status_counts_what_lives_and_is_no_canary() -> None:
     state.with_allocation(job, "a5", desired_status=DesiredStatus.STOP)
     state.with_allocation(job, "a6", job_create_index=1)
 
-    told = scaling.build_scale_status(state.replica, state.job())
+    result = scaling.build_scale_status(state.replica, state.job())
 
-    assert told.task_groups == {
+    assert result.task_groups == {
         "web": GroupScaleStatus(desired=2, placed=2, running=1, healthy=1, unhealthy=1),
         "db": GroupScaleStatus(desired=1),
     }
 
 
-def test_the_status_tells_the_job_and_its_events() -> None:
-    state = with_job(a_batch_job("shop", a_group(count=2)))
+def test_the_status_contains_the_job_and_its_events() -> None:
+    state = make_state(a_batch_job("shop", a_group(count=2)))
     scale(state, 4)
     job = state.job()
 
-    told = scaling.build_scale_status(state.replica, job)
+    result = scaling.build_scale_status(state.replica, job)
 
-    assert (told.job_id, told.job_create_index, told.job_modify_index, told.job_stopped) == (
+    assert (result.job_id, result.job_create_index, result.job_modify_index, result.job_stopped) == (
         "shop",
         job.create_index,
         job.modify_index,
         False,
     )
-    assert told.task_groups["web"].events == events(state)
+    assert result.task_groups["web"].events == list_events(state)

@@ -30,8 +30,8 @@ from wharf.contract.model.variables import Variable
 T = TypeVar("T")
 
 
-def ended(steps: Generator[None, None, T]) -> tuple[T, int]:
-    """What it found, and in how many steps."""
+def run_search(steps: Generator[None, None, T]) -> tuple[T, int]:
+    """Run a search to its end; return its result and the number of batches."""
     count = 0
     while True:
         try:
@@ -48,96 +48,96 @@ def store_job(state: AState, id: str, *groups: Any, **fields: Any) -> Job:
     return job
 
 
-def with_jobs(count: int) -> AState:
+def make_state(count: int) -> AState:
     state = AState()
     for number in range(count):
         store_job(state, f"web-{number:04}")
     return state
 
 
-def fuzzy(
+def run_fuzzy_search(
     state: AState, text: str, context: SearchContext = SearchContext.JOBS, **limits: Any
 ) -> tuple[FuzzySearchResult, int]:
     found = search_fuzzy(state.replica, [context], text, ALL_RIGHTS, namespace="default", limits=SearchLimits(**limits))
-    return ended(found)
+    return run_search(found)
 
 
-def by_prefix(
+def run_prefix_search(
     state: AState, prefix: str, context: SearchContext = SearchContext.JOBS, **limits: Any
 ) -> tuple[PrefixSearchResult, int]:
     found = search_by_prefix(
         state.replica, [context], prefix, ALL_RIGHTS, namespace="default", limits=SearchLimits(**limits)
     )
-    return ended(found)
+    return run_search(found)
 
 
-def names(found: FuzzySearchResult, context: str = "jobs") -> list[str]:
+def list_names(found: FuzzySearchResult, context: str = "jobs") -> list[str]:
     return [each.id for each in found.matches.get(context, ())]
 
 
-def test_names_that_hold_the_text_earlier_come_first_and_then_by_name() -> None:
+def test_names_with_an_earlier_match_come_first_then_by_name() -> None:
     state = AState()
     for id in ("b-web", "web-b", "a-web", "web-a", "none"):
         store_job(state, id)
 
-    assert names(fuzzy(state, "web")[0]) == ["web-a", "web-b", "a-web", "b-web"]
+    assert list_names(run_fuzzy_search(state, "web")[0]) == ["web-a", "web-b", "a-web", "b-web"]
 
 
-def test_the_best_are_kept_wherever_they_stand() -> None:
+def test_the_best_matches_are_returned_wherever_they_are_stored() -> None:
     state = AState()
     for number in range(30):
         store_job(state, f"a-web-{number:02}")
     store_job(state, "web")
 
-    found, _ = fuzzy(state, "web", max_results=3)
+    found, _ = run_fuzzy_search(state, "web", max_results=3)
 
-    assert names(found) == ["web", "a-web-00", "a-web-01"]
+    assert list_names(found) == ["web", "a-web-00", "a-web-01"]
     assert found.truncations["jobs"]
 
 
-def test_exactly_as_many_as_are_shown_is_not_too_many() -> None:
-    state = with_jobs(3)
+def test_a_result_at_the_limit_is_not_truncated() -> None:
+    state = make_state(3)
 
-    assert not fuzzy(state, "web", max_results=3)[0].truncations["jobs"]
-    assert fuzzy(state, "web", max_results=2)[0].truncations["jobs"]
+    assert not run_fuzzy_search(state, "web", max_results=3)[0].truncations["jobs"]
+    assert run_fuzzy_search(state, "web", max_results=2)[0].truncations["jobs"]
 
 
-def test_what_is_not_looked_at_any_more_is_told_of_every_kind_in_jobs() -> None:
-    state = with_jobs(10)
+def test_a_truncated_search_marks_every_context_in_jobs_as_truncated() -> None:
+    state = make_state(10)
 
-    found, _ = fuzzy(state, "web", max_examined_records=9)
+    found, _ = run_fuzzy_search(state, "web", max_examined_records=9)
 
-    assert len(names(found)) == 9
+    assert len(list_names(found)) == 9
     assert found.truncations == dict.fromkeys(
         ["jobs", "groups", "services", "tasks", "images", "commands", "classes"], True
     )
 
 
-def test_a_search_by_prefix_goes_no_further_than_the_limit_either() -> None:
-    state = with_jobs(10)
+def test_a_prefix_search_stops_at_the_limit() -> None:
+    state = make_state(10)
 
-    assert by_prefix(state, "web", max_examined_records=9)[0].truncations == {"jobs": True}
-    assert by_prefix(state, "web", max_examined_records=10)[0].truncations == {"jobs": False}
-
-
-def test_a_search_leaves_off_after_so_many_records() -> None:
-    state = with_jobs(3 * RECORDS_PER_STEP)
-
-    assert fuzzy(state, "nothing")[1] == 3
+    assert run_prefix_search(state, "web", max_examined_records=9)[0].truncations == {"jobs": True}
+    assert run_prefix_search(state, "web", max_examined_records=10)[0].truncations == {"jobs": False}
 
 
-def test_another_namespace_is_not_looked_at() -> None:
-    state = with_jobs(3 * RECORDS_PER_STEP)
+def test_a_search_yields_after_each_batch_of_records() -> None:
+    state = make_state(3 * RECORDS_PER_STEP)
 
-    found, steps = ended(
+    assert run_fuzzy_search(state, "nothing")[1] == 3
+
+
+def test_other_namespaces_are_not_searched() -> None:
+    state = make_state(3 * RECORDS_PER_STEP)
+
+    found, steps = run_search(
         search_fuzzy(state.replica, [SearchContext.JOBS], "web", ALL_RIGHTS, namespace="other", limits=SearchLimits())
     )
 
-    assert (names(found), steps) == ([], 1)
+    assert (list_names(found), steps) == ([], 1)
 
 
-def test_what_is_written_between_two_steps_neither_hides_nor_repeats_what_was_there() -> None:
-    state = with_jobs(2 * RECORDS_PER_STEP)
+def test_writes_between_two_batches_neither_hide_nor_repeat_records() -> None:
+    state = make_state(2 * RECORDS_PER_STEP)
     steps = iterate_by_key(state.replica, JOBS, "default\0")
     first = next(steps)
     state.put(JOBS.build_delete("default", first[0].id), JOBS.build_delete("default", f"web-{RECORDS_PER_STEP:04}"))
@@ -148,7 +148,7 @@ def test_what_is_written_between_two_steps_neither_hides_nor_repeats_what_was_th
     assert rest == [f"web-{number:04}" for number in range(RECORDS_PER_STEP + 1, 2 * RECORDS_PER_STEP)]
 
 
-def test_allocations_are_looked_at_in_order_of_creation_each_once() -> None:
+def test_each_allocation_is_searched_once_in_order_of_creation() -> None:
     state = AState()
     job = store_job(state, "shop")
     ids = [f"a{number:04}" for number in range(UNORDERED_RECORDS_PER_STEP + 10)]
@@ -158,7 +158,7 @@ def test_allocations_are_looked_at_in_order_of_creation_each_once() -> None:
     assert [each.id for some in iterate_by_creation(state.replica, ALLOCATIONS) for each in some] == ids
 
 
-def test_images_and_classes_are_found_where_their_drivers_tell_them() -> None:
+def test_images_and_classes_are_found_in_the_driver_configuration() -> None:
     state = AState()
     group = a_group(
         "g",
@@ -170,24 +170,24 @@ def test_images_and_classes_are_found_where_their_drivers_tell_them() -> None:
     )
     store_job(state, "shop", group)
 
-    found, _ = fuzzy(state, "redis")
+    found, _ = run_fuzzy_search(state, "redis")
 
-    assert {context: names(found, context) for context in found.matches} == {
+    assert {context: list_names(found, context) for context in found.matches} == {
         "images": ["redis:7"],
         "classes": ["redis.Main"],
         "commands": ["redis-server"],
     }
 
 
-def test_variables_are_found_by_a_part_of_their_path() -> None:
+def test_variables_are_found_by_part_of_their_path() -> None:
     state = AState()
-    state.put(VARIABLES.build_put(a_variable("jobs/shop/db")))
+    state.put(VARIABLES.build_put(make_variable("jobs/shop/db")))
 
-    assert [(each.id, each.scope) for each in fuzzy(state, "DB", SearchContext.VARIABLES)[0].matches["vars"]] == [
-        ("jobs/shop/db", ("default", "jobs/shop/db"))
-    ]
-    assert by_prefix(state, "jobs/", SearchContext.VARIABLES)[0].matches == {"vars": ("jobs/shop/db",)}
+    assert [
+        (each.id, each.scope) for each in run_fuzzy_search(state, "DB", SearchContext.VARIABLES)[0].matches["vars"]
+    ] == [("jobs/shop/db", ("default", "jobs/shop/db"))]
+    assert run_prefix_search(state, "jobs/", SearchContext.VARIABLES)[0].matches == {"vars": ("jobs/shop/db",)}
 
 
-def a_variable(path: str) -> Variable:
+def make_variable(path: str) -> Variable:
     return Variable(namespace="default", path=path, data=b"", key_id="k1", create_index=WRITE_INDEX)

@@ -18,32 +18,32 @@ def an_instance(id: str = "i1", service: str = "web", namespace: str = "default"
 INSTANCES = [an_instance(f"i{number}") for number in range(10)]
 
 
-def chosen(count: int, key: str, instances: list[ServiceRegistration] = INSTANCES) -> list[str]:
+def choose_ids(count: int, key: str, instances: list[ServiceRegistration] = INSTANCES) -> list[str]:
     return [each.id for each in choose_instances(instances, InstanceChoice(count, key))]
 
 
 def test_the_same_key_chooses_the_same_instances_whatever_their_order() -> None:
-    assert chosen(3, "me") == chosen(3, "me", INSTANCES[::-1])
-    assert len(set(chosen(3, "me"))) == 3
+    assert choose_ids(3, "me") == choose_ids(3, "me", INSTANCES[::-1])
+    assert len(set(choose_ids(3, "me"))) == 3
 
 
-def test_other_keys_choose_others() -> None:
-    assert len({tuple(chosen(1, f"client-{number}")) for number in range(100)}) == len(INSTANCES)
+def test_other_keys_choose_other_instances() -> None:
+    assert len({tuple(choose_ids(1, f"client-{number}")) for number in range(100)}) == len(INSTANCES)
 
 
-def test_of_fewer_than_asked_for_all_are_chosen() -> None:
-    assert sorted(chosen(50, "me")) == [each.id for each in INSTANCES]
+def test_all_instances_are_chosen_if_fewer_exist_than_requested() -> None:
+    assert sorted(choose_ids(50, "me")) == [each.id for each in INSTANCES]
 
 
-def test_an_instance_that_goes_takes_the_choice_only_from_those_who_had_it() -> None:
-    gone = chosen(1, "me")[0]
-    rest = [each for each in INSTANCES if each.id != gone]
+def test_a_removed_instance_changes_only_choices_that_contained_it() -> None:
+    deleted = choose_ids(1, "me")[0]
+    rest = [each for each in INSTANCES if each.id != deleted]
 
-    assert chosen(2, "me", rest) == chosen(3, "me")[1:]
+    assert choose_ids(2, "me", rest) == choose_ids(3, "me")[1:]
 
 
 @pytest.mark.parametrize("text", ["2", "|me", "x|me", "-1|me", "0|me", "2|", "1.5|me", "", "9999999999|me"])
-def test_a_choice_that_cannot_be_read_is_refused(text: str) -> None:
+def test_an_invalid_choice_is_refused(text: str) -> None:
     with pytest.raises(Refusal) as refusal:
         parse_instance_choice(text)
 
@@ -53,7 +53,7 @@ def test_a_choice_that_cannot_be_read_is_refused(text: str) -> None:
     )
 
 
-def test_a_key_may_hold_the_mark() -> None:
+def test_a_key_may_contain_the_separator() -> None:
     assert parse_instance_choice("2|a|b") == InstanceChoice(2, "a|b")
 
 
@@ -70,7 +70,7 @@ def test_an_instance_is_deleted() -> None:
 @pytest.mark.parametrize(
     ("namespace", "service", "id"), [("default", "web", "i9"), ("default", "db", "i1"), ("other", "web", "i1")]
 )
-def test_an_instance_that_is_not_there_is_not_found(namespace: str, service: str, id: str) -> None:
+def test_an_unknown_instance_is_not_found(namespace: str, service: str, id: str) -> None:
     state = AState()
     state.put(SERVICES.build_put(an_instance("i1")))
 

@@ -11,11 +11,11 @@ from wharf.contract.model.jobs.job import ChildrenSummary, GroupSummary, JobStat
 from wharf.contract.model.log import WRITE_INDEX
 
 
-def reconciled(state: AState, *, most: int = 10, after: str = "") -> SummaryReconciliation:
-    return state.do(reconcile_summaries(state.replica, after_key=after, max_summaries=most))
+def reconcile(state: AState, *, max_summaries: int = 10, after: str = "") -> SummaryReconciliation:
+    return state.do(reconcile_summaries(state.replica, after_key=after, max_summaries=max_summaries))
 
 
-def with_work() -> AState:
+def make_state() -> AState:
     state = AState()
     state.with_node()
     state.register(a_job("shop", a_group("web"), a_group("db")))
@@ -29,57 +29,57 @@ def break_summary(state: AState, **groups: GroupSummary) -> None:
     state.put(JOB_SUMMARIES.build_put(replace(state.summary(), summary=groups)))
 
 
-def test_a_summary_that_is_right_is_not_written() -> None:
-    state = with_work()
+def test_a_correct_summary_is_not_written() -> None:
+    state = make_state()
     index = state.replica.index
 
-    done = reconciled(state)
+    done = reconcile(state)
 
     assert (done.written_count, state.replica.index) == (0, index)
 
 
-def test_a_summary_that_is_wrong_is_counted_anew() -> None:
-    state = with_work()
+def test_a_wrong_summary_is_recomputed() -> None:
+    state = make_state()
     break_summary(state, web=GroupSummary(running=7, lost=3))
 
-    done = reconciled(state)
+    done = reconcile(state)
 
     assert done.written_count == 1
     assert state.summary().summary == {"web": GroupSummary(running=1, starting=1), "db": GroupSummary()}
 
 
-def test_what_has_ended_and_is_collected_still_counts() -> None:
-    state = with_work()
+def test_collected_allocations_remain_counted() -> None:
+    state = make_state()
     break_summary(state, web=GroupSummary(complete=4, failed=2, queued=1))
 
-    reconciled(state)
+    reconcile(state)
 
     assert state.summary().summary["web"] == GroupSummary(complete=4, failed=2, queued=1, running=1, starting=1)
 
 
-def test_a_summary_that_is_missing_is_made() -> None:
-    state = with_work()
+def test_a_missing_summary_is_created() -> None:
+    state = make_state()
     state.put(JOB_SUMMARIES.build_delete("default", "shop"))
 
-    reconciled(state)
+    reconcile(state)
 
     assert state.summary().summary["web"].running == 1
     assert state.summary().create_index == state.replica.index
 
 
-def test_children_are_counted_anew() -> None:
+def test_children_are_recounted() -> None:
     state = AState()
     state.register(a_parameterized_job())
     for number, status in enumerate((JobStatus.RUNNING, JobStatus.DEAD, JobStatus.DEAD)):
         child = a_job(f"convert/{number}", parent_id="convert", status=status, create_index=WRITE_INDEX)
         state.put(JOBS.build_put(child))
 
-    reconciled(state)
+    reconcile(state)
 
     assert state.summary("convert").children == ChildrenSummary(running=1, dead=2)
 
 
-def test_it_goes_on_where_a_write_was_full_and_says_when_it_is_through() -> None:
+def test_reconciliation_continues_after_a_full_write_and_reports_its_end() -> None:
     state = AState()
     for name in ("a", "b", "c"):
         state.register(a_job(name))
@@ -87,7 +87,7 @@ def test_it_goes_on_where_a_write_was_full_and_says_when_it_is_through() -> None
 
     written, after, steps = 0, "", 0
     while True:
-        done = reconciled(state, most=2, after=after)
+        done = reconcile(state, max_summaries=2, after=after)
         written, after, steps = written + done.written_count, done.next_key, steps + 1
         if not after:
             break

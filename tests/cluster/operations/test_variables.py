@@ -17,14 +17,14 @@ DB = VariableKey("default", "db")
 SEALED = SealedData(b"sealed", "one")
 
 
-def a_state() -> AState:
+def make_state() -> AState:
     state = AState()
     state.put(KEYRING.build_put(KeyringKey(key_id="one", create_index=WRITE_INDEX)))
     return state
 
 
-def test_of_two_writers_with_the_same_version_one_succeeds() -> None:
-    state = a_state()
+def test_only_one_of_two_writers_with_the_same_version_succeeds() -> None:
+    state = make_state()
     decisions = [variables.put_variable(state.replica, DB, SEALED, state.moment, expected_index=0) for _ in range(2)]
     first = state.do(decisions[0])
 
@@ -35,8 +35,8 @@ def test_of_two_writers_with_the_same_version_one_succeeds() -> None:
     assert (first.conflict, again.conflict, again.variable) == (None, VariableConflict.VERSION, first.variable)
 
 
-def test_of_two_who_take_a_lock_one_holds_it() -> None:
-    state = a_state()
+def test_only_one_of_two_callers_acquires_a_lock() -> None:
+    state = make_state()
     lock = VariableLock(id="")
     decisions = [variables.acquire_lock(state.replica, DB, lock, state.moment, sealed=SEALED) for _ in range(2)]
     state.do(decisions[0])
@@ -48,13 +48,13 @@ def test_of_two_who_take_a_lock_one_holds_it() -> None:
     assert again.conflict is VariableConflict.LOCKED
 
 
-def test_a_lock_that_expires_is_refused_for_its_delay_and_one_that_is_given_back_is_not() -> None:
-    state = a_state()
+def test_an_expired_lock_is_refused_during_the_lock_delay_but_a_released_one_is_not() -> None:
+    state = make_state()
     lock = VariableLock(id="", lock_delay=5 * SECOND)
-    held = state.do(variables.acquire_lock(state.replica, DB, lock, state.moment, sealed=SEALED)).variable
-    assert held is not None
-    assert held.lock is not None
-    state.do(variables.expire_lock(state.replica, DB, held.lock.id, state.moment))
+    taken_lock = state.do(variables.acquire_lock(state.replica, DB, lock, state.moment, sealed=SEALED)).variable
+    assert taken_lock is not None
+    assert taken_lock.lock is not None
+    state.do(variables.expire_lock(state.replica, DB, taken_lock.lock.id, state.moment))
 
     early = state.do(variables.acquire_lock(state.replica, DB, lock, state.moment, sealed=None))
     state.now_ns += 5 * SECOND
@@ -63,8 +63,8 @@ def test_a_lock_that_expires_is_refused_for_its_delay_and_one_that_is_given_back
     assert (early.conflict, later.conflict) == (VariableConflict.LOCKED, None)
 
 
-def test_a_lock_that_another_holds_by_now_does_not_expire_with_the_old_one() -> None:
-    state = a_state()
+def test_a_lock_of_a_new_holder_does_not_expire_with_the_old_one() -> None:
+    state = make_state()
     state.do(variables.acquire_lock(state.replica, DB, VariableLock(id=""), state.moment, sealed=SEALED))
     before = state.replica.index
 
@@ -73,26 +73,26 @@ def test_a_lock_that_another_holds_by_now_does_not_expire_with_the_old_one() -> 
     assert state.replica.index == before
 
 
-def test_a_holder_that_takes_its_lock_again_keeps_it() -> None:
-    state = a_state()
-    held = state.do(
+def test_a_holder_can_acquire_its_lock_again() -> None:
+    state = make_state()
+    taken_lock = state.do(
         variables.acquire_lock(state.replica, DB, VariableLock(id=""), state.moment, sealed=SEALED)
     ).variable
-    assert held is not None
-    assert held.lock is not None
+    assert taken_lock is not None
+    assert taken_lock.lock is not None
 
     again = state.do(
         variables.acquire_lock(
-            state.replica, DB, VariableLock(id=held.lock.id, ttl=20 * SECOND), state.moment, sealed=None
+            state.replica, DB, VariableLock(id=taken_lock.lock.id, ttl=20 * SECOND), state.moment, sealed=None
         )
     )
 
     assert again.variable is not None
-    assert again.variable.lock == VariableLock(id=held.lock.id, ttl=20 * SECOND)
+    assert again.variable.lock == VariableLock(id=taken_lock.lock.id, ttl=20 * SECOND)
 
 
-def test_nothing_is_written_into_a_namespace_that_goes_meanwhile() -> None:
-    state = a_state()
+def test_a_write_conflicts_if_its_namespace_is_deleted_meanwhile() -> None:
+    state = make_state()
     decided = variables.put_variable(state.replica, DB, SEALED, state.moment)
     state.put(NAMESPACES.build_delete("default"))
 
@@ -103,8 +103,8 @@ def test_nothing_is_written_into_a_namespace_that_goes_meanwhile() -> None:
     assert state.replica.count_records(VARIABLES) == 0
 
 
-def test_when_and_by_whom_a_variable_was_made_outlives_its_changes() -> None:
-    state = a_state()
+def test_a_change_keeps_the_creation_fields_of_a_variable() -> None:
+    state = make_state()
     first = state.do(variables.put_variable(state.replica, DB, SEALED, state.moment)).variable
     state.now_ns += SECOND
     second = state.do(variables.put_variable(state.replica, DB, SEALED, state.moment)).variable

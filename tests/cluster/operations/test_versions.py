@@ -14,26 +14,26 @@ from wharf.contract.model.jobs.job import Job, Submission, VersionTag
 from wharf.contract.model.refusal import Refusal, RefusalCode
 
 
-def with_versions(count: int) -> AState:
-    """A state in which `shop` has this many versions, told apart by their priority: 1, 2, 3 ..."""
+def make_state(count: int) -> AState:
+    """Return a state in which `shop` has this many versions, with the priorities 1, 2, 3 ..."""
     state = AState()
     for priority in range(1, count + 1):
         state.register(a_job(priority=priority), submission=Submission(namespace="", job_id="", source=str(priority)))
     return state
 
 
-def version(state: AState, number: int) -> Job:
+def get_version(state: AState, number: int) -> Job:
     found = state.replica.get(JOB_VERSIONS, "default", "shop", number)
     assert found is not None, f"no version {number}"
     return found
 
 
-def tag(state: AState, name: str = "golden", description: str = "", **options: Any) -> versions.VersionTagResult:
-    wanted = VersionTag(name=name, description=description)
-    return state.do(versions.set_version_tag(state.replica, "default", "shop", wanted, state.moment, **options))
+def set_tag(state: AState, name: str = "golden", description: str = "", **options: Any) -> versions.VersionTagResult:
+    desired = VersionTag(name=name, description=description)
+    return state.do(versions.set_version_tag(state.replica, "default", "shop", desired, state.moment, **options))
 
 
-def stable(state: AState, number: int, is_stable: bool = True) -> versions.VersionStabilityResult:
+def set_stable(state: AState, number: int, is_stable: bool = True) -> versions.VersionStabilityResult:
     return state.do(versions.set_version_stability(state.replica, "default", "shop", number, is_stable=is_stable))
 
 
@@ -41,8 +41,8 @@ def revert(state: AState, number: int, **options: Any) -> jobs.JobWriteResult:
     return state.do(jobs.revert_job(state.replica, "default", "shop", number, state.moment, SETTINGS, **options))
 
 
-def refused(state: AState, action: Any, *args: Any, **options: Any) -> tuple[RefusalCode, str]:
-    """What is said; and nothing has changed."""
+def expect_refusal(state: AState, action: Any, *args: Any, **options: Any) -> tuple[RefusalCode, str]:
+    """Return code and text of the refusal, and check that nothing changed."""
     index = state.replica.index
     with pytest.raises(Refusal) as refusal:
         action(state, *args, **options)
@@ -54,20 +54,20 @@ def refused(state: AState, action: Any, *args: Any, **options: Any) -> tuple[Ref
 
 
 def test_versions_are_listed_newest_first_and_the_newest_shows_the_jobs_status() -> None:
-    state = with_versions(3)
+    state = make_state(3)
     job = state.job()
-    state.with_allocation(job)  # Now it runs.
+    state.with_allocation(job)  # The allocation makes it a running job.
 
     found = versions.list_versions(state.replica, "default", "shop")
 
     assert [(each.version, each.status) for each in found] == [(2, "running"), (1, "pending"), (0, "pending")]
 
 
-def test_a_job_that_nobody_knows_has_no_versions() -> None:
+def test_an_unknown_job_has_no_versions() -> None:
     assert versions.list_versions(AState().replica, "default", "shop") == []
 
 
-def test_as_many_versions_are_kept_as_the_server_is_told() -> None:
+def test_the_configured_number_of_versions_is_stored() -> None:
     state = AState()
     for priority in range(1, 6):
         registration = jobs.JobRegistration(job=a_job(priority=priority))
@@ -76,8 +76,8 @@ def test_as_many_versions_are_kept_as_the_server_is_told() -> None:
     assert [each.version for each in versions.list_versions(state.replica, "default", "shop")] == [4, 3]
 
 
-def test_sources_go_with_their_versions() -> None:
-    state = with_versions(8)
+def test_sources_are_deleted_with_their_versions() -> None:
+    state = make_state(8)
 
     assert sorted(each.version for each in state.replica.list_by_index(SUBMISSIONS_OF_JOB, "default", "shop")) == [
         2,
@@ -92,44 +92,46 @@ def test_sources_go_with_their_versions() -> None:
 # -- tags
 
 
-def test_a_tag_names_one_version_and_says_when_it_was_given() -> None:
-    state = with_versions(2)
+def test_a_tag_names_one_version_and_has_a_time() -> None:
+    state = make_state(2)
 
-    done = tag(state, description="the good one", version=0)
+    done = set_tag(state, description="the good one", version=0)
 
     assert done.tag == VersionTag(name="golden", description="the good one", tagged_time=state.now_ns)
-    assert version(state, 0).version_tag == done.tag
-    assert version(state, 1).version_tag is None
+    assert get_version(state, 0).version_tag == done.tag
+    assert get_version(state, 1).version_tag is None
     assert state.job().version_tag is None
 
 
-def test_tagging_moves_the_modify_index_of_the_version_and_neither_its_number_nor_its_job_modify_index() -> None:
-    state = with_versions(2)
-    before = version(state, 0)
+def test_tagging_changes_only_the_modify_index_of_the_version() -> None:
+    state = make_state(2)
+    before = get_version(state, 0)
 
-    done = tag(state, version=0)
+    done = set_tag(state, version=0)
 
-    after = version(state, 0)
+    after = get_version(state, 0)
     assert (after.modify_index, after.version, after.job_modify_index) == (done.index, 0, before.job_modify_index)
 
 
 def test_the_latest_version_can_be_tagged_without_knowing_its_number() -> None:
-    state = with_versions(3)
+    state = make_state(3)
 
-    tag(state, is_latest=True)
+    set_tag(state, is_latest=True)
 
     assert (
-        version(state, 2).version_tag == state.job().version_tag == VersionTag(name="golden", tagged_time=state.now_ns)
+        get_version(state, 2).version_tag
+        == state.job().version_tag
+        == VersionTag(name="golden", tagged_time=state.now_ns)
     )
 
 
 def test_the_same_name_on_the_same_version_updates_the_description() -> None:
-    state = with_versions(1)
-    tag(state, description="old")
+    state = make_state(1)
+    set_tag(state, description="old")
 
-    tag(state, description="new")
+    set_tag(state, description="new")
 
-    assert version(state, 0).version_tag == VersionTag(name="golden", description="new", tagged_time=state.now_ns)
+    assert get_version(state, 0).version_tag == VersionTag(name="golden", description="new", tagged_time=state.now_ns)
 
 
 @pytest.mark.parametrize(
@@ -143,34 +145,34 @@ def test_the_same_name_on_the_same_version_updates_the_description() -> None:
         ({"description": "x" * 1_001}, RefusalCode.INVALID, "version tag description must be under 1000 characters"),
     ],
 )
-def test_a_tag_that_cannot_be_given_is_refused(options: dict[str, Any], code: RefusalCode, text: str) -> None:
-    state = with_versions(2)
-    tag(state, version=0)
+def test_an_invalid_tag_is_refused(options: dict[str, Any], code: RefusalCode, text: str) -> None:
+    state = make_state(2)
+    set_tag(state, version=0)
 
-    assert refused(state, tag, **options) == (code, text)
+    assert expect_refusal(state, set_tag, **options) == (code, text)
 
 
-def test_a_tag_is_taken_off_and_the_answer_is_an_empty_one() -> None:
-    state = with_versions(1)
-    tag(state)
+def test_deleting_a_tag_returns_an_empty_tag() -> None:
+    state = make_state(1)
+    set_tag(state)
 
     done = state.do(versions.delete_version_tag(state.replica, "default", "shop", "golden"))
 
     assert done.tag == VersionTag()
-    assert (version(state, 0).version_tag, state.job().version_tag) == (None, None)
+    assert (get_version(state, 0).version_tag, state.job().version_tag) == (None, None)
 
 
-def test_taking_off_a_tag_that_is_not_there_is_refused() -> None:
+def test_deleting_an_unknown_tag_is_refused() -> None:
     with pytest.raises(Refusal, match='tag "golden" not found on job "shop"'):
-        versions.delete_version_tag(with_versions(1).replica, "default", "shop", "golden")
+        versions.delete_version_tag(make_state(1).replica, "default", "shop", "golden")
 
 
-def test_two_who_give_one_name_to_two_versions_are_in_conflict() -> None:
-    state = with_versions(3)
+def test_two_requests_that_give_one_name_to_two_versions_conflict() -> None:
+    state = make_state(3)
     second = versions.set_version_tag(
         state.replica, "default", "shop", VersionTag(name="golden"), state.moment, version=1
     )
-    tag(state, version=0)
+    set_tag(state, version=0)
 
     with pytest.raises(Refused):
         state.do(second)
@@ -179,11 +181,11 @@ def test_two_who_give_one_name_to_two_versions_are_in_conflict() -> None:
 # -- stability
 
 
-def test_a_version_is_marked_stable_and_only_its_modify_index_moves() -> None:
-    state = with_versions(2)
+def test_marking_a_version_stable_changes_only_its_modify_index() -> None:
+    state = make_state(2)
     before = state.job()
 
-    done = stable(state, 1)
+    done = set_stable(state, 1)
 
     job = state.job()
     assert (job.stable, job.version, job.job_modify_index, job.modify_index) == (
@@ -195,38 +197,38 @@ def test_a_version_is_marked_stable_and_only_its_modify_index_moves() -> None:
 
 
 def test_marking_an_older_version_changes_only_the_named_version() -> None:
-    state = with_versions(2)
+    state = make_state(2)
 
-    stable(state, 0)
+    set_stable(state, 0)
 
-    assert (version(state, 0).stable, version(state, 1).stable) == (True, False)
+    assert (get_version(state, 0).stable, get_version(state, 1).stable) == (True, False)
     assert (state.job().version, state.job().stable) == (1, False)
 
 
-def test_marking_what_is_marked_already_writes_nothing() -> None:
-    state = with_versions(1)
-    stable(state, 0)
+def test_marking_a_stable_version_writes_nothing() -> None:
+    state = make_state(1)
+    set_stable(state, 0)
     index = state.replica.index
 
-    stable(state, 0)
+    set_stable(state, 0)
 
     assert state.replica.index == index
 
 
 @pytest.mark.parametrize("number", [7, -1])
-def test_marking_a_version_that_is_not_there_is_refused(number: int) -> None:
-    told = refused(with_versions(1), stable, number)
+def test_marking_an_unknown_version_is_refused(number: int) -> None:
+    result = expect_refusal(make_state(1), set_stable, number)
 
-    assert told == (RefusalCode.NOT_FOUND, f'job "shop" in namespace "default" at version {number} not found')
+    assert result == (RefusalCode.NOT_FOUND, f'job "shop" in namespace "default" at version {number} not found')
 
 
 # -- going back
 
 
-def test_a_revert_registers_a_copy_of_the_version_as_a_new_one_that_is_not_stable_and_has_no_tag() -> None:
-    state = with_versions(2)
-    tag(state, version=0)
-    stable(state, 0)
+def test_a_revert_registers_an_unstable_untagged_copy_of_the_version() -> None:
+    state = make_state(2)
+    set_tag(state, version=0)
+    set_stable(state, 0)
 
     done = revert(state, 0)
 
@@ -237,7 +239,7 @@ def test_a_revert_registers_a_copy_of_the_version_as_a_new_one_that_is_not_stabl
 
 
 def test_a_revert_keeps_the_source_of_the_version() -> None:
-    state = with_versions(2)
+    state = make_state(2)
 
     revert(state, 0)
 
@@ -255,16 +257,16 @@ def test_a_revert_keeps_the_source_of_the_version() -> None:
         (0, {"expected_version": 0}, RefusalCode.INVALID, "Current job has version 1; enforcing version 0"),
     ],
 )
-def test_a_revert_that_cannot_be_is_refused(number: int, options: dict[str, Any], code: RefusalCode, text: str) -> None:
-    assert refused(with_versions(2), revert, number, **options) == (code, text)
+def test_an_invalid_revert_is_refused(number: int, options: dict[str, Any], code: RefusalCode, text: str) -> None:
+    assert expect_refusal(make_state(2), revert, number, **options) == (code, text)
 
 
-def test_a_revert_of_a_job_that_nobody_knows_is_refused() -> None:
-    assert refused(AState(), revert, 0) == (RefusalCode.NOT_FOUND, 'job "shop" not found')
+def test_a_revert_of_an_unknown_job_is_refused() -> None:
+    assert expect_refusal(AState(), revert, 0) == (RefusalCode.NOT_FOUND, 'job "shop" not found')
 
 
-def test_a_revert_may_say_which_version_must_stand() -> None:
-    state = with_versions(2)
+def test_a_revert_can_require_the_current_version() -> None:
+    state = make_state(2)
 
     revert(state, 0, expected_version=1)
 
@@ -281,13 +283,13 @@ def test_a_revert_starts_a_stopped_job_again() -> None:
     assert (state.job().stop, state.job().version) == (False, 2)
 
 
-def test_a_server_that_keeps_far_fewer_versions_drops_them_bit_by_bit() -> None:
+def test_a_much_lower_version_limit_deletes_versions_in_steps() -> None:
     state = AState()
 
-    def register(priority: int, kept: int) -> int:
-        """How many versions there are afterwards."""
+    def register(priority: int, stored: int) -> int:
+        """Register the job and return the number of stored versions."""
         registration = jobs.JobRegistration(job=a_job(priority=priority))
-        state.do(jobs.register_job(state.replica, registration, state.moment, JobSettings(versions_kept=kept)))
+        state.do(jobs.register_job(state.replica, registration, state.moment, JobSettings(versions_kept=stored)))
         return len(versions.list_versions(state.replica, "default", "shop"))
 
     for priority in range(1, 41):

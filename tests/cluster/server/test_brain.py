@@ -1,4 +1,4 @@
-"""The leader's mind: what it does, when, and what it does when a write fails."""
+"""The brain as leader: evaluations, reports and heartbeats, and failures of writes."""
 
 import asyncio
 import logging
@@ -51,25 +51,25 @@ NOTHING = MemoryLogCopy(0, 0, {}, {})
 QUICK = HeartbeatSettings(min_ttl_s=10.0, grace_s=5.0, failover_ttl_s=40.0)
 
 
-def of_count(count: int, name: str = "shop", cpu: int = 10) -> Job:
+def make_job_of_count(count: int, name: str = "shop", cpu: int = 10) -> Job:
     resources = some_resources(cpu=cpu, memory_mb=10)
     return a_job(name, a_group("web", a_task(driver="mock", resources=resources), count=count))
 
 
-def running(server: OneServer, job_id: str = "shop") -> int:
+def count_running(server: OneServer, job_id: str = "shop") -> int:
     summary = server.replica.get(JOB_SUMMARIES, "default", job_id)
     return sum(group.running for group in summary.summary.values()) if summary is not None else 0
 
 
-def status(server: OneServer, job_id: str = "shop") -> str:
+def get_job_status(server: OneServer, job_id: str = "shop") -> str:
     job = server.replica.get(JOBS, "default", job_id)
     return job.status if job is not None else ""
 
 
-def on_commits(count: int, fault: Fault) -> Callable[[EngineOperation], Fault | None]:
-    """The next so many commits meet this fault."""
+def fail_commits(count: int, fault: Fault) -> Callable[[EngineOperation], Fault | None]:
+    """Inject the fault into the next `count` commits."""
     left = [fault] * count
-    return lambda asked: left.pop() if asked is EngineOperation.COMMIT and left else None
+    return lambda requested: left.pop() if requested is EngineOperation.COMMIT and left else None
 
 
 def assert_nothing_over_committed(server: OneServer) -> None:
@@ -84,7 +84,7 @@ def assert_nothing_over_committed(server: OneServer) -> None:
 
 
 @in_virtual_time
-async def test_what_others_wrote_is_settled_within_50_ms() -> None:
+async def test_derived_changes_of_writes_by_other_processes_are_added_within_50_ms() -> None:
     async with ACluster() as cluster:
         leader = await cluster.a_server("m1")
         other = await cluster.a_server("m2", leads=False)
@@ -100,7 +100,7 @@ async def test_what_others_wrote_is_settled_within_50_ms() -> None:
         began_s = now_s()
 
         await other.server.writer.commit(Write("others", CAUSE, ends))
-        await until(lambda: status(leader) == "dead", what="the job is dead")
+        await until(lambda: get_job_status(leader) == "dead", what="the job is dead")
 
         assert now_s() - began_s <= 0.05
 
@@ -118,7 +118,7 @@ def open_evaluations(server: OneServer, *, pending_only: bool = False) -> list[s
 
 
 @in_virtual_time
-async def test_what_is_to_be_settled_is_not_forgotten_when_the_log_takes_no_writes() -> None:
+async def test_derived_changes_are_added_after_a_log_outage() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
         await server.client.jobs.register(a_batch_job("shop"))
@@ -129,15 +129,17 @@ async def test_what_is_to_be_settled_is_not_forgotten_when_the_log_takes_no_writ
             if not e.status.is_terminal
         ]
         other = await cluster.a_server("m2", leads=False)
-        server.faults.choose_fault = on_commits(3, RefuseFault("full"))
+        server.faults.choose_fault = fail_commits(3, RefuseFault("full"))
 
         await other.server.writer.commit(Write("others", CAUSE, ends))
 
-        await until(lambda: status(server) == "dead", what="settled after the log takes writes again", within_s=5.0)
+        await until(
+            lambda: get_job_status(server) == "dead", what="the status is corrected after the log outage", within_s=5.0
+        )
 
 
 @in_virtual_time
-async def test_more_jobs_than_fit_in_a_write_are_settled() -> None:
+async def test_derived_changes_of_many_jobs_are_added_in_several_writes() -> None:
     async with ACluster(bounds=TINY) as cluster:
         other = await cluster.a_server("m2", leads=False)
         for number in range(12):
@@ -160,21 +162,21 @@ async def test_a_plan_larger_than_a_write_is_placed_in_parts() -> None:
         server = await cluster.a_server()
         await cluster.ready_nodes(server, 3)
 
-        await server.client.jobs.register(of_count(60))
+        await server.client.jobs.register(make_job_of_count(60))
 
-        await until(lambda: running(server) == 60, what="sixty run")
-        assert status(server) == "running"
+        await until(lambda: count_running(server) == 60, what="sixty run")
+        assert get_job_status(server) == "running"
         assert_nothing_over_committed(server)
 
 
 @in_virtual_time
-async def test_a_job_that_begins_all_at_once_and_fits_no_write_fails_with_the_bound_and_is_not_tried_for_ever() -> None:
+async def test_an_all_at_once_job_that_fits_no_write_fails_with_the_limit_and_is_not_retried_forever() -> None:
     async with ACluster(bounds=TINY) as cluster:
         server = await cluster.a_server()
         await cluster.ready_nodes(server, 3)
 
-        await server.client.jobs.register(replace(of_count(60), all_at_once=True))
-        await until(lambda: status(server) == "dead", what="it is given up")
+        await server.client.jobs.register(replace(make_job_of_count(60), all_at_once=True))
+        await until(lambda: get_job_status(server) == "dead", what="the job is dead")
 
         (evaluation,) = server.replica.iter_all(EVALUATIONS)
         assert evaluation.status_description.startswith(
@@ -183,18 +185,20 @@ async def test_a_job_that_begins_all_at_once_and_fits_no_write_fails_with_the_bo
 
 
 @in_virtual_time
-async def test_a_leader_that_ends_between_two_parts_leaves_nothing_placed_twice() -> None:
+async def test_a_leader_that_ends_between_two_parts_places_nothing_twice() -> None:
     async with ACluster(bounds=TINY) as cluster:
         first = await cluster.a_server("m1")
         second = await cluster.a_server("m2", leads=False)
         await cluster.ready_nodes(second, 3)
-        first.faults.choose_fault = lambda asked: DelayFault(request_s=0.1) if asked is EngineOperation.COMMIT else None
-        await second.client.jobs.register(of_count(60))
+        first.faults.choose_fault = lambda requested: (
+            DelayFault(request_s=0.1) if requested is EngineOperation.COMMIT else None
+        )
+        await second.client.jobs.register(make_job_of_count(60))
         await until(lambda: second.replica.count_records(ALLOCATIONS) > 10, what="some are placed")
 
         await second.lead()
 
-        await until(lambda: running(second) == 60, what="sixty run", within_s=60.0)
+        await until(lambda: count_running(second) == 60, what="sixty run", within_s=60.0)
         names = sorted(a.name for a in second.replica.iter_all(ALLOCATIONS))
         assert len(names) == len(set(names)) == 60
 
@@ -206,43 +210,43 @@ async def test_a_lost_reply_in_the_middle_of_a_plan_places_nothing_twice() -> No
         await cluster.ready_nodes(server, 3)
         struck = 0
 
-        def now_and_then(asked: EngineOperation) -> Fault | None:
+        def now_and_then(requested: EngineOperation) -> Fault | None:
             nonlocal struck
-            if asked is EngineOperation.COMMIT:
+            if requested is EngineOperation.COMMIT:
                 struck += 1
                 return LoseReplyFault() if struck % 4 == 0 else None
             return None
 
         server.faults.choose_fault = now_and_then
-        await server.client.jobs.register(of_count(30))
+        await server.client.jobs.register(make_job_of_count(30))
 
-        await until(lambda: running(server) == 30, what="thirty run", within_s=200.0)
+        await until(lambda: count_running(server) == 30, what="thirty run", within_s=200.0)
         names = sorted(a.name for a in server.replica.iter_all(ALLOCATIONS))
         assert len(names) == len(set(names)) == 30
 
 
 @in_virtual_time
-async def test_what_found_no_room_is_placed_when_a_node_comes() -> None:
+async def test_a_blocked_job_is_placed_when_a_node_joins() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
-        await server.client.jobs.register(of_count(3))
+        await server.client.jobs.register(make_job_of_count(3))
         await until(lambda: open_evaluations(server), what="the evaluation is blocked")
 
         await cluster.ready_nodes(server, 1)
 
-        await until(lambda: running(server) == 3, what="three run")
+        await until(lambda: count_running(server) == 3, what="three run")
         assert open_evaluations(server) == []
 
 
 @in_virtual_time
-async def test_room_that_comes_free_while_the_log_takes_no_writes_is_not_forgotten() -> None:
+async def test_capacity_freed_during_a_log_outage_is_used() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
-        await server.client.jobs.register(of_count(3))
+        await server.client.jobs.register(make_job_of_count(3))
         await until(lambda: is_blocked(server), what="the evaluation is blocked")
         other = await cluster.a_server("m2", leads=False)
         node = replace(a_node(), status="ready", create_index=-1)
-        server.faults.choose_fault = on_commits(3, RefuseFault("full"))
+        server.faults.choose_fault = fail_commits(3, RefuseFault("full"))
 
         await other.server.writer.commit(Write("others", CAUSE, [NODES.build_put(node)]))
 
@@ -250,44 +254,46 @@ async def test_room_that_comes_free_while_the_log_takes_no_writes_is_not_forgott
 
 
 @in_virtual_time
-async def test_many_blocked_evaluations_come_free_in_writes_that_fit() -> None:
+async def test_many_blocked_evaluations_are_unblocked_in_several_writes() -> None:
     async with ACluster(bounds=TINY) as cluster:
         server = await cluster.a_server()
         for number in range(20):
-            await server.client.jobs.register(of_count(1, f"job-{number}"))
+            await server.client.jobs.register(make_job_of_count(1, f"job-{number}"))
 
         await cluster.ready_nodes(server, 1)
 
-        await until(lambda: all(running(server, f"job-{n}") == 1 for n in range(20)), what="all run")
+        await until(lambda: all(count_running(server, f"job-{n}") == 1 for n in range(20)), what="all run")
 
 
-def status_of(server: OneServer, evaluation_id: str) -> str:
+def get_evaluation_status(server: OneServer, evaluation_id: str) -> str:
     evaluation = server.replica.get(EVALUATIONS, evaluation_id)
     return evaluation.status if evaluation is not None else ""
 
 
 @in_virtual_time
-async def test_an_evaluation_that_cannot_be_processed_is_tried_three_times_fails_and_stops_no_other(
+async def test_an_evaluation_that_cannot_be_processed_fails_after_three_attempts_and_blocks_no_other(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fails_at_one(
-        ground: SchedulerCache, snapshot: Replica, evaluation: Evaluation, moment: DecisionContext
+        ground: SchedulerCache, snapshot: Replica, evaluation: Evaluation, context: DecisionContext
     ) -> Plan:
         if evaluation.job_id == "poison":
             raise ZeroDivisionError("planted")
-        return plan_evaluation(ground, snapshot, evaluation, moment)
+        return plan_evaluation(ground, snapshot, evaluation, context)
 
     monkeypatch.setattr(evaluation_processor, "plan_evaluation", fails_at_one)
     async with ACluster() as cluster:
         server = await cluster.a_server()
         await cluster.ready_nodes(server, 1)
         with caplog.at_level(logging.ERROR):
-            await server.client.jobs.register(of_count(1, "poison"))
-            await server.client.jobs.register(of_count(1, "shop"))
-            await until(lambda: running(server) == 1, what="the other job runs")
+            await server.client.jobs.register(make_job_of_count(1, "poison"))
+            await server.client.jobs.register(make_job_of_count(1, "shop"))
+            await until(lambda: count_running(server) == 1, what="the other job runs")
 
             (poison,) = [e for e in server.replica.iter_all(EVALUATIONS) if e.job_id == "poison"]
-            await until(lambda: status_of(server, poison.id) == "failed", what="it is given up", within_s=60.0)
+            await until(
+                lambda: get_evaluation_status(server, poison.id) == "failed", what="the job is dead", within_s=60.0
+            )
 
         failed, follow_up = sorted(
             (e for e in server.replica.iter_all(EVALUATIONS) if e.job_id == "poison"), key=lambda e: e.create_index
@@ -304,7 +310,7 @@ async def test_an_evaluation_that_cannot_be_processed_is_tried_three_times_fails
 
 
 @in_virtual_time
-async def test_an_error_in_the_leaders_mind_is_told_and_it_thinks_on(
+async def test_an_error_in_the_leader_loop_is_logged_and_the_loop_continues(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     struck = 0
@@ -321,15 +327,15 @@ async def test_an_error_in_the_leaders_mind_is_told_and_it_thinks_on(
         server = await cluster.a_server()
         await cluster.ready_nodes(server, 1)
         with caplog.at_level(logging.ERROR):
-            await server.client.jobs.register(of_count(1))
-            await until(lambda: running(server) == 1, what="the job runs")
+            await server.client.jobs.register(make_job_of_count(1))
+            await until(lambda: count_running(server) == 1, what="the job runs")
 
         assert "ZeroDivisionError: planted" in caplog.text
         assert server.election.campaigns == 1
 
 
 @in_virtual_time
-async def test_an_illegal_step_in_the_leaders_mind_is_refused_with_its_story_and_it_thinks_on(
+async def test_an_invalid_transition_in_the_leader_loop_is_refused_with_its_history_and_the_loop_continues(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     struck = 0
@@ -347,11 +353,11 @@ async def test_an_illegal_step_in_the_leaders_mind_is_refused_with_its_story_and
         server = await cluster.a_server()
         await cluster.ready_nodes(server, 1)
         with caplog.at_level(logging.WARNING):
-            await server.client.jobs.register(of_count(1))
-            await until(lambda: running(server) == 1, what="the job runs")
+            await server.client.jobs.register(make_job_of_count(1))
+            await until(lambda: count_running(server) == 1, what="the job runs")
 
         assert [line for line in caplog.messages if "a1" in line] == [
-            "state transition rejected: allocation a1 cannot go from complete to running; allowed from complete: none; "
+            "state transition rejected reason=allocation a1 cannot go from complete to running; allowed from complete: none; "
             "history: placed"
         ]
         assert "leader loop failed" not in caplog.text
@@ -359,7 +365,7 @@ async def test_an_illegal_step_in_the_leaders_mind_is_refused_with_its_story_and
 
 
 @in_virtual_time
-async def test_an_evaluation_that_asks_for_an_illegal_step_fails_with_the_story(
+async def test_an_evaluation_with_an_invalid_transition_fails_with_the_history(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def loses_what_ended(*_given: object) -> None:
@@ -368,24 +374,24 @@ async def test_an_evaluation_that_asks_for_an_illegal_step_fails_with_the_story(
     monkeypatch.setattr(evaluation_processor, "plan_evaluation", loses_what_ended)
     async with ACluster() as cluster:
         server = await cluster.a_server()
-        await server.client.jobs.register(of_count(1))
+        await server.client.jobs.register(make_job_of_count(1))
         await until(lambda: not open_evaluations(server), what="the evaluation ended")
 
         (evaluation,) = server.replica.iter_all(EVALUATIONS)
-        why = "allocation a1 cannot go from complete to lost; allowed from complete: none; history: placed"
-        assert (evaluation.status, evaluation.status_description) == ("failed", why)
-        assert [line for line in caplog.messages if "a1" in line] == [f"state transition rejected: {why}"]
+        reason = "allocation a1 cannot go from complete to lost; allowed from complete: none; history: placed"
+        assert (evaluation.status, evaluation.status_description) == ("failed", reason)
+        assert [line for line in caplog.messages if "a1" in line] == [f"state transition rejected reason={reason}"]
 
 
 @in_virtual_time
-async def test_an_illegal_report_changes_nothing_and_is_logged_with_the_allocations_story(
+async def test_an_invalid_report_changes_nothing_and_is_logged_with_the_history_of_the_allocation(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
         await server.brain.node_monitor.register_node(a_node())
         await server.brain.node_monitor.record_heartbeat("node-1")
-        await server.client.jobs.register(of_count(1))
+        await server.client.jobs.register(make_job_of_count(1))
         await until(lambda: server.replica.count_records(ALLOCATIONS) == 1, what="placed")
         (allocation,) = server.replica.iter_all(ALLOCATIONS)
         for status in (ClientStatus.COMPLETE, ClientStatus.RUNNING):
@@ -394,7 +400,7 @@ async def test_an_illegal_report_changes_nothing_and_is_logged_with_the_allocati
             )
 
         (line,) = [line for line in caplog.messages if "state transition rejected" in line]
-        assert client_status(server, allocation.id) == "complete"
+        assert get_client_status(server, allocation.id) == "complete"
         assert f"allocation {allocation.id} cannot go from complete to running" in line
         assert f"placed by evaluation {allocation.eval_id}" in line
         assert "its node node-1 is ready" in line
@@ -404,30 +410,32 @@ async def test_an_illegal_report_changes_nothing_and_is_logged_with_the_allocati
 
 
 @in_virtual_time
-async def test_of_two_brains_only_the_one_whose_record_stands_commits() -> None:
+async def test_only_the_brain_of_the_leader_record_commits() -> None:
     async with ACluster() as cluster:
         first = await cluster.a_server("m1")
         second = await cluster.a_server("m2", leads=False)
-        first.faults.choose_fault = lambda asked: DelayFault(reply_s=5.0) if asked is EngineOperation.FEED else None
+        first.faults.choose_fault = lambda requested: (
+            DelayFault(reply_s=5.0) if requested is EngineOperation.FEED else None
+        )
         await second.lead()
 
-        # The first brain has not heard of it: it still holds that it leads.
+        # The first brain has not received it and still believes that it leads.
         assert first.brain.is_leading
-        stale = first.brain.term.build_leader_write(Write("stale", CAUSE, [NAMESPACES.build_put(namespace_of(first))]))
+        stale = first.brain.term.build_leader_write(Write("stale", CAUSE, [NAMESPACES.build_put(get_namespace(first))]))
         outcome = await first.server.writer.commit(stale)
 
         assert isinstance(outcome, WriteConflict)
         assert ("leader", "leader") in outcome.keys
 
 
-def namespace_of(server: OneServer) -> Namespace:
+def get_namespace(server: OneServer) -> Namespace:
     found = server.replica.get(NAMESPACES, "default")
     assert found is not None
     return replace(found, description="overwritten")
 
 
 @in_virtual_time
-async def test_a_leader_that_was_replaced_steps_down_as_soon_as_it_hears_of_it() -> None:
+async def test_a_replaced_leader_stops_when_it_sees_the_new_leader_record() -> None:
     async with ACluster() as cluster:
         first = await cluster.a_server("m1")
         second = await cluster.a_server("m2", leads=False)
@@ -441,41 +449,43 @@ async def test_a_leader_that_was_replaced_steps_down_as_soon_as_it_hears_of_it()
 
 
 @in_virtual_time
-async def test_a_leader_whose_record_is_gone_asks_for_nothing_in_vain_for_ever() -> None:
+async def test_a_leader_without_its_record_does_not_retry_writes_forever() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
         await cluster.ready_nodes(server, 1)
-        server.faults.choose_fault = lambda asked: DelayFault(reply_s=2.0) if asked is EngineOperation.FEED else None
+        server.faults.choose_fault = lambda requested: (
+            DelayFault(reply_s=2.0) if requested is EngineOperation.FEED else None
+        )
         await server.server.writer.commit(Write("gone", CAUSE, [LEADER.build_delete()]))
         commits = 0
         inner = server.faults.choose_fault
 
-        def counted(asked: EngineOperation) -> Fault | None:
+        def counted(requested: EngineOperation) -> Fault | None:
             nonlocal commits
-            commits += asked is EngineOperation.COMMIT
-            return inner(asked)
+            commits += requested is EngineOperation.COMMIT
+            return inner(requested)
 
         server.faults.choose_fault = counted
 
-        await server.server.writer.execute(lambda _snapshot, _moment: _nothing())
+        await server.server.writer.execute(lambda _snapshot, _context: make_empty_decision())
         await pass_time(20.0)
 
         assert commits < 10
         assert server.election.campaigns == 2
 
 
-def _nothing() -> Decision[int]:
+def make_empty_decision() -> Decision[int]:
     return Decision(None, lambda index: index)
 
 
 @in_virtual_time
-async def test_a_leader_that_lost_is_asked_in_vain_and_leads_again_when_elected() -> None:
+async def test_a_former_leader_refuses_calls_and_leads_again_when_elected() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
         assert server.election.held is not None
         server.election.held.lose()
         await until(lambda: server.election.campaigns == 2, what="it campaigns again")
-        await server.client.jobs.register(of_count(1))
+        await server.client.jobs.register(make_job_of_count(1))
         await pass_time(1.0)
         assert open_evaluations(server, pending_only=True)
 
@@ -485,84 +495,82 @@ async def test_a_leader_that_lost_is_asked_in_vain_and_leads_again_when_elected(
 
 
 @in_virtual_time
-async def test_a_log_that_comes_back_empty_is_founded_again_by_whoever_leads_then() -> None:
+async def test_a_log_that_returns_empty_is_bootstrapped_again_by_the_leader() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
-        told = server.replica.get_last_change(NAMESPACES)
+        result = server.replica.get_last_change(NAMESPACES)
         cluster.log.restore_copy(NOTHING)
-        await until(lambda: server.replica.get(NAMESPACES, "default") is None, what="the replica has heard of it")
+        await until(lambda: server.replica.get(NAMESPACES, "default") is None, what="the replica has the new record")
 
         server.election.again()
 
         await until(lambda: server.brain.is_leading, what="it leads again")
-        assert server.replica.get_last_change(NAMESPACES) > told
+        assert server.replica.get_last_change(NAMESPACES) > result
         await cluster.ready_nodes(server, 1)
-        await server.client.jobs.register(of_count(1))
-        await until(lambda: running(server) == 1, what="the job runs")
+        await server.client.jobs.register(make_job_of_count(1))
+        await until(lambda: count_running(server) == 1, what="the job runs")
 
 
 @in_virtual_time
-async def test_after_a_restore_nodes_tell_again_what_the_older_copy_does_not_know() -> None:
+async def test_after_a_restore_nodes_report_again_what_the_snapshot_lacks() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
         await cluster.ready_nodes(server, 1)
-        await server.client.jobs.register(of_count(1))
-        await until(lambda: running(server) == 1, what="the job runs")
+        await server.client.jobs.register(make_job_of_count(1))
+        await until(lambda: count_running(server) == 1, what="the job runs")
         (before,) = server.replica.iter_all(ALLOCATIONS)
         copy = cluster.log.make_copy()
         await server.client.jobs.deregister("shop")
-        await until(lambda: running(server) == 0, what="the node has stopped it, and has said so")
+        await until(lambda: count_running(server) == 0, what="the node has reported the stop")
 
         cluster.log.restore_copy(copy)
         server.election.again()
 
-        await until(
-            lambda: server.replica.count_records(ALLOCATIONS) == 2, what="another takes the place of what was stopped"
-        )
-        await until(lambda: running(server) == 1, what="the restored job runs")
+        await until(lambda: server.replica.count_records(ALLOCATIONS) == 2, what="a replacement is placed")
+        await until(lambda: count_running(server) == 1, what="the restored job runs")
         stopped = server.replica.get(ALLOCATIONS, before.id)
         assert stopped is not None
         assert stopped.client_status == "complete"
 
 
 @in_virtual_time
-async def test_after_a_restore_a_job_that_nothing_wrote_a_second_time_keeps_its_work() -> None:
+async def test_after_a_restore_an_unchanged_job_keeps_its_allocations() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
         await cluster.ready_nodes(server, 2)
         task = a_task(driver="mock", resources=some_resources(cpu=10, memory_mb=10))
         await server.client.jobs.register(a_system_job("shop", a_group("web", task)))
-        await until(lambda: running(server) == 2, what="it runs on every node")
+        await until(lambda: count_running(server) == 2, what="it runs on every node")
         before = {each.id for each in server.replica.iter_all(ALLOCATIONS)}
         job = server.replica.get(JOBS, "default", "shop")
         assert job is not None
 
         cluster.log.restore_copy(cluster.log.make_copy())
         server.election.again()
-        await until(lambda: server.replica.epoch == 1, what="the replica has heard of it")
+        await until(lambda: server.replica.epoch == 1, what="the replica has the new record")
         await until(lambda: server.brain.is_leading, what="it leads again")
         await server.client.jobs.evaluate("shop")
-        await until(lambda: not open_evaluations(server), what="the job is looked at again")
+        await until(lambda: not open_evaluations(server), what="the job is evaluated again")
 
         restored = server.replica.get(JOBS, "default", "shop")
         assert restored is not None
         assert (restored.create_index, restored.modify_index > job.modify_index) == (job.create_index, True)
         assert before == {each.id for each in server.replica.iter_all(ALLOCATIONS)}
-        assert running(server) == 2
+        assert count_running(server) == 2
 
 
 @in_virtual_time
-async def test_nobody_leads_a_log_that_is_not_founded_and_founding_is_tried_until_it_is_done() -> None:
+async def test_no_server_leads_before_the_bootstrap_which_is_retried() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
         cluster.log.restore_copy(NOTHING)
-        await until(lambda: server.replica.get(NAMESPACES, "default") is None, what="the replica has heard of it")
+        await until(lambda: server.replica.get(NAMESPACES, "default") is None, what="the replica has the new record")
         asked_for = 0
 
-        def all_but_the_election(asked: EngineOperation) -> Fault | None:
+        def all_but_the_election(requested: EngineOperation) -> Fault | None:
             nonlocal asked_for
-            asked_for += asked is EngineOperation.COMMIT
-            return RefuseFault("full") if asked is EngineOperation.COMMIT and 1 < asked_for <= 4 else None
+            asked_for += requested is EngineOperation.COMMIT
+            return RefuseFault("full") if requested is EngineOperation.COMMIT and 1 < asked_for <= 4 else None
 
         server.faults.choose_fault = all_but_the_election
         server.election.again()
@@ -576,26 +584,26 @@ async def test_nobody_leads_a_log_that_is_not_founded_and_founding_is_tried_unti
 
 
 @in_virtual_time
-async def test_a_silent_node_goes_down_when_its_time_and_the_grace_are_over() -> None:
+async def test_a_silent_node_is_down_after_its_ttl_and_grace() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server(heartbeats=QUICK)
         first, second = await cluster.ready_nodes(server, 2)
-        await server.client.jobs.register(of_count(4))
-        await until(lambda: running(server) == 4, what="four run")
+        await server.client.jobs.register(make_job_of_count(4))
+        await until(lambda: count_running(server) == 4, what="four run")
         began_s = now_s()
 
         await first.die()
         await first.has_status("down")
 
         assert 5.0 <= now_s() - began_s <= 25.1
-        await until(lambda: running(server) == 4, what="four run again")
+        await until(lambda: count_running(server) == 4, what="four run again")
         live = {a.node_id for a in server.replica.iter_all(ALLOCATIONS) if not a.is_terminal}
         assert live == {second.id}
         assert_nothing_over_committed(server)
 
 
 @in_virtual_time
-async def test_silent_nodes_are_named_by_name_and_once(caplog: pytest.LogCaptureFixture) -> None:
+async def test_silent_nodes_are_logged_once_by_name(caplog: pytest.LogCaptureFixture) -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server(heartbeats=QUICK)
         nodes = await cluster.ready_nodes(server, 2)
@@ -613,7 +621,7 @@ async def test_silent_nodes_are_named_by_name_and_once(caplog: pytest.LogCapture
 
 
 @in_virtual_time
-async def test_a_node_that_registers_and_is_never_heard_of_again_goes_down() -> None:
+async def test_a_node_that_sends_no_heartbeat_after_its_registration_is_down() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server(heartbeats=QUICK)
         await server.brain.node_monitor.register_node(a_node())
@@ -626,14 +634,14 @@ async def test_a_node_that_registers_and_is_never_heard_of_again_goes_down() -> 
 
 
 @in_virtual_time
-async def test_every_silent_node_goes_down_although_the_log_takes_no_writes_for_a_while() -> None:
+async def test_every_silent_node_is_down_after_a_log_outage() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server(heartbeats=QUICK)
         nodes = await cluster.ready_nodes(server, 5)
         for node in nodes:
             await node.die()
-        server.faults.choose_fault = lambda asked: (
-            RefuseFault("full") if asked is EngineOperation.COMMIT and now_s() < 60.0 else None
+        server.faults.choose_fault = lambda requested: (
+            RefuseFault("full") if requested is EngineOperation.COMMIT and now_s() < 60.0 else None
         )
 
         for node in nodes:
@@ -641,15 +649,15 @@ async def test_every_silent_node_goes_down_although_the_log_takes_no_writes_for_
 
 
 @in_virtual_time
-async def test_a_node_that_is_heard_of_while_it_is_given_up_comes_back_at_once() -> None:
+async def test_a_heartbeat_while_a_node_is_marked_down_makes_it_ready_at_once() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server(heartbeats=QUICK)
         await server.brain.node_monitor.register_node(a_node())
         await server.brain.node_monitor.record_heartbeat("node-1")
-        server.faults.choose_fault = lambda asked: (
-            DelayFault(request_s=3.0) if asked is EngineOperation.COMMIT else None
+        server.faults.choose_fault = lambda requested: (
+            DelayFault(request_s=3.0) if requested is EngineOperation.COMMIT else None
         )
-        await until(lambda: server.brain.node_monitor.silent_nodes, what="the node is being given up", within_s=60.0)
+        await until(lambda: server.brain.node_monitor.silent_nodes, what="the node is being marked down", within_s=60.0)
 
         await server.brain.node_monitor.record_heartbeat("node-1")
         server.faults.choose_fault = lambda _asked: None
@@ -667,33 +675,33 @@ async def test_a_node_that_is_heard_of_while_it_is_given_up_comes_back_at_once()
 
 
 @in_virtual_time
-async def test_a_node_with_more_jobs_than_fit_in_a_write_goes_down_and_all_of_them_move() -> None:
+async def test_all_jobs_of_a_down_node_move_even_if_they_do_not_fit_in_one_write() -> None:
     async with ACluster(bounds=TINY) as cluster:
         server = await cluster.a_server(heartbeats=QUICK)
         (first,) = await cluster.ready_nodes(server, 1)
         for number in range(12):
-            await server.client.jobs.register(of_count(1, f"job-{number}"))
-        await until(lambda: all(running(server, f"job-{n}") == 1 for n in range(12)), what="all run")
+            await server.client.jobs.register(make_job_of_count(1, f"job-{number}"))
+        await until(lambda: all(count_running(server, f"job-{n}") == 1 for n in range(12)), what="all run")
         second = cluster.a_fake_node(server, "node-2")
         await second.is_ready()
 
         await first.die()
         await first.has_status("down")
 
-        await until(lambda: all(running(server, f"job-{n}") == 1 for n in range(12)), what="all run again")
+        await until(lambda: all(count_running(server, f"job-{n}") == 1 for n in range(12)), what="all run again")
         live = {a.node_id for a in server.replica.iter_all(ALLOCATIONS) if not a.is_terminal}
         assert live == {second.id}
 
 
 @in_virtual_time
-async def test_a_new_leader_looks_at_what_the_last_one_left() -> None:
+async def test_a_new_leader_processes_the_evaluations_of_the_previous_one() -> None:
     async with ACluster(bounds=TINY) as cluster:
         first = await cluster.a_server("m1", heartbeats=QUICK)
         second = await cluster.a_server("m2", leads=False, heartbeats=QUICK)
         (node,) = await cluster.ready_nodes(second, 1)
         for number in range(12):
-            await second.client.jobs.register(of_count(1, f"job-{number}"))
-        await until(lambda: all(running(second, f"job-{n}") == 1 for n in range(12)), what="all run")
+            await second.client.jobs.register(make_job_of_count(1, f"job-{number}"))
+        await until(lambda: all(count_running(second, f"job-{n}") == 1 for n in range(12)), what="all run")
         await node.die()
         await node.has_status("down")
         assert first.election.held is not None
@@ -708,7 +716,7 @@ async def test_a_new_leader_looks_at_what_the_last_one_left() -> None:
 
 
 @in_virtual_time
-async def test_system_jobs_come_to_every_new_node() -> None:
+async def test_system_jobs_are_placed_on_every_new_node() -> None:
     async with ACluster(bounds=TINY) as cluster:
         server = await cluster.a_server()
         for number in range(6):
@@ -717,33 +725,33 @@ async def test_system_jobs_come_to_every_new_node() -> None:
 
         await cluster.ready_nodes(server, 3)
 
-        await until(lambda: all(running(server, f"agent-{n}") == 3 for n in range(6)), what="all run everywhere")
+        await until(lambda: all(count_running(server, f"agent-{n}") == 3 for n in range(6)), what="all run everywhere")
 
 
 @in_virtual_time
-async def test_a_report_larger_than_a_write_is_taken_in_parts() -> None:
+async def test_a_report_larger_than_a_write_is_applied_in_parts() -> None:
     async with ACluster(bounds=TINY) as cluster:
         server = await cluster.a_server()
         await server.brain.node_monitor.register_node(a_node(cpu=4_000))
         await server.brain.node_monitor.record_heartbeat("node-1")
-        await server.client.jobs.register(of_count(40))
+        await server.client.jobs.register(make_job_of_count(40))
         await until(lambda: server.replica.count_records(ALLOCATIONS) == 40, what="forty are placed")
-        told = [
+        result = [
             AllocationReport(id=a.id, client_status=ClientStatus.RUNNING) for a in server.replica.iter_all(ALLOCATIONS)
         ]
 
-        await server.brain.node_monitor.record_reports("node-1", told)
+        await server.brain.node_monitor.record_reports("node-1", result)
 
-        assert running(server) == 40
+        assert count_running(server) == 40
 
 
 @in_virtual_time
-async def test_a_report_that_comes_again_late_changes_nothing() -> None:
+async def test_a_late_repeated_report_changes_nothing() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
         await server.brain.node_monitor.register_node(a_node())
         await server.brain.node_monitor.record_heartbeat("node-1")
-        await server.client.jobs.register(of_count(1))
+        await server.client.jobs.register(make_job_of_count(1))
         await until(lambda: server.replica.count_records(ALLOCATIONS) == 1, what="it is placed")
         (allocation,) = server.replica.iter_all(ALLOCATIONS)
 
@@ -761,12 +769,12 @@ async def test_a_report_that_comes_again_late_changes_nothing() -> None:
 
 
 @in_virtual_time
-async def test_a_report_that_is_said_twice_at_once_is_not_taken_again_after_what_was_said_next() -> None:
+async def test_a_report_sent_twice_is_not_applied_again_after_the_next_one() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
         await server.brain.node_monitor.register_node(a_node())
         await server.brain.node_monitor.record_heartbeat("node-1")
-        await server.client.jobs.register(of_count(1))
+        await server.client.jobs.register(make_job_of_count(1))
         await until(lambda: server.replica.count_records(ALLOCATIONS) == 1, what="it is placed")
         (allocation,) = server.replica.iter_all(ALLOCATIONS)
 
@@ -774,12 +782,14 @@ async def test_a_report_that_is_said_twice_at_once_is_not_taken_again_after_what
             report = [AllocationReport(id=allocation.id, client_status=status)]
             await server.brain.node_monitor.record_reports("node-1", report, report_id=report_id)
 
-        server.faults.choose_fault = lambda asked: DelayFault(reply_s=1.0) if asked is EngineOperation.COMMIT else None
-        async with asyncio.TaskGroup() as saying:
+        server.faults.choose_fault = lambda requested: (
+            DelayFault(reply_s=1.0) if requested is EngineOperation.COMMIT else None
+        )
+        async with asyncio.TaskGroup() as reports:
             for report_id in ("r1", "r2", "r1"):  # In r2 its only task waits for a restart.
                 status = ClientStatus.RUNNING if report_id == "r1" else ClientStatus.PENDING
-                saying.create_task(tell(report_id, status))
-                await pass_time(0.01)  # Each comes while the log has not answered the first.
+                reports.create_task(tell(report_id, status))
+                await pass_time(0.01)  # Each arrives before the log has answered the first.
 
         stored = server.replica.get(ALLOCATIONS, allocation.id)
         assert stored is not None
@@ -787,7 +797,7 @@ async def test_a_report_that_is_said_twice_at_once_is_not_taken_again_after_what
 
 
 @in_virtual_time
-async def test_a_question_that_no_brain_knows_is_refused_and_an_error_of_ours_is_told(
+async def test_an_unknown_rpc_method_is_refused_and_an_internal_error_is_reported(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with ACluster() as cluster:
@@ -811,124 +821,125 @@ async def test_a_question_that_no_brain_knows_is_refused_and_an_error_of_ours_is
         assert "ZeroDivisionError: planted" in caplog.text
 
 
-async def silent_nodes(server: OneServer, count: int) -> None:
-    """Ready for work, and saying nothing but what the test says for them."""
+async def add_silent_nodes(server: OneServer, count: int) -> None:
+    """Add ready nodes that send only what the test sends for them."""
     for number in range(count):
         await server.brain.node_monitor.register_node(a_node(f"node-{number}"))
         await server.brain.node_monitor.record_heartbeat(f"node-{number}")
 
 
 @in_virtual_time
-async def test_many_nodes_that_report_on_one_job_at_once_are_all_heard() -> None:
+async def test_concurrent_reports_of_many_nodes_about_one_job_are_all_applied() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
-        await silent_nodes(server, 30)
+        await add_silent_nodes(server, 30)
         task = a_task(driver="mock", resources=some_resources(cpu=10, memory_mb=10))
         await server.client.jobs.register(a_system_job("shop", a_group("web", task)))
         await until(lambda: server.replica.count_records(ALLOCATIONS) == 30, what="thirty are placed")
-        server.faults.choose_fault = lambda asked: (
-            DelayFault(request_s=0.01) if asked is EngineOperation.COMMIT else None
+        server.faults.choose_fault = lambda requested: (
+            DelayFault(request_s=0.01) if requested is EngineOperation.COMMIT else None
         )
 
-        told = [
+        result = [
             server.brain.node_monitor.record_reports(
                 a.node_id, [AllocationReport(id=a.id, client_status=ClientStatus.RUNNING)]
             )
             for a in server.replica.iter_all(ALLOCATIONS)
         ]
-        await asyncio.gather(*told)
+        await asyncio.gather(*result)
 
-        assert running(server) == 30
+        assert count_running(server) == 30
 
 
 @in_virtual_time
-async def test_reports_of_many_nodes_are_a_few_writes_and_one_that_is_refused_harms_no_other() -> None:
+async def test_reports_of_many_nodes_share_writes_and_a_refused_one_affects_no_other() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
-        await silent_nodes(server, 30)
+        await add_silent_nodes(server, 30)
         task = a_task(driver="mock", resources=some_resources(cpu=10, memory_mb=10))
         await server.client.jobs.register(a_system_job("shop", a_group("web", task)))
         await until(lambda: server.replica.count_records(ALLOCATIONS) == 30, what="thirty are placed")
         await until(
-            lambda: all(each.status.is_terminal for each in server.replica.iter_all(EVALUATIONS)), what="all is done"
+            lambda: all(each.status.is_terminal for each in server.replica.iter_all(EVALUATIONS)),
+            what="all reports are applied",
         )
         nodes = server.brain.node_monitor
         index = server.replica.index
 
-        told = [
+        result = [
             nodes.record_reports(a.node_id, [AllocationReport(id=a.id, client_status=ClientStatus.RUNNING)])
             for a in server.replica.iter_all(ALLOCATIONS)
         ]
-        *written, refused = await asyncio.gather(*told, nodes.record_reports("nobody", []), return_exceptions=True)
+        *written, refused = await asyncio.gather(*result, nodes.record_reports("nobody", []), return_exceptions=True)
 
         assert isinstance(refused, Refusal)
         assert [each for each in written if isinstance(each, BaseException)] == []
-        assert running(server) == 30
+        assert count_running(server) == 30
         assert server.replica.index - index <= 3
 
 
 @in_virtual_time
-async def test_two_reports_of_one_node_at_once_count_in_the_order_in_which_they_came() -> None:
+async def test_two_concurrent_reports_of_one_node_are_applied_in_order_of_arrival() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
-        await silent_nodes(server, 1)
-        await server.client.jobs.register(of_count(1))
+        await add_silent_nodes(server, 1)
+        await server.client.jobs.register(make_job_of_count(1))
         await until(lambda: server.replica.count_records(ALLOCATIONS) == 1, what="it is placed")
         (allocation,) = server.replica.iter_all(ALLOCATIONS)
 
         steps = (ClientStatus.RUNNING, ClientStatus.FAILED)
-        told = [AllocationReport(id=allocation.id, client_status=step) for step in steps]
+        result = [AllocationReport(id=allocation.id, client_status=step) for step in steps]
         first, second = await asyncio.gather(
-            *(server.brain.node_monitor.record_reports(allocation.node_id, [each]) for each in told)
+            *(server.brain.node_monitor.record_reports(allocation.node_id, [each]) for each in result)
         )
 
         assert first.index < second.index
-        assert client_status(server, allocation.id) == "failed"
+        assert get_client_status(server, allocation.id) == "failed"
 
 
 @in_virtual_time
-async def test_a_report_in_a_batch_that_the_log_does_not_take_is_answered_once_it_does() -> None:
+async def test_a_report_of_a_batch_is_answered_after_a_log_outage() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server()
-        await silent_nodes(server, 3)
+        await add_silent_nodes(server, 3)
         task = a_task(driver="mock", resources=some_resources(cpu=10, memory_mb=10))
         await server.client.jobs.register(a_system_job("shop", a_group("web", task)))
         await until(lambda: server.replica.count_records(ALLOCATIONS) == 3, what="three are placed")
-        server.faults.choose_fault = on_commits(1, LoseReplyFault())
+        server.faults.choose_fault = fail_commits(1, LoseReplyFault())
 
-        told = [
+        result = [
             server.brain.node_monitor.record_reports(
                 a.node_id, [AllocationReport(id=a.id, client_status=ClientStatus.RUNNING)]
             )
             for a in server.replica.iter_all(ALLOCATIONS)
         ]
-        await asyncio.gather(*told)
+        await asyncio.gather(*result)
 
-        assert running(server) == 3
+        assert count_running(server) == 3
 
 
 @in_virtual_time
-async def test_what_a_returned_node_does_not_know_cannot_be_brought_back_by_a_late_report() -> None:
+async def test_an_allocation_missing_from_a_full_report_is_not_revived_by_a_late_report() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server(heartbeats=QUICK)
         await server.brain.node_monitor.register_node(a_node(cpu=100))
         await server.brain.node_monitor.record_heartbeat("node-1")
-        await server.client.jobs.register(of_count(1, cpu=100))
+        await server.client.jobs.register(make_job_of_count(1, cpu=100))
         await until(lambda: server.replica.count_records(ALLOCATIONS) == 1, what="it is placed")
         (first,) = server.replica.iter_all(ALLOCATIONS)
         is_running = [AllocationReport(id=first.id, client_status=ClientStatus.RUNNING)]
-        await until(lambda: client_status(server, first.id) == "lost", what="it is lost", within_s=60.0)
+        await until(lambda: get_client_status(server, first.id) == "lost", what="it is lost", within_s=60.0)
 
-        # The node's machine was started anew: it knows nothing of what it ran.
+        # The machine was reinstalled: the node does not know its earlier allocations.
         await server.brain.node_monitor.record_heartbeat("node-1")
         await server.brain.node_monitor.record_reports("node-1", [], is_complete=True)
         await until(lambda: server.replica.count_records(ALLOCATIONS) == 2, what="it is placed again")
         await server.brain.node_monitor.record_reports("node-1", is_running)
 
-        assert client_status(server, first.id) == "complete"
+        assert get_client_status(server, first.id) == "complete"
         assert_nothing_over_committed(server)
 
 
-def client_status(server: OneServer, allocation_id: str) -> str:
+def get_client_status(server: OneServer, allocation_id: str) -> str:
     allocation = server.replica.get(ALLOCATIONS, allocation_id)
     return allocation.client_status if allocation is not None else ""

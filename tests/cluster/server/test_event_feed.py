@@ -1,4 +1,4 @@
-"""The buffer that streams of events are fed from: bounded, and a place in it for each listener."""
+"""The event feed: a limited buffer of commits, and the position of each subscription."""
 
 import asyncio
 import datetime
@@ -17,7 +17,7 @@ from wharf.contract.model.node_pools import NodePool
 EVER = datetime.datetime(2100, 1, 1, tzinfo=datetime.UTC)
 
 
-async def write(server: OneServer, *names: str) -> int:
+async def write_namespaces(server: OneServer, *names: str) -> int:
     index = await commit(
         server, *(NODE_POOLS.build_put(NodePool(name=name, create_index=WRITE_INDEX)) for name in names)
     )
@@ -25,131 +25,131 @@ async def write(server: OneServer, *names: str) -> int:
     return index
 
 
-def heard(listener: EventSubscription) -> list[str]:
+def list_received_names(listener: EventSubscription) -> list[str]:
     return [event.key for commit in listener.take(1_000) for event in commit.events]
 
 
-async def a_feed(cluster: ACluster, **bounds: int) -> tuple[OneServer, EventFeed]:
+async def start_feed(cluster: ACluster, **bounds: int) -> tuple[OneServer, EventFeed]:
     server = await cluster.a_server(leads=False)
     return server, EventFeed(server.server.follower, **bounds)
 
 
 @in_virtual_time
-async def test_so_many_commits_are_kept_as_told_and_the_newest_of_them() -> None:
+async def test_the_configured_number_of_newest_commits_is_buffered() -> None:
     async with ACluster() as cluster:
-        server, feed = await a_feed(cluster, max_commits=3)
+        server, feed = await start_feed(cluster, max_commits=3)
         for name in "abcde":
-            await write(server, name)
+            await write_namespaces(server, name)
 
-        assert heard(feed.subscribe()) == ["c", "d", "e"]
-
-
-@in_virtual_time
-async def test_large_commits_take_the_room_of_many_and_the_newest_stays_however_large() -> None:
-    async with ACluster() as cluster:
-        server, feed = await a_feed(cluster, max_changes=5)
-        await write(server, "a", "b", "c")
-        await write(server, *(f"n{number}" for number in range(9)))
-
-        assert len(heard(feed.subscribe())) == 9
+        assert list_received_names(feed.subscribe()) == ["c", "d", "e"]
 
 
 @in_virtual_time
-async def test_what_is_no_topic_takes_no_room() -> None:
+async def test_large_commits_count_as_several_and_the_newest_is_always_buffered() -> None:
     async with ACluster() as cluster:
-        server, feed = await a_feed(cluster, max_commits=1)
-        await write(server, "a")
+        server, feed = await start_feed(cluster, max_changes=5)
+        await write_namespaces(server, "a", "b", "c")
+        await write_namespaces(server, *(f"n{number}" for number in range(9)))
+
+        assert len(list_received_names(feed.subscribe())) == 9
+
+
+@in_virtual_time
+async def test_records_without_a_topic_take_no_space() -> None:
+    async with ACluster() as cluster:
+        server, feed = await start_feed(cluster, max_commits=1)
+        await write_namespaces(server, "a")
         token = OneTimeToken(secret_digest="x", accessor_id="y", expires_at=EVER, create_index=WRITE_INDEX)
         await server.server.follower.wait_until_applied(await commit(server, ONE_TIME_TOKENS.build_put(token)))
 
-        assert heard(feed.subscribe()) == ["a"]
+        assert list_received_names(feed.subscribe()) == ["a"]
 
 
 @in_virtual_time
-async def test_a_listener_hears_each_commit_once() -> None:
+async def test_a_subscription_receives_each_commit_once() -> None:
     async with ACluster() as cluster:
-        server, feed = await a_feed(cluster)
+        server, feed = await start_feed(cluster)
         listener = feed.subscribe()
-        await write(server, "a")
-        first = heard(listener)
-        await write(server, "b")
+        await write_namespaces(server, "a")
+        first = list_received_names(listener)
+        await write_namespaces(server, "b")
 
-        assert (first, heard(listener), heard(listener)) == (["a"], ["b"], [])
-
-
-@in_virtual_time
-async def test_a_listener_may_begin_at_an_index() -> None:
-    async with ACluster() as cluster:
-        server, feed = await a_feed(cluster)
-        await write(server, "a")
-        index = await write(server, "b")
-        await write(server, "c")
-
-        assert heard(feed.subscribe(since_index=index)) == ["b", "c"]
+        assert (first, list_received_names(listener), list_received_names(listener)) == (["a"], ["b"], [])
 
 
 @in_virtual_time
-async def test_one_that_begins_at_an_index_to_come_hears_nothing_earlier() -> None:
+async def test_a_subscription_can_start_at_an_index() -> None:
     async with ACluster() as cluster:
-        server, feed = await a_feed(cluster)
+        server, feed = await start_feed(cluster)
+        await write_namespaces(server, "a")
+        index = await write_namespaces(server, "b")
+        await write_namespaces(server, "c")
+
+        assert list_received_names(feed.subscribe(since_index=index)) == ["b", "c"]
+
+
+@in_virtual_time
+async def test_a_subscription_from_a_future_index_receives_nothing_earlier() -> None:
+    async with ACluster() as cluster:
+        server, feed = await start_feed(cluster)
         listener = feed.subscribe(since_index=server.replica.index + 2)
-        await write(server, "a")
-        await write(server, "b")
+        await write_namespaces(server, "a")
+        await write_namespaces(server, "b")
 
-        assert heard(listener) == ["b"]
+        assert list_received_names(listener) == ["b"]
 
 
 @in_virtual_time
-async def test_while_somebody_listens_more_is_kept_and_a_new_listener_hears_no_more_than_before() -> None:
+async def test_a_slow_subscription_extends_the_buffer_but_not_what_a_new_one_receives() -> None:
     async with ACluster() as cluster:
-        server, feed = await a_feed(cluster, max_commits=2)
+        server, feed = await start_feed(cluster, max_commits=2)
         slow = feed.subscribe()
         for name in "abcd":
-            await write(server, name)
+            await write_namespaces(server, name)
 
-        assert heard(feed.subscribe()) == ["c", "d"]
-        assert heard(slow) == ["a", "b", "c", "d"]
+        assert list_received_names(feed.subscribe()) == ["c", "d"]
+        assert list_received_names(slow) == ["a", "b", "c", "d"]
 
 
 @in_virtual_time
-async def test_a_listener_that_lags_too_far_is_cut_off() -> None:
+async def test_a_subscription_that_lags_too_far_is_closed() -> None:
     async with ACluster() as cluster:
-        server, feed = await a_feed(cluster, max_commits=2, max_lag_commits=3)
+        server, feed = await start_feed(cluster, max_commits=2, max_lag_commits=3)
         slow, quick = feed.subscribe(), feed.subscribe()
         for name in "abcd":
-            await write(server, name)
-            heard(quick)
+            await write_namespaces(server, name)
+            list_received_names(quick)
 
         with pytest.raises(SubscriptionLost):
             slow.take(10)
-        assert heard(quick) == []
+        assert list_received_names(quick) == []
 
 
 @in_virtual_time
-async def test_when_the_last_listener_has_gone_what_was_kept_for_it_goes_too() -> None:
+async def test_the_buffer_shrinks_when_the_last_subscription_ends() -> None:
     async with ACluster() as cluster:
-        server, feed = await a_feed(cluster, max_commits=2)
+        server, feed = await start_feed(cluster, max_commits=2)
         slow = feed.subscribe()
         for name in "abcd":
-            await write(server, name)
+            await write_namespaces(server, name)
 
         slow.end()
-        await write(server, "e")
+        await write_namespaces(server, "e")
 
         assert feed.commit_count == 2
 
 
 @in_virtual_time
-async def test_waiting_ends_with_the_news_or_with_the_time() -> None:
+async def test_waiting_ends_with_an_event_or_the_timeout() -> None:
     async with ACluster() as cluster:
-        server, feed = await a_feed(cluster)
+        server, feed = await start_feed(cluster)
         listener = feed.subscribe()
-        heard(listener)
+        list_received_names(listener)
         waiting = cluster.start(listener.wait(60.0), name="waits")
-        await write(server, "a")
+        await write_namespaces(server, "a")
         await waiting
         soon_s = now_s()
-        heard(listener)
+        list_received_names(listener)
 
         await listener.wait(60.0)
 
@@ -157,26 +157,26 @@ async def test_waiting_ends_with_the_news_or_with_the_time() -> None:
 
 
 @in_virtual_time
-async def test_a_state_that_was_loaded_anew_cuts_everybody_off() -> None:
+async def test_a_reloaded_state_closes_all_subscriptions() -> None:
     async with ACluster() as cluster:
-        server, feed = await a_feed(cluster)
-        await write(server, "a")
+        server, feed = await start_feed(cluster)
+        await write_namespaces(server, "a")
         listener = feed.subscribe()
 
         feed.restart()
 
         with pytest.raises(SubscriptionLost):
             listener.take(10)
-        await write(server, "b")
-        assert heard(feed.subscribe()) == ["b"]
+        await write_namespaces(server, "b")
+        assert list_received_names(feed.subscribe()) == ["b"]
 
 
 @in_virtual_time
-async def test_a_closed_feed_wakes_and_cuts_off_whoever_waits() -> None:
+async def test_closing_the_feed_closes_waiting_subscriptions() -> None:
     async with ACluster() as cluster:
-        _, feed = await a_feed(cluster)
+        _, feed = await start_feed(cluster)
         listener = feed.subscribe()
-        heard(listener)
+        list_received_names(listener)
         waiting = cluster.start(listener.wait(600.0), name="waits")
         await asyncio.sleep(0)
 
@@ -188,12 +188,12 @@ async def test_a_closed_feed_wakes_and_cuts_off_whoever_waits() -> None:
 
 
 @in_virtual_time
-async def test_what_a_commit_takes_away_is_told_as_it_stood() -> None:
+async def test_a_deleted_record_is_in_the_event_as_it_was() -> None:
     async with ACluster() as cluster:
-        server, feed = await a_feed(cluster)
-        await write(server, "a")
+        server, feed = await start_feed(cluster)
+        await write_namespaces(server, "a")
         listener = feed.subscribe()
-        heard(listener)
+        list_received_names(listener)
 
         await server.server.follower.wait_until_applied(await commit(server, NODE_POOLS.build_delete("a")))
 

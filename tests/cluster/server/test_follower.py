@@ -1,4 +1,4 @@
-"""A replica is kept at the head of the log, whatever happens to the connection."""
+"""The follower keeps the replica up to date across connection failures."""
 
 import asyncio
 import itertools
@@ -20,31 +20,31 @@ from wharf.contract.model.refusal import Refusal, RefusalCode
 CAUSE = Cause(CauseKind.REQUEST, "test")
 
 
-async def name(server: OneServer, text: str) -> int:
+async def store_namespace(server: OneServer, text: str) -> int:
     write = Write("named", CAUSE, [NAMESPACES.build_put(Namespace(name=text, create_index=WRITE_INDEX))])
     outcome = await server.server.writer.commit(write)
     return outcome.index  # type: ignore[union-attr]  # without conditions there is no conflict
 
 
 @in_virtual_time
-async def test_a_feed_that_is_cancelled_is_taken_up_again() -> None:
+async def test_a_canceled_log_feed_is_resumed() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server(leads=False)
         struck = iter([CancelWatchFault(), CancelWatchFault()])
 
-        def decide(asked: EngineOperation) -> Fault | None:
-            return next(struck, None) if asked is EngineOperation.FEED else None
+        def decide(requested: EngineOperation) -> Fault | None:
+            return next(struck, None) if requested is EngineOperation.FEED else None
 
         server.faults.choose_fault = decide
 
-        index = await name(server, "a")
+        index = await store_namespace(server, "a")
         await server.server.follower.wait_until_applied(index)
 
         assert server.replica.get(NAMESPACES, "a") is not None
 
 
 @in_virtual_time
-async def test_a_replica_that_fell_behind_the_tail_loads_again_and_wakes_those_who_wait() -> None:
+async def test_a_replica_behind_the_compacted_log_reloads_and_wakes_waiters() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server("m1", leads=False)
         other = await cluster.a_server("m2", leads=False)
@@ -53,7 +53,7 @@ async def test_a_replica_that_fell_behind_the_tail_loads_again_and_wakes_those_w
         other.faults.disconnect()
         await pass_time(0.2)
 
-        index = await name(server, "a")
+        index = await store_namespace(server, "a")
         cluster.log.compact(index + 1)
         other.faults.reconnect()
         await other.server.follower.wait_until_applied(index)
@@ -64,13 +64,13 @@ async def test_a_replica_that_fell_behind_the_tail_loads_again_and_wakes_those_w
 
 
 @in_virtual_time
-async def test_a_line_that_stays_cut_is_tried_less_and_less_often() -> None:
+async def test_a_broken_log_connection_is_retried_less_and_less_often() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server(leads=False)
         tries: list[float] = []
 
-        def count(asked: EngineOperation) -> None:
-            if asked is EngineOperation.BARRIER:
+        def count(requested: EngineOperation) -> None:
+            if requested is EngineOperation.BARRIER:
                 tries.append(now_s())
 
         server.faults.choose_fault = count
@@ -84,7 +84,7 @@ async def test_a_line_that_stays_cut_is_tried_less_and_less_often() -> None:
 
 
 @in_virtual_time
-async def test_a_log_that_is_out_of_reach_is_told_once_and_so_is_its_return(caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_unreachable_log_and_its_return_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server(leads=False)
         caplog.set_level(logging.INFO, "wharf.cluster.server.log.follower")
@@ -97,12 +97,12 @@ async def test_a_log_that_is_out_of_reach_is_told_once_and_so_is_its_return(capl
             await pass_time(5.0)
 
         records = [record for record in caplog.records if record.name == "wharf.cluster.server.log.follower"]
-        told = [record.getMessage().partition(" reason=")[0] for record in records]
-        assert told == ["log unavailable, will retry", "log is available again"] * 2
+        result = [record.getMessage().partition(" reason=")[0] for record in records]
+        assert result == ["log unavailable, will retry", "log is available again"] * 2
 
 
 @in_virtual_time
-async def test_who_waits_for_an_index_is_told_when_the_replica_cannot_go_on() -> None:
+async def test_a_waiter_for_an_index_fails_when_the_replica_cannot_continue() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server(leads=False)
         waiting = cluster.world("m").start_task(server.server.follower.wait_until_applied(1_000), name="waits")
@@ -119,7 +119,7 @@ async def test_who_waits_for_an_index_is_told_when_the_replica_cannot_go_on() ->
 
 
 @in_virtual_time
-async def test_who_no_longer_waits_for_an_index_leaves_nothing_behind() -> None:
+async def test_a_canceled_waiter_for_an_index_leaves_nothing_behind() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server(leads=False)
         for number in range(10):
@@ -138,7 +138,7 @@ async def test_who_no_longer_waits_for_an_index_leaves_nothing_behind() -> None:
 async def test_a_write_is_found_by_its_id_for_a_while() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server(leads=False)
-        index = await name(server, "a")
+        index = await store_namespace(server, "a")
         await server.server.follower.wait_until_applied(index)
         batch = cluster.log.find_next_batch(index - 1, cluster.log.epoch)
         assert batch is not None
@@ -148,7 +148,7 @@ async def test_a_write_is_found_by_its_id_for_a_while() -> None:
 
 
 @in_virtual_time
-async def test_a_cluster_is_founded_once_by_whoever_is_first() -> None:
+async def test_a_cluster_is_bootstrapped_once() -> None:
     async with ACluster() as cluster:
         servers = [OneServer(cluster, f"m{number}", heartbeats=None) for number in range(3)]
         for one in servers:
@@ -162,12 +162,12 @@ async def test_a_cluster_is_founded_once_by_whoever_is_first() -> None:
 
 
 @in_virtual_time
-async def test_a_log_that_only_members_wrote_to_is_founded() -> None:
+async def test_a_log_with_member_records_only_is_bootstrapped() -> None:
     async with ACluster() as cluster:
         one = cluster.servers["m1"] = OneServer(cluster, "m1", heartbeats=None)
         await one.follow()
-        await name(one, "early")
+        await store_namespace(one, "early")
 
         await one.server.bootstrap_cluster()
 
-        await until(lambda: one.replica.get(CLUSTER_FORMAT) is not None, what="founded")
+        await until(lambda: one.replica.get(CLUSTER_FORMAT) is not None, what="the cluster is bootstrapped")

@@ -1,4 +1,4 @@
-"""The archive that a snapshot travels in: what goes in comes out, and what is wrong with one is told."""
+"""Snapshot archives: packing, unpacking and damaged archives."""
 
 import io
 import tarfile
@@ -13,7 +13,7 @@ from wharf.cluster.server.snapshots import InvalidArchive, is_archive, pack_arch
 CONTENT = SNAPSHOT_MAGIC + b"state" * 100
 
 
-def packed(folder: Path) -> tuple[Path, bytes]:
+def pack_snapshot(folder: Path) -> tuple[Path, bytes]:
     state, archive = folder / "in.bin", folder / "archive.tgz"
     state.write_bytes(CONTENT)
     trailer = SnapshotTrailer(LogPosition(index=7, epoch=2, last_changes={}), {})
@@ -21,9 +21,9 @@ def packed(folder: Path) -> tuple[Path, bytes]:
     return archive, pack_archive(state, archive, facts)
 
 
-def repacked(folder: Path, **changed: bytes) -> Path:
-    """The archive with other contents of some files."""
-    archive, _ = packed(folder)
+def repack_archive(folder: Path, **changed: bytes) -> Path:
+    """Return the archive with changed contents of some files."""
+    archive, _ = pack_snapshot(folder)
     other = folder / "other.tgz"
     with tarfile.open(archive) as old, tarfile.open(other, "w:gz") as new:
         for member in old:
@@ -36,8 +36,8 @@ def repacked(folder: Path, **changed: bytes) -> Path:
     return other
 
 
-def test_what_was_packed_comes_out_the_same(tmp_path: Path) -> None:
-    archive, digest = packed(tmp_path)
+def test_an_unpacked_archive_equals_the_packed_snapshot(tmp_path: Path) -> None:
+    archive, digest = pack_snapshot(tmp_path)
 
     unpack_archive(archive, tmp_path / "out.bin")
 
@@ -45,7 +45,7 @@ def test_what_was_packed_comes_out_the_same(tmp_path: Path) -> None:
     assert (is_archive(archive), len(digest)) == (True, 32)
 
 
-def test_a_bare_snapshot_file_is_taken_as_it_is(tmp_path: Path) -> None:
+def test_a_snapshot_file_without_an_archive_is_accepted(tmp_path: Path) -> None:
     file = tmp_path / "bare.snap"
     file.write_bytes(CONTENT)
 
@@ -62,7 +62,7 @@ def test_a_bare_snapshot_file_is_taken_as_it_is(tmp_path: Path) -> None:
         (b"\x1f\x8b cut off", "failed to decompress snapshot: "),
     ],
 )
-def test_what_is_no_archive_is_refused(tmp_path: Path, content: bytes, text: str) -> None:
+def test_a_file_that_is_not_an_archive_is_refused(tmp_path: Path, content: bytes, text: str) -> None:
     file = tmp_path / "file"
     file.write_bytes(content)
 
@@ -72,8 +72,8 @@ def test_what_is_no_archive_is_refused(tmp_path: Path, content: bytes, text: str
     assert str(refused.value).startswith(text)
 
 
-def test_every_cut_of_an_archive_is_refused(tmp_path: Path) -> None:
-    archive, _ = packed(tmp_path)
+def test_every_truncated_archive_is_refused(tmp_path: Path) -> None:
+    archive, _ = pack_snapshot(tmp_path)
     whole = archive.read_bytes()
     for length in range(1, len(whole), 7):
         cut = tmp_path / "cut"
@@ -82,14 +82,14 @@ def test_every_cut_of_an_archive_is_refused(tmp_path: Path) -> None:
             unpack_archive(cut, tmp_path / "out.bin")
 
 
-def test_a_file_that_is_another_than_its_checksum_says_is_refused_by_name(tmp_path: Path) -> None:
+def test_a_file_with_a_wrong_checksum_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(InvalidArchive) as refused:
-        unpack_archive(repacked(tmp_path, state=CONTENT + b"!"), tmp_path / "out.bin")
+        unpack_archive(repack_archive(tmp_path, state=CONTENT + b"!"), tmp_path / "out.bin")
 
-    assert str(refused.value) == "state.bin of the archive is damaged: its checksum is another than SHA256SUMS says"
+    assert str(refused.value) == "state.bin in the archive is damaged: its checksum differs from that in SHA256SUMS"
 
 
-def test_an_archive_of_something_else_is_refused(tmp_path: Path) -> None:
+def test_an_archive_without_a_snapshot_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "other.tgz"
     with tarfile.open(file, "w:gz") as tar:
         tar.addfile(tarfile.TarInfo("readme"))
@@ -97,4 +97,4 @@ def test_an_archive_of_something_else_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidArchive) as refused:
         unpack_archive(file, tmp_path / "out.bin")
 
-    assert str(refused.value) == "the archive holds no state.bin: it is no snapshot"
+    assert str(refused.value) == "the archive is not a snapshot: it contains no state.bin"

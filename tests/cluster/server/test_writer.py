@@ -1,4 +1,4 @@
-"""Writing: conflicts are decided again, unknown outcomes are found out, nothing is acknowledged before it can be seen."""
+"""The writer: conflicts are decided again, unknown outcomes are looked up, and only visible writes are acknowledged."""
 
 import asyncio
 from collections.abc import Callable
@@ -33,10 +33,10 @@ from wharf.contract.model.times import DecisionContext
 CAUSE = Cause(CauseKind.REQUEST, "test")
 
 
-def on(operation: EngineOperation, *faults: Fault | None) -> Callable[[EngineOperation], Fault | None]:
-    """These faults strike the next times that this is asked of the log; `None` lets one pass."""
+def inject_faults(operation: EngineOperation, *faults: Fault | None) -> Callable[[EngineOperation], Fault | None]:
+    """Inject these faults into the next calls of the operation; `None` lets one call pass."""
     left = list(faults)
-    return lambda asked: left.pop(0) if asked is operation and left else None
+    return lambda called: left.pop(0) if called is operation and left else None
 
 
 def count_up(snapshot: Replica, _: DecisionContext) -> Decision[int]:
@@ -50,8 +50,8 @@ def count_up(snapshot: Replica, _: DecisionContext) -> Decision[int]:
     return Decision(write, lambda _index: raised.weight)
 
 
-async def is_counted(server: OneServer) -> bool:
-    """Whether this one got through; others may have been faster five times."""
+async def try_count_up(server: OneServer) -> bool:
+    """Return whether the write was committed; it may conflict five times with other writers."""
     try:
         await server.server.writer.execute(count_up)
     except Refusal as refusal:
@@ -61,47 +61,49 @@ async def is_counted(server: OneServer) -> bool:
     return True
 
 
-def weight(server: OneServer) -> int:
+def get_weight(server: OneServer) -> int:
     namespace = server.replica.get(NAMESPACES, "default")
     assert namespace is not None
     return namespace.weight
 
 
 @in_virtual_time
-async def test_a_reply_is_given_when_the_replica_shows_the_write() -> None:
+async def test_a_reply_is_returned_once_the_replica_has_the_write() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server(leads=False)
-        server.faults.choose_fault = on(EngineOperation.FEED, DelayFault(reply_s=3.0))
+        server.faults.choose_fault = inject_faults(EngineOperation.FEED, DelayFault(reply_s=3.0))
         began_s = now_s()
 
-        told = await server.server.writer.execute(count_up)
+        result = await server.server.writer.execute(count_up)
 
-        assert (told, weight(server), round(now_s() - began_s, 1)) == (2, 2, 3.0)
+        assert (result, get_weight(server), round(now_s() - began_s, 1)) == (2, 2, 3.0)
 
 
 @in_virtual_time
-async def test_a_decision_on_what_moved_on_is_taken_again() -> None:
+async def test_a_decision_on_changed_records_is_made_again() -> None:
     async with ACluster() as cluster:
         first = await cluster.a_server("m1", leads=False)
         second = await cluster.a_server("m2", leads=False)
-        second.faults.choose_fault = lambda asked: DelayFault(reply_s=2.0) if asked is EngineOperation.FEED else None
+        second.faults.choose_fault = lambda operation_name: (
+            DelayFault(reply_s=2.0) if operation_name is EngineOperation.FEED else None
+        )
 
         await first.server.writer.execute(count_up)
-        told = await second.server.writer.execute(count_up)
+        result = await second.server.writer.execute(count_up)
 
-        assert told == 3
+        assert result == 3
 
 
 @in_virtual_time
-async def test_after_five_conflicts_the_caller_is_told() -> None:
+async def test_five_conflicts_are_reported_to_the_caller() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server(leads=False)
         tries = 0
 
-        def always_late(snapshot: Replica, moment: DecisionContext) -> Decision[int]:
+        def always_late(snapshot: Replica, context: DecisionContext) -> Decision[int]:
             nonlocal tries
             tries += 1
-            decision = count_up(snapshot, moment)
+            decision = count_up(snapshot, context)
             assert decision.write is not None
             stale = [replace_version(condition) for condition in decision.write.conditions]
             return Decision(replace(decision.write, conditions=stale), decision.build_reply)
@@ -109,7 +111,7 @@ async def test_after_five_conflicts_the_caller_is_told() -> None:
         with pytest.raises(Refusal) as refused:
             await server.server.writer.execute(always_late)
 
-        assert (refused.value.code, tries, weight(server)) == (RefusalCode.CONFLICT, 5, 1)
+        assert (refused.value.code, tries, get_weight(server)) == (RefusalCode.CONFLICT, 5, 1)
 
 
 def replace_version(condition: object) -> object:
@@ -117,29 +119,29 @@ def replace_version(condition: object) -> object:
 
 
 @pytest.mark.parametrize("fault", [LoseReplyFault(), LoseRequestFault()], ids=["reply lost", "request lost"])
-def test_an_unknown_outcome_is_found_out_and_happens_once(fault: Fault) -> None:
+def test_an_unknown_outcome_is_looked_up_and_the_write_happens_once(fault: Fault) -> None:
     @in_virtual_time
     async def story() -> None:
         async with ACluster() as cluster:
             server = await cluster.a_server(leads=False)
-            server.faults.choose_fault = on(EngineOperation.COMMIT, fault)
+            server.faults.choose_fault = inject_faults(EngineOperation.COMMIT, fault)
 
-            told = await server.server.writer.execute(count_up)
+            result = await server.server.writer.execute(count_up)
 
-            assert (told, weight(server)) == (2, 2)
+            assert (result, get_weight(server)) == (2, 2)
 
     story()
 
 
 @in_virtual_time
-async def test_an_outcome_that_nobody_can_find_out_is_told_as_such() -> None:
+async def test_an_outcome_that_cannot_be_looked_up_is_reported_as_unknown() -> None:
     async with ACluster() as cluster:
         server = await cluster.a_server(leads=False)
 
-        def decide(asked: EngineOperation) -> Fault | None:
+        def decide(operation_name: EngineOperation) -> Fault | None:
             return (
                 LoseReplyFault()
-                if asked in (EngineOperation.COMMIT, EngineOperation.FIND, EngineOperation.BARRIER)
+                if operation_name in (EngineOperation.COMMIT, EngineOperation.FIND, EngineOperation.BARRIER)
                 else None
             )
 
@@ -152,7 +154,7 @@ async def test_an_outcome_that_nobody_can_find_out_is_told_as_such() -> None:
 
 
 @pytest.mark.parametrize("fault", [None, LoseReplyFault()], ids=["reply came", "reply lost"])
-def test_a_write_that_this_server_does_not_hear_of_in_time_is_told_as_undecided(fault: Fault | None) -> None:
+def test_a_write_that_is_not_visible_in_time_has_an_unknown_outcome(fault: Fault | None) -> None:
     @in_virtual_time
     async def story() -> None:
         async with ACluster() as cluster:
@@ -172,7 +174,7 @@ def test_a_write_that_this_server_does_not_hear_of_in_time_is_told_as_undecided(
 
 
 @pytest.mark.parametrize("cut", [True, False])
-def test_where_surely_nothing_was_written_that_is_told(cut: bool) -> None:
+def test_a_write_that_was_surely_not_committed_is_reported_as_such(cut: bool) -> None:
     @in_virtual_time
     async def story() -> None:
         async with ACluster() as cluster:
@@ -180,7 +182,7 @@ def test_where_surely_nothing_was_written_that_is_told(cut: bool) -> None:
             if cut:
                 server.faults.disconnect()
             else:
-                server.faults.choose_fault = on(EngineOperation.COMMIT, RefuseFault("the log is full"))
+                server.faults.choose_fault = inject_faults(EngineOperation.COMMIT, RefuseFault("the log is full"))
 
             with pytest.raises(Refusal, match="nothing was written") as refused:
                 await server.server.writer.execute(count_up)
@@ -191,7 +193,7 @@ def test_where_surely_nothing_was_written_that_is_told(cut: bool) -> None:
 
 
 @in_virtual_time
-async def test_a_write_that_fits_no_batch_is_refused_as_too_large() -> None:
+async def test_a_write_that_is_too_large_for_a_batch_is_refused() -> None:
     async with ACluster(bounds=WriteLimits(changes=16, conditions=16)) as cluster:
         server = await cluster.a_server(leads=False)
         changes = [NAMESPACES.build_put(Namespace(name=f"n{number}", create_index=WRITE_INDEX)) for number in range(17)]
@@ -203,11 +205,13 @@ async def test_a_write_that_fits_no_batch_is_refused_as_too_large() -> None:
 
 
 @in_virtual_time
-async def test_what_was_acknowledged_elsewhere_is_not_overlooked_when_there_seems_nothing_to_do() -> None:
+async def test_a_decision_to_do_nothing_considers_writes_acknowledged_elsewhere() -> None:
     async with ACluster() as cluster:
         first = await cluster.a_server("m1")
         second = await cluster.a_server("m2", leads=False)
-        second.faults.choose_fault = lambda asked: DelayFault(reply_s=2.0) if asked is EngineOperation.FEED else None
+        second.faults.choose_fault = lambda operation_name: (
+            DelayFault(reply_s=2.0) if operation_name is EngineOperation.FEED else None
+        )
         await first.client.jobs.register(a_job())
 
         # The second server does not know the job yet.
@@ -218,11 +222,13 @@ async def test_what_was_acknowledged_elsewhere_is_not_overlooked_when_there_seem
 
 
 @in_virtual_time
-async def test_what_was_acknowledged_elsewhere_is_not_overlooked_when_there_seems_something_wrong() -> None:
+async def test_a_refusal_considers_writes_acknowledged_elsewhere() -> None:
     async with ACluster() as cluster:
         first = await cluster.a_server("m1")
         second = await cluster.a_server("m2", leads=False)
-        second.faults.choose_fault = lambda asked: DelayFault(reply_s=2.0) if asked is EngineOperation.FEED else None
+        second.faults.choose_fault = lambda operation_name: (
+            DelayFault(reply_s=2.0) if operation_name is EngineOperation.FEED else None
+        )
         registered = await first.client.jobs.register(a_job())
 
         again = await second.client.jobs.register(a_job(priority=60), enforce_index=registered.job_modify_index)
@@ -231,29 +237,29 @@ async def test_what_was_acknowledged_elsewhere_is_not_overlooked_when_there_seem
 
 
 @in_virtual_time
-async def test_many_writers_at_once_lose_nothing() -> None:
+async def test_concurrent_writers_lose_no_write() -> None:
     async with ACluster() as cluster:
         servers = [await cluster.a_server(f"m{number}", leads=False) for number in range(3)]
 
         async def count(server: OneServer) -> None:
             done = 0
             while done < 5:
-                done += await is_counted(server)
+                done += await try_count_up(server)
 
         await asyncio.gather(*(count(server) for server in servers))
         await servers[0].server.writer.catch_up()
 
-        assert weight(servers[0]) == 16
+        assert get_weight(servers[0]) == 16
 
 
 # -- steps that no table of states has
 
 
 @in_virtual_time
-async def test_an_illegal_step_is_a_conflict_for_the_caller_and_one_line_in_the_log(
+async def test_an_invalid_transition_is_a_conflict_for_the_caller_and_one_log_line(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    def bring_back(_snapshot: Replica, _moment: DecisionContext) -> Decision[int]:
+    def bring_back(_snapshot: Replica, _context: DecisionContext) -> Decision[int]:
         advance_state(
             ALLOCATION_STATES, ClientStatus.COMPLETE, ClientStatus.RUNNING, record_id="a1", history=["placed", "ended"]
         )
@@ -269,4 +275,4 @@ async def test_an_illegal_step_is_a_conflict_for_the_caller_and_one_line_in_the_
             "allocation a1 cannot go from complete to running; allowed from complete: none; history: placed; ended"
         )
         assert (refused.value.code, refused.value.text) == (RefusalCode.CONFLICT, sentence)
-        assert [line for line in caplog.messages if "a1" in line] == [f"state transition rejected: {sentence}"]
+        assert [line for line in caplog.messages if "a1" in line] == [f"state transition rejected reason={sentence}"]

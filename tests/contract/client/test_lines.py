@@ -1,15 +1,19 @@
 """The HTTP transports of both clients: Unix sockets, TLS with certificates, and default headers."""
 
 import asyncio
+import socket
 import ssl
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from wharf.agent.tls.certificates import AUTHORITY_FILES_NAME, get_files, make_authority, make_certificate, write_pair
 from wharf.contract.client import NO_RETRIES, ClientSettings, Unreachable, connect, connect_async
+from wharf.contract.client.transport import TlsFailure
 from wharf.world import RealWorld
 
 REPLY = b'HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 8\r\n\r\n"leader"'
@@ -38,12 +42,18 @@ async def serve_unix_socket(path: Path) -> AsyncIterator[RecordingServer]:
         yield server
 
 
-@asynccontextmanager
-async def serve_tls(folder: Path) -> AsyncIterator[str]:
+def build_server_context(folder: Path) -> ssl.SSLContext:
+    """Return the TLS context of a server that requires client certificates."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(*get_files(folder, "server"))
     context.load_verify_locations(get_files(folder, AUTHORITY_FILES_NAME)[0])
     context.verify_mode = ssl.CERT_REQUIRED
+    return context
+
+
+@asynccontextmanager
+async def serve_tls(folder: Path) -> AsyncIterator[str]:
+    context = build_server_context(folder)
     async with await asyncio.start_server(RecordingServer().serve, "127.0.0.1", 0, ssl=context) as server:
         yield f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}"
 
@@ -115,3 +125,79 @@ def test_a_server_with_another_name_is_rejected_unless_verification_is_off(certi
             return await read_leaders(settings_for(certificates, address, skip_verify=True))
 
     assert asyncio.run(run_clients()) == ("leader", "leader")
+
+
+@contextmanager
+def serve_connections(serve: Callable[[socket.socket], None]) -> Iterator[str]:
+    """Serve connections in a thread, one at a time, and yield the address with the scheme https."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve_until_closed() -> None:
+            with suppress(OSError):
+                while True:
+                    connection, _address = listener.accept()
+                    with connection, suppress(OSError):
+                        connection.settimeout(5)
+                        serve(connection)
+
+        thread = threading.Thread(target=serve_until_closed, daemon=True)
+        thread.start()
+        yield f"https://127.0.0.1:{listener.getsockname()[1]}"
+        listener.shutdown(socket.SHUT_RDWR)
+        thread.join(10)
+
+
+def serve_plain_http(connection: socket.socket) -> None:
+    connection.recv(1 << 16)
+    connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+
+def find_tls_failure(settings: ClientSettings) -> TlsFailure | None:
+    """Return how TLS failed for the synchronous client."""
+    with connect(settings, retry_policy=NO_RETRIES) as client, pytest.raises(Unreachable) as failed:
+        client.status.leader()
+    return failed.value.tls_failure
+
+
+async def find_tls_failures(settings: ClientSettings) -> list[TlsFailure | None]:
+    """Return how TLS failed, for the synchronous and the asyncio client."""
+    async with connect_async(settings, retry_policy=NO_RETRIES) as client:
+        with pytest.raises(Unreachable) as failed:
+            await client.status.leader()
+    return [await asyncio.to_thread(find_tls_failure, settings), failed.value.tls_failure]
+
+
+def test_an_untrusted_server_certificate_is_reported_as_such(certificates: Path) -> None:
+    async def run_clients() -> list[TlsFailure | None]:
+        async with serve_tls(certificates) as address:
+            return await find_tls_failures(settings_for(certificates, address, server_name="another.wharf"))
+
+    assert asyncio.run(run_clients()) == [TlsFailure.UNTRUSTED_SERVER_CERTIFICATE] * 2
+
+
+def test_a_missing_client_certificate_is_reported_as_such(certificates: Path) -> None:
+    context = build_server_context(certificates)
+
+    def serve(connection: socket.socket) -> None:
+        with context.wrap_socket(connection, server_side=True) as tls_connection:
+            tls_connection.recv(1)
+
+    with serve_connections(serve) as address:
+        settings = replace(settings_for(certificates, address), cert_file="", key_file="")
+        failure = find_tls_failure(replace(settings, server_name="server.global.wharf"))
+
+    assert failure is TlsFailure.CLIENT_CERTIFICATE_REQUIRED
+
+
+def test_a_server_without_tls_is_reported_as_such(certificates: Path) -> None:
+    with serve_connections(serve_plain_http) as address:
+        failures = asyncio.run(find_tls_failures(settings_for(certificates, address)))
+
+    assert failures == [TlsFailure.SERVER_WITHOUT_TLS] * 2
+
+
+def test_a_refused_connection_has_no_tls_failure() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+
+    assert asyncio.run(find_tls_failures(ClientSettings(addresses=(f"https://127.0.0.1:{port}",)))) == [None, None]

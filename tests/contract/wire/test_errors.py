@@ -2,7 +2,7 @@
 
 import pytest
 
-from wharf.contract.model.refusal import RefusalCode
+from wharf.contract.model.refusal import RefusalCode, RefusalReason
 from wharf.contract.wire.errors import STATUS_BY_CODE, build_refusal
 
 
@@ -36,6 +36,16 @@ def test_a_refusal_code_is_restored_from_its_header(code: RefusalCode) -> None:
 )
 def test_a_status_without_a_code_maps_to_a_refusal_code(status: int, code: RefusalCode) -> None:
     assert build_refusal(status, "why").code is code
+
+
+@pytest.mark.parametrize("reason", list(RefusalReason))
+def test_a_refusal_reason_is_restored_from_its_header(reason: RefusalReason) -> None:
+    assert build_refusal(400, "why", code="invalid", reason=reason.value).reason is reason
+    assert build_refusal(400, "why", reason=reason.value).reason is reason
+
+
+def test_an_unknown_reason_counts_as_unspecified() -> None:
+    assert build_refusal(404, "why", code="unknown", reason="of-tomorrow").reason is RefusalReason.UNSPECIFIED
 
 
 def test_an_unknown_code_is_replaced_by_that_of_the_status() -> None:

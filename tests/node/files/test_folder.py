@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from wharf.contract.model.refusal import Refusal, RefusalCode
+from wharf.contract.model.refusal import Refusal, RefusalCode, RefusalReason
 from wharf.node.files import ReadOnlyFolder
 from wharf.node.files.folder import detect_content_type, format_mode
 
@@ -185,3 +185,10 @@ def test_a_socket_is_listed(root: Path, folder: ReadOnlyFolder, monkeypatch: pyt
 )
 def test_the_content_type_is_detected_from_the_beginning_of_a_file(sample: bytes, name: str, content_type: str) -> None:
     assert content_type == detect_content_type(sample, name)
+
+
+def test_the_refusal_of_a_secret_file_has_a_reason(folder: ReadOnlyFolder) -> None:
+    with pytest.raises(Refusal) as refused:
+        folder.open_file("web/secrets/token")
+
+    assert refused.value.reason is RefusalReason.SECRET_FILE

@@ -21,7 +21,7 @@ from wharf.cluster.server.metrics import RequestMeter
 from wharf.cluster.server.node_channels.directory import HeldNodesReporter, ProcessAddress
 from wharf.cluster.server.relay import RequestRelay
 from wharf.cluster.server.rpc.http import HttpPeerTransports
-from wharf.cluster.server.rpc.leader import LeaderClient
+from wharf.cluster.server.rpc.leader_client import LeaderClient
 from wharf.cluster.server.rpc.socket import BrainSocketClient
 from wharf.cluster.server.server import Server
 from wharf.contract.client.relay.port import Relay

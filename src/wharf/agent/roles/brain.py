@@ -27,7 +27,7 @@ from wharf.cluster.server.duties.quotas import QuotaDuty
 from wharf.cluster.server.duties.replication import ReplicationDuty
 from wharf.cluster.server.duties.secrets import SecretsDuty
 from wharf.cluster.server.log.compaction import LogCompactor
-from wharf.cluster.server.rpc.leader import RpcDispatcher
+from wharf.cluster.server.rpc.dispatcher import RpcDispatcher
 from wharf.cluster.server.rpc.socket import BrainSocketServer
 from wharf.cluster.server.server import Server
 from wharf.config.settings import AgentSettings

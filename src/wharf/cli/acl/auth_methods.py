@@ -108,6 +108,7 @@ def delete_method(session: Session, name: str) -> None:
 
 
 def _render_method(session: Session, method: "AuthMethodView") -> str:
+    """Return an auth method as a list."""
     from wharf.cli.common.rendering import render_pairs
 
     config = method.config
@@ -245,6 +246,7 @@ def _find_rule(session: Session, query: str) -> str:
 
 
 def _render_rule(rule: "BindingRule") -> str:
+    """Return a binding rule as a list."""
     from wharf.cli.common.rendering import render_pairs
 
     return render_pairs(

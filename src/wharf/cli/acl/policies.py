@@ -217,6 +217,7 @@ def _join_policy_names(role: "Role") -> str:
 
 
 def _render_role(role: "Role") -> str:
+    """Return a role as a list."""
     from wharf.cli.common.rendering import render_pairs
 
     return render_pairs(

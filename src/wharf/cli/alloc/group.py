@@ -264,6 +264,7 @@ def stats(session: Session, alloc_id: str, task: str) -> None:
 
 
 def _build_stats_row(name: str, task_stats: Mapping[str, Any]) -> tuple[str, str, str, str, int, str]:
+    """Return the table row with the resource use of a task."""
     usage = task_stats["ResourceUsage"]
     cpu, memory = usage["CpuStats"], usage["MemoryStats"]
     return (

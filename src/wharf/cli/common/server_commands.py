@@ -15,15 +15,11 @@ import click
 from wharf.cli.common.errors import CliError, format_error
 
 if TYPE_CHECKING:
-    from wharf.contract.client import ClientSettings, SyncClient
+    from wharf.contract.client import ClientSettings, SyncClient, Unreachable
     from wharf.contract.client.errors import RequestRefused
     from wharf.world import World
 
 SHORT_ID_LENGTH: Final = 8
-TOKEN_INDEPENDENT_REFUSALS: Final = ("Reading secret file prohibited", "permission denied: this node")
-"""Beginnings of refusals that no other token would change, so that the error does not suggest one."""
-ACL_DISABLED_TEXT: Final = "ACL support disabled"
-"""The server's text for a request about access control while it is off."""
 
 
 class CommandEnvironment(Protocol):
@@ -43,6 +39,7 @@ class RealCommandEnvironment:
         self.world: World = RealWorld()
 
     def connect(self, settings: "ClientSettings") -> "SyncClient":
+        """Return a client for these settings. Raises CliError if they are invalid."""
         from wharf.contract.client import ClientSettingsError, RetryPolicy, connect
 
         try:
@@ -297,21 +294,23 @@ def _report_server_errors(session: Session) -> Iterator[None]:
     except UnexpectedReply as error:
         raise CliError(f"{addresses}: {error}; is this a Wharf server?") from error
     except Unreachable as error:
-        raise CliError(f"{error}; {_suggest_fix(str(error), addresses, is_sent=error.is_sent)}") from error
+        raise CliError(f"{error}; {_suggest_fix(error, addresses)}") from error
 
 
-def _suggest_fix(error_text: str, addresses: str, *, is_sent: bool) -> str:
-    """Return a hint for a failed connection. `is_sent`: the request may have reached the server."""
-    if "CERTIFICATE_VERIFY_FAILED" in error_text:
+def _suggest_fix(error: "Unreachable", addresses: str) -> str:
+    """Return a hint for a failed connection."""
+    from wharf.contract.client.transport import TlsFailure
+
+    if error.tls_failure is TlsFailure.UNTRUSTED_SERVER_CERTIFICATE:
         return (
             "trust its certificate authority with --ca-cert or WHARF_CACERT; if its certificate has another name, "
             "set --tls-server-name"
         )
-    if "CERTIFICATE_REQUIRED" in error_text.upper():
+    if error.tls_failure is TlsFailure.CLIENT_CERTIFICATE_REQUIRED:
         return "the server requires a client certificate: set --client-cert and --client-key"
-    if "SSL" in error_text and "https://" in addresses:
+    if error.tls_failure is TlsFailure.OTHER:
         return "does the server use https?"
-    if is_sent:
+    if error.is_sent:
         https_hint = " does the server use https only?" if "http://" in addresses else ""
         return f"the change may already have been applied;{https_hint} check with `wharf status`"
     return "`wharf dev` starts a server on this machine; --address or WHARF_ADDR selects another"
@@ -321,14 +320,15 @@ def _format_refusal(error: "RequestRefused", settings: "ClientSettings") -> str:
     """Return the server's text for a refused request, with what to do about it."""
     from wharf.cli.common.errors import format_validation_issues
     from wharf.contract.client.errors import Forbidden, NoLeader
+    from wharf.contract.model.refusal import RefusalReason
 
     text = format_validation_issues(error.text)
-    if isinstance(error, Forbidden) and not text.startswith(TOKEN_INDEPENDENT_REFUSALS):
+    if isinstance(error, Forbidden) and error.reason is RefusalReason.UNSPECIFIED:
         if not settings.token:
             return f"{text}: the request had no token; set --token or WHARF_TOKEN"
         return f"{text}: the token does not exist or lacks a permission; `wharf acl token self` shows it"
     if isinstance(error, NoLeader):
         return f"{text}: the cluster has no leader now; reads work with --stale"
-    if text == ACL_DISABLED_TEXT:
+    if error.reason is RefusalReason.ACL_DISABLED:
         return f"{text}: every request is allowed; docs/access.md describes how to turn access control on"
     return text

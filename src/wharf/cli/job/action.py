@@ -49,6 +49,7 @@ def action(
 
 
 def _print_actions(session: Session, job_id: str, namespace: str) -> None:
+    """Print the actions of the job as a table."""
     from wharf.cli.common.rendering import render_table
 
     actions = session.client.jobs.actions(job_id, namespace=namespace).value

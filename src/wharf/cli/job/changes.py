@@ -258,6 +258,7 @@ def scale(
     """
     from wharf.cli.common.lookup import find_job
     from wharf.contract.client.errors import RequestRefused
+    from wharf.contract.model.refusal import RefusalReason
 
     found = find_job(session, job_id)
     group = group_or_count
@@ -271,7 +272,7 @@ def scale(
     try:
         response = session.client.jobs.scale(found.id, group, count, message=message, namespace=found.namespace)
     except RequestRefused as error:
-        if "active deployment" not in error.text:
+        if error.reason is not RefusalReason.ACTIVE_DEPLOYMENT:
             raise
         raise CliError(
             f"{error.text} (`wharf deployment status {found.id}`): wait until it is complete, promote its canaries "

@@ -185,6 +185,7 @@ def _find_position(source: str, steps: list[str | int]) -> tuple[int, int]:
 
 
 def _describe_type(value: object) -> str:
+    """Return the type of a YAML value in words, for error texts."""
     match value:
         case None:
             return "nothing"

@@ -296,6 +296,7 @@ class LogSource:
             read_bytes *= READ_GROWTH_FACTOR
 
     def _print(self, lines: list[bytes]) -> None:
+        """Print the lines that match the filter, each with its prefix."""
         pattern = self._filter.pattern
         for line in lines:
             text = line.decode(errors="replace").rstrip("\r")

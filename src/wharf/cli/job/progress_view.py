@@ -70,6 +70,7 @@ class LiveProgressView:
         self._live.stop()
 
     def update(self, progress: "JobProgress", elapsed_ns: int) -> None:
+        """Show the progress in place, with as many allocations as the terminal has rows."""
         from rich.text import Text
 
         max_rows = max(
@@ -104,6 +105,7 @@ class LineProgressView:
         return
 
     def update(self, progress: "JobProgress", elapsed_ns: int) -> None:
+        """Print a line if the summary of the progress changed."""
         line = format_summary(progress)
         if line != self._last_line:
             self._last_line = line
@@ -282,6 +284,7 @@ def _list_relevant_allocations(progress: "JobProgress") -> "list[AllocationStub]
 
 
 def _build_allocation_row(allocation: "AllocationStub", session: "Session") -> tuple[Any, ...]:
+    """Return the table row of an allocation."""
     return (
         session.shorten_id(allocation.id),
         allocation.task_group,

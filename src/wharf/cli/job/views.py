@@ -273,7 +273,7 @@ def _is_superseded(allocation: "AllocationStub") -> bool:
 
 
 def _build_version_row(session: Session, job: "Job") -> tuple[object, ...]:
-
+    """Return the table row of a job version."""
     tag = job.version_tag
     return (
         job.version,

@@ -47,6 +47,7 @@ def renew(session: Session, node_id: str) -> None:
 
 
 def _render_claims(session: Session, response: dict[str, Any]) -> str:
+    """Return the claims of a node identity as a list."""
     from wharf.cli.common.rendering import render_pairs
     from wharf.cli.common.times import NS_PER_SECOND, format_relative_time
 

@@ -210,6 +210,7 @@ def set_config(
 
 
 def _render_scheduler_configuration(configuration: "SchedulerConfiguration") -> str:
+    """Return the scheduler configuration as a list."""
     from wharf.cli.common.rendering import render_pairs
 
     def yes_or_no(value: bool) -> str:

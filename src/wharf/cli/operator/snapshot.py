@@ -141,6 +141,7 @@ def restore(session: Session, file: Path, paths: tuple[Path, ...], data_dir: Pat
 
 
 def _print_info(info: "SnapshotInfo") -> None:
+    """Print when a snapshot was saved and what it contains."""
     from datetime import UTC, datetime
 
     from wharf.contract.model.times import SECOND

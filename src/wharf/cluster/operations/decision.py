@@ -1,17 +1,28 @@
-"""The result type of every operation."""
+"""The result type of every operation, the builder of writes, and decisions that store or delete one named record."""
 
-from collections.abc import Callable
-from typing import Generic, TypeVar
+from collections.abc import Callable, Iterable
+from typing import Any, Generic, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
-from wharf.contract.model.log import Write
+from wharf.cluster.state import Replica, Table
+from wharf.contract.model.log import WRITE_INDEX, Cause, Condition, DeleteRecord, PutRecord, Write
+from wharf.contract.model.record import hash_content
 from wharf.contract.model.state_machines.machine import InvalidTransition
 from wharf.contract.model.times import DecisionContext
 
-__all__ = ["Decision", "DecisionContext"]
+__all__ = [
+    "Decision",
+    "DecisionContext",
+    "WriteBuilder",
+    "build_delete_decision",
+    "build_store_decision",
+    "set_written_index",
+]
 
 T = TypeVar("T")
+RecordT = TypeVar("RecordT", bound=msgspec.Struct)
 
 
 class Decision(msgspec.Struct, Generic[T], frozen=True):
@@ -26,3 +37,72 @@ class Decision(msgspec.Struct, Generic[T], frozen=True):
     """Requested state changes that the state tables do not allow. They are left out of the write; the caller logs
     them.
     """
+
+
+class WriteBuilder:
+    """Collects the changes of one write, and the conditions under which it may be committed."""
+
+    def __init__(self, snapshot: Replica) -> None:
+        self.snapshot = snapshot
+        self.changes: list[PutRecord | DeleteRecord] = []
+        self.conditions: list[Condition] = []
+
+    def put(self, table: Table[RecordT], record: RecordT) -> None:
+        """Store the record."""
+        self.changes.append(table.build_put(record))
+
+    def delete(self, table: Table[Any], *key: str | int) -> None:
+        """Delete the record under the key."""
+        self.changes.append(table.build_delete(*key))
+
+    def require_unchanged_record(self, table: Table[RecordT], record: RecordT) -> None:
+        """Let the write conflict if this record changes before."""
+        self.conditions.append(self.snapshot.build_record_condition(table, record))
+
+    def require_unchanged_key(self, table: Table[Any], *key: str | int) -> None:
+        """Let the write conflict if the record under the key changes or is created before."""
+        self.conditions.append(self.snapshot.build_key_condition(table, *key))
+
+    def build(self, kind: str, cause: Cause) -> Write:
+        """Build the write from what was collected."""
+        return Write(kind, cause, self.changes, self.conditions)
+
+
+def set_written_index(record: RecordT, index: int) -> RecordT:
+    """Return a record that was written at `index` with the indexes that it has then."""
+    # mypy cannot express "a Struct with these fields".
+    create_index = record.create_index  # type: ignore[attr-defined]
+    return replace(record, create_index=index if create_index == WRITE_INDEX else create_index, modify_index=index)
+
+
+def build_store_decision(
+    snapshot: Replica,
+    table: Table[RecordT],
+    requested: RecordT,
+    stored: RecordT | None,
+    kind: str,
+    cause: Cause,
+    *,
+    build_reply: Callable[[int, RecordT], T],
+    conditions: Iterable[Condition] = (),
+) -> Decision[T]:
+    """Build the decision that stores a named record; nothing is written if the stored one has the same content.
+
+    `stored`: the record under the same key, or None. `build_reply` receives the index of the last change, and the
+    record with its indexes. `conditions`: further conditions, besides that the record under the key is unchanged.
+    """
+    old: Any = stored  # mypy cannot express "a Struct with these fields".
+    content_hash = hash_content(requested)
+    if old is not None and old.hash == content_hash:
+        return Decision(None, lambda _index: build_reply(old.modify_index, old))
+    create_index = WRITE_INDEX if old is None else old.create_index
+    record = replace(requested, hash=content_hash, create_index=create_index, modify_index=0)
+    key_condition = snapshot.build_key_condition(table, table.get_key(record))
+    write = Write(kind, cause, [table.build_put(record)], [key_condition, *conditions])
+    return Decision(write, lambda index: build_reply(index, set_written_index(record, index)))
+
+
+def build_delete_decision(snapshot: Replica, table: Table[Any], *key: str, kind: str, cause: Cause) -> Decision[int]:
+    """Build the decision that deletes one record, if it does not change before. The reply is the index."""
+    write = Write(kind, cause, [table.build_delete(*key)], [snapshot.build_key_condition(table, *key)])
+    return Decision(write, lambda index: index)

@@ -10,8 +10,9 @@ from itertools import islice, pairwise
 from typing import Any, Final, NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
-from wharf.cluster.operations.decision import Decision
+from wharf.cluster.operations.decision import Decision, set_written_index
 from wharf.cluster.state import Index, Replica, Table
 from wharf.cluster.state.tables import (
     ACL_AUTH_METHODS,
@@ -31,8 +32,6 @@ from wharf.contract.model.log import WRITE_INDEX, Cause, CauseKind, Condition, D
 from wharf.contract.model.refusal import invalid_request, not_found
 from wharf.contract.model.secrets import SealedData
 from wharf.contract.model.times import DecisionContext
-
-replace = msgspec.structs.replace
 
 
 class KeyringWriteResult(msgspec.Struct, frozen=True):
@@ -305,7 +304,6 @@ def _build_key_decision(
     def reply(index: int) -> KeyringWriteResult:
         if reply_key is None:
             return KeyringWriteResult(index)
-        created = index if reply_key.create_index == WRITE_INDEX else reply_key.create_index
-        return KeyringWriteResult(index, replace(reply_key, create_index=created, modify_index=index))
+        return KeyringWriteResult(index, set_written_index(reply_key, index))
 
     return Decision(Write(kind, Cause(CauseKind.OPERATOR), changes, conditions), reply)

@@ -3,16 +3,13 @@
 from collections.abc import Iterator
 from typing import Any, Final
 
-from msgspec.structs import replace
-
-from wharf.cluster.operations.decision import Decision
+from wharf.cluster.operations.decision import Decision, build_delete_decision, build_store_decision
 from wharf.cluster.state import Replica, Table
 from wharf.cluster.state.tables import ALLOCATIONS_OF_JOB, HOST_VOLUMES, JOBS, NAMESPACES, QUOTAS, VARIABLES
 from wharf.contract.model import namespaces
 from wharf.contract.model.jobs.validation.findings import ValidationProblem, format_problems
-from wharf.contract.model.log import KEY_SEPARATOR, WRITE_INDEX, Cause, CauseKind, Write
+from wharf.contract.model.log import KEY_SEPARATOR, Cause, CauseKind
 from wharf.contract.model.namespaces import Namespace
-from wharf.contract.model.record import hash_content
 from wharf.contract.model.refusal import invalid_request, not_found
 
 STORED_WRITE_KIND: Final = "namespace-stored"
@@ -28,19 +25,16 @@ def store_namespace(snapshot: Replica, requested: Namespace, *, cause: str = "")
         problem_text = format_problems([ValidationProblem("", problem) for problem in problems])
         raise invalid_request(f'Invalid namespace "{requested.name}": {problem_text.rstrip()}')
     stored = snapshot.get(NAMESPACES, requested.name)
-    namespace = replace(
+    return build_store_decision(
+        snapshot,
+        NAMESPACES,
         requested,
-        hash=hash_content(requested),
-        create_index=WRITE_INDEX if stored is None else stored.create_index,
-        modify_index=0,
+        stored,
+        STORED_WRITE_KIND,
+        Cause(CauseKind.REQUEST, cause),
+        build_reply=lambda index, _namespace: index,
+        conditions=[snapshot.build_key_condition(QUOTAS, requested.quota)] if requested.quota else (),
     )
-    if stored is not None and stored.hash == namespace.hash:
-        return Decision(None, lambda _index: stored.modify_index)
-    conditions = [snapshot.build_key_condition(NAMESPACES, requested.name)]
-    if requested.quota:
-        conditions.append(snapshot.build_key_condition(QUOTAS, requested.quota))
-    write = Write(STORED_WRITE_KIND, Cause(CauseKind.REQUEST, cause), [NAMESPACES.build_put(namespace)], conditions)
-    return Decision(write, lambda index: index)
 
 
 def delete_namespace(snapshot: Replica, name: str, *, region: str, cause: str = "") -> Decision[int]:
@@ -54,13 +48,9 @@ def delete_namespace(snapshot: Replica, name: str, *, region: str, cause: str = 
     if blockers:
         problem_text = "; ".join(f'namespace "{name}" has {blocker} in regions: [{region}]' for blocker in blockers)
         raise invalid_request(problem_text)
-    write = Write(
-        DELETED_WRITE_KIND,
-        Cause(CauseKind.REQUEST, cause),
-        [NAMESPACES.build_delete(name)],
-        [snapshot.build_key_condition(NAMESPACES, name)],
+    return build_delete_decision(
+        snapshot, NAMESPACES, name, kind=DELETED_WRITE_KIND, cause=Cause(CauseKind.REQUEST, cause)
     )
-    return Decision(write, lambda index: index)
 
 
 def _iter_deletion_blockers(snapshot: Replica, namespace: Namespace) -> Iterator[str]:

@@ -3,17 +3,14 @@
 from collections.abc import Iterator
 from typing import Final
 
-from msgspec.structs import replace
-
-from wharf.cluster.operations.decision import Decision
+from wharf.cluster.operations.decision import Decision, build_delete_decision, build_store_decision
 from wharf.cluster.state import Replica
 from wharf.cluster.state.tables import JOBS_OF_POOL, NODE_POOLS, NODES, NODES_OF_POOL
 from wharf.contract.model import node_pools
 from wharf.contract.model.jobs.validation.findings import ValidationProblem, format_problems
-from wharf.contract.model.log import WRITE_INDEX, Cause, CauseKind, Write
+from wharf.contract.model.log import Cause, CauseKind
 from wharf.contract.model.node_pools import NodePool
 from wharf.contract.model.nodes.node import Node
-from wharf.contract.model.record import hash_content
 from wharf.contract.model.refusal import invalid_request, not_found
 
 STORED_WRITE_KIND: Final = "node-pool-stored"
@@ -29,22 +26,15 @@ def store_node_pool(snapshot: Replica, requested: NodePool, *, cause: str = "") 
         raise invalid_request(problems[0])
     if problems:
         raise invalid_request(format_problems([ValidationProblem("", problem) for problem in problems]).rstrip())
-    stored = snapshot.get(NODE_POOLS, requested.name)
-    pool = replace(
+    return build_store_decision(
+        snapshot,
+        NODE_POOLS,
         requested,
-        hash=hash_content(requested),
-        create_index=WRITE_INDEX if stored is None else stored.create_index,
-        modify_index=0,
-    )
-    if stored is not None and stored.hash == pool.hash:
-        return Decision(None, lambda _index: stored.modify_index)
-    write = Write(
+        snapshot.get(NODE_POOLS, requested.name),
         STORED_WRITE_KIND,
         Cause(CauseKind.REQUEST, cause),
-        [NODE_POOLS.build_put(pool)],
-        [snapshot.build_key_condition(NODE_POOLS, requested.name)],
+        build_reply=lambda index, _pool: index,
     )
-    return Decision(write, lambda index: index)
 
 
 def ensure_node_pool(snapshot: Replica, node: Node, *, cause: str = "") -> Decision[int]:
@@ -68,13 +58,9 @@ def delete_node_pool(snapshot: Replica, name: str, *, region: str, cause: str = 
     blockers = list(_iter_deletion_blockers(snapshot, name, region))
     if blockers:
         raise invalid_request(format_problems([ValidationProblem("", blocker) for blocker in blockers]).rstrip())
-    write = Write(
-        DELETED_WRITE_KIND,
-        Cause(CauseKind.REQUEST, cause),
-        [NODE_POOLS.build_delete(name)],
-        [snapshot.build_key_condition(NODE_POOLS, name)],
+    return build_delete_decision(
+        snapshot, NODE_POOLS, name, kind=DELETED_WRITE_KIND, cause=Cause(CauseKind.REQUEST, cause)
     )
-    return Decision(write, lambda index: index)
 
 
 def _iter_deletion_blockers(snapshot: Replica, name: str, region: str) -> Iterator[str]:

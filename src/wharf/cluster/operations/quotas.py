@@ -8,13 +8,13 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from wharf.cluster.operations.decision import Decision
+from wharf.cluster.operations.decision import Decision, build_delete_decision, build_store_decision
 from wharf.cluster.scheduling.capacity.quotas import convert_usage_to_limit, sum_quota_usage
 from wharf.cluster.state import Replica
 from wharf.cluster.state.tables import MEMBERS, NAMESPACES_WITH_QUOTA, QUOTAS
 from wharf.contract.model import quotas
 from wharf.contract.model.jobs.validation.findings import ValidationProblem, format_problems
-from wharf.contract.model.log import WRITE_INDEX, Cause, CauseKind, Write
+from wharf.contract.model.log import Cause, CauseKind
 from wharf.contract.model.quotas import Quota, QuotaLimit, QuotaUsage, RegionLimit
 from wharf.contract.model.record import hash_content
 from wharf.contract.model.refusal import invalid_request, not_found
@@ -30,23 +30,15 @@ def store_quota(snapshot: Replica, requested: Quota, *, cause: str = "") -> Deci
         problem_text = format_problems([ValidationProblem("", problem) for problem in problems])
         raise invalid_request(f'Invalid quota "{requested.name}": {problem_text.rstrip()}')
     limits = tuple(replace(limit, hash=hash_content(limit)) for limit in requested.limits or ())
-    quota = replace(requested, limits=limits, hash=b"")
-    stored = snapshot.get(QUOTAS, requested.name)
-    quota = replace(
-        quota,
-        hash=hash_content(quota),
-        create_index=WRITE_INDEX if stored is None else stored.create_index,
-        modify_index=0,
-    )
-    if stored is not None and stored.hash == quota.hash:
-        return Decision(None, lambda _index: stored.modify_index)
-    write = Write(
+    return build_store_decision(
+        snapshot,
+        QUOTAS,
+        replace(requested, limits=limits),
+        snapshot.get(QUOTAS, requested.name),
         STORED_WRITE_KIND,
         Cause(CauseKind.REQUEST, cause),
-        [QUOTAS.build_put(quota)],
-        [snapshot.build_key_condition(QUOTAS, requested.name)],
+        build_reply=lambda index, _quota: index,
     )
-    return Decision(write, lambda index: index)
 
 
 def delete_quota(snapshot: Replica, name: str, *, cause: str = "") -> Decision[int]:
@@ -56,13 +48,7 @@ def delete_quota(snapshot: Replica, name: str, *, cause: str = "") -> Decision[i
     namespaces = sorted(namespace.name for namespace in snapshot.list_by_index(NAMESPACES_WITH_QUOTA, name))
     if namespaces:
         raise invalid_request(f'quota "{name}" is still attached to namespaces: {", ".join(namespaces)}')
-    write = Write(
-        DELETED_WRITE_KIND,
-        Cause(CauseKind.REQUEST, cause),
-        [QUOTAS.build_delete(name)],
-        [snapshot.build_key_condition(QUOTAS, name)],
-    )
-    return Decision(write, lambda index: index)
+    return build_delete_decision(snapshot, QUOTAS, name, kind=DELETED_WRITE_KIND, cause=Cause(CauseKind.REQUEST, cause))
 
 
 def compute_quota_usage(snapshot: Replica, quota: Quota) -> QuotaUsage:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Any, Final, NamedTuple
 
-import msgspec
+from msgspec.structs import replace
 
 from wharf.cluster.state import Replica, Table
 from wharf.cluster.state.tables import (
@@ -38,8 +38,6 @@ from wharf.contract.model.log import (
 )
 from wharf.contract.model.namespaces import DEFAULT_NAMESPACE, Namespace
 from wharf.contract.model.node_pools import BUILT_IN_NODE_POOLS, NodePool
-
-replace = msgspec.structs.replace
 
 
 class ReplicatedTable(NamedTuple):

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
-from wharf.cluster.operations.decision import DecisionContext
+from wharf.cluster.operations.decision import DecisionContext, WriteBuilder
 from wharf.cluster.state import Replica
 from wharf.cluster.state.tables import JOBS, SCALING_POLICIES, SCALING_POLICIES_OF_JOB
 from wharf.contract.model.jobs.job import Job
-from wharf.contract.model.log import WRITE_INDEX, Condition, DeleteRecord, PutRecord
+from wharf.contract.model.log import WRITE_INDEX
 from wharf.contract.model.scaling import ScalingPolicy
 
 PolicyTarget = tuple[str, str, str]
@@ -38,23 +38,20 @@ def assign_policy_ids(snapshot: Replica, job: Job, context: DecisionContext) -> 
     return replace(job, task_groups=tuple(groups))
 
 
-def sync_policies(
-    snapshot: Replica, job: Job, changes: list[PutRecord | DeleteRecord], conditions: list[Condition]
-) -> None:
+def sync_policies(builder: WriteBuilder, job: Job) -> None:
     """Add the changes that make the stored policies equal to those of the job. Policies of a stopped job are disabled."""
-    stored = {
-        policy.id: policy for policy in snapshot.list_by_index_sorted(SCALING_POLICIES_OF_JOB, job.namespace, job.id)
-    }
+    policies = builder.snapshot.list_by_index_sorted(SCALING_POLICIES_OF_JOB, job.namespace, job.id)
+    stored = {policy.id: policy for policy in policies}
     for policy in iterate_policies(job):
         stored_policy = stored.pop(policy.id, None)
         if stored_policy is None:
-            changes.append(SCALING_POLICIES.build_put(replace(policy, create_index=WRITE_INDEX)))
+            builder.put(SCALING_POLICIES, replace(policy, create_index=WRITE_INDEX))
         elif replace(stored_policy, create_index=0, modify_index=0) != replace(policy, create_index=0, modify_index=0):
-            changes.append(SCALING_POLICIES.build_put(replace(policy, create_index=stored_policy.create_index)))
-            conditions.append(snapshot.build_record_condition(SCALING_POLICIES, stored_policy))
+            builder.put(SCALING_POLICIES, replace(policy, create_index=stored_policy.create_index))
+            builder.require_unchanged_record(SCALING_POLICIES, stored_policy)
     for obsolete in stored.values():
-        changes.append(SCALING_POLICIES.build_delete(obsolete.id))
-        conditions.append(snapshot.build_record_condition(SCALING_POLICIES, obsolete))
+        builder.delete(SCALING_POLICIES, obsolete.id)
+        builder.require_unchanged_record(SCALING_POLICIES, obsolete)
 
 
 def iterate_policies(job: Job) -> Iterator[ScalingPolicy]:

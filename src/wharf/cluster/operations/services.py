@@ -6,7 +6,7 @@ from itertools import islice
 
 import msgspec
 
-from wharf.cluster.operations.decision import Decision
+from wharf.cluster.operations.decision import Decision, build_delete_decision
 from wharf.cluster.state import Replica
 from wharf.cluster.state.tables import NODES, REGISTRATIONS_OF_ALLOCATION, REGISTRATIONS_ON_NODE, SERVICES
 from wharf.contract.model.allocations.allocation import Allocation
@@ -53,13 +53,9 @@ def delete_service(
     registration = snapshot.get(SERVICES, namespace, registration_id)
     if registration is None or registration.service_name != service:
         raise not_found("service registration not found")
-    write = Write(
-        "service-deleted",
-        Cause(CauseKind.REQUEST, cause),
-        [SERVICES.build_delete(namespace, registration_id)],
-        [snapshot.build_record_condition(SERVICES, registration)],
+    return build_delete_decision(
+        snapshot, SERVICES, namespace, registration_id, kind="service-deleted", cause=Cause(CauseKind.REQUEST, cause)
     )
-    return Decision(write, lambda index: index)
 
 
 def delete_node_services(snapshot: Replica, node_id: str, *, max_services: int) -> Write | None:

@@ -8,8 +8,9 @@ import enum
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
-from wharf.cluster.operations.decision import Decision
+from wharf.cluster.operations.decision import Decision, set_written_index
 from wharf.cluster.state import Replica
 from wharf.cluster.state.tables import KEYRING, NAMESPACES, VARIABLES
 from wharf.contract.model import variables
@@ -18,8 +19,6 @@ from wharf.contract.model.refusal import Refusal, RefusalCode, invalid_request, 
 from wharf.contract.model.secrets import SealedData
 from wharf.contract.model.times import DecisionContext
 from wharf.contract.model.variables import Variable, VariableLock
-
-replace = msgspec.structs.replace
 
 LOCKED_ERROR: Final = "attempting to modify locked variable"
 
@@ -225,9 +224,5 @@ def _build_write_decision(
         snapshot.build_key_condition(NAMESPACES, variable.namespace),
         snapshot.build_key_condition(KEYRING, variable.key_id),
     ]
-
-    def reply(index: int) -> VariableWriteResult:
-        created = index if variable.create_index == WRITE_INDEX else variable.create_index
-        return VariableWriteResult(index, replace(variable, create_index=created, modify_index=index))
-
-    return Decision(Write(kind, Cause(by), [VARIABLES.build_put(variable)], conditions), reply)
+    write = Write(kind, Cause(by), [VARIABLES.build_put(variable)], conditions)
+    return Decision(write, lambda index: VariableWriteResult(index, set_written_index(variable, index)))

@@ -6,7 +6,7 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from wharf.cluster.operations.decision import Decision, DecisionContext
+from wharf.cluster.operations.decision import Decision, DecisionContext, build_delete_decision, set_written_index
 from wharf.cluster.scheduling.constraints import satisfies_constraint
 from wharf.cluster.state import Replica
 from wharf.cluster.state.tables import (
@@ -169,7 +169,7 @@ def _build_volume_decision(
         snapshot.build_key_condition(NAMESPACES, volume.namespace),
     ]
     write = Write(REGISTERED_WRITE_KIND, Cause(CauseKind.REQUEST, cause), [HOST_VOLUMES.build_put(volume)], conditions)
-    return Decision(write, lambda index: VolumeWriteResult(index, _fill_write_index(volume, index)))
+    return Decision(write, lambda index: VolumeWriteResult(index, set_written_index(volume, index)))
 
 
 def _make_update(stored: HostVolume | None, volume: HostVolume) -> HostVolume:
@@ -201,12 +201,6 @@ def _check_name_free(snapshot: Replica, requested: HostVolume) -> None:
         raise invalid_request(f'node "{requested.node_id}" has a volume "{requested.name}" already: {same_name[0].id}')
 
 
-def _fill_write_index(volume: HostVolume, index: int) -> HostVolume:
-    """Return the volume with the indexes that the write gives it."""
-    create_index = index if volume.create_index == WRITE_INDEX else volume.create_index
-    return replace(volume, create_index=create_index, modify_index=index)
-
-
 def get_volume(snapshot: Replica, namespace: str, volume_id: str) -> HostVolume:
     """Return the volume. Raises not-found if it does not exist."""
     volume = snapshot.get(HOST_VOLUMES, namespace, volume_id)
@@ -226,14 +220,9 @@ def delete_volume(snapshot: Replica, namespace: str, volume_id: str, *, cause: s
     users = sorted(_iter_users(snapshot, volume))
     if users:
         raise invalid_request(f"volume {volume.id} in use by allocations: {', '.join(users)}")
-    conditions = [snapshot.build_record_condition(HOST_VOLUMES, volume)]
-    write = Write(
-        DELETED_WRITE_KIND,
-        Cause(CauseKind.REQUEST, cause),
-        [HOST_VOLUMES.build_delete(namespace, volume_id)],
-        conditions,
+    return build_delete_decision(
+        snapshot, HOST_VOLUMES, namespace, volume_id, kind=DELETED_WRITE_KIND, cause=Cause(CauseKind.REQUEST, cause)
     )
-    return Decision(write, lambda index: index)
 
 
 def _iter_users(snapshot: Replica, volume: HostVolume) -> Iterator[str]:

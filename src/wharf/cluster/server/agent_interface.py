@@ -120,13 +120,15 @@ class NoAgentInterface:
         raise _refuse("no configuration to reload")
 
     def follow_log(self, level: str, *, as_json: bool) -> AsyncIterator[str]:
-        raise _refuse(f"no log to follow at level {level}{', as JSON' if as_json else ''}")
+        del level, as_json
+        raise _refuse("no log to follow")
 
     async def list_processes(self) -> Sequence[ProcessInfo]:
         return [ProcessInfo("server", 0, "ready", 0, format_stacks(asyncio.get_running_loop()))]
 
     async def profile_process(self, seconds: float) -> str:
-        raise _refuse(f"no profiler that could sample for {seconds:g} s")
+        del seconds
+        raise _refuse("no profiler")
 
     async def read_host(self) -> HostInfo:
         raise _refuse("no host information")
@@ -138,10 +140,12 @@ class NoAgentInterface:
         raise _refuse("no log file")
 
     async def save_snapshot(self, engine: LogEngine) -> SavedSnapshot:
-        raise _refuse(f"no disk to save a snapshot to ({type(engine).__name__})")
+        del engine
+        raise _refuse("no disk for snapshots")
 
     async def restore_snapshot(self, engine: LogEngine, parts: AsyncIterator[bytes]) -> int:
-        raise _refuse(f"no disk to restore {'a snapshot' if parts else 'nothing'} from ({type(engine).__name__})")
+        del engine, parts
+        raise _refuse("no disk for snapshots")
 
 
 def _refuse(problem: str) -> Refusal:

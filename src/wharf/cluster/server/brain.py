@@ -12,6 +12,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from wharf.cluster.controllers.heartbeats import HeartbeatSettings
+from wharf.cluster.engines.election import Election, Leadership
 from wharf.cluster.engines.port import FollowerBehind, LogEngine, LogUnavailable
 from wharf.cluster.operations.decision import Decision
 from wharf.cluster.scheduling.cache import SchedulerCache
@@ -19,7 +20,7 @@ from wharf.cluster.server.leader.evaluation_processor import EvaluationProcessor
 from wharf.cluster.server.leader.loop import LeaderLoop
 from wharf.cluster.server.leader.node_monitor import NodeMonitor
 from wharf.cluster.server.leader.queues import LeaderQueues
-from wharf.cluster.server.leader.term import Election, Leadership, LeaderTerm
+from wharf.cluster.server.leader.term import LeaderTerm
 from wharf.cluster.server.log.bootstrap import ClusterBootstrap
 from wharf.cluster.server.log.follower import Follower
 from wharf.cluster.server.log.writer import Writer
@@ -102,6 +103,11 @@ class Brain:
     def is_leading(self) -> bool:
         """Whether this server leads now."""
         return self.term.is_leading
+
+    @property
+    def replica(self) -> Replica:
+        """Return the replica of this server."""
+        return self.follower.replica
 
     @property
     def cache(self) -> SchedulerCache:
@@ -216,8 +222,8 @@ class Brain:
 
     # -- leadership by request -------------------------------------------------------------------------------------
 
-    async def transfer_leadership(self, heir: str) -> None:
-        """End this leadership in favor of the member `heir`. Writes in progress finish first.
+    async def transfer_leadership(self, successor: str) -> None:
+        """End this leadership in favor of the member `successor`. Writes in progress finish first.
 
         Raises `Refusal` if this server does not lead or the outcome is unknown.
         """
@@ -226,15 +232,16 @@ class Brain:
             if leadership is None or not self.is_leading:
                 raise no_leader()
             try:
-                is_offered = await leadership.transfer(heir)
+                is_offered = await leadership.transfer(successor)
             except (FollowerBehind, LogUnavailable) as error:
                 raise Refusal(
-                    RefusalCode.OUTCOME_UNKNOWN, f"it is unknown whether leadership was transferred to {heir}: {error}"
+                    RefusalCode.OUTCOME_UNKNOWN,
+                    f"it is unknown whether leadership was transferred to {successor}: {error}",
                 ) from error
         self._queues.wake_event.set()
         if not is_offered:
             raise no_leader()
-        log.info("transferred leadership", extra={"to": heir})
+        log.info("transferred leadership member=%s", successor)
 
     async def measure_status(self) -> ServerLogStatus:
         """Return this server's log position and how long the log took to answer, in nanoseconds (`None`: no answer)."""

@@ -41,6 +41,7 @@ class DurationHistogram:
         self.sum_ms = 0.0
 
     def add(self, took_ms: float) -> None:
+        """Count one request that took this many milliseconds."""
         position = 0
         while position < len(BUCKET_LIMITS_MS) and took_ms > BUCKET_LIMITS_MS[position]:
             position += 1
@@ -62,6 +63,7 @@ class DurationSummary:
         self.max_ms = 0.0
 
     def add(self, took_ms: float) -> None:
+        """Count one request that took this many milliseconds."""
         self.count += 1
         self.sum_ms += took_ms
         self.sum_squares_ms2 += took_ms * took_ms

@@ -4,9 +4,9 @@ A request makes at most one hop between regions and one within a region. A heade
 servers that name each other in their configuration cannot forward a request in a loop.
 """
 
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -14,6 +14,8 @@ from wharf.contract.client.relay.port import Relay, RelayReply, RelayRequest
 from wharf.contract.client.relay.websockets import SocketRelay, WebSocket
 from wharf.contract.client.transport import Unreachable
 from wharf.contract.model.refusal import Refusal, RefusalCode, not_found
+
+T = TypeVar("T")
 
 HOPS_HEADER: Final = b"x-cluster-hops"
 REGION_HOP: Final = b"region"
@@ -71,20 +73,35 @@ class RequestRelay:
         if region not in self._regions:
             raise build_no_region_path()
         outgoing = add_hop(outgoing, REGION_HOP, loop_error=build_no_region_path())
-        addresses = self._regions[region]
-        failures: list[str] = []
-        for address in list(addresses):
+
+        async def open_reply(address: str) -> RelayedReply:
             try:
                 return await self._open_reply(address, outgoing)
             except Unreachable as error:
                 if error.is_sent and outgoing.method not in SAFE_METHODS:
                     raise _build_unknown_outcome(error) from error
+                raise
+
+        return await self._try_addresses(region, open_reply)
+
+    async def _try_addresses(self, region: str, open_at: Callable[[str], Awaitable[T]]) -> T:
+        """Return the result of `open_at` for the first address of the region that answers.
+
+        Raises `Refusal` with UNAVAILABLE if no address answers.
+        """
+        addresses = self._regions[region]
+        failures: list[str] = []
+        for address in list(addresses):
+            try:
+                return await open_at(address)
+            except Unreachable as error:
                 failures.append(str(error))
                 # Try this address last from now on: otherwise every request waits for its timeout.
                 addresses.remove(address)
                 addresses.append(address)
         raise Refusal(
-            RefusalCode.UNAVAILABLE, f"no server of region {region} answers: {'; '.join(failures) or 'none is listed'}"
+            RefusalCode.UNAVAILABLE,
+            f"no server of region {region} replies: {'; '.join(failures) or 'no address is configured'}",
         )
 
     async def send_to_member(self, address: str, outgoing: RelayRequest, *, hop: bytes = MEMBER_HOP) -> RelayedReply:
@@ -112,24 +129,10 @@ class RequestRelay:
             raise build_no_region_path()
         outgoing = add_hop(outgoing, REGION_HOP, loop_error=build_no_region_path())
         async with AsyncExitStack() as exit_stack:
-            yield await self._open_first_socket(region, outgoing, subprotocols, exit_stack)
-
-    async def _open_first_socket(
-        self, region: str, outgoing: RelayRequest, subprotocols: Sequence[str], exit_stack: AsyncExitStack
-    ) -> WebSocket:
-        """Try the addresses of the region in order; a failed one moves to the end."""
-        addresses = self._regions[region]
-        failures: list[str] = []
-        for address in list(addresses):
-            try:
-                return await exit_stack.enter_async_context(self._open_socket(address, outgoing, subprotocols))
-            except Unreachable as error:
-                failures.append(str(error))
-                addresses.remove(address)
-                addresses.append(address)
-        raise Refusal(
-            RefusalCode.UNAVAILABLE, f"no server of region {region} answers: {'; '.join(failures) or 'none is listed'}"
-        )
+            yield await self._try_addresses(
+                region,
+                lambda address: exit_stack.enter_async_context(self._open_socket(address, outgoing, subprotocols)),
+            )
 
     @asynccontextmanager
     async def open_socket_to_member(

@@ -14,7 +14,8 @@ from wharf.cluster.server.metrics import RequestMeter
 from wharf.cluster.server.node_channels.connections import LocalNodeChannels
 from wharf.cluster.server.node_channels.port import NodeChannels
 from wharf.cluster.server.relay import RequestRelay
-from wharf.cluster.server.rpc.leader import LeaderClient, RpcTransport
+from wharf.cluster.server.rpc.leader_client import LeaderClient
+from wharf.cluster.server.rpc.method import RpcTransport
 from wharf.cluster.server.security.access_services import AccessServices
 from wharf.cluster.state import Replica
 from wharf.cluster.state.tables import ALL_TABLES

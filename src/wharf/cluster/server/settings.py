@@ -17,20 +17,24 @@ from wharf.contract.model.times import HOUR, MINUTE, SECOND
 class PlanRejectionTrackerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """When to mark nodes ineligible that reject plans again and again."""
 
-    enabled: Annotated[bool, SettingInfo("Whether a node that keeps refusing plans is made ineligible.")] = False
-    node_threshold: Annotated[int, SettingInfo("How many refusals within the window it takes.", min_value=1)] = 100
-    node_window: Annotated[Duration, SettingInfo("The window in which refusals are counted.")] = Duration(5 * MINUTE)
+    enabled: Annotated[bool, SettingInfo("Whether a node that repeatedly rejects plans is made ineligible.")] = False
+    node_threshold: Annotated[
+        int, SettingInfo("Number of rejections within the window that make a node ineligible.", min_value=1)
+    ] = 100
+    node_window: Annotated[Duration, SettingInfo("Time window in which rejections are counted.")] = Duration(5 * MINUTE)
 
 
 class SearchSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Limits of the search endpoints."""
 
-    fuzzy_enabled: Annotated[bool, SettingInfo("Whether fuzzy search is answered.")] = True
-    limit_query: Annotated[int, SettingInfo("How many objects of each table a search looks at.", min_value=1)] = 100_000
+    fuzzy_enabled: Annotated[bool, SettingInfo("Whether fuzzy search is available.")] = True
+    limit_query: Annotated[
+        int, SettingInfo("Maximum number of records of each table that a search scans.", min_value=1)
+    ] = 100_000
     limit_results: Annotated[
-        int, SettingInfo("How many results a context of a fuzzy search may have.", min_value=1)
+        int, SettingInfo("Maximum number of results for each context of a fuzzy search.", min_value=1)
     ] = 100
-    min_term_length: Annotated[int, SettingInfo("The shortest text that a fuzzy search takes.", min_value=1)] = 2
+    min_term_length: Annotated[int, SettingInfo("Minimum length of the text of a fuzzy search.", min_value=1)] = 2
 
 
 class PreemptionSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,15 +53,15 @@ class DefaultSchedulerSettings(msgspec.Struct, frozen=True, kw_only=True):
         SchedulerAlgorithm, SettingInfo("`binpack` fills nodes one after another, `spread` evens them out.")
     ] = SchedulerAlgorithm.BINPACK
     memory_oversubscription_enabled: Annotated[
-        bool, SettingInfo("Whether `memory_max` above `memory` is honoured.")
+        bool, SettingInfo("Whether tasks may use memory up to `memory_max`, above `memory`.")
     ] = False
-    reject_job_registration: Annotated[bool, SettingInfo("Whether only management may register jobs.")] = False
-    pause_eval_broker: Annotated[bool, SettingInfo("Whether scheduling begins paused.")] = False
+    reject_job_registration: Annotated[bool, SettingInfo("Whether only management tokens may register jobs.")] = False
+    pause_eval_broker: Annotated[bool, SettingInfo("Whether the scheduler of a new cluster is paused.")] = False
     node_limit_for_feasibility_checks: Annotated[
-        int, SettingInfo("How many nodes are looked at for spread and affinity; 0 acts as 100.", min_value=0)
+        int, SettingInfo("Number of nodes that are scored for spreads and affinities; 0 means 100.", min_value=0)
     ] = 0
     preemption_config: Annotated[
-        PreemptionSettings, SettingInfo("For which jobs those of lower priority may be pushed aside.")
+        PreemptionSettings, SettingInfo("The job types that may preempt allocations of lower priority.")
     ] = PreemptionSettings()
 
     def configuration(self) -> SchedulerConfiguration:
@@ -84,7 +88,8 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     enabled: Annotated[bool, SettingInfo("Whether this agent is a server: HTTP, state and scheduling.")] = False
     authoritative_region: Annotated[
-        str, SettingInfo("The region that tokens and policies are copied from.", default_text="the agent's own region")
+        str,
+        SettingInfo("The region from which tokens and policies are replicated.", default_text="the agent's own region"),
     ] = ""
     enabled_schedulers: Annotated[tuple[str, ...], SettingInfo("The types of jobs that this server schedules.")] = (
         "service",
@@ -93,87 +98,82 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
         "sysbatch",
         "_core",
     )
-    enable_event_broker: Annotated[bool, SettingInfo("Whether the event stream is answered.")] = True
-    event_buffer_size: Annotated[int, SettingInfo("How many commits an event stream can look back.", min_value=1)] = 100
-    job_max_source_size: Annotated[Size, SettingInfo("The largest source text that is kept with a job.")] = Size(
-        1_000_000
+    enable_event_broker: Annotated[bool, SettingInfo("Whether the event stream is available.")] = True
+    event_buffer_size: Annotated[
+        int, SettingInfo("Number of recent commits that a new event stream can replay.", min_value=1)
+    ] = 100
+    job_max_source_size: Annotated[Size, SettingInfo("Maximum size of the source text that is stored with a job.")] = (
+        Size(1_000_000)
     )
-    job_tracked_versions: Annotated[int, SettingInfo("How many versions of a job are kept.", min_value=1)] = 6
+    job_tracked_versions: Annotated[int, SettingInfo("Number of versions of a job that are stored.", min_value=1)] = 6
     job_default_priority: Annotated[
-        int, SettingInfo("The priority of a job that names none.", min_value=1, max_value=100)
+        int, SettingInfo("The priority of a job that sets none.", min_value=1, max_value=100)
     ] = 50
     job_max_priority: Annotated[
         int, SettingInfo("The highest priority that a job may have.", min_value=1, max_value=32_766)
     ] = 100
-    job_max_count: Annotated[
-        int, SettingInfo("The most allocations that all groups of a job may ask for.", min_value=1)
-    ] = 50_000
-    job_gc_interval: Annotated[Duration, SettingInfo("How often it is looked for what can be collected.")] = Duration(
-        5 * MINUTE
+    job_max_count: Annotated[int, SettingInfo("Maximum sum of the counts of a job's groups.", min_value=1)] = 50_000
+    job_gc_interval: Annotated[Duration, SettingInfo("How often garbage collection runs.")] = Duration(5 * MINUTE)
+    job_gc_threshold: Annotated[Duration, SettingInfo("How long a dead job is retained.")] = Duration(4 * HOUR)
+    eval_gc_threshold: Annotated[Duration, SettingInfo("How long a completed evaluation is retained.")] = Duration(HOUR)
+    batch_eval_gc_threshold: Annotated[
+        Duration, SettingInfo("How long a completed evaluation of a batch job is retained.")
+    ] = Duration(24 * HOUR)
+    deployment_gc_threshold: Annotated[Duration, SettingInfo("How long a completed deployment is retained.")] = (
+        Duration(HOUR)
     )
-    job_gc_threshold: Annotated[Duration, SettingInfo("How long a dead job is kept.")] = Duration(4 * HOUR)
-    eval_gc_threshold: Annotated[Duration, SettingInfo("How long an evaluation that ended is kept.")] = Duration(HOUR)
-    batch_eval_gc_threshold: Annotated[Duration, SettingInfo("The same for evaluations of batch jobs.")] = Duration(
-        24 * HOUR
-    )
-    deployment_gc_threshold: Annotated[Duration, SettingInfo("How long a deployment that ended is kept.")] = Duration(
-        HOUR
-    )
-    node_gc_threshold: Annotated[Duration, SettingInfo("How long a node that is down and empty is kept.")] = Duration(
-        24 * HOUR
-    )
-    acl_token_gc_threshold: Annotated[Duration, SettingInfo("How long a token that expired is kept.")] = Duration(HOUR)
-    root_key_gc_interval: Annotated[Duration, SettingInfo("How often old keys of the keyring are looked for.")] = (
-        Duration(10 * MINUTE)
-    )
-    root_key_gc_threshold: Annotated[Duration, SettingInfo("How long a key that nothing uses is kept.")] = Duration(
-        HOUR
-    )
-    root_key_rotation_threshold: Annotated[Duration, SettingInfo("How old the active key may become.")] = Duration(
-        720 * HOUR
-    )
-    heartbeat_grace: Annotated[Duration, SettingInfo("How much longer than its TTL a node may be silent.")] = Duration(
+    node_gc_threshold: Annotated[
+        Duration, SettingInfo("How long a node that is down and has no allocations is retained.")
+    ] = Duration(24 * HOUR)
+    acl_token_gc_threshold: Annotated[Duration, SettingInfo("How long an expired token is retained.")] = Duration(HOUR)
+    root_key_gc_interval: Annotated[
+        Duration, SettingInfo("How often the keyring is checked for keys to rotate or delete.")
+    ] = Duration(10 * MINUTE)
+    root_key_gc_threshold: Annotated[Duration, SettingInfo("How long an unused key is retained.")] = Duration(HOUR)
+    root_key_rotation_threshold: Annotated[
+        Duration, SettingInfo("Maximum age of the active key; then the keyring is rotated.")
+    ] = Duration(720 * HOUR)
+    heartbeat_grace: Annotated[
+        Duration, SettingInfo("How long after its heartbeat TTL a node is still considered alive.")
+    ] = Duration(10 * SECOND)
+    min_heartbeat_ttl: Annotated[Duration, SettingInfo("Minimum time between two heartbeats of a node.")] = Duration(
         10 * SECOND
     )
-    min_heartbeat_ttl: Annotated[Duration, SettingInfo("The shortest time between two heartbeats of a node.")] = (
-        Duration(10 * SECOND)
-    )
     max_heartbeats_per_second: Annotated[
-        float, SettingInfo("Heartbeats of all nodes together; with more nodes each beats more rarely.")
+        float,
+        SettingInfo("Maximum heartbeats of all nodes per second; in larger clusters each node sends them less often."),
     ] = 50.0
     failover_heartbeat_ttl: Annotated[
-        Duration, SettingInfo("How long nodes may be silent after a change of leader.")
+        Duration, SettingInfo("How long nodes may be silent after a change of the leader.")
     ] = Duration(5 * MINUTE)
     oidc_issuer: Annotated[
-        str, SettingInfo("The issuer named in identities of workloads; without it discovery is off.")
+        str, SettingInfo("The issuer claim of workload identities; without it, OIDC discovery is off.")
     ] = ""
     plan_rejection_tracker: Annotated[
-        PlanRejectionTrackerSettings, SettingInfo("Nodes that keep refusing what was planned for them.")
+        PlanRejectionTrackerSettings, SettingInfo("Detection of nodes that repeatedly reject plans.")
     ] = PlanRejectionTrackerSettings()
-    search: Annotated[SearchSettings, SettingInfo("Search over all objects.")] = SearchSettings()
+    search: Annotated[SearchSettings, SettingInfo("Limits of the search endpoints.")] = SearchSettings()
     default_scheduler_config: Annotated[
-        DefaultSchedulerSettings, SettingInfo("The scheduler's configuration of a new cluster, until one is stored.")
+        DefaultSchedulerSettings, SettingInfo("The scheduler configuration that a new cluster starts with.")
     ] = DefaultSchedulerSettings()
 
 
 class AclSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of the `acl` block."""
 
-    enabled: Annotated[bool, SettingInfo("Whether requests need tokens.")] = False
-    token_ttl: Annotated[Duration, SettingInfo("How long a node remembers a token's rights.")] = Duration(30 * SECOND)
-    policy_ttl: Annotated[Duration, SettingInfo("How long a node remembers a policy.")] = Duration(30 * SECOND)
-    role_ttl: Annotated[Duration, SettingInfo("How long a node remembers a role.")] = Duration(30 * SECOND)
-    token_min_expiration_ttl: Annotated[Duration, SettingInfo("The shortest life that a token may be given.")] = (
-        Duration(MINUTE)
+    enabled: Annotated[bool, SettingInfo("Whether requests require a token.")] = False
+    token_ttl: Annotated[Duration, SettingInfo("How long a node caches the permissions of a token.")] = Duration(
+        30 * SECOND
     )
-    token_max_expiration_ttl: Annotated[Duration, SettingInfo("The longest life that a token may be given.")] = (
-        Duration(24 * HOUR)
-    )
+    policy_ttl: Annotated[Duration, SettingInfo("How long a node caches a policy.")] = Duration(30 * SECOND)
+    role_ttl: Annotated[Duration, SettingInfo("How long a node caches a role.")] = Duration(30 * SECOND)
+    token_min_expiration_ttl: Annotated[Duration, SettingInfo("Minimum lifetime of a token.")] = Duration(MINUTE)
+    token_max_expiration_ttl: Annotated[Duration, SettingInfo("Maximum lifetime of a token.")] = Duration(24 * HOUR)
     replication_token: Annotated[
         SecretText,
         SettingInfo(
-            "A management token of the authoritative region, by which policies, global tokens and all else that is "
-            "global is copied from there."
+            "A management token of the authoritative region. It authorizes the replication of policies, global tokens "
+            "and other global records."
         ),
     ] = SecretText()
 
@@ -191,14 +191,14 @@ class KeyringSettings(msgspec.Struct, frozen=True, kw_only=True):
     file: Annotated[
         str,
         SettingInfo(
-            "The key that wraps the keyring's keys; made, readable by its owner only, where it is missing. Several "
-            "servers share one, and a snapshot is worth nothing without it.",
+            "The file with the wrapping key of the keyring. Created if it does not exist, readable by its owner only. All "
+            "servers of a cluster need the same file, and a snapshot cannot be used without it.",
             default_text="`keyring.key` in the data folder",
         ),
     ] = ""
     signing_algorithm: Annotated[
         SigningAlgorithm,
-        SettingInfo("By what keys that are made from now on sign identities; the older ones go on as they are."),
+        SettingInfo("The algorithm of new keys that sign identities. Existing keys are not changed."),
     ] = SigningAlgorithm.RS256
 
 

@@ -42,9 +42,7 @@ LEASED_TABLES: Final = frozenset((LEADER_TABLE, MEMBERS_TABLE))
 ROWS_PER_STEP: Final = 250
 """Rows processed before other tasks of the loop may run: about three milliseconds."""
 
-KEYRING_REQUIREMENT: Final = (
-    "the key of its cluster's keyring (keyring.key) to read what is sealed: tokens, variables, logins"
-)
+KEYRING_REQUIREMENT: Final = "the key of its cluster's keyring (keyring.key) to decrypt tokens, variables and logins"
 
 
 class SnapshotFailed(Exception):
@@ -76,7 +74,7 @@ async def restore_state(engine: LogEngine, path: Path) -> int:
     except SnapshotUnusable as error:
         raise SnapshotFailed(str(error)) from error
     except (DamagedRecord, NewerFormat) as error:
-        raise SnapshotFailed(f"the snapshot {path} cannot be restored by this program: {error}") from error
+        raise SnapshotFailed(f"this version of Wharf cannot restore the snapshot {path}: {error}") from error
 
 
 class _SnapshotEngine:
@@ -140,10 +138,10 @@ class _RestoreCheck:
         """Decode a record. Raises `NewerFormat` or `DamagedRecord`."""
         decoder = self._decoders.get(row.table)
         if decoder is None:
-            raise NewerFormat(f"it has a table {row.table} that this program does not know")
+            raise NewerFormat(f"it has a table {row.table} that this version does not know")
         record = decoder.decode_record(row.key, row.data, row.version)
         if isinstance(record, RecordFormat) and record.version > NEWEST_FORMAT:
-            raise NewerFormat(f"its format is {record.version}; this program reads up to {NEWEST_FORMAT}")
+            raise NewerFormat(f"its format is {record.version}; this version reads formats up to {NEWEST_FORMAT}")
 
 
 STATE_FILE: Final = "state.bin"
@@ -218,7 +216,7 @@ def _extract(archive: Path, state: Path) -> None:
     with tarfile.open(archive, "r:gz") as tar:
         for count, member in enumerate(tar):
             if count >= MAX_ARCHIVE_FILES:
-                raise InvalidArchive("the archive holds more files than a snapshot has")
+                raise InvalidArchive("the archive contains more files than a snapshot")
             inner = tar.extractfile(member)
             if inner is None or member.name not in (META_FILE, STATE_FILE, CHECKSUMS_FILE):
                 continue
@@ -226,7 +224,7 @@ def _extract(archive: Path, state: Path) -> None:
                 digests[STATE_FILE] = _copy_and_hash(inner, state)
                 continue
             if member.size > MAX_META_BYTES:
-                raise InvalidArchive(f"{member.name} of the archive is larger than it can be")
+                raise InvalidArchive(f"{member.name} in the archive is larger than allowed")
             text = inner.read()
             digests[member.name] = hashlib.sha256(text).hexdigest()
             if member.name == CHECKSUMS_FILE:
@@ -234,12 +232,12 @@ def _extract(archive: Path, state: Path) -> None:
         while tar.fileobj is not None and tar.fileobj.read(READ_CHUNK_BYTES):
             pass  # Read to the end to detect a truncated archive.
     if STATE_FILE not in digests:
-        raise InvalidArchive(f"the archive holds no {STATE_FILE}: it is no snapshot")
+        raise InvalidArchive(f"the archive is not a snapshot: it contains no {STATE_FILE}")
     checksums = dict(_parse_checksums(checksum_text))
     for name in (META_FILE, STATE_FILE):
         if checksums.get(name) != digests.get(name):
             raise InvalidArchive(
-                f"{name} of the archive is damaged: its checksum is another than {CHECKSUMS_FILE} says"
+                f"{name} in the archive is damaged: its checksum differs from that in {CHECKSUMS_FILE}"
             )
 
 

@@ -5,15 +5,23 @@ from typing import Final
 
 from wharf.contract.client.transport import ClientReply
 from wharf.contract.client.transport import Unreachable as Unreachable
-from wharf.contract.model.refusal import Refusal, RefusalCode
-from wharf.contract.wire.errors import CODE_HEADER, build_refusal
+from wharf.contract.model.refusal import Refusal, RefusalCode, RefusalReason
+from wharf.contract.wire.errors import CODE_HEADER, REASON_HEADER, build_refusal
 
 
 class RequestRefused(Refusal):
     """A server refused the request. `retry_after_s` is the wait that the server requests, or None."""
 
-    def __init__(self, code: RefusalCode, text: str, status: int, *, retry_after_s: float | None = None) -> None:
-        super().__init__(code, text)
+    def __init__(
+        self,
+        code: RefusalCode,
+        text: str,
+        status: int,
+        *,
+        reason: RefusalReason = RefusalReason.UNSPECIFIED,
+        retry_after_s: float | None = None,
+    ) -> None:
+        super().__init__(code, text, reason)
         self.status = status
         self.retry_after_s = retry_after_s
 
@@ -92,7 +100,10 @@ TRANSIENT_ERRORS: Final = (NoLeader, ServerUnavailable, RateLimited, OutcomeUnkn
 def build_error(reply: ClientReply) -> RequestRefused:
     """Return the error that a reply stands for."""
     text = reply.body.decode("utf-8", "replace") or f"status {reply.status} with an empty body"
-    code = build_refusal(reply.status, text, code=reply.headers.get(CODE_HEADER, "")).code
+    refusal = build_refusal(
+        reply.status, text, code=reply.headers.get(CODE_HEADER, ""), reason=reply.headers.get(REASON_HEADER, "")
+    )
     after = reply.headers.get("retry-after", "")
     retry_after_s = float(after) if after.isascii() and after.isdigit() else None
-    return ERROR_TYPE_BY_CODE[code](code, text, reply.status, retry_after_s=retry_after_s)
+    error_type = ERROR_TYPE_BY_CODE[refusal.code]
+    return error_type(refusal.code, text, reply.status, reason=refusal.reason, retry_after_s=retry_after_s)

@@ -22,7 +22,7 @@ from wharf.contract.client.settings import ClientSettings, read_settings
 from wharf.contract.client.transport import Unreachable
 from wharf.contract.model.refusal import Refusal, invalid_request
 from wharf.contract.wire.allocations.exec import ExecOutput, encode_input, encode_input_close, encode_terminal_size
-from wharf.contract.wire.errors import CODE_HEADER, build_refusal
+from wharf.contract.wire.errors import CODE_HEADER, REASON_HEADER, build_refusal
 
 MAX_INPUT_CHUNK_BYTES: Final = 2048
 """Bytes of input in one websocket message."""
@@ -160,8 +160,13 @@ async def _open_websocket(
         try:
             socket = await opening.__aenter__()
         except HandshakeRefused as refused:
-            code = next((value for name, value in refused.headers if name.decode().lower() == CODE_HEADER), b"")
-            raise build_refusal(refused.status, refused.body.decode(errors="replace"), code=code.decode()) from refused
+            reply_headers = {name.decode().lower(): value.decode() for name, value in refused.headers}
+            raise build_refusal(
+                refused.status,
+                refused.body.decode(errors="replace"),
+                code=reply_headers.get(CODE_HEADER, ""),
+                reason=reply_headers.get(REASON_HEADER, ""),
+            ) from refused
         except Unreachable as error:
             last_error = error
             continue

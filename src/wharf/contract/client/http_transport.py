@@ -8,11 +8,22 @@ from typing import Any, Final
 
 import httpx2
 
-from wharf.contract.client.transport import CONNECT_TIMEOUT_S, UNIX_SCHEME, ClientReply, ClientRequest, Unreachable
+from wharf.contract.client.transport import (
+    CONNECT_TIMEOUT_S,
+    UNIX_SCHEME,
+    ClientReply,
+    ClientRequest,
+    TlsFailure,
+    Unreachable,
+)
 
 _ERRNO: Final = re.compile(r"\[Errno -?\d+\] ")
 UNSENT_ERRORS: Final = (httpx2.UnsupportedProtocol, httpx2.LocalProtocolError, httpx2.InvalidURL)
 """Errors in the request itself, found before anything was sent."""
+NO_TLS_REASONS: Final = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE")
+"""OpenSSL's reasons if the server answers without TLS."""
+CERTIFICATE_REQUIRED_REASONS: Final = ("TLSV13_ALERT_CERTIFICATE_REQUIRED", "TLSV1_ALERT_CERTIFICATE_REQUIRED")
+"""OpenSSL's reasons if the server requires a client certificate and received none."""
 MAX_IDLE_CONNECTIONS: Final = 100
 """Connections that stay open to one server; limits open sockets."""
 
@@ -65,9 +76,13 @@ class _HttpConfig:
         try:
             yield
         except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.PoolTimeout, *UNSENT_ERRORS) as error:
-            raise Unreachable(f"cannot connect to {self.address} ({_describe_error(error)})", is_sent=False) from error
+            tls_failure = _find_tls_failure(error)
+            text = f"cannot connect to {self.address} ({_describe_error(error, tls_failure)})"
+            raise Unreachable(text, is_sent=False, tls_failure=tls_failure) from error
         except httpx2.RequestError as error:
-            raise Unreachable(f"no reply from {self.address} ({_describe_error(error)})", is_sent=True) from error
+            tls_failure = _find_tls_failure(error)
+            text = f"no reply from {self.address} ({_describe_error(error, tls_failure)})"
+            raise Unreachable(text, is_sent=True, tls_failure=tls_failure) from error
 
 
 def _build_address_error(config: _HttpConfig, error: Exception) -> Unreachable:
@@ -193,9 +208,35 @@ def _get_headers(reply: httpx2.Response) -> dict[str, str]:
     return {name.lower(): value for name, value in reply.headers.items()}
 
 
-def _describe_error(error: Exception) -> str:
+def _describe_error(error: Exception, tls_failure: TlsFailure | None = None) -> str:
     """Return the text of an httpx2 error, without error numbers."""
-    text = _ERRNO.sub("", str(error))
-    if "WRONG_VERSION_NUMBER" in text or "RECORD_LAYER_FAILURE" in text:
+    if tls_failure is TlsFailure.SERVER_WITHOUT_TLS:
         return "the server does not use TLS: try an address that begins with http://"
-    return text or type(error).__name__
+    return _ERRNO.sub("", str(error)) or type(error).__name__
+
+
+def _find_tls_failure(error: Exception) -> TlsFailure | None:
+    """Return why TLS failed, from the error of `ssl` that an httpx2 error wraps; `None` if it wraps none."""
+    cause = _find_ssl_error(error)
+    if cause is None:
+        return None
+    if isinstance(cause, ssl.SSLCertVerificationError):
+        return TlsFailure.UNTRUSTED_SERVER_CERTIFICATE
+    reason = cause.reason or ""  # OpenSSL's name of the error, such as TLSV13_ALERT_CERTIFICATE_REQUIRED.
+    if reason in NO_TLS_REASONS:
+        return TlsFailure.SERVER_WITHOUT_TLS
+    return TlsFailure.CLIENT_CERTIFICATE_REQUIRED if reason in CERTIFICATE_REQUIRED_REASONS else TlsFailure.OTHER
+
+
+def _find_ssl_error(error: BaseException) -> ssl.SSLError | None:
+    """Return the error of `ssl` among the causes of an error. The HTTP library passes it as cause or as argument."""
+    pending: list[object] = [error]
+    seen: set[int] = set()
+    while pending:
+        found = pending.pop()
+        if isinstance(found, ssl.SSLError) and not isinstance(found, (ssl.SSLWantReadError, ssl.SSLWantWriteError)):
+            return found
+        if isinstance(found, BaseException) and id(found) not in seen:
+            seen.add(id(found))
+            pending += [*found.args, found.__context__, found.__cause__]
+    return None

@@ -1,5 +1,6 @@
 """The transport port of the client: sends one request to one server and returns the reply, complete or streamed."""
 
+import enum
 from collections.abc import Mapping
 from typing import Final, Protocol
 
@@ -11,12 +12,26 @@ UNIX_SCHEME: Final = "unix://"
 """Prefix of an address that is the path of a Unix socket."""
 
 
-class Unreachable(Exception):
-    """No complete reply was received. `is_sent`: the request may have reached the server, so a write may have been committed."""
+class TlsFailure(enum.Enum):
+    """Why TLS with a server failed."""
 
-    def __init__(self, text: str, *, is_sent: bool) -> None:
+    UNTRUSTED_SERVER_CERTIFICATE = enum.auto()
+    CLIENT_CERTIFICATE_REQUIRED = enum.auto()
+    SERVER_WITHOUT_TLS = enum.auto()
+    OTHER = enum.auto()
+
+
+class Unreachable(Exception):
+    """No complete reply was received.
+
+    `is_sent`: the request may have reached the server, so a write may have been committed.
+    `tls_failure`: why TLS failed, or `None` if the cause is not TLS.
+    """
+
+    def __init__(self, text: str, *, is_sent: bool, tls_failure: TlsFailure | None = None) -> None:
         super().__init__(text)
         self.is_sent = is_sent
+        self.tls_failure = tls_failure
 
 
 class ClientRequest(msgspec.Struct, frozen=True):

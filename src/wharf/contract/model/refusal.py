@@ -23,17 +23,35 @@ class RefusalCode(enum.StrEnum):
     OUTCOME_UNKNOWN = "undecided"  # The write may or may not have been committed.
 
 
-class Refusal(Exception):
-    """A request that is refused, with its code and the text for the caller."""
+class RefusalReason(enum.StrEnum):
+    """The exact reason of a refusal, where callers act on it. The values are part of the wire format."""
 
-    def __init__(self, code: RefusalCode, text: str) -> None:
+    UNSPECIFIED = ""
+    ACL_DISABLED = "acl-disabled"
+    ACTIVE_DEPLOYMENT = "active-deployment"  # The job cannot be scaled during its deployment.
+    EMPTY_BODY = "empty-body"
+    EXEC_DISABLED = "exec-disabled"  # The node allows no commands in tasks, whatever the token permits.
+    NO_NODE_PATH = "no-node-path"  # No server process holds the node's connection; the node may reconnect.
+    SECRET_FILE = "secret-file"  # Nobody may read the file, whatever the token permits.
+
+    @classmethod
+    def _missing_(cls, _value: object) -> "RefusalReason":
+        """Map a reason of a newer version to UNSPECIFIED."""
+        return cls.UNSPECIFIED
+
+
+class Refusal(Exception):
+    """A request that is refused: its code and reason for programs, and the text for the caller."""
+
+    def __init__(self, code: RefusalCode, text: str, reason: RefusalReason = RefusalReason.UNSPECIFIED) -> None:
         super().__init__(text)
         self.code = code
         self.text = text
+        self.reason = reason
 
 
-def invalid_request(text: str) -> Refusal:
-    return Refusal(RefusalCode.INVALID, text)
+def invalid_request(text: str, reason: RefusalReason = RefusalReason.UNSPECIFIED) -> Refusal:
+    return Refusal(RefusalCode.INVALID, text, reason)
 
 
 def not_found(text: str) -> Refusal:

@@ -3,7 +3,7 @@
 from types import MappingProxyType
 from typing import Final
 
-from wharf.contract.model.refusal import Refusal, RefusalCode
+from wharf.contract.model.refusal import Refusal, RefusalCode, RefusalReason
 
 STATUS_BY_CODE: Final = MappingProxyType({
     RefusalCode.INVALID: 400,
@@ -22,19 +22,20 @@ STATUS_BY_CODE: Final = MappingProxyType({
 
 CODE_HEADER: Final = "x-cluster-error"
 """The reply header with the refusal code, because several codes may share an HTTP status."""
+REASON_HEADER: Final = "x-cluster-error-reason"
+"""The reply header with the refusal reason; absent if the reason is unspecified."""
 
 CODE_BY_STATUS: Final = MappingProxyType(
     {status: code for code, status in STATUS_BY_CODE.items() if code is not RefusalCode.NO_LEADER}
 )
 
 
-def build_refusal(status: int, text: str, *, code: str = "") -> Refusal:
-    """Return the refusal that an error reply stands for. `code` is the value of the code header.
+def build_refusal(status: int, text: str, *, code: str = "", reason: str = "") -> Refusal:
+    """Return the refusal that an error reply stands for. `code` and `reason` are the values of their headers.
 
     Without a known code only the status counts. An unknown 5xx may come from after the write, so its outcome is unknown.
     """
     if code in tuple(RefusalCode):
-        return Refusal(RefusalCode(code), text)
-    return Refusal(
-        CODE_BY_STATUS.get(status, RefusalCode.OUTCOME_UNKNOWN if status >= 500 else RefusalCode.INVALID), text
-    )
+        return Refusal(RefusalCode(code), text, RefusalReason(reason))
+    fallback = RefusalCode.OUTCOME_UNKNOWN if status >= 500 else RefusalCode.INVALID
+    return Refusal(CODE_BY_STATUS.get(status, fallback), text, RefusalReason(reason))

@@ -22,9 +22,9 @@ from wharf.contract.model.acl.permissions import (
     PublicAccess,
     VariablePermission,
 )
-from wharf.contract.model.refusal import RefusalCode
+from wharf.contract.model.refusal import RefusalCode, RefusalReason
 from wharf.contract.wire.endpoint_table import Endpoint, EndpointKind, Parameter, ParameterKind
-from wharf.contract.wire.errors import CODE_HEADER, STATUS_BY_CODE
+from wharf.contract.wire.errors import CODE_HEADER, REASON_HEADER, STATUS_BY_CODE
 from wharf.languages.filters import list_selectors
 
 
@@ -83,7 +83,8 @@ DESCRIPTION: Final = """Schedules jobs onto nodes and reports their state.
 
 Field names are not case-sensitive, and unknown fields are ignored. Every `PUT` endpoint also accepts `POST`, unless it says \
 otherwise. Lists accept a `filter`; `x-filter-selectors` names its selectors. Reads with an `index` wait until the result has \
-changed since that index. Errors are one line of text; the header `X-Cluster-Error` holds their code."""
+changed since that index. Errors are one line of text; the header `X-Cluster-Error` holds their \
+code, and `X-Cluster-Error-Reason` the exact reason if the code is not enough to act on."""
 
 SECURITY_SCHEMES: Final[Document] = {
     "token": {
@@ -145,6 +146,10 @@ SHARED_HEADERS: Final[Document] = {
     "Error": {
         "schema": {"type": "string", "enum": [code.value for code in RefusalCode]},
         "description": "The code of the error.",
+    },
+    "ErrorReason": {
+        "schema": {"type": "string", "enum": [reason.value for reason in RefusalReason if reason]},
+        "description": "The exact reason of the error; absent if the code says it all.",
     },
 }
 
@@ -329,7 +334,8 @@ def _build_error_response(status: int) -> Document:
     return {
         "description": DESCRIPTION_BY_STATUS[status],
         "headers": {
-            "-".join(word.capitalize() for word in CODE_HEADER.split("-")): {"$ref": "#/components/headers/Error"}
+            CODE_HEADER.title(): {"$ref": "#/components/headers/Error"},
+            REASON_HEADER.title(): {"$ref": "#/components/headers/ErrorReason"},
         },
         "content": {"text/plain": {"schema": TEXT_SCHEMA}},
     }

@@ -149,7 +149,7 @@ class ChannelEndpoint:
                         await self._send_message(channel.StreamPart(number, chunk))
             await self._send_message(channel.StreamEnd(number))
         except Refusal as refusal:
-            await self._send_message(channel.ChannelRefusal(number, refusal.code, refusal.text))
+            await self._send_message(channel.ChannelRefusal(number, refusal.code, refusal.text, refusal.reason))
         except ConnectionError:
             return  # The reader of the connection sees the error too, and reconnects.
         except Exception:  # The caller must receive a reply, whatever fails.

@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from wharf.contract.model.refusal import Refusal, RefusalCode, invalid_request
+from wharf.contract.model.refusal import Refusal, RefusalCode, RefusalReason, invalid_request
 from wharf.contract.wire.allocations.exec import ExecExit, ExecInput, ExecResult, encode_output, encode_output_close
 from wharf.contract.wire.nodes import channel
 from wharf.node.agent.allocations.manager import AllocationManager
@@ -46,7 +46,8 @@ class ExecHandlers:
     async def _exec(self, request: channel.ChannelRequest, inputs: AsyncIterator[bytes]) -> ChannelReply:
         """Start the command in the task and return its stream of messages."""
         if not self._is_allowed:
-            raise Refusal(RefusalCode.FORBIDDEN, "permission denied: remote commands are disabled on this node")
+            text = "permission denied: remote commands are disabled on this node"
+            raise Refusal(RefusalCode.FORBIDDEN, text, RefusalReason.EXEC_DISABLED)
         allocation = require_allocation(self._manager.table, request.about)
         task = str(request.parameters.get("task", ""))
         require_task(allocation, task)

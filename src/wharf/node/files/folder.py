@@ -15,7 +15,7 @@ from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 
-from wharf.contract.model.refusal import Refusal, RefusalCode, invalid_request, not_found
+from wharf.contract.model.refusal import Refusal, RefusalCode, RefusalReason, invalid_request, not_found
 from wharf.contract.wire.allocations.messages import AllocFileInfo
 
 T = TypeVar("T")
@@ -82,7 +82,8 @@ class ReadOnlyFolder:
             raise invalid_request("must provide a file name")
         with self._resolve(path) as resolved:
             if _is_secret(resolved.steps):
-                raise Refusal(RefusalCode.FORBIDDEN, f"Reading secret file prohibited: {path}")
+                text = f"Reading secret file prohibited: {path}"
+                raise Refusal(RefusalCode.FORBIDDEN, text, RefusalReason.SECRET_FILE)
             if not resolved.name:
                 raise invalid_request(f'file "{path}" is a directory')
             descriptor = _refuse_if_missing(

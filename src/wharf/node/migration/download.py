@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 from wharf.contract.client import AsyncClient, Unreachable
-from wharf.contract.model.refusal import Refusal, RefusalCode
+from wharf.contract.model.refusal import Refusal, RefusalCode, RefusalReason
 from wharf.contract.wire.nodes import messages
 from wharf.node.artifacts.archives import UnpackBudget
 from wharf.node.credentials import NodeCredentials
@@ -33,8 +33,6 @@ MAX_FILES: Final = 1_000_000
 """Limit of files in one download; protects the inodes of the node."""
 TRANSIENT_CODES: Final = frozenset({RefusalCode.UNAVAILABLE, RefusalCode.NO_LEADER})
 """Refusals after which another attempt may succeed."""
-NO_PATH_TEXT: Final = "No path to node"
-"""The text with which servers refuse a request to a node that has no open channel."""
 
 
 class MigrationError(Exception):
@@ -145,7 +143,7 @@ def is_transient(error: Refusal | Unreachable | TruncatedArchive) -> bool:
     return (
         isinstance(error, (Unreachable, TruncatedArchive))
         or error.code in TRANSIENT_CODES
-        or error.text == NO_PATH_TEXT
+        or error.reason is RefusalReason.NO_NODE_PATH
     )
 
 

@@ -19,11 +19,11 @@ from wharf.cluster.server.log.reader import ReadResult
 from wharf.cluster.server.rpc.handlers.agents import (
     GET_SERVER_STATUS,
     TRANSFER_LEADERSHIP,
-    EmptyMessage,
     TransferLeadershipRequest,
 )
 from wharf.cluster.server.rpc.handlers.dry_runs import REBALANCE, RebalanceRequest
 from wharf.cluster.server.rpc.handlers.operator import COLLECT_GARBAGE, RECONCILE_SUMMARIES, MaintenanceRequest
+from wharf.cluster.server.rpc.method import EmptyMessage
 from wharf.cluster.server.server import Server
 from wharf.cluster.state import Replica
 from wharf.cluster.state.tables import AUTOPILOT_CONFIGURATION, LEADER, MEMBERS, SCHEDULER_CONFIGURATION
@@ -32,7 +32,7 @@ from wharf.contract.model.cluster import Leader, Member
 from wharf.contract.model.operator import autopilot
 from wharf.contract.model.operator.autopilot import ServerHealth, ServerLogStatus
 from wharf.contract.model.operator.scheduler_configuration import SchedulerConfiguration
-from wharf.contract.model.refusal import Refusal, RefusalCode, invalid_request
+from wharf.contract.model.refusal import Refusal, RefusalCode, RefusalReason, invalid_request
 from wharf.contract.model.times import format_duration
 from wharf.contract.wire import operator as operator_wire
 from wharf.contract.wire.times import format_time
@@ -268,7 +268,7 @@ def _decode_configuration(request: Request, body_type: type[T], *, name: str) ->
     try:
         return request.decode_body(body_type)
     except Refusal as refusal:
-        if refusal.text == "Request body is empty":
+        if refusal.reason is RefusalReason.EMPTY_BODY:
             raise
         raise Refusal(refusal.code, f"Error parsing {name} config: {refusal.text}") from refusal
 

@@ -13,7 +13,7 @@ from wharf.cluster.api.replies.encoding import BODY_CHUNK_BYTES, EMPTY_REPLY_BOD
 from wharf.cluster.api.requests.body import wait_for_disconnect
 from wharf.cluster.api.results import StreamedBody
 from wharf.contract.model.refusal import Refusal
-from wharf.contract.wire.errors import CODE_HEADER, STATUS_BY_CODE
+from wharf.contract.wire.errors import CODE_HEADER, REASON_HEADER, STATUS_BY_CODE
 from wharf.world import World
 
 JSON_HEADER: Final = (b"content-type", b"application/json")
@@ -42,8 +42,11 @@ def build_text_reply(status: int, text: str, *headers: tuple[bytes, bytes]) -> H
 
 
 def build_refusal_headers(refusal: Refusal) -> HeaderList:
-    """Return the headers of a refusal: its content type and error code."""
-    return [TEXT_HEADER, (CODE_HEADER.encode(), refusal.code.value.encode())]
+    """Return the headers of a refusal: its content type, error code, and reason if it has one."""
+    headers: HeaderList = [TEXT_HEADER, (CODE_HEADER.encode(), refusal.code.value.encode())]
+    if refusal.reason:
+        headers.append((REASON_HEADER.encode(), refusal.reason.value.encode()))
+    return headers
 
 
 def build_refusal_reply(refusal: Refusal, *headers: tuple[bytes, bytes]) -> HttpReply:

@@ -10,7 +10,7 @@ from wharf.cluster.access import UNCHECKED_CALLER, Caller, require_rights
 from wharf.cluster.api.requests.parameters import NO_PARAMETERS, ParameterValue
 from wharf.contract.model.acl.permissions import Permission
 from wharf.contract.model.decoding import DecodedInput, DecodingError, decode_record
-from wharf.contract.model.refusal import invalid_request, not_found
+from wharf.contract.model.refusal import RefusalReason, invalid_request, not_found
 from wharf.contract.wire.endpoint_table import Endpoint
 from wharf.world import World
 
@@ -83,7 +83,7 @@ class Request(msgspec.Struct, frozen=True):
     def decode_body_with_warnings(self, body_type: type[T]) -> DecodedInput[T]:
         """Return the decoded body and warnings about unknown fields. Raises `Refusal`."""
         if not self.body:
-            raise invalid_request("Request body is empty")
+            raise invalid_request("Request body is empty", RefusalReason.EMPTY_BODY)
         if self.body.isspace():
             raise invalid_request("EOF")
         body = b"{}" if self.body.strip() == b"null" else self.body  # An object with nothing set (conventions 1.4).

@@ -7,9 +7,10 @@ The secrets of a method arrive encrypted and separate from it; in its configurat
 import hashlib
 
 import msgspec
+from msgspec.structs import replace
 
 from wharf.cluster.access import build_invalid_record
-from wharf.cluster.operations.decision import Decision
+from wharf.cluster.operations.decision import Decision, set_written_index
 from wharf.cluster.state import Replica
 from wharf.cluster.state.tables import ACL_AUTH_METHODS, ACL_BINDING_RULES, BINDING_RULES_OF_METHOD, KEYRING
 from wharf.contract.model.acl import auth_methods
@@ -20,8 +21,6 @@ from wharf.contract.model.record import hash_content
 from wharf.contract.model.refusal import invalid_request, not_found
 from wharf.contract.model.secrets import SealedData
 from wharf.contract.model.times import DecisionContext, to_datetime
-
-replace = msgspec.structs.replace
 
 
 class AuthMethodWriteResult(msgspec.Struct, frozen=True):
@@ -64,7 +63,7 @@ def store_auth_method(
         sealed_with=sealed_secrets.key_id if sealed_secrets is not None else "",
         create_time=now if stored is None else stored.create_time,
         modify_time=now,
-        hash=hash_content(replace(requested, hash=b"")),
+        hash=hash_content(requested),
         create_index=WRITE_INDEX if stored is None else stored.create_index,
         modify_index=0,
     )
@@ -72,12 +71,7 @@ def store_auth_method(
     if method.sealed_with:
         conditions.append(snapshot.build_key_condition(KEYRING, method.sealed_with))
     write = Write("auth-method-stored", Cause(CauseKind.REQUEST), [ACL_AUTH_METHODS.build_put(method)], conditions)
-
-    def reply(index: int) -> AuthMethodWriteResult:
-        created = index if method.create_index == WRITE_INDEX else method.create_index
-        return AuthMethodWriteResult(index, replace(method, create_index=created, modify_index=index))
-
-    return Decision(write, reply)
+    return Decision(write, lambda index: AuthMethodWriteResult(index, set_written_index(method, index)))
 
 
 def delete_auth_method(snapshot: Replica, name: str, *, max_changes: int) -> Decision[int]:

@@ -3,10 +3,10 @@
 from collections.abc import Callable
 
 import msgspec
+from msgspec.structs import replace
 
 from wharf.cluster.access import build_invalid_record, find_binding_rule_problems
-from wharf.cluster.operations.acl.auth_methods import replace
-from wharf.cluster.operations.decision import Decision
+from wharf.cluster.operations.decision import Decision, build_delete_decision, set_written_index
 from wharf.cluster.state import Replica
 from wharf.cluster.state.tables import ACL_AUTH_METHODS, ACL_BINDING_RULES
 from wharf.contract.model.acl.binding_rules import BindingRule
@@ -55,22 +55,13 @@ def store_binding_rule(
         snapshot.build_key_condition(ACL_AUTH_METHODS, rule.auth_method),
     ]
     write = Write("binding-rule-stored", Cause(CauseKind.REQUEST), [ACL_BINDING_RULES.build_put(rule)], conditions)
-
-    def reply(index: int) -> BindingRuleWriteResult:
-        created = index if rule.create_index == WRITE_INDEX else rule.create_index
-        return BindingRuleWriteResult(index, replace(rule, create_index=created, modify_index=index))
-
-    return Decision(write, reply)
+    return Decision(write, lambda index: BindingRuleWriteResult(index, set_written_index(rule, index)))
 
 
 def delete_binding_rule(snapshot: Replica, rule_id: str) -> Decision[int]:
     """Delete the binding rule. Raises not-found if it does not exist."""
     if snapshot.get(ACL_BINDING_RULES, rule_id) is None:
         raise not_found("ACL binding rule not found")
-    write = Write(
-        "binding-rule-deleted",
-        Cause(CauseKind.REQUEST),
-        [ACL_BINDING_RULES.build_delete(rule_id)],
-        [snapshot.build_key_condition(ACL_BINDING_RULES, rule_id)],
+    return build_delete_decision(
+        snapshot, ACL_BINDING_RULES, rule_id, kind="binding-rule-deleted", cause=Cause(CauseKind.REQUEST)
     )
-    return Decision(write, lambda index: index)

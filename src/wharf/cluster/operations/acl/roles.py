@@ -3,16 +3,15 @@
 from collections.abc import Callable
 
 import msgspec
+from msgspec.structs import replace
 
 from wharf.cluster.access import build_invalid_record
-from wharf.cluster.operations.acl.policies import replace
-from wharf.cluster.operations.decision import Decision
+from wharf.cluster.operations.decision import Decision, build_delete_decision, build_store_decision
 from wharf.cluster.state import Replica
 from wharf.cluster.state.tables import ACL_POLICIES, ACL_ROLES, ROLES_BY_NAME
 from wharf.contract.model.acl import roles
 from wharf.contract.model.acl.roles import PolicyLink, Role
-from wharf.contract.model.log import WRITE_INDEX, Cause, CauseKind, Write
-from wharf.contract.model.record import hash_content
+from wharf.contract.model.log import Cause, CauseKind
 from wharf.contract.model.refusal import invalid_request, not_found
 
 
@@ -40,38 +39,20 @@ def store_role(snapshot: Replica, requested: Role, new_id: Callable[[], str]) ->
     for name in names:
         if snapshot.get(ACL_POLICIES, name) is None:
             raise invalid_request(f"cannot find policy {name}")
-    role = replace(
-        requested,
-        id=requested.id or new_id(),
-        policies=tuple(PolicyLink(name=name) for name in names),
-        create_index=WRITE_INDEX if stored is None else stored.create_index,
-        modify_index=0,
-        hash=b"",
+    return build_store_decision(
+        snapshot,
+        ACL_ROLES,
+        replace(requested, id=requested.id or new_id(), policies=tuple(PolicyLink(name=name) for name in names)),
+        stored,
+        "role-stored",
+        Cause(CauseKind.REQUEST),
+        build_reply=RoleWriteResult,
+        conditions=[snapshot.build_key_condition(ACL_POLICIES, name) for name in names],
     )
-    role = replace(role, hash=hash_content(role))
-    if stored is not None and stored.hash == role.hash:
-        return Decision(None, lambda _index: RoleWriteResult(stored.modify_index, stored))
-    conditions = [
-        snapshot.build_key_condition(ACL_ROLES, role.id),
-        *(snapshot.build_key_condition(ACL_POLICIES, name) for name in names),
-    ]
-    write = Write("role-stored", Cause(CauseKind.REQUEST), [ACL_ROLES.build_put(role)], conditions)
-
-    def reply(index: int) -> RoleWriteResult:
-        created = index if role.create_index == WRITE_INDEX else role.create_index
-        return RoleWriteResult(index, replace(role, create_index=created, modify_index=index))
-
-    return Decision(write, reply)
 
 
 def delete_role(snapshot: Replica, role_id: str) -> Decision[int]:
     """Delete the role. Raises not-found if it does not exist."""
     if snapshot.get(ACL_ROLES, role_id) is None:
         raise not_found("ACL role not found")
-    write = Write(
-        "role-deleted",
-        Cause(CauseKind.REQUEST),
-        [ACL_ROLES.build_delete(role_id)],
-        [snapshot.build_key_condition(ACL_ROLES, role_id)],
-    )
-    return Decision(write, lambda index: index)
+    return build_delete_decision(snapshot, ACL_ROLES, role_id, kind="role-deleted", cause=Cause(CauseKind.REQUEST))

@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
 from wharf.cluster.access import Caller, CallerKind, build_denial
-from wharf.cluster.operations.decision import Decision
+from wharf.cluster.operations.decision import Decision, build_delete_decision, set_written_index
 from wharf.cluster.state import Replica
 from wharf.cluster.state.tables import (
     ACL_ROLES,
@@ -29,8 +30,6 @@ from wharf.contract.model.record import hash_content
 from wharf.contract.model.refusal import invalid_request
 from wharf.contract.model.secrets import NewSecret
 from wharf.contract.model.times import MINUTE, DecisionContext, to_datetime, to_ns
-
-replace = msgspec.structs.replace
 
 ONE_TIME_TOKEN_TTL_NS: Final = 10 * MINUTE
 """Lifetime of a one-time token in nanoseconds: a leaked one soon becomes useless."""
@@ -90,7 +89,7 @@ def update_token(snapshot: Replica, requested: Token, context: DecisionContext) 
     linked, conditions = _resolve_roles(snapshot, requested)
     _raise_problems(tokens.list_token_problems(linked, stored=stored, now=to_datetime(context.now_ns)))
     token = replace(stored, name=linked.name, type=linked.type, policies=linked.policies, roles=linked.roles)
-    token = replace(token, hash=hash_content(replace(token, hash=b"")))
+    token = replace(token, hash=hash_content(token))
     conditions.append(snapshot.build_record_condition(ACL_TOKENS, stored))
     write = Write("token-stored", Cause(CauseKind.REQUEST), [ACL_TOKENS.build_put(token)], conditions)
     return Decision(write, make_token_reply(token))
@@ -100,13 +99,9 @@ def delete_token(snapshot: Replica, accessor_id: str) -> Decision[int]:
     """Delete the token. Raises if it does not exist."""
     if snapshot.get(ACL_TOKENS, accessor_id) is None:
         raise invalid_request(f"Cannot delete nonexistent tokens: {accessor_id}")
-    write = Write(
-        "token-deleted",
-        Cause(CauseKind.REQUEST),
-        [ACL_TOKENS.build_delete(accessor_id)],
-        [snapshot.build_key_condition(ACL_TOKENS, accessor_id)],
+    return build_delete_decision(
+        snapshot, ACL_TOKENS, accessor_id, kind="token-deleted", cause=Cause(CauseKind.REQUEST)
     )
-    return Decision(write, lambda index: index)
 
 
 # -- one-time tokens ------------------------------------------------------------------------------------------------------------
@@ -130,9 +125,7 @@ def create_one_time_token(
         [ONE_TIME_TOKENS.build_put(one_time)],
         [snapshot.build_record_condition(ACL_TOKENS, caller.token)],
     )
-    return Decision(
-        write, lambda index: OneTimeTokenWriteResult(index, replace(one_time, create_index=index, modify_index=index))
-    )
+    return Decision(write, lambda index: OneTimeTokenWriteResult(index, set_written_index(one_time, index)))
 
 
 def exchange_one_time_token(snapshot: Replica, digest: str, context: DecisionContext) -> Decision[TokenWriteResult]:
@@ -217,12 +210,7 @@ def add_token_secret(token: Token, secret: NewSecret, *, token_hash: bytes) -> T
 
 def make_token_reply(token: Token) -> Callable[[int], TokenWriteResult]:
     """Return the function that builds the reply for a token from the index of its write."""
-
-    def reply(index: int) -> TokenWriteResult:
-        created = index if token.create_index == WRITE_INDEX else token.create_index
-        return TokenWriteResult(index, replace(token, create_index=created, modify_index=index))
-
-    return reply
+    return lambda index: TokenWriteResult(index, set_written_index(token, index))
 
 
 def _resolve_roles(snapshot: Replica, requested: Token) -> tuple[Token, list[Condition]]:

@@ -5,7 +5,8 @@ What the job of an evaluation waits for, the evaluation waits for too, so this m
 
 from collections.abc import Iterator
 
-from wharf.cluster.operations.explanations.jobs import SchedulerCacheFactory, explain_job
+from wharf.cluster.operations.explanations.job_facts import SchedulerCacheFactory
+from wharf.cluster.operations.explanations.jobs import explain_job
 from wharf.cluster.operations.explanations.text import TRIGGER_REASONS, describe_quota_shortage, format_allocation_count
 from wharf.cluster.state import Replica
 from wharf.cluster.state.tables import ALLOCATIONS_OF_EVALUATION, EVALUATIONS, JOBS

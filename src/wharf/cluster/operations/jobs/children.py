@@ -7,17 +7,16 @@ decided elsewhere.
 import msgspec
 from msgspec.structs import replace
 
-from wharf.cluster.operations.decision import Decision, DecisionContext
+from wharf.cluster.operations.decision import Decision, DecisionContext, WriteBuilder
 from wharf.cluster.operations.jobs.registration import add_periodic_launch, make_job_evaluation
 from wharf.cluster.operations.jobs.summaries import make_job_summary
 from wharf.cluster.operations.scaling import assign_policy_ids, sync_policies
-from wharf.cluster.state import Replica
 from wharf.cluster.state.tables import EVALUATIONS, JOB_SUMMARIES, JOB_VERSIONS, JOBS
 from wharf.contract.model.evaluations import Evaluation, EvaluationTrigger
 from wharf.contract.model.jobs.canonical_form import canonicalize_job
 from wharf.contract.model.jobs.defaults import JobSettings
 from wharf.contract.model.jobs.job import Job
-from wharf.contract.model.log import WRITE_INDEX, Cause, CauseKind, Condition, DeleteRecord, PutRecord, Write
+from wharf.contract.model.log import WRITE_INDEX, Cause, CauseKind
 
 
 class ChildJobResult(msgspec.Struct, frozen=True):
@@ -49,7 +48,7 @@ def make_child_job(parent: Job, child_id: str, context: DecisionContext, setting
 
 
 def store_child_job(
-    snapshot: Replica,
+    builder: WriteBuilder,
     parent: Job,
     child: Job,
     trigger: EvaluationTrigger,
@@ -57,33 +56,25 @@ def store_child_job(
     *,
     kind: str,
     cause: str,
-    changes: list[PutRecord | DeleteRecord] | None = None,
-    conditions: list[Condition] | None = None,
 ) -> Decision[ChildJobResult]:
     """Build the decision that stores the child: its first version, its summary and its evaluation.
 
-    The write conflicts if the parent changed meanwhile. `changes` and `conditions` are added to the write.
+    The write conflicts if the parent changed meanwhile. `builder` may contain further changes.
     """
-    child = assign_policy_ids(snapshot, child, context)
-    changes = [
-        *(changes or ()),
-        JOBS.build_put(child),
-        JOB_VERSIONS.build_put(child),
-        JOB_SUMMARIES.build_put(make_job_summary(child)),
-    ]
-    conditions = [
-        *(conditions or ()),
-        snapshot.build_record_condition(JOBS, parent),
-        snapshot.build_key_condition(JOBS, child.namespace, child.id),
-        snapshot.build_key_condition(JOB_SUMMARIES, child.namespace, child.id),
-    ]
-    sync_policies(snapshot, child, changes, conditions)
-    add_periodic_launch(snapshot, child, context, changes)
+    child = assign_policy_ids(builder.snapshot, child, context)
+    builder.put(JOBS, child)
+    builder.put(JOB_VERSIONS, child)
+    builder.put(JOB_SUMMARIES, make_job_summary(child))
+    builder.require_unchanged_record(JOBS, parent)
+    builder.require_unchanged_key(JOBS, child.namespace, child.id)
+    builder.require_unchanged_key(JOB_SUMMARIES, child.namespace, child.id)
+    sync_policies(builder, child)
+    add_periodic_launch(builder, child, context)
     evaluation = make_job_evaluation(child, context, trigger)
     if evaluation is not None:
-        changes.append(EVALUATIONS.build_put(evaluation))
+        builder.put(EVALUATIONS, evaluation)
     return Decision(
-        Write(kind, Cause(CauseKind.REQUEST, cause), changes, conditions),
+        builder.build(kind, Cause(CauseKind.REQUEST, cause)),
         lambda index: make_child_result(index, child.id, index, evaluation),
     )
 

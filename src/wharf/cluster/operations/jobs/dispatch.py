@@ -6,7 +6,7 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from wharf.cluster.operations.decision import Decision, DecisionContext
+from wharf.cluster.operations.decision import Decision, DecisionContext, WriteBuilder
 from wharf.cluster.operations.jobs.children import ChildJobResult, make_child_job, store_child_job
 from wharf.cluster.operations.jobs.registration import check_registration_enabled
 from wharf.cluster.operations.jobs.versions import get_initial_status
@@ -80,7 +80,13 @@ def dispatch_job(
     )
     child = replace(child, status=get_initial_status(child))
     return store_child_job(
-        snapshot, parent, child, EvaluationTrigger.JOB_REGISTER, context, kind="job-dispatched", cause=request.cause
+        WriteBuilder(snapshot),
+        parent,
+        child,
+        EvaluationTrigger.JOB_REGISTER,
+        context,
+        kind="job-dispatched",
+        cause=request.cause,
     )
 
 

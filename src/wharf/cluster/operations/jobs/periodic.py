@@ -7,7 +7,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from wharf.cluster.operations.decision import Decision, DecisionContext
+from wharf.cluster.operations.decision import Decision, DecisionContext, WriteBuilder
 from wharf.cluster.operations.jobs.children import (
     ChildJobResult,
     make_child_job,
@@ -90,16 +90,17 @@ def launch_periodic_job(
         launch=to_datetime(launch_time_s * SECOND),
         create_index=WRITE_INDEX if stored_launch is None else stored_launch.create_index,
     )
+    builder = WriteBuilder(snapshot)
+    builder.put(PERIODIC_LAUNCHES, record)
+    builder.require_unchanged_key(PERIODIC_LAUNCHES, parent.namespace, parent.id)
     return store_child_job(
-        snapshot,
+        builder,
         parent,
         child,
         EvaluationTrigger.PERIODIC_JOB,
         context,
         kind="periodic-job-launched",
         cause=cause,
-        changes=[PERIODIC_LAUNCHES.build_put(record)],
-        conditions=[snapshot.build_key_condition(PERIODIC_LAUNCHES, parent.namespace, parent.id)],
     )
 
 

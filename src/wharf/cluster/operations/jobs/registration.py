@@ -5,10 +5,10 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from wharf.cluster.operations.decision import Decision, DecisionContext
+from wharf.cluster.operations.decision import Decision, DecisionContext, WriteBuilder
 from wharf.cluster.operations.evaluations import make_evaluation
 from wharf.cluster.operations.jobs.admission import admit_job, preserve_stored_values
-from wharf.cluster.operations.jobs.submissions import check_submission_size, store_submission
+from wharf.cluster.operations.jobs.submissions import check_submission_size, make_submission
 from wharf.cluster.operations.jobs.summaries import count_children, make_job_summary
 from wharf.cluster.operations.jobs.versions import (
     find_version,
@@ -35,7 +35,7 @@ from wharf.contract.model.jobs.defaults import DEFAULT_JOB_SETTINGS, JobSettings
 from wharf.contract.model.jobs.job import Job, JobStatus, Submission
 from wharf.contract.model.jobs.periodic import PeriodicLaunch
 from wharf.contract.model.jobs.validation import find_update_error
-from wharf.contract.model.log import WRITE_INDEX, Cause, CauseKind, Condition, DeleteRecord, PutRecord, Write
+from wharf.contract.model.log import WRITE_INDEX, Cause, CauseKind, Write
 from wharf.contract.model.refusal import Refusal, RefusalCode, invalid_request, not_found
 from wharf.contract.model.times import to_datetime
 
@@ -100,39 +100,30 @@ def register_job(
         should_preserve_resources=request.should_preserve_resources,
     )
     job = assign_policy_ids(snapshot, job, context)
-    changes: list[PutRecord | DeleteRecord] = []
+    builder = WriteBuilder(snapshot)
     # The job was validated against these two records: if one of them is deleted meanwhile, the write conflicts.
-    conditions = [
-        snapshot.build_key_condition(NAMESPACES, job.namespace),
-        snapshot.build_key_condition(NODE_POOLS, job.node_pool),
-    ]
+    builder.require_unchanged_key(NAMESPACES, job.namespace)
+    builder.require_unchanged_key(NODE_POOLS, job.node_pool)
     job_modify_index = WRITE_INDEX
     if stored is None or not has_same_specification(stored, job):
         job = make_next_version(job, stored, context)
-        store_version(snapshot, job, changes, conditions, max_versions=settings.versions_kept)
-        sync_policies(snapshot, job, changes, conditions)
+        store_version(builder, job, max_versions=settings.versions_kept)
+        sync_policies(builder, job)
         if source is not None:
-            changes.append(store_submission(source, job))
+            builder.put(JOB_SUBMISSIONS, make_submission(source, job))
         if stored is None:
-            # Children outlive a purged parent and belong to the next job with its name.
-            children = list(snapshot.list_by_index(CHILDREN_OF_JOB, job.namespace, job.id))
-            changes.append(JOB_SUMMARIES.build_put(replace(make_job_summary(job), children=count_children(children))))
-            conditions.append(snapshot.build_key_condition(JOB_SUMMARIES, job.namespace, job.id))
-            live_children = [child for child in children if child.status is not JobStatus.DEAD]
-            conditions += [
-                snapshot.build_record_condition(JOBS, child) for child in live_children[:MAX_CHILD_CONDITIONS]
-            ]
-        add_periodic_launch(snapshot, job, context, changes)
+            _add_first_summary(builder, job)
+        add_periodic_launch(builder, job, context)
     else:
         job, job_modify_index = stored, stored.modify_index
-        conditions.append(snapshot.build_key_condition(JOBS, job.namespace, job.id))
+        builder.require_unchanged_key(JOBS, job.namespace, job.id)
     evaluation = make_job_evaluation(job, context, EvaluationTrigger.JOB_REGISTER, priority=request.eval_priority)
     if evaluation is not None:
-        changes.append(EVALUATIONS.build_put(evaluation))
-    if not changes:
+        builder.put(EVALUATIONS, evaluation)
+    if not builder.changes:
         return Decision(None, lambda index: JobWriteResult(index, job.modify_index, warnings=admitted.warnings))
     return Decision(
-        Write("job-registered", Cause(CauseKind.REQUEST, request.cause), changes, conditions),
+        builder.build("job-registered", Cause(CauseKind.REQUEST, request.cause)),
         lambda index: JobWriteResult(
             index=index,
             job_modify_index=index if job_modify_index == WRITE_INDEX else job_modify_index,
@@ -141,6 +132,16 @@ def register_job(
             warnings=admitted.warnings,
         ),
     )
+
+
+def _add_first_summary(builder: WriteBuilder, job: Job) -> None:
+    """Add the summary of a new job. Children outlive a purged parent and belong to the next job with its name."""
+    children = list(builder.snapshot.list_by_index(CHILDREN_OF_JOB, job.namespace, job.id))
+    builder.put(JOB_SUMMARIES, replace(make_job_summary(job), children=count_children(children)))
+    builder.require_unchanged_key(JOB_SUMMARIES, job.namespace, job.id)
+    live_children = [child for child in children if child.status is not JobStatus.DEAD]
+    for child in live_children[:MAX_CHILD_CONDITIONS]:
+        builder.require_unchanged_record(JOBS, child)
 
 
 def revert_job(
@@ -197,15 +198,14 @@ def deregister_job(
         return Decision(None, lambda _index: JobWriteResult(0, 0))
     # A tag belongs to one version, so the new version does not inherit it.
     job = make_next_version(replace(stored, stop=True, version_tag=None), stored, context)
-    changes: list[PutRecord | DeleteRecord] = []
-    conditions: list[Condition] = []
-    store_version(snapshot, job, changes, conditions, max_versions=settings.versions_kept)
-    sync_policies(snapshot, job, changes, conditions)
+    builder = WriteBuilder(snapshot)
+    store_version(builder, job, max_versions=settings.versions_kept)
+    sync_policies(builder, job)
     evaluation = make_deregister_evaluation(job, context, eval_priority=eval_priority)
     if evaluation is not None:
-        changes.append(EVALUATIONS.build_put(evaluation))
+        builder.put(EVALUATIONS, evaluation)
     return Decision(
-        Write("job-deregistered", Cause(CauseKind.REQUEST, cause), changes, conditions),
+        builder.build("job-deregistered", Cause(CauseKind.REQUEST, cause)),
         lambda index: JobWriteResult(index, index, evaluation.id if evaluation else "", index),
     )
 
@@ -244,15 +244,13 @@ def inherit_server_fields(job: Job, stored: Job | None) -> Job:
     )
 
 
-def add_periodic_launch(
-    snapshot: Replica, job: Job, context: DecisionContext, changes: list[PutRecord | DeleteRecord]
-) -> None:
+def add_periodic_launch(builder: WriteBuilder, job: Job, context: DecisionContext) -> None:
     """Store the launch record of a new periodic job: launches count from its first registration (scheduling.md 8.1)."""
-    if job.is_periodic and snapshot.get(PERIODIC_LAUNCHES, job.namespace, job.id) is None:
+    if job.is_periodic and builder.snapshot.get(PERIODIC_LAUNCHES, job.namespace, job.id) is None:
         launch = PeriodicLaunch(
             namespace=job.namespace, id=job.id, launch=to_datetime(context.now_ns), create_index=WRITE_INDEX
         )
-        changes.append(PERIODIC_LAUNCHES.build_put(launch))
+        builder.put(PERIODIC_LAUNCHES, launch)
 
 
 def check_registration_enabled(snapshot: Replica, *, is_management: bool) -> None:

@@ -7,7 +7,8 @@ deployment.
 import msgspec
 from msgspec.structs import replace
 
-from wharf.cluster.operations.jobs.submissions import store_submission
+from wharf.cluster.operations.decision import WriteBuilder
+from wharf.cluster.operations.jobs.submissions import make_submission
 from wharf.cluster.operations.jobs.versions import (
     has_same_specification,
     list_versions,
@@ -57,12 +58,11 @@ def roll_back_job(
             f" - not rolling back to stable job version {stable.version} as current job has same specification"
         )
     restored = make_next_version(assign_policy_ids(snapshot, candidate, context), job, context)
-    changes: list[PutRecord | DeleteRecord] = []
-    conditions: list[Condition] = []
-    store_version(snapshot, restored, changes, conditions, max_versions=max_versions)
-    sync_policies(snapshot, restored, changes, conditions)
+    builder = WriteBuilder(snapshot)
+    store_version(builder, restored, max_versions=max_versions)
+    sync_policies(builder, restored)
     source = snapshot.get(JOB_SUBMISSIONS, job.namespace, job.id, stable.version)
     if source is not None:
-        changes.append(store_submission(source, restored))
+        builder.put(JOB_SUBMISSIONS, make_submission(source, restored))
     description = f" - rolling back to job version {stable.version}"
-    return Rollback(description, stable.version, restored, tuple(changes), tuple(conditions))
+    return Rollback(description, stable.version, restored, tuple(builder.changes), tuple(builder.conditions))

@@ -9,7 +9,7 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
-from wharf.cluster.operations.decision import Decision, DecisionContext
+from wharf.cluster.operations.decision import Decision, DecisionContext, WriteBuilder
 from wharf.cluster.operations.jobs.registration import (
     JobWriteResult,
     check_modify_index,
@@ -25,8 +25,8 @@ from wharf.contract.model.evaluations import EvaluationTrigger
 from wharf.contract.model.jobs.defaults import JobSettings
 from wharf.contract.model.jobs.groups import TaskGroup
 from wharf.contract.model.jobs.job import Job, JobType
-from wharf.contract.model.log import WRITE_INDEX, Cause, CauseKind, Condition, DeleteRecord, PutRecord, Write
-from wharf.contract.model.refusal import invalid_request, not_found
+from wharf.contract.model.log import WRITE_INDEX, Cause, CauseKind, Write
+from wharf.contract.model.refusal import RefusalReason, invalid_request, not_found
 from wharf.contract.model.scaling import (
     MAX_SCALING_EVENTS,
     GroupScaleStatus,
@@ -74,24 +74,23 @@ def scale_group(
     _check_count(request.count, job, group, settings)
     deployments = snapshot.list_by_index(DEPLOYMENTS_OF_JOB, job.namespace, job.id)
     if any(each.is_active and each.job_create_index == job.create_index for each in deployments):
-        raise invalid_request("job scaling blocked due to active deployment")
+        raise invalid_request("job scaling blocked due to active deployment", RefusalReason.ACTIVE_DEPLOYMENT)
     if request.job_modify_index > 0:
         check_modify_index(request.job_modify_index, job)
     groups = [replace(each, count=request.count) if each.name == group.name else each for each in job.groups]
     scaled = replace(job, task_groups=tuple(groups), version_tag=None, submitter_accessor_id=request.accessor_id)
     scaled = make_next_version(scaled, job, context)
-    changes: list[PutRecord | DeleteRecord] = []
-    conditions: list[Condition] = []
-    store_version(snapshot, scaled, changes, conditions, max_versions=settings.versions_kept)
-    sync_policies(snapshot, scaled, changes, conditions)
+    builder = WriteBuilder(snapshot)
+    store_version(builder, scaled, max_versions=settings.versions_kept)
+    sync_policies(builder, scaled)
     evaluation = make_job_evaluation(scaled, context, EvaluationTrigger.JOB_SCALING)
     if evaluation is not None:
-        changes.append(EVALUATIONS.build_put(evaluation))
+        builder.put(EVALUATIONS, evaluation)
     event = _make_event(request, group, context, eval_id=evaluation.id if evaluation else None)
-    changes.append(SCALING_EVENTS.build_put(_prepend_event(snapshot, job, group, event)))
-    conditions.append(snapshot.build_key_condition(SCALING_EVENTS, job.namespace, job.id))
+    builder.put(SCALING_EVENTS, _prepend_event(snapshot, job, group, event))
+    builder.require_unchanged_key(SCALING_EVENTS, job.namespace, job.id)
     return Decision(
-        Write("job-scaled", Cause(CauseKind.REQUEST, request.cause), changes, conditions),
+        builder.build("job-scaled", Cause(CauseKind.REQUEST, request.cause)),
         lambda index: JobWriteResult(index, index, evaluation.id if evaluation else "", index if evaluation else 0),
     )
 

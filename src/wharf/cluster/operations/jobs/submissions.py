@@ -2,10 +2,9 @@
 
 from typing import Final
 
-from wharf.cluster.state.tables import JOB_SUBMISSIONS
 from wharf.contract.model.jobs.defaults import JobSettings
 from wharf.contract.model.jobs.job import Job, Submission
-from wharf.contract.model.log import WRITE_INDEX, PutRecord
+from wharf.contract.model.log import WRITE_INDEX
 
 SIZE_UNITS: Final = ((1_000_000_000, "GB"), (1_000_000, "MB"), (1_000, "kB"))
 
@@ -30,20 +29,18 @@ def check_submission_size(
     return None, (f"job source size of {format_size(size)} exceeds maximum of {limit_text} and will be discarded",)
 
 
-def store_submission(source: Submission, job: Job) -> PutRecord:
-    """Return the change that stores the source under this version of the job."""
-    return JOB_SUBMISSIONS.build_put(
-        Submission(
-            namespace=job.namespace,
-            job_id=job.id,
-            version=job.version,
-            job_modify_index=WRITE_INDEX,
-            source=source.source,
-            format=source.format,
-            variable_flags=source.variable_flags,
-            variables=source.variables,
-            create_index=WRITE_INDEX,
-        )
+def make_submission(source: Submission, job: Job) -> Submission:
+    """Return the record of the source of this version of the job."""
+    return Submission(
+        namespace=job.namespace,
+        job_id=job.id,
+        version=job.version,
+        job_modify_index=WRITE_INDEX,
+        source=source.source,
+        format=source.format,
+        variable_flags=source.variable_flags,
+        variables=source.variables,
+        create_index=WRITE_INDEX,
     )
 
 

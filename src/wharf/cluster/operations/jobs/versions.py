@@ -9,11 +9,11 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from wharf.cluster.operations.decision import Decision, DecisionContext
+from wharf.cluster.operations.decision import Decision, DecisionContext, WriteBuilder
 from wharf.cluster.state import Replica
 from wharf.cluster.state.tables import JOB_SUBMISSIONS, JOB_VERSIONS, JOBS, VERSIONS_OF_JOB
 from wharf.contract.model.jobs.job import Job, JobStatus, JobType, VersionTag
-from wharf.contract.model.log import WRITE_INDEX, Cause, CauseKind, Condition, DeleteRecord, PutRecord, Write
+from wharf.contract.model.log import WRITE_INDEX, Cause, CauseKind, Write
 from wharf.contract.model.refusal import Refusal, invalid_request, not_found
 
 MAX_TAG_DESCRIPTION_BYTES: Final = 1_000
@@ -94,23 +94,18 @@ def get_initial_status(job: Job, stored: Job | None = None) -> JobStatus:
     return JobStatus.PENDING
 
 
-def store_version(
-    snapshot: Replica,
-    job: Job,
-    changes: list[PutRecord | DeleteRecord],
-    conditions: list[Condition],
-    *,
-    max_versions: int,
-) -> None:
+def store_version(builder: WriteBuilder, job: Job, *, max_versions: int) -> None:
     """Add the changes that store the job as its newest version and delete versions beyond `max_versions`."""
-    changes += [JOBS.build_put(job), JOB_VERSIONS.build_put(job)]
-    conditions.append(snapshot.build_key_condition(JOBS, job.namespace, job.id))
-    for version in _list_excess_versions(snapshot, job, max_versions)[-MAX_DROPPED_VERSIONS:]:
+    builder.put(JOBS, job)
+    builder.put(JOB_VERSIONS, job)
+    builder.require_unchanged_key(JOBS, job.namespace, job.id)
+    for version in _list_excess_versions(builder.snapshot, job, max_versions)[-MAX_DROPPED_VERSIONS:]:
+        key = (version.namespace, version.id, version.version)
+        builder.delete(JOB_VERSIONS, *key)
         # If the version is tagged or marked stable meanwhile, the write conflicts.
-        changes.append(JOB_VERSIONS.build_delete(version.namespace, version.id, version.version))
-        conditions.append(snapshot.build_record_condition(JOB_VERSIONS, version))
-        if snapshot.get(JOB_SUBMISSIONS, version.namespace, version.id, version.version) is not None:
-            changes.append(JOB_SUBMISSIONS.build_delete(version.namespace, version.id, version.version))
+        builder.require_unchanged_record(JOB_VERSIONS, version)
+        if builder.snapshot.get(JOB_SUBMISSIONS, *key) is not None:
+            builder.delete(JOB_SUBMISSIONS, *key)
 
 
 def _list_excess_versions(snapshot: Replica, new: Job, max_versions: int) -> Sequence[Job]:

@@ -11,7 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from wharf.cluster.operations import services
-from wharf.cluster.operations.decision import Decision, DecisionContext
+from wharf.cluster.operations.decision import Decision, DecisionContext, WriteBuilder
 from wharf.cluster.operations.evaluations import make_evaluation
 from wharf.cluster.operations.nodes.writes import (
     NodeWriteResult,
@@ -36,7 +36,7 @@ from wharf.contract.model.allocations.logs import MAX_PACKED_BYTES
 from wharf.contract.model.allocations.task_states import TaskState
 from wharf.contract.model.evaluations import EvaluationTrigger
 from wharf.contract.model.jobs.job import JobType
-from wharf.contract.model.log import WRITE_INDEX, Cause, CauseKind, Condition, DeleteRecord, PutRecord, Write
+from wharf.contract.model.log import WRITE_INDEX, Cause, CauseKind
 from wharf.contract.model.nodes.node import Node, NodeStatus
 from wharf.contract.model.refusal import Refusal, invalid_request
 from wharf.contract.model.services import ServiceRegistration
@@ -91,8 +91,7 @@ def apply_reports(
         raise invalid_request(f"node {node_id} is {stored_node.status}; it must send a heartbeat before it reports")
     if report_number and report_number < stored_node.reports_from:
         raise _make_outdated_error(report_number, f"the node's reports count from {stored_node.reports_from} on")
-    changes: list[PutRecord | DeleteRecord] = []
-    conditions: list[Condition] = []
+    builder = WriteBuilder(snapshot)
     triggers: dict[tuple[str, str], EvaluationTrigger] = {}
     invalid_transitions: list[InvalidTransition] = []
     is_occupying_again = False
@@ -105,26 +104,18 @@ def apply_reports(
         if report_number and report_number == stored.report_number:
             continue  # This report was applied already.
         try:
-            new = _apply_report(stored, report, context)
+            new = _add_report_changes(builder, stored, report, report_number, context)
         except InvalidTransition as transition:  # A late or wrong report of one allocation; the others still apply.
             invalid_transitions.append(add_record_history(snapshot, transition))
             continue
-        services_changed, service_conditions = services.build_service_changes(snapshot, new or stored, report.services)
-        changes += services_changed
-        conditions += service_conditions
-        if new is None and not (report_number and services_changed):
+        if new is None:
             continue
-        # Also if only services changed: an older copy of the report must be recognized as outdated.
-        new = replace(new or stored, report_number=report_number or stored.report_number)
-        changes.append(ALLOCATIONS.build_put(new))
-        conditions.append(snapshot.build_record_condition(ALLOCATIONS, stored))
         is_occupying_again = is_occupying_again or (new.is_occupying and not stored.is_occupying)
-        if new.client_status is not stored.client_status and _needs_replacement(snapshot, new):
-            triggers[new.namespace, new.job_id] = EvaluationTrigger.ALLOC_FAILURE
-        elif new.is_client_terminal and new.desired_status is DesiredStatus.EVICT:
-            triggers.setdefault((new.namespace, new.job_id), EvaluationTrigger.PREEMPTION)
-        elif stored.client_status is ClientStatus.UNKNOWN:  # The scheduler chooses between it and its replacement.
-            triggers.setdefault((new.namespace, new.job_id), EvaluationTrigger.RECONNECT)
+        trigger = _choose_trigger(snapshot, stored, new)
+        if trigger is EvaluationTrigger.ALLOC_FAILURE:
+            triggers[new.namespace, new.job_id] = trigger
+        elif trigger is not None:
+            triggers.setdefault((new.namespace, new.job_id), trigger)
     evaluations = [
         make_evaluation(job, context, trigger)
         for key, trigger in triggers.items()
@@ -132,8 +123,8 @@ def apply_reports(
     ]
     node = _complete_full_report(snapshot, stored_node, report_number, context) if is_complete else stored_node
     if is_occupying_again and node.status is stored_node.status:
-        changes.append(capacity_versions.write_node_version(node_id))
-        conditions += capacity_versions.expect_both_versions(snapshot, node_id)
+        builder.changes.append(capacity_versions.write_node_version(node_id))
+        builder.conditions += capacity_versions.expect_both_versions(snapshot, node_id)
     if node is not stored_node:
         node_evaluations = (
             make_node_evaluations(snapshot, node, context, max_evaluations)
@@ -141,17 +132,52 @@ def apply_reports(
             else []
         )
         evaluations += [each for each in node_evaluations if (each.namespace, each.job_id) not in triggers]
-        decision = build_node_decision("node-reported", snapshot, node, evaluations, changes, conditions)
+        decision = build_node_decision(
+            "node-reported", snapshot, node, evaluations, builder.changes, builder.conditions
+        )
         return replace(decision, invalid_transitions=tuple(invalid_transitions))
-    if not changes:
+    if not builder.changes:
         return replace(build_empty_decision(node), invalid_transitions=tuple(invalid_transitions))
-    changes += [EVALUATIONS.build_put(evaluation) for evaluation in evaluations]
+    for evaluation in evaluations:
+        builder.put(EVALUATIONS, evaluation)
     must_report = is_full_report_due(node)
     return Decision(
-        Write("node-reported", Cause(CauseKind.NODE, node_id), changes, conditions),
+        builder.build("node-reported", Cause(CauseKind.NODE, node_id)),
         lambda index: NodeWriteResult(index, must_report=must_report),
         tuple(invalid_transitions),
     )
+
+
+def _add_report_changes(
+    builder: WriteBuilder, stored: Allocation, report: AllocationReport, report_number: int, context: DecisionContext
+) -> Allocation | None:
+    """Add the changes of one report. Return the allocation as it is stored then, or None if it does not change.
+
+    Raises `InvalidTransition`.
+    """
+    new = _apply_report(stored, report, context)
+    service_changes, service_conditions = services.build_service_changes(
+        builder.snapshot, new or stored, report.services
+    )
+    builder.changes += service_changes
+    builder.conditions += service_conditions
+    if new is None and not (report_number and service_changes):
+        return None
+    # Also if only services changed: an older copy of the report must be recognized as outdated.
+    new = replace(new or stored, report_number=report_number or stored.report_number)
+    builder.put(ALLOCATIONS, new)
+    builder.require_unchanged_record(ALLOCATIONS, stored)
+    return new
+
+
+def _choose_trigger(snapshot: Replica, stored: Allocation, new: Allocation) -> EvaluationTrigger | None:
+    """Return why the job must be evaluated after the change of its allocation; None if it need not be."""
+    if new.client_status is not stored.client_status and _needs_replacement(snapshot, new):
+        return EvaluationTrigger.ALLOC_FAILURE
+    if new.is_client_terminal and new.desired_status is DesiredStatus.EVICT:
+        return EvaluationTrigger.PREEMPTION
+    # The scheduler chooses between a reconnected allocation and its replacement.
+    return EvaluationTrigger.RECONNECT if stored.client_status is ClientStatus.UNKNOWN else None
 
 
 def _make_outdated_error(number: int, reason: str) -> Refusal:

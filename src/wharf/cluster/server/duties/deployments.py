@@ -31,7 +31,7 @@ class DeploymentDuty:
 
     async def _check_deployments(self) -> None:
         """Take all due steps of every running deployment."""
-        replica = self._brain.follower.replica
+        replica = self._brain.replica
         running = [deployment.id for deployment in replica.iter_all(DEPLOYMENTS) if deployment.is_active]
         for deployment_id in running:
             while await self._take_step(deployment_id):
@@ -47,7 +47,7 @@ class DeploymentDuty:
 
     def _wait_s(self) -> float:
         """Return the seconds until the next deadline of a deployment."""
-        replica, now_ns = self._brain.follower.replica, self._world.now_ns()
+        replica, now_ns = self._brain.replica, self._world.now_ns()
         deadlines = [
             deadline
             for deployment in replica.iter_all(DEPLOYMENTS)

@@ -47,12 +47,12 @@ class DrainDuty:
 
     def _reset_tracker(self) -> None:
         """Build the tracker again from the replica."""
-        self._tracker = DrainTracker.from_snapshot(self._brain.follower.replica)
+        self._tracker = DrainTracker.from_snapshot(self._brain.replica)
 
     def _on_batch(self, batch: Batch, changed_records: Sequence[AppliedChange]) -> None:
         """Record in the tracker what a batch changed."""
         del batch  # The changed records have all that is needed.
-        self._tracker.update(self._brain.follower.replica, changed_records)
+        self._tracker.update(self._brain.replica, changed_records)
 
     def _list_watched(self) -> list[WatchTarget]:
         """Return the watched tables. Jobs and allocations matter only while a node drains."""
@@ -64,7 +64,7 @@ class DrainDuty:
 
     async def _check_drains(self) -> None:
         """Move allocations of changed jobs and finish empty drains. Later changes wake the next pass."""
-        replica = self._brain.follower.replica
+        replica = self._brain.replica
         drains = self._find_drains(replica, self._world.now_ns())
         self._tracker.mark_forced([node_id for node_id, drain in drains.items() if drain.is_forced])
         jobs = self._tracker.take_changed_jobs(replica)
@@ -108,9 +108,7 @@ class DrainDuty:
     def _wait_s(self) -> float:
         """Return the seconds until the next drain deadline."""
         now_ns = self._world.now_ns()
-        deadline_ns = drain_controller.next_deadline_ns(
-            self._brain.follower.replica, self._tracker.draining_nodes, now_ns
-        )
+        deadline_ns = drain_controller.next_deadline_ns(self._brain.replica, self._tracker.draining_nodes, now_ns)
         if deadline_ns is None:
             return MAX_WAIT_S
         return max(0.01, (deadline_ns - now_ns) / SECOND)

@@ -63,7 +63,7 @@ class PeriodicLaunchDuty:
             if change.table == JOBS.name:
                 namespace, _, job_id = change.key.partition(KEY_SEPARATOR)
                 key = (namespace, job_id)
-                if self._launches.should_track(key, self._brain.follower.replica.get(JOBS, *key)):
+                if self._launches.should_track(key, self._brain.replica.get(JOBS, *key)):
                     self._changed_jobs[key] = None
                     self._wake_event.set()
 
@@ -77,7 +77,7 @@ class PeriodicLaunchDuty:
         self._must_restore = False
         self._changed_jobs.clear()
         self._launches = launches = LaunchSchedule()
-        replica = self._brain.follower.replica
+        replica = self._brain.replica
         keys = [(job.namespace, job.id) for job in replica.iter_all(JOBS) if job.is_active_periodic]
         for position, key in enumerate(keys):
             launches.restore_job(replica, key, self._world.now_ns())
@@ -88,7 +88,7 @@ class PeriodicLaunchDuty:
         """Update the schedule with the jobs that changed."""
         changed_jobs, self._changed_jobs = self._changed_jobs, {}
         for key in changed_jobs:
-            self._launches.update_job(key, self._brain.follower.replica.get(JOBS, *key), self._world.now_ns())
+            self._launches.update_job(key, self._brain.replica.get(JOBS, *key), self._world.now_ns())
 
     async def _launch(self, due: DueLaunch) -> None:
         """Launch a due job. A launch that can never succeed is logged and skipped."""

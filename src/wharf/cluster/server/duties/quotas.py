@@ -39,7 +39,7 @@ class QuotaDuty:
         ]
         return (
             [*watched, watches.watch_table(ALLOCATIONS)]
-            if quotas.list_waiting_evaluations(self._brain.follower.replica)
+            if quotas.list_waiting_evaluations(self._brain.replica)
             else watched
         )
 

@@ -1,8 +1,8 @@
-"""Copies what is global from the authoritative region: one of the leader's duties in every other region.
+"""A duty of the leader in every region but the authoritative one: replicates global records from that region.
 
-Each table is waited on by itself, and compared whole whenever it changed there; only what differs is fetched. What that
-means for the records here is told by `operations.replication`. Secrets come over the way between regions and are sealed
-by our own ring before they are written. Local tokens are never touched.
+Each table has its own blocking query. When it returns, the whole list is compared and only records that differ are
+fetched. `operations.replication` decides what to write. Secrets arrive encrypted for this server and are encrypted with
+this region's keyring before they are written. Local tokens are never changed.
 """
 
 import asyncio
@@ -40,230 +40,257 @@ from wharf.contract.model.acl.policies import Policy
 from wharf.contract.model.acl.tokens import RoleLink, Token, TokenType
 from wharf.contract.model.refusal import Refusal, RefusalCode
 from wharf.contract.model.secrets import SealedData, hash_secret
-from wharf.contract.wire import acl as shapes
+from wharf.contract.wire import acl as acl_wire
 from wharf.contract.wire import times
 from wharf.contract.wire.times import parse_duration_ns
 
 log = logging.getLogger(__name__)
 
 BLOCKING_QUERY_WAIT_S: Final = 300.0
-"""How long a question waits for a change. At its end all is compared again, changed or not."""
+"""How long a query waits for a change. Then the whole table is compared again, changed or not."""
 
 MAX_FETCHED_PER_WRITE: Final = 50
-"""What was fetched is written before more is: after an interruption it need not be fetched again."""
+"""Fetched records are written after this many, so that an interruption loses little."""
 
 MIN_RETRY_DELAY_S: Final = 1.0
 MAX_RETRY_DELAY_S: Final = 60.0
 
 ReplicatedRecord = Any
-"""A record of one of the copied tables."""
+"""A record of one of the replicated tables."""
 
 
 class ReplicationSource(NamedTuple):
-    """How a table is asked for. `fetch`: a record of the list, whole; None where it cannot be copied or went meanwhile."""
+    """How a table is read from the authoritative region.
 
-    list_: Callable[..., Awaitable[Response[list[Any]]]]
+    `fetch` returns the whole record for an item of the list, or None if the record was deleted meanwhile.
+    """
+
+    list_stubs: Callable[..., Awaitable[Response[list[Any]]]]
     fetch: Callable[[Any], Awaitable[ReplicatedRecord | None]]
     should_replicate: Callable[[Any], bool] = lambda _stub: True
 
 
 class ReplicationDuty:
-    """`authoritative`: a client of all servers of that region, with a management token of it."""
+    """Replicates all tables while the brain leads.
+
+    `client`: a client of all servers of the authoritative region, with a management token of that region.
+    """
 
     def __init__(self, brain: Brain, keyring: Keyring, client: AsyncClient, *, region: str) -> None:
         self._brain = brain
-        self._ring = keyring
+        self._keyring = keyring
         self._client = client
         self._region = region
-        self._away: dict[str, None] = {}
-        """Tables whose last question failed. The first of them is told of, and when the last is back."""
+        self._failing_tables: dict[str, None] = {}
+        """Tables whose last query failed. Only the first failure and the last recovery are logged."""
         brain.duties.append(self.run)
 
     async def run(self) -> None:
-        """As long as the brain leads."""
-        sources = self._sources()
-        works = [
+        """Replicate all tables until cancelled or no longer leading."""
+        sources = self._build_sources()
+        tasks = [
             self._brain.world.start_task(
-                self._follow(copied, sources[copied.table.name]), name=f"copy {copied.table.name}"
+                self._follow_table(replicated, sources[replicated.table.name]), name=f"copy {replicated.table.name}"
             )
-            for copied in REPLICATED_TABLES
+            for replicated in REPLICATED_TABLES
         ]
         try:
-            await asyncio.gather(*works)
+            await asyncio.gather(*tasks)
         finally:
-            for work in works:
-                work.cancel()
-            await asyncio.gather(*works, return_exceptions=True)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _follow(self, copied: ReplicatedTable, source: ReplicationSource) -> None:
-        index, again_s = 0, MIN_RETRY_DELAY_S
+    async def _follow_table(self, replicated: ReplicatedTable, source: ReplicationSource) -> None:
+        """Replicate a table each time it changes in the authoritative region."""
+        index, retry_delay_s = 0, MIN_RETRY_DELAY_S
         while self._brain.is_leading:
             try:
-                answer = await (source.list_(index=index, wait_s=BLOCKING_QUERY_WAIT_S) if index else source.list_())
-                await self._take(copied, source, answer.value)
+                reply = await (
+                    source.list_stubs(index=index, wait_s=BLOCKING_QUERY_WAIT_S) if index else source.list_stubs()
+                )
+                await self._replicate_table(replicated, source, reply.value)
             except (Refusal, Unreachable) as error:
-                self._tell_away(copied, error)
-                # What came was not written whole: it is asked for anew, without waiting for another change.
+                self._on_failure(replicated, error)
+                # Not everything was written: query again without waiting for another change.
                 index = 0
-                await asyncio.sleep(again_s)
-                again_s = min(2 * again_s, MAX_RETRY_DELAY_S)
+                await asyncio.sleep(retry_delay_s)
+                retry_delay_s = min(2 * retry_delay_s, MAX_RETRY_DELAY_S)
                 continue
-            self._tell_back(copied)
-            # An index that went back is that of a log which was replaced.
-            index, again_s = (answer.index if answer.index >= index else 0), MIN_RETRY_DELAY_S
+            self._on_success(replicated)
+            # A lower index than before means that the log of that region was replaced.
+            index, retry_delay_s = (reply.index if reply.index >= index else 0), MIN_RETRY_DELAY_S
 
-    # -- comparing -------------------------------------------------------------------------------------------------
+    # -- comparison ------------------------------------------------------------------------------------------------
 
-    async def _take(self, copied: ReplicatedTable, source: ReplicationSource, stubs: Iterable[Any]) -> None:
-        """Make the table as it is there, some records at a time."""
-        await self._check_rights()
-        table, replica = copied.table, self._brain.follower.replica
-        given = {table.get_key(stub): stub for stub in stubs if source.should_replicate(stub)}
-        stored = {key: replica.get_table_records(table).records.get(key) for key in given}
-        known = {key: record for key, record in stored.items() if record is not None}
-        differing = iter([key for key, record in stored.items() if record is None or record.hash != given[key].hash])
+    async def _replicate_table(
+        self, replicated: ReplicatedTable, source: ReplicationSource, stubs: Iterable[Any]
+    ) -> None:
+        """Make the local table equal to the listed records, some records at a time."""
+        await self._check_permission()
+        table, replica = replicated.table, self._brain.replica
+        stubs_by_key = {table.get_key(stub): stub for stub in stubs if source.should_replicate(stub)}
+        stored = {key: replica.get_table_records(table).records.get(key) for key in stubs_by_key}
+        records = {key: record for key, record in stored.items() if record is not None}
+        differing_keys = iter(
+            [key for key, record in stored.items() if record is None or record.hash != stubs_by_key[key].hash]
+        )
         while True:
-            keys = list(islice(differing, MAX_FETCHED_PER_WRITE))
+            keys = list(islice(differing_keys, MAX_FETCHED_PER_WRITE))
             for key in keys:
-                record = await source.fetch(given[key])
+                record = await source.fetch(stubs_by_key[key])
                 if record is not None:
-                    known[key] = record
-            await self._write(copied, list(known.values()))
+                    records[key] = record
+            await self._write(replicated, list(records.values()))
             if not keys:
                 return
 
-    async def _check_rights(self) -> None:
-        """A token with fewer rights would be shown less, and what it is not shown must not be taken for deleted."""
-        own = (await self._client.acl.tokens.read_own()).value
-        if own.type != TokenType.MANAGEMENT:
+    async def _check_permission(self) -> None:
+        """Raise `Refusal` unless the token is a management token.
+
+        Another token may not see all records, and records that it does not see would be deleted here.
+        """
+        own_token = (await self._client.acl.tokens.read_own()).value
+        if own_token.type != TokenType.MANAGEMENT:
             raise Refusal(
                 RefusalCode.FORBIDDEN,
-                "acl.replication_token is no management token there, or access control is off there",
+                "acl.replication_token is not a management token of the authoritative region, or access control is "
+                "off there",
             )
 
-    async def _write(self, copied: ReplicatedTable, records: list[ReplicatedRecord]) -> None:
-        most = self._brain.max_changes
+    async def _write(self, replicated: ReplicatedTable, records: list[ReplicatedRecord]) -> None:
+        """Write the differences between the local table and the records, in as many writes as needed."""
+        max_changes = self._brain.max_changes
 
-        def next_step(snapshot: Replica, _moment: object) -> Decision[bool]:
-            steps = replication.build_replication_writes(
-                snapshot, copied, records, region=self._region, max_changes=most
+        def decide_next_write(snapshot: Replica, _context: object) -> Decision[bool]:
+            writes = replication.build_replication_writes(
+                snapshot, replicated, records, region=self._region, max_changes=max_changes
             )
-            step = next(steps, None)
-            return Decision(step, lambda _index: step is not None)
+            write = next(writes, None)
+            return Decision(write, lambda _index: write is not None)
 
-        while await self._brain.execute(next_step):
+        while await self._brain.execute(decide_next_write):
             pass
 
-    # -- what is said of it ------------------------------------------------------------------------------------------
+    # -- log -------------------------------------------------------------------------------------------------------
 
-    def _tell_away(self, copied: ReplicatedTable, error: Exception) -> None:
-        if not self._away:
-            log.warning(
-                "nothing can be copied from the authoritative region %s: %s; trying again until it can",
-                self._region,
-                error,
-            )
-        self._away[copied.table.name] = None
+    def _on_failure(self, replicated: ReplicatedTable, error: Exception) -> None:
+        """Record that the query of a table failed, and log it if no other table is failing."""
+        if not self._failing_tables:
+            log.warning("replication failed, will retry region=%s reason=%s", self._region, error)
+        self._failing_tables[replicated.table.name] = None
 
-    def _tell_back(self, copied: ReplicatedTable) -> None:
-        if self._away.pop(copied.table.name, self) is None and not self._away:
-            log.info("what is global is copied from region %s again", self._region)
+    def _on_success(self, replicated: ReplicatedTable) -> None:
+        """Record that a table was replicated, and log it if it was the last failing one."""
+        if replicated.table.name not in self._failing_tables:
+            return
+        del self._failing_tables[replicated.table.name]
+        if not self._failing_tables:
+            log.info("replication works again region=%s", self._region)
 
-    # -- the tables --------------------------------------------------------------------------------------------------
+    # -- tables ----------------------------------------------------------------------------------------------------
 
-    def _sources(self) -> dict[str, ReplicationSource]:
+    def _build_sources(self) -> dict[str, ReplicationSource]:
+        """Return the source of each replicated table, by table name."""
         client, acl = self._client, self._client.acl
         by_table: dict[Table[Any], ReplicationSource] = {
-            QUOTAS: ReplicationSource(client.quotas.list, _as_it_is),
-            NAMESPACES: ReplicationSource(client.namespaces.list, _as_it_is),
-            NODE_POOLS: ReplicationSource(client.node_pools.list, _as_it_is),
-            ACL_POLICIES: ReplicationSource(acl.policies.list, self._policy),
-            ACL_ROLES: ReplicationSource(acl.roles.list, _as_it_is),
-            ACL_AUTH_METHODS: ReplicationSource(acl.auth_methods.list, self._method),
-            ACL_BINDING_RULES: ReplicationSource(acl.binding_rules.list, _as_it_is),
-            ACL_TOKENS: ReplicationSource(acl.tokens.list, self._token, lambda stub: stub.global_),
+            QUOTAS: ReplicationSource(client.quotas.list, _use_stub),
+            NAMESPACES: ReplicationSource(client.namespaces.list, _use_stub),
+            NODE_POOLS: ReplicationSource(client.node_pools.list, _use_stub),
+            ACL_POLICIES: ReplicationSource(acl.policies.list, self._fetch_policy),
+            ACL_ROLES: ReplicationSource(acl.roles.list, _use_stub),
+            ACL_AUTH_METHODS: ReplicationSource(acl.auth_methods.list, self._fetch_auth_method),
+            ACL_BINDING_RULES: ReplicationSource(acl.binding_rules.list, _use_stub),
+            ACL_TOKENS: ReplicationSource(acl.tokens.list, self._fetch_token, lambda stub: stub.global_),
         }
         return {table.name: source for table, source in by_table.items()}
 
-    async def _policy(self, stub: shapes.PolicyStub) -> Policy | None:
+    async def _fetch_policy(self, stub: acl_wire.PolicyStub) -> Policy | None:
+        """Return the policy, or None if it was deleted meanwhile."""
         try:
-            shown = (await self._client.acl.policies.read(stub.name)).value
+            view = (await self._client.acl.policies.read(stub.name)).value
         except NotFound:
             return None
         return Policy(
-            name=shown.name,
-            description=shown.description,
-            rules=shown.rules,
-            job_acl=shown.job_acl,
-            hash=shown.hash,
+            name=view.name, description=view.description, rules=view.rules, job_acl=view.job_acl, hash=view.hash
         )
 
-    async def _token(self, stub: shapes.TokenStub) -> Token | None:
+    async def _fetch_token(self, stub: acl_wire.TokenStub) -> Token | None:
+        """Return the token with its secret encrypted by this region's keyring, or None if it was deleted meanwhile."""
         try:
-            shown = (await self._client.acl.tokens.read(stub.accessor_id)).value
+            view = (await self._client.acl.tokens.read(stub.accessor_id)).value
         except NotFound:
             return None
-        await self._begin_ring()
-        replica = self._brain.follower.replica
-        sealed = self._ring.seal(replica, shown.secret_id.encode(), context=make_token_context(shown.accessor_id))
+        await self._ensure_active_key()
+        replica = self._brain.replica
+        sealed = self._keyring.seal(replica, view.secret_id.encode(), context=make_token_context(view.accessor_id))
         return Token(
-            accessor_id=shown.accessor_id,
-            secret_digest=hash_secret(shown.secret_id),
+            accessor_id=view.accessor_id,
+            secret_digest=hash_secret(view.secret_id),
             secret_sealed=sealed.data,
             sealed_with=sealed.key_id,
-            name=shown.name,
-            type=shown.type,
-            policies=shown.policies,
-            roles=None if shown.roles is None else tuple(RoleLink(id=link.id) for link in shown.roles),
+            name=view.name,
+            type=view.type,
+            policies=view.policies,
+            roles=None if view.roles is None else tuple(RoleLink(id=link.id) for link in view.roles),
             global_=True,
-            hash=shown.hash,
-            create_time=shown.create_time,
-            expiration_time=shown.expiration_time,
-            expiration_ttl=_ns(shown.expiration_ttl),
+            hash=view.hash,
+            create_time=view.create_time,
+            expiration_time=view.expiration_time,
+            expiration_ttl=_to_ns(view.expiration_ttl),
         )
 
-    async def _method(self, stub: shapes.AuthMethodStub) -> AuthMethod | None:
+    async def _fetch_auth_method(self, stub: acl_wire.AuthMethodStub) -> AuthMethod | None:
+        """Return the auth method with its secrets, or None if it was deleted meanwhile."""
         try:
-            shown = (await self._client.acl.auth_methods.read(stub.name)).value
+            view = (await self._client.acl.auth_methods.read(stub.name)).value
         except NotFound:
             return None
-        fields = {name: getattr(shown, name) for name in AuthMethod.__struct_fields__ if hasattr(shown, name)}
-        fields |= {"max_token_ttl": _ns(shown.max_token_ttl), "config": _config_of(shown.config)}
-        if REDACTED_TEXT.encode() in msgspec.json.encode(shown.config):
-            sealed = await self._secrets_of(stub.name)
+        fields = {name: getattr(view, name) for name in AuthMethod.__struct_fields__ if hasattr(view, name)}
+        fields |= {"max_token_ttl": _to_ns(view.max_token_ttl), "config": _parse_config_view(view.config)}
+        if REDACTED_TEXT.encode() in msgspec.json.encode(view.config):
+            sealed = await self._fetch_auth_method_secrets(stub.name)
             if sealed is None:
                 return None
             fields |= {"secrets_sealed": sealed.data, "sealed_with": sealed.key_id}
         return AuthMethod(**fields)
 
-    async def _secrets_of(self, name: str) -> SealedData | None:
-        """What no reply shows comes sealed for us alone, and is sealed by our own ring at once. None: it went meanwhile."""
-        box = MessageRecipient(self._brain.world)
+    async def _fetch_auth_method_secrets(self, name: str) -> SealedData | None:
+        """Return the secrets of an auth method, encrypted by this region's keyring.
+
+        They arrive encrypted for this server only. None: the auth method was deleted meanwhile.
+        """
+        recipient = MessageRecipient(self._brain.world)
         try:
-            told = await self._client.acl.auth_methods.read_sealed_secrets(name, box.public_key)
+            reply = await self._client.acl.auth_methods.read_sealed_secrets(name, recipient.public_key)
         except NotFound:
             return None
-        plain = box.open(SealedMessage(told.sender, told.sealed), context=make_auth_method_context(name))
-        await self._begin_ring()
-        return self._ring.seal(self._brain.follower.replica, plain, context=make_auth_method_context(name))
+        context = make_auth_method_context(name)
+        plain = recipient.open(SealedMessage(reply.sender, reply.sealed), context=context)
+        await self._ensure_active_key()
+        return self._keyring.seal(self._brain.replica, plain, context=context)
 
-    async def _begin_ring(self) -> None:
-        if self._ring.find_active_key(self._brain.follower.replica) is None:
-            first = KeyRotationRequest(await self._ring.make_key(), only_first=True)
-            await self._brain.execute(lambda snapshot, _moment: keyring.rotate_key(snapshot, first))
+    async def _ensure_active_key(self) -> None:
+        """Create the first key of the keyring, if it has no active key."""
+        if self._keyring.find_active_key(self._brain.replica) is None:
+            rotation = KeyRotationRequest(await self._keyring.make_key(), only_first=True)
+            await self._brain.execute(lambda snapshot, _context: keyring.rotate_key(snapshot, rotation))
 
 
-async def _as_it_is(record: ReplicatedRecord) -> ReplicatedRecord:
+async def _use_stub(record: ReplicatedRecord) -> ReplicatedRecord:
+    """Return the list item: the list of this table contains whole records."""
     return record
 
 
-def _config_of(shown: shapes.AuthMethodConfigView | None) -> AuthMethodConfig | None:
-    if shown is None:
+def _parse_config_view(view: acl_wire.AuthMethodConfigView | None) -> AuthMethodConfig | None:
+    """Return the stored form of an auth method's configuration."""
+    if view is None:
         return None
-    fields = {name: getattr(shown, name) for name in AuthMethodConfig.__struct_fields__}
-    leeways = ("expiration_leeway", "not_before_leeway", "clock_skew_leeway")
-    return AuthMethodConfig(**fields | {name: _ns(fields[name]) for name in leeways})
+    fields = {name: getattr(view, name) for name in AuthMethodConfig.__struct_fields__}
+    leeway_names = ("expiration_leeway", "not_before_leeway", "clock_skew_leeway")
+    return AuthMethodConfig(**fields | {name: _to_ns(fields[name]) for name in leeway_names})
 
 
-def _ns(shown: times.DurationText) -> int:
-    return shown if isinstance(shown, int) else parse_duration_ns(shown) if shown else 0
+def _to_ns(duration: times.DurationText) -> int:
+    """Return the duration in nanoseconds; an empty text is 0."""
+    return duration if isinstance(duration, int) else parse_duration_ns(duration) if duration else 0

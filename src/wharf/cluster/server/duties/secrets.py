@@ -51,7 +51,7 @@ class SecretsDuty:
 
     async def run(self) -> None:
         """Run a pass at intervals, and at once when the keyring changes."""
-        replica = self._brain.follower.replica
+        replica = self._brain.replica
         changed = asyncio.Event()
         watched: list[WatchTarget] = [watch_table(KEYRING)]
         subscription = replica.watches.subscribe(watched, changed.set)
@@ -98,26 +98,23 @@ class SecretsDuty:
         await self._brain.execute(
             lambda snapshot, context: _report_if_due(keyring.activate_prepublished_key(snapshot, context))
         )
-        if (
-            self._settings.should_create_first_key
-            and self._keyring.find_active_key(self._brain.follower.replica) is None
-        ):
+        if self._settings.should_create_first_key and self._keyring.find_active_key(self._brain.replica) is None:
             request = KeyRotationRequest(await self._keyring.make_key(), only_first=True)
-            await self._brain.execute(lambda snapshot, _moment: keyring.rotate_key(snapshot, request))
+            await self._brain.execute(lambda snapshot, _context: keyring.rotate_key(snapshot, request))
         threshold_ns = self._settings.max_active_key_age_ns
         context = DecisionContext(self._brain.world.now_ns(), self._brain.world.new_id)
-        if keyring.is_rotation_due(self._brain.follower.replica, context, threshold_ns=threshold_ns):
+        if keyring.is_rotation_due(self._brain.replica, context, threshold_ns=threshold_ns):
             request = KeyRotationRequest(await self._keyring.make_key())
-            await self._brain.execute(lambda snapshot, _moment: keyring.rotate_key(snapshot, request))
+            await self._brain.execute(lambda snapshot, _context: keyring.rotate_key(snapshot, request))
 
     async def _rewrap_keys(self) -> None:
         """Wrap keys again that another wrapping key than the current one wraps."""
         own_keyring = self._keyring
-        if not own_keyring.list_foreign_keys(self._brain.follower.replica):
+        if not own_keyring.list_foreign_keys(self._brain.replica):
             return
         limit = self._brain.max_changes
         while await self._brain.execute(
-            lambda snapshot, _moment: _report_if_due(
+            lambda snapshot, _context: _report_if_due(
                 keyring.rewrap_keys(
                     snapshot, [own_keyring.rewrap_key(key) for key in own_keyring.list_foreign_keys(snapshot)[:limit]]
                 )
@@ -131,11 +128,11 @@ class SecretsDuty:
         The replica shows where to continue, so a new leader can.
         """
         limit = max(1, min(MAX_SEALED_PER_WRITE, self._brain.max_changes // 2))
-        while self._brain.is_leading and keyring.list_records_to_reencrypt(self._brain.follower.replica, max_records=1):
+        while self._brain.is_leading and keyring.list_records_to_reencrypt(self._brain.replica, max_records=1):
             await self._brain.execute(
-                lambda snapshot, _moment: keyring.reencrypt_records(snapshot, self._reencrypt(snapshot, limit))
+                lambda snapshot, _context: keyring.reencrypt_records(snapshot, self._reencrypt(snapshot, limit))
             )
-        await self._brain.execute(lambda snapshot, _moment: _report_if_due(keyring.finish_reencryption(snapshot)))
+        await self._brain.execute(lambda snapshot, _context: _report_if_due(keyring.finish_reencryption(snapshot)))
 
     def _reencrypt(self, snapshot: Replica, limit: int) -> list[tuple[ReencryptionItem, SealedData]]:
         """Decrypt up to `limit` outdated records and encrypt them with the active key."""

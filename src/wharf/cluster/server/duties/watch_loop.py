@@ -33,7 +33,7 @@ async def run_watch_loop(
 
     `list_watched` is called before every pass, because the targets may depend on the state.
     """
-    replica = brain.follower.replica
+    replica = brain.replica
     changed = asyncio.Event()
     current_targets: tuple[WatchTarget, ...] = ()
     subscription: Subscription | None = None

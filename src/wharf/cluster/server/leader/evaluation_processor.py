@@ -90,7 +90,7 @@ class EvaluationProcessor:
         except InvalidTransition as error:
             await self._fail(evaluation, self._writer.refuse_transition(error).text)
         except Exception as error:  # One failed evaluation must not stop all others.
-            log.exception("evaluation %s of job %s failed", evaluation.id, evaluation.job_id)
+            log.exception("evaluation failed evaluation=%s job=%s", evaluation.id, evaluation.job_id)
             if self._queues.broker.redeliver_later(evaluation, self._world.now_ns()):
                 return False
             reason = f"the scheduler failed: {type(error).__name__}; see the leader's log"

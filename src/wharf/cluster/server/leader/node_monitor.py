@@ -201,7 +201,9 @@ class NodeMonitor:
         """
         if node_id in self._renumbered:
             return 0
-        restarted = await self._term.execute(lambda snapshot, _moment: status.restart_report_numbers(snapshot, node_id))
+        restarted = await self._term.execute(
+            lambda snapshot, _context: status.restart_report_numbers(snapshot, node_id)
+        )
         self._renumbered[node_id] = None
         return restarted.reports_from
 

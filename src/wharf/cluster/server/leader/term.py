@@ -1,15 +1,16 @@
 """Leadership, and the writes that only a leader may make.
 
 Every write of the leader goes through `LeaderTerm`. It adds a condition on the leader record and the derived changes
-(statuses, summaries, counts). `Leadership` and `Election` are the ports that `engines.election` implements.
+(statuses, summaries, counts). The election itself is in `engines.election`.
 """
 
 import asyncio
 from collections.abc import Callable
-from typing import Final, Protocol, TypeVar
+from typing import Final, TypeVar
 
 from msgspec.structs import replace
 
+from wharf.cluster.engines.election import Leadership
 from wharf.cluster.engines.port import Committed, WriteConflict, WriteLimits
 from wharf.cluster.operations.decision import Decision
 from wharf.cluster.operations.derived_state import add_derived_changes
@@ -17,39 +18,10 @@ from wharf.cluster.server.log.follower import Follower
 from wharf.cluster.server.log.writer import Writer
 from wharf.cluster.state import Replica
 from wharf.cluster.state.tables import LEADER
-from wharf.contract.model.log import Condition, Write
+from wharf.contract.model.log import Write
 from wharf.contract.model.refusal import Refusal, no_leader
 from wharf.contract.model.state_machines.machine import InvalidTransition
 from wharf.contract.model.times import DecisionContext
-
-
-class Leadership(Protocol):
-    """The leadership of one election. It ends by itself unless it is renewed."""
-
-    def is_held(self) -> bool:
-        """Whether it is still held. Becomes False safely before another member can be elected."""
-        ...
-
-    def build_condition(self) -> Condition:
-        """Return the condition that the leader record is still the one of this election."""
-        ...
-
-    async def wait_lost(self) -> None:
-        """Wait until the leadership is lost."""
-        ...
-
-    async def transfer(self, heir: str) -> bool:
-        """Hand the leadership to the member `heir`. Return False if that could not be written."""
-        ...
-
-
-class Election(Protocol):
-    """Campaigns for leadership."""
-
-    async def campaign(self) -> Leadership:
-        """Wait until this member is elected."""
-        ...
-
 
 T = TypeVar("T")
 

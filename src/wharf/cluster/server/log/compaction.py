@@ -65,6 +65,7 @@ class LogCompactor:
             await asyncio.sleep(COMPACTION_INTERVAL_S)
 
     async def _compact_once(self) -> None:
+        """Delete the batches that are old enough, if this server leads."""
         now_s = self._world.monotonic_s()
         self._age_tracker.record_index(now_s, self._follower.replica.index)
         index = self._age_tracker.take_expired_index(now_s)

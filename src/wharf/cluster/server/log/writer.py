@@ -97,7 +97,7 @@ class Writer:
     def refuse_transition(self, error: InvalidTransition) -> Refusal:
         """Log a forbidden state transition with the history of its record. Return the refusal for the caller."""
         described = add_record_history(self._follower.replica, error)
-        log.warning("state transition rejected: %s", described)
+        log.warning("state transition rejected reason=%s", described)
         return Refusal(RefusalCode.CONFLICT, str(described))
 
     async def catch_up(self) -> None:
@@ -190,7 +190,7 @@ class Writer:
 
 def _log_rejected_transitions(decision: Decision[T]) -> None:
     for transition in decision.invalid_transitions:
-        log.warning("state transition rejected: %s", transition)
+        log.warning("state transition rejected reason=%s", transition)
 
 
 def _build_contention_refusal() -> Refusal:

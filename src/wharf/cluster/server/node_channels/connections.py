@@ -86,8 +86,8 @@ class NodeConnection:
             case channel.StreamEnd():
                 call.parts.put_nowait(None)
                 self._remove_call(message.id, call)
-            case channel.ChannelRefusal(_, code, text):
-                self._fail(message.id, call, Refusal(code, text))
+            case channel.ChannelRefusal(_, code, text, reason):
+                self._fail(message.id, call, Refusal(code, text, reason))
 
     def disconnect(self) -> None:
         """Fail every call in flight, because the connection is closed."""

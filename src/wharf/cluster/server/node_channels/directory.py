@@ -6,11 +6,12 @@ The directory is in memory only. A new leader gets a complete report from every 
 import asyncio
 import logging
 from collections.abc import Iterable
-from typing import Final, Protocol, TypeVar
+from typing import Final
 
 import msgspec
 
-from wharf.cluster.server.rpc.method import RpcMethod, RpcRoute
+from wharf.cluster.server.rpc.leader_client import LeaderClient
+from wharf.cluster.server.rpc.method import EmptyMessage, RpcMethod, RpcRoute
 from wharf.cluster.state import Replica
 from wharf.cluster.state import watches as watch
 from wharf.cluster.state.tables import LEADER
@@ -19,19 +20,8 @@ from wharf.world import World
 
 log = logging.getLogger(__name__)
 
-RequestT = TypeVar("RequestT")
-ReplyT = TypeVar("ReplyT")
-
 RETRY_DELAY_S: Final = 1.0
 """How long to wait before a failed report is sent again."""
-
-
-class LeaderCaller(Protocol):
-    """Calls the leader's brain. A protocol, to avoid an import cycle with `rpc.leader`."""
-
-    async def call(self, method: RpcMethod[RequestT, ReplyT], request: RequestT) -> ReplyT:
-        """Call an RPC method of the leader. Raises `Refusal`."""
-        ...
 
 
 class ProcessAddress(msgspec.Struct, frozen=True):
@@ -53,10 +43,6 @@ class HeldNodesReport(msgspec.Struct, frozen=True):
     is_whole: bool = False
 
 
-class HeldNodesRecorded(msgspec.Struct, frozen=True):
-    """The empty reply to a report."""
-
-
 class FindNodeRequest(msgspec.Struct, frozen=True):
     """Asks which process holds the node's connection."""
 
@@ -69,7 +55,7 @@ class FindNodeReply(msgspec.Struct, frozen=True):
     place: ProcessAddress | None
 
 
-REPORT_HELD_NODES: Final = RpcMethod("holding-nodes", HeldNodesReport, HeldNodesRecorded)
+REPORT_HELD_NODES: Final = RpcMethod("holding-nodes", HeldNodesReport, EmptyMessage)
 FIND_NODE: Final = RpcMethod("where-is-node", FindNodeRequest, FindNodeReply)
 
 
@@ -79,13 +65,13 @@ class NodeDirectory:
     def __init__(self) -> None:
         self._addresses: dict[str, ProcessAddress] = {}
 
-    async def update(self, report: HeldNodesReport) -> HeldNodesRecorded:
+    async def update(self, report: HeldNodesReport) -> EmptyMessage:
         """Apply the report of a process."""
         if report.is_whole:
             self._remove_nodes(report.place, [node for node, place in self._addresses.items() if place == report.place])
         self._remove_nodes(report.place, report.let_go)
         self._addresses.update(dict.fromkeys(report.held, report.place))
-        return HeldNodesRecorded()
+        return EmptyMessage()
 
     async def find_node(self, request: FindNodeRequest) -> FindNodeReply:
         """Return the process that holds the node's connection."""
@@ -108,7 +94,7 @@ def build_routes() -> tuple[RpcRoute, ...]:
 class HeldNodesReporter:
     """Reports the connections of this process to the leader: changes at once, and everything to a new leader."""
 
-    def __init__(self, world: World, replica: Replica, leader: LeaderCaller, address: ProcessAddress) -> None:
+    def __init__(self, world: World, replica: Replica, leader: LeaderClient, address: ProcessAddress) -> None:
         self._world = world
         self._replica = replica
         self._leader = leader
@@ -162,7 +148,7 @@ class HeldNodesReporter:
             )
         except Refusal as refusal:
             # There is no leader, or the outcome is unknown. A repeated report is harmless.
-            log.debug("report of node connections failed", extra={"why": str(refusal)})
+            log.debug("report of node connections failed reason=%s", refusal)
             self._unreported = {**changes, **self._unreported}
             return False
         return True

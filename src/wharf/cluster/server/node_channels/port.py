@@ -5,7 +5,7 @@ from typing import Protocol
 
 import msgspec
 
-from wharf.contract.model.refusal import Refusal, RefusalCode
+from wharf.contract.model.refusal import Refusal, RefusalCode, RefusalReason
 
 
 class NodeCall(msgspec.Struct, frozen=True):
@@ -64,4 +64,4 @@ class NoNodePath(Refusal):
 
 def build_no_node_path() -> NoNodePath:
     """Return the refusal for a node without a connection."""
-    return NoNodePath(RefusalCode.NOT_FOUND, "No path to node")
+    return NoNodePath(RefusalCode.NOT_FOUND, "No path to node", RefusalReason.NO_NODE_PATH)

@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from wharf.cluster.server.rpc.leader import RpcReply, RpcTransport
+from wharf.cluster.server.rpc.method import RpcReply, RpcTransport
 from wharf.contract.client.transport import ClientReply, ClientRequest, Transport, Unreachable
 from wharf.contract.model.cluster import Member
 from wharf.contract.model.refusal import Refusal, RefusalCode
@@ -60,7 +60,7 @@ class _HttpTransport:
             reply = await self._transport.send(request)
         except Unreachable as error:
             code = RefusalCode.OUTCOME_UNKNOWN if error.is_sent else RefusalCode.UNAVAILABLE
-            raise Refusal(code, f"the leader, {self._member.name}, did not answer: {error}") from error
+            raise Refusal(code, f"the leader, {self._member.name}, did not reply: {error}") from error
         if reply.status != 200:
             raise self._build_refusal(reply)
         try:
@@ -78,10 +78,8 @@ class _HttpTransport:
         text = reply.body.decode("utf-8", "replace")
         code = build_refusal(reply.status, text, code=reply.headers.get(CODE_HEADER, "")).code
         if code is RefusalCode.FORBIDDEN:
-            return Refusal(
-                RefusalCode.UNAVAILABLE, f"the leader, {self._member.name}, rejected this server's door secret"
-            )
+            return Refusal(RefusalCode.UNAVAILABLE, f"the leader, {self._member.name}, rejected this server's secret")
         result_code = (
             RefusalCode.UNAVAILABLE if code in UNEXECUTED_CODES or reply.status < 500 else RefusalCode.OUTCOME_UNKNOWN
         )
-        return Refusal(result_code, f"the leader, {self._member.name}, answered {reply.status}: {text}")
+        return Refusal(result_code, f"the leader, {self._member.name}, replied with status {reply.status}: {text}")

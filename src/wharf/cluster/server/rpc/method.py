@@ -1,9 +1,12 @@
-"""An RPC method of the leader's brain: its name and the types of request and reply."""
+"""RPC to a brain: methods with their message types, the encoded reply, and the ports that carry calls."""
 
 from collections.abc import Awaitable, Callable
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 import msgspec
+
+from wharf.contract.model.cluster import Member
+from wharf.contract.model.refusal import RefusalCode, RefusalReason
 
 RequestT = TypeVar("RequestT")
 ReplyT = TypeVar("ReplyT")
@@ -20,3 +23,36 @@ class RpcMethod(Generic[RequestT, ReplyT]):
 
 RpcRoute: TypeAlias = tuple[RpcMethod[Any, Any], Callable[[Any], Awaitable[Any]]]
 """A method and the handler for it."""
+
+
+class EmptyMessage(msgspec.Struct, frozen=True):
+    """A request or reply without content."""
+
+
+class RpcReply(msgspec.Struct, frozen=True):
+    """The encoded reply or a refusal."""
+
+    body: bytes = b""
+    code: RefusalCode | None = None
+    text: str = ""
+    reason: RefusalReason = RefusalReason.UNSPECIFIED
+
+
+class RpcTransport(Protocol):
+    """Carries calls to one brain: in this process, over a socket, or over HTTP to another member."""
+
+    async def call(self, name: str, body: bytes) -> RpcReply:
+        """Send a request and return the reply.
+
+        Raises `Refusal` with UNAVAILABLE if the brain cannot be reached (nothing was executed), OUTCOME_UNKNOWN if
+        the reply was lost.
+        """
+        ...
+
+
+class PeerTransports(Protocol):
+    """Transports to the brains of other members."""
+
+    def transport_to(self, member: Member) -> RpcTransport:
+        """Return the transport to this member's brain."""
+        ...

@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from wharf.cluster.server.rpc.leader import RpcReply, RpcTransport
+from wharf.cluster.server.rpc.method import RpcReply, RpcTransport
 from wharf.contract.model.refusal import Refusal, RefusalCode
 from wharf.world import World
 from wharf.world.framing import FrameDecoder, FrameTooLong, encode_frame
@@ -136,7 +136,7 @@ class BrainSocketClient:
                 connection.writer.transport.abort()
             raise Refusal(
                 RefusalCode.OUTCOME_UNKNOWN,
-                f"this server's scheduler has not answered for {self._reply_timeout_s:g} s; check the current state before you retry",
+                f"this server's scheduler process has not replied for {self._reply_timeout_s:g} s; check the current state before you retry",
             ) from error
         finally:
             connection.pending.pop(number, None)
@@ -163,7 +163,7 @@ class BrainSocketClient:
             except (OSError, TimeoutError) as error:
                 raise Refusal(
                     RefusalCode.UNAVAILABLE,
-                    f"this server's scheduler does not answer ({error}); it is restarting",
+                    f"this server's scheduler process does not reply ({error}); it is restarting",
                 ) from error
             connection = self._connection = _Connection(writer)
             self._read_task = self._world.start_task(self._read(reader, connection), name="brain link")
@@ -190,6 +190,6 @@ class BrainSocketClient:
                     pending.set_exception(
                         Refusal(
                             RefusalCode.OUTCOME_UNKNOWN,
-                            "this server's scheduler ended during the call; check the current state before you retry",
+                            "this server's scheduler process ended during the call; check the current state before you retry",
                         )
                     )

@@ -10,7 +10,7 @@ import msgspec
 
 from wharf.cluster.operations.keyring import KeyRotationRequest
 from wharf.cluster.server.rpc.handlers.keyring import ROTATE_KEYRING
-from wharf.cluster.server.rpc.leader import LeaderClient
+from wharf.cluster.server.rpc.leader_client import LeaderClient
 from wharf.cluster.server.security.identities import IdentitySigner
 from wharf.cluster.server.security.keyring import Keyring
 from wharf.cluster.server.security.login_providers import LoginProviders, NoLoginProviders

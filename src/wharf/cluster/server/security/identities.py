@@ -143,7 +143,7 @@ class IdentitySigner:
         """Sign the claims with the active key, after adding times and issuer. `ttl_ns` 0: no expiry."""
         key = self._keyring.find_active_key(snapshot)
         if key is None:
-            raise Refusal(RefusalCode.UNAVAILABLE, "the keyring has no active key yet; ask again in a moment")
+            raise Refusal(RefusalCode.UNAVAILABLE, "the keyring has no active key yet; retry in a few seconds")
         now_s = context.now_ns // SECOND
         claims |= {"iat": now_s, "nbf": now_s - NOT_BEFORE_LEEWAY_S}
         if ttl_ns:
@@ -185,14 +185,16 @@ class IdentitySigner:
         """Return the claims of a valid token of this kind. Raises `_InvalidToken`."""
         key = snapshot.get(KEYRING, _require_key_id(text))
         if key is None:
-            raise _InvalidToken("it is not signed by a key of this cluster")
+            raise _InvalidToken("the token is not signed by a key of this cluster")
         try:
             claims = self._decode_signed(text, key)
             jwt.JWTClaimsRegistry(now=context.now_ns // SECOND).validate(claims)
         except (JoseError, ValueError) as error:
             raise _InvalidToken(describe_jose_error(error, default="invalid signature")) from None
         if claims.get(KIND_CLAIM) != kind:
-            raise _InvalidToken(f"it is no identity of a {kind}" if kind == WORKLOAD_KIND else f"it is no {kind}")
+            raise _InvalidToken(
+                f"the token is not an identity of a {kind}" if kind == WORKLOAD_KIND else f"the token is not a {kind}"
+            )
         return claims
 
     def _decode_signed(self, text: str, key: KeyringKey) -> dict[str, Any]:
@@ -244,7 +246,7 @@ def get_algorithm(key: SigningKey) -> str:
 
 def _load_rsa_key(pkcs8: bytes) -> RSAPrivateKey:
     loaded = load_der_private_key(pkcs8, password=None)
-    assert isinstance(loaded, RSAPrivateKey), "the ring holds what was made for it"
+    assert isinstance(loaded, RSAPrivateKey), "the keyring stores RSA keys for this algorithm"
     return loaded
 
 
@@ -283,7 +285,7 @@ def build_workload_specs(
     if allocation.node_id != node.id:
         raise Refusal(RefusalCode.FORBIDDEN, "Permission denied")
     if allocation.is_terminal:
-        raise invalid_request(f"allocation {alloc_id} is over: identities are issued to running allocations only")
+        raise invalid_request(f"allocation {alloc_id} has ended: only running allocations receive identities")
     job = snapshot.get(JOB_VERSIONS, allocation.namespace, allocation.job_id, allocation.job_version)
     task = _find_task(allocation, job, task_name)
     if job is None or task is None:
@@ -291,7 +293,7 @@ def build_workload_specs(
     declared = {identity.name: identity for identity in (task.identity or WorkloadIdentity(), *(task.identities or ()))}
     missing = [name for name in names if name not in declared]
     if missing:
-        raise invalid_request(f'task "{task_name}" declares no identity "{missing[0]}"')
+        raise invalid_request(f'task "{task_name}" does not declare an identity "{missing[0]}"')
     return [_build_workload_spec(allocation, job, task, declared[name], region=region) for name in names]
 
 
@@ -303,6 +305,7 @@ def _find_task(allocation: Allocation, job: Job | None, name: str) -> Task | Non
 def _build_workload_spec(
     allocation: Allocation, job: Job, task: Task, identity: WorkloadIdentity, *, region: str
 ) -> WorkloadIdentitySpec:
+    """Return the claims of one identity of a task."""
     return WorkloadIdentitySpec(
         region=region,
         namespace=allocation.namespace,

@@ -156,7 +156,7 @@ class Keyring:
         """
         key = self.find_active_key(snapshot)
         if key is None:
-            raise Refusal(RefusalCode.UNAVAILABLE, "the keyring has no active key yet; ask again in a moment")
+            raise Refusal(RefusalCode.UNAVAILABLE, "the keyring has no active key yet; retry in a few seconds")
         nonce = self._world.token_bytes(NONCE_BYTES)
         return SealedData(nonce + self.unwrap_key(key).cipher.encrypt(nonce, plain, context.encode()), key.key_id)
 
@@ -164,23 +164,22 @@ class Keyring:
         """Decrypt sealed data. Raises `Refusal`."""
         key = snapshot.get(KEYRING, sealed.key_id)
         if key is None:
-            raise Refusal(
-                RefusalCode.UNAVAILABLE, f"the key {sealed.key_id} that this was sealed with is not in the keyring"
-            )
+            raise Refusal(RefusalCode.UNAVAILABLE, f"cannot decrypt: key {sealed.key_id} is not in the keyring")
         try:
             return self.unwrap_key(key).cipher.decrypt(
                 sealed.data[:NONCE_BYTES], sealed.data[NONCE_BYTES:], context.encode()
             )
         except InvalidTag:
             raise Refusal(
-                RefusalCode.UNAVAILABLE, "what was sealed cannot be opened: it was changed, or is of another"
+                RefusalCode.UNAVAILABLE, "cannot decrypt: the data were changed or belong to another record"
             ) from None
 
     def _require_wrapping_key(self) -> WrappingKey:
         """Return the current wrapping key. Raises `Refusal` if it was not read yet."""
         if self._current_wrapping_key is None:
             raise Refusal(
-                RefusalCode.UNAVAILABLE, "this server has not read the key of its keyring yet; ask again in a moment"
+                RefusalCode.UNAVAILABLE,
+                "this server has not read the wrapping key of its keyring yet; retry in a few seconds",
             )
         return self._current_wrapping_key
 
@@ -190,6 +189,6 @@ def _describe_wrong_key(wrapping_key: WrappingKey, key: KeyringKey) -> str:
     own_key_text = f"the key in {wrapping_key.origin}" if wrapping_key.origin else "this server's wrapping key"
     return (
         f"{own_key_text} ({wrapping_key.fingerprint}) is not the one that wraps the keyring in the log ({key.wrapped_with}): "
-        "several servers share one file, and a snapshot needs the file of the cluster it was taken of; copy that file "
+        "all servers of a cluster need the same file, and a snapshot needs the file of its cluster; copy that file "
         "here, or set keyring.file"
     )

@@ -38,4 +38,4 @@ class NoLoginProviders:
     """For servers without outgoing connections."""
 
     async def send(self, request: ProviderRequest) -> ProviderReply:
-        raise ProviderUnreachable(f"this server has no way to {request.url}")
+        raise ProviderUnreachable(f"this server cannot reach identity providers: {request.url}")

@@ -157,14 +157,16 @@ class LoginVerifier:
         config = _require_config(method)
         login_state = self._open_state(snapshot, state)
         if login_state.method != method.name or login_state.nonce != nonce or login_state.redirect_uri != redirect_uri:
-            raise LoginRejected("the state is of another login: begin again")
+            raise LoginRejected("the state belongs to another login: log in again")
         if login_state.expires_at_s <= self._world.now_ns() // SECOND:
-            raise LoginRejected("the login took too long: begin again")
+            raise LoginRejected("the login took too long: log in again")
         if not code:
             raise invalid_request("missing code")
         metadata = await self._discover(config)
         if issuer and issuer != metadata.issuer:
-            raise LoginRejected(f"the answer comes from {issuer}, the login was begun with {metadata.issuer}")
+            raise LoginRejected(
+                f"the reply comes from issuer {issuer}, but the login was started with {metadata.issuer}"
+            )
         tokens = await self._exchange_code(snapshot, method, metadata, code=code, login_state=login_state)
         keys = await self._fetch_keys(metadata.jwks_uri, config.discovery_ca_pem or ())
         audiences = config.bound_audiences or (config.oidc_client_id,)
@@ -172,7 +174,7 @@ class LoginVerifier:
             config, tokens.id_token, keys, issuers=(metadata.issuer,), audiences=audiences, must_expire=True
         )
         if claims.get("nonce") != nonce:
-            raise LoginRejected("the identity was made for another login: its nonce differs")
+            raise LoginRejected("the ID token was issued for another login: its nonce differs")
         if config.oidc_disable_user_info or not metadata.userinfo_endpoint or not tokens.access_token:
             return claims
         return {**await self._fetch_user_info(config, metadata, tokens.access_token, claims), **claims}
@@ -203,13 +205,13 @@ class LoginVerifier:
         except ProviderUnreachable as error:
             raise LoginRejected(str(error)) from error
         if reply.status != 200:
-            raise LoginRejected(f"the provider takes the code for none of its own (status {reply.status})")
+            raise LoginRejected(f"the identity provider rejected the authorization code (status {reply.status})")
         return _decode_json(reply.body, ProviderTokens, what="tokens")
 
     def _sign_assertion(self, config: AuthMethodConfig, secrets: MethodSecrets, metadata: ProviderMetadata) -> str:
         """Return a signed client assertion, which replaces the client secret."""
         assertion = config.oidc_client_assertion
-        assert assertion is not None, "asked for only where the method has one"
+        assert assertion is not None, "the caller checks that the method has one"
         now_s = self._world.now_ns() // SECOND
         claims = {
             "iss": config.oidc_client_id,
@@ -226,7 +228,7 @@ class LoginVerifier:
             key = RSAKey.import_key(secrets.assertion_key)
             return jwt.encode(header, claims, key, algorithms=[header["alg"]])
         except (JoseError, ValueError) as error:
-            raise LoginRejected(f"the method's private key cannot sign: {error}") from error
+            raise LoginRejected(f"cannot sign with the private key of the auth method: {error}") from error
 
     async def _fetch_user_info(
         self, config: AuthMethodConfig, metadata: ProviderMetadata, access_token: str, claims: Mapping[str, object]
@@ -234,9 +236,9 @@ class LoginVerifier:
         """Return more claims from the provider's user info endpoint."""
         headers = {"authorization": f"Bearer {access_token}"}
         reply = await self._fetch(metadata.userinfo_endpoint, config.discovery_ca_pem or (), headers=headers)
-        user_info = _decode_json(reply.body, dict[str, object], what="what it says of the person")
+        user_info = _decode_json(reply.body, dict[str, object], what="the user info")
         if user_info.get("sub") != claims.get("sub"):
-            raise LoginRejected("what the provider says is of another person")
+            raise LoginRejected("the user info of the identity provider belongs to another user")
         return user_info
 
     # -- JWT ---------------------------------------------------------------------------------------------------------
@@ -275,18 +277,16 @@ class LoginVerifier:
         try:
             claims: dict[str, object] = dict(_decode_token(text, keys, allowed))
         except (JoseError, ValueError, TypeError) as error:
-            raise LoginRejected(
-                f"its signature does not hold: {describe_jose_error(error, default='wrong key')}"
-            ) from None
+            raise LoginRejected(f"invalid signature: {describe_jose_error(error, default='wrong key')}") from None
         self._check_times(config, claims, must_expire=must_expire)
         if issuers and claims.get("iss") not in issuers:
-            raise LoginRejected(f"its issuer {claims.get('iss')!r} is not one that this method takes")
+            raise LoginRejected(f"the auth method does not accept issuer {claims.get('iss')!r}")
         given = claims.get("aud", [])
         user_info = given if isinstance(given, list) else [given]
         if audiences and not any(audience in user_info for audience in audiences):
-            raise LoginRejected("it was made for another audience")
+            raise LoginRejected("the token was issued for another audience")
         if not audiences and user_info and not must_expire:
-            raise LoginRejected("it names an audience, and the method has none: set BoundAudiences")
+            raise LoginRejected("the token has an audience, but the auth method has none: set BoundAudiences")
         return claims
 
     def _check_times(self, config: AuthMethodConfig, claims: Mapping[str, object], *, must_expire: bool) -> None:
@@ -295,9 +295,9 @@ class LoginVerifier:
         skew_s = _resolve_leeway_s(config.clock_skew_leeway, DEFAULT_CLOCK_SKEW_S)
         issued, starts, ends = (_read_seconds(claims.get(name)) for name in ("iat", "nbf", "exp"))
         if issued is None and starts is None and ends is None:
-            raise LoginRejected("it says neither when it was made nor how long it holds")
+            raise LoginRejected("the token has neither an issue time nor an expiration time")
         if ends is None and must_expire:
-            raise LoginRejected("it has no end")
+            raise LoginRejected("the token has no expiration time")
         ends = (
             ends
             if ends is not None
@@ -311,7 +311,7 @@ class LoginVerifier:
         if ends + skew_s <= now_s:
             raise LoginRejected("it has expired")
         if starts - skew_s > now_s:
-            raise LoginRejected("it does not hold yet")
+            raise LoginRejected("the token is not valid yet")
 
     # -- what providers say of themselves ------------------------------------------------------------------------------
 
@@ -323,7 +323,7 @@ class LoginVerifier:
             await self._fetch_cached(url, config.discovery_ca_pem or ()), ProviderMetadata, what="its configuration"
         )
         if found.issuer.rstrip("/") != base:
-            raise LoginRejected(f"the provider at {base} calls itself {found.issuer}")
+            raise LoginRejected(f"the identity provider at {base} names itself {found.issuer}")
         return found
 
     async def _fetch_keys(self, url: str, ca_pem: tuple[str, ...]) -> KeySet:
@@ -333,7 +333,7 @@ class LoginVerifier:
             return KeySet.import_key_set(found)  # type: ignore[arg-type]  # what is no set of keys it refuses itself
         except (JoseError, ValueError, KeyError, TypeError) as error:
             raise LoginRejected(
-                f"the keys at {url} cannot be read: {describe_jose_error(error, default='wrong key')}"
+                f"cannot read the keys at {url}: {describe_jose_error(error, default='wrong key')}"
             ) from None
 
     async def _fetch_cached(self, url: str, ca_pem: tuple[str, ...]) -> bytes:
@@ -358,7 +358,7 @@ class LoginVerifier:
         except ProviderUnreachable as error:
             raise LoginRejected(str(error)) from error
         if reply.status != 200:
-            raise LoginRejected(f"{url} answers with status {reply.status}")
+            raise LoginRejected(f"{url} returned status {reply.status}")
         return reply
 
     # -- sealed --------------------------------------------------------------------------------------------------------
@@ -373,16 +373,18 @@ class LoginVerifier:
         )
 
     def _seal_state(self, snapshot: Replica, state: LoginState) -> str:
+        """Encrypt the state of a login as text for a URL."""
         sealed = self._keyring.seal(snapshot, msgspec.msgpack.encode(state), context=STATE_CONTEXT)
         return f"{sealed.key_id}.{encode_base64url(sealed.data)}"
 
     def _open_state(self, snapshot: Replica, text: str) -> LoginState:
+        """Decrypt the state of a login. Raises `LoginRejected`."""
         key_id, _, data = text.partition(".")
         try:
             sealed = SealedData(decode_base64url(data), key_id)
             return msgspec.msgpack.decode(self._keyring.open(snapshot, sealed, context=STATE_CONTEXT), type=LoginState)
         except (ValueError, Refusal):
-            raise LoginRejected("the state is none of ours: begin again") from None
+            raise LoginRejected("the state was not issued by this cluster: log in again") from None
 
 
 def build_login_refusal(why: LoginRejected) -> Refusal:
@@ -425,7 +427,7 @@ def _decode_token(text: str, keys: KeySet, allowed: list[str]) -> dict[str, Any]
     except JoseError:
         if _names_known_key(text, keys):
             raise
-    error: Exception = ValueError("no key fits")
+    error: Exception = ValueError("no key matches")
     for key in keys.keys:
         try:
             return jwt.decode(text, key, algorithms=allowed).claims
@@ -443,16 +445,18 @@ def _names_known_key(text: str, keys: KeySet) -> bool:
 
 
 def _load_pem_keys(texts: tuple[str, ...]) -> KeySet:
+    """Return the public keys of an auth method. Raises `LoginRejected`."""
     found: list[RSAKey | ECKey | OKPKey] = []
     for text in texts:
         key = _load_pem_key(text)
         if key is None:
-            raise LoginRejected("a public key of the method cannot be read: PEM is expected")
+            raise LoginRejected("cannot read a public key of the auth method: expected PEM")
         found.append(key)
     return KeySet(found)  # type: ignore[arg-type]  # a list of one kind each is asked for, and any kind is taken
 
 
 def _load_pem_key(text: str) -> RSAKey | ECKey | OKPKey | None:
+    """Return the public key of a PEM text; `None` if it is invalid or of an unsupported type."""
     try:
         key = load_pem_public_key(text.encode())
     except (ValueError, UnsupportedAlgorithm):
@@ -468,10 +472,11 @@ def _load_pem_key(text: str) -> RSAKey | ECKey | OKPKey | None:
 
 
 def _decode_json(body: bytes, kind: type[T], *, what: str) -> T:
+    """Decode a reply of the identity provider. Raises `LoginRejected`."""
     try:
         return msgspec.json.decode(body, type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        raise LoginRejected(f"the provider's answer cannot be read: {what}") from None
+        raise LoginRejected(f"cannot decode the reply of the identity provider: {what}") from None
 
 
 def _read_seconds(value: object) -> int | None:

@@ -9,7 +9,7 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-from wharf.contract.model.refusal import RefusalCode
+from wharf.contract.model.refusal import RefusalCode, RefusalReason
 
 MAX_PART_BYTES: Final = 64 << 10
 """Bytes of one part of a stream, so that parts of several streams alternate."""
@@ -86,6 +86,7 @@ class ChannelRefusal(msgspec.Struct, frozen=True, tag="refuse"):
     id: int
     code: RefusalCode
     text: str
+    reason: RefusalReason = RefusalReason.UNSPECIFIED
 
 
 MessageToNode: TypeAlias = ChannelRequest | ChannelInput | OutputCredit | CancelRequest

@@ -5,7 +5,7 @@ from typing import ParamSpec, TypeVar
 
 from wharf.cluster.server.security.access_services import ACL_DISABLED_TEXT
 from wharf.cluster.server.server import Server
-from wharf.contract.model.refusal import invalid_request
+from wharf.contract.model.refusal import RefusalReason, invalid_request
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -16,7 +16,7 @@ def require_acl_enabled(server: Server, handler: Callable[P, T]) -> Callable[P, 
 
     def guarded(*args: P.args, **kwargs: P.kwargs) -> T:
         if not server.access.settings.is_enabled:
-            raise invalid_request(ACL_DISABLED_TEXT)
+            raise invalid_request(ACL_DISABLED_TEXT, RefusalReason.ACL_DISABLED)
         return handler(*args, **kwargs)
 
     return guarded

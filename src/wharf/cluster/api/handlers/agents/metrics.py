@@ -21,7 +21,8 @@ from wharf.cluster.server.metrics import (
     RequestSeries,
     measure_process,
 )
-from wharf.cluster.server.rpc.handlers.agents import GET_SERVER_METRICS, EmptyMessage, ServerMetrics
+from wharf.cluster.server.rpc.handlers.agents import GET_SERVER_METRICS, ServerMetrics
+from wharf.cluster.server.rpc.method import EmptyMessage
 from wharf.cluster.server.server import Server
 from wharf.cluster.state.tables import EVALUATIONS_BY_STATUS, LEADER
 from wharf.contract.model.evaluations import EvaluationStatus

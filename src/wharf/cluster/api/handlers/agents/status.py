@@ -13,8 +13,9 @@ from wharf.cluster.api.requests.request import Request
 from wharf.cluster.api.results import ActionHandler, ActionResult, EncodedBody
 from wharf.cluster.operations import agents
 from wharf.cluster.server.metrics import measure_process
-from wharf.cluster.server.rpc.handlers.agents import GET_SERVER_METRICS, EmptyMessage
+from wharf.cluster.server.rpc.handlers.agents import GET_SERVER_METRICS
 from wharf.cluster.server.rpc.http import SECRET_HEADER
+from wharf.cluster.server.rpc.method import EmptyMessage
 from wharf.cluster.server.server import Server
 from wharf.cluster.state.tables import LEADER, MEMBERS
 from wharf.contract.model.acl import permissions

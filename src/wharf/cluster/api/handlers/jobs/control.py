@@ -19,7 +19,7 @@ from wharf.cluster.server.rpc.handlers.jobs import (
 from wharf.cluster.server.server import Server
 from wharf.contract.model.acl import permissions
 from wharf.contract.model.jobs.defaults import JobSettings
-from wharf.contract.model.refusal import invalid_request
+from wharf.contract.model.refusal import RefusalReason, invalid_request
 from wharf.contract.wire.jobs import messages
 from wharf.contract.wire.jobs.messages import (
     JobDispatchRequest,
@@ -104,7 +104,7 @@ class JobControlActions:
     async def dispatch_payload(self, request: Request) -> ActionResult:
         """Dispatch the job with the whole body as payload."""
         if not request.body:
-            raise invalid_request("Request body is empty")
+            raise invalid_request("Request body is empty", RefusalReason.EMPTY_BODY)
         return await self._dispatch(request, request.namespace, JobDispatchRequest(payload=request.body))
 
     async def _dispatch(self, request: Request, namespace: str, body: JobDispatchRequest) -> ActionResult:

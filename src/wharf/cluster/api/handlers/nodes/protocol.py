@@ -21,8 +21,8 @@ from wharf.cluster.operations.nodes.registration import check_node_pool_name
 from wharf.cluster.operations.nodes.reports import AllocationReport
 from wharf.cluster.operations.nodes.writes import NodeWriteResult
 from wharf.cluster.server.log.reader import ReadResult
-from wharf.cluster.server.rpc.handlers.nodes import DRAIN_NODE
-from wharf.cluster.server.rpc.leader import (
+from wharf.cluster.server.rpc.handlers.nodes import (
+    DRAIN_NODE,
     RECORD_HEARTBEAT,
     RECORD_NODE_REPORT,
     REGISTER_NODE,
@@ -284,7 +284,7 @@ class NodeIdentityActions:
         await server.access.ensure_active_key(server.replica, server.leader)
         key = server.access.keyring.find_active_key(server.replica)
         if key is None:
-            raise Refusal(RefusalCode.UNAVAILABLE, "the keyring has no active key yet: try again in a few seconds")
+            raise Refusal(RefusalCode.UNAVAILABLE, "the keyring has no active key yet; retry in a few seconds")
         context = server.writer.read_clock()
         spec = build_node_spec(server.replica, node, region=server.identity.region)
         signed = server.access.identity_signer.sign_node(server.replica, spec, context)

@@ -20,8 +20,14 @@ from wharf.cluster.api.results import (
 from wharf.cluster.operations.nodes.drains import DrainOptions, DrainRequest
 from wharf.cluster.operations.nodes.writes import NodeWriteResult
 from wharf.cluster.server.log.reader import ReadResult
-from wharf.cluster.server.rpc.handlers.nodes import DRAIN_NODE, EVALUATE_NODE, PURGE_NODE, NodeRequest
-from wharf.cluster.server.rpc.leader import SET_ELIGIBILITY, SetEligibilityRequest
+from wharf.cluster.server.rpc.handlers.nodes import (
+    DRAIN_NODE,
+    EVALUATE_NODE,
+    PURGE_NODE,
+    SET_ELIGIBILITY,
+    NodeRequest,
+    SetEligibilityRequest,
+)
 from wharf.cluster.server.server import Server
 from wharf.cluster.state import Replica
 from wharf.cluster.state.tables import ALLOCATIONS, ALLOCATIONS_ON_NODE, NODES

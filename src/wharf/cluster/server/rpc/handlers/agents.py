@@ -6,12 +6,8 @@ import msgspec
 
 from wharf.cluster.server.brain import Brain, BrainMetrics
 from wharf.cluster.server.metrics import ProcessMetrics, measure_process
-from wharf.cluster.server.rpc.method import RpcMethod, RpcRoute
+from wharf.cluster.server.rpc.method import EmptyMessage, RpcMethod, RpcRoute
 from wharf.contract.model.operator.autopilot import ServerLogStatus
-
-
-class EmptyMessage(msgspec.Struct, frozen=True):
-    """A message without fields."""
 
 
 class TransferLeadershipRequest(msgspec.Struct, frozen=True):

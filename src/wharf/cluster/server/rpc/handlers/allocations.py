@@ -27,6 +27,7 @@ class AllocationHandlers:
         self._brain = brain
 
     async def stop_allocation(self, request: StopAllocationRequest) -> AllocationStopResult:
+        """Stop an allocation and let the scheduler replace it."""
         return await self._brain.execute(
             lambda snapshot, context: allocations.stop_allocation(
                 snapshot,

@@ -72,6 +72,7 @@ class DeploymentHandlers:
         )
 
     async def promote_deployment(self, request: PromoteDeploymentRequest) -> DeploymentWriteResult:
+        """Promote canaries, in as many writes as needed."""
         return await _until_done(
             lambda: self._brain.execute(
                 lambda snapshot, context: deployments.promote_deployment(
@@ -87,6 +88,7 @@ class DeploymentHandlers:
         )
 
     async def unblock_deployment(self, request: UnblockDeploymentRequest) -> DeploymentWriteResult:
+        """Continue a deployment that waits for other regions."""
         return await self._brain.execute(
             lambda snapshot, context: deployments.unblock_deployment(
                 snapshot, request.deployment_id, context, cause=request.cause
@@ -94,6 +96,7 @@ class DeploymentHandlers:
         )
 
     async def set_health(self, request: SetHealthRequest) -> DeploymentWriteResult:
+        """Set the health of allocations, in as many writes as needed."""
         return await _until_done(
             lambda: self._brain.execute(
                 lambda snapshot, context: deployments.set_allocation_health(

@@ -21,7 +21,7 @@ from wharf.contract.model.explanations import EvaluationExplanation, JobExplanat
 from wharf.contract.model.jobs.defaults import JobSettings
 from wharf.contract.model.jobs.job import Job
 from wharf.contract.model.operator.rebalancing import Rebalancing
-from wharf.contract.model.refusal import Refusal, RefusalCode
+from wharf.contract.model.refusal import Refusal, RefusalCode, RefusalReason
 from wharf.contract.model.times import DecisionContext
 
 
@@ -64,6 +64,7 @@ class WorkerReply(msgspec.Struct, frozen=True):
     answer: msgspec.Raw = msgspec.Raw(b"\xc0")
     code: RefusalCode | None = None
     text: str = ""
+    reason: RefusalReason = RefusalReason.UNSPECIFIED
 
 
 DRY_RUN_JOB: Final = RpcMethod("try-job", DryRunJobRequest, DryRun)
@@ -91,7 +92,7 @@ class DryRunHandlers:
         return await self._run_in_worker(
             request.index,
             lambda: dry_run_job(
-                brain.follower.replica,
+                brain.replica,
                 request.job,
                 context,
                 request.settings,
@@ -107,22 +108,20 @@ class DryRunHandlers:
         brain = self._brain
         return await self._run_in_worker(
             request.index,
-            lambda: explain_job(brain.follower.replica, request.namespace, request.job_id, lambda: brain.cache),
+            lambda: explain_job(brain.replica, request.namespace, request.job_id, lambda: brain.cache),
         )
 
     async def explain_evaluation(self, request: ExplainEvaluationRequest) -> msgspec.Raw:
         """Explain the current state of an evaluation."""
         brain = self._brain
         return await self._run_in_worker(
-            request.index, lambda: explain_evaluation(brain.follower.replica, request.eval_id, lambda: brain.cache)
+            request.index, lambda: explain_evaluation(brain.replica, request.eval_id, lambda: brain.cache)
         )
 
     async def rebalance(self, request: RebalanceRequest) -> msgspec.Raw:
         """Propose moves in the worker, then start those that are still valid, unless `only_plan` is set."""
         brain = self._brain
-        reply = await self._run_in_worker(
-            brain.follower.replica.index, lambda: propose_moves(brain.follower.replica, brain.cache)
-        )
+        reply = await self._run_in_worker(brain.replica.index, lambda: propose_moves(brain.replica, brain.cache))
         proposal = msgspec.msgpack.decode(reply, type=Rebalancing)
         if request.only_plan or not proposal.moves:
             return reply
@@ -138,7 +137,7 @@ class DryRunHandlers:
         await self._brain.follower.wait_until_applied(index)
         reply = _decode_worker_reply(await self._worker.run(lambda: _compute_reply(compute)))
         if reply.code is not None:
-            raise Refusal(reply.code, reply.text)
+            raise Refusal(reply.code, reply.text, reply.reason)
         return reply.answer
 
 
@@ -147,7 +146,7 @@ def _compute_reply(compute: Callable[[], object]) -> bytes:
     try:
         return _encode(WorkerReply(msgspec.Raw(_encode(compute()))))
     except Refusal as refusal:
-        return _encode(WorkerReply(code=refusal.code, text=refusal.text))
+        return _encode(WorkerReply(code=refusal.code, text=refusal.text, reason=refusal.reason))
 
 
 def build_routes(brain: Brain, worker: WorkerProcess) -> tuple[RpcRoute, ...]:

@@ -29,6 +29,8 @@ log = logging.getLogger(__name__)
 
 
 class StopJobRequest(msgspec.Struct, frozen=True):
+    """Stop a job; with `purge`, delete it too. `cause`: the id of the request."""
+
     namespace: str
     job_id: str
     settings: JobSettings
@@ -115,7 +117,7 @@ class JobHandlers:
             )
         )
         try:
-            for intent in list(self._brain.follower.replica.iter_all(JOB_PURGES)):
+            for intent in list(self._brain.replica.iter_all(JOB_PURGES)):
                 if (intent.namespace, intent.job_id) == (request.namespace, request.job_id):
                     await self._continue_purge(intent)
         except Refusal as refusal:  # The purge is recorded. The leader's duty continues it.
@@ -158,7 +160,7 @@ class JobHandlers:
 
     async def continue_purges(self) -> None:
         """Continue all purges whenever an allocation of a purged job changes. A duty of the leader."""
-        replica = self._brain.follower.replica
+        replica = self._brain.replica
         while True:
             changed = asyncio.Event()
             intents = list(replica.iter_all(JOB_PURGES))

@@ -18,7 +18,7 @@ class KeyringHandlers:
 
     async def rotate_keyring(self, request: KeyRotationRequest) -> KeyringWriteResult:
         """Make a new key the active one."""
-        return await self._brain.execute(lambda snapshot, _moment: keyring.rotate_key(snapshot, request))
+        return await self._brain.execute(lambda snapshot, _context: keyring.rotate_key(snapshot, request))
 
 
 def build_routes(brain: Brain) -> tuple[RpcRoute, ...]:

@@ -1,4 +1,4 @@
-"""RPC handlers for operator actions on nodes: drain, evaluate, purge."""
+"""RPC handlers of nodes: registration, heartbeats and reports of a node, and actions of operators."""
 
 from typing import Final
 
@@ -7,11 +7,45 @@ import msgspec
 from wharf.cluster.operations.decision import Decision
 from wharf.cluster.operations.nodes import drains, evaluations, registration
 from wharf.cluster.operations.nodes.drains import DrainRequest
+from wharf.cluster.operations.nodes.reports import AllocationReport
 from wharf.cluster.operations.nodes.writes import NodeWriteResult
 from wharf.cluster.server.brain import Brain
 from wharf.cluster.server.rpc.method import RpcMethod, RpcRoute
 from wharf.cluster.state import Replica
+from wharf.contract.model.nodes.node import Node
 from wharf.contract.model.times import DecisionContext
+
+
+class HeartbeatRequest(msgspec.Struct, frozen=True):
+    """A node is alive."""
+
+    node_id: str
+
+
+class NodeLease(msgspec.Struct, frozen=True):
+    """`ttl_s`: the heartbeat TTL in seconds. `index`: the index of the write, 0 if nothing was written."""
+
+    ttl_s: float
+    index: int = 0
+    must_report: bool = False
+    reports_from: int = 0
+
+
+class RecordNodeReportRequest(msgspec.Struct, frozen=True):
+    """A node's report. `is_whole`: it covers all allocations of the node. A repeated `report_id` changes nothing."""
+
+    node_id: str
+    reports: tuple[AllocationReport, ...]
+    report_id: str = ""
+    is_whole: bool = False
+    number: int = 0
+
+
+class SetEligibilityRequest(msgspec.Struct, frozen=True):
+    """Sets the scheduling eligibility of a node."""
+
+    node_id: str
+    eligible: bool
 
 
 class NodeRequest(msgspec.Struct, frozen=True):
@@ -21,6 +55,10 @@ class NodeRequest(msgspec.Struct, frozen=True):
     cause: str = ""
 
 
+REGISTER_NODE: Final = RpcMethod("register-node", Node, NodeLease)
+RECORD_HEARTBEAT: Final = RpcMethod("heartbeat", HeartbeatRequest, NodeLease)
+RECORD_NODE_REPORT: Final = RpcMethod("report", RecordNodeReportRequest, NodeWriteResult)
+SET_ELIGIBILITY: Final = RpcMethod("set-eligibility", SetEligibilityRequest, NodeWriteResult)
 DRAIN_NODE: Final = RpcMethod("drain-node", DrainRequest, NodeWriteResult)
 EVALUATE_NODE: Final = RpcMethod("evaluate-node", NodeRequest, NodeWriteResult)
 PURGE_NODE: Final = RpcMethod("purge-node", NodeRequest, NodeWriteResult)
@@ -31,6 +69,30 @@ class NodeHandlers:
 
     def __init__(self, brain: Brain) -> None:
         self._brain = brain
+
+    async def register_node(self, node: Node) -> NodeLease:
+        """Store a registration of the node and start its heartbeat TTL."""
+        written, ttl_s = await self._brain.node_monitor.register_node(node)
+        return NodeLease(ttl_s, written.index, written.must_report, written.reports_from)
+
+    async def record_heartbeat(self, request: HeartbeatRequest) -> NodeLease:
+        """Restart the heartbeat TTL of the node."""
+        written, ttl_s = await self._brain.node_monitor.record_heartbeat(request.node_id)
+        return NodeLease(ttl_s, 0, written.must_report, written.reports_from)
+
+    async def record_report(self, request: RecordNodeReportRequest) -> NodeWriteResult:
+        """Apply a report about the node's allocations."""
+        return await self._brain.node_monitor.record_reports(
+            request.node_id,
+            request.reports,
+            report_id=request.report_id,
+            is_complete=request.is_whole,
+            number=request.number,
+        )
+
+    async def set_eligibility(self, request: SetEligibilityRequest) -> NodeWriteResult:
+        """Set whether new allocations may be placed on the node."""
+        return await self._brain.node_monitor.set_eligibility(request.node_id, request.eligible)
 
     async def drain_node(self, request: DrainRequest) -> NodeWriteResult:
         """Start, change or cancel a drain."""
@@ -71,6 +133,10 @@ def build_routes(brain: Brain) -> tuple[RpcRoute, ...]:
     """Return the RPC methods of nodes with their handlers."""
     handlers = NodeHandlers(brain)
     return (
+        (REGISTER_NODE, handlers.register_node),
+        (RECORD_HEARTBEAT, handlers.record_heartbeat),
+        (RECORD_NODE_REPORT, handlers.record_report),
+        (SET_ELIGIBILITY, handlers.set_eligibility),
         (DRAIN_NODE, handlers.drain_node),
         (EVALUATE_NODE, handlers.evaluate_node),
         (PURGE_NODE, handlers.purge_node),

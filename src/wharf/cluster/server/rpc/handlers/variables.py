@@ -8,7 +8,8 @@ from typing import Final
 
 import msgspec
 
-from wharf.cluster.controllers.locks import NEVER_S, HeldLock, LockDeadlines
+from wharf.cluster.controllers.deadlines import NEVER_S
+from wharf.cluster.controllers.locks import HeldLock, LockDeadlines
 from wharf.cluster.engines.port import Batch
 from wharf.cluster.operations import variables
 from wharf.cluster.operations.decision import Decision
@@ -61,7 +62,7 @@ class LockHandlers:
     async def expire_locks(self) -> None:
         """Release each lock whose TTL has passed, while the brain leads. A duty of the leader."""
         self._locks = LockDeadlines()
-        for variable in self._brain.follower.replica.iter_all(VARIABLES):
+        for variable in self._brain.replica.iter_all(VARIABLES):
             self._update_deadline(variable)
         while self._brain.is_leading:
             now_s = self._brain.world.monotonic_s()
@@ -90,7 +91,7 @@ class LockHandlers:
         """Update the deadlines of changed variables."""
         if not self._brain.is_leading:
             return
-        replica = self._brain.follower.replica
+        replica = self._brain.replica
         for change in batch.changes:
             if change.table != VARIABLES.name:
                 continue

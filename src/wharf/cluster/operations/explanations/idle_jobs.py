@@ -1,0 +1,97 @@
+"""Explain a job for which nothing is in progress: it runs as requested, has ended, or waits for a launch or a user."""
+
+from typing import Final
+
+from wharf.cluster.operations.explanations.job_facts import JobFacts
+from wharf.cluster.operations.explanations.text import format_allocation_count, format_time, summarize_reasons
+from wharf.cluster.operations.jobs.periodic import list_next_launches
+from wharf.cluster.state.tables import JOB_SUMMARIES, PERIODIC_LAUNCHES
+from wharf.contract.model.allocations.allocation import ClientStatus
+from wharf.contract.model.allocations.task_event_messages import describe_last_failure
+from wharf.contract.model.evaluations import EvaluationStatus
+from wharf.contract.model.explanations import WaitCondition, WaitReason
+from wharf.contract.model.jobs.job import JobStatus
+
+FAILED_CLIENT_STATUSES: Final = (ClientStatus.FAILED, ClientStatus.LOST)
+
+
+def describe_idle_state(facts: JobFacts) -> WaitCondition:
+    """Return the state of a job that waits for nothing: as requested, or unchanged until a user acts."""
+    job = facts.job
+    if job.stop:
+        children = _describe_children(facts)
+        what = f"launches no more children{children}" if children else "has no running allocation"
+        return WaitCondition(waits_for=WaitReason.NOTHING, text=f"is stopped and {what}")
+    if job.is_parameterized:
+        return WaitCondition(waits_for=WaitReason.DISPATCH, text=f"waits to be dispatched{_describe_children(facts)}")
+    if job.is_periodic:
+        return _describe_next_launch(facts)
+    failed = facts.evaluations[-1] if facts.evaluations else None
+    if failed is not None and failed.status is EvaluationStatus.FAILED:
+        text = f"does not change, because its last evaluation failed: {failed.status_description}"
+        return WaitCondition(waits_for=WaitReason.CHANGE, text=text, eval_id=failed.id)
+    missing = sum(facts.unplaced.values())
+    if not missing:
+        return WaitCondition(waits_for=WaitReason.NOTHING, text=_describe_steady_state(facts))
+    failed_allocations = [each for each in facts.allocations if each.client_status in FAILED_CLIENT_STATUSES]
+    reasons = {
+        each.name: failure_text
+        for each in failed_allocations
+        if (failure_text := describe_last_failure(each.task_states))
+    }
+    reason_text = f" ({summarize_reasons(reasons)})" if reasons else ""
+    if job.status is JobStatus.DEAD:
+        text = f"is dead: its policies allow no further attempt after failures{reason_text}"
+        return WaitCondition(waits_for=WaitReason.CHANGE, text=text)
+    if failed_allocations:
+        text = f"lacks {format_allocation_count(missing)} that failed as often as its policies allow{reason_text}"
+        return WaitCondition(waits_for=WaitReason.CHANGE, text=text)
+    if not any(group.count for group in job.groups):
+        return WaitCondition(waits_for=WaitReason.NOTHING, text="requests no allocation")
+    return WaitCondition(
+        waits_for=WaitReason.UNKNOWN,
+        text=f"lacks {format_allocation_count(missing)} and no evaluation is pending: evaluate the job, and report this as a bug",
+    )
+
+
+def _describe_next_launch(facts: JobFacts) -> WaitCondition:
+    """Return when a periodic job is launched next."""
+    job = facts.job
+    last_launch = facts.snapshot.get(PERIODIC_LAUNCHES, job.namespace, job.id)
+    if not job.is_active_periodic:
+        return WaitCondition(waits_for=WaitReason.CHANGE, text="is periodic but not enabled")
+    found = list_next_launches(job, last_launch.launch, max_launches=1) if last_launch is not None else []
+    if not found:
+        text = f"is launched on request only, because its schedule has no launch time left{_describe_children(facts)}"
+        return WaitCondition(waits_for=WaitReason.CHANGE, text=text)
+    return WaitCondition(
+        waits_for=WaitReason.LAUNCH, text=f"is launched next at {format_time(found[0])}{_describe_children(facts)}"
+    )
+
+
+def _describe_children(facts: JobFacts) -> str:
+    """Return how many children are running or pending, or an empty text."""
+    summary = facts.snapshot.get(JOB_SUMMARIES, facts.job.namespace, facts.job.id)
+    children = summary.children if summary is not None else None
+    if children is None or not children.running + children.pending:
+        return ""
+    counts = ((children.running, "running"), (children.pending, "pending"))
+    texts = [f"{count} {status}" for count, status in counts if count]
+    return f"; its children: {', '.join(texts)}"
+
+
+def _describe_steady_state(facts: JobFacts) -> str:
+    """Return how the job runs or has ended, if no allocation is missing."""
+    if facts.live:
+        return f"runs as requested: {format_allocation_count(len(facts.live))}"
+    complete = [each for each in facts.allocations if each.client_status is ClientStatus.COMPLETE]
+    # A batch allocation that was stopped, by a user or at the deadline of a drain, is not replaced.
+    stopped = [each for each in complete if each.is_server_terminal and not each.next_allocation]
+    ended = len(complete) - len(stopped)
+    if stopped and facts.job.is_finite:
+        completed_text = f"{format_allocation_count(ended)} completed, and " if ended else ""
+        outcome = f"{completed_text}{format_allocation_count(len(stopped))} {'was' if len(stopped) == 1 else 'were'} stopped before completion"
+        return f"is dead: {outcome} ({summarize_reasons({each.name: each.desired_description or 'stopped on request' for each in stopped})})"
+    if complete:
+        return f"is done: {format_allocation_count(len(complete))} completed"
+    return "requests no allocation that could run now"

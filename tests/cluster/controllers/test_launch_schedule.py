@@ -1,0 +1,292 @@
+"""Launches of periodic jobs (scheduling.md 8.1)."""
+
+import datetime
+from typing import Any
+
+from msgspec.structs import replace
+
+from tests.builders import a_batch_job, a_parameterized_job
+from tests.kit.state import SECOND_NS, SETTINGS, AState
+from wharf.cluster.controllers.periodic import DueLaunch, LaunchSchedule, launch_if_due
+from wharf.cluster.operations.jobs.children import ChildJobResult
+from wharf.cluster.state.tables import JOBS, PERIODIC_LAUNCHES
+from wharf.contract.model.allocations.allocation import ClientStatus
+from wharf.contract.model.jobs.job import Job, Periodic
+from wharf.contract.model.jobs.periodic import PeriodicLaunch
+from wharf.contract.model.times import to_datetime, to_ns
+
+KEY = ("default", "nightly")
+UTC = datetime.UTC
+MINUTE_NS = 60 * SECOND_NS
+HOUR_NS = 60 * MINUTE_NS
+
+
+def periodic(spec: str = "0 * * * *", *more: str, **fields: Any) -> Job:
+    return a_batch_job("nightly", periodic=Periodic(specs=(spec, *more), **fields))
+
+
+def at(text: str) -> int:
+    return to_ns(datetime.datetime.fromisoformat(text).replace(tzinfo=UTC))
+
+
+def a_state(job: Job, *, now: str = "2026-03-01T00:30:00") -> AState:
+    state = AState()
+    state.now_ns = at(now)
+    state.register(job)
+    return state
+
+
+def tracked(state: AState) -> LaunchSchedule:
+    launches = LaunchSchedule()
+    launches.update_job(KEY, state.job("nightly"), state.now_ns)
+    return launches
+
+
+def times_until(launches: LaunchSchedule, end: str) -> list[str]:
+    """Return the launches of a leader that is never late."""
+    launches_made = []
+    while (due_ns := launches.next_deadline_ns()) is not None and due_ns <= at(end):
+        launches_made += [
+            to_datetime(due.launch_s * SECOND_NS).strftime("%d %H:%M:%S") for due in launches.take_due(due_ns)
+        ]
+    return launches_made
+
+
+def launch(state: AState, launch_s: int) -> ChildJobResult | None:
+    return state.lead(launch_if_due(state.replica, DueLaunch(KEY, launch_s), state.moment, SETTINGS))
+
+
+def restored(state: AState) -> LaunchSchedule:
+    launches = LaunchSchedule()
+    launches.restore_job(state.replica, KEY, state.now_ns)
+    return launches
+
+
+def last_launch(state: AState, time: str) -> None:
+    state.put(
+        PERIODIC_LAUNCHES.build_put(PeriodicLaunch(namespace="default", id="nightly", launch=to_datetime(at(time))))
+    )
+
+
+# -- when
+
+
+def test_a_job_is_launched_at_each_time_of_its_schedule() -> None:
+    launches = tracked(a_state(periodic("*/20 * * * *")))
+
+    assert times_until(launches, "2026-03-01T01:20:00") == ["01 00:40:00", "01 01:00:00", "01 01:20:00"]
+
+
+def test_the_earliest_launch_of_several_schedules_comes_first() -> None:
+    launches = tracked(a_state(periodic("0 * * * *", "45 * * * *")))
+
+    assert times_until(launches, "2026-03-01T01:50:00") == ["01 00:45:00", "01 01:00:00", "01 01:45:00"]
+
+
+def test_a_schedule_uses_its_time_zone() -> None:
+    launches = tracked(a_state(periodic("0 3 * * *", time_zone="America/New_York")))
+
+    assert times_until(launches, "2026-03-01T12:00:00") == ["01 08:00:00"]
+
+
+def test_a_local_time_that_is_skipped_in_spring_has_no_launch_that_day() -> None:
+    job = periodic("30 2 * * *", time_zone="Europe/Berlin")
+    launches = tracked(a_state(job, now="2026-03-28T12:00:00"))
+
+    assert times_until(launches, "2026-03-30T12:00:00") == ["30 00:30:00"]
+
+
+def test_a_local_time_that_is_repeated_in_autumn_launches_twice() -> None:
+    job = periodic("30 2 * * *", time_zone="Europe/Berlin")
+    launches = tracked(a_state(job, now="2026-10-24T12:00:00"))
+
+    assert times_until(launches, "2026-10-25T12:00:00") == ["25 00:30:00", "25 01:30:00"]
+
+
+def test_a_job_whose_schedule_has_no_time_left_is_never_due() -> None:
+    launches = tracked(a_state(periodic("0 0 1 1 * 2020")))
+
+    assert launches.next_deadline_ns() is None
+
+
+def test_neither_disabled_nor_stopped_nor_parameterized_jobs_are_launched() -> None:
+    disabled = a_state(periodic(enabled=False)).job("nightly")
+    stopped = replace(a_state(periodic()).job("nightly"), stop=True)
+    waits = replace(a_parameterized_job("nightly"), periodic=Periodic(specs=("* * * * *",)))
+    launches = LaunchSchedule()
+
+    for job in (disabled, stopped, waits):
+        launches.update_job(KEY, job, at("2026-03-01T00:30:00"))
+
+    assert len(launches) == 0
+
+
+def test_a_stopped_or_deleted_job_is_not_due() -> None:
+    state = a_state(periodic())
+    for deleted in (replace(state.job("nightly"), stop=True), None):
+        launches = tracked(state)
+        launches.update_job(KEY, deleted, state.now_ns)
+
+        assert launches.next_deadline_ns() is None
+
+
+def test_a_new_schedule_counts_from_its_submission() -> None:
+    state = a_state(periodic())
+    launches = tracked(state)
+    state.now_ns += 10 * MINUTE_NS
+    state.register(periodic("50 * * * *"))
+
+    launches.update_job(KEY, state.job("nightly"), state.now_ns)
+
+    assert times_until(launches, "2026-03-01T01:30:00") == ["01 00:50:00"]
+
+
+def test_other_changes_of_a_job_move_no_launch() -> None:
+    state = a_state(periodic())
+    launches = tracked(state)
+
+    launches.update_job(KEY, replace(state.job("nightly"), priority=70), at("2026-03-01T01:00:00"))
+
+    assert launches.next_deadline_ns() == at("2026-03-01T01:00:00")
+
+
+def test_missed_launches_are_made_up_for_by_one_launch() -> None:
+    launches = tracked(a_state(periodic("*/10 * * * *")))
+
+    assert len(launches.take_due(at("2026-03-01T05:05:00"))) == 1
+    assert launches.next_deadline_ns() == at("2026-03-01T05:10:00")
+
+
+def test_a_job_can_request_all_or_none_of_its_missed_launches() -> None:
+    every, none = (tracked(a_state(periodic("*/10 * * * *", missed=missed))) for missed in ("all", "none"))
+
+    assert [at(f"2026-03-01T00:{minute}:00") // SECOND_NS for minute in (40, 50)] == [
+        due.launch_s for due in every.take_due(at("2026-03-01T00:55:00"))
+    ]
+    assert [] == none.take_due(at("2026-03-01T00:55:00"))
+    assert at("2026-03-01T01:00:00") == every.next_deadline_ns() == none.next_deadline_ns()
+
+
+def test_a_slightly_late_leader_skips_no_launch() -> None:
+    launches = tracked(a_state(periodic("*/10 * * * * * *")))
+
+    assert len(launches.take_due(at("2026-03-01T00:30:35"))) == 3
+
+
+# -- the child
+
+
+def test_the_child_is_named_by_the_second_of_its_launch_and_evaluated() -> None:
+    state = a_state(periodic())
+    second = at("2026-03-01T01:00:00") // SECOND_NS
+
+    created = launch(state, second)
+
+    assert created is not None
+    assert created.job_id == f"nightly/periodic-{second}"
+    assert [evaluation.triggered_by for evaluation in state.evaluations(created.job_id)] == ["periodic-job"]
+    record = state.replica.get(PERIODIC_LAUNCHES, *KEY)
+    assert record is not None
+    assert record.launch == to_datetime(second * SECOND_NS)
+
+
+def test_a_launch_is_skipped_while_a_child_runs_and_overlap_is_prohibited() -> None:
+    state = a_state(periodic(prohibit_overlap=True))
+    first = launch(state, 1_000)
+    assert first is not None
+
+    assert launch(state, 2_000) is None
+
+    state.end_evaluations(first.job_id)
+    assert launch(state, 3_000) is not None
+
+
+def test_an_active_allocation_of_a_child_prohibits_overlap() -> None:
+    state = a_state(periodic(prohibit_overlap=True))
+    first = launch(state, 1_000)
+    assert first is not None
+    state.with_allocation(state.job(first.job_id), "a1", client_status=ClientStatus.RUNNING)
+    state.end_evaluations(first.job_id)
+
+    assert launch(state, 2_000) is None
+
+    state.with_client_status("a1", ClientStatus.COMPLETE)
+    assert launch(state, 3_000) is not None
+
+
+def test_a_launch_does_not_wait_for_children_where_overlap_is_allowed() -> None:
+    state = a_state(periodic())
+    launch(state, 1_000)
+
+    assert launch(state, 2_000) is not None
+
+
+def test_a_job_that_was_stopped_meanwhile_is_not_launched() -> None:
+    state = a_state(periodic())
+    state.put(JOBS.build_put(replace(state.job("nightly"), stop=True)))
+
+    assert launch(state, 1_000) is None
+
+
+def test_the_same_launch_again_creates_no_second_child() -> None:
+    state = a_state(periodic())
+    launch(state, 1_000)
+    launch(state, 1_000)
+
+    assert [job.id for job in state.replica.iter_all(JOBS)] == ["nightly", "nightly/periodic-1000"]
+
+
+# -- another leader
+
+
+def test_a_new_leader_continues_after_the_last_launch() -> None:
+    state = a_state(periodic())
+    last_launch(state, "2026-03-01T00:00:00")
+
+    assert restored(state).next_deadline_ns() == at("2026-03-01T01:00:00")
+
+
+def test_a_new_leader_makes_up_once_for_any_number_of_missed_launches() -> None:
+    state = a_state(periodic("*/10 * * * *"))
+    last_launch(state, "2026-02-28T00:00:00")
+    launches = restored(state)
+
+    due = launches.take_due(state.now_ns)
+
+    assert due == [DueLaunch(KEY, state.now_ns // SECOND_NS)]
+    assert launches.next_deadline_ns() == at("2026-03-01T00:40:00")
+
+
+def test_a_new_leader_makes_up_for_all_or_none_if_the_job_requests_it() -> None:
+    def list_made_up_launches(missed: str) -> tuple[list[str], int | None]:
+        state = a_state(periodic("*/10 * * * *", missed=missed))
+        last_launch(state, "2026-03-01T00:00:00")
+        launches = restored(state)
+        due = [to_datetime(each.launch_s * SECOND_NS).strftime("%H:%M") for each in launches.take_due(state.now_ns)]
+        return due, launches.next_deadline_ns()
+
+    following = at("2026-03-01T00:40:00")
+    assert (["00:10", "00:20", "00:30"], following) == list_made_up_launches("all")
+    assert (["00:30"], following) == list_made_up_launches("none")  # The launch at 00:30 was not missed: it is due now.
+
+
+def test_many_missed_launches_are_returned_in_several_steps() -> None:
+    launches = tracked(a_state(periodic("* * * * *", missed="all")))
+
+    result = [len(launches.take_due(at("2026-03-01T03:00:00"))) for _ in range(3)]
+
+    assert [100, 50, 0] == result
+
+
+def test_a_launch_that_the_previous_leader_may_have_started_keeps_its_second() -> None:
+    state = a_state(periodic(), now="2026-03-01T01:00:05")
+    last_launch(state, "2026-03-01T00:00:00")
+
+    assert restored(state).take_due(state.now_ns) == [DueLaunch(KEY, at("2026-03-01T01:00:00") // SECOND_NS)]
+
+
+def test_a_job_that_was_never_due_has_no_missed_launches() -> None:
+    state = a_state(periodic())
+    state.now_ns += MINUTE_NS
+
+    assert restored(state).take_due(state.now_ns) == []

@@ -1,0 +1,663 @@
+"""Explanations of jobs: what they wait for, and what would help (issue: explain)."""
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from tests.builders import (
+    a_batch_job,
+    a_group,
+    a_job,
+    a_parameterized_job,
+    a_periodic_job,
+    a_system_job,
+    a_task,
+    some_resources,
+)
+from tests.kit.state import SECOND_NS, SETTINGS, AState, an_evaluation
+from wharf.cluster.operations.evaluations import reserve_node
+from wharf.cluster.operations.explanations.jobs import explain_job, list_unexplained_jobs
+from wharf.cluster.operations.jobs.dispatch import DispatchRequest, dispatch_job
+from wharf.cluster.scheduling.plans.check import check_plan
+from wharf.cluster.scheduling.plans.plan import Plan
+from wharf.cluster.state.tables import ALLOCATIONS, DEPLOYMENTS, EVALUATIONS, JOBS, NODES, SCHEDULER_CONFIGURATION
+from wharf.contract.model.allocations.allocation import ClientStatus, DesiredStatus
+from wharf.contract.model.allocations.metrics import AllocMetric
+from wharf.contract.model.deployments import Deployment, DeploymentGroup, DeploymentStatus
+from wharf.contract.model.evaluations import EvaluationStatus, EvaluationTrigger
+from wharf.contract.model.explanations import GroupExplanation, JobExplanation, WaitReason
+from wharf.contract.model.jobs.constraints import Constraint
+from wharf.contract.model.jobs.job import Job, JobType, Parameterized
+from wharf.contract.model.jobs.networks import NetworkResource, Port
+from wharf.contract.model.jobs.resources import RequestedDevice
+from wharf.contract.model.jobs.volumes import VolumeRequest
+from wharf.contract.model.nodes.node import DrainStrategy, NodeStatus, SchedulingEligibility, set_drain_strategy
+from wharf.contract.model.nodes.resources import DeviceInstance, NodeCpu, NodeDevice
+from wharf.contract.model.operator.scheduler_configuration import SchedulerConfiguration
+from wharf.contract.model.refusal import Refusal
+from wharf.contract.model.times import to_datetime
+
+
+def make_sized_job(cpu: int = 100, memory_mb: int = 64, count: int = 1, **fields: Any) -> Job:
+    resources = some_resources(cpu=cpu, memory_mb=memory_mb)
+    return a_job("shop", a_group("web", a_task(driver="mock", resources=resources), count=count, **fields))
+
+
+def make_fleet(*memory_mb: int, **fields: Any) -> AState:
+    state = AState()
+    for number, each in enumerate(memory_mb, start=1):
+        state.with_node(f"node-{number}", memory_mb=each, **fields)
+    return state
+
+
+def process_evaluations(state: AState, job_id: str = "shop") -> None:
+    """Process every pending evaluation of the job, as the leader does."""
+    while waiting := [
+        e for e in state.evaluations(job_id) if e.status is EvaluationStatus.PENDING and not e.wait_until
+    ]:
+        plan: Plan | None = state.plan(waiting[0])
+        while plan is not None:
+            checked = check_plan(plan, state.replica, max_changes=200)
+            if checked.write is None:
+                break
+            state.put_led(*checked.write.changes)
+            plan = checked.remaining_plan
+
+
+def explain_registered_job(state: AState, job: Job) -> JobExplanation:
+    """Register the job, process its evaluations and return its explanation."""
+    state.register(job)
+    process_evaluations(state, job.id)
+    return explain_job(state.replica, "default", job.id)
+
+
+def get_web_group(result: JobExplanation) -> GroupExplanation:
+    (group,) = [each for each in result.groups if each.group == "web"]
+    return group
+
+
+def get_exclusions(result: JobExplanation) -> dict[str, tuple[int, tuple[str, ...]]]:
+    return {each.rule: (each.nodes, each.examples) for each in get_web_group(result).excluded}
+
+
+def list_wait_reasons(state: AState, job_id: str = "shop") -> list[WaitReason]:
+    return [each.waits_for for each in explain_job(state.replica, "default", job_id).waits]
+
+
+# -- the smallest change
+
+
+def test_a_memory_shortage_is_explained_with_the_possible_request_and_the_amount_to_free() -> None:
+    result = explain_registered_job(make_fleet(3_500, 3_500, 3_500), make_sized_job(memory_mb=4_096))
+
+    assert get_web_group(result).smallest_change == (
+        "lower MemoryMB of web/server from 4096 to 3500, or free 596 MB on any of 3 nodes"
+    )
+
+
+def test_the_summary_names_the_job_the_reason_and_the_remedy() -> None:
+    result = explain_registered_job(make_fleet(3_500, 3_500, 3_500), make_sized_job(memory_mb=4_096))
+
+    assert result.text == (
+        "shop waits for resources: web lacks 1 allocation: none of 3 nodes can run one (3 have too little memory); "
+        "lower MemoryMB of web/server from 4096 to 3500, or free 596 MB on any of 3 nodes"
+    )
+
+
+def test_the_remedy_is_for_the_node_with_the_smallest_shortage() -> None:
+    result = explain_registered_job(make_fleet(1_000, 3_000), make_sized_job(memory_mb=4_000))
+
+    assert (
+        get_web_group(result).smallest_change
+        == "lower MemoryMB of web/server from 4000 to 3000, or free 1000 MB on node-2"
+    )
+    assert [(each.dimension, each.nodes, each.missing, each.unit) for each in get_web_group(result).exhausted] == [
+        ("memory", 2, 1_000, "MB")
+    ]
+
+
+def test_two_shortages_are_both_explained() -> None:
+    result = explain_registered_job(make_fleet(1_000), make_sized_job(cpu=3_000, memory_mb=1_500))
+
+    assert get_web_group(result).smallest_change == (
+        "lower CPU of web/server from 3000 to 1000 and MemoryMB of web/server from 1500 to 1000, "
+        "or free 2000 MHz and 500 MB on node-1"
+    )
+
+
+@pytest.mark.parametrize(("cpu", "memory_mb"), [(100, 4_096), (3_000, 64), (5_000, 4_096)])
+def test_the_proposed_smallest_change_leads_to_a_placement(cpu: int, memory_mb: int) -> None:
+    state = make_fleet(3_500)
+    result = get_web_group(explain_registered_job(state, make_sized_job(cpu=cpu, memory_mb=memory_mb)))
+    lowered = {
+        words.split()[0]: int(words.split()[-1])
+        for words in result.smallest_change.partition(", or ")[0].removeprefix("lower ").split(" and ")
+    }
+
+    state.register(make_sized_job(cpu=lowered.get("CPU", cpu), memory_mb=lowered.get("MemoryMB", memory_mb)))
+    process_evaluations(state)
+
+    assert get_web_group(explain_job(state.replica, "default", "shop")).starting == 1
+
+
+def test_the_constraint_that_prevents_placement_is_named_with_the_number_of_excluded_nodes() -> None:
+    windows = Constraint(l_target="${attr.kernel.name}", r_target="windows", operand="=")
+    result = explain_registered_job(make_fleet(1_000, 1_000), make_sized_job(constraints=(windows,)))
+
+    assert get_exclusions(result) == {str(windows): (2, ("node-1", "node-2"))}
+    assert (
+        get_web_group(result).smallest_change
+        == f"drop the constraint {windows}: 2 nodes could then take the allocation"
+    )
+
+
+def test_a_driver_that_no_node_has_is_explained_with_the_available_ones() -> None:
+    result = explain_registered_job(make_fleet(1_000), a_job("shop", a_group("web", a_task(driver="qemu"))))
+
+    assert get_web_group(result).smallest_change.startswith("no node has the driver qemu; available: ")
+
+
+def test_a_single_node_is_described_in_the_singular() -> None:
+    result = explain_registered_job(make_fleet(1_000), make_sized_job(cpu=900_000))
+
+    assert result.text.startswith(
+        "shop waits for resources: web lacks 1 allocation: the only node cannot run one (1 ha"
+    )
+
+
+def test_a_driver_with_a_dissimilar_name_is_not_suggested() -> None:
+    result = explain_registered_job(make_fleet(1_000), a_job("shop", a_group("web", a_task(driver="rocket"))))
+
+    assert get_web_group(result).smallest_change.startswith("no node has the driver rocket; available: ")
+
+
+def test_a_missing_volume_is_named() -> None:
+    group = replace(a_group("web", a_task(driver="mock")), volumes={"d": VolumeRequest(type="host", source="data")})
+
+    result = explain_registered_job(make_fleet(1_000), a_job("shop", group))
+
+    assert get_web_group(result).smallest_change == (
+        "create the volume data, with the access that the job requests, on node-1: use `wharf volume create`"
+    )
+
+
+def test_a_misspelled_driver_is_explained_with_a_suggestion() -> None:
+    result = explain_registered_job(make_fleet(1_000), a_job("shop", a_group("web", a_task(driver="mokc"))))
+
+    assert get_web_group(result).smallest_change == "no node has the driver mokc: did you mean mock?"
+
+
+def test_if_no_node_is_eligible_the_remedy_is_to_make_one_eligible() -> None:
+    state = make_fleet(1_000, scheduling_eligibility=SchedulingEligibility.INELIGIBLE)
+    result = explain_registered_job(state, make_sized_job())
+
+    assert get_exclusions(result) == {"node is ineligible": (1, ("node-1",))}
+    assert (
+        get_web_group(result).smallest_change
+        == "make a node of the job's pool and datacenters ready: node-1 (ineligible)"
+    )
+
+
+def test_if_no_node_exists_the_remedy_is_to_add_one() -> None:
+    assert (
+        get_web_group(explain_registered_job(AState(), make_sized_job())).smallest_change
+        == "add a node: the cluster has none"
+    )
+
+
+def test_an_empty_datacenter_is_explained_with_the_existing_ones() -> None:
+    result = explain_registered_job(make_fleet(1_000), replace(make_sized_job(), datacenters=("mars",)))
+
+    assert get_exclusions(result) == {"datacenter dc1 is not in the job's list": (1, ("node-1",))}
+    assert get_web_group(result).smallest_change == "set a datacenter that has nodes of the job's pool: dc1"
+
+
+def test_distinct_hosts_need_more_nodes_or_a_lower_count() -> None:
+    distinct = Constraint(operand="distinct_hosts", r_target="true")
+    result = explain_registered_job(make_fleet(1_000), make_sized_job(count=2, constraints=(distinct,)))
+
+    assert get_exclusions(result) == {"distinct_hosts": (1, ("node-1",))}
+    assert get_web_group(result).smallest_change == "add a node that distinct_hosts allows, or lower the count of web"
+
+
+def test_an_occupied_port_must_be_freed() -> None:
+    network = NetworkResource(mode="host", reserved_ports=(Port(label="http", value=8_080),))
+    result = explain_registered_job(make_fleet(1_000), make_sized_job(count=2, networks=(network,)))
+
+    assert get_web_group(result).unplaced == 1
+    assert get_web_group(result).smallest_change == (
+        "free the port 8080 on node-1, request another or a dynamic port, or add a node"
+    )
+
+
+def make_gpu_job(count: int) -> Job:
+    resources = some_resources(devices=(RequestedDevice(name="acme/gpu", count=count),))
+    return a_job("shop", a_group("web", a_task(driver="mock", resources=resources)))
+
+
+def add_gpu(state: AState) -> AState:
+    gpu = NodeDevice(vendor="acme", type="gpu", name="x1", instances=(DeviceInstance(id="one", healthy=True),))
+    node = state.node()
+    assert node.node_resources is not None
+    state.put(NODES.build_put(replace(node, node_resources=replace(node.node_resources, devices=(gpu,)))))
+    return state
+
+
+def test_a_missing_device_is_named_and_a_lower_count_is_suggested_if_it_helps() -> None:
+    none, few = (
+        explain_registered_job(make_fleet(1_000), make_gpu_job(2)),
+        explain_registered_job(add_gpu(make_fleet(1_000)), make_gpu_job(2)),
+    )
+
+    assert (get_web_group(none).smallest_change, get_web_group(few).smallest_change) == (
+        "no node has a healthy device acme/gpu that satisfies the request; no devices are available",
+        "lower the Count of acme/gpu of web/server from 2 to 1: no node has more",
+    )
+
+
+def test_devices_in_use_must_be_freed() -> None:
+    state = add_gpu(make_fleet(1_000))
+    explain_registered_job(state, replace(make_gpu_job(1), id="other"))
+
+    assert get_web_group(explain_registered_job(state, make_gpu_job(1))).smallest_change == (
+        "free devices acme/gpu on node-1, or add a node"
+    )
+
+
+def test_a_missing_network_is_named_by_mode_or_name() -> None:
+    mode = NetworkResource(mode="cni/blue")
+    port = NetworkResource(mode="host", dynamic_ports=(Port(label="http", host_network="public"),))
+
+    assert [
+        get_web_group(explain_registered_job(make_fleet(1_000), make_sized_job(networks=(each,)))).smallest_change
+        for each in (mode, port)
+    ] == [
+        "no node has a network with mode cni/blue; available: host, none",
+        "use a host network that nodes have: default",
+    ]
+
+
+def test_a_core_shortage_is_explained_with_the_possible_request() -> None:
+    state = make_fleet(1_000)
+    node = state.node()
+    assert node.node_resources is not None
+    cpu = NodeCpu(cpu_shares=4_000, total_cpu_cores=4, reservable_cpu_cores=(0, 1, 2, 3))
+    state.put(NODES.build_put(replace(node, node_resources=replace(node.node_resources, cpu=cpu))))
+
+    def explain_core_shortage(cores: int, job_id: str) -> Job:
+        task = a_task(driver="mock", resources=some_resources(cpu=0, cores=cores))
+        return replace(a_job("shop", a_group("web", task)), id=job_id)
+
+    explain_registered_job(state, explain_core_shortage(3, "other"))
+    result = explain_registered_job(state, explain_core_shortage(2, "shop"))
+    too_many = explain_registered_job(make_fleet(1_000), explain_core_shortage(2, "shop"))
+
+    assert get_web_group(result).text == (
+        "web lacks 1 allocation: the only node cannot run one (1 have too few cores); "
+        "lower Cores of web/server from 2 to 1, or free 1 core on node-1"
+    )
+    assert get_web_group(too_many).smallest_change == (
+        "request CPU instead of Cores: no node has cores that can be reserved for a task"
+    )
+
+
+def test_distinct_properties_are_explained_with_the_exhausted_value() -> None:
+    distinct = Constraint(l_target="${node.datacenter}", operand="distinct_property", r_target="1")
+
+    assert get_web_group(
+        explain_registered_job(make_fleet(1_000), make_sized_job(count=2, constraints=(distinct,)))
+    ).smallest_change == (
+        "add a node whose ${node.datacenter} is not dc1, raise the limit of distinct_property, or lower the count of web"
+    )
+
+
+def test_only_nodes_without_an_allocation_are_explained_for_a_system_job() -> None:
+    state = make_fleet(3_500, 1_000, 1_000, 1_000)
+    resources = some_resources(cpu=100, memory_mb=2_000)
+    result = explain_registered_job(
+        state, a_system_job("shop", a_group("web", a_task(driver="mock", resources=resources)))
+    )
+
+    web = get_web_group(result)
+    assert (web.wanted, web.starting, web.unplaced, web.nodes) == (4, 1, 3, 3)
+    assert result.waits[0].text == (
+        "waits for resources: web lacks 3 allocations: none of the other 3 nodes can run one "
+        "(3 have too little memory); lower MemoryMB of web/server from 2000 to 1000, or free 1000 MB on any of 3 nodes"
+    )
+
+
+def test_a_system_job_that_runs_everywhere_desires_one_allocation_per_node() -> None:
+    web = get_web_group(
+        explain_registered_job(make_fleet(1_000, 1_000), a_system_job("shop", a_group("web", a_task(driver="mock"))))
+    )
+
+    assert (web.wanted, web.starting, web.unplaced) == (2, 2, 0)
+
+
+def test_a_completed_sysbatch_job_desired_as_many_allocations_as_ended() -> None:
+    state = make_fleet(1_000, 1_000)
+    explain_registered_job(state, a_job("shop", a_group("web", a_task(driver="mock")), type=JobType.SYSBATCH))
+    for each in list(state.replica.iter_all(ALLOCATIONS)):
+        state.with_client_status(each.id, ClientStatus.COMPLETE)
+
+    result = explain_job(state.replica, "default", "shop")
+
+    assert (result.text, get_web_group(result).wanted) == ("shop is done: 2 allocations completed", 2)
+
+
+# -- what is waited for
+
+
+def test_a_job_that_was_not_evaluated_yet_has_a_queue_position() -> None:
+    state = make_fleet(1_000)
+    state.register(replace(make_sized_job(), id="other", priority=80))
+    state.register(make_sized_job())
+
+    result = explain_job(state.replica, "default", "shop")
+
+    assert (result.queue_place, result.queue_length) == (2, 2)
+    assert result.text == "shop waits for its evaluation (job-register): 2 of 2 in the queue"
+
+
+def test_a_paused_scheduler_is_the_first_reason() -> None:
+    state = make_fleet(1_000)
+    state.put(SCHEDULER_CONFIGURATION.build_put(SchedulerConfiguration(pause_eval_broker=True)))
+    state.register(make_sized_job())
+
+    assert list_wait_reasons(state) == [WaitReason.PAUSED_SCHEDULER, WaitReason.QUEUE]
+
+
+def test_a_delayed_reschedule_is_explained_with_its_time() -> None:
+    state = make_fleet(1_000)
+    explain_registered_job(state, make_sized_job())
+    at = to_datetime(state.now_ns + 30 * SECOND_NS)
+    state.put_led(
+        EVALUATIONS.build_put(an_evaluation(state.job(), wait_until=at, triggered_by=EvaluationTrigger.ALLOC_FAILURE))
+    )
+
+    texts = [
+        each.text for each in explain_job(state.replica, "default", "shop").waits if each.waits_for is WaitReason.DELAY
+    ]
+
+    assert texts == [f"waits: failed allocations are rescheduled at {at:%Y-%m-%d %H:%M:%SZ}"]
+
+
+def test_a_disconnected_allocation_is_not_explained_as_failed() -> None:
+    state = make_fleet(1_000)
+    explain_registered_job(state, make_sized_job())
+    at = to_datetime(state.now_ns + 30 * SECOND_NS)
+    (disconnected,) = state.replica.iter_all(ALLOCATIONS)
+    state.with_client_status(disconnected.id, ClientStatus.UNKNOWN)
+    state.put_led(
+        EVALUATIONS.build_put(
+            an_evaluation(state.job(), wait_until=at, triggered_by=EvaluationTrigger.ALLOC_RESCHEDULE)
+        )
+    )
+
+    texts = [
+        each.text for each in explain_job(state.replica, "default", "shop").waits if each.waits_for is WaitReason.DELAY
+    ]
+
+    assert texts == [f"waits: allocations on disconnected nodes are replaced at {at:%Y-%m-%d %H:%M:%SZ}"]
+
+
+@pytest.mark.parametrize(
+    ("status", "group", "waits_for"),
+    [
+        (DeploymentStatus.PAUSED, DeploymentGroup(desired_total=1), WaitReason.RESUMPTION),
+        (DeploymentStatus.FAILED, DeploymentGroup(desired_total=1), WaitReason.CHANGE),
+        (DeploymentStatus.RUNNING, DeploymentGroup(desired_total=1), WaitReason.HEALTH),
+        (DeploymentStatus.RUNNING, DeploymentGroup(desired_canaries=1, healthy_allocs=1), WaitReason.PROMOTION),
+        (DeploymentStatus.RUNNING, DeploymentGroup(desired_canaries=1), WaitReason.HEALTH),
+        (DeploymentStatus.RUNNING, DeploymentGroup(desired_total=1, healthy_allocs=1), WaitReason.NOTHING),
+    ],
+)
+def test_a_running_deployment_is_explained_with_what_it_waits_for(
+    status: DeploymentStatus, group: DeploymentGroup, waits_for: WaitReason
+) -> None:
+    state = make_fleet(1_000)
+    state.register(make_sized_job())
+    state.end_evaluations()
+    job = state.job()
+    state.with_allocation(job, client_status=ClientStatus.RUNNING)
+    deployment = Deployment(
+        id="d1", namespace="default", job_id="shop", job_version=job.version, job_create_index=job.create_index,
+        status=status, task_groups={"web": group},
+    )  # fmt: skip
+    state.put_led(DEPLOYMENTS.build_put(deployment))
+
+    assert list_wait_reasons(state) == [waits_for]
+
+
+def test_allocations_on_drained_or_disconnected_nodes_are_explained_with_the_node() -> None:
+    state = make_fleet(1_000)
+    state.register(make_sized_job())
+    state.end_evaluations()
+    state.with_allocation(state.job(), client_status=ClientStatus.RUNNING)
+
+    state.put(NODES.build_put(set_drain_strategy(state.node(), DrainStrategy())))
+    assert list_wait_reasons(state) == [WaitReason.DRAIN]
+    state.put(NODES.build_put(replace(set_drain_strategy(state.node(), None), status=NodeStatus.DISCONNECTED)))
+    assert list_wait_reasons(state) == [WaitReason.NODE]
+
+
+def test_an_allocation_that_has_not_started_waits_for_its_node() -> None:
+    assert [each.waits_for for each in explain_registered_job(make_fleet(1_000), make_sized_job()).waits][
+        -1
+    ] is WaitReason.TASKS
+
+
+def test_a_complete_job_is_explained_as_running_as_requested() -> None:
+    state = make_fleet(1_000)
+    state.register(make_sized_job())
+    state.end_evaluations()
+    state.with_allocation(state.job(), client_status=ClientStatus.RUNNING)
+
+    result = explain_job(state.replica, "default", "shop")
+
+    assert (result.text, result.is_explained) == ("shop runs as requested: 1 allocation", True)
+
+
+def test_a_completed_batch_job_is_explained_as_done() -> None:
+    state = make_fleet(1_000)
+    state.register(a_batch_job("nightly"))
+    state.end_evaluations("nightly")
+    state.with_allocation(state.job("nightly"), client_status=ClientStatus.COMPLETE)
+
+    assert explain_job(state.replica, "default", "nightly").text == "nightly is done: 1 allocation completed"
+
+
+def test_a_stopped_batch_job_is_not_explained_as_done() -> None:
+    state = make_fleet(1_000)
+    state.register(a_batch_job("nightly"))
+    state.end_evaluations("nightly")
+    state.with_allocation(
+        state.job("nightly"),
+        client_status=ClientStatus.COMPLETE,
+        desired_status=DesiredStatus.STOP,
+        desired_description="alloc is being migrated",
+    )
+
+    assert explain_job(state.replica, "default", "nightly").text == (
+        "nightly is dead: 1 allocation was stopped before completion (nightly.web[0], alloc is being migrated)"
+    )
+
+
+def test_the_last_failed_evaluation_is_the_reason() -> None:
+    state = make_fleet(1_000)
+    state.register(make_sized_job())
+    state.end_evaluations(status=EvaluationStatus.FAILED, status_description="maximum attempts reached (5)")
+
+    result = explain_job(state.replica, "default", "shop")
+
+    assert result.text == "shop does not change, because its last evaluation failed: maximum attempts reached (5)"
+
+
+def test_parent_jobs_wait_for_their_next_launch_or_a_dispatch() -> None:
+    state = make_fleet(1_000)
+    state.register(a_periodic_job("nightly"))
+    state.register(a_parameterized_job("convert"))
+
+    assert list_wait_reasons(state, "nightly") == [WaitReason.LAUNCH]
+    assert list_wait_reasons(state, "convert") == [WaitReason.DISPATCH]
+
+
+def test_an_exhausted_quota_is_named() -> None:
+    state = make_fleet(1_000)
+    state.register(make_sized_job())
+    metric = AllocMetric(quota_exhausted=("memory exhausted (100 needed > 50 limit)",))
+    state.end_evaluations(
+        status=EvaluationStatus.BLOCKED, quota_limit_reached="small", failed_tg_allocs={"web": metric}
+    )
+
+    result = explain_job(state.replica, "default", "shop")
+
+    assert result.text == (
+        'shop waits for capacity in the quota "small": web: memory exhausted (100 needed > 50 limit)'
+    )
+    assert (
+        get_web_group(result).text
+        == 'web lacks 1 allocation: nodes have free resources, but the quota "small" is used up'
+    )
+
+
+def test_placements_are_explained_with_the_scores_of_their_nodes() -> None:
+    result = explain_registered_job(make_fleet(1_000, 2_000), make_sized_job())
+
+    (placement,) = result.placements
+    assert placement.nodes_evaluated == 2
+    assert placement.scores[0].node_id == placement.node_id
+
+
+def test_an_unknown_job_cannot_be_explained() -> None:
+    with pytest.raises(Refusal, match="job not found"):
+        explain_job(AState().replica, "default", "shop")
+
+
+# -- no job without an answer
+
+
+def test_a_job_with_an_unexplained_shortage_is_found() -> None:
+    state = make_fleet(1_000)
+    state.register(make_sized_job())
+    state.put(*(EVALUATIONS.build_delete(each.id) for each in state.evaluations()))
+
+    assert [each.partition(":")[0] for each in list_unexplained_jobs(state.replica)] == ["default/shop"]
+    assert [job.id for job in state.replica.iter_all(JOBS)] == ["shop"]
+
+
+def test_every_evaluated_job_has_an_explanation() -> None:
+    state = make_fleet(1_000, 1_000)
+    for number, job in enumerate(
+        (
+            make_sized_job(),
+            make_sized_job(memory_mb=9_000),
+            make_sized_job(count=50),
+            make_sized_job(cpu=1),
+            a_batch_job(),
+            replace(make_sized_job(), node_pool="all"),
+        )
+    ):
+        job = replace(job, id=f"job-{number}")
+        state.register(job)
+        process_evaluations(state, job.id)
+
+    assert list_unexplained_jobs(state.replica) == []
+
+
+def test_a_blocked_job_is_explained_with_its_queue_position_if_others_wait_too() -> None:
+    state = make_fleet(1_000)
+    for job_id in ("first", "second"):
+        state.register(replace(make_sized_job(memory_mb=4_096), id=job_id))
+        process_evaluations(state, job_id)
+
+    result = explain_job(state.replica, "default", "second")
+
+    assert (result.queue_place, result.queue_length, "it is 2 of 2 in the queue, since" in result.text) == (2, 2, True)
+
+
+def test_a_job_that_waited_too_long_is_explained_with_its_reserved_node() -> None:
+    state = make_fleet(1_000)
+    state.register(make_sized_job(memory_mb=4_096))
+    process_evaluations(state)
+    (waiting,) = (each for each in state.evaluations() if each.status is EvaluationStatus.BLOCKED)
+    state.commit(reserve_node(state.replica, waiting, "node-1"))
+
+    assert (
+        "node node-1 is reserved for it, because it has waited long"
+        in explain_job(state.replica, "default", "shop").text
+    )
+
+
+def test_a_constraint_without_a_right_side_has_no_trailing_space() -> None:
+    constraint = Constraint(l_target="${attr.gpu}", operand="is_set")
+
+    assert (
+        '(1 by "${attr.gpu} is_set")'
+        in explain_registered_job(make_fleet(1_000), make_sized_job(constraints=[constraint])).text
+    )
+
+
+def make_children(number: int, *, max_running: int) -> tuple[AState, list[str]]:
+    """Create a parent with dispatched children, and process their evaluations."""
+    state = make_fleet(1_000)
+    state.register(a_batch_job("convert", parameterized_job=Parameterized(max_running=max_running)))
+    created = []
+    for _ in range(number):
+        asked_for = DispatchRequest(namespace="default", job_id="convert")
+        created.append(state.lead(dispatch_job(state.replica, asked_for, state.moment, SETTINGS)).job_id)
+        process_evaluations(state, created[-1])
+    return state, created
+
+
+def test_a_child_that_waits_for_a_slot_is_explained_with_its_parent_and_a_remedy() -> None:
+    state, created = make_children(3, max_running=1)
+
+    assert explain_job(state.replica, "default", created[2]).text == (
+        f"{created[2]} waits for a slot of convert: 1 of at most 1 children are running; it is 2 of 2 in the queue; "
+        "raise max_running of convert to 3 to start it now"
+    )
+
+
+def test_a_child_with_a_free_slot_needs_no_higher_limit() -> None:
+    state, created = make_children(3, max_running=1)
+    state.register(a_batch_job("convert", parameterized_job=Parameterized(max_running=2)))
+
+    assert explain_job(state.replica, "default", created[1]).text == (
+        f"{created[1]} waits for a slot of convert: 1 of at most 2 children are running; it is 1 of 2 in the queue; "
+        "it starts with its next evaluation"
+    )
+
+
+def test_a_parent_is_explained_with_its_children() -> None:
+    state, _ = make_children(3, max_running=1)
+
+    assert explain_job(state.replica, "default", "convert").text == (
+        "convert waits to be dispatched; its children: 1 running, 2 pending"
+    )
+
+
+def test_a_parent_is_explained_without_groups() -> None:
+    state, _ = make_children(1, max_running=1)
+
+    assert explain_job(state.replica, "default", "convert").groups == ()
+
+
+def test_a_stopped_parent_is_explained_with_its_live_children() -> None:
+    state, _ = make_children(2, max_running=1)
+    state.put(JOBS.build_put(replace(state.job("convert"), stop=True)))
+
+    assert explain_job(state.replica, "default", "convert").text == (
+        "convert is stopped and launches no more children; its children: 1 running, 1 pending"
+    )
+
+
+def test_a_schedule_without_future_times_launches_only_on_request() -> None:
+    state = make_fleet(1_000)
+    state.register(a_periodic_job("never", spec="0 0 31 2 *"))
+
+    result = explain_job(state.replica, "default", "never")
+
+    assert result.text == "never is launched on request only, because its schedule has no launch time left"
+    assert result.is_explained

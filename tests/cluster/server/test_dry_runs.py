@@ -1,0 +1,71 @@
+"""Dry runs and explanations: computed on a state that is new enough, without changes."""
+
+import pytest
+
+from tests.builders import a_group, a_job, a_task
+from tests.kit.cluster import ACluster
+from tests.kit.virtual_time import in_virtual_time, now_s
+from tests.spec.words import register
+from wharf.cluster.engines.memory.faults import DelayFault, EngineOperation
+from wharf.cluster.server.rpc.handlers.dry_runs import DRY_RUN_JOB, EXPLAIN_JOB, DryRunJobRequest, ExplainJobRequest
+from wharf.cluster.server.worker_process import WorkerFunction
+from wharf.contract.model.jobs.defaults import JobSettings
+from wharf.contract.model.refusal import Refusal, RefusalCode
+
+
+class CountingWorker:
+    """A worker that runs computations in place and counts them."""
+
+    def __init__(self) -> None:
+        self.works = 0
+
+    async def run(self, work: WorkerFunction) -> bytes:
+        self.works += 1
+        return work()
+
+
+@in_virtual_time
+async def test_a_follower_computes_a_dry_run_once_its_replica_is_new_enough() -> None:
+    async with ACluster() as cluster:
+        first = await cluster.a_server("m1")
+        second = await cluster.a_server("m2", leads=False)
+        second.faults.choose_fault = lambda operation: (
+            DelayFault(reply_s=2.0) if operation is EngineOperation.FEED else None
+        )
+        await register(first, a_job())
+        began_s = now_s()
+
+        request = ExplainJobRequest(index=first.replica.index, namespace="default", job_id="shop")
+        result = await second.server.leader.call_member("m2", EXPLAIN_JOB, request)
+
+        assert (result.job_id, result.status) == ("shop", "pending")
+        assert now_s() - began_s >= 1.0
+
+
+@in_virtual_time
+async def test_a_dry_run_changes_nothing_and_names_no_id_that_will_be_used() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        await cluster.ready_nodes(server, 1)
+        before = server.replica.index
+        job = a_job("huge", a_group("web", a_task(driver="mock"), count=3), namespace="default")
+        request = DryRunJobRequest(index=before, job=job, settings=JobSettings(), with_diff=True)
+
+        result = await server.server.leader.call_member("m1", DRY_RUN_JOB, request)
+
+        assert result.annotations is not None
+        assert (result.annotations.desired_tg_updates or {})["web"].place == 3
+        assert (result.diff is None, server.replica.index) == (False, before)
+
+
+@in_virtual_time
+async def test_a_refusal_in_the_worker_process_is_returned_to_the_caller() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+
+        with pytest.raises(Refusal, match="job not found") as refused:
+            await server.server.leader.call_member(
+                "m1", EXPLAIN_JOB, ExplainJobRequest(index=0, namespace="default", job_id="nobody")
+            )
+
+        assert refused.value.code is RefusalCode.NOT_FOUND

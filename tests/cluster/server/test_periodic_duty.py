@@ -1,0 +1,102 @@
+"""Periodic jobs in a cluster, in virtual time (scheduling.md 8.1)."""
+
+import itertools
+from typing import Any
+
+from tests.builders import a_batch_job, a_group, a_task
+from tests.kit.cluster import ACluster, OneServer
+from tests.kit.requests import commit
+from tests.kit.virtual_time import in_virtual_time, pass_time, until
+from wharf.cluster.state.tables import CHILDREN_OF_JOB, JOB_SUMMARIES, JOBS
+from wharf.contract.model.jobs.job import Job, JobStatus, Periodic
+
+SECOND_NS = 1_000_000_000
+
+
+def make_periodic_job(spec: str, *, runs_s: int = 1, **fields: Any) -> Job:
+    group = a_group("work", a_task(driver="mock", config={"run_for": f"{runs_s}s"}))
+    return a_batch_job("nightly", group, periodic=Periodic(specs=(spec,), **fields))
+
+
+def list_launch_times(server: OneServer) -> list[int]:
+    children = server.replica.list_by_index(CHILDREN_OF_JOB, "default", "nightly")
+    return sorted(int(child.id.rpartition("-")[2]) for child in children)
+
+
+def list_gaps(server: OneServer) -> set[int]:
+    launched = list_launch_times(server)
+    return {after - before for before, after in itertools.pairwise(launched)}
+
+
+@in_virtual_time
+async def test_launches_happen_at_scheduled_seconds_and_do_not_overlap() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        await cluster.ready_nodes(server, 1)
+
+        await server.client.jobs.register(make_periodic_job("*/10 * * * * * *", runs_s=12, prohibit_overlap=True))
+        await pass_time(100)
+
+        assert list_gaps(server) == {20}
+        assert {second % 10 for second in list_launch_times(server)} == {0}
+
+
+@in_virtual_time
+async def test_the_parent_runs_until_it_is_stopped_and_counts_its_children() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        await cluster.ready_nodes(server, 1)
+        await server.client.jobs.register(make_periodic_job("*/10 * * * * * *"))
+        await until(lambda: len(list_launch_times(server)) == 3, what="three launches", within_s=60)
+        await pass_time(3)
+
+        parent, summary = (
+            server.replica.get(JOBS, "default", "nightly"),
+            server.replica.get(JOB_SUMMARIES, "default", "nightly"),
+        )
+
+        assert parent is not None
+        assert parent.status is JobStatus.RUNNING
+        assert summary is not None
+        assert summary.children is not None
+        assert (summary.children.pending, summary.children.running, summary.children.dead) == (0, 0, 3)
+
+
+@in_virtual_time
+async def test_a_stopped_job_is_not_launched() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        await server.client.jobs.register(make_periodic_job("*/10 * * * * * *"))
+        await until(lambda: list_launch_times(server), what="a launch", within_s=60)
+
+        await server.client.jobs.deregister("nightly")
+        before = list_launch_times(server)
+        await pass_time(60)
+
+        assert list_launch_times(server) == before
+
+
+@in_virtual_time
+async def test_every_launch_happens_once_across_leaders() -> None:
+    async with ACluster() as cluster:
+        first = await cluster.a_server("m1")
+        await first.client.jobs.register(make_periodic_job("*/5 * * * * * *"))
+        await until(lambda: len(list_launch_times(first)) == 2, what="two launches", within_s=60)
+        await pass_time(4.9)
+
+        second = await cluster.a_server("m2")
+        await pass_time(31)
+
+        assert list_gaps(second) == {5}
+
+
+@in_virtual_time
+async def test_a_parent_purged_meanwhile_is_not_launched() -> None:
+    async with ACluster() as cluster:
+        server = await cluster.a_server()
+        await server.client.jobs.register(make_periodic_job("*/10 * * * * * *"))
+
+        await commit(server, JOBS.build_delete("default", "nightly"))
+        await pass_time(30)
+
+        assert list_launch_times(server) == []

@@ -1,0 +1,99 @@
+"""RPC to the brain of another member over HTTP: what its replies mean to the caller."""
+
+import asyncio
+
+import msgspec
+import pytest
+
+from wharf.cluster.server.rpc.http import HttpPeerTransports
+from wharf.cluster.server.rpc.method import RpcReply
+from wharf.contract.client.transport import ClientReply, ClientRequest, StreamedReply, Unreachable
+from wharf.contract.model.cluster import Member
+from wharf.contract.model.refusal import Refusal, RefusalCode, RefusalReason
+
+
+class FixedTransport:
+    """A transport that always returns the same reply or error."""
+
+    def __init__(self, end: ClientReply | Unreachable) -> None:
+        self._end = end
+
+    async def send(self, _: ClientRequest) -> ClientReply:
+        if isinstance(self._end, Unreachable):
+            raise self._end
+        return self._end
+
+    async def open(self, _: ClientRequest) -> StreamedReply:
+        raise AssertionError("nothing here is streamed")
+
+    async def close(self) -> None:
+        return
+
+
+def call_member(end: ClientReply | Unreachable) -> RpcReply:
+    peers = HttpPeerTransports(lambda _address: FixedTransport(end))
+    return asyncio.run(peers.transport_to(Member(id="m1", name="first", address="first:4646")).call("report", b""))
+
+
+def make_reply(status: int, body: bytes = b"") -> ClientReply:
+    return ClientReply(status, {}, body)
+
+
+def test_the_reply_of_the_leader_is_returned() -> None:
+    assert call_member(make_reply(200, msgspec.msgpack.encode(RpcReply(b"yes")))) == RpcReply(b"yes")
+
+
+@pytest.mark.parametrize("status", [403, 404, 413, 503])
+def test_a_call_that_was_not_executed_is_unavailable(status: int) -> None:
+    with pytest.raises(Refusal) as refused:
+        call_member(make_reply(status))
+
+    assert refused.value.code is RefusalCode.UNAVAILABLE
+
+
+@pytest.mark.parametrize("status", [500, 502, 504])
+def test_a_call_that_may_have_been_executed_has_an_unknown_outcome(status: int) -> None:
+    with pytest.raises(Refusal) as refused:
+        call_member(make_reply(status, b"its brain did not answer"))
+
+    assert refused.value.code is RefusalCode.OUTCOME_UNKNOWN
+    assert f"replied with status {status}: its brain did not answer" in refused.value.text
+
+
+@pytest.mark.parametrize(("sent", "code"), [(True, RefusalCode.OUTCOME_UNKNOWN), (False, RefusalCode.UNAVAILABLE)])
+def test_without_a_reply_the_outcome_depends_on_whether_the_call_was_sent(sent: bool, code: RefusalCode) -> None:
+    with pytest.raises(Refusal) as refused:
+        call_member(Unreachable("gone", is_sent=sent))
+
+    assert refused.value.code is code
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [ClientReply(200, {}, b"\xc1"), ClientReply(500, {"x-cluster-error": "undecided"}, b"an error")],
+    ids=["garbled", "undecided"],
+)
+def test_an_undecodable_reply_has_an_unknown_outcome(reply: ClientReply) -> None:
+    with pytest.raises(Refusal) as refused:
+        call_member(reply)
+
+    assert refused.value.code is RefusalCode.OUTCOME_UNKNOWN
+
+
+def test_a_member_without_a_leader_executed_nothing() -> None:
+    with pytest.raises(Refusal) as refused:
+        call_member(ClientReply(500, {"x-cluster-error": "no-leader"}, b"No cluster leader"))
+
+    assert refused.value.code is RefusalCode.UNAVAILABLE
+
+
+def test_a_reply_keeps_the_reason_of_its_refusal() -> None:
+    sent = RpcReply(code=RefusalCode.INVALID, text="no", reason=RefusalReason.ACTIVE_DEPLOYMENT)
+
+    assert call_member(make_reply(200, msgspec.msgpack.encode(sent))) == sent
+
+
+def test_an_unknown_reason_of_a_newer_server_counts_as_unspecified() -> None:
+    body = msgspec.msgpack.encode({"code": "invalid", "text": "no", "reason": "of-tomorrow"})
+
+    assert call_member(make_reply(200, body)).reason is RefusalReason.UNSPECIFIED
